@@ -1,0 +1,110 @@
+"""Partitioners: into how many parts a variable is cut. Pure.
+
+Names, arguments and results are those of ``tf.distribute.experimental.partitioners``: a callable that
+returns one number per axis, 1 everywhere but on ``axis``.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+
+from ..core.arrays import DType, as_dtype, size_of
+
+Partitioner = Callable[[Sequence[int], DType], Sequence[int]]
+
+
+def _positive(name: str, value: int) -> int:
+    if value < 1:
+        raise ValueError(f"Argument `{name}` must be positive, got {value}")
+    return value
+
+
+def _result(shape: Sequence[int], axis: int, parts: int) -> list[int]:
+    result = [1] * len(shape)
+    result[axis] = parts
+    return result
+
+
+def _check_axis(shape: Sequence[int], axis: int) -> None:
+    if not 0 <= axis < len(shape):
+        raise ValueError(f"axis {axis} is out of range for shape {tuple(shape)}")
+
+
+class FixedShardsPartitioner:
+    """Always ``num_shards`` parts, or as many as there are rows if those are fewer."""
+
+    def __init__(self, num_shards: int) -> None:
+        self._num_shards = _positive("num_shards", num_shards)
+
+    def __call__(self, shape: Sequence[int], dtype: object, axis: int = 0) -> list[int]:  # noqa: ARG002
+        """Parts per axis for a variable of ``shape``."""
+        _check_axis(shape, axis)
+        return _result(shape, axis, max(1, min(self._num_shards, shape[axis])))
+
+
+class MinSizePartitioner:
+    """As many parts as keep each at about ``min_shard_bytes`` or more, at most ``max_shards``.
+
+    As TensorFlow's: the default ``max_shards=1`` never splits, and the count is rounded up, so parts can be
+    smaller than ``min_shard_bytes``.
+    """
+
+    def __init__(
+        self, min_shard_bytes: int = 256 << 10, max_shards: int = 1, bytes_per_string: int = 16
+    ) -> None:
+        self._min_shard_bytes = _positive("min_shard_bytes", min_shard_bytes)
+        self._max_shards = _positive("max_shards", max_shards)
+        _positive("bytes_per_string", bytes_per_string)  # we have no string variables
+
+    def __call__(self, shape: Sequence[int], dtype: object, axis: int = 0) -> list[int]:
+        """Parts per axis for a variable of ``shape`` and ``dtype``."""
+        _check_axis(shape, axis)
+        total = size_of(tuple(shape)) * as_dtype(dtype).itemsize
+        wanted = math.ceil(total / self._min_shard_bytes)
+        return _result(shape, axis, max(1, min(shape[axis], self._max_shards, wanted)))
+
+
+class MaxSizePartitioner:
+    """As few parts as keep each at ``max_shard_bytes`` or less, at most ``max_shards`` (None: no cap)."""
+
+    def __init__(
+        self, max_shard_bytes: int, max_shards: int | None = None, bytes_per_string: int = 16
+    ) -> None:
+        self._max_shard_bytes = _positive("max_shard_bytes", max_shard_bytes)
+        self._max_shards = _positive("max_shards", max_shards) if max_shards else None
+        _positive("bytes_per_string", bytes_per_string)
+
+    def __call__(self, shape: Sequence[int], dtype: object, axis: int = 0) -> list[int]:
+        """Parts per axis for a variable of ``shape`` and ``dtype``."""
+        _check_axis(shape, axis)
+        extent = shape[axis]
+        total = size_of(tuple(shape)) * as_dtype(dtype).itemsize
+        if extent == 0 or total == 0:
+            return _result(shape, axis, 1)
+        # Integer arithmetic: bytes of one slice are total / extent exactly.
+        slices = max(1, self._max_shard_bytes * extent // total)
+        parts = math.ceil(extent / slices)
+        if self._max_shards is not None:
+            parts = min(parts, self._max_shards)
+        return _result(shape, axis, max(1, parts))
+
+
+def parts_of(partitioner: Partitioner | None, shape: tuple[int, ...], dtype: DType) -> int:
+    """Into how many parts along axis 0 a variable is cut.
+
+    Raises:
+        ValueError: The partitioner asks for another axis, or returns no list of numbers.
+    """
+    if partitioner is None or not shape:
+        return 1
+    result = partitioner(shape, dtype)
+    if (
+        not isinstance(result, list | tuple)
+        or not result
+        or result[0] < 1
+        or any(extent != 1 for extent in result[1:])
+    ):
+        raise ValueError(
+            "variable_partitioner must return a list/tuple whose elements are 1 besides the first "
+            f"element (non-zero), got {result!r} for shape {shape}"
+        )
+    return min(int(result[0]), max(1, shape[0]))

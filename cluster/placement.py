@@ -1,0 +1,34 @@
+"""Placement: which ps holds which shard. Pure: sizes and loads in, choices out.
+
+TensorFlow deals variables out in turn, whatever their size, and its users complain of one hot ps; we give
+each shard to the ps with the fewest bytes, and keep the turn for those who compare.
+"""
+
+from collections.abc import Callable, Sequence
+
+Placement = Callable[[Sequence[int], Sequence[int], int], list[int]]
+"""``place(sizes, loads, placed) -> ps per shard``.
+
+``sizes``: bytes per shard, in creation order. ``loads``: bytes on each ps already. ``placed``: shards placed
+before on all of them.
+"""
+
+
+def greedy_by_bytes(sizes: Sequence[int], loads: Sequence[int], placed: int = 0) -> list[int]:  # noqa: ARG001
+    """Each shard, in order, to the ps with the fewest bytes; ties to the lowest index.
+
+    No ps ends with more than the mean plus the largest shard. Graham, "Bounds on Multiprocessing
+    Timing Anomalies", 1969.
+    """
+    filled = list(loads)
+    choices = []
+    for size in sizes:
+        ps = filled.index(min(filled))
+        filled[ps] += size
+        choices.append(ps)
+    return choices
+
+
+def round_robin(sizes: Sequence[int], loads: Sequence[int], placed: int = 0) -> list[int]:
+    """Each shard to the next ps in turn, counting every shard, as TensorFlow does."""
+    return [(placed + i) % len(loads) for i in range(len(sizes))]

@@ -1,0 +1,195 @@
+"""From what a resolver says to what a process can start with: checked, canonical, explained.
+
+TF_CONFIG comes in five forms (DESIGN §3): the full one; TFJob's dynamic ones, in which a task sees
+little more than itself, under ``cluster`` or ``sparseCluster``; an empty cluster for the chief of
+such a job; and none at all. All end here.
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from ..core.errors import ConfigurationError, TFConfigError
+from ..core.task import TaskId
+from .resolver import ClusterResolver
+from .roles import (
+    CHIEF,
+    EVALUATOR,
+    TASK_TYPES,
+    WORKER,
+    canonical_spec,
+    canonical_type,
+    chief_of,
+    ps_of,
+    training_spec,
+)
+from .spec import ClusterSpec
+
+
+@dataclass(frozen=True, slots=True)
+class ResolvedTask:
+    """Who this process is, and in which cluster.
+
+    Attributes:
+        task: This task.
+        spec: The training cluster: no evaluator, ``master`` renamed. Empty: this process is all of it.
+        chief: Who leads.
+        chief_address: Where it is; empty if TF_CONFIG does not say (then a ps knows).
+        address: This task's own address; empty if it serves nothing.
+        evaluator: Address of the evaluator, if the cluster lists one.
+        dynamic: The cluster may list fewer tasks than there are.
+        sources: What was decided → where it came from, for people.
+    """
+
+    task: TaskId
+    spec: ClusterSpec
+    chief: TaskId
+    chief_address: str = ""
+    address: str = ""
+    evaluator: str = ""
+    dynamic: bool = False
+    sources: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def is_chief(self) -> bool:
+        """Whether this task leads."""
+        return self.task == self.chief
+
+    @property
+    def is_local(self) -> bool:
+        """Whether this process is the whole cluster."""
+        return not ps_of(self.spec) and not self.dynamic
+
+    def address_of(self, task: TaskId) -> str:
+        """Address of a task of the training cluster."""
+        return self.spec.task_address(task.type, task.index)
+
+    def tf_config(self) -> str:
+        """As TF_CONFIG, in one line; what ``windlass run --print-tf-config`` prints."""
+        cluster: dict[str, object] = dict(self.spec.as_dict())
+        if self.evaluator:
+            cluster[EVALUATOR] = [self.evaluator]
+        task = {"type": self.task.type, "index": self.task.index}
+        return json.dumps({"cluster": cluster, "task": task})
+
+
+def resolve(
+    resolver: ClusterResolver,
+    *,
+    source: str,
+    dynamic: bool = False,
+    overrides: Mapping[str, str] | None = None,
+    chief_address: str = "",
+) -> ResolvedTask:
+    """Check what a resolver says and make it canonical.
+
+    Args:
+        resolver: Asked once.
+        source: What it stands for, in messages: ``"TF_CONFIG"``, ``"flags"``.
+        dynamic: The spec may be incomplete.
+        overrides: What was decided elsewhere → where, for :attr:`ResolvedTask.sources`.
+        chief_address: Of ``--chief``: wins over the spec.
+
+    Raises:
+        ConfigurationError: Task missing, unknown or out of range; addresses malformed or used twice.
+    """
+    error = TFConfigError if source == "TF_CONFIG" else ConfigurationError
+    spec = resolver.cluster_spec()
+    kind, index = resolver.task_type, resolver.task_id
+    if not spec and kind is None:
+        return ResolvedTask(
+            TaskId(CHIEF, 0),
+            ClusterSpec({}),
+            TaskId(CHIEF, 0),
+            sources={"cluster": "none given: this process is the whole cluster"},
+        )
+    if kind is None:
+        raise error(
+            f"{source} has a cluster but no task: add "
+            '"task": {"type": "worker", "index": 0} with this process\'s own type and index'
+        )
+    kind = canonical_type(kind)
+    if kind not in TASK_TYPES:
+        raise error(f"{source}: task.type is {kind!r}; it must be one of {', '.join(TASK_TYPES)}")
+    task = TaskId(kind, index if index is not None else 0)
+    whole = canonical_spec(spec)
+    addresses = _check_addresses(whole, error, source)
+    training = training_spec(whole)
+    if kind != EVALUATOR and not dynamic:
+        _check_place(task, training, error, source)
+    chief = chief_of(training)
+    if dynamic and kind == CHIEF:
+        chief = task
+    if not chief_address and chief.type in training.jobs:
+        known = chief.index in training.task_indices(chief.type)
+        # A worker of a dynamic cluster sees only itself, so "no chief listed" proves nothing …
+        if known and (not dynamic or chief == task or chief.type == CHIEF):
+            chief_address = training.task_address(chief.type, chief.index)
+    if dynamic and kind == WORKER and not chief_address and task != chief:
+        chief = TaskId(CHIEF, 0)
+    if chief_address and "--chief" in (overrides or {}).values() and task.type == WORKER:
+        # … and one that was told where the chief is, is not the chief.
+        chief = TaskId(CHIEF, 0)
+    sources = {
+        "cluster": source,
+        "task": source,
+        "chief": (
+            "the spec" if CHIEF in training.jobs else f"no chief listed: {chief.short} leads"
+        ),
+        **(overrides or {}),
+    }
+    return ResolvedTask(
+        task,
+        training,
+        chief,
+        chief_address,
+        addresses.get(task, ""),
+        addresses.get(TaskId(EVALUATOR, 0), ""),
+        dynamic,
+        sources,
+    )
+
+
+def _check_place(
+    task: TaskId, spec: ClusterSpec, error: type[ConfigurationError], source: str
+) -> None:
+    known = spec.task_indices(task.type) if task.type in spec.jobs else []
+    if not known:
+        raise error(
+            f"{source}: this process is {task}, but the cluster has no job {task.type!r}; "
+            f"it has {', '.join(spec.jobs) or 'none'}"
+        )
+    if task.index not in known:
+        raise error(
+            f"{source}: task.index {task.index} is out of range: job {task.type!r} has "
+            f"{len(known)} task{'s' if len(known) != 1 else ''} "
+            f"(index {', '.join(map(str, known))})",
+            index=task.index,
+            tasks=len(known),
+        )
+
+
+def _check_addresses(
+    spec: ClusterSpec, error: type[ConfigurationError], source: str
+) -> dict[TaskId, str]:
+    owner: dict[str, TaskId] = {}
+    addresses: dict[TaskId, str] = {}
+    for task in spec.tasks():
+        address = spec.task_address(task.type, task.index)
+        host, _, port = address.rpartition(":")
+        if not host or not port.isdigit() or not 0 < int(port) < 65536:
+            raise error(
+                f"{source}: address {address!r} of {task} does not read as host:port",
+                task=task,
+                address=address,
+            )
+        if address in owner:
+            raise error(
+                f"{source}: {owner[address]} and {task} have the same address {address!r}; "
+                "every task needs its own",
+                task=task,
+                address=address,
+            )
+        owner[address] = task
+        addresses[task] = address
+    return addresses

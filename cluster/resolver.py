@@ -1,0 +1,75 @@
+"""ClusterResolver: where a process learns the cluster and its own place in it."""
+
+from abc import ABC, abstractmethod
+from typing import Any
+
+from ..core.accelerators import count_gpus
+from .spec import ClusterSpec
+
+
+def format_master_url(master: str, rpc_layer: str | None = None) -> str:
+    """``rpc_layer://master``, or just ``master`` without a layer."""
+    return f"{rpc_layer}://{master}" if rpc_layer else master
+
+
+class ClusterResolver(ABC):
+    """As ``tf.distribute.cluster_resolver.ClusterResolver``."""
+
+    _task_type: str | None = None
+    _task_id: int | None = None
+    _rpc_layer: str | None = None
+
+    @abstractmethod
+    def cluster_spec(self) -> ClusterSpec:
+        """The cluster as it is known now; asked again at each call."""
+
+    @abstractmethod
+    def master(
+        self,
+        task_type: str | None = None,
+        task_id: int | None = None,
+        rpc_layer: str | None = None,
+    ) -> str:
+        """Address to connect to, for a task or for this one."""
+
+    def num_accelerators(
+        self,
+        task_type: str | None = None,  # noqa: ARG002 - TensorFlow's signature
+        task_id: int | None = None,  # noqa: ARG002
+        config_proto: Any = None,  # noqa: ARG002
+    ) -> dict[str, int]:
+        """Accelerators of this machine by type, e.g. ``{"GPU": 2}``; empty without any."""
+        gpus = count_gpus()
+        return {"GPU": gpus} if gpus else {}
+
+    @property
+    def environment(self) -> str:
+        """Where the cluster runs; ``""`` for on premises, ``"google"`` or ``"cloud"`` elsewhere."""
+        return ""
+
+    @property
+    def task_type(self) -> str | None:
+        """Job of this process."""
+        return self._task_type
+
+    @task_type.setter
+    def task_type(self, value: str | None) -> None:
+        self._task_type = value
+
+    @property
+    def task_id(self) -> int | None:
+        """Index of this process in its job."""
+        return self._task_id
+
+    @task_id.setter
+    def task_id(self, value: int | None) -> None:
+        self._task_id = value
+
+    @property
+    def rpc_layer(self) -> str | None:
+        """Protocol in front of addresses, e.g. ``"grpc"``."""
+        return self._rpc_layer
+
+    @rpc_layer.setter
+    def rpc_layer(self, value: str | None) -> None:
+        self._rpc_layer = value

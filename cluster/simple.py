@@ -1,0 +1,185 @@
+"""SimpleClusterResolver and UnionClusterResolver: clusters given in code, and joined ones."""
+
+from typing import Any
+
+from .resolver import ClusterResolver, format_master_url
+from .spec import ClusterSpec
+
+
+class SimpleClusterResolver(ClusterResolver):
+    """A resolver that returns what it was given. As TensorFlow's."""
+
+    def __init__(
+        self,
+        cluster_spec: ClusterSpec,
+        master: str = "",
+        task_type: str | None = None,
+        task_id: int | None = None,
+        environment: str = "",
+        num_accelerators: dict[str, int] | None = None,
+        rpc_layer: str | None = None,
+    ) -> None:
+        """Keep a cluster.
+
+        Raises:
+            TypeError: ``cluster_spec`` is no ClusterSpec or ``master`` no string.
+        """
+        if not isinstance(cluster_spec, ClusterSpec):
+            raise TypeError("cluster_spec must be a ClusterSpec")
+        if not isinstance(master, str):
+            raise TypeError("master must be a string")
+        self._cluster_spec = cluster_spec
+        self._master = master
+        self._task_type = task_type
+        self._task_id = task_id
+        self._environment = environment
+        self._num_accelerators = num_accelerators
+        self._rpc_layer = rpc_layer
+
+    def cluster_spec(self) -> ClusterSpec:
+        """The cluster."""
+        return self._cluster_spec
+
+    def master(
+        self,
+        task_type: str | None = None,
+        task_id: int | None = None,
+        rpc_layer: str | None = None,
+    ) -> str:
+        """Address of a task when both type and id are given, else the master of the constructor.
+
+        TensorFlow puts the rpc layer even before an empty master; we leave that empty.
+        """
+        if task_type is not None and task_id is not None:
+            master = self._cluster_spec.task_address(task_type, task_id)
+        else:
+            master = self._master
+        return format_master_url(master, rpc_layer or self._rpc_layer) if master else ""
+
+    def num_accelerators(
+        self,
+        task_type: str | None = None,
+        task_id: int | None = None,
+        config_proto: Any = None,
+    ) -> dict[str, int]:
+        """As given to the constructor, else counted."""
+        if self._num_accelerators is not None:
+            return dict(self._num_accelerators)
+        return super().num_accelerators(task_type, task_id, config_proto)
+
+    @property
+    def environment(self) -> str:
+        """As given to the constructor."""
+        return self._environment
+
+
+class UnionClusterResolver(ClusterResolver):
+    """Several resolvers as one cluster. As ``tf.distribute.cluster_resolver.UnionResolver``.
+
+    Lists of the same job are joined in order. If any part of a job is a mapping, all are merged by
+    index. Type, id, environment and accelerators are the first resolver's unless set here.
+    """
+
+    def __init__(
+        self,
+        *args: ClusterResolver,
+        rpc_layer: str | None = None,
+        task_type: str | None = None,
+        task_id: int | None = None,
+        **kwargs: Any,
+    ) -> None:
+        """Join resolvers.
+
+        Raises:
+            ValueError: None were given, or an unknown keyword.
+            TypeError: One is no ClusterResolver.
+        """
+        if kwargs:
+            raise ValueError(f"Unexpected keyword arguments: {sorted(kwargs)}")
+        if not args:
+            raise ValueError("At least one ClusterResolver is needed.")
+        for resolver in args:
+            if not isinstance(resolver, ClusterResolver):
+                raise TypeError("All arguments must be ClusterResolvers.")
+        self._resolvers = args
+        self._rpc_layer = rpc_layer
+        self._task_type = task_type
+        self._task_id = task_id
+
+    def cluster_spec(self) -> ClusterSpec:
+        """The joined cluster.
+
+        Raises:
+            KeyError: Two resolvers give one job the same index.
+        """
+        joined: dict[str, list[list[str] | dict[int, str]]] = {}
+        for resolver in self._resolvers:
+            for job, tasks in resolver.cluster_spec().as_dict().items():
+                joined.setdefault(job, []).append(tasks)
+        return ClusterSpec({job: _join(job, parts) for job, parts in joined.items()})
+
+    def master(
+        self,
+        task_type: str | None = None,
+        task_id: int | None = None,
+        rpc_layer: str | None = None,
+    ) -> str:
+        """Address of a task when both type and id are given, else the first resolver's master."""
+        if task_type is not None and task_id is not None:
+            address = self.cluster_spec().task_address(task_type, task_id)
+            return format_master_url(address, rpc_layer or self._rpc_layer)
+        return self._resolvers[0].master(rpc_layer=rpc_layer)
+
+    def num_accelerators(
+        self,
+        task_type: str | None = None,
+        task_id: int | None = None,
+        config_proto: Any = None,
+    ) -> dict[str, int]:
+        """The first resolver's."""
+        return self._resolvers[0].num_accelerators(task_type, task_id, config_proto)
+
+    @property
+    def environment(self) -> str:
+        """The first resolver's."""
+        return self._resolvers[0].environment
+
+    # "is not None": TensorFlow tests for truth here and so loses task_id=0.
+    @property
+    def task_type(self) -> str | None:
+        """Set here, else the first resolver's."""
+        return self._task_type if self._task_type is not None else self._resolvers[0].task_type
+
+    @task_type.setter
+    def task_type(self, value: str | None) -> None:
+        self._task_type = value
+
+    @property
+    def task_id(self) -> int | None:
+        """Set here, else the first resolver's."""
+        return self._task_id if self._task_id is not None else self._resolvers[0].task_id
+
+    @task_id.setter
+    def task_id(self, value: int | None) -> None:
+        self._task_id = value
+
+    @property
+    def rpc_layer(self) -> str | None:
+        """Set here, else the first resolver's."""
+        return self._rpc_layer if self._rpc_layer is not None else self._resolvers[0].rpc_layer
+
+    @rpc_layer.setter
+    def rpc_layer(self, value: str | None) -> None:
+        self._rpc_layer = value
+
+
+def _join(job: str, parts: list[list[str] | dict[int, str]]) -> list[str] | dict[int, str]:
+    if all(isinstance(part, list) for part in parts):
+        return [address for part in parts for address in part if isinstance(address, str)]
+    merged: dict[int, str] = {}
+    for part in parts:
+        for index, address in part.items() if isinstance(part, dict) else enumerate(part):
+            if index in merged:
+                raise KeyError(f"Job {job!r} has a clash of task index {index} between resolvers")
+            merged[index] = address
+    return merged

@@ -1,0 +1,122 @@
+"""ClusterSpec: the addresses of a cluster's tasks, by job and index."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Union
+
+from ..core.task import TaskId
+
+JobTasks = Sequence[str] | Mapping[int, str] | Mapping[str, str]
+
+
+class ClusterSpec:
+    """Jobs and their tasks' addresses, as ``tf.train.ClusterSpec``.
+
+    A job is a list of addresses, or a mapping from index to address ("sparse": not every task
+    need be known). JSON's string keys count as integers.
+
+    ::
+
+        ClusterSpec({"worker": ["a:2222", "b:2222"], "ps": {1: "c:2222"}})
+    """
+
+    def __init__(self, cluster: Union[Mapping[str, JobTasks], "ClusterSpec"]) -> None:
+        """Copy a cluster.
+
+        Raises:
+            TypeError: A container, index or address of the wrong type.
+            ValueError: A negative index.
+        """
+        if isinstance(cluster, ClusterSpec):
+            cluster = cluster.as_dict()
+        if not isinstance(cluster, Mapping):
+            raise TypeError(
+                "`cluster` must be a dictionary mapping job names to lists or dictionaries of "
+                f"addresses, or a ClusterSpec; got {type(cluster).__name__}"
+            )
+        self._jobs: dict[str, dict[int, str]] = {}
+        for job, tasks in cluster.items():
+            if not isinstance(job, str):
+                raise TypeError(f"job names must be strings, got {job!r}")
+            self._jobs[job] = _tasks_of(job, tasks)
+
+    def as_dict(self) -> dict[str, list[str] | dict[int, str]]:
+        """Job → list of addresses, or index → address where indices are missing."""
+        result: dict[str, list[str] | dict[int, str]] = {}
+        for job, tasks in self._jobs.items():
+            dense = bool(tasks) and max(tasks) + 1 == len(tasks)
+            result[job] = [tasks[i] for i in range(len(tasks))] if dense else dict(tasks)
+        return result
+
+    @property
+    def jobs(self) -> list[str]:
+        """Names of the jobs."""
+        return list(self._jobs)
+
+    def num_tasks(self, job_name: str) -> int:
+        """How many tasks of a job are known."""
+        return len(self._job(job_name))
+
+    def task_indices(self, job_name: str) -> list[int]:
+        """Their indices, ascending."""
+        return sorted(self._job(job_name))
+
+    def task_address(self, job_name: str, task_index: int) -> str:
+        """Address of one task."""
+        tasks = self._job(job_name)
+        if task_index not in tasks:
+            raise ValueError(f"No task with index {task_index!r} in job {job_name!r}")
+        return tasks[task_index]
+
+    def job_tasks(self, job_name: str) -> list[str | None]:
+        """Addresses of a job by index; None where one is not known."""
+        tasks = self._job(job_name)
+        return [tasks.get(index) for index in range(max(tasks, default=-1) + 1)]
+
+    def tasks(self) -> Iterator[TaskId]:
+        """Every known task, jobs in their order, indices ascending."""
+        for job in self._jobs:
+            for index in self.task_indices(job):
+                yield TaskId(job, index)
+
+    def _job(self, job_name: str) -> dict[int, str]:
+        if job_name not in self._jobs:
+            raise ValueError(f"No such job in cluster: {job_name!r}")
+        return self._jobs[job_name]
+
+    def __bool__(self) -> bool:
+        return bool(self._jobs)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, ClusterSpec) and self.as_dict() == other.as_dict()
+
+    def __hash__(self) -> int:
+        return hash(repr(sorted((job, sorted(tasks.items())) for job, tasks in self._jobs.items())))
+
+    def __repr__(self) -> str:
+        return f"ClusterSpec({self.as_dict()!r})"
+
+
+def _tasks_of(job: str, tasks: object) -> dict[int, str]:
+    pairs: list[tuple[object, object]]
+    if isinstance(tasks, Mapping):
+        pairs = list(tasks.items())
+    elif isinstance(tasks, list | tuple):
+        pairs = list(enumerate(tasks))
+    else:
+        raise TypeError(
+            f"the tasks of job {job!r} must be a list or a dictionary, got {type(tasks).__name__}"
+        )
+    result: dict[int, str] = {}
+    for key, address in pairs:
+        # JSON objects have string keys.
+        number = int(key) if isinstance(key, str) and key.lstrip("-").isdigit() else key
+        if not isinstance(number, int) or isinstance(number, bool):
+            raise TypeError(f"task indices of job {job!r} must be integers, got {key!r}")
+        if number < 0:
+            raise ValueError(f"task indices of job {job!r} must not be negative, got {number}")
+        if not isinstance(address, str):
+            raise TypeError(
+                f"address of task {number} of job {job!r} must be a string: {address!r}"
+            )
+        result[number] = address
+    return result

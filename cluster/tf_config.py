@@ -1,0 +1,174 @@
+"""TFConfigClusterResolver: the cluster as the environment variable TF_CONFIG tells it.
+
+This module and ``core/settings.py`` are the only readers of the environment. The variable is read again at
+every call, as TensorFlow does, so a test or a notebook may change it.
+"""
+
+import json
+import os
+from typing import Any
+
+from ..core.errors import TFConfigError
+from .resolver import ClusterResolver, format_master_url
+from .spec import ClusterSpec
+
+TF_CONFIG = "TF_CONFIG"
+
+
+def read_tf_config() -> dict[str, Any]:
+    """TF_CONFIG as a dictionary; empty if it is absent or empty.
+
+    Raises:
+        TFConfigError: It is not a JSON object; says where it stops being one.
+    """
+    text = os.environ.get(TF_CONFIG, "")
+    if not text.strip():
+        return {}
+    try:
+        config = json.loads(text)
+    except json.JSONDecodeError as error:
+        shown = text if len(text) <= 200 else text[:200] + "…"
+        raise TFConfigError(
+            f"TF_CONFIG is not JSON: {error.msg} at line {error.lineno}, column {error.colno} of "
+            f"{shown!r}. In YAML, quote the whole value",
+            line=error.lineno,
+            column=error.colno,
+        ) from error
+    if not isinstance(config, dict):
+        raise TFConfigError(f"TF_CONFIG must be a JSON object, got {type(config).__name__}")
+    return config
+
+
+def cluster_of(config: dict[str, Any]) -> tuple[ClusterSpec, bool]:
+    """The cluster in a parsed TF_CONFIG, and whether it is of the dynamic kind.
+
+    Dynamic (TFJob's ``enableDynamicWorker``): under ``sparseCluster``, or with a job given as an object.
+    A ps then sees only itself in a list, whose position is not its index.
+
+    Raises:
+        TFConfigError: It is no cluster.
+    """
+    key = "cluster" if "cluster" in config else "sparseCluster"
+    jobs = config.get(key) or {}
+    if not isinstance(jobs, dict):
+        raise TFConfigError(f"TF_CONFIG: {key!r} must be an object, got {type(jobs).__name__}")
+    dynamic = key == "sparseCluster" or any(isinstance(tasks, dict) for tasks in jobs.values())
+    task = config.get("task") or {}
+    if dynamic and isinstance(task, dict) and task.get("type") == "ps":
+        alone = jobs.get("ps")
+        if isinstance(alone, list) and len(alone) == 1:
+            jobs = {**jobs, "ps": {_index(task.get("index", 0)): alone[0]}}
+    try:
+        return ClusterSpec(jobs), dynamic
+    except (TypeError, ValueError) as error:
+        raise TFConfigError(f"TF_CONFIG: {key!r}: {error}") from error
+
+
+def task_of(config: dict[str, Any]) -> tuple[str | None, int | None]:
+    """(type, index) in a parsed TF_CONFIG; None where absent. The index may be a string of digits.
+
+    Raises:
+        TFConfigError: They are of the wrong type.
+    """
+    task = config.get("task") or {}
+    if not isinstance(task, dict):
+        raise TFConfigError(f"TF_CONFIG: 'task' must be an object, got {type(task).__name__}")
+    kind = str(task["type"]) if task.get("type") is not None else None
+    index = _index(task["index"]) if task.get("index") is not None else None
+    return kind, index
+
+
+def _index(value: object) -> int:
+    try:
+        if isinstance(value, bool):
+            raise ValueError(value)
+        index = int(value)  # type: ignore[call-overload]
+    except (TypeError, ValueError):
+        raise TFConfigError(
+            f"TF_CONFIG: task.index must be an integer or a string of digits, got {value!r}"
+        ) from None
+    if index < 0:
+        raise TFConfigError(f"TF_CONFIG: task.index must not be negative, got {index}")
+    return int(index)
+
+
+class TFConfigClusterResolver(ClusterResolver):
+    """As ``tf.distribute.cluster_resolver.TFConfigClusterResolver``.
+
+    What the constructor or a setter says wins over TF_CONFIG; arguments of :meth:`master` win over both.
+    """
+
+    def __init__(
+        self,
+        task_type: str | None = None,
+        task_id: int | None = None,
+        rpc_layer: str | None = None,
+        environment: str | None = None,
+    ) -> None:
+        self._task_type = task_type
+        self._task_id = task_id
+        self._rpc_layer = rpc_layer
+        self._environment = environment
+
+    def cluster_spec(self) -> ClusterSpec:
+        """The cluster; empty without TF_CONFIG."""
+        return cluster_of(read_tf_config())[0]
+
+    @property
+    def task_type(self) -> str | None:
+        """Job of this process; None if nobody said."""
+        return str(self._task_type) if self._task_type is not None else task_of(read_tf_config())[0]
+
+    @task_type.setter
+    def task_type(self, value: str | None) -> None:
+        self._task_type = value
+
+    @property
+    def task_id(self) -> int | None:
+        """Index of this process in its job; None if nobody said."""
+        return int(self._task_id) if self._task_id is not None else task_of(read_tf_config())[1]
+
+    @task_id.setter
+    def task_id(self, value: int | None) -> None:
+        self._task_id = value
+
+    @property
+    def rpc_layer(self) -> str | None:
+        """Of the constructor or setter, else TF_CONFIG's."""
+        if self._rpc_layer is not None:
+            return self._rpc_layer
+        layer = read_tf_config().get("rpc_layer")
+        return str(layer) if layer is not None else None
+
+    @rpc_layer.setter
+    def rpc_layer(self, value: str | None) -> None:
+        self._rpc_layer = value
+
+    @property
+    def environment(self) -> str:
+        """As given to the constructor; TF_CONFIG's own is not used, as in TensorFlow."""
+        return self._environment or ""
+
+    def master(
+        self,
+        task_type: str | None = None,
+        task_id: int | None = None,
+        rpc_layer: str | None = None,
+    ) -> str:
+        """``session_master`` as it is, ``""`` for a cluster of at most one task, else the address.
+
+        Raises:
+            ValueError: The cluster has no such task.
+        """
+        config = read_tf_config()
+        if config.get("session_master") is not None:
+            return str(config["session_master"])
+        spec, _ = cluster_of(config)
+        if not spec or (len(spec.jobs) == 1 and spec.num_tasks(spec.jobs[0]) == 1):
+            return ""
+        kind = task_type if task_type is not None else self.task_type
+        index = task_id if task_id is not None else self.task_id
+        if kind is None or index is None:
+            raise ValueError("TF_CONFIG has a cluster but no task type and index; give both")
+        layer = rpc_layer if rpc_layer is not None else self.rpc_layer
+        return format_master_url(spec.task_address(kind, index), layer)

@@ -1,0 +1,81 @@
+"""The array types of the core, and the dtypes a variable may have."""
+
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+
+Array = np.ndarray[Any, np.dtype[Any]]
+DType = np.dtype[Any]
+
+BFLOAT16: DType = np.dtype(ml_dtypes.bfloat16)
+
+FLOATS: tuple[DType, ...] = (
+    np.dtype(np.float32),
+    np.dtype(np.float64),
+    np.dtype(np.float16),
+    BFLOAT16,
+)
+INTEGERS: tuple[DType, ...] = tuple(
+    np.dtype(name)
+    for name in ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")
+)
+DTYPES: tuple[DType, ...] = (*FLOATS, *INTEGERS, np.dtype(np.bool_))
+
+_BY_NAME = {dtype.name: dtype for dtype in DTYPES}
+
+
+def as_dtype(value: object) -> DType:
+    """The variable dtype ``value`` names, e.g. ``"bfloat16"`` or ``np.float32``.
+
+    Raises:
+        TypeError: It is no dtype a variable may have.
+    """
+    try:
+        dtype = _BY_NAME[value] if isinstance(value, str) else np.dtype(value)  # type: ignore[call-overload]
+    except (KeyError, TypeError):
+        dtype = None
+    if dtype is None or dtype not in DTYPES:
+        names = ", ".join(_BY_NAME)
+        raise TypeError(f"{value!r} is no dtype of a variable; those are {names}")
+    return dtype.newbyteorder("=") if dtype.byteorder == ">" else dtype
+
+
+def is_float(dtype: DType) -> bool:
+    """Whether an update rule can run on it."""
+    return dtype in FLOATS
+
+
+def all_finite(array: Array) -> bool:
+    """Whether ``array`` holds neither NaN nor infinity. One pass, no temporary for float32/64.
+
+    A dot product with itself is the fastest pass there is (BLAS); it is finite only if every
+    element is. Where it is not, large finite values may have overflowed it, and we look closely.
+    """
+    if not is_float(array.dtype) or array.size == 0:
+        return True
+    flat = array.reshape(-1)
+    if array.dtype.itemsize < 4:
+        return bool(np.isfinite(flat.astype(np.float32)).all())
+    with np.errstate(over="ignore", invalid="ignore"):
+        if np.isfinite(np.dot(flat, flat)):
+            return True
+    return bool(np.isfinite(flat).all())
+
+
+def row_shape(shape: tuple[int, ...]) -> tuple[int, ...]:
+    """Shape of one row along axis 0; a scalar is its own row."""
+    return shape[1:]
+
+
+def num_rows(shape: tuple[int, ...]) -> int:
+    """Rows along axis 0; a scalar has one."""
+    return shape[0] if shape else 1
+
+
+def size_of(shape: tuple[int, ...]) -> int:
+    """Number of elements."""
+    size = 1
+    for extent in shape:
+        size *= extent
+    return size

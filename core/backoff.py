@@ -1,0 +1,67 @@
+"""Capped, jittered exponential backoff: one shape of retrying for everything that dials.
+
+Jitter keeps a hundred workers from knocking at a restarted server in the same millisecond.
+"""
+
+import threading
+from collections.abc import Callable, Iterator
+
+from tenacity import (
+    AttemptManager,
+    Retrying,
+    retry_if_exception_type,
+    stop_after_delay,
+    stop_when_event_set,
+    wait_exponential_jitter,
+)
+from tenacity.nap import sleep_using_event
+
+from .errors import PeerLostError
+
+
+def attempts(
+    *,
+    timeout_s: float,
+    initial_s: float = 0.05,
+    max_s: float = 2.0,
+    retry_on: type[Exception] | tuple[type[Exception], ...] = PeerLostError,
+    stop: threading.Event | None = None,
+    before_sleep: Callable[[Exception | None], None] | None = None,
+) -> Iterator[AttemptManager]:
+    """Attempts until one succeeds, ``timeout_s`` has passed or ``stop`` is set.
+
+    ::
+
+        for attempt in attempts(timeout_s=30):
+            with attempt:
+                dial()
+
+    The last failure is raised as it is.
+
+    Args:
+        timeout_s: No new attempt begins after this long. Unit: seconds.
+        initial_s: First wait. Unit: seconds.
+        max_s: Longest wait. Unit: seconds.
+        retry_on: Failures worth another attempt; others pass through at once.
+        stop: Ends the waiting early.
+        before_sleep: Told the failure before each wait.
+    """
+    event = stop or threading.Event()
+    hook = None
+    if before_sleep is not None:
+        told = before_sleep
+
+        def hook(state: object) -> None:
+            outcome = getattr(state, "outcome", None)
+            told(outcome.exception() if outcome is not None else None)
+
+    return iter(
+        Retrying(
+            retry=retry_if_exception_type(retry_on),
+            stop=stop_after_delay(timeout_s) | stop_when_event_set(event),
+            wait=wait_exponential_jitter(initial=initial_s, max=max_s, jitter=initial_s),
+            sleep=sleep_using_event(event),
+            before_sleep=hook,
+            reraise=True,
+        )
+    )

@@ -1,0 +1,83 @@
+"""Finding, naming and removing checkpoints in a model directory (a path or any fsspec URL)."""
+
+import re
+from dataclasses import dataclass
+from typing import Any
+
+import fsspec
+
+MANIFEST = "manifest.json"
+_NAME = re.compile(r"^ckpt-(\d{10})$")
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class CheckpointInfo:
+    """A complete checkpoint."""
+
+    global_step: int
+    path: str
+
+
+def checkpoint_path(model_dir: str, global_step: int) -> str:
+    """Where the checkpoint of a step goes."""
+    return f"{model_dir.rstrip('/')}/ckpt-{global_step:010d}"
+
+
+def open_fs(url: str) -> tuple[Any, str]:
+    """(file system, path on it) of a path or URL."""
+    fs, path = fsspec.core.url_to_fs(url)
+    return fs, str(path)
+
+
+def list_checkpoints(model_dir: str) -> list[CheckpointInfo]:
+    """Complete checkpoints, oldest first. A directory without a manifest is none."""
+    return [
+        CheckpointInfo(step, f"{model_dir.rstrip('/')}/{name}")
+        for step, name, complete in _entries(model_dir)
+        if complete
+    ]
+
+
+def latest_checkpoint(model_dir: str) -> CheckpointInfo | None:
+    """The newest complete checkpoint, or None."""
+    found = list_checkpoints(model_dir)
+    return found[-1] if found else None
+
+
+def prune(model_dir: str, keep: int) -> list[str]:
+    """Remove all but the newest ``keep`` complete checkpoints; return what was removed.
+
+    The manifest goes first, so that a reader never meets a checkpoint that is half gone.
+    """
+    removed = []
+    for info in list_checkpoints(model_dir)[:-keep]:
+        fs, path = open_fs(info.path)
+        fs.rm_file(f"{path}/{MANIFEST}")
+        fs.rm(path, recursive=True)
+        removed.append(info.path)
+    return removed
+
+
+def remove_incomplete(model_dir: str) -> list[str]:
+    """Remove what a killed job left unfinished; return it. Only the chief of a job may call this."""
+    removed = []
+    for _, name, complete in _entries(model_dir):
+        if not complete:
+            fs, path = open_fs(f"{model_dir.rstrip('/')}/{name}")
+            fs.rm(path, recursive=True)
+            removed.append(path)
+    return removed
+
+
+def _entries(model_dir: str) -> list[tuple[int, str, bool]]:
+    fs, root = open_fs(model_dir)
+    fs.invalidate_cache()
+    if not fs.isdir(root):
+        return []
+    entries = []
+    for path in fs.ls(root, detail=False):
+        name = str(path).rstrip("/").rsplit("/", 1)[-1]
+        match = _NAME.match(name)
+        if match:
+            entries.append((int(match[1]), name, bool(fs.exists(f"{root}/{name}/{MANIFEST}"))))
+    return sorted(entries)

@@ -1,0 +1,137 @@
+"""Reading checkpoints: whole variables, or the rows a shard needs, whoever wrote them."""
+
+from collections.abc import Iterator
+from functools import lru_cache
+
+import numpy as np
+
+from ..arrays import Array, as_dtype, num_rows, row_shape
+from ..codec import as_bytes
+from ..errors import CheckpointError
+from .directory import MANIFEST, open_fs
+from .manifest import Manifest, TensorRecord, VariableRecord, parse_manifest
+from .tensor_file import TensorSpec, digest, read_array, read_header
+
+
+class CheckpointReader:
+    """One complete checkpoint, verified as it is read.
+
+    Pieces are read whole, since a digest covers a piece; memory beyond the result is one piece.
+    Not thread-safe.
+    """
+
+    def __init__(self, path: str) -> None:
+        """Open a checkpoint directory.
+
+        Raises:
+            CheckpointError: There is no manifest, or it is not one of ours.
+        """
+        self.path = path.rstrip("/")
+        self._fs, self._root = open_fs(self.path)
+        manifest = f"{self.path}/{MANIFEST}"
+        try:
+            text = self._fs.cat_file(f"{self._root}/{MANIFEST}")
+        except FileNotFoundError:
+            raise CheckpointError(
+                f"{self.path} is no complete checkpoint: it has no {MANIFEST}", path=self.path
+            ) from None
+        self.manifest: Manifest = parse_manifest(text, path=manifest)
+        self._pieces: dict[tuple[str, str], list[TensorRecord]] = {}
+        for record in self.manifest.tensors:
+            self._pieces.setdefault((record.variable, record.slot), []).append(record)
+        self._headers = lru_cache(maxsize=64)(self._read_header)
+
+    def variable(self, name: str) -> VariableRecord | None:
+        """What is known of a variable; None if it is not in here."""
+        return self.manifest.variables.get(name)
+
+    def slots(self, name: str) -> list[str]:
+        """Slot names saved for a variable."""
+        return sorted(slot for variable, slot in self._pieces if variable == name and slot)
+
+    def read(self, name: str, slot: str = "") -> Array:
+        """A whole variable, or a slot of it."""
+        record = self._record(name)
+        return self.read_rows(name, 0, num_rows(record.shape), slot)
+
+    def read_all(self) -> dict[str, Array]:
+        """Every variable by name."""
+        return {name: self.read(name) for name in self.manifest.variables}
+
+    def read_rows(self, name: str, start: int, stop: int, slot: str = "") -> Array:
+        """Rows ``[start, stop)`` of a variable or of a slot of it, from whatever pieces hold them.
+
+        Raises:
+            CheckpointError: Pieces are missing, truncated or altered.
+        """
+        record = self._record(name)
+        scalar = not record.shape
+        out: Array | None = None
+        covered = 0
+        for piece in self._pieces.get((name, slot), []):
+            low, high = max(start, piece.row_offset), min(stop, piece.row_offset + piece.rows)
+            if low >= high:
+                continue
+            rows = self._read_piece(piece)
+            if out is None:
+                out = np.empty((stop - start, *row_shape(record.shape)), rows.dtype)
+            if scalar:
+                rows = rows.reshape(1)
+            out[low - start : high - start] = rows[low - piece.row_offset : high - piece.row_offset]
+            covered += high - low
+        if covered != stop - start:
+            raise CheckpointError(
+                f"{self.path}: {name!r}{f' slot {slot}' if slot else ''} has {covered} of the "
+                f"{stop - start} rows asked for; the checkpoint is damaged",
+                path=self.path,
+                variable=name,
+            )
+        if out is None:
+            out = np.empty((0, *row_shape(record.shape)), as_dtype(record.dtype))
+        return out.reshape(()) if scalar else out
+
+    def verify(self) -> None:
+        """Read everything and check every digest.
+
+        Raises:
+            CheckpointError: Something is missing, truncated or altered.
+        """
+        for record in self.manifest.tensors:
+            self._read_piece(record)
+
+    def pieces(self) -> Iterator[TensorRecord]:
+        """The stored pieces, in order."""
+        return iter(self.manifest.tensors)
+
+    def _record(self, name: str) -> VariableRecord:
+        record = self.manifest.variables.get(name)
+        if record is None:
+            raise CheckpointError(f"{self.path} has no variable {name!r}", path=self.path)
+        return record
+
+    def _read_header(self, file: str) -> tuple[int, dict[str, TensorSpec], dict[str, int]]:
+        path = f"{self.path}/{file}"
+        try:
+            with self._fs.open(f"{self._root}/{file}", "rb") as stream:
+                return read_header(stream, path=path)
+        except FileNotFoundError:
+            raise CheckpointError(f"{path} is missing", path=path) from None
+
+    def _read_piece(self, piece: TensorRecord) -> Array:
+        path = f"{self.path}/{piece.file}"
+        start, specs, offsets = self._headers(piece.file)
+        if piece.tensor not in specs:
+            raise CheckpointError(f"{path} has no tensor {piece.tensor!r}", path=path)
+        with self._fs.open(f"{self._root}/{piece.file}", "rb") as stream:
+            array = read_array(
+                stream, specs[piece.tensor], start + offsets[piece.tensor], path=path
+            )
+        found = digest(as_bytes(array))
+        if found != piece.digest:
+            raise CheckpointError(
+                f"{path}: {piece.tensor!r} was altered: its digest is {found}, "
+                f"the manifest says {piece.digest}",
+                path=path,
+                tensor=piece.tensor,
+            )
+        return array

@@ -1,0 +1,143 @@
+"""safetensors files, written one array at a time and read one array at a time.
+
+The safetensors package writes a dictionary of whole arrays, which would hold a copy of every shard of a ps
+at once. The format (a length, a JSON header, raw bytes) lets the header come first because every
+shape is known, so a shard is copied under its lock, written, and freed before the next.
+Files read back with the safetensors package; a test holds that.
+"""
+
+import hashlib
+import json
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import IO, Any
+
+import numpy as np
+
+from ..arrays import DTYPES, Array, DType, size_of
+from ..codec import as_bytes
+from ..errors import CheckpointError
+
+_NAMES = {
+    "float32": "F32", "float64": "F64", "float16": "F16", "bfloat16": "BF16", "bool": "BOOL",
+    "int8": "I8", "int16": "I16", "int32": "I32", "int64": "I64",
+    "uint8": "U8", "uint16": "U16", "uint32": "U32", "uint64": "U64",
+}  # fmt: skip
+_DTYPES: dict[str, DType] = {_NAMES[dtype.name]: dtype for dtype in DTYPES}
+_MAX_HEADER_BYTES = 100_000_000  # as the safetensors package
+
+
+@dataclass(frozen=True, slots=True)
+class TensorSpec:
+    """Name, shape and dtype of one array of a file."""
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: DType
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of the array."""
+        return size_of(self.shape) * self.dtype.itemsize
+
+
+class TensorFileWriter:
+    """Writes arrays in the order of ``specs`` to an open binary file."""
+
+    def __init__(self, stream: IO[bytes], specs: Sequence[TensorSpec]) -> None:
+        self._stream = stream
+        self._left = list(reversed(specs))
+        header: dict[str, Any] = {}
+        offset = 0
+        for spec in specs:
+            end = offset + spec.num_bytes
+            header[spec.name] = {
+                "dtype": _NAMES[spec.dtype.name],
+                "shape": list(spec.shape),
+                "data_offsets": [offset, end],
+            }
+            offset = end
+        text = json.dumps(header, separators=(",", ":")).encode()
+        text += b" " * (-len(text) % 8)
+        stream.write(struct.pack("<Q", len(text)) + text)
+
+    def write(self, array: Array) -> str:
+        """Write the next array; return its digest.
+
+        Raises:
+            ValueError: It is not the array announced.
+        """
+        spec = self._left.pop()
+        if array.shape != spec.shape or array.dtype != spec.dtype:
+            raise ValueError(f"{spec.name}: announced {spec}, got {array.shape} of {array.dtype}")
+        data = as_bytes(np.ascontiguousarray(array))
+        self._stream.write(data)
+        return digest(data)
+
+    def close(self) -> None:
+        """Check that nothing is missing.
+
+        Raises:
+            ValueError: Announced arrays were not written.
+        """
+        if self._left:
+            raise ValueError(f"{len(self._left)} announced arrays were not written")
+
+
+def digest(data: memoryview | bytes) -> str:
+    """BLAKE2b-128 in hex: as fast as MD5 here, and no collisions anybody can make."""
+    return hashlib.blake2b(data, digest_size=16).hexdigest()
+
+
+def read_header(
+    stream: IO[bytes], *, path: str
+) -> tuple[int, dict[str, TensorSpec], dict[str, int]]:
+    """Read a file's header.
+
+    Returns:
+        (offset of the data, name -> spec, name -> offset in the data)
+
+    Raises:
+        CheckpointError: The file is no safetensors file.
+    """
+    prefix = stream.read(8)
+    length = struct.unpack("<Q", prefix)[0] if len(prefix) == 8 else _MAX_HEADER_BYTES + 1
+    if length > _MAX_HEADER_BYTES:
+        raise CheckpointError(f"{path} is no safetensors file: its header is missing", path=path)
+    text = stream.read(length)
+    try:
+        header = json.loads(text)
+        header.pop("__metadata__", None)
+        specs = {
+            name: TensorSpec(name, tuple(entry["shape"]), _DTYPES[entry["dtype"]])
+            for name, entry in header.items()
+        }
+        offsets = {name: int(entry["data_offsets"][0]) for name, entry in header.items()}
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise CheckpointError(
+            f"{path} is no safetensors file, or is truncated in its header "
+            f"({len(text)} of {length} bytes)",
+            path=path,
+        ) from error
+    return 8 + length, specs, offsets
+
+
+def read_array(stream: IO[bytes], spec: TensorSpec, position: int, *, path: str) -> Array:
+    """Read one array at ``position`` of the file.
+
+    Raises:
+        CheckpointError: The file ends before the array does.
+    """
+    stream.seek(position)
+    data = stream.read(spec.num_bytes)
+    if len(data) != spec.num_bytes:
+        raise CheckpointError(
+            f"{path} is truncated: {spec.name} needs {spec.num_bytes} bytes at {position}, "
+            f"{len(data)} are there",
+            path=path,
+            tensor=spec.name,
+            expected=spec.num_bytes,
+            found=len(data),
+        )
+    return np.frombuffer(data, spec.dtype).reshape(spec.shape)

@@ -1,0 +1,50 @@
+"""Time as an argument: what waits or ages takes a Clock, so that tests turn it by hand."""
+
+import threading
+import time
+from typing import Protocol
+
+
+class Clock(Protocol):
+    """Monotonic time, and waiting on an event."""
+
+    def now(self) -> float:
+        """Seconds since some fixed point."""
+        ...
+
+    def wait(self, event: threading.Event, timeout_s: float) -> bool:
+        """Wait for ``event`` at most ``timeout_s``; return whether it is set."""
+        ...
+
+
+class SystemClock:
+    """The machine's monotonic clock."""
+
+    def now(self) -> float:
+        """Seconds since some fixed point."""
+        return time.monotonic()
+
+    def wait(self, event: threading.Event, timeout_s: float) -> bool:
+        """Wait for ``event`` at most ``timeout_s``; return whether it is set."""
+        return event.wait(timeout_s)
+
+
+class ManualClock:
+    """A clock that stands still until told otherwise. For tests."""
+
+    def __init__(self, now: float = 0.0) -> None:
+        self._now = now
+
+    def now(self) -> float:
+        """Seconds since some fixed point."""
+        return self._now
+
+    def advance(self, seconds: float) -> None:
+        """Let time pass."""
+        self._now += seconds
+
+    def wait(self, event: threading.Event, timeout_s: float) -> bool:
+        """Let ``timeout_s`` pass at once; return whether the event is set."""
+        if not event.is_set():
+            self._now += timeout_s
+        return event.is_set()

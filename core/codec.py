@@ -1,0 +1,282 @@
+"""Between messages and our values. Nothing else parses or builds protocol messages' contents.
+
+Arrays travel as raw little-endian bytes beside the messages, never inside a description of
+themselves: both sides know the layout, so a frame is checked by its length alone.
+"""
+
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict
+from dataclasses import fields as dataclass_fields
+from typing import Any, TypeVar
+
+import numpy as np
+import pydantic
+from google.protobuf import json_format, struct_pb2
+
+from ..proto.v1 import chief_pb2, common_pb2, ps_pb2
+from .arrays import DTYPES, Array, DType
+from .definitions import ShardDefinition, VariableDefinition
+from .errors import RefusedError
+from .initializers import Initializer
+from .report import PsCounters, TaskReport
+from .states import Outcome, Phase, State
+from .steps import Operation
+from .task import Incarnation, TaskId
+from .update_rules import UpdateRule, rule_from_dict
+from .versions import Versions
+
+if sys.byteorder != "little":  # pragma: no cover
+    raise ImportError("windlass sends arrays as little-endian bytes; this machine is big-endian")
+
+_K = TypeVar("_K")
+
+_TO_WIRE: dict[DType, Any] = {
+    dtype: getattr(common_pb2, f"D_TYPE_{dtype.name.upper()}") for dtype in DTYPES
+}
+_FROM_WIRE: dict[int, DType] = {int(value): dtype for dtype, value in _TO_WIRE.items()}
+
+
+def dtype_to_wire(dtype: DType) -> Any:
+    """The enum value of a dtype."""
+    return _TO_WIRE[dtype]
+
+
+def dtype_from_wire(value: int) -> DType:
+    """The dtype of an enum value.
+
+    Raises:
+        RefusedError: An unknown value, e.g. of a newer version.
+    """
+    try:
+        return _FROM_WIRE[value]
+    except KeyError:
+        raise RefusedError(f"unknown dtype number {value} in a message", value=value) from None
+
+
+def incarnation_to_wire(who: Incarnation) -> common_pb2.Incarnation:
+    """An incarnation as a message."""
+    return common_pb2.Incarnation(task=task_to_wire(who.task), generation=who.generation)
+
+
+def incarnation_from_wire(message: common_pb2.Incarnation) -> Incarnation:
+    """The incarnation a message stands for."""
+    return Incarnation(task_from_wire(message.task), message.generation)
+
+
+def task_to_wire(task: TaskId) -> common_pb2.Task:
+    """A task as a message."""
+    return common_pb2.Task(type=task.type, index=task.index)
+
+
+def task_from_wire(message: common_pb2.Task) -> TaskId:
+    """The task a message stands for."""
+    return TaskId(message.type, message.index)
+
+
+def versions_to_wire(versions: Versions) -> common_pb2.Versions:
+    """Versions as a message."""
+    return common_pb2.Versions(**asdict(versions))
+
+
+def versions_from_wire(message: common_pb2.Versions) -> Versions:
+    """The versions a message stands for."""
+    return Versions(message.protocol, message.windlass, message.python, message.numpy)
+
+
+def rule_to_wire(rule: UpdateRule) -> struct_pb2.Struct:
+    """An update rule as its fields."""
+    message = struct_pb2.Struct()
+    json_format.ParseDict(rule.model_dump(mode="json"), message)
+    return message
+
+
+def rule_from_wire(message: struct_pb2.Struct) -> UpdateRule:
+    """The update rule of these fields.
+
+    Raises:
+        RefusedError: They are no rule's.
+    """
+    fields = json_format.MessageToDict(message)
+    try:
+        return rule_from_dict(fields)
+    except pydantic.ValidationError as error:
+        raise RefusedError(f"no update rule has these fields: {fields}: {error}") from error
+
+
+def shard_to_wire(shard: ShardDefinition) -> ps_pb2.ShardDefinition:
+    """A shard's definition as a message."""
+    variable = shard.variable
+    message = ps_pb2.ShardDefinition(
+        variable=variable.name,
+        full_shape=variable.shape,
+        dtype=dtype_to_wire(variable.dtype),
+        part=shard.part,
+        num_parts=shard.num_parts,
+        row_offset=shard.row_offset,
+        rows=shard.rows,
+        trainable=variable.trainable,
+    )
+    if variable.initializer is not None:
+        message.initializer.CopyFrom(
+            ps_pb2.Initializer(
+                name=variable.initializer.name,
+                seed=variable.initializer.seed,
+                arguments=variable.initializer.arguments,
+            )
+        )
+    if shard.rule is not None:
+        message.rule.CopyFrom(rule_to_wire(shard.rule))
+    return message
+
+
+def shard_from_wire(message: ps_pb2.ShardDefinition) -> ShardDefinition:
+    """The definition a message stands for.
+
+    Raises:
+        RefusedError: It describes no possible shard.
+    """
+    try:
+        initializer = None
+        if message.HasField("initializer"):
+            initializer = Initializer(
+                message.initializer.name,
+                message.initializer.seed,
+                dict(message.initializer.arguments),
+            )
+        variable = VariableDefinition(
+            message.variable,
+            tuple(message.full_shape),
+            dtype_from_wire(message.dtype),
+            initializer,
+            message.trainable,
+        )
+    except ValueError as error:
+        raise RefusedError(f"definition of {message.variable!r}: {error}") from error
+    shard = ShardDefinition(
+        variable,
+        message.part,
+        message.num_parts,
+        message.row_offset,
+        message.rows,
+        rule_from_wire(message.rule) if message.HasField("rule") else None,
+    )
+    whole = variable.shape[0] if variable.shape else 1
+    if not (shard.row_offset >= 0 and 0 <= shard.rows <= whole - shard.row_offset):
+        raise RefusedError(
+            f"{shard.label}: rows [{shard.row_offset}, {shard.row_offset + shard.rows}) are not in a "
+            f"variable of {whole} rows",
+            variable=variable.name,
+        )
+    if not 0 <= shard.part < shard.num_parts:
+        raise RefusedError(f"{variable.name!r}: part {shard.part} of {shard.num_parts}")
+    return shard
+
+
+def as_bytes(array: Array) -> memoryview:
+    """The bytes of a C-contiguous array, without a copy."""
+    return array.reshape(-1).view(np.uint8).data
+
+
+def frames(buffers: Iterable[memoryview], chunk_bytes: int) -> Iterator[bytes]:
+    """Cut a payload, given as buffers in order, into frames of at most ``chunk_bytes``.
+
+    Small buffers share a frame; large ones are cut. Every byte is copied once, into its frame.
+    """
+    pending: list[memoryview] = []
+    size = 0
+    for buffer in buffers:
+        start = 0
+        while start < len(buffer):
+            piece = buffer[start : start + chunk_bytes - size]
+            start += len(piece)
+            size += len(piece)
+            pending.append(piece)
+            if size == chunk_bytes:
+                yield b"".join(pending)
+                pending, size = [], 0
+    if pending:
+        yield b"".join(pending)
+
+
+def total_bytes(buffers: Sequence[memoryview]) -> int:
+    """Bytes of a payload."""
+    return sum(len(buffer) for buffer in buffers)
+
+
+def report_to_wire(report: TaskReport) -> chief_pb2.TaskReport:
+    """A task's report as a message."""
+    return chief_pb2.TaskReport(**asdict(report))
+
+
+def report_from_wire(message: chief_pb2.TaskReport) -> TaskReport:
+    """The report a message stands for."""
+    fields = {field.name: getattr(message, field.name) for field in dataclass_fields(TaskReport)}
+    fields |= {"metrics": dict(message.metrics), "transports": tuple(message.transports)}
+    return TaskReport(**fields)
+
+
+def counters_to_wire(counters: PsCounters) -> ps_pb2.PsCounters:
+    """A ps's counters as a message."""
+    return ps_pb2.PsCounters(**asdict(counters))
+
+
+def counters_from_wire(message: ps_pb2.PsCounters) -> PsCounters:
+    """The counters a message stands for."""
+    return PsCounters(
+        **{field.name: getattr(message, field.name) for field in dataclass_fields(PsCounters)}
+    )
+
+
+_PHASES = {phase: getattr(common_pb2, f"JOB_PHASE_{phase.name}") for phase in Phase}
+_STATES = {state: getattr(chief_pb2, f"TASK_STATE_{state.name}") for state in State}
+_OUTCOMES = {outcome: getattr(chief_pb2, f"OUTCOME_{outcome.name}") for outcome in Outcome}
+_OPERATIONS = {item: getattr(ps_pb2, f"OPERATION_{item.name}") for item in Operation}
+
+
+def _backwards(table: dict[_K, Any], value: int) -> _K:
+    for key, number in table.items():
+        if number == value:
+            return key
+    names = ", ".join(str(key) for key in table)
+    raise RefusedError(f"number {value} in a message stands for none of {names}", value=value)
+
+
+def phase_to_wire(phase: Phase) -> Any:
+    """The enum value of a phase."""
+    return _PHASES[phase]
+
+
+def phase_from_wire(value: int) -> Phase:
+    """The phase of an enum value."""
+    return _backwards(_PHASES, value)
+
+
+def state_to_wire(state: State) -> Any:
+    """The enum value of a task's state."""
+    return _STATES[state]
+
+
+def state_from_wire(value: int) -> State:
+    """The task's state of an enum value."""
+    return _backwards(_STATES, value)
+
+
+def outcome_to_wire(outcome: Outcome) -> Any:
+    """The enum value of an outcome."""
+    return _OUTCOMES[outcome]
+
+
+def outcome_from_wire(value: int) -> Outcome:
+    """The outcome of an enum value."""
+    return _backwards(_OUTCOMES, value)
+
+
+def operation_to_wire(operation: Operation) -> Any:
+    """The enum value of an operation."""
+    return _OPERATIONS[operation]
+
+
+def operation_from_wire(value: int) -> Operation:
+    """The operation of an enum value."""
+    return _backwards(_OPERATIONS, value)

@@ -1,0 +1,107 @@
+"""The one table between our errors and gRPC's.
+
+Going out, an error becomes a ``google.rpc.Status`` with an :class:`ErrorDetail` inside (the rich
+error model every gRPC language reads). Coming in, the detail becomes the same class again; a
+failure without a detail is the transport's own and is read from its status code.
+"""
+
+from typing import cast
+
+import grpc
+from google.protobuf import any_pb2
+from google.rpc import status_pb2
+from grpc_status import rpc_status
+
+from ..proto.v1 import errors_pb2
+from . import errors
+
+# One row per class; a test checks that none is missing.
+STATUS_OF: dict[type[errors.WindlassError], grpc.StatusCode] = {
+    errors.WindlassError: grpc.StatusCode.INTERNAL,
+    errors.ConfigurationError: grpc.StatusCode.INVALID_ARGUMENT,
+    errors.TFConfigError: grpc.StatusCode.INVALID_ARGUMENT,
+    errors.AddressInUseError: grpc.StatusCode.ALREADY_EXISTS,
+    errors.CheckpointError: grpc.StatusCode.DATA_LOSS,
+    errors.IncompatibleError: grpc.StatusCode.FAILED_PRECONDITION,
+    errors.DefinitionMismatchError: grpc.StatusCode.FAILED_PRECONDITION,
+    errors.ProtocolMismatchError: grpc.StatusCode.FAILED_PRECONDITION,
+    errors.RefusedError: grpc.StatusCode.INVALID_ARGUMENT,
+    errors.UnknownVariableError: grpc.StatusCode.NOT_FOUND,
+    errors.ShapeMismatchError: grpc.StatusCode.INVALID_ARGUMENT,
+    errors.LimitExceededError: grpc.StatusCode.RESOURCE_EXHAUSTED,
+    errors.NonFiniteGradientError: grpc.StatusCode.INVALID_ARGUMENT,
+    errors.SequenceError: grpc.StatusCode.OUT_OF_RANGE,
+    errors.FencedError: grpc.StatusCode.ABORTED,
+    errors.NotReadyError: grpc.StatusCode.FAILED_PRECONDITION,
+    errors.ProgramError: grpc.StatusCode.INTERNAL,
+    errors.RetryableError: grpc.StatusCode.UNAVAILABLE,
+    errors.PeerLostError: grpc.StatusCode.UNAVAILABLE,
+    errors.JoinTimeoutError: grpc.StatusCode.DEADLINE_EXCEEDED,
+    errors.JobStoppedError: grpc.StatusCode.CANCELLED,
+}
+
+_BY_NAME = {cls.__name__: cls for cls in STATUS_OF}
+
+# What the transport itself may say without a detail of ours.
+_TRANSPORT = {
+    grpc.StatusCode.UNAVAILABLE: errors.PeerLostError,
+    grpc.StatusCode.DEADLINE_EXCEEDED: errors.PeerLostError,
+    grpc.StatusCode.CANCELLED: errors.PeerLostError,
+    grpc.StatusCode.ABORTED: errors.PeerLostError,
+    grpc.StatusCode.RESOURCE_EXHAUSTED: errors.LimitExceededError,
+    grpc.StatusCode.UNIMPLEMENTED: errors.ProtocolMismatchError,
+}
+
+
+def to_detail(error: Exception) -> errors_pb2.ErrorDetail:
+    """An error as a message; one that is not ours keeps its class name in the text."""
+    if isinstance(error, errors.WindlassError):
+        return errors_pb2.ErrorDetail(
+            kind=type(error).__name__, message=error.message, fields=error.fields
+        )
+    return errors_pb2.ErrorDetail(
+        kind=errors.WindlassError.__name__, message=f"{type(error).__name__}: {error}"
+    )
+
+
+def from_detail(detail: errors_pb2.ErrorDetail) -> errors.WindlassError:
+    """The error a message stands for; a kind of a newer version becomes the base class."""
+    cls = _BY_NAME.get(detail.kind, errors.WindlassError)
+    return cls(detail.message, **dict(detail.fields))
+
+
+def abort(context: grpc.ServicerContext, error: Exception) -> None:
+    """End the call with ``error``. Raises, as ``context.abort`` does."""
+    code = (
+        STATUS_OF.get(type(error), grpc.StatusCode.INTERNAL)
+        if isinstance(error, errors.WindlassError)
+        else grpc.StatusCode.INTERNAL
+    )
+    detail = to_detail(error)
+    packed = any_pb2.Any()
+    packed.Pack(detail)
+    status = status_pb2.Status(code=code.value[0], message=detail.message, details=[packed])
+    context.abort_with_status(rpc_status.to_status(status))
+
+
+def from_rpc_error(failure: grpc.RpcError, *, peer: str, doing: str) -> errors.WindlassError:
+    """The error behind a failed call.
+
+    Args:
+        failure: What grpc raised.
+        peer: Whom we called, e.g. ``"/job:ps/task:1 (10.0.0.7:2222)"``.
+        doing: What we wanted, e.g. ``"push"``.
+    """
+    call = cast(grpc.Call, failure)
+    status = rpc_status.from_call(call) if hasattr(failure, "trailing_metadata") else None
+    for packed in status.details if status is not None else ():
+        detail = errors_pb2.ErrorDetail()
+        if packed.Unpack(detail):
+            return from_detail(detail)
+    code = call.code()
+    cls = _TRANSPORT.get(code, errors.WindlassError)
+    return cls(
+        f"{doing}: {peer} answered {code.name}: {call.details() or 'no details'}",
+        peer=peer,
+        code=code.name,
+    )

@@ -1,0 +1,152 @@
+"""Every error Windlass raises on purpose.
+
+::
+
+    WindlassError
+    ├── ConfigurationError          flags, settings, TF_CONFIG, script: exit 2
+    │   └── TFConfigError           also a ValueError, as in TensorFlow
+    ├── AddressInUseError           exit 3
+    ├── CheckpointError             truncated, altered, foreign or missing: exit 4
+    ├── IncompatibleError           exit 5
+    │   ├── DefinitionMismatchError two tasks define one variable differently
+    │   └── ProtocolMismatchError   two sides speak different protocols
+    ├── RefusedError                a request that must not be applied: exit 6
+    │   ├── UnknownVariableError
+    │   ├── ShapeMismatchError
+    │   ├── LimitExceededError
+    │   ├── NonFiniteGradientError
+    │   ├── SequenceError
+    │   └── FencedError             an older generation of the task, or a second chief
+    ├── NotReadyError               the chief has not initialized the variables yet
+    ├── ProgramError                the user's program failed on some task: exit 1
+    └── RetryableError              exit >= 128
+        ├── PeerLostError
+        ├── JoinTimeoutError
+        └── JobStoppedError
+
+An error says what happened, to whom, with which numbers, and what to do. The same facts are in
+``fields`` for programs. ``error_table.py`` has one row per class for gRPC.
+"""
+
+from .exit_codes import ExitCode
+
+
+class WindlassError(Exception):
+    """Base of all. ``fields`` carries the names and numbers of the message.
+
+    Attributes:
+        message: What people read.
+        fields: The facts in it, as strings, e.g. ``{"variable": "w", "task": "/job:ps/task:1"}``.
+        exit_code: What a process exits with when this error ends it.
+    """
+
+    exit_code = ExitCode.PROGRAM_FAILED
+
+    def __init__(self, message: str, **fields: object) -> None:
+        super().__init__(message)
+        self.message = message
+        self.fields = {name: str(value) for name, value in fields.items()}
+
+
+class ConfigurationError(WindlassError):
+    """What the user wrote cannot be run: flags, settings, cluster, script."""
+
+    exit_code = ExitCode.USAGE
+
+
+class TFConfigError(ConfigurationError, ValueError):
+    """TF_CONFIG is not what it should be. A ValueError, as TensorFlow raises."""
+
+
+class AddressInUseError(WindlassError):
+    """A server's port is taken."""
+
+    exit_code = ExitCode.ADDRESS_IN_USE
+
+
+class CheckpointError(WindlassError):
+    """A checkpoint is missing, truncated, altered or not one of ours."""
+
+    exit_code = ExitCode.CHECKPOINT_UNUSABLE
+
+
+class IncompatibleError(WindlassError):
+    """Two sides cannot work together."""
+
+    exit_code = ExitCode.INCOMPATIBLE
+
+
+class DefinitionMismatchError(IncompatibleError):
+    """Two tasks define one variable with different shapes, dtypes or update rules."""
+
+
+class ProtocolMismatchError(IncompatibleError):
+    """Two sides speak different protocol versions."""
+
+
+class RefusedError(WindlassError):
+    """A request that must not be applied. Nothing of it was."""
+
+    exit_code = ExitCode.REFUSED
+
+
+class UnknownVariableError(RefusedError, KeyError):
+    """A variable nobody defined on this ps."""
+
+    def __str__(self) -> str:
+        # KeyError would quote the message.
+        return self.message
+
+
+class ShapeMismatchError(RefusedError, ValueError):
+    """A value's shape, dtype or size is not the variable's."""
+
+
+class LimitExceededError(RefusedError):
+    """A bound was exceeded; the message names the setting that raises it."""
+
+
+class NonFiniteGradientError(RefusedError):
+    """Gradients held NaN or infinity too many steps in a row."""
+
+
+class SequenceError(RefusedError):
+    """A push that would leave a gap: an earlier one has not arrived."""
+
+
+class FencedError(RefusedError):
+    """An older life of a task, or a second chief: somebody newer has its place."""
+
+    exit_code = ExitCode.PEER_LOST
+
+
+class NotReadyError(WindlassError):
+    """The chief has not created or initialized the variables yet."""
+
+    exit_code = ExitCode.JOIN_TIMEOUT
+
+
+class ProgramError(WindlassError):
+    """The user's program raised an exception on some task."""
+
+
+class RetryableError(WindlassError):
+    """What a restart may cure."""
+
+    exit_code = ExitCode.PEER_LOST
+
+
+class PeerLostError(RetryableError):
+    """A task this one needs stopped answering, or lost its state."""
+
+
+class JoinTimeoutError(RetryableError):
+    """Peers did not answer within the join timeout."""
+
+    exit_code = ExitCode.JOIN_TIMEOUT
+
+
+class JobStoppedError(RetryableError):
+    """The job was asked to stop; raised at the next step of the user's program."""
+
+    exit_code = ExitCode.DRAINED

@@ -1,0 +1,69 @@
+"""Process exit codes: a contract with whoever restarts processes.
+
+Kubeflow's ``restartPolicy: ExitCode``, an Indexed Job's ``podFailurePolicy`` and our own launcher
+read them the same way: 0 is done, 1–127 is permanent (a restart would fail again), 128 and above
+is worth a restart. ``docs/exit-codes.md`` is the list for users; a test keeps the two equal.
+"""
+
+from enum import IntEnum
+
+
+class ExitCode(IntEnum):
+    """Why a Windlass process ended."""
+
+    DONE = 0
+    PROGRAM_FAILED = 1
+    USAGE = 2
+    ADDRESS_IN_USE = 3
+    CHECKPOINT_UNUSABLE = 4
+    INCOMPATIBLE = 5
+    REFUSED = 6
+    KILLED = 137
+    PEER_LOST = 138
+    JOIN_TIMEOUT = 140
+    DRAINED = 143
+
+    @property
+    def meaning(self) -> str:
+        """One sentence for people."""
+        return _MEANINGS[self]
+
+
+_MEANINGS = {
+    ExitCode.DONE: "the task's work is complete",
+    ExitCode.PROGRAM_FAILED: "the user's program raised an exception",
+    ExitCode.USAGE: "wrong usage or configuration: flags, TF_CONFIG, a script that does not exist",
+    ExitCode.ADDRESS_IN_USE: "the task's port is taken by another process",
+    ExitCode.CHECKPOINT_UNUSABLE: "the checkpoint is truncated, altered or not ours",
+    ExitCode.INCOMPATIBLE: "tasks disagree: definitions of variables or protocol versions",
+    ExitCode.REFUSED: "a step was refused: over a limit, or not finite too often in a row",
+    ExitCode.KILLED: "killed by SIGKILL (out of memory, or a launcher's last resort)",
+    ExitCode.PEER_LOST: "a peer this task needs was lost, or the job failed elsewhere",
+    ExitCode.JOIN_TIMEOUT: "peers did not answer within the join timeout",
+    ExitCode.DRAINED: "asked to stop (SIGTERM, Ctrl-C) before the work was complete",
+}
+
+
+def is_retryable(code: int) -> bool:
+    """Whether a restart may succeed: 128 and above, or death by a signal (negative, as subprocess)."""
+    return code >= 128 or code < 0
+
+
+def describe_exit(code: int) -> str:
+    """One sentence for an exit status as ``subprocess`` reports it (negative: a signal)."""
+    import signal
+
+    if code < 0:
+        try:
+            return f"killed by {signal.Signals(-code).name}"
+        except ValueError:
+            return f"killed by signal {-code}"
+    try:
+        return ExitCode(code).meaning
+    except ValueError:
+        return "exited by itself with a code that is not Windlass's"
+
+
+def shell_status(code: int) -> int:
+    """An exit status as a shell would show it: death by signal n is 128 + n."""
+    return 128 - code if code < 0 else code

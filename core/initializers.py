@@ -1,0 +1,127 @@
+"""Initial values, computed where the variable lives.
+
+The value of an element depends on the seed and on its place in the *whole* variable, never on how the
+variable is cut into shards: rows are drawn in fixed blocks, each with a generator of its own
+(Philox, keyed by seed and block number), so 1 ps or 7 give the same model and no 100 GB table travels.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from .arrays import Array, DType, num_rows, row_shape, size_of
+
+_BLOCK_ELEMENTS = 1 << 16  # per generator: large enough that keying one costs nothing
+
+
+@dataclass(frozen=True, slots=True)
+class Initializer:
+    """A named way to fill a variable.
+
+    Attributes:
+        name: One of ``INITIALIZERS``.
+        seed: Same seed, same values.
+        arguments: Of that initializer, e.g. ``{"stddev": 0.05}``.
+    """
+
+    name: str
+    seed: int = 0
+    arguments: dict[str, float] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if self.name not in INITIALIZERS:
+            raise ValueError(f"no initializer {self.name!r}; those are {', '.join(INITIALIZERS)}")
+        unknown = set(self.arguments) - set(INITIALIZERS[self.name])
+        if unknown:
+            raise ValueError(
+                f"{self.name} has no argument {', '.join(sorted(unknown))}; "
+                f"it has {', '.join(INITIALIZERS[self.name]) or 'none'}"
+            )
+        if not 0 <= self.seed < 2**64:
+            raise ValueError(f"seed must be in [0, 2**64), got {self.seed}")
+
+    def rows(self, full_shape: tuple[int, ...], dtype: DType, start: int, stop: int) -> Array:
+        """Rows ``[start, stop)`` of the variable.
+
+        Args:
+            full_shape: Of the whole variable.
+            dtype: Of the result.
+            start: First row.
+            stop: One past the last row.
+
+        Returns:
+            Array of shape ``(stop - start, *full_shape[1:])``; a scalar's is ``()``.
+        """
+        arguments = {**INITIALIZERS[self.name], **self.arguments}
+        shape = (stop - start, *row_shape(full_shape)) if full_shape else ()
+        if self.name in _CONSTANT:
+            return np.full(shape, arguments.get("value", float(self.name == "ones")), dtype)
+        draw = _random(self.name, full_shape, arguments)
+        out = np.empty((stop - start, size_of(row_shape(full_shape))), dtype)
+        per_row = max(1, out.shape[1])
+        block_rows = max(1, _BLOCK_ELEMENTS // per_row)
+        for block in range(start // block_rows, -(-stop // block_rows)):
+            first = block * block_rows
+            count = min(block_rows, num_rows(full_shape) - first)
+            generator = np.random.Generator(np.random.Philox(key=[self.seed, block]))
+            values = draw(generator, (count, out.shape[1]))
+            low, high = max(start, first), min(stop, first + count)
+            out[low - start : high - start] = values[low - first : high - first]
+        return out.reshape(shape)
+
+
+# Name -> its arguments with their defaults. Names and formulas as Keras.
+INITIALIZERS: dict[str, dict[str, float]] = {
+    "zeros": {},
+    "ones": {},
+    "constant": {"value": 0.0},
+    "random_normal": {"mean": 0.0, "stddev": 0.05},
+    "random_uniform": {"minval": -0.05, "maxval": 0.05},
+    "truncated_normal": {"mean": 0.0, "stddev": 0.05},
+    "glorot_uniform": {},
+    "glorot_normal": {},
+    "he_uniform": {},
+    "he_normal": {},
+}
+_CONSTANT = ("zeros", "ones", "constant")
+# A standard normal cut at ±2 has this deviation; dividing by it restores the one asked for.
+_TRUNCATED_STDDEV = 0.87962566103423978
+
+_Draw = Callable[[np.random.Generator, tuple[int, int]], Array]
+
+
+def _random(name: str, full_shape: tuple[int, ...], arguments: dict[str, float]) -> _Draw:
+    if name == "random_normal":
+        return lambda rng, shape: rng.normal(arguments["mean"], arguments["stddev"], shape)
+    if name == "random_uniform":
+        return lambda rng, shape: rng.uniform(arguments["minval"], arguments["maxval"], shape)
+    if name == "truncated_normal":
+        return _truncated(arguments["mean"], arguments["stddev"])
+    fan_in, fan_out = _fans(full_shape)
+    scale = 2.0 / (fan_in + fan_out) if name.startswith("glorot") else 2.0 / fan_in
+    if name.endswith("normal"):
+        return _truncated(0.0, np.sqrt(scale) / _TRUNCATED_STDDEV)
+    limit = np.sqrt(3.0 * scale)
+    return lambda rng, shape: rng.uniform(-limit, limit, shape)
+
+
+def _truncated(mean: float, stddev: float) -> _Draw:
+    def draw(rng: np.random.Generator, shape: tuple[int, int]) -> Array:
+        values = rng.standard_normal(shape)
+        outside = np.abs(values) > 2
+        while count := int(np.count_nonzero(outside)):
+            values[outside] = rng.standard_normal(count)
+            outside = np.abs(values) > 2
+        return mean + stddev * values
+
+    return draw
+
+
+def _fans(shape: tuple[int, ...]) -> tuple[float, float]:
+    """(fan_in, fan_out) as Keras computes them."""
+    if len(shape) < 2:
+        fan = float(max(1, shape[0])) if shape else 1.0
+        return fan, fan
+    receptive = size_of(shape[:-2])
+    return float(max(1, shape[-2] * receptive)), float(max(1, shape[-1] * receptive))

@@ -1,0 +1,63 @@
+"""What tasks say of themselves in heartbeats. Plain data, shown by ``windlass status``."""
+
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True, slots=True)
+class TaskReport:
+    """A worker's or the chief's progress since its start.
+
+    Attributes:
+        steps: Steps this task finished.
+        pushes: Of them, those that pushed something.
+        bytes_pushed: Payload sent to all ps.
+        bytes_pulled: Payload received from all ps.
+        refused_pushes: Steps refused for NaN or infinite gradients.
+        global_step: Last one seen.
+        staleness: Mean over the recent pushes. Unit: steps.
+        metrics: Last values the program reported, e.g. ``{"loss": 0.3}``.
+        total_steps: Global step the program works towards; 0: it did not say.
+        transports: Per ps, how bytes travel.
+    """
+
+    steps: int = 0
+    pushes: int = 0
+    bytes_pushed: int = 0
+    bytes_pulled: int = 0
+    refused_pushes: int = 0
+    global_step: int = 0
+    staleness: float = 0.0
+    metrics: dict[str, float] = field(default_factory=dict)
+    total_steps: int = 0
+    transports: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class PsCounters:
+    """A ps's work since its start.
+
+    Attributes:
+        pushes: Applied.
+        duplicates: Arrived again, not applied again.
+        refused: Steps refused.
+        pulls: Answered.
+        bytes_in: Payload received.
+        bytes_out: Payload sent.
+        variables: Variables with a shard here.
+        shards: Shards here.
+        value_bytes: Of the shards' values.
+        slot_bytes: Of their slot variables.
+        sessions: Workers connected now.
+    """
+
+    pushes: int = 0
+    duplicates: int = 0
+    refused: int = 0
+    pulls: int = 0
+    bytes_in: int = 0
+    bytes_out: int = 0
+    variables: int = 0
+    shards: int = 0
+    value_bytes: int = 0
+    slot_bytes: int = 0
+    sessions: int = 0

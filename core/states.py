@@ -1,0 +1,37 @@
+"""The states of jobs and tasks, as everybody names them."""
+
+from enum import StrEnum
+
+
+class Phase(StrEnum):
+    """Where a job stands."""
+
+    RUNNING = "running"
+    STOPPING = "stopping"
+    DONE = "done"
+    STOPPED = "stopped"
+    FAILED = "failed"
+
+    @property
+    def is_over(self) -> bool:
+        """Whether everybody should leave."""
+        return self in (Phase.DONE, Phase.STOPPED, Phase.FAILED)
+
+
+class State(StrEnum):
+    """Where a task stands, as the chief sees it."""
+
+    MISSING = "missing"
+    ALIVE = "alive"
+    LOST = "lost"
+    DONE = "done"
+    FAILED = "failed"
+    LEFT = "left"
+
+
+class Outcome(StrEnum):
+    """How a task's part ended."""
+
+    DONE = "done"
+    FAILED = "failed"
+    LEFT = "left"

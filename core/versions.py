@@ -1,0 +1,55 @@
+"""What each side of a connection runs, and whether that fits together."""
+
+import platform
+from dataclasses import astuple, dataclass, fields
+from importlib import metadata
+
+from .errors import ProtocolMismatchError
+
+# Raised when the wire contract changes in a way old peers cannot follow; see proto/README.md.
+PROTOCOL = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Versions:
+    """Versions of one side. Only ``protocol`` must agree."""
+
+    protocol: int
+    windlass: str
+    python: str
+    numpy: str
+
+
+def own_versions() -> Versions:
+    """What this process runs."""
+    try:
+        package = metadata.version("windlass")
+    except metadata.PackageNotFoundError:
+        package = "source tree"  # PYTHONPATH=src, not installed
+    return Versions(
+        protocol=PROTOCOL,
+        windlass=package,
+        python=platform.python_version(),
+        numpy=metadata.version("numpy"),
+    )
+
+
+def check_protocol(ours: Versions, theirs: Versions, *, peer: str) -> None:
+    """Refuse a peer of another protocol.
+
+    Raises:
+        ProtocolMismatchError: With a table of both sides' versions.
+    """
+    if ours.protocol == theirs.protocol:
+        return
+    rows = [
+        f"  {field.name:9} {mine!s:>12} {other!s:>12}"
+        for field, mine, other in zip(fields(Versions), astuple(ours), astuple(theirs), strict=True)
+    ]
+    table = "\n".join([f"  {'':9} {'here':>12} {'there':>12}", *rows])
+    raise ProtocolMismatchError(
+        f"{peer} speaks another protocol; install the same windlass on both sides\n{table}",
+        peer=peer,
+        here=ours.protocol,
+        there=theirs.protocol,
+    )

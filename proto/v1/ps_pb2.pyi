@@ -1,0 +1,329 @@
+from google.protobuf import struct_pb2 as _struct_pb2
+from . import common_pb2 as _common_pb2
+from . import errors_pb2 as _errors_pb2
+from google.protobuf.internal import containers as _containers
+from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
+from google.protobuf import descriptor as _descriptor
+from google.protobuf import message as _message
+from typing import ClassVar as _ClassVar, Iterable as _Iterable, Mapping as _Mapping, Optional as _Optional, Union as _Union
+
+DESCRIPTOR: _descriptor.FileDescriptor
+
+class Operation(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    OPERATION_UNSPECIFIED: _ClassVar[Operation]
+    OPERATION_PULL: _ClassVar[Operation]
+    OPERATION_APPLY: _ClassVar[Operation]
+    OPERATION_ASSIGN: _ClassVar[Operation]
+    OPERATION_ASSIGN_ADD: _ClassVar[Operation]
+OPERATION_UNSPECIFIED: Operation
+OPERATION_PULL: Operation
+OPERATION_APPLY: Operation
+OPERATION_ASSIGN: Operation
+OPERATION_ASSIGN_ADD: Operation
+
+class Initializer(_message.Message):
+    __slots__ = ("name", "seed", "arguments")
+    class ArgumentsEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: float
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[float] = ...) -> None: ...
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    SEED_FIELD_NUMBER: _ClassVar[int]
+    ARGUMENTS_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    seed: int
+    arguments: _containers.ScalarMap[str, float]
+    def __init__(self, name: _Optional[str] = ..., seed: _Optional[int] = ..., arguments: _Optional[_Mapping[str, float]] = ...) -> None: ...
+
+class ShardDefinition(_message.Message):
+    __slots__ = ("variable", "full_shape", "dtype", "part", "num_parts", "row_offset", "rows", "initializer", "rule", "trainable")
+    VARIABLE_FIELD_NUMBER: _ClassVar[int]
+    FULL_SHAPE_FIELD_NUMBER: _ClassVar[int]
+    DTYPE_FIELD_NUMBER: _ClassVar[int]
+    PART_FIELD_NUMBER: _ClassVar[int]
+    NUM_PARTS_FIELD_NUMBER: _ClassVar[int]
+    ROW_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    ROWS_FIELD_NUMBER: _ClassVar[int]
+    INITIALIZER_FIELD_NUMBER: _ClassVar[int]
+    RULE_FIELD_NUMBER: _ClassVar[int]
+    TRAINABLE_FIELD_NUMBER: _ClassVar[int]
+    variable: str
+    full_shape: _containers.RepeatedScalarFieldContainer[int]
+    dtype: _common_pb2.DType
+    part: int
+    num_parts: int
+    row_offset: int
+    rows: int
+    initializer: Initializer
+    rule: _struct_pb2.Struct
+    trainable: bool
+    def __init__(self, variable: _Optional[str] = ..., full_shape: _Optional[_Iterable[int]] = ..., dtype: _Optional[_Union[_common_pb2.DType, str]] = ..., part: _Optional[int] = ..., num_parts: _Optional[int] = ..., row_offset: _Optional[int] = ..., rows: _Optional[int] = ..., initializer: _Optional[_Union[Initializer, _Mapping]] = ..., rule: _Optional[_Union[_struct_pb2.Struct, _Mapping]] = ..., trainable: bool = ...) -> None: ...
+
+class DefineRequest(_message.Message):
+    __slots__ = ("create", "shards", "restore_from", "bind_variables", "bind_rule")
+    FROM_FIELD_NUMBER: _ClassVar[int]
+    CREATE_FIELD_NUMBER: _ClassVar[int]
+    SHARDS_FIELD_NUMBER: _ClassVar[int]
+    RESTORE_FROM_FIELD_NUMBER: _ClassVar[int]
+    BIND_VARIABLES_FIELD_NUMBER: _ClassVar[int]
+    BIND_RULE_FIELD_NUMBER: _ClassVar[int]
+    create: bool
+    shards: _containers.RepeatedCompositeFieldContainer[ShardDefinition]
+    restore_from: str
+    bind_variables: _containers.RepeatedScalarFieldContainer[str]
+    bind_rule: _struct_pb2.Struct
+    def __init__(self, create: bool = ..., shards: _Optional[_Iterable[_Union[ShardDefinition, _Mapping]]] = ..., restore_from: _Optional[str] = ..., bind_variables: _Optional[_Iterable[str]] = ..., bind_rule: _Optional[_Union[_struct_pb2.Struct, _Mapping]] = ..., **kwargs) -> None: ...
+
+class HeldShard(_message.Message):
+    __slots__ = ("shard", "initialized", "restored")
+    SHARD_FIELD_NUMBER: _ClassVar[int]
+    INITIALIZED_FIELD_NUMBER: _ClassVar[int]
+    RESTORED_FIELD_NUMBER: _ClassVar[int]
+    shard: ShardDefinition
+    initialized: bool
+    restored: bool
+    def __init__(self, shard: _Optional[_Union[ShardDefinition, _Mapping]] = ..., initialized: bool = ..., restored: bool = ...) -> None: ...
+
+class DefineResponse(_message.Message):
+    __slots__ = ("held", "held_bytes")
+    HELD_FIELD_NUMBER: _ClassVar[int]
+    HELD_BYTES_FIELD_NUMBER: _ClassVar[int]
+    held: _containers.RepeatedCompositeFieldContainer[HeldShard]
+    held_bytes: int
+    def __init__(self, held: _Optional[_Iterable[_Union[HeldShard, _Mapping]]] = ..., held_bytes: _Optional[int] = ...) -> None: ...
+
+class LayoutEntry(_message.Message):
+    __slots__ = ("variable", "part", "operation", "sparse")
+    VARIABLE_FIELD_NUMBER: _ClassVar[int]
+    PART_FIELD_NUMBER: _ClassVar[int]
+    OPERATION_FIELD_NUMBER: _ClassVar[int]
+    SPARSE_FIELD_NUMBER: _ClassVar[int]
+    variable: str
+    part: int
+    operation: Operation
+    sparse: bool
+    def __init__(self, variable: _Optional[str] = ..., part: _Optional[int] = ..., operation: _Optional[_Union[Operation, str]] = ..., sparse: bool = ...) -> None: ...
+
+class Layout(_message.Message):
+    __slots__ = ("layout_id", "entries")
+    LAYOUT_ID_FIELD_NUMBER: _ClassVar[int]
+    ENTRIES_FIELD_NUMBER: _ClassVar[int]
+    layout_id: int
+    entries: _containers.RepeatedCompositeFieldContainer[LayoutEntry]
+    def __init__(self, layout_id: _Optional[int] = ..., entries: _Optional[_Iterable[_Union[LayoutEntry, _Mapping]]] = ...) -> None: ...
+
+class Hello(_message.Message):
+    __slots__ = ("versions", "expected_ps_generation")
+    FROM_FIELD_NUMBER: _ClassVar[int]
+    VERSIONS_FIELD_NUMBER: _ClassVar[int]
+    EXPECTED_PS_GENERATION_FIELD_NUMBER: _ClassVar[int]
+    versions: _common_pb2.Versions
+    expected_ps_generation: int
+    def __init__(self, versions: _Optional[_Union[_common_pb2.Versions, _Mapping]] = ..., expected_ps_generation: _Optional[int] = ..., **kwargs) -> None: ...
+
+class Step(_message.Message):
+    __slots__ = ("request_id", "sequence", "push_layout", "pull_layout", "push_rows", "pull_rows", "payload_bytes", "global_step", "step_increment", "gradient_scale")
+    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
+    SEQUENCE_FIELD_NUMBER: _ClassVar[int]
+    PUSH_LAYOUT_FIELD_NUMBER: _ClassVar[int]
+    PULL_LAYOUT_FIELD_NUMBER: _ClassVar[int]
+    PUSH_ROWS_FIELD_NUMBER: _ClassVar[int]
+    PULL_ROWS_FIELD_NUMBER: _ClassVar[int]
+    PAYLOAD_BYTES_FIELD_NUMBER: _ClassVar[int]
+    GLOBAL_STEP_FIELD_NUMBER: _ClassVar[int]
+    STEP_INCREMENT_FIELD_NUMBER: _ClassVar[int]
+    GRADIENT_SCALE_FIELD_NUMBER: _ClassVar[int]
+    request_id: int
+    sequence: int
+    push_layout: int
+    pull_layout: int
+    push_rows: _containers.RepeatedScalarFieldContainer[int]
+    pull_rows: _containers.RepeatedScalarFieldContainer[int]
+    payload_bytes: int
+    global_step: int
+    step_increment: int
+    gradient_scale: float
+    def __init__(self, request_id: _Optional[int] = ..., sequence: _Optional[int] = ..., push_layout: _Optional[int] = ..., pull_layout: _Optional[int] = ..., push_rows: _Optional[_Iterable[int]] = ..., pull_rows: _Optional[_Iterable[int]] = ..., payload_bytes: _Optional[int] = ..., global_step: _Optional[int] = ..., step_increment: _Optional[int] = ..., gradient_scale: _Optional[float] = ...) -> None: ...
+
+class ExchangeRequest(_message.Message):
+    __slots__ = ("hello", "layout", "step", "data")
+    HELLO_FIELD_NUMBER: _ClassVar[int]
+    LAYOUT_FIELD_NUMBER: _ClassVar[int]
+    STEP_FIELD_NUMBER: _ClassVar[int]
+    DATA_FIELD_NUMBER: _ClassVar[int]
+    hello: Hello
+    layout: Layout
+    step: Step
+    data: bytes
+    def __init__(self, hello: _Optional[_Union[Hello, _Mapping]] = ..., layout: _Optional[_Union[Layout, _Mapping]] = ..., step: _Optional[_Union[Step, _Mapping]] = ..., data: _Optional[bytes] = ...) -> None: ...
+
+class Welcome(_message.Message):
+    __slots__ = ("ps_generation", "versions", "max_step_bytes", "max_message_bytes")
+    PS_GENERATION_FIELD_NUMBER: _ClassVar[int]
+    VERSIONS_FIELD_NUMBER: _ClassVar[int]
+    MAX_STEP_BYTES_FIELD_NUMBER: _ClassVar[int]
+    MAX_MESSAGE_BYTES_FIELD_NUMBER: _ClassVar[int]
+    ps_generation: int
+    versions: _common_pb2.Versions
+    max_step_bytes: int
+    max_message_bytes: int
+    def __init__(self, ps_generation: _Optional[int] = ..., versions: _Optional[_Union[_common_pb2.Versions, _Mapping]] = ..., max_step_bytes: _Optional[int] = ..., max_message_bytes: _Optional[int] = ...) -> None: ...
+
+class StepReply(_message.Message):
+    __slots__ = ("request_id", "payload_bytes", "global_step", "staleness", "duplicate", "error")
+    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
+    PAYLOAD_BYTES_FIELD_NUMBER: _ClassVar[int]
+    GLOBAL_STEP_FIELD_NUMBER: _ClassVar[int]
+    STALENESS_FIELD_NUMBER: _ClassVar[int]
+    DUPLICATE_FIELD_NUMBER: _ClassVar[int]
+    ERROR_FIELD_NUMBER: _ClassVar[int]
+    request_id: int
+    payload_bytes: int
+    global_step: int
+    staleness: int
+    duplicate: bool
+    error: _errors_pb2.ErrorDetail
+    def __init__(self, request_id: _Optional[int] = ..., payload_bytes: _Optional[int] = ..., global_step: _Optional[int] = ..., staleness: _Optional[int] = ..., duplicate: bool = ..., error: _Optional[_Union[_errors_pb2.ErrorDetail, _Mapping]] = ...) -> None: ...
+
+class ExchangeResponse(_message.Message):
+    __slots__ = ("welcome", "step", "data")
+    WELCOME_FIELD_NUMBER: _ClassVar[int]
+    STEP_FIELD_NUMBER: _ClassVar[int]
+    DATA_FIELD_NUMBER: _ClassVar[int]
+    welcome: Welcome
+    step: StepReply
+    data: bytes
+    def __init__(self, welcome: _Optional[_Union[Welcome, _Mapping]] = ..., step: _Optional[_Union[StepReply, _Mapping]] = ..., data: _Optional[bytes] = ...) -> None: ...
+
+class PsCounters(_message.Message):
+    __slots__ = ("pushes", "duplicates", "refused", "pulls", "bytes_in", "bytes_out", "variables", "shards", "value_bytes", "slot_bytes", "sessions")
+    PUSHES_FIELD_NUMBER: _ClassVar[int]
+    DUPLICATES_FIELD_NUMBER: _ClassVar[int]
+    REFUSED_FIELD_NUMBER: _ClassVar[int]
+    PULLS_FIELD_NUMBER: _ClassVar[int]
+    BYTES_IN_FIELD_NUMBER: _ClassVar[int]
+    BYTES_OUT_FIELD_NUMBER: _ClassVar[int]
+    VARIABLES_FIELD_NUMBER: _ClassVar[int]
+    SHARDS_FIELD_NUMBER: _ClassVar[int]
+    VALUE_BYTES_FIELD_NUMBER: _ClassVar[int]
+    SLOT_BYTES_FIELD_NUMBER: _ClassVar[int]
+    SESSIONS_FIELD_NUMBER: _ClassVar[int]
+    pushes: int
+    duplicates: int
+    refused: int
+    pulls: int
+    bytes_in: int
+    bytes_out: int
+    variables: int
+    shards: int
+    value_bytes: int
+    slot_bytes: int
+    sessions: int
+    def __init__(self, pushes: _Optional[int] = ..., duplicates: _Optional[int] = ..., refused: _Optional[int] = ..., pulls: _Optional[int] = ..., bytes_in: _Optional[int] = ..., bytes_out: _Optional[int] = ..., variables: _Optional[int] = ..., shards: _Optional[int] = ..., value_bytes: _Optional[int] = ..., slot_bytes: _Optional[int] = ..., sessions: _Optional[int] = ...) -> None: ...
+
+class AttachRequest(_message.Message):
+    __slots__ = ("chief", "chief_address", "lease_s")
+    CHIEF_FIELD_NUMBER: _ClassVar[int]
+    CHIEF_ADDRESS_FIELD_NUMBER: _ClassVar[int]
+    LEASE_S_FIELD_NUMBER: _ClassVar[int]
+    chief: _common_pb2.Incarnation
+    chief_address: str
+    lease_s: float
+    def __init__(self, chief: _Optional[_Union[_common_pb2.Incarnation, _Mapping]] = ..., chief_address: _Optional[str] = ..., lease_s: _Optional[float] = ...) -> None: ...
+
+class AttachResponse(_message.Message):
+    __slots__ = ("ps_generation", "counters", "draining")
+    PS_GENERATION_FIELD_NUMBER: _ClassVar[int]
+    COUNTERS_FIELD_NUMBER: _ClassVar[int]
+    DRAINING_FIELD_NUMBER: _ClassVar[int]
+    ps_generation: int
+    counters: PsCounters
+    draining: bool
+    def __init__(self, ps_generation: _Optional[int] = ..., counters: _Optional[_Union[PsCounters, _Mapping]] = ..., draining: bool = ...) -> None: ...
+
+class GetJobRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class GetJobResponse(_message.Message):
+    __slots__ = ("chief_address", "phase")
+    CHIEF_ADDRESS_FIELD_NUMBER: _ClassVar[int]
+    PHASE_FIELD_NUMBER: _ClassVar[int]
+    chief_address: str
+    phase: _common_pb2.JobPhase
+    def __init__(self, chief_address: _Optional[str] = ..., phase: _Optional[_Union[_common_pb2.JobPhase, str]] = ...) -> None: ...
+
+class SaveShardsRequest(_message.Message):
+    __slots__ = ("directory",)
+    DIRECTORY_FIELD_NUMBER: _ClassVar[int]
+    directory: str
+    def __init__(self, directory: _Optional[str] = ...) -> None: ...
+
+class SavedTensor(_message.Message):
+    __slots__ = ("variable", "slot", "row_offset", "rows", "file", "tensor", "digest", "num_bytes")
+    VARIABLE_FIELD_NUMBER: _ClassVar[int]
+    SLOT_FIELD_NUMBER: _ClassVar[int]
+    ROW_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    ROWS_FIELD_NUMBER: _ClassVar[int]
+    FILE_FIELD_NUMBER: _ClassVar[int]
+    TENSOR_FIELD_NUMBER: _ClassVar[int]
+    DIGEST_FIELD_NUMBER: _ClassVar[int]
+    NUM_BYTES_FIELD_NUMBER: _ClassVar[int]
+    variable: str
+    slot: str
+    row_offset: int
+    rows: int
+    file: str
+    tensor: str
+    digest: str
+    num_bytes: int
+    def __init__(self, variable: _Optional[str] = ..., slot: _Optional[str] = ..., row_offset: _Optional[int] = ..., rows: _Optional[int] = ..., file: _Optional[str] = ..., tensor: _Optional[str] = ..., digest: _Optional[str] = ..., num_bytes: _Optional[int] = ...) -> None: ...
+
+class SavedShard(_message.Message):
+    __slots__ = ("shard", "version", "updates", "block")
+    SHARD_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    UPDATES_FIELD_NUMBER: _ClassVar[int]
+    BLOCK_FIELD_NUMBER: _ClassVar[int]
+    shard: ShardDefinition
+    version: int
+    updates: int
+    block: int
+    def __init__(self, shard: _Optional[_Union[ShardDefinition, _Mapping]] = ..., version: _Optional[int] = ..., updates: _Optional[int] = ..., block: _Optional[int] = ...) -> None: ...
+
+class AppliedPush(_message.Message):
+    __slots__ = ("block", "sequence")
+    BLOCK_FIELD_NUMBER: _ClassVar[int]
+    FROM_FIELD_NUMBER: _ClassVar[int]
+    SEQUENCE_FIELD_NUMBER: _ClassVar[int]
+    block: int
+    sequence: int
+    def __init__(self, block: _Optional[int] = ..., sequence: _Optional[int] = ..., **kwargs) -> None: ...
+
+class SaveShardsResponse(_message.Message):
+    __slots__ = ("tensors", "shards", "applied", "global_step")
+    TENSORS_FIELD_NUMBER: _ClassVar[int]
+    SHARDS_FIELD_NUMBER: _ClassVar[int]
+    APPLIED_FIELD_NUMBER: _ClassVar[int]
+    GLOBAL_STEP_FIELD_NUMBER: _ClassVar[int]
+    tensors: _containers.RepeatedCompositeFieldContainer[SavedTensor]
+    shards: _containers.RepeatedCompositeFieldContainer[SavedShard]
+    applied: _containers.RepeatedCompositeFieldContainer[AppliedPush]
+    global_step: int
+    def __init__(self, tensors: _Optional[_Iterable[_Union[SavedTensor, _Mapping]]] = ..., shards: _Optional[_Iterable[_Union[SavedShard, _Mapping]]] = ..., applied: _Optional[_Iterable[_Union[AppliedPush, _Mapping]]] = ..., global_step: _Optional[int] = ...) -> None: ...
+
+class EndJobRequest(_message.Message):
+    __slots__ = ("phase", "reason")
+    PHASE_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    phase: _common_pb2.JobPhase
+    reason: str
+    def __init__(self, phase: _Optional[_Union[_common_pb2.JobPhase, str]] = ..., reason: _Optional[str] = ...) -> None: ...
+
+class EndJobResponse(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...

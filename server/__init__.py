@@ -1,0 +1,1 @@
+"""Long-running services: ``ps`` holds the variables, ``chief`` leads the job."""

@@ -1,0 +1,131 @@
+"""Hosting a gRPC service: binding, bounds, health, and who may be served without encryption."""
+
+import ipaddress
+from collections.abc import Callable, Sequence
+from concurrent import futures
+
+import grpc
+from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+
+from ..core.errors import AddressInUseError, ConfigurationError
+from ..core.settings import Settings
+from ..core.task import TaskId
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine can reach ``host``."""
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return False
+
+
+def bind_address(address: str, settings: Settings) -> str:
+    """Where to listen for a task whose peers know it as ``address``.
+
+    The advertised name may be a Kubernetes Service, which no machine can bind; so a task that is not on
+    loopback listens on every interface.
+
+    Raises:
+        ConfigurationError: Others could connect, and nobody said that this is wanted.
+    """
+    host, _, port = address.rpartition(":")
+    listen = settings.host or (host if is_loopback(host) else "0.0.0.0")  # noqa: S104 - asked for, below
+    if not is_loopback(listen) and not settings.insecure:
+        raise ConfigurationError(
+            f"{address} is reachable by other machines, and this version serves them without encryption "
+            "or identity: whoever reaches the port can read and change the model. Say so with --insecure "
+            "(WINDLASS_INSECURE=1) inside a network you trust, or bind loopback with --host 127.0.0.1",
+            address=address,
+        )
+    return f"{listen}:{port}"
+
+
+class GrpcHost:
+    """A gRPC server with a health service.
+
+    Args:
+        task: Who serves, for messages.
+        threads: Most calls at once; a session occupies one.
+        settings: For bounds, the bind rule and the health port.
+        add: Adds the servicers.
+        services: Full names, for the health service.
+    """
+
+    def __init__(
+        self,
+        task: TaskId,
+        *,
+        threads: int,
+        settings: Settings,
+        add: Callable[[grpc.Server], None],
+        services: Sequence[str],
+    ) -> None:
+        self._task = task
+        self._settings = settings
+        self._services = ("", *services)
+        self._health = health.HealthServicer()
+        self._server = grpc.server(
+            futures.ThreadPoolExecutor(threads, thread_name_prefix=f"{task.short}-rpc"),
+            options=[
+                # Without this two servers share one port silently, each getting half of the calls.
+                ("grpc.so_reuseport", 0),
+                ("grpc.max_receive_message_length", settings.max_message_bytes),
+                ("grpc.max_send_message_length", settings.max_message_bytes),
+                # Clients look after silent connections; let them.
+                ("grpc.http2.min_recv_ping_interval_without_data_ms", 5_000),
+                ("grpc.keepalive_permit_without_calls", 1),
+            ],
+        )
+        add(self._server)
+        health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
+        self._probes: grpc.Server | None = None
+        self.port = 0
+
+    def start(self, address: str) -> None:
+        """Listen at ``address`` (host:port; port 0 picks one) and say SERVING.
+
+        Raises:
+            AddressInUseError: The port is taken.
+            ConfigurationError: See :func:`bind_address`.
+        """
+        where = bind_address(address, self._settings)
+        self.port = self._bind(self._server, where)
+        self._server.start()
+        if self._settings.health_port:
+            self._probes = grpc.server(
+                futures.ThreadPoolExecutor(2), options=[("grpc.so_reuseport", 0)]
+            )
+            health_pb2_grpc.add_HealthServicer_to_server(self._health, self._probes)
+            host = where.rpartition(":")[0]
+            self._bind(self._probes, f"{host}:{self._settings.health_port}")
+            self._probes.start()
+        for service in self._services:
+            self._health.set(service, health_pb2.HealthCheckResponse.SERVING)
+
+    def drain(self) -> None:
+        """Say NOT_SERVING; calls go on."""
+        self._health.enter_graceful_shutdown()
+
+    def stop(self, grace_s: float = 0.5) -> None:
+        """Refuse new calls, give running ones ``grace_s``, then cut them."""
+        stopped = self._server.stop(grace_s)
+        if self._probes is not None:
+            self._probes.stop(0).wait(5)
+        stopped.wait(grace_s + 5)
+
+    def _bind(self, server: grpc.Server, where: str) -> int:
+        try:
+            port = server.add_insecure_port(where)
+        except RuntimeError:  # older grpcio returns 0 instead
+            port = 0
+        if port == 0:
+            raise AddressInUseError(
+                f"{self._task} cannot listen at {where}: the port is taken by another process, or the "
+                "address is not this machine's. Stop the other process or give the task another port",
+                task=self._task,
+                address=where,
+            )
+        return port

@@ -1,0 +1,58 @@
+"""Reading the payload of a step from the frames of a stream, copying only where it must."""
+
+from collections.abc import Callable
+
+import numpy as np
+
+from ...core.errors import RefusedError
+
+
+class PayloadReader:
+    """Hands out the next n bytes; a piece inside one frame is not copied.
+
+    Args:
+        first: Payload that came with the step's header.
+        total: Bytes the header announced.
+        more: Returns the next frame's bytes; raises when the stream ends.
+    """
+
+    def __init__(self, first: bytes, total: int, more: Callable[[], bytes]) -> None:
+        self._frame = memoryview(first)
+        self._more = more
+        self._left = total - len(first)
+        self._staging = memoryview(b"")
+        if self._left < 0:
+            raise RefusedError(f"a frame of {len(first)} bytes in a payload of {total}")
+
+    def take(self, count: int) -> memoryview:
+        """The next ``count`` bytes; valid until the next call."""
+        if count <= len(self._frame):
+            piece, self._frame = self._frame[:count], self._frame[count:]
+            return piece
+        if len(self._staging) < count:
+            self._staging = np.empty(count, np.uint8).data
+        filled = 0
+        while filled < count:
+            if not self._frame:
+                self._next_frame()
+            part = self._frame[: count - filled]
+            self._staging[filled : filled + len(part)] = part
+            filled += len(part)
+            self._frame = self._frame[len(part) :]
+        return self._staging[:count]
+
+    def drain(self) -> None:
+        """Read to the end of the payload, for a step that is refused."""
+        self._frame = memoryview(b"")
+        while self._left > 0:
+            self._next_frame()
+        self._frame = memoryview(b"")
+
+    def _next_frame(self) -> None:
+        data = self._more() if self._left > 0 else b""
+        if not data or len(data) > self._left:
+            raise RefusedError(
+                f"a frame of {len(data)} bytes where {self._left} bytes of the payload were left"
+            )
+        self._left -= len(data)
+        self._frame = memoryview(data)

@@ -1,0 +1,110 @@
+"""A ps process's server: starts, serves until the job is over, leaves in order."""
+
+import logging
+import time
+
+import grpc
+
+from ...core.clock import Clock, SystemClock
+from ...core.exit_codes import ExitCode
+from ...core.settings import Settings
+from ...core.states import Phase
+from ...core.task import TaskId
+from ...proto.v1 import ps_pb2_grpc
+from ..hosting import GrpcHost
+from .lease import ChiefLease
+from .servicer import ParameterServerServicer
+from .store import Store
+
+log = logging.getLogger(__name__)
+
+_EXITS = {
+    Phase.DONE: ExitCode.DONE,
+    Phase.STOPPED: ExitCode.DRAINED,
+    Phase.FAILED: ExitCode.PEER_LOST,
+}
+
+
+class PsServer:
+    """One parameter server.
+
+    ::
+
+        server = PsServer(TaskId("ps", 0), settings)
+        server.start("127.0.0.1:2222")
+        exit_code = server.wait()
+    """
+
+    def __init__(self, task: TaskId, settings: Settings, clock: Clock | None = None) -> None:
+        self.task = task
+        self._settings = settings
+        self._clock = clock or SystemClock()
+        self.store = Store(task, settings)
+        self.lease = ChiefLease(self._clock)
+        # Milliseconds of the wall clock: a restarted ps always has a higher one.
+        self.generation = time.time_ns() // 1_000_000
+        servicer = ParameterServerServicer(self.store, self.lease, self.generation, settings)
+
+        def add(server: grpc.Server) -> None:
+            ps_pb2_grpc.add_ParameterServerServicer_to_server(servicer, server)
+
+        self._host = GrpcHost(
+            task,
+            threads=settings.max_sessions + 16,
+            settings=settings,
+            add=add,
+            services=["windlass.proto.v1.ParameterServer"],
+        )
+
+    def start(self, address: str) -> None:
+        """Listen. Ready means answering, not that the cluster has formed.
+
+        Raises:
+            AddressInUseError: The port is taken.
+            ConfigurationError: The address is not loopback and ``insecure`` was not said.
+        """
+        self._host.start(address)
+        log.info("ready at port %d", self._host.port)
+
+    @property
+    def port(self) -> int:
+        """Where it listens."""
+        return self._host.port
+
+    def drain(self) -> None:
+        """SIGTERM: ask the chief to save and stop; leave after that, or after the leave grace."""
+        if self.lease.draining:
+            return
+        log.warning("asked to stop; telling the chief, so that it saves a checkpoint first")
+        self.lease.draining = True
+        self._host.drain()
+
+    def wait(self) -> ExitCode:
+        """Serve until the chief ends the job, nobody leads it for too long, or a drain is over.
+
+        Returns:
+            What the process should exit with.
+        """
+        deadline: float | None = None
+        while not self._clock.wait(self.lease.ended, 0.1):
+            if self.lease.draining and deadline is None:
+                led = bool(self.lease.chief_address)
+                grace_s = self._settings.leave_grace_s + self._settings.drain_grace_s if led else 0
+                deadline = self._clock.now() + grace_s
+            if deadline is not None and self._clock.now() >= deadline:
+                log.warning("leaving before the job is over")
+                return ExitCode.DRAINED
+            if self.lease.silent_s > self._settings.orphan_timeout_s:
+                log.error(
+                    "no chief for %.0f s (orphan_timeout_s); leaving",
+                    self._settings.orphan_timeout_s,
+                )
+                return ExitCode.PEER_LOST
+        phase = self.lease.phase or Phase.DONE
+        log.info("the job is %s%s", phase, f": {self.lease.reason}" if self.lease.reason else "")
+        return _EXITS.get(phase, ExitCode.DONE)
+
+    def stop(self, grace_s: float = 0.5) -> None:
+        """Stop serving."""
+        self._host.drain()
+        self._host.stop(grace_s)

@@ -1,0 +1,599 @@
+"""The variables of one ps: defining them, and carrying out steps on them.
+
+Neither grpc nor messages: the servicer and the in-process transport both drive this. There is no lock over
+the store: definitions have one, the push log has one, and every block has its own.
+"""
+
+import threading
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from ...core.arrays import Array, DType, is_float, row_shape, size_of
+from ...core.checkpoint import CheckpointReader
+from ...core.definitions import ShardDefinition, ShardKey
+from ...core.errors import (
+    CheckpointError,
+    DefinitionMismatchError,
+    LimitExceededError,
+    RefusedError,
+    ShapeMismatchError,
+    UnknownVariableError,
+)
+from ...core.report import PsCounters
+from ...core.settings import Settings
+from ...core.steps import HeldShard, LayoutEntry, Operation, PushResult
+from ...core.task import Incarnation, TaskId
+from ...core.update_rules import UpdateRule
+from .block import Block, Gradient, Range, StepFacts, warm_up
+from .dedup import PushLog
+
+_OWN_BLOCK_BYTES = 256 * 1024  # a shard this large has a block, and so a lock, of its own
+_SHARED_BLOCK_BYTES = 1024 * 1024  # small shards share blocks of about this size
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """Neighbours in the payload that are neighbours in memory, with one operation in common."""
+
+    block: Block
+    where: Range
+    operation: Operation
+    rule: UpdateRule | None
+    sparse: bool
+    row_bytes: int
+    rows: int
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes in the payload, if dense."""
+        return (self.where.stop - self.where.start) * self.block.dtype.itemsize
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """Compiled: what a step's payload means.
+
+    Attributes:
+        segments: In payload order.
+        pending: Per segment, how many segments of its block are still to come after it. A block is
+            changed once per push, when its last segment has arrived.
+    """
+
+    segments: tuple[Segment, ...] = ()
+    pending: tuple[int, ...] = ()
+
+    def num_bytes(self, rows: Sequence[int]) -> int:
+        """Bytes of the values, given the rows of each sparse entry."""
+        counts = iter(rows)
+        return sum(
+            next(counts) * segment.row_bytes if segment.sparse else segment.num_bytes
+            for segment in self.segments
+        )
+
+    @property
+    def num_sparse(self) -> int:
+        """Entries that carry row numbers."""
+        return sum(segment.sparse for segment in self.segments)
+
+
+@dataclass(frozen=True, slots=True)
+class Push:
+    """One push, with its row numbers; the values follow.
+
+    Attributes:
+        rows: Per sparse entry of the layout, its row numbers, strictly ascending int64.
+    """
+
+    layout: Layout
+    rows: tuple[Array, ...]
+    facts: StepFacts
+    step_increment: int = 0
+
+
+@dataclass(slots=True)
+class _Held:
+    block: Block
+    entry: int
+    defined_by: Incarnation
+    restored_from: str = ""
+    bound_by: Incarnation | None = None
+
+
+@dataclass(slots=True)
+class _Tally:
+    lock: threading.Lock = field(default_factory=threading.Lock)
+    pushes: int = 0
+    duplicates: int = 0
+    refused: int = 0
+    pulls: int = 0
+    bytes_in: int = 0
+    bytes_out: int = 0
+
+
+Fetch = Callable[[int], memoryview]
+"""``fetch(n)``: the next n bytes of the payload, valid until the next call."""
+
+
+class Store:
+    """Shards of variables. Thread-safe.
+
+    Args:
+        task: The ps, for messages.
+        settings: For the bounds.
+    """
+
+    def __init__(self, task: TaskId, settings: Settings) -> None:
+        self.task = task
+        self.settings = settings
+        self._definitions = threading.Lock()
+        self._held: dict[ShardKey, _Held] = {}
+        self._parts: dict[str, list[int]] = {}
+        self._blocks: list[Block] = []
+        self._log_lock = threading.Lock()
+        self._log = PushLog()
+        self._global_step = 0
+        self._step_marks: dict[TaskId, tuple[int, int]] = {}
+        self._tally = _Tally()
+
+    # -- definitions -------------------------------------------------------------------------
+
+    def define(
+        self, shards: Sequence[ShardDefinition], who: Incarnation, *, restore_from: str = ""
+    ) -> list[HeldShard]:
+        """Create shards that do not exist; the same definition again is a no-op.
+
+        Args:
+            shards: Of this ps.
+            who: Named in errors of later, different definitions.
+            restore_from: Checkpoint whose values new shards take where it has them.
+
+        Raises:
+            DefinitionMismatchError: One exists with another shape, dtype or cut, or the checkpoint has
+                it so.
+            LimitExceededError: Too many shards.
+            CheckpointError: The checkpoint cannot be read.
+        """
+        with self._definitions:
+            new = []
+            for shard in shards:
+                held = self._held.get(shard.key)
+                if held is None:
+                    new.append(shard)
+                else:
+                    self._check_same(shard, held, who)
+            if len(self._held) + len(new) > self.settings.max_variables:
+                raise LimitExceededError(
+                    f"{self.task} would hold {len(self._held) + len(new)} shards, more than "
+                    f"max_variables={self.settings.max_variables}; raise WINDLASS_MAX_VARIABLES on the ps",
+                    task=self.task,
+                    limit="max_variables",
+                )
+            # Blocks are filled before they are known, so a failed restore leaves nothing behind.
+            reader = CheckpointReader(restore_from) if restore_from and new else None
+            created: list[tuple[Block, list[str]]] = []
+            for group in _group(new):
+                block = Block(group)
+                sources = [self._initialize(block, entry, reader) for entry in range(len(group))]
+                created.append((block, sources))
+            for block, sources in created:
+                self._blocks.append(block)
+                for entry, (shard, source) in enumerate(zip(block.shards, sources, strict=True)):
+                    self._held[shard.key] = _Held(block, entry, who, source)
+                    self._parts.setdefault(shard.variable.name, []).append(shard.part)
+            if reader is not None:
+                with self._log_lock:
+                    self._global_step = max(self._global_step, reader.manifest.global_step)
+            return [self._describe(self._held[shard.key]) for shard in shards]
+
+    def lookup(self, wanted: Iterable[ShardDefinition], who: Incarnation) -> list[HeldShard]:
+        """The shards held here of the variables asked for, whatever their parts.
+
+        Raises:
+            DefinitionMismatchError: One has another shape or dtype.
+        """
+        with self._definitions:
+            found = []
+            for shard in wanted:
+                for part in self._parts.get(shard.variable.name, ()):
+                    held = self._held[shard.variable.name, part]
+                    self._check_same_variable(shard, held, who)
+                    found.append(self._describe(held))
+            return found
+
+    def bind(self, variables: Iterable[str], rule: UpdateRule, who: Incarnation) -> None:
+        """Give every shard of these variables held here an update rule; the first one stays.
+
+        Raises:
+            DefinitionMismatchError: One has another rule.
+            RefusedError: One is not of a float dtype.
+        """
+        readers: dict[str, CheckpointReader] = {}
+        names = list(variables)
+        for dtype in self._float_dtypes(names):
+            warm_up(rule, dtype)
+        with self._definitions:
+            for name in names:
+                for part in self._parts.get(name, ()):
+                    self._bind_one(self._held[name, part], rule, who, readers)
+
+    def _float_dtypes(self, names: Iterable[str]) -> set[DType]:
+        with self._definitions:
+            blocks = [
+                self._held[name, part].block for name in names for part in self._parts.get(name, ())
+            ]
+        return {block.dtype for block in blocks if is_float(block.dtype)}
+
+    def _bind_one(
+        self,
+        held: _Held,
+        rule: UpdateRule,
+        who: Incarnation,
+        readers: dict[str, CheckpointReader],
+    ) -> None:
+        block, entry = held.block, held.entry
+        shard = block.shards[entry]
+        bound = block.rules[entry]
+        if bound == rule:
+            return
+        if bound is not None:
+            raise DefinitionMismatchError(
+                f"{self.task}: {who.task} wants to update {shard.label!r} by {rule!r}, but "
+                f"{held.bound_by.task if held.bound_by else 'another task'} bound it to {bound!r}; "
+                "all tasks must run the same program",
+                variable=shard.variable.name,
+                task=who.task,
+            )
+        if not is_float(block.dtype):
+            raise RefusedError(
+                f"{self.task}: {shard.label!r} is {block.dtype.name}; update rules need a float dtype. "
+                "Use assign or assign_add, or trainable=False",
+                variable=shard.variable.name,
+            )
+        slots: dict[str, Array] = {}
+        updates = 0
+        if held.restored_from:
+            path = held.restored_from
+            reader = readers[path] = readers.get(path) or CheckpointReader(path)
+            slots, updates = self._restored_slots(reader, shard, rule)
+        with block.lock:
+            block.bind(entry, rule)
+            for slot, rows in slots.items():
+                block.view(entry, slot)[...] = rows
+            block.updates[entry] = updates
+        held.bound_by = who
+
+    @staticmethod
+    def _restored_slots(
+        reader: CheckpointReader, shard: ShardDefinition, rule: UpdateRule
+    ) -> tuple[dict[str, Array], int]:
+        record = reader.variable(shard.variable.name)
+        if record is None or record.rule is None or record.rule.get("name") != rule.name:
+            return {}, 0  # saved under another optimizer: its slots mean nothing to this one
+        saved = reader.slots(shard.variable.name)
+        start, stop = shard.row_offset, shard.row_offset + shard.rows
+        wanted = [slot for slot in rule.slot_start() if slot in saved]
+        return {
+            slot: reader.read_rows(shard.variable.name, start, stop, slot) for slot in wanted
+        }, record.updates
+
+    def _initialize(self, block: Block, entry: int, reader: CheckpointReader | None) -> str:
+        shard = block.shards[entry]
+        variable = shard.variable
+        start, stop = shard.row_offset, shard.row_offset + shard.rows
+        record = reader.variable(variable.name) if reader is not None else None
+        if reader is not None and record is not None:
+            if tuple(record.shape) != variable.shape or record.dtype != variable.dtype.name:
+                raise CheckpointError(
+                    f"{reader.path} has {variable.name!r} as {record.dtype}{list(record.shape)}, the "
+                    f"program defines {variable.dtype.name}{list(variable.shape)}; it was saved by "
+                    "another model. Restore it with that program, or name another model_dir",
+                    variable=variable.name,
+                    path=reader.path,
+                )
+            block.view(entry)[...] = reader.read_rows(variable.name, start, stop)
+        elif variable.initializer is not None:
+            rows = variable.initializer.rows(variable.shape, variable.dtype, start, stop)
+            block.view(entry)[...] = rows
+        else:
+            return ""  # its creator assigns it
+        block.initialized[entry] = True
+        return reader.path if reader is not None and record is not None else ""
+
+    def _check_same(self, shard: ShardDefinition, held: _Held, who: Incarnation) -> None:
+        self._check_same_variable(shard, held, who)
+        mine = held.block.shards[held.entry]
+        if (shard.num_parts, shard.row_offset, shard.rows) != (
+            mine.num_parts,
+            mine.row_offset,
+            mine.rows,
+        ):
+            raise DefinitionMismatchError(
+                f"{self.task}: {who.task} cuts {shard.variable.name!r} in {shard.num_parts} parts, "
+                f"{held.defined_by.task} cut it in {mine.num_parts}; all tasks must use the same "
+                "variable_partitioner",
+                variable=shard.variable.name,
+                task=who.task,
+            )
+
+    def _check_same_variable(self, shard: ShardDefinition, held: _Held, who: Incarnation) -> None:
+        mine, theirs = held.block.shards[held.entry].variable, shard.variable
+        if mine.shape == theirs.shape and mine.dtype == theirs.dtype:
+            return
+        raise DefinitionMismatchError(
+            f"{self.task}: {who.task} defines {mine.name!r} as {theirs.dtype.name}"
+            f"{list(theirs.shape)}, {held.defined_by.task} defined it as {mine.dtype.name}"
+            f"{list(mine.shape)}; all tasks must run the same program",
+            variable=mine.name,
+            task=who.task,
+            other=held.defined_by.task,
+        )
+
+    @staticmethod
+    def _describe(held: _Held) -> HeldShard:
+        block, entry = held.block, held.entry
+        shard = replace(block.shards[entry], rule=block.rules[entry])
+        return HeldShard(shard, bool(block.initialized[entry]), bool(held.restored_from))
+
+    # -- steps -------------------------------------------------------------------------------
+
+    def compile(self, entries: Sequence[LayoutEntry]) -> Layout:
+        """Turn a layout into segments of memory; neighbours become one.
+
+        Raises:
+            UnknownVariableError: A shard is not held here.
+            RefusedError: An APPLY to a variable without an update rule.
+        """
+        segments: list[Segment] = []
+        with self._definitions:
+            for item in entries:
+                segment = self._segment(item)
+                joined = _join(segments[-1], segment) if segments else None
+                if joined is None:
+                    segments.append(segment)
+                else:
+                    segments[-1] = joined
+        left: dict[int, int] = {}
+        pending = []
+        for segment in reversed(segments):
+            count = left.get(id(segment.block), 0)
+            pending.append(count)
+            left[id(segment.block)] = count + 1
+        return Layout(tuple(segments), tuple(reversed(pending)))
+
+    def _segment(self, item: LayoutEntry) -> Segment:
+        held = self._held.get((item.variable, item.part))
+        if held is None:
+            raise UnknownVariableError(
+                f"{self.task} holds no part {item.part} of a variable {item.variable!r}; it holds "
+                f"{len(self._held)} shards. Define the variable in strategy.scope() first",
+                task=self.task,
+                variable=item.variable,
+            )
+        block, entry = held.block, held.entry
+        rule = block.rules[entry]
+        if item.operation is Operation.APPLY and rule is None:
+            raise RefusedError(
+                f"{self.task}: {item.variable!r} has no update rule; apply gradients through an "
+                "optimizer, or use assign_add",
+                task=self.task,
+                variable=item.variable,
+            )
+        shard = block.shards[entry]
+        row_bytes = size_of(row_shape(shard.shape)) * block.dtype.itemsize
+        return Segment(
+            block,
+            block.range_of(entry),
+            item.operation,
+            rule if item.operation is Operation.APPLY else None,
+            item.sparse,
+            row_bytes,
+            shard.rows,
+        )
+
+    def meet(self, who: Incarnation) -> None:
+        """A task opens a session; an older life of it is fenced.
+
+        Raises:
+            FencedError: A newer life has been here.
+        """
+        with self._log_lock:
+            self._log.meet(who)
+
+    def check_rows(self, layout: Layout, rows: Sequence[Array]) -> None:
+        """Check row numbers before anything is applied.
+
+        Raises:
+            ShapeMismatchError: They are out of range, or do not ascend.
+        """
+        given = iter(rows)
+        for segment in layout.segments:
+            if not segment.sparse:
+                continue
+            indices = next(given)
+            if indices.size == 0:
+                continue
+            label = segment.block.shards[segment.where.first].label
+            low, high = int(indices.min()), int(indices.max())
+            if low < 0 or high >= segment.rows:
+                raise ShapeMismatchError(
+                    f"{self.task}: row {low if low < 0 else high} of {label!r} is out of range: the "
+                    f"shard has {segment.rows} rows",
+                    task=self.task,
+                    variable=label,
+                )
+            writes = segment.operation is not Operation.PULL
+            if writes and indices.size > 1 and not bool((indices[1:] > indices[:-1]).all()):
+                raise ShapeMismatchError(
+                    f"{self.task}: row numbers pushed to {label!r} must ascend without repeating; "
+                    "combine repeated rows first (IndexedSlices.combined)",
+                    task=self.task,
+                    variable=label,
+                )
+
+    def push(self, push: Push, fetch: Fetch) -> PushResult:
+        """Apply a push whose row numbers were checked, reading its values from ``fetch``.
+
+        Applied at most once per (task, generation, sequence); a repeat is read to its end and answered
+        as a duplicate. If ``fetch`` fails halfway, the same push may be sent again: blocks that were
+        updated skip it. Thread-safe.
+
+        Raises:
+            FencedError: A newer life of the task has been here.
+            SequenceError: An earlier push has not arrived.
+        """
+        facts = push.facts
+        with self._log_lock:
+            fresh = self._log.is_new(facts.who, facts.sequence)
+            facts = replace(facts, global_step=max(facts.global_step, self._global_step))
+        rows = iter(push.rows)
+        waiting: dict[int, list[tuple[Segment, Gradient]]] = {}
+        for segment, pending in zip(push.layout.segments, push.layout.pending, strict=True):
+            numbers = next(rows) if segment.sparse else None
+            size = segment.num_bytes if numbers is None else numbers.size * segment.row_bytes
+            data = fetch(size)
+            if not fresh:
+                continue
+            work = waiting.setdefault(id(segment.block), [])
+            values = np.frombuffer(data, segment.block.dtype)
+            # The payload's memory is reused by the next fetch; keep what must wait for its block.
+            work.append((segment, Gradient(values.copy() if pending else values, numbers)))
+            if not pending:
+                self._apply(segment.block, work, facts)
+                del waiting[id(segment.block)]
+        return self._finish(push, facts, fresh)
+
+    @staticmethod
+    def _apply(block: Block, work: list[tuple[Segment, Gradient]], facts: StepFacts) -> None:
+        with block.lock:
+            if block.has_applied(facts):
+                return
+            for segment, gradient in work:
+                if segment.rule is not None:
+                    block.apply(segment.where, gradient, segment.rule, facts)
+                elif segment.operation is Operation.ASSIGN:
+                    block.assign(segment.where, gradient)
+                else:
+                    block.assign_add(segment.where, gradient)
+            block.mark_applied(facts)
+
+    def _finish(self, push: Push, facts: StepFacts, fresh: bool) -> PushResult:
+        seen = push.facts.global_step
+        with self._log_lock:
+            # A twin of this push, on a session that broke off, may have come first.
+            counted = self._step_marks.get(facts.who.task, (0, 0))
+            mark = (facts.who.generation, facts.sequence)
+            fresh = fresh and counted < mark
+            staleness = self._global_step - seen
+            if fresh:
+                self._step_marks[facts.who.task] = mark
+                self._log.applied(facts.who, facts.sequence)
+                self._global_step = max(self._global_step, seen) + push.step_increment
+            step = self._global_step
+        with self._tally.lock:
+            self._tally.pushes += fresh
+            self._tally.duplicates += not fresh
+        return PushResult(step, max(0, staleness), not fresh)
+
+    def read(self, layout: Layout, rows: Sequence[Array]) -> list[Array]:
+        """Copies of the segments of a pull, each shard consistent in itself. Thread-safe."""
+        given = iter(rows)
+        copies = []
+        for segment in layout.segments:
+            numbers = next(given) if segment.sparse else None
+            where, block = segment.where, segment.block
+            with block.lock:
+                value = block.value[where.start : where.stop]
+                if numbers is None:
+                    copies.append(value.copy())
+                else:
+                    width = segment.row_bytes // block.dtype.itemsize
+                    copies.append(value.reshape(segment.rows, width)[numbers].reshape(-1))
+        with self._tally.lock:
+            self._tally.pulls += 1
+        return copies
+
+    @property
+    def global_step(self) -> int:
+        """Worker steps applied, as far as this ps knows."""
+        with self._log_lock:
+            return self._global_step
+
+    # -- accounts ----------------------------------------------------------------------------
+
+    def count_bytes(self, *, received: int = 0, sent: int = 0) -> None:
+        """Add payload bytes to the counters."""
+        with self._tally.lock:
+            self._tally.bytes_in += received
+            self._tally.bytes_out += sent
+
+    def count_refused(self) -> None:
+        """Add a refused step to the counters."""
+        with self._tally.lock:
+            self._tally.refused += 1
+
+    def counters(self, sessions: int = 0) -> PsCounters:
+        """The work done so far."""
+        with self._definitions:
+            shards, variables = len(self._held), len(self._parts)
+            values = sum(block.value.nbytes for block in self._blocks)
+            slots = sum(block.slot_bytes for block in self._blocks)
+        tally = self._tally
+        with tally.lock:
+            return PsCounters(
+                pushes=tally.pushes,
+                duplicates=tally.duplicates,
+                refused=tally.refused,
+                pulls=tally.pulls,
+                bytes_in=tally.bytes_in,
+                bytes_out=tally.bytes_out,
+                variables=variables,
+                shards=shards,
+                value_bytes=values,
+                slot_bytes=slots,
+                sessions=sessions,
+            )
+
+    def held_bytes(self) -> int:
+        """Bytes of all values, for placement."""
+        with self._definitions:
+            return sum(block.value.nbytes for block in self._blocks)
+
+    def blocks(self) -> list[Block]:
+        """Every block, in the order of creation."""
+        with self._definitions:
+            return list(self._blocks)
+
+
+def _group(shards: Sequence[ShardDefinition]) -> list[list[ShardDefinition]]:
+    """Which shards share a block: small ones of one dtype, in order."""
+    groups: list[list[ShardDefinition]] = []
+    open_groups: dict[DType, tuple[list[ShardDefinition], int]] = {}
+    for shard in shards:
+        if shard.num_bytes >= _OWN_BLOCK_BYTES:
+            groups.append([shard])
+            continue
+        dtype = shard.variable.dtype
+        group, filled = open_groups.get(dtype, ([], _SHARED_BLOCK_BYTES))
+        if filled + shard.num_bytes > _SHARED_BLOCK_BYTES:
+            group, filled = [], 0
+            groups.append(group)
+        group.append(shard)
+        open_groups[dtype] = (group, filled + shard.num_bytes)
+    return groups
+
+
+def _join(left: Segment, right: Segment) -> Segment | None:
+    """One segment for two neighbours, or None."""
+    if (
+        left.block is right.block
+        and left.where.last == right.where.first
+        and left.operation is right.operation
+        and left.rule == right.rule
+        and not left.sparse
+        and not right.sparse
+    ):
+        where = Range(left.where.first, right.where.last, left.where.start, right.where.stop)
+        return replace(left, where=where)
+    return None
