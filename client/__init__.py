@@ -1,0 +1,1 @@
+"""How a program reaches the services: channels, transports, parameter sessions, membership."""

@@ -52,7 +52,7 @@ class ParameterServerServicer(ps_pb2_grpc.ParameterServerServicer):
         self._sessions = 0
         self._sessions_lock = threading.Lock()
 
-    def Define(  # noqa: N802 - named by the contract
+    def Define(
         self, request: ps_pb2.DefineRequest, context: grpc.ServicerContext
     ) -> ps_pb2.DefineResponse:
         """Create, look up or bind. Idempotent; a repeat gives the same answer."""
@@ -73,9 +73,7 @@ class ParameterServerServicer(ps_pb2_grpc.ParameterServerServicer):
             held=[_held_to_wire(item) for item in held], held_bytes=self._store.held_bytes()
         )
 
-    def Exchange(  # noqa: N802
-        self, request_iterator: Requests, context: grpc.ServicerContext
-    ) -> Replies:
+    def Exchange(self, request_iterator: Requests, context: grpc.ServicerContext) -> Replies:
         """One worker's session: steps in order, each answered before the next is read."""
         try:
             with _Seat(self):
@@ -120,7 +118,7 @@ class ParameterServerServicer(ps_pb2_grpc.ParameterServerServicer):
         self._store.meet(who)
         return _Session(self._store, who, self._settings)
 
-    def Attach(  # noqa: N802
+    def Attach(
         self, request: ps_pb2.AttachRequest, context: grpc.ServicerContext
     ) -> ps_pb2.AttachResponse:
         """Renew the chief's lease. A second living chief is refused."""
@@ -136,17 +134,17 @@ class ParameterServerServicer(ps_pb2_grpc.ParameterServerServicer):
             draining=self._lease.draining,
         )
 
-    def GetJob(  # noqa: N802
+    def GetJob(
         self,
         request: ps_pb2.GetJobRequest,
-        context: grpc.ServicerContext,  # noqa: ARG002
+        context: grpc.ServicerContext,
     ) -> ps_pb2.GetJobResponse:
         """Where the chief is."""
         return ps_pb2.GetJobResponse(
             chief_address=self._lease.chief_address, phase=common_pb2.JOB_PHASE_RUNNING
         )
 
-    def SaveShards(  # noqa: N802
+    def SaveShards(
         self, request: ps_pb2.SaveShardsRequest, context: grpc.ServicerContext
     ) -> ps_pb2.SaveShardsResponse:
         """Write this ps's part of a checkpoint. A repeat overwrites the same file."""
@@ -180,10 +178,10 @@ class ParameterServerServicer(ps_pb2_grpc.ParameterServerServicer):
             global_step=part.global_step,
         )
 
-    def EndJob(  # noqa: N802
+    def EndJob(
         self,
         request: ps_pb2.EndJobRequest,
-        context: grpc.ServicerContext,  # noqa: ARG002
+        context: grpc.ServicerContext,
     ) -> ps_pb2.EndJobResponse:
         """The job is over: this ps leaves after answering."""
         self._lease.end(codec.phase_from_wire(request.phase), request.reason)
@@ -220,22 +218,17 @@ class _Session:
         self._store = store
         self._who = who
         self._settings = settings
-        self._layouts: dict[int, Layout | WindlassError] = {0: Layout()}
+        self._layouts: dict[int, Layout | ps_pb2.Layout] = {0: Layout()}
 
     def add_layout(self, message: ps_pb2.Layout) -> None:
-        """Compile a layout; if that fails, steps that use it are refused with the reason."""
+        """Keep a layout; the first step that uses it compiles it, and hears what is wrong with it."""
         if len(self._layouts) > _MAX_LAYOUTS:
-            raise LimitExceededError(f"more than {_MAX_LAYOUTS} layouts in one session")
-        try:
-            entries = [
-                LayoutEntry(
-                    item.variable, item.part, codec.operation_from_wire(item.operation), item.sparse
-                )
-                for item in message.entries
-            ]
-            self._layouts[message.layout_id] = self._store.compile(entries)
-        except WindlassError as error:
-            self._layouts[message.layout_id] = error
+            raise LimitExceededError(
+                f"more than {_MAX_LAYOUTS} different sets of variables in one session; push and pull the "
+                "same sets from step to step",
+                limit="layouts",
+            )
+        self._layouts[message.layout_id] = message
 
     def step(self, step: ps_pb2.Step, first: bytes, requests: Requests) -> Replies:
         """Carry out one step. A refused one is answered with its error; the session goes on."""
@@ -293,9 +286,18 @@ class _Session:
         layout = self._layouts.get(layout_id)
         if layout is None:
             raise RefusedError(f"layout {layout_id} was not sent in this session")
-        if isinstance(layout, WindlassError):
-            raise layout
-        return layout
+        if isinstance(layout, Layout):
+            return layout
+        compiled = self._store.compile(
+            [
+                LayoutEntry(
+                    item.variable, item.part, codec.operation_from_wire(item.operation), item.sparse
+                )
+                for item in layout.entries
+            ]
+        )
+        self._layouts[layout_id] = compiled
+        return compiled
 
     def _check_size(self, step: ps_pb2.Step, push: Layout, pull: Layout) -> None:
         if (len(step.push_rows), len(step.pull_rows)) != (push.num_sparse, pull.num_sparse):

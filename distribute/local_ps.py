@@ -1,0 +1,128 @@
+"""A parameter server in this process: the same store, driven without messages or sockets."""
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from ..core import codec
+from ..core.definitions import ShardDefinition
+from ..core.errors import WindlassError
+from ..core.settings import Settings
+from ..core.steps import HeldShard, PushResult, StepRequest, WireLayout
+from ..core.task import Incarnation, TaskId
+from ..core.update_rules import UpdateRule
+from ..server.ps.block import StepFacts
+from ..server.ps.payload import PayloadReader
+from ..server.ps.store import Layout, Push, Store
+
+
+class LocalTransport:
+    """The ``local`` transport: see :class:`~windlass.client.transport.PsTransport`.
+
+    Args:
+        task: Which ps this plays.
+        who: The worker.
+        settings: For the store's bounds.
+        store: Shared by the workers of one process; None: a new one.
+    """
+
+    def __init__(
+        self, task: TaskId, who: Incarnation, settings: Settings, store: Store | None = None
+    ) -> None:
+        self._task = task
+        self._who = who
+        self.store = store or Store(task, settings)
+        self._layouts: dict[int, Layout] = {}
+        self._request: StepRequest | None = None
+        self._aborted: WindlassError | None = None
+
+    @property
+    def task(self) -> TaskId:
+        """The ps it plays."""
+        return self._task
+
+    @property
+    def description(self) -> str:
+        """How bytes travel."""
+        return "local"
+
+    def connect(self, timeout_s: float) -> None:  # noqa: ARG002 - the interface's
+        """Present ourselves."""
+        self.store.meet(self._who)
+
+    def define(
+        self, shards: Sequence[ShardDefinition], *, create: bool, restore_from: str = ""
+    ) -> list[HeldShard]:
+        """Create shards, or look them up."""
+        if create:
+            return self.store.define(shards, self._who, restore_from=restore_from)
+        return self.store.lookup(shards, self._who)
+
+    def bind(self, variables: Sequence[str], rule: UpdateRule) -> None:
+        """Bind an update rule."""
+        self.store.bind(variables, rule, self._who)
+
+    def held_bytes(self) -> int:
+        """Bytes of values in the store."""
+        return self.store.held_bytes()
+
+    def send(self, request: StepRequest) -> None:
+        """Begin a step."""
+        self._request = request
+
+    def receive(self, into: Sequence[memoryview]) -> PushResult:
+        """Carry the step out."""
+        if self._aborted is not None:
+            raise self._aborted
+        request, self._request = self._request, None
+        if request is None:
+            raise RuntimeError("receive without send")
+        try:
+            return self._run(request, into)
+        except WindlassError:
+            self.store.count_refused()
+            raise
+
+    def _run(self, request: StepRequest, into: Sequence[memoryview]) -> PushResult:
+        push, pull = self._compiled(request.push), self._compiled(request.pull)
+        self.store.check_rows(push, request.push_rows)
+        self.store.check_rows(pull, request.pull_rows)
+        result = PushResult(self.store.global_step, 0, duplicate=False)
+        if request.sequence:
+            size = codec.total_bytes(request.values)
+            self.store.count_bytes(received=size)
+            buffers: Iterator[memoryview] = (buffer for buffer in request.values if len(buffer))
+            payload = PayloadReader(b"", size, lambda: next(buffers, memoryview(b"")))
+            facts = StepFacts(
+                self._who, request.sequence, request.global_step, request.gradient_scale
+            )
+            rows = tuple(request.push_rows)
+            result = self.store.push(Push(push, rows, facts, request.step_increment), payload.take)
+        if request.pull is not None:
+            self._copy(pull, request, into)
+        return result
+
+    def _copy(self, pull: Layout, request: StepRequest, into: Sequence[memoryview]) -> None:
+        arrays = self.store.read(pull, request.pull_rows)
+        self.store.count_bytes(sent=sum(array.nbytes for array in arrays))
+        buffers = [codec.as_bytes(array) for array in arrays]
+        total = codec.total_bytes(buffers)
+        source = PayloadReader(b"", total, lambda b=iter(buffers): next(b, memoryview(b"")))  # type: ignore[misc]
+        for target in into:
+            np.copyto(
+                np.frombuffer(target, np.uint8), np.frombuffer(source.take(len(target)), np.uint8)
+            )
+
+    def _compiled(self, layout: WireLayout | None) -> Layout:
+        if layout is None:
+            return Layout()
+        if layout.layout_id not in self._layouts:
+            self._layouts[layout.layout_id] = self.store.compile(layout.entries)
+        return self._layouts[layout.layout_id]
+
+    def abort(self, error: WindlassError) -> None:
+        """Make later calls raise ``error``."""
+        self._aborted = error
+
+    def close(self) -> None:
+        """Nothing is open."""

@@ -1,0 +1,251 @@
+"""Optimizers: update rules with ``apply_gradients``. They run where the variables live.
+
+Arguments and formulas are those of Keras 3; see ``core/update_rules.py`` for the mathematics.
+
+::
+
+    optimizer = wl.optimizers.Adam(1e-3, global_clipnorm=1.0)
+    optimizer.apply_gradients(zip(grads, variables))
+"""
+
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+
+from ..core import update_rules as rules
+from ..core.indexed_slices import IndexedSlices
+from ..core.schedules import (
+    CosineDecay,
+    ExponentialDecay,
+    InverseTimeDecay,
+    PiecewiseConstantDecay,
+    PolynomialDecay,
+    Schedule,
+)
+from .context import get_replica_context
+from .reduce_op import ReduceOp
+from .strategy import Strategy
+from .variable import Variable
+
+__all__ = [
+    "SGD",
+    "Adagrad",
+    "Adam",
+    "AdamW",
+    "CosineDecay",
+    "ExponentialDecay",
+    "Ftrl",
+    "InverseTimeDecay",
+    "Optimizer",
+    "PiecewiseConstantDecay",
+    "PolynomialDecay",
+    "RMSprop",
+]
+
+Rate = float | Schedule
+
+
+class Optimizer:
+    """An update rule, and the way gradients get to it."""
+
+    def __init__(self, rule: rules.UpdateRule) -> None:
+        self.rule = rule
+
+    def apply_gradients(self, grads_and_vars: Iterable[tuple[Any, Variable]]) -> None:
+        """Apply gradients: summed over the local replicas, then pushed once with the step.
+
+        The servers' values change when the step ends; reads in this step do not. With several replicas scale
+        the loss by the global batch, as with TensorFlow.
+
+        Args:
+            grads_and_vars: Pairs of array or IndexedSlices and variable; None gradients are left out.
+
+        Raises:
+            ValueError: No gradient at all, or a variable of another strategy.
+        """
+        pairs = _gradients_of(grads_and_vars)
+        owner = pairs[0][1].strategy
+        context = get_replica_context()
+        if context is None or context.strategy is not owner or owner.num_replicas_in_sync == 1:
+            owner.extended.apply_gradients(self, pairs)
+            return
+        gradients = tuple(gradient for gradient, _ in pairs)
+        variables = [variable for _, variable in pairs]
+
+        def merge(strategy: Strategy, *per_replica: Any) -> None:
+            total = [strategy.reduce(ReduceOp.SUM, value, axis=None) for value in per_replica]
+            strategy.extended.apply_gradients(self, list(zip(total, variables, strict=True)))
+
+        context.merge_call(merge, gradients)
+
+    def __repr__(self) -> str:
+        return repr(self.rule)
+
+
+class SGD(Optimizer):
+    """Gradient descent, with momentum."""
+
+    def __init__(
+        self,
+        learning_rate: Rate = 0.01,
+        momentum: float = 0.0,
+        nesterov: bool = False,
+        *,
+        clipvalue: float | None = None,
+        global_clipnorm: float | None = None,
+    ) -> None:
+        super().__init__(
+            rules.SGD(
+                learning_rate=learning_rate,
+                momentum=momentum,
+                nesterov=nesterov,
+                clipvalue=clipvalue,
+                global_clipnorm=global_clipnorm,
+            )
+        )
+
+
+class Adagrad(Optimizer):
+    """Adagrad."""
+
+    def __init__(
+        self,
+        learning_rate: Rate = 0.001,
+        initial_accumulator_value: float = 0.1,
+        epsilon: float = 1e-7,
+        *,
+        clipvalue: float | None = None,
+        global_clipnorm: float | None = None,
+    ) -> None:
+        super().__init__(
+            rules.Adagrad(
+                learning_rate=learning_rate,
+                initial_accumulator_value=initial_accumulator_value,
+                epsilon=epsilon,
+                clipvalue=clipvalue,
+                global_clipnorm=global_clipnorm,
+            )
+        )
+
+
+class RMSprop(Optimizer):
+    """RMSprop, plain, with momentum, or centred."""
+
+    def __init__(
+        self,
+        learning_rate: Rate = 0.001,
+        rho: float = 0.9,
+        momentum: float = 0.0,
+        epsilon: float = 1e-7,
+        centered: bool = False,
+        *,
+        clipvalue: float | None = None,
+        global_clipnorm: float | None = None,
+    ) -> None:
+        super().__init__(
+            rules.RMSprop(
+                learning_rate=learning_rate,
+                rho=rho,
+                momentum=momentum,
+                epsilon=epsilon,
+                centered=centered,
+                clipvalue=clipvalue,
+                global_clipnorm=global_clipnorm,
+            )
+        )
+
+
+class Adam(Optimizer):
+    """Adam."""
+
+    def __init__(
+        self,
+        learning_rate: Rate = 0.001,
+        beta_1: float = 0.9,
+        beta_2: float = 0.999,
+        epsilon: float = 1e-7,
+        *,
+        clipvalue: float | None = None,
+        global_clipnorm: float | None = None,
+    ) -> None:
+        super().__init__(
+            rules.Adam(
+                learning_rate=learning_rate,
+                beta_1=beta_1,
+                beta_2=beta_2,
+                epsilon=epsilon,
+                clipvalue=clipvalue,
+                global_clipnorm=global_clipnorm,
+            )
+        )
+
+
+class AdamW(Optimizer):
+    """Adam with decoupled weight decay."""
+
+    def __init__(
+        self,
+        learning_rate: Rate = 0.001,
+        weight_decay: float = 0.004,
+        beta_1: float = 0.9,
+        beta_2: float = 0.999,
+        epsilon: float = 1e-7,
+        *,
+        clipvalue: float | None = None,
+        global_clipnorm: float | None = None,
+    ) -> None:
+        super().__init__(
+            rules.AdamW(
+                learning_rate=learning_rate,
+                weight_decay=weight_decay,
+                beta_1=beta_1,
+                beta_2=beta_2,
+                epsilon=epsilon,
+                clipvalue=clipvalue,
+                global_clipnorm=global_clipnorm,
+            )
+        )
+
+
+class Ftrl(Optimizer):
+    """Follow the regularized leader, proximal."""
+
+    def __init__(
+        self,
+        learning_rate: Rate = 0.001,
+        learning_rate_power: float = -0.5,
+        initial_accumulator_value: float = 0.1,
+        l1_regularization_strength: float = 0.0,
+        l2_regularization_strength: float = 0.0,
+        l2_shrinkage_regularization_strength: float = 0.0,
+        beta: float = 0.0,
+        *,
+        clipvalue: float | None = None,
+        global_clipnorm: float | None = None,
+    ) -> None:
+        super().__init__(
+            rules.Ftrl(
+                learning_rate=learning_rate,
+                learning_rate_power=learning_rate_power,
+                initial_accumulator_value=initial_accumulator_value,
+                l1_regularization_strength=l1_regularization_strength,
+                l2_regularization_strength=l2_regularization_strength,
+                l2_shrinkage_regularization_strength=l2_shrinkage_regularization_strength,
+                beta=beta,
+                clipvalue=clipvalue,
+                global_clipnorm=global_clipnorm,
+            )
+        )
+
+
+def _gradients_of(pairs: Iterable[tuple[Any, Variable]]) -> list[tuple[Any, Variable]]:
+    kept: list[tuple[Any, Variable]] = []
+    for gradient, variable in pairs:
+        if gradient is None:
+            continue
+        whole = gradient if isinstance(gradient, IndexedSlices) else np.asarray(gradient)
+        kept.append((whole, variable))
+    if not kept:
+        raise ValueError("No gradients provided for any variable.")
+    return kept

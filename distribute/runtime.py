@@ -1,0 +1,109 @@
+"""This process's place in a cluster, as a strategy sees it: a parameter session and a few hooks.
+
+The worker daemon connects to the cluster and installs a :class:`ClusterRuntime` before it runs the user's
+program; a strategy made there picks it up. Without one, a process plays the whole cluster.
+"""
+
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+from ..client.session import ParameterSession
+from ..cluster.resolved import ResolvedTask
+from ..core.report import TaskReport
+from ..core.settings import Settings, load_settings
+from ..core.task import Incarnation, TaskId
+from .local_ps import LocalTransport
+
+
+@dataclass
+class Progress:
+    """What this task did so far; read by the heartbeat thread. Counters only grow."""
+
+    steps: int = 0
+    pushes: int = 0
+    refused_pushes: int = 0
+    total_steps: int = 0
+    metrics: dict[str, float] = field(default_factory=dict)
+    staleness: deque[int] = field(default_factory=lambda: deque(maxlen=100))
+
+
+@dataclass
+class ClusterRuntime:
+    """A task's connection to its cluster.
+
+    Attributes:
+        task: Who this is.
+        session: To every ps.
+        settings: Of this task.
+        check: Called between steps; raises when the program should end.
+        restore_from: Checkpoint the chief starts from; empty: none.
+        progress: For the status.
+    """
+
+    task: ResolvedTask
+    session: ParameterSession
+    settings: Settings
+    check: Callable[[], None] = lambda: None
+    restore_from: str = ""
+    progress: Progress = field(default_factory=Progress)
+
+    def report(self) -> TaskReport:
+        """This task's progress, for the chief."""
+        progress, counters = self.progress, self.session.counters
+        recent = list(progress.staleness)
+        return TaskReport(
+            steps=progress.steps,
+            pushes=progress.pushes,
+            bytes_pushed=counters.pushed,
+            bytes_pulled=counters.pulled,
+            refused_pushes=progress.refused_pushes,
+            global_step=self.session.global_step,
+            staleness=sum(recent) / len(recent) if recent else 0.0,
+            metrics=dict(progress.metrics),
+            total_steps=progress.total_steps,
+            transports=self.session.transports,
+        )
+
+
+class _OfThread(threading.local):
+    runtime: ClusterRuntime | None = None
+
+
+_of_thread = _OfThread()
+_of_process: list[ClusterRuntime] = []
+
+
+def set_runtime(runtime: ClusterRuntime | None) -> None:
+    """Install the runtime of this process; None removes it."""
+    _of_process.clear()
+    if runtime is not None:
+        _of_process.append(runtime)
+
+
+@contextmanager
+def thread_runtime(runtime: ClusterRuntime) -> Iterator[None]:
+    """Install a runtime for this thread alone: several tasks in one process."""
+    before = _of_thread.runtime
+    _of_thread.runtime = runtime
+    try:
+        yield
+    finally:
+        _of_thread.runtime = before
+
+
+def current_runtime() -> ClusterRuntime | None:
+    """The runtime of this thread or process, if it is part of a cluster."""
+    if _of_thread.runtime is not None:
+        return _of_thread.runtime
+    return _of_process[0] if _of_process else None
+
+
+def local_runtime(task: ResolvedTask, num_ps: int = 1) -> ClusterRuntime:
+    """A whole cluster in this process: ``num_ps`` parameter servers, one worker, no sockets."""
+    settings = load_settings()
+    who = Incarnation(task.task, 1)
+    transports = [LocalTransport(TaskId("ps", i), who, settings) for i in range(num_ps)]
+    return ClusterRuntime(task, ParameterSession(transports, who, settings), settings)

@@ -1,0 +1,68 @@
+"""The chief's server: hosts the control plane at the chief's address."""
+
+from collections.abc import Iterable
+
+import grpc
+
+from ...cluster.job import Job
+from ...core.clock import Clock, SystemClock
+from ...core.settings import Settings
+from ...core.task import TaskId
+from ...proto.v1 import chief_pb2_grpc
+from ..hosting import GrpcHost
+from .servicer import ChiefServicer, JobBoard
+
+_THREADS = 16  # calls are short: heartbeats of hundreds of workers fit
+
+
+class ChiefServer:
+    """The control plane of one job.
+
+    Args:
+        task: The chief.
+        expected: Tasks of the spec and their addresses.
+        settings: Lease and bind rule.
+        clock: For tests.
+    """
+
+    def __init__(
+        self,
+        task: TaskId,
+        expected: Iterable[tuple[TaskId, str]],
+        settings: Settings,
+        clock: Clock | None = None,
+    ) -> None:
+        clock = clock or SystemClock()
+        job = Job(expected, chief=task, lease_s=settings.lease_s, now=clock.now())
+        self.board = JobBoard(job, clock)
+        servicer = ChiefServicer(self.board, settings)
+
+        def add(server: grpc.Server) -> None:
+            chief_pb2_grpc.add_ChiefServicer_to_server(servicer, server)
+
+        self._host = GrpcHost(
+            task,
+            threads=_THREADS,
+            settings=settings,
+            add=add,
+            services=["windlass.proto.v1.Chief"],
+        )
+
+    def start(self, address: str) -> None:
+        """Listen.
+
+        Raises:
+            AddressInUseError: The port is taken.
+            ConfigurationError: The address is not loopback and ``insecure`` was not said.
+        """
+        self._host.start(address)
+
+    @property
+    def port(self) -> int:
+        """Where it listens."""
+        return self._host.port
+
+    def stop(self, grace_s: float = 0.5) -> None:
+        """Stop serving."""
+        self._host.drain()
+        self._host.stop(grace_s)

@@ -1,0 +1,144 @@
+"""The gRPC face of the chief: messages in, :class:`~windlass.cluster.job.Job` calls, messages out."""
+
+import logging
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import grpc
+
+from ...cluster.job import Job, Member
+from ...core import codec, error_table
+from ...core.clock import Clock
+from ...core.errors import WindlassError
+from ...core.settings import Settings
+from ...core.versions import check_protocol, own_versions
+from ...proto.v1 import chief_pb2, chief_pb2_grpc
+
+log = logging.getLogger(__name__)
+
+
+class JobBoard:
+    """A job under a lock, with a clock. What servicer and coordinator share."""
+
+    def __init__(self, job: Job, clock: Clock) -> None:
+        self._job = job
+        self._lock = threading.Lock()
+        self.clock = clock
+        self.last_checkpoint = ""
+        self.last_checkpoint_step = 0
+
+    @contextmanager
+    def open(self) -> Iterator[tuple[Job, float]]:
+        """The job and the time, for a moment."""
+        with self._lock:
+            yield self._job, self.clock.now()
+
+
+class ChiefServicer(chief_pb2_grpc.ChiefServicer):
+    """Serves one job. Thread-safe."""
+
+    def __init__(self, board: JobBoard, settings: Settings) -> None:
+        self._board = board
+        self._settings = settings
+
+    def Register(
+        self, request: chief_pb2.RegisterRequest, context: grpc.ServicerContext
+    ) -> chief_pb2.RegisterResponse:
+        """Begin a new life of a task. Not idempotent: a repeat fences the first."""
+        task = codec.task_from_wire(request.task)
+        try:
+            theirs = codec.versions_from_wire(request.versions)
+            check_protocol(own_versions(), theirs, peer=str(task))
+        except WindlassError as error:
+            error_table.abort(context, error)
+        with self._board.open() as (job, now):
+            who = job.register(
+                task,
+                now=now,
+                epoch=time.time_ns() // 1_000_000,
+                address=request.address,
+                host=request.host,
+                pid=request.pid,
+            )
+            phase = job.phase
+        log.debug("%s joined", who)
+        return chief_pb2.RegisterResponse(
+            generation=who.generation,
+            heartbeat_s=self._settings.heartbeat_s,
+            phase=codec.phase_to_wire(phase),
+            versions=codec.versions_to_wire(own_versions()),
+        )
+
+    def Heartbeat(
+        self, request: chief_pb2.HeartbeatRequest, context: grpc.ServicerContext
+    ) -> chief_pb2.HeartbeatResponse:
+        """Renew a lease. Idempotent."""
+        who = codec.incarnation_from_wire(getattr(request, "from"))
+        try:
+            with self._board.open() as (job, now):
+                phase = job.heartbeat(who, codec.report_from_wire(request.report), now=now)
+                reason = job.reason
+        except WindlassError as error:
+            error_table.abort(context, error)
+            raise
+        return chief_pb2.HeartbeatResponse(phase=codec.phase_to_wire(phase), reason=reason)
+
+    def Finish(
+        self, request: chief_pb2.FinishRequest, context: grpc.ServicerContext
+    ) -> chief_pb2.FinishResponse:
+        """A task's part is over. Idempotent: the first outcome stays."""
+        who = codec.incarnation_from_wire(getattr(request, "from"))
+        try:
+            outcome = codec.outcome_from_wire(request.outcome)
+            report = codec.report_from_wire(request.report)
+            with self._board.open() as (job, now):
+                phase = job.finish(who, outcome, request.message, report, now=now)
+        except WindlassError as error:
+            error_table.abort(context, error)
+            raise
+        return chief_pb2.FinishResponse(phase=codec.phase_to_wire(phase))
+
+    def StopJob(
+        self, request: chief_pb2.StopJobRequest, context: grpc.ServicerContext
+    ) -> chief_pb2.StopJobResponse:
+        """Ask the job to stop. Idempotent."""
+        with self._board.open() as (job, now):
+            job.stop(request.reason or "asked to stop", now=now)
+            phase = job.phase
+        return chief_pb2.StopJobResponse(phase=codec.phase_to_wire(phase))
+
+    def GetStatus(
+        self, request: chief_pb2.GetStatusRequest, context: grpc.ServicerContext
+    ) -> chief_pb2.GetStatusResponse:
+        """The state of the job and of every task."""
+        with self._board.open() as (job, now):
+            return chief_pb2.GetStatusResponse(
+                phase=codec.phase_to_wire(job.phase),
+                reason=job.reason,
+                since_s=now - job.began,
+                global_step=job.global_step,
+                total_steps=job.total_steps,
+                tasks=[_task_status(member, now) for member in job.members.values()],
+                last_checkpoint=self._board.last_checkpoint,
+                last_checkpoint_step=self._board.last_checkpoint_step,
+                versions=codec.versions_to_wire(own_versions()),
+            )
+
+
+def _task_status(member: Member, now: float) -> chief_pb2.TaskStatus:
+    message = chief_pb2.TaskStatus(
+        task=codec.task_to_wire(member.task),
+        state=codec.state_to_wire(member.state),
+        since_s=now - member.since,
+        address=member.address,
+        detail=member.detail,
+        generation=member.generation,
+        report=codec.report_to_wire(member.report),
+        pid=member.pid,
+        host=member.host,
+    )
+    if member.counters is not None:
+        message.counters.CopyFrom(codec.counters_to_wire(member.counters))
+    return message

@@ -1,0 +1,75 @@
+"""Windlass: parameter-server training with the programming model of tf.distribute.
+
+::
+
+    import windlass as wl
+
+    strategy = wl.distribute.ParameterServerStrategy()
+    with strategy.scope():
+        w = wl.Variable(np.zeros((64, 10), np.float32), name="w")
+    optimizer = wl.optimizers.Adam(1e-3)
+
+Everything below is loaded when it is first used, so that ``import windlass`` costs next to nothing.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from . import distribute, testing, training
+    from .cluster.spec import ClusterSpec
+    from .core import errors
+    from .core.indexed_slices import IndexedSlices
+    from .core.initializers import Initializer
+    from .distribute import config, optimizers
+    from .distribute.reduce_op import VariableAggregation, VariableSynchronization
+    from .distribute.variable import Variable
+
+# Public name → where it is. A module is given by its path, anything else by path and attribute.
+_WHERE = {
+    "ClusterSpec": ("cluster.spec", "ClusterSpec"),
+    "IndexedSlices": ("core.indexed_slices", "IndexedSlices"),
+    "Initializer": ("core.initializers", "Initializer"),
+    "Variable": ("distribute.variable", "Variable"),
+    "VariableAggregation": ("distribute.reduce_op", "VariableAggregation"),
+    "VariableSynchronization": ("distribute.reduce_op", "VariableSynchronization"),
+    "config": ("distribute.config", None),
+    "distribute": ("distribute", None),
+    "errors": ("core.errors", None),
+    "optimizers": ("distribute.optimizers", None),
+    "testing": ("testing", None),
+    "training": ("training", None),
+}
+
+__all__ = [
+    "ClusterSpec",
+    "IndexedSlices",
+    "Initializer",
+    "Variable",
+    "VariableAggregation",
+    "VariableSynchronization",
+    "config",
+    "distribute",
+    "errors",
+    "optimizers",
+    "testing",
+    "training",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name == "__version__":
+        from .core.versions import own_versions
+
+        return own_versions().windlass
+    if name not in _WHERE:
+        raise AttributeError(f"module 'windlass' has no attribute {name!r}")
+    path, attribute = _WHERE[name]
+    module = import_module(f".{path}", __name__)
+    value = module if attribute is None else getattr(module, attribute)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted([*__all__, "__version__"])

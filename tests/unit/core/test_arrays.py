@@ -1,0 +1,106 @@
+"""Dtypes a variable may have, and the one-pass check for NaN and infinity."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as arrays_of
+
+from windlass.core.arrays import (
+    BFLOAT16,
+    DTYPES,
+    FLOATS,
+    Array,
+    DType,
+    all_finite,
+    as_dtype,
+    is_float,
+    num_rows,
+    row_shape,
+    size_of,
+)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=lambda dtype: dtype.name)
+def test_a_dtype_is_found_by_its_name_and_by_itself(dtype: DType) -> None:
+    assert as_dtype(dtype.name) == dtype
+    assert as_dtype(dtype) == dtype
+    assert as_dtype(dtype.type) == dtype
+
+
+@pytest.mark.parametrize(
+    "value",
+    ["complex64", "float", "", "S5", np.complex128, np.dtype("datetime64[s]"), object, 7, None],
+    ids=repr,
+)
+def test_what_is_no_dtype_of_a_variable_is_refused_with_the_list(value: object) -> None:
+    with pytest.raises(TypeError, match=r"is no dtype of a variable; those are float32, .*bool"):
+        as_dtype(value)
+
+
+def test_update_rules_run_on_floats_alone() -> None:
+    assert [dtype.name for dtype in DTYPES if is_float(dtype)] == [
+        "float32",
+        "float64",
+        "float16",
+        "bfloat16",
+    ]
+
+
+@pytest.mark.parametrize("dtype", FLOATS, ids=lambda dtype: dtype.name)
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf], ids=["nan", "inf", "-inf"])
+@pytest.mark.parametrize("where", [0, 3, 5], ids=["first", "middle", "last"])
+def test_one_bad_element_is_found_wherever_it_is(dtype: DType, bad: float, where: int) -> None:
+    array = np.ones(6, dtype)
+    assert all_finite(array)
+    array[where] = bad
+    assert not all_finite(array.reshape(2, 3))
+
+
+@pytest.mark.parametrize("dtype", FLOATS, ids=lambda dtype: dtype.name)
+def test_huge_finite_values_are_finite_although_their_squares_overflow(dtype: DType) -> None:
+    largest = np.array([3.0e38 if dtype in (np.float32, BFLOAT16) else 6.0e4], dtype)
+    if dtype == np.float64:
+        largest[0] = 1e308
+    array = np.repeat(largest, 5)
+    assert all_finite(array)
+    array[4] = np.nan
+    assert not all_finite(array)
+
+
+@pytest.mark.parametrize(
+    "array",
+    [
+        pytest.param(np.zeros((0, 3), np.float32), id="empty"),
+        pytest.param(np.arange(3), id="integers"),
+        pytest.param(np.array(1.5, np.float32), id="scalar"),
+        pytest.param(np.ones((4, 6), np.float32)[::2, ::3], id="not contiguous"),
+    ],
+)
+def test_these_are_finite(array: Array) -> None:
+    assert all_finite(array)
+
+
+@given(
+    arrays_of.arrays(
+        st.sampled_from([np.float32, np.float64, np.float16]),
+        arrays_of.array_shapes(max_dims=3, max_side=5),
+    )
+)
+def test_the_fast_check_agrees_with_numpy(array: Array) -> None:
+    assert all_finite(array) == bool(np.isfinite(array).all())
+
+
+@pytest.mark.parametrize(
+    ("shape", "rows", "row", "size"),
+    [
+        pytest.param((), 1, (), 1, id="a scalar is its own row"),
+        pytest.param((7,), 7, (), 7, id="vector"),
+        pytest.param((7, 2, 3), 7, (2, 3), 42, id="rows are along axis 0"),
+        pytest.param((0, 5), 0, (5,), 0, id="no rows"),
+    ],
+)
+def test_rows_of_a_shape(
+    shape: tuple[int, ...], rows: int, row: tuple[int, ...], size: int
+) -> None:
+    assert (num_rows(shape), row_shape(shape), size_of(shape)) == (rows, row, size)

@@ -1,0 +1,138 @@
+"""Settings: flags over environment over defaults, and back into a child's environment."""
+
+import os
+from typing import Any, Literal, get_args, get_origin
+
+import pydantic
+import pytest
+
+from windlass.core.errors import ConfigurationError
+from windlass.core.settings import (
+    Settings,
+    child_environment,
+    load_settings,
+    read_environment,
+)
+
+
+@pytest.fixture(autouse=True)
+def _clean_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in list(os.environ):
+        if name.upper().startswith("WINDLASS_"):
+            monkeypatch.delenv(name)
+
+
+def _other_value(name: str) -> Any:
+    """A valid value that is not the default."""
+    info = Settings.model_fields[name]
+    default = info.default
+    if get_origin(info.annotation) is Literal:
+        return next(value for value in get_args(info.annotation) if value != default)
+    if isinstance(default, bool):
+        return not default
+    if isinstance(default, str):
+        return f"some {name}, with spaces"
+    return default + 1
+
+
+@pytest.mark.parametrize("name", list(Settings.model_fields))
+def test_every_setting_explains_itself(name: str) -> None:
+    assert (Settings.model_fields[name].description or "").endswith(".")
+
+
+@pytest.mark.parametrize("name", list(Settings.model_fields))
+def test_the_environment_sets_what_no_flag_does(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    value = _other_value(name)
+    monkeypatch.setenv(f"WINDLASS_{name.upper()}", str(value))
+    assert getattr(load_settings(), name) == value
+
+
+def test_a_flag_wins_over_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WINDLASS_LEASE_S", "30")
+    assert load_settings({"lease_s": 20.0}).lease_s == 20.0
+
+
+def test_a_flag_that_was_not_given_does_not_hide_the_environment(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("WINDLASS_LEASE_S", "30")
+    assert load_settings({"lease_s": None}).lease_s == 30.0
+
+
+@pytest.mark.parametrize("name", list(Settings.model_fields))
+def test_a_child_process_reads_back_the_settings_of_its_parent(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = load_settings({name: _other_value(name)})
+    environment = settings.environment()
+    assert list(environment) == [f"WINDLASS_{name.upper()}"]
+    for variable, value in environment.items():
+        monkeypatch.setenv(variable, value)
+    assert load_settings() == settings
+
+
+def test_defaults_are_left_out_of_a_childs_environment() -> None:
+    assert load_settings().environment() == {}
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        pytest.param("lease_s", 0, id="a lease of no time"),
+        pytest.param("chunk_bytes", 12, id="tiny chunk"),
+        pytest.param("health_port", 70000, id="no such port"),
+        pytest.param("nonfinite_gradients", "ignore", id="no such choice"),
+        pytest.param("keep_checkpoints", "many", id="no number"),
+    ],
+)
+def test_a_bad_flag_is_named_with_its_value(name: str, value: object) -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        load_settings({name: value})
+    assert caught.value.message.startswith(f"--{name.replace('_', '-')}={value!r}: ")
+
+
+def test_a_bad_variable_is_named_with_its_value(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WINDLASS_HEARTBEAT_S", "soon")
+    with pytest.raises(ConfigurationError, match=r"^WINDLASS_HEARTBEAT_S='soon': "):
+        load_settings()
+
+
+def test_all_bad_values_are_named_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WINDLASS_LEASE_S", "-1")
+    with pytest.raises(ConfigurationError) as caught:
+        load_settings({"health_port": -1})
+    assert "WINDLASS_LEASE_S='-1'" in caught.value.message
+    assert "--health-port=-1" in caught.value.message
+
+
+def test_a_bad_variable_does_not_matter_where_a_flag_overrides_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("WINDLASS_LEASE_S", "long")
+    assert load_settings({"lease_s": 3.0}).lease_s == 3.0
+
+
+def test_settings_do_not_change() -> None:
+    with pytest.raises(pydantic.ValidationError, match="frozen"):
+        load_settings().lease_s = 1.0
+
+
+def test_a_lost_task_is_noticed_before_its_peers_give_up() -> None:
+    defaults = load_settings()
+    assert defaults.heartbeat_s < defaults.lease_s < defaults.reconnect_timeout_s
+
+
+def test_other_variables_are_read_through_one_door(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("JOB_COMPLETION_INDEX", "3")
+    monkeypatch.delenv("VC_TASK_INDEX", raising=False)
+    assert read_environment("JOB_COMPLETION_INDEX") == "3"
+    assert read_environment("VC_TASK_INDEX") == ""
+    assert read_environment("VC_TASK_INDEX", "7") == "7"
+
+
+def test_a_child_gets_our_environment_with_changes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KEPT", "yes")
+    monkeypatch.setenv("CHANGED", "old")
+    child = child_environment(CHANGED="new")
+    assert (child["KEPT"], child["CHANGED"]) == ("yes", "new")
+    assert os.environ["CHANGED"] == "old"

@@ -1,0 +1,105 @@
+"""One chief leads a ps at a time."""
+
+import pytest
+
+from windlass.core.clock import ManualClock
+from windlass.core.errors import FencedError
+from windlass.core.states import Phase
+from windlass.core.task import Incarnation, TaskId
+from windlass.server.ps.lease import ChiefLease
+
+CHIEF = Incarnation(TaskId("chief", 0), 3)
+RIVAL = Incarnation(TaskId("worker", 0), 9)  # a cluster without a chief task is led by worker 0
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock(1000.0)
+
+
+@pytest.fixture
+def lease(clock: ManualClock) -> ChiefLease:
+    lease = ChiefLease(clock)
+    lease.renew(CHIEF, "chief:1", 10.0)
+    return lease
+
+
+def test_nobody_leads_at_first_and_anybody_may(clock: ManualClock) -> None:
+    lease = ChiefLease(clock)
+    assert lease.chief_address == ""
+    lease.renew(RIVAL, "rival:1", 10.0)
+    assert lease.chief_address == "rival:1"
+
+
+@pytest.mark.parametrize("elapsed", [0.0, 4.0, 9.9])
+def test_a_second_chief_is_refused_while_the_lease_runs(
+    lease: ChiefLease, clock: ManualClock, elapsed: float
+) -> None:
+    clock.advance(elapsed)
+    with pytest.raises(FencedError) as caught:
+        lease.renew(RIVAL, "rival:1", 10.0)
+    for word in (str(CHIEF), "chief:1", f"{elapsed:.0f} s ago", str(RIVAL), "rival:1"):
+        assert word in caught.value.message
+    assert lease.chief_address == "chief:1"
+
+
+def test_being_refused_does_not_extend_or_shorten_the_lease(
+    lease: ChiefLease, clock: ManualClock
+) -> None:
+    clock.advance(9.0)
+    with pytest.raises(FencedError):
+        lease.renew(RIVAL, "rival:1", 100.0)
+    assert lease.silent_s == 9.0
+    clock.advance(1.0)
+    lease.renew(RIVAL, "rival:1", 10.0)
+
+
+def test_a_second_chief_may_lead_once_the_lease_has_run_out(
+    lease: ChiefLease, clock: ManualClock
+) -> None:
+    clock.advance(10.0)
+    lease.renew(RIVAL, "rival:1", 10.0)
+    assert lease.chief_address == "rival:1"
+    with pytest.raises(FencedError):
+        lease.renew(CHIEF, "chief:1", 10.0)
+
+
+def test_renewing_carries_the_lease_on(lease: ChiefLease, clock: ManualClock) -> None:
+    clock.advance(9.0)
+    lease.renew(CHIEF, "chief:2", 10.0)
+    clock.advance(9.0)
+    with pytest.raises(FencedError):
+        lease.renew(RIVAL, "rival:1", 10.0)
+    assert lease.chief_address == "chief:2"
+
+
+def test_a_restarted_chief_takes_over_at_once(lease: ChiefLease) -> None:
+    lease.renew(Incarnation(CHIEF.task, CHIEF.generation + 1), "chief:2", 10.0)
+    assert lease.chief_address == "chief:2"
+
+
+def test_the_chief_it_replaced_is_refused(lease: ChiefLease) -> None:
+    lease.renew(Incarnation(CHIEF.task, CHIEF.generation + 1), "chief:2", 10.0)
+    with pytest.raises(FencedError):
+        lease.renew(CHIEF, "chief:1", 10.0)
+
+
+def test_silence_is_counted_from_the_last_renewal(lease: ChiefLease, clock: ManualClock) -> None:
+    clock.advance(30.0)
+    assert lease.silent_s == 30.0
+    lease.renew(CHIEF, "chief:1", 10.0)
+    assert lease.silent_s == 0.0
+
+
+def test_a_job_without_any_chief_is_silent_since_the_ps_started(clock: ManualClock) -> None:
+    lease = ChiefLease(clock)
+    clock.advance(5.0)
+    assert lease.silent_s == 5.0
+
+
+def test_the_first_end_of_a_job_counts(lease: ChiefLease) -> None:
+    assert (lease.ended.is_set(), lease.phase, lease.draining) == (False, None, False)
+    lease.end(Phase.FAILED, "worker:1 raised")
+    lease.end(Phase.DONE, "")
+    assert (lease.ended.is_set(), lease.phase) == (True, Phase.FAILED)
+    assert lease.reason == "worker:1 raised"

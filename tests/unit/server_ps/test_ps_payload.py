@@ -1,0 +1,124 @@
+"""Reading a payload from frames: every byte in order, copied only across frames, never too many."""
+
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from windlass.core.errors import RefusedError
+from windlass.server.ps.payload import PayloadReader
+
+
+class StreamEndedError(Exception):
+    """What a transport raises when the other side is gone."""
+
+
+def reader(frames: list[bytes], total: int | None = None) -> PayloadReader:
+    """A reader whose first frame came with the header."""
+    rest: Iterator[bytes] = iter(frames[1:])
+
+    def more() -> bytes:
+        for frame in rest:
+            return frame
+        raise StreamEndedError
+
+    return PayloadReader(frames[0], sum(map(len, frames)) if total is None else total, more)
+
+
+def shares_memory(piece: memoryview, frame: bytes) -> bool:
+    return np.shares_memory(np.frombuffer(piece, np.uint8), np.frombuffer(frame, np.uint8))
+
+
+def test_pieces_inside_a_frame_are_not_copied() -> None:
+    frames = [bytes(range(10)), bytes(range(10, 30))]
+    payload = reader(frames)
+    for count, frame in ((4, frames[0]), (6, frames[0])):
+        assert shares_memory(payload.take(count), frame)
+    assert bytes(payload.take(3)) == bytes(range(10, 13))  # begins a frame: how it came is its own
+    assert shares_memory(payload.take(17), frames[1])
+
+
+def test_a_piece_across_frames_is_put_together() -> None:
+    payload = reader([b"ab", b"cde", b"f", b"gh"])
+    assert bytes(payload.take(1)) == b"a"
+    assert bytes(payload.take(6)) == b"bcdefg"
+    assert bytes(payload.take(1)) == b"h"
+
+
+def test_pieces_across_frames_share_one_staging_buffer() -> None:
+    """A step of many large shards needs the memory of the largest alone."""
+    payload = reader([b"a" * 6, b"b" * 6, b"c" * 6])
+    first = payload.take(8)
+    assert bytes(first) == b"a" * 6 + b"b" * 2
+    second = payload.take(6)
+    assert bytes(second) == b"b" * 4 + b"c" * 2
+    assert np.shares_memory(np.frombuffer(first, np.uint8), np.frombuffer(second, np.uint8))
+
+
+@pytest.mark.parametrize("first", [b"", b"abc"], ids=["empty-first-frame", "some"])
+def test_nothing_may_be_taken_at_any_time(first: bytes) -> None:
+    payload = reader([first, b"xy"])
+    assert bytes(payload.take(0)) == b""
+    assert bytes(payload.take(len(first) + 2)) == first + b"xy"
+    assert bytes(payload.take(0)) == b""
+
+
+@given(data=st.binary(max_size=200), draw=st.data())
+def test_whatever_the_frames_and_pieces_the_bytes_come_in_order(
+    data: bytes, draw: st.DataObject
+) -> None:
+    cuts = draw.draw(st.lists(st.integers(0, len(data)), max_size=8, unique=True).map(sorted))
+    edges = [0, *(cut for cut in cuts if 0 < cut < len(data)), len(data)]
+    first = draw.draw(st.booleans(), label="payload in the first message")
+    frames = [data[a:b] for a, b in zip(edges, edges[1:], strict=False) if a < b]
+    payload = reader(frames if first and frames else [b"", *frames])
+    taken = b""
+    while len(taken) < len(data):
+        taken += bytes(payload.take(draw.draw(st.integers(0, len(data) - len(taken)))))
+    assert taken == data
+    payload.drain()
+
+
+def test_a_first_frame_longer_than_the_payload_is_refused() -> None:
+    with pytest.raises(RefusedError, match="a frame of 5 bytes in a payload of 4"):
+        reader([b"abcde"], total=4)
+
+
+@pytest.mark.parametrize("how", ["take", "drain"])
+def test_a_later_frame_longer_than_the_payload_is_refused(how: str) -> None:
+    payload = reader([b"ab", b"cdef"], total=5)
+    with pytest.raises(RefusedError, match="a frame of 4 bytes where 3 bytes"):
+        payload.take(4) if how == "take" else payload.drain()
+
+
+@pytest.mark.parametrize("how", ["take", "drain"])
+def test_an_empty_frame_is_refused_and_not_waited_on_forever(how: str) -> None:
+    payload = reader([b"ab", b"", b"cd"])
+    with pytest.raises(RefusedError, match="a frame of 0 bytes where 2 bytes"):
+        payload.take(4) if how == "take" else payload.drain()
+
+
+def test_more_than_was_announced_is_not_waited_for() -> None:
+    payload = reader([b"ab", b"cd", b"the next step"], total=4)
+    payload.take(2)
+    with pytest.raises(RefusedError, match="where 0 bytes of the payload were left"):
+        payload.take(3)
+
+
+@pytest.mark.parametrize("how", ["take", "drain"])
+def test_the_end_of_the_stream_is_told_as_the_transport_tells_it(how: str) -> None:
+    payload = reader([b"ab", b"cd"], total=9)
+    with pytest.raises(StreamEndedError):
+        payload.take(9) if how == "take" else payload.drain()
+
+
+@pytest.mark.parametrize("taken", [0, 1, 2, 3, 6, 7])
+def test_drain_reads_to_the_end_of_this_payload_and_no_further(taken: int) -> None:
+    rest = iter([b"cd", b"efg", b"the next step"])
+    payload = PayloadReader(b"ab", 7, lambda: next(rest))
+    payload.take(taken)
+    payload.drain()
+    payload.drain()  # again is harmless
+    assert next(rest) == b"the next step"
