@@ -130,8 +130,12 @@ class Membership:
         self.phase, self.reason = phase, reason
         if phase.is_over:
             self._over.set()
-        if phase is Phase.FAILED and not self._finish_sent:
+        if self._finish_sent or not phase.is_over:
+            return
+        if phase is Phase.FAILED:
             self.on_lost(PeerLostError(f"{self.task} ends since the job failed: {reason}"))
+        elif phase is Phase.STOPPED:
+            self.on_lost(JobStoppedError(f"{self.task} ends since the job was stopped: {reason}"))
 
     def _lose(self, error: WindlassError) -> None:
         if isinstance(error, FencedError):

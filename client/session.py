@@ -237,6 +237,9 @@ class ParameterSession:
             for definition in definitions:
                 parts = tuple((ps, item.shard) for ps, item in held[definition.name])
                 self._placed[definition.name] = Placed(definition, parts)
+            # A program may ask for the global step before its first step.
+            answer = self._exchange({0: StepRequest()}, {})[0]
+            self.global_step = max(self.global_step, answer.global_step)
             return restored
 
     def _lookup(

@@ -22,6 +22,7 @@ from .roles import (
     chief_of,
     ps_of,
     training_spec,
+    workers_of,
 )
 from .spec import ClusterSpec
 
@@ -57,8 +58,8 @@ class ResolvedTask:
 
     @property
     def is_local(self) -> bool:
-        """Whether this process is the whole cluster."""
-        return not ps_of(self.spec) and not self.dynamic
+        """Whether this process is the whole cluster: nobody else trains, and there is no ps."""
+        return not ps_of(self.spec) and not self.dynamic and len(workers_of(self.spec)) <= 1
 
     def address_of(self, task: TaskId) -> str:
         """Address of a task of the training cluster."""

@@ -223,9 +223,8 @@ def counters_to_wire(counters: PsCounters) -> ps_pb2.PsCounters:
 
 def counters_from_wire(message: ps_pb2.PsCounters) -> PsCounters:
     """The counters a message stands for."""
-    return PsCounters(
-        **{field.name: getattr(message, field.name) for field in dataclass_fields(PsCounters)}
-    )
+    fields = {field.name: getattr(message, field.name) for field in dataclass_fields(PsCounters)}
+    return PsCounters(**fields | {"labels": tuple(message.labels)})
 
 
 _PHASES = {phase: getattr(common_pb2, f"JOB_PHASE_{phase.name}") for phase in Phase}

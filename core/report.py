@@ -48,6 +48,7 @@ class PsCounters:
         value_bytes: Of the shards' values.
         slot_bytes: Of their slot variables.
         sessions: Workers connected now.
+        labels: Names of the first few shards.
     """
 
     pushes: int = 0
@@ -61,3 +62,4 @@ class PsCounters:
     value_bytes: int = 0
     slot_bytes: int = 0
     sessions: int = 0
+    labels: tuple[str, ...] = ()

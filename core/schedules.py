@@ -11,11 +11,9 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 
 class _Schedule(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    """A call with the global step gives the rate."""
 
-    def __call__(self, step: int) -> float:
-        """The rate at ``step`` updates of the model."""
-        raise NotImplementedError(type(self).__name__)  # every concrete schedule has its own
+    model_config = ConfigDict(frozen=True, extra="forbid")
 
 
 class ExponentialDecay(_Schedule):

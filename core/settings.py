@@ -139,6 +139,10 @@ class Settings(BaseSettings):
     )
 
     # Output
+    log_format: Literal["time", "bare"] = Field(
+        "time",
+        description="Whether log lines carry time and level of their own, or a launcher adds them.",
+    )
     log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = Field(
         "INFO", description="Least important lines shown."
     )

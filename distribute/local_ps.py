@@ -107,7 +107,8 @@ class LocalTransport:
         self.store.count_bytes(sent=sum(array.nbytes for array in arrays))
         buffers = [codec.as_bytes(array) for array in arrays]
         total = codec.total_bytes(buffers)
-        source = PayloadReader(b"", total, lambda b=iter(buffers): next(b, memoryview(b"")))  # type: ignore[misc]
+        pieces = (buffer for buffer in buffers if len(buffer))
+        source = PayloadReader(b"", total, lambda: next(pieces, memoryview(b"")))
         for target in into:
             np.copyto(
                 np.frombuffer(target, np.uint8), np.frombuffer(source.take(len(target)), np.uint8)

@@ -10,8 +10,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from ..client.session import ParameterSession
+from ..client.session import ParameterSession, SessionCounters
 from ..cluster.resolved import ResolvedTask
+from ..core.errors import ConfigurationError
 from ..core.report import TaskReport
 from ..core.settings import Settings, load_settings
 from ..core.task import Incarnation, TaskId
@@ -36,23 +37,39 @@ class ClusterRuntime:
 
     Attributes:
         task: Who this is.
-        session: To every ps.
         settings: Of this task.
+        connection: To every ps; None for an evaluator.
         check: Called between steps; raises when the program should end.
         restore_from: Checkpoint the chief starts from; empty: none.
         progress: For the status.
     """
 
     task: ResolvedTask
-    session: ParameterSession
     settings: Settings
+    connection: ParameterSession | None = None
     check: Callable[[], None] = lambda: None
     restore_from: str = ""
     progress: Progress = field(default_factory=Progress)
 
+    @property
+    def session(self) -> ParameterSession:
+        """To every ps.
+
+        Raises:
+            ConfigurationError: This task has none.
+        """
+        if self.connection is None:
+            raise ConfigurationError(
+                f"{self.task.task} has no variables on parameter servers: an evaluator reads checkpoints. "
+                "Use wl.training.SidecarEvaluator in it, and create the strategy in the other tasks only",
+                task=self.task.task,
+            )
+        return self.connection
+
     def report(self) -> TaskReport:
         """This task's progress, for the chief."""
-        progress, counters = self.progress, self.session.counters
+        progress = self.progress
+        counters = self.connection.counters if self.connection else SessionCounters()
         recent = list(progress.staleness)
         return TaskReport(
             steps=progress.steps,
@@ -60,11 +77,11 @@ class ClusterRuntime:
             bytes_pushed=counters.pushed,
             bytes_pulled=counters.pulled,
             refused_pushes=progress.refused_pushes,
-            global_step=self.session.global_step,
+            global_step=self.connection.global_step if self.connection else progress.steps,
             staleness=sum(recent) / len(recent) if recent else 0.0,
             metrics=dict(progress.metrics),
             total_steps=progress.total_steps,
-            transports=self.session.transports,
+            transports=self.connection.transports if self.connection else (),
         )
 
 
@@ -106,4 +123,4 @@ def local_runtime(task: ResolvedTask, num_ps: int = 1) -> ClusterRuntime:
     settings = load_settings()
     who = Incarnation(task.task, 1)
     transports = [LocalTransport(TaskId("ps", i), who, settings) for i in range(num_ps)]
-    return ClusterRuntime(task, ParameterSession(transports, who, settings), settings)
+    return ClusterRuntime(task, settings, ParameterSession(transports, who, settings))

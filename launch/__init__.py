@@ -1,0 +1,1 @@
+"""The ``windlass`` command: daemons, a local cluster, the status."""

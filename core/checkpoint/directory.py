@@ -7,7 +7,7 @@ from typing import Any
 import fsspec
 
 MANIFEST = "manifest.json"
-_NAME = re.compile(r"^ckpt-(\d{10})$")
+_NAME = re.compile(r"^ckpt-(\d{10})(-again)?$")
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -18,9 +18,9 @@ class CheckpointInfo:
     path: str
 
 
-def checkpoint_path(model_dir: str, global_step: int) -> str:
-    """Where the checkpoint of a step goes."""
-    return f"{model_dir.rstrip('/')}/ckpt-{global_step:010d}"
+def checkpoint_path(model_dir: str, global_step: int, *, again: bool = False) -> str:
+    """Where the checkpoint of a step goes; ``again``: one of the same step is there and must stay."""
+    return f"{model_dir.rstrip('/')}/ckpt-{global_step:010d}{'-again' if again else ''}"
 
 
 def open_fs(url: str) -> tuple[Any, str]:

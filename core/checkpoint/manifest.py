@@ -46,13 +46,25 @@ class TensorRecord(_Record):
     num_bytes: int
 
 
+class BlockRecord(_Record):
+    """Shards of one ps that were copied at one moment.
+
+    Attributes:
+        applied: Task -> (generation, sequence) of its last push in these values.
+    """
+
+    ps: int
+    shards: tuple[str, ...]
+    applied: dict[str, tuple[int, int]] = {}
+
+
 class Manifest(_Record):
     """Contents of ``manifest.json``.
 
     Attributes:
         global_step: Worker steps applied.
         final: The job was complete; an evaluator ends after this one.
-        applied: Task -> [generation, sequence] of the last push applied, per ps in order.
+        blocks: Which pushes are in which values.
     """
 
     format: Literal["windlass-checkpoint"] = "windlass-checkpoint"
@@ -63,7 +75,7 @@ class Manifest(_Record):
     windlass: str = ""
     variables: dict[str, VariableRecord]
     tensors: tuple[TensorRecord, ...]
-    applied: tuple[dict[str, tuple[int, int]], ...] = ()
+    blocks: tuple[BlockRecord, ...] = ()
 
 
 def parse_manifest(text: bytes, *, path: str) -> Manifest:

@@ -7,6 +7,7 @@ the store: definitions have one, the push log has one, and every block has its o
 import threading
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import islice
 
 import numpy as np
 
@@ -30,6 +31,7 @@ from .block import Block, Gradient, Range, StepFacts, warm_up
 from .dedup import PushLog
 
 _OWN_BLOCK_BYTES = 256 * 1024  # a shard this large has a block, and so a lock, of its own
+_LABELS = 8  # shards named in the status
 _SHARED_BLOCK_BYTES = 1024 * 1024  # small shards share blocks of about this size
 
 
@@ -539,6 +541,8 @@ class Store:
             shards, variables = len(self._held), len(self._parts)
             values = sum(block.value.nbytes for block in self._blocks)
             slots = sum(block.slot_bytes for block in self._blocks)
+            first = list(islice(self._held.values(), _LABELS))
+            labels = tuple(held.block.shards[held.entry].label for held in first)
         tally = self._tally
         with tally.lock:
             return PsCounters(
@@ -553,6 +557,7 @@ class Store:
                 value_bytes=values,
                 slot_bytes=slots,
                 sessions=sessions,
+                labels=labels,
             )
 
     def held_bytes(self) -> int:

@@ -1,7 +1,9 @@
 """Retrying: until it works, until it is too late, or until told to stop. No real time passes."""
 
 import threading
+from collections.abc import Callable
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -32,64 +34,81 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> ManualClock:
     return manual
 
 
-def test_it_tries_again_until_one_attempt_succeeds(clock: ManualClock) -> None:
-    tried = 0
-    for attempt in attempts(timeout_s=60, stop=ManualEvent(clock)):
+def _run(action: Callable[[], None], **options: Any) -> None:
+    """Try ``action`` as users of :func:`attempts` write it."""
+    for attempt in attempts(**options):
         with attempt:
-            tried += 1
-            if tried < 4:
-                raise PeerLostError(f"attempt {tried}")
-    assert tried == 4
+            action()
+
+
+class Failing:
+    """Fails ``times`` times (always by default), and keeps what it raised and when."""
+
+    def __init__(self, clock: ManualClock, times: int | None = None) -> None:
+        self._clock, self._times = clock, times
+        self.raised: list[PeerLostError] = []
+        self.began: list[float] = []
+
+    def __call__(self) -> None:
+        self.began.append(self._clock.now())
+        if self._times is None or len(self.raised) < self._times:
+            self.raised.append(PeerLostError(f"failure {len(self.raised) + 1}"))
+            raise self.raised[-1]
+
+
+def test_it_tries_again_until_one_attempt_succeeds(clock: ManualClock) -> None:
+    action = Failing(clock, times=3)
+    _run(action, timeout_s=60, stop=ManualEvent(clock))
+    assert len(action.began) == 4
 
 
 def test_waits_grow_up_to_the_cap_and_never_beyond_it(clock: ManualClock) -> None:
     event = ManualEvent(clock)
     with pytest.raises(PeerLostError):
-        for attempt in attempts(timeout_s=100, initial_s=0.1, max_s=2.0, stop=event):
-            with attempt:
-                raise PeerLostError("no")
+        _run(Failing(clock), timeout_s=100, initial_s=0.1, max_s=2.0, stop=event)
     assert event.waits[0] <= 0.2  # initial_s and its jitter
     assert max(event.waits[:3]) < max(event.waits)
     assert 1.0 < max(event.waits) <= 2.0
 
 
+def test_waits_are_jittered_so_that_workers_do_not_knock_together(clock: ManualClock) -> None:
+    waits = set()
+    for _ in range(5):
+        event = ManualEvent(clock)
+        _run(Failing(clock, times=1), timeout_s=60, stop=event)
+        waits.update(event.waits)
+    assert len(waits) > 1
+
+
 def test_giving_up_raises_the_last_failure_as_it_is(clock: ManualClock) -> None:
-    raised: list[PeerLostError] = []
+    action = Failing(clock)
     with pytest.raises(PeerLostError) as caught:
-        for attempt in attempts(timeout_s=1, stop=ManualEvent(clock)):
-            with attempt:
-                raised.append(PeerLostError(f"attempt {len(raised)}"))
-                raise raised[-1]
-    assert len(raised) > 1
-    assert caught.value is raised[-1]
+        _run(action, timeout_s=1, stop=ManualEvent(clock))
+    assert len(action.raised) > 1
+    assert caught.value is action.raised[-1]
 
 
 def test_no_attempt_begins_after_the_timeout(clock: ManualClock) -> None:
-    began: list[float] = []
+    action = Failing(clock)
     with pytest.raises(PeerLostError):
-        for attempt in attempts(timeout_s=10, initial_s=8, max_s=60, stop=ManualEvent(clock)):
-            with attempt:
-                began.append(clock.now())
-                raise PeerLostError("no")
-    assert max(began) <= 10
+        _run(action, timeout_s=10, initial_s=8, max_s=60, stop=ManualEvent(clock))
+    assert max(action.began) <= 10
 
 
-def test_a_timeout_of_zero_is_one_attempt() -> None:
-    tried = 0
+def test_a_timeout_of_zero_is_one_attempt(clock: ManualClock) -> None:
+    action = Failing(clock)
     with pytest.raises(PeerLostError):
-        for attempt in attempts(timeout_s=0):
-            with attempt:
-                tried += 1
-                raise PeerLostError("no")
-    assert tried == 1
+        _run(action, timeout_s=0)
+    assert len(action.began) == 1
 
 
 def test_a_failure_that_is_not_listed_passes_at_once(clock: ManualClock) -> None:
+    def refuse() -> None:
+        raise RefusedError("never")
+
     event = ManualEvent(clock)
     with pytest.raises(RefusedError, match="never"):
-        for attempt in attempts(timeout_s=60, stop=event):
-            with attempt:
-                raise RefusedError("never")
+        _run(refuse, timeout_s=60, stop=event)
     assert event.waits == []
 
 
@@ -97,47 +116,45 @@ def test_which_failures_are_worth_another_attempt_is_the_callers_choice(
     clock: ManualClock,
 ) -> None:
     left: list[Exception] = [OSError("a"), KeyError("b")]
-    for attempt in attempts(
-        timeout_s=60, retry_on=(OSError, KeyError), stop=ManualEvent(clock)
-    ):
-        with attempt:
-            if left:
-                raise left.pop()
+
+    def fail_twice() -> None:
+        if left:
+            raise left.pop()
+
+    _run(fail_twice, timeout_s=60, retry_on=(OSError, KeyError), stop=ManualEvent(clock))
     assert left == []
 
 
 def test_a_stop_ends_the_waiting(clock: ManualClock) -> None:
-    event = ManualEvent(clock)
-    tried = 0
+    event, action = ManualEvent(clock), Failing(clock)
     with pytest.raises(PeerLostError):
-        for attempt in attempts(
-            timeout_s=3600, initial_s=600, max_s=600, stop=event, before_sleep=lambda _: event.set()
-        ):
-            with attempt:
-                tried += 1
-                raise PeerLostError("no")
+        _run(
+            action,
+            timeout_s=3600,
+            initial_s=600,
+            max_s=600,
+            stop=event,
+            before_sleep=lambda _: event.set(),
+        )
     assert clock.now() == 0.0  # the wait of 600 s did not happen
-    assert tried <= 2  # at most a last try after the wait was cut short
+    assert len(action.began) <= 2  # at most a last try after the wait was cut short
 
 
 def test_a_stop_before_the_first_failure_leaves_one_attempt(clock: ManualClock) -> None:
-    event = ManualEvent(clock)
+    event, action = ManualEvent(clock), Failing(clock)
     event.set()
-    with pytest.raises(PeerLostError, match="once"):
-        for attempt in attempts(timeout_s=3600, stop=event):
-            with attempt:
-                raise PeerLostError("once")
+    with pytest.raises(PeerLostError):
+        _run(action, timeout_s=3600, stop=event)
+    assert len(action.began) == 1
     assert event.waits == []
 
 
 def test_each_failure_is_told_before_the_wait_that_follows_it(clock: ManualClock) -> None:
     told: list[str] = []
-    tried = 0
-    for attempt in attempts(
-        timeout_s=60, stop=ManualEvent(clock), before_sleep=lambda error: told.append(str(error))
-    ):
-        with attempt:
-            tried += 1
-            if tried < 3:
-                raise PeerLostError(f"failure {tried}")
+    _run(
+        Failing(clock, times=2),
+        timeout_s=60,
+        stop=ManualEvent(clock),
+        before_sleep=lambda error: told.append(str(error)),
+    )
     assert told == ["failure 1", "failure 2"]

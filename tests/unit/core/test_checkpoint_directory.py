@@ -6,6 +6,7 @@ from pathlib import Path
 import fsspec
 import pytest
 from fsspec.implementations.local import LocalFileSystem
+
 from windlass.core.checkpoint import (
     CheckpointInfo,
     checkpoint_path,
@@ -28,8 +29,8 @@ def model_dir(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
         memory.rm("/directory-test", recursive=True)
 
 
-def _make(model_dir: str, step: int, *, complete: bool = True) -> str:
-    path = checkpoint_path(model_dir, step)
+def _make(model_dir: str, step: int, *, complete: bool = True, again: bool = False) -> str:
+    path = checkpoint_path(model_dir, step, again=again)
     fs, root = fsspec.core.url_to_fs(path)
     fs.makedirs(root, exist_ok=True)
     fs.pipe_file(f"{root}/ps-0.safetensors", b"data")
@@ -75,6 +76,17 @@ def test_a_checkpoint_without_a_manifest_does_not_exist(model_dir: str) -> None:
     latest = latest_checkpoint(model_dir)
     assert latest is not None
     assert latest.global_step == 1
+
+
+def test_a_second_checkpoint_of_a_step_does_not_touch_the_first_and_comes_after_it(
+    model_dir: str,
+) -> None:
+    first = _make(model_dir, 7)
+    second = _make(model_dir, 7, again=True)
+    assert first != second
+    assert list_checkpoints(model_dir) == [CheckpointInfo(7, first), CheckpointInfo(7, second)]
+    assert latest_checkpoint(model_dir) == CheckpointInfo(7, second)
+    assert prune(model_dir, 1) == [first]
 
 
 def test_other_files_and_directories_are_left_alone(model_dir: str) -> None:
@@ -137,9 +149,7 @@ def test_what_a_killed_job_left_unfinished_is_removed_and_named(model_dir: str) 
     _make(model_dir, 1)
     for step in (2, 3):
         _make(model_dir, step, complete=False)
-    assert remove_incomplete(model_dir) == [
-        checkpoint_path(model_dir, step) for step in (2, 3)
-    ]
+    assert remove_incomplete(model_dir) == [checkpoint_path(model_dir, step) for step in (2, 3)]
     assert _names(model_dir) == ["ckpt-0000000001"]
     assert remove_incomplete(model_dir) == []
 

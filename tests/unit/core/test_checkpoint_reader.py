@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
 from windlass.core.arrays import BFLOAT16, Array
 from windlass.core.checkpoint import (
     CheckpointReader,
@@ -180,7 +181,7 @@ def _rewrite_tensors(path: str, tensors: list[TensorRecord]) -> None:
 
 def test_a_missing_piece_is_damage(path: str) -> None:
     _rewrite_tensors(path, list(CheckpointReader(path).pieces())[1:])
-    with pytest.raises(CheckpointError, match="'w' has 2 of the 4 rows asked for; .* damaged"):
+    with pytest.raises(CheckpointError, match=r"'w' has 2 of the 4 rows asked for; .* damaged"):
         CheckpointReader(path).read("w")
 
 

@@ -40,9 +40,7 @@ def test_parts_cover_every_row_once_and_differ_by_at_most_one_larger_first(
     assert sizes[0] - sizes[-1] <= 1
 
 
-@given(
-    shape=st.lists(st.integers(0, 8), max_size=3).map(tuple), parts=st.integers(1, 10)
-)
+@given(shape=st.lists(st.integers(0, 8), max_size=3).map(tuple), parts=st.integers(1, 10))
 def test_shards_put_in_their_places_are_the_whole(shape: tuple[int, ...], parts: int) -> None:
     whole = np.random.default_rng(0).random(shape, np.float32)
     whole = np.asarray(whole)

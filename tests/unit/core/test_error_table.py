@@ -30,7 +30,7 @@ class FakeRpcError(grpc.RpcError):
     def details(self) -> str:
         return self._details
 
-    def trailing_metadata(self) -> Sequence[tuple[str, bytes]] | None:
+    def trailing_metadata(self) -> Any:
         return self._metadata
 
 
@@ -126,7 +126,9 @@ def test_a_failure_without_our_detail_is_read_from_its_status(
         FakeRpcError(code, "connection refused"), peer="/job:ps/task:1 (h:2222)", doing="push"
     )
     assert type(error) is cls
-    assert error.message == f"push: /job:ps/task:1 (h:2222) answered {code.name}: connection refused"
+    assert (
+        error.message == f"push: /job:ps/task:1 (h:2222) answered {code.name}: connection refused"
+    )
     assert error.fields == {"peer": "/job:ps/task:1 (h:2222)", "code": code.name}
 
 

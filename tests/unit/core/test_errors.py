@@ -13,9 +13,7 @@ def _all_classes(base: type[errors.WindlassError]) -> list[type[errors.WindlassE
     return [base, *below]
 
 
-CLASSES = [
-    cls for cls in _all_classes(errors.WindlassError) if cls.__module__ == errors.__name__
-]
+CLASSES = [cls for cls in _all_classes(errors.WindlassError) if cls.__module__ == errors.__name__]
 
 
 def _drawn_parents() -> dict[str, str | None]:
@@ -97,8 +95,6 @@ def test_an_error_ends_a_process_with_the_code_of_its_branch(
     assert cls.exit_code is code
 
 
-@pytest.mark.parametrize(
-    "cls", [cls for cls in CLASSES if issubclass(cls, errors.RetryableError)]
-)
+@pytest.mark.parametrize("cls", [cls for cls in CLASSES if issubclass(cls, errors.RetryableError)])
 def test_what_a_restart_may_cure_exits_above_127(cls: type[errors.WindlassError]) -> None:
     assert is_retryable(cls.exit_code)

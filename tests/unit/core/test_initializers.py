@@ -50,9 +50,7 @@ def test_any_rows_are_the_same_rows_of_the_whole(data: st.DataObject) -> None:
 @pytest.mark.parametrize("name", RANDOM)
 def test_another_seed_gives_other_values(name: str) -> None:
     seeds = (0, 1, 2, 2**63, 2**63 + 1, 2**64 - 1)
-    values = {
-        seed: Initializer(name, seed).rows((4, 4), FLOAT32, 0, 4).tobytes() for seed in seeds
-    }
+    values = {seed: Initializer(name, seed).rows((4, 4), FLOAT32, 0, 4).tobytes() for seed in seeds}
     assert len(set(values.values())) == len(seeds)
 
 
@@ -150,7 +148,9 @@ def test_a_truncated_normal_has_nothing_beyond_two_deviations() -> None:
     ("name", "seed", "arguments", "said"),
     [
         pytest.param("orthogonal", 0, {}, "no initializer 'orthogonal'; those are", id="name"),
-        pytest.param("zeros", 0, {"value": 1.0}, "zeros has no argument value; it has none", id="0"),
+        pytest.param(
+            "zeros", 0, {"value": 1.0}, "zeros has no argument value; it has none", id="0"
+        ),
         pytest.param("constant", 0, {"v": 1.0}, "no argument v; it has value", id="argument"),
         pytest.param("ones", -1, {}, r"seed must be in \[0, 2\*\*64\), got -1", id="negative seed"),
         pytest.param("ones", 2**64, {}, "seed must be in", id="seed too large"),

@@ -113,9 +113,7 @@ def test_a_polynomial_stays_between_its_ends(
     assert end - 1e-12 <= rate(step) <= 1.0 + 1e-12
 
 
-@given(
-    step=st.integers(0, 10**7), decay_steps=st.floats(1, 1e6), decay_rate=st.floats(0.01, 1)
-)
+@given(step=st.integers(0, 10**7), decay_steps=st.floats(1, 1e6), decay_rate=st.floats(0.01, 1))
 def test_exponential_and_inverse_time_never_rise(
     step: int, decay_steps: float, decay_rate: float
 ) -> None:
@@ -138,9 +136,7 @@ def test_a_cosine_stays_between_floor_and_peak(step: int, warmup: int, alpha: fl
 
 
 def test_the_end_of_a_warm_up_is_its_target() -> None:
-    rate = CosineDecay(
-        initial_learning_rate=0.0, decay_steps=10, warmup_target=0.5, warmup_steps=4
-    )
+    rate = CosineDecay(initial_learning_rate=0.0, decay_steps=10, warmup_target=0.5, warmup_steps=4)
     assert [rate(step) for step in range(5)] == [0.0, 0.125, 0.25, 0.375, 0.5]
 
 

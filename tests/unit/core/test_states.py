@@ -28,7 +28,7 @@ def test_every_outcome_is_a_state_of_a_task(outcome: Outcome) -> None:
 
 def test_a_task_that_has_done_nothing_reports_nothing() -> None:
     assert TaskReport() == TaskReport(steps=0, global_step=0, metrics={}, transports=())
-    assert PsCounters() == PsCounters(*[0] * 11)
+    assert PsCounters() == PsCounters(pushes=0, shards=0, value_bytes=0, sessions=0)
 
 
 def test_reports_do_not_share_their_metrics() -> None:

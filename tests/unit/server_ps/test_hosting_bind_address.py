@@ -18,7 +18,7 @@ def test_loopback_is_known_by_name_and_address(host: str) -> None:
     "host",
     [
         "",
-        "0.0.0.0",
+        "0.0.0.0",  # noqa: S104 - only named
         "::",
         "[::]",
         "10.0.0.1",
@@ -57,7 +57,7 @@ def test_a_server_listens(address: str, host: str, insecure: bool, expected: str
         pytest.param("10.0.0.7:2222", "", id="address"),
         pytest.param("ps-0.svc:2222", "", id="name"),
         pytest.param(":2222", "", id="no-host"),
-        pytest.param("127.0.0.1:2222", "0.0.0.0", id="loopback-address-but-every-interface"),
+        pytest.param("127.0.0.1:2222", "0.0.0.0", id="every-interface"),  # noqa: S104 - refused
     ],
 )
 def test_serving_other_machines_must_be_asked_for(address: str, host: str) -> None:

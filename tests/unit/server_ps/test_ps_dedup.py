@@ -119,5 +119,5 @@ class AnyMessages(RuleBasedStateMachine):
         assert set(self.log.last) == set(self.current)
 
 
-class TestAnyMessages(AnyMessages.TestCase):  # type: ignore[misc]
-    settings = settings(max_examples=100, stateful_step_count=30, deadline=None)
+TestAnyMessages = AnyMessages.TestCase
+TestAnyMessages.settings = settings(max_examples=100, stateful_step_count=30, deadline=None)

@@ -220,8 +220,8 @@ class BadNetwork(RuleBasedStateMachine):
         assert self.store.counters().pushes == self.steps
 
 
-class TestBadNetwork(BadNetwork.TestCase):  # type: ignore[misc]
-    settings = settings(max_examples=60, stateful_step_count=25, deadline=None)
+TestBadNetwork = BadNetwork.TestCase
+TestBadNetwork.settings = settings(max_examples=60, stateful_step_count=25, deadline=None)
 
 
 PLAN: list[Item] = [

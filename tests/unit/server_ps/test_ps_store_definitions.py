@@ -45,7 +45,7 @@ def make_store(*shards: ShardDefinition, settings: Settings | None = None) -> St
 
 def values(store: Store, *keys: tuple[str, int]) -> list[float]:
     layout = store.compile([LayoutEntry(name, part, Operation.PULL) for name, part in keys])
-    return np.concatenate(store.read(layout, ())).astype(float).tolist()
+    return [float(value) for copy in store.read(layout, ()) for value in copy]
 
 
 # -- define --------------------------------------------------------------------------------------
@@ -120,7 +120,7 @@ def test_more_shards_than_the_bound_are_refused_naming_the_setting() -> None:
     store = make_store(*cut(variable(), 3), settings=Settings(max_variables=4))
     store.define(cut(variable(), 3), WORKER)  # what is there counts once
     store.define(cut(variable("b"), 1), WORKER)
-    with pytest.raises(LimitExceededError, match="max_variables=4.*WINDLASS_MAX_VARIABLES"):
+    with pytest.raises(LimitExceededError, match=r"max_variables=4.*WINDLASS_MAX_VARIABLES"):
         store.define(cut(variable("c"), 1), WORKER)
     assert store.counters().shards == 4
 

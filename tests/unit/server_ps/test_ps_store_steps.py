@@ -166,7 +166,7 @@ def test_a_push_that_comes_again_is_read_and_answered_but_not_applied() -> None:
 def test_a_push_from_the_future_is_refused_and_the_missing_one_named() -> None:
     store = make_store(vector())
     add_one(store, 1)
-    with pytest.raises(SequenceError, match="push 3 .* came before push 2"):
+    with pytest.raises(SequenceError, match=r"push 3 .* came before push 2"):
         add_one(store, 3)
     assert pull(store).tolist() == [1, 1, 1]
     assert not add_one(store, 2).duplicate
@@ -310,8 +310,11 @@ def test_counters_tell_the_work_done() -> None:
 
 @pytest.mark.parametrize("operation", [APPLY, ADD], ids=str)
 def test_eight_threads_pushing_to_one_variable_lose_nothing(operation: Operation) -> None:
-    """Small integers, so that float32 sums are exact in any order."""
-    threads, pushes, size = 8, 50, 1000
+    """Small integers, so that float32 sums are exact in any order.
+
+    Large enough that kernels and copies, which run without the GIL, overlap if nothing stops them.
+    """
+    threads, pushes, size = 8, 20, 300_000
     store = make_store(vector(size=size), rule=SGD(learning_rate=1.0))
     torn: list[Array] = []
 
@@ -331,6 +334,6 @@ def test_eight_threads_pushing_to_one_variable_lose_nothing(operation: Operation
     for thread in crew:
         thread.join()
     total = pushes * sum(range(1, threads + 1)) * (-1 if operation is APPLY else 1)
-    assert pull(store).tolist() == [total] * size
+    assert bool((pull(store) == total).all())
     assert store.global_step == store.counters().pushes == threads * pushes
     assert not torn, "a pull saw half of a push"

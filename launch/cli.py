@@ -1,0 +1,211 @@
+"""The ``windlass`` command."""
+
+import sys
+from typing import Any
+
+import click
+from rich.console import Console
+from rich.table import Table
+
+from ..core.errors import ConfigurationError, PeerLostError, WindlassError
+from ..core.exit_codes import ExitCode
+from .logs import set_up_logging
+from .options import (
+    TaskFlags,
+    explain,
+    resolve_task,
+    settings_options,
+    take_settings,
+    task_options,
+)
+
+_ROLES = ("chief", "worker", "ps", "evaluator")
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.version_option(package_name="windlass")
+def windlass() -> None:
+    """Parameter-server training: run tasks of a cluster, or a whole cluster here.
+
+    Every setting is a flag of the daemons and a variable WINDLASS_NAME. Exit codes: 0 done, 1-127 permanent
+    (1 program, 2 usage), 128 and above worth a restart; docs/exit-codes.md lists them.
+    """
+
+
+@windlass.command("run")
+@click.argument("script", required=False)
+@click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
+@click.option("--role", type=click.Choice(_ROLES), help="Instead of TF_CONFIG's task.type.")
+@click.option(
+    "--print-tf-config", is_flag=True, help="Show what was resolved and where from, and exit."
+)
+@task_options
+@settings_options
+def run_command(
+    script: str | None, arguments: tuple[str, ...], print_tf_config: bool, **flags: Any
+) -> None:
+    """Run SCRIPT in the role that TF_CONFIG (or the flags) give this process.
+
+    A ps serves and does not run it. Without TF_CONFIG this process is the whole cluster.
+    """
+    _run(script, arguments, print_tf_config=print_tf_config, **flags)
+
+
+def _role_command(role: str, text: str, *, takes_script: bool) -> None:
+    def command(
+        print_tf_config: bool,
+        script: str | None = None,
+        arguments: tuple[str, ...] = (),
+        **flags: Any,
+    ) -> None:
+        _run(script, arguments, print_tf_config=print_tf_config, role=role, **flags)
+
+    command.__doc__ = text
+    decorated: Any = settings_options(task_options(command))
+    decorated = click.option(
+        "--print-tf-config", is_flag=True, help="Show what was resolved and where from, and exit."
+    )(decorated)
+    if takes_script:
+        decorated = click.argument("arguments", nargs=-1, type=click.UNPROCESSED)(decorated)
+        decorated = click.argument("script")(decorated)
+    windlass.command(role)(decorated)
+
+
+_role_command("ps", "Serve variables until the job is over.", takes_script=False)
+_role_command(
+    "chief", "Run SCRIPT as the chief: lead the job, train, save checkpoints.", takes_script=True
+)
+_role_command("worker", "Run SCRIPT as a worker.", takes_script=True)
+_role_command(
+    "evaluator", "Run SCRIPT as the evaluator: evaluate each new checkpoint.", takes_script=True
+)
+
+
+def _run(
+    script: str | None, arguments: tuple[str, ...], *, print_tf_config: bool, **flags: Any
+) -> None:
+    settings = take_settings(flags)
+    set_up_logging(settings)
+    task = resolve_task(TaskFlags(**flags))
+    if print_tf_config:
+        click.echo(task.tf_config())
+        table = Table(show_header=True, header_style="bold")
+        for name in ("what", "value", "from"):
+            table.add_column(name, overflow="fold")
+        for row in explain(task):
+            table.add_row(*row)
+        Console(stderr=True).print(table)
+        return
+    if script is None and task.task.type != "ps":
+        raise ConfigurationError(f"this process is {task.task}: give the SCRIPT it should run")
+    # The daemon loads grpc and the rest; printing a spec need not wait for them.
+    from ..worker.daemon import run_task
+
+    sys.exit(run_task(task, settings, script, arguments))
+
+
+@windlass.command("local")
+@click.argument("script")
+@click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
+@click.option(
+    "--workers", type=click.IntRange(0), default=1, show_default=True, help="Worker tasks."
+)
+@click.option(
+    "--ps", type=click.IntRange(1), default=1, show_default=True, help="Parameter servers."
+)
+@click.option(
+    "--chief/--no-chief", default=True, show_default=True, help="A chief; else worker 0 leads."
+)
+@click.option("--evaluator/--no-evaluator", default=False, show_default=True, help="An evaluator.")
+@click.option(
+    "--plain", is_flag=True, help="Plain lines instead of a progress bar (default in a pipe)."
+)
+@settings_options
+def local_command(
+    script: str,
+    arguments: tuple[str, ...],
+    workers: int,
+    ps: int,
+    chief: bool,
+    evaluator: bool,
+    plain: bool,
+    **flags: Any,
+) -> None:
+    """Run SCRIPT on a cluster of processes on this machine.
+
+    Checkpoints go to --model-dir (default: a new folder in runs/), every 5 s unless told otherwise.
+    Arguments after SCRIPT are the script's.
+    """
+    from .display import PlainDisplay, RichDisplay
+    from .local import LocalCluster, LocalJob, default_model_dir
+
+    if not chief and not workers:
+        raise ConfigurationError("--no-chief needs at least one worker: somebody must lead")
+    if flags.get("save_every_s") is None and flags.get("save_every_steps") is None:
+        flags["save_every_s"] = 5.0
+    if not flags.get("model_dir"):
+        flags["model_dir"] = default_model_dir(script)
+    settings = take_settings(flags)
+    cluster = LocalCluster(workers, ps, chief, evaluator)
+    console = Console(highlight=False)
+    tasks = cluster.tasks()
+    display = (
+        PlainDisplay(tasks) if plain or not console.is_terminal else RichDisplay(tasks, console)
+    )
+    try:
+        job = LocalJob(cluster, script, arguments, settings, display)
+        with job.signals():
+            result = job.run()
+    finally:
+        display.close()
+    job.show_result(result)
+    sys.exit(result.exit_code)
+
+
+@windlass.command("status")
+@click.argument("address")
+@click.option("--timeout-s", default=5.0, show_default=True, help="How long to wait for an answer.")
+def status_command(address: str, timeout_s: float) -> None:
+    """Show the job led by the chief at ADDRESS, or the end of the one in model directory ADDRESS."""
+    from pathlib import Path
+
+    from ..client.chief import ChiefClient
+    from ..core.settings import load_settings
+    from ..worker.task import read_status
+    from .display import status_table
+
+    if Path(address).is_dir():
+        status = read_status(address)
+        if status is None:
+            raise ConfigurationError(f"{address} holds no status.json: no job has ended there")
+    else:
+        client = ChiefClient(address, load_settings())
+        try:
+            status = client.status(timeout_s=timeout_s)
+        except PeerLostError as error:
+            raise PeerLostError(
+                f"no chief answers at {address}: {error.message}. Is the job running, and is "
+                "this the chief's address?",
+                peer=address,
+            ) from error
+        finally:
+            client.close()
+    Console().print(status_table(status))
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Entry point. Errors of ours are one line and their exit code, never a traceback."""
+    try:
+        windlass.main(args=arguments, prog_name="windlass", standalone_mode=False)
+    except click.ClickException as error:
+        error.show()
+        sys.exit(int(ExitCode.USAGE))
+    except click.Abort:
+        sys.exit(int(ExitCode.DRAINED))
+    except WindlassError as error:
+        click.echo(f"windlass: {error.message}", err=True)
+        sys.exit(int(error.exit_code))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,261 @@
+"""What a launcher shows: a progress bar with log lines above it, or plain lines; tables."""
+
+import sys
+from collections.abc import Sequence
+from typing import Protocol, TextIO
+
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+from ..client.chief import JobStatus, TaskStatus
+from ..core.states import State
+from ..core.task import TaskId
+
+_COLOURS = (
+    "cyan",
+    "green",
+    "magenta",
+    "yellow",
+    "blue",
+    "bright_cyan",
+    "bright_green",
+    "bright_magenta",
+)
+
+
+class Display(Protocol):
+    """Where a launcher's story goes."""
+
+    def line(self, task: TaskId, text: str, *, is_error: bool) -> None:
+        """A line a task printed."""
+        ...
+
+    def say(self, text: str, *, is_error: bool = False) -> None:
+        """A line of the launcher's own."""
+        ...
+
+    def progress(self, status: JobStatus, steps_per_s: float) -> None:
+        """How far the job is."""
+        ...
+
+    def table(self, table: Table) -> None:
+        """A table, at the end."""
+        ...
+
+    def close(self) -> None:
+        """Leave the terminal as it was."""
+        ...
+
+
+class RichDisplay:
+    """A progress bar at the bottom; log lines scroll above it, prefixed and coloured by task."""
+
+    def __init__(self, tasks: Sequence[TaskId], console: Console | None = None) -> None:
+        self._console = console or Console(highlight=False)
+        self._width = max(len(task.short) for task in tasks)
+        self._colours = {task: _COLOURS[i % len(_COLOURS)] for i, task in enumerate(tasks)}
+        self._bar = Progress(
+            TextColumn("[bold]{task.description}"),
+            BarColumn(),
+            TextColumn("{task.fields[numbers]}"),
+            TimeElapsedColumn(),
+            console=self._console,
+            transient=True,
+        )
+        self._row = self._bar.add_task("starting", total=None, numbers="")
+        self._bar.start()
+
+    def line(self, task: TaskId, text: str, *, is_error: bool) -> None:  # noqa: ARG002
+        """A line a task printed."""
+        colour = self._colours[task]
+        self._console.print(
+            f"[{colour}]{task.short:>{self._width}}[/] │ {escape(text)}", soft_wrap=True
+        )
+
+    def say(self, text: str, *, is_error: bool = False) -> None:
+        """A line of the launcher's own."""
+        style = "bold red" if is_error else "bold"
+        self._console.print(f"[{style}]{escape(text)}[/]", soft_wrap=True)
+
+    def progress(self, status: JobStatus, steps_per_s: float) -> None:
+        """How far the job is."""
+        self._bar.update(
+            self._row,
+            description=str(status.phase),
+            total=status.total_steps or None,
+            completed=min(status.global_step, status.total_steps or status.global_step),
+            numbers=numbers(status, steps_per_s),
+        )
+
+    def table(self, table: Table) -> None:
+        """A table, at the end."""
+        self._console.print(table)
+
+    def close(self) -> None:
+        """Remove the bar."""
+        self._bar.stop()
+
+
+class PlainDisplay:
+    """Lines only, for pipes, files and people who prefer them."""
+
+    _EVERY_S = 2.0
+
+    def __init__(self, tasks: Sequence[TaskId], stream: TextIO | None = None) -> None:
+        self._stream = stream or sys.stdout
+        self._width = max(len(task.short) for task in tasks)
+        self._shown_at = -self._EVERY_S
+        self._shown = ""
+
+    def line(self, task: TaskId, text: str, *, is_error: bool) -> None:  # noqa: ARG002
+        """A line a task printed."""
+        self._write(f"{task.short:>{self._width}} | {text}")
+
+    def say(self, text: str, *, is_error: bool = False) -> None:  # noqa: ARG002
+        """A line of the launcher's own."""
+        self._write(text)
+
+    def progress(self, status: JobStatus, steps_per_s: float) -> None:
+        """How far the job is, now and then."""
+        text = f"{status.phase}: {numbers(status, steps_per_s)}"
+        if status.age_s - self._shown_at >= self._EVERY_S and text != self._shown:
+            self._shown_at, self._shown = status.age_s, text
+            self._write(text)
+
+    def table(self, table: Table) -> None:
+        """A table, at the end."""
+        Console(file=self._stream, width=140, highlight=False, color_system=None).print(table)
+
+    def close(self) -> None:
+        """Nothing to undo."""
+
+    def _write(self, text: str) -> None:
+        self._stream.write(text + "\n")
+        self._stream.flush()
+
+
+def numbers(status: JobStatus, steps_per_s: float) -> str:
+    """Steps, steps/s, loss and staleness in one line."""
+    goal = f"/{status.total_steps}" if status.total_steps else ""
+    parts = [f"step {status.global_step}{goal}", f"{steps_per_s:.0f} steps/s"]
+    reports = [
+        t.report for t in status.tasks if t.task.type in ("chief", "worker") and t.report.steps
+    ]
+    losses = [report.metrics["loss"] for report in reports if "loss" in report.metrics]
+    if losses:
+        parts.append(f"loss {sum(losses) / len(losses):.4f}")
+    if reports:
+        parts.append(f"staleness {sum(r.staleness for r in reports) / len(reports):.1f}")
+    refused = sum(report.refused_pushes for report in reports)
+    if refused:
+        parts.append(f"refused {refused}")
+    return " · ".join(parts)
+
+
+def human_bytes(count: float) -> str:
+    """1536 → ``1.5 KiB``."""
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if count < 1024:
+            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
+        count /= 1024
+    return f"{count:.1f} TiB"
+
+
+def human_seconds(seconds: float) -> str:
+    """75 → ``1m15s``."""
+    whole = int(seconds)
+    if whole < 60:
+        return f"{seconds:.1f}s" if seconds < 10 else f"{whole}s"
+    minutes, rest = divmod(whole, 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}h{minutes:02d}m" if hours else f"{minutes}m{rest:02d}s"
+
+
+_STATE_STYLES = {
+    State.ALIVE: "green",
+    State.DONE: "green",
+    State.MISSING: "yellow",
+    State.LEFT: "yellow",
+    State.LOST: "red",
+    State.FAILED: "red",
+}
+
+
+def status_table(status: JobStatus) -> Table:
+    """Every task with its state, age and numbers; who is missing, and since when."""
+    table = Table(title=_title(status), title_justify="left", title_style="bold")
+    for name in (
+        "task",
+        "state",
+        "since",
+        "address",
+        "steps",
+        "pushes",
+        "sent",
+        "received",
+        "detail",
+    ):
+        right = name in ("since", "steps", "pushes", "sent", "received")
+        table.add_column(name, justify="right" if right else "left", no_wrap=name != "detail")
+    for item in status.tasks:
+        style = _STATE_STYLES[item.state]
+        table.add_row(
+            item.task.short,
+            f"[{style}]{item.state}[/]",
+            human_seconds(item.since_s),
+            item.address,
+            *activity(item),
+            escape(item.detail or _detail(item)),
+        )
+    return table
+
+
+def activity(item: TaskStatus) -> tuple[str, str, str, str]:
+    """(steps, pushes, bytes sent, bytes received) of a task, as text."""
+    report, counters = item.report, item.counters
+    if counters is not None:
+        return (
+            "",
+            str(counters.pushes),
+            human_bytes(counters.bytes_out),
+            human_bytes(counters.bytes_in),
+        )
+    if not report.steps:
+        return ("", "", "", "")
+    if item.task.type == "evaluator":
+        return ("", "", "", "")
+    return (
+        str(report.steps),
+        str(report.pushes),
+        human_bytes(report.bytes_pushed),
+        human_bytes(report.bytes_pulled),
+    )
+
+
+def _detail(item: TaskStatus) -> str:
+    counters = item.counters
+    if counters is not None:
+        return placement_text(item)
+    return ", ".join(f"{name} {value:.4g}" for name, value in item.report.metrics.items())
+
+
+def placement_text(item: TaskStatus) -> str:
+    """What a ps holds: ``3 shards, 8.3 KiB + 16.6 KiB slots: w1, b1, w2/part_0``."""
+    counters = item.counters
+    if counters is None:
+        return ""
+    more = ", …" if counters.shards > len(counters.labels) else ""
+    slots = f" + {human_bytes(counters.slot_bytes)} slots" if counters.slot_bytes else ""
+    names = f": {', '.join(counters.labels)}{more}" if counters.labels else ""
+    plural = "" if counters.shards == 1 else "s"
+    return f"{counters.shards} shard{plural}, {human_bytes(counters.value_bytes)}{slots}{names}"
+
+
+def _title(status: JobStatus) -> str:
+    goal = f"/{status.total_steps}" if status.total_steps else ""
+    text = f"job {status.phase} for {human_seconds(status.age_s)} · global step {status.global_step}{goal}"
+    if status.last_checkpoint:
+        text += f" · checkpoint {status.last_checkpoint}"
+    return escape(f"{text} · {status.reason}" if status.reason else text)

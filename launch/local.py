@@ -1,0 +1,379 @@
+"""``windlass local``: a whole cluster as processes of this machine.
+
+Starts every task, shows what they say and how far the job is, ends them in order, and tells at the end what
+became of each: the first failing task first, with its last words.
+"""
+
+import contextlib
+import json
+import queue
+import signal
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import FrameType
+
+from rich.markup import escape
+from rich.table import Table
+
+from ..client.chief import ChiefClient, JobStatus
+from ..cluster.roles import CHIEF, EVALUATOR, PS, WORKER
+from ..core.errors import WindlassError
+from ..core.exit_codes import ExitCode, describe_exit, shell_status
+from ..core.settings import Settings
+from ..core.task import TaskId
+from ..training import read_evaluations
+from ..worker.program import find_script
+from ..worker.task import read_status
+from .display import Display, activity, placement_text
+from .policy import on_exit
+from .processes import Leash, Line, TaskProcess, free_ports, new_line_queue, start_task
+
+_POLL_S = 0.05
+_STATUS_S = 0.3
+# Ctrl-C is over within five seconds: the chief saves in the first part, then ps leave, then force.
+_STOP_PS_AFTER_S = 3.5
+_KILL_AFTER_S = 4.5
+
+
+@dataclass(frozen=True, slots=True)
+class LocalCluster:
+    """How many tasks of which role."""
+
+    workers: int = 1
+    ps: int = 1
+    chief: bool = True
+    evaluator: bool = False
+
+    def tasks(self) -> list[TaskId]:
+        """Every task, in the order in which they are started."""
+        return [
+            *[TaskId(PS, i) for i in range(self.ps)],
+            *([TaskId(CHIEF, 0)] if self.chief else []),
+            *[TaskId(WORKER, i) for i in range(self.workers)],
+            *([TaskId(EVALUATOR, 0)] if self.evaluator else []),
+        ]
+
+    @property
+    def chief_task(self) -> TaskId:
+        """Who leads."""
+        return TaskId(CHIEF, 0) if self.chief else TaskId(WORKER, 0)
+
+
+@dataclass(slots=True)
+class LocalResult:
+    """What became of a local job.
+
+    Attributes:
+        exit_code: Of the whole: 0, or the first failing task's, as a shell shows it.
+        exits: Exit status per task, as ``subprocess`` reports it (negative: a signal).
+        first_failure: Who failed first; None if nobody did.
+        status: The chief's last word.
+        metrics: Of the last evaluation.
+    """
+
+    exit_code: int
+    exits: dict[TaskId, int]
+    model_dir: str
+    first_failure: TaskId | None = None
+    status: JobStatus | None = None
+    metrics: dict[str, float] = field(default_factory=dict)
+
+
+class LocalJob:
+    """One run of a local cluster. Use once, from one thread.
+
+    Args:
+        cluster: Its tasks.
+        script: The user's program.
+        arguments: Of the program.
+        settings: For every task; ``model_dir`` must be set.
+        display: Where the story goes.
+    """
+
+    def __init__(
+        self,
+        cluster: LocalCluster,
+        script: str,
+        arguments: Sequence[str],
+        settings: Settings,
+        display: Display,
+    ) -> None:
+        self._cluster = cluster
+        self._script = find_script(script)
+        self._arguments = list(arguments)
+        self._settings = settings
+        self._display = display
+        self._lines: queue.Queue[Line] = new_line_queue()
+        self._processes: dict[TaskId, TaskProcess] = {}
+        self._leash = Leash()
+        self._status: JobStatus | None = None
+        self._over = threading.Event()
+        self._stop_reason = ""
+        self._stopping_since: float | None = None
+        self._first_failure: TaskId | None = None
+        self._speed = _Speed()
+        self.addresses: dict[TaskId, str] = {}
+
+    def run(self) -> LocalResult:
+        """Run the job to its end. No process is left, whatever happens."""
+        try:
+            self._start()
+            watcher = threading.Thread(target=self._watch_status, name="status", daemon=True)
+            watcher.start()
+            while any(process.code is None for process in self._processes.values()):
+                self._turn(_POLL_S)
+            self._over.set()
+            watcher.join(5)
+        finally:
+            self._over.set()
+            self._kill_all()
+            self._leash.close()
+        self._drain_output()
+        self._judge_exits()
+        self._display.close()
+        return self._result()
+
+    def stop(self, reason: str) -> None:
+        """Ask the job to save and end, within five seconds. From any thread or a signal handler."""
+        self._stop_reason = self._stop_reason or reason
+
+    @contextlib.contextmanager
+    def signals(self) -> Iterator[None]:
+        """Let Ctrl-C and SIGTERM stop the job; a second one does it at once."""
+
+        def handle(signum: int, frame: FrameType | None) -> None:  # noqa: ARG001
+            if self._stopping_since is not None and signum == signal.SIGINT:
+                self._stopping_since -= _KILL_AFTER_S
+            self.stop(signal.Signals(signum).name)
+
+        before = {
+            number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)
+        }
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+    def kill(self, task: TaskId, number: signal.Signals = signal.SIGKILL) -> None:
+        """Send a signal to a task: for fault tests."""
+        self._processes[task].process.send_signal(number)
+
+    def pid(self, task: TaskId) -> int:
+        """A task's process."""
+        return self._processes[task].process.pid
+
+    # -- beginning ---------------------------------------------------------------------------
+
+    def _start(self) -> None:
+        tasks = self._cluster.tasks()
+        serving = [task for task in tasks if task.type != EVALUATOR]
+        ports = free_ports(len(serving))
+        self.addresses = {
+            task: f"127.0.0.1:{port}" for task, port in zip(serving, ports, strict=True)
+        }
+        spec: dict[str, list[str]] = {}
+        for task in serving:
+            spec.setdefault(task.type, []).append(self.addresses[task])
+        shared = self._settings.model_copy(update={"log_format": "bare", "health_port": 0})
+        for task in tasks:
+            config = {"cluster": spec, "task": {"type": task.type, "index": task.index}}
+            environment = shared.environment() | {
+                "TF_CONFIG": json.dumps(config),
+                # The tasks share the machine: a BLAS thread per core and task would only get in the way.
+                "OMP_NUM_THREADS": "1",
+                "OPENBLAS_NUM_THREADS": "1",
+            }
+            command = ["run", str(self._script), "--", *self._arguments]
+            self._processes[task] = start_task(task, command, environment, self._leash, self._lines)
+
+    # -- meanwhile ---------------------------------------------------------------------------
+
+    def _turn(self, wait_s: float) -> None:
+        """Show what was said, look at who ended, move a stop along."""
+        self._show_lines(wait_s)
+        if self._status is not None:
+            self._display.progress(self._status, self._speed.of(self._status))
+        self._judge_exits()
+        if self._stop_reason and self._stopping_since is None:
+            self._begin_stop(self._stop_reason)
+        if self._stopping_since is not None:
+            self._push_stop(time.monotonic() - self._stopping_since)
+        elif self._job_ended():
+            self._release_stragglers()
+
+    def _show_lines(self, wait_s: float) -> None:
+        try:
+            line = self._lines.get(timeout=wait_s)
+            while True:
+                self._display.line(line.task, line.text, is_error=line.is_error)
+                line = self._lines.get_nowait()
+        except queue.Empty:
+            return
+
+    def _judge_exits(self) -> None:
+        for task, process in self._processes.items():
+            code = process.code
+            if code is None or process.reported:
+                continue
+            process.reported = True
+            for reader in process.readers:
+                reader.join(1)
+            stopping = self._stopping_since is not None or self._first_failure is not None
+            verdict = on_exit(
+                task, code, chief=self._cluster.chief_task, stopping=stopping or self._job_ended()
+            )
+            if verdict.failed:
+                self._first_failure = task
+            if verdict.message:
+                self._show_lines(0)
+                self._display.say(verdict.message, is_error=verdict.failed)
+            if verdict.job_ends and self._stopping_since is None:
+                self._begin_stop("")
+
+    def _job_ended(self) -> bool:
+        chief = self._processes[self._cluster.chief_task]
+        return chief.code == 0
+
+    def _begin_stop(self, reason: str) -> None:
+        self._stopping_since = time.monotonic()
+        if reason:
+            self._display.say(f"{reason}: saving a checkpoint and stopping")
+        for task, process in self._processes.items():
+            if task.type != PS:
+                process.signal(signal.SIGTERM)
+
+    def _push_stop(self, elapsed_s: float) -> None:
+        chief_left = self._processes[self._cluster.chief_task].code is not None
+        if elapsed_s > _KILL_AFTER_S:
+            for process in self._processes.values():
+                if process.code is None:
+                    process.signal(signal.SIGKILL)
+        elif elapsed_s > _STOP_PS_AFTER_S or chief_left:
+            for task, process in self._processes.items():
+                if task.type == PS:
+                    process.signal(signal.SIGTERM)
+
+    def _release_stragglers(self) -> None:
+        """The job is done: only an evaluator may still be at work; others get the usual grace."""
+        left = [task for task, process in self._processes.items() if process.code is None]
+        if any(task.type == EVALUATOR for task in left):
+            return
+        if self._over_since is None:
+            self._over_since = time.monotonic()
+        if left and time.monotonic() - self._over_since > self._settings.leave_grace_s:
+            self._begin_stop("")
+
+    _over_since: float | None = None
+
+    def _watch_status(self) -> None:
+        address = self.addresses[self._cluster.chief_task]
+        client = ChiefClient(address, self._settings)
+        try:
+            while not self._over.wait(_STATUS_S):
+                with contextlib.suppress(WindlassError):
+                    self._status = client.status(timeout_s=1.0)
+        finally:
+            client.close()
+
+    # -- ending ------------------------------------------------------------------------------
+
+    def _kill_all(self) -> None:
+        for process in self._processes.values():
+            process.signal(signal.SIGKILL)
+        for process in self._processes.values():
+            process.process.wait(5)
+
+    def _drain_output(self) -> None:
+        """Lines are shown to the last: readers end at the end of their pipes."""
+        deadline = time.monotonic() + 2
+        for process in self._processes.values():
+            for reader in process.readers:
+                while reader.is_alive() and time.monotonic() < deadline:
+                    self._show_lines(0.01)
+        self._show_lines(0.01)
+
+    def _result(self) -> LocalResult:
+        exits = {task: process.process.returncode for task, process in self._processes.items()}
+        status = read_status(self._settings.model_dir) or self._status
+        evaluations = read_evaluations(self._settings.model_dir)
+        code = 0
+        if self._first_failure is not None:
+            code = shell_status(exits[self._first_failure])
+        elif self._stop_reason:
+            code = int(ExitCode.DRAINED)
+        elif exits[self._cluster.chief_task] != 0:
+            code = shell_status(exits[self._cluster.chief_task])
+        return LocalResult(
+            code,
+            exits,
+            self._settings.model_dir,
+            self._first_failure,
+            status,
+            evaluations[-1].metrics if evaluations else {},
+        )
+
+    def show_result(self, result: LocalResult) -> None:
+        """The end of the story: the first failure with its last words, then a table."""
+        failed = result.first_failure
+        if failed is not None:
+            code = result.exits[failed]
+            self._display.say(
+                f"\n{failed.short} failed first: exit code {shell_status(code)}, {describe_exit(code)}",
+                is_error=True,
+            )
+            for text in self._processes[failed].last_lines:
+                self._display.say(f"    {text}")
+        self._display.table(result_table(result))
+        if result.metrics:
+            shown = " · ".join(f"{name} {value:.4g}" for name, value in result.metrics.items())
+            self._display.say(f"last evaluation: {shown}")
+        self._display.say(f"model directory: {result.model_dir}")
+
+
+class _Speed:
+    """Steps per second over the last few seconds."""
+
+    _WINDOW_S = 3.0
+
+    def __init__(self) -> None:
+        self._points: list[tuple[float, int]] = []
+
+    def of(self, status: JobStatus) -> float:
+        point = (status.age_s, status.global_step)
+        if not self._points or point[0] > self._points[-1][0]:
+            self._points.append(point)
+        self._points = [p for p in self._points if p[0] >= point[0] - self._WINDOW_S]
+        (t0, s0), (t1, s1) = self._points[0], self._points[-1]
+        return (s1 - s0) / (t1 - t0) if t1 > t0 else 0.0
+
+
+def result_table(result: LocalResult) -> Table:
+    """Tasks, exit codes, steps, pushes, bytes, and where the shards were."""
+    table = Table(title="tasks", title_justify="left", title_style="bold")
+    for name in ("task", "exit", "steps", "pushes", "sent", "received", "shards and notes"):
+        right = name in ("exit", "steps", "pushes", "sent", "received")
+        table.add_column(
+            name, justify="right" if right else "left", no_wrap=name != "shards and notes"
+        )
+    known = {item.task: item for item in result.status.tasks} if result.status is not None else {}
+    for task, code in result.exits.items():
+        item = known.get(task)
+        numbers = activity(item) if item is not None else ("", "", "", "")
+        notes = placement_text(item) if item is not None else ""
+        if code != 0:
+            notes = describe_exit(code)
+        style = "green" if code == 0 else "red" if task == result.first_failure else "yellow"
+        table.add_row(task.short, f"[{style}]{shell_status(code)}[/]", *numbers, escape(notes))
+    return table
+
+
+def default_model_dir(script: str) -> str:
+    """A new folder for a run: ``runs/<script's folder or name>-<time>``."""
+    path = Path(script)
+    name = path.stem if path.stem not in ("train", "main") else path.resolve().parent.name
+    stamp = time.strftime("%Y%m%d-%H%M%S") + f"-{time.time_ns() // 1_000_000 % 1000:03d}"
+    return str(Path("runs") / f"{name}-{stamp}")

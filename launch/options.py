@@ -1,0 +1,182 @@
+"""Command-line options: every setting is a flag, and the flags that say who a process is."""
+
+import json
+import socket
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import click
+
+from ..cluster.resolved import ResolvedTask, resolve
+from ..cluster.roles import PS
+from ..cluster.simple import SimpleClusterResolver
+from ..cluster.spec import ClusterSpec
+from ..cluster.template import (
+    INDEX_VARIABLES,
+    TemplateClusterResolver,
+    find_index,
+    parse_replicas,
+)
+from ..cluster.tf_config import TFConfigClusterResolver, cluster_of, read_tf_config
+from ..core.errors import ConfigurationError
+from ..core.settings import Settings, load_settings, read_environment
+
+_Command = TypeVar("_Command", bound=Callable[..., Any])
+
+
+def settings_options(command: _Command) -> _Command:
+    """Add a flag for every setting."""
+    for name, field in reversed(Settings.model_fields.items()):
+        flag = f"--{name.replace('_', '-')}"
+        help_text = f"{field.description} [default: {field.default!r}]"
+        if field.annotation is bool:
+            option = click.option(f"{flag}/--no-{flag[2:]}", name, default=None, help=help_text)
+        else:
+            option = click.option(flag, name, default=None, metavar="VALUE", help=help_text)
+        command = option(command)
+    return command
+
+
+def task_options(command: _Command) -> _Command:
+    """Add the flags that say who this process is, in place of TF_CONFIG."""
+    options = [
+        click.option("--index", type=click.IntRange(0), help="Index of this task in its role. Else from "
+                     + ", ".join(INDEX_VARIABLES) + ", or the number at the end of the host name."),
+        click.option("--cluster", metavar="JSON", help='Addresses by role, e.g. \'{"ps": ["a:2222"], '
+                     '"worker": ["b:2222"]}\'.'),
+        click.option("--replicas", metavar="ROLE=N,…", help="Tasks per role, e.g. chief=1,ps=2,worker=3."),
+        click.option("--host-template", metavar="PATTERN", help="Address, with {role} and {index}."),
+        click.option("--chief", "chief_address", metavar="HOST:PORT", help="Where the chief is, if the "
+                     "cluster does not say."),
+    ]  # fmt: skip
+    for option in reversed(options):
+        command = option(command)
+    return command
+
+
+@dataclass(frozen=True, slots=True)
+class TaskFlags:
+    """The flags of :func:`task_options`, and the role."""
+
+    role: str | None = None
+    index: int | None = None
+    cluster: str | None = None
+    replicas: str | None = None
+    host_template: str | None = None
+    chief_address: str | None = None
+
+
+def take_settings(flags: dict[str, Any]) -> Settings:
+    """Settings out of a command's keyword arguments, which lose them."""
+    return load_settings(
+        {name: flags.pop(name) for name in list(flags) if name in Settings.model_fields}
+    )
+
+
+def resolve_task(flags: TaskFlags) -> ResolvedTask:
+    """Who this process is: flags first, then TF_CONFIG.
+
+    Raises:
+        ConfigurationError: They do not fit together, or something is missing.
+    """
+    if flags.host_template or flags.replicas:
+        return _from_template(flags)
+    if flags.cluster:
+        return _from_json(flags)
+    config = read_tf_config()
+    _, dynamic = cluster_of(config)
+    resolver = TFConfigClusterResolver(task_type=flags.role, task_id=flags.index)
+    # A chief of a dynamic job is told nothing (TFJob): --cluster or --replicas must say the rest.
+    return resolve(
+        resolver,
+        source="TF_CONFIG",
+        dynamic=dynamic,
+        overrides=_overrides(flags),
+        chief_address=flags.chief_address or "",
+    )
+
+
+def _overrides(flags: TaskFlags, index_from: str = "") -> dict[str, str]:
+    said: dict[str, str] = {}
+    if flags.role is not None:
+        said["task.type"] = "the command"
+    if index_from or flags.index is not None:
+        said["task.index"] = index_from or "--index"
+    if flags.chief_address:
+        said["chief"] = "--chief"
+    return said
+
+
+def _identity(flags: TaskFlags) -> tuple[str, int, str]:
+    config = read_tf_config()
+    from_config = TFConfigClusterResolver()
+    role = flags.role or from_config.task_type
+    if role is None:
+        raise ConfigurationError(
+            "which task is this? Give --role (or use windlass ps, worker, chief …)"
+        )
+    named = {name: read_environment(name) for name in INDEX_VARIABLES}
+    found = find_index(flags.index, named, socket.gethostname())
+    if flags.index is None and config and from_config.task_id is not None:
+        found = (from_config.task_id, "TF_CONFIG")
+    if found is None:
+        raise ConfigurationError(
+            f"which {role} is this? Give --index, or set one of {', '.join(INDEX_VARIABLES)}, or use a host "
+            "name that ends in a number",
+            role=role,
+        )
+    return role, found[0], found[1]
+
+
+def _from_template(flags: TaskFlags) -> ResolvedTask:
+    if not (flags.host_template and flags.replicas):
+        raise ConfigurationError("--replicas and --host-template belong together; give both")
+    role, index, index_from = _identity(flags)
+    resolver = TemplateClusterResolver(
+        role, index, parse_replicas(flags.replicas), flags.host_template
+    )
+    return resolve(
+        resolver,
+        source="flags",
+        overrides={"cluster": "--replicas and --host-template"} | _overrides(flags, index_from),
+        chief_address=flags.chief_address or "",
+    )
+
+
+def _from_json(flags: TaskFlags) -> ResolvedTask:
+    try:
+        jobs = json.loads(flags.cluster or "")
+        spec = ClusterSpec(jobs)
+    except (ValueError, TypeError) as error:
+        raise ConfigurationError(f"--cluster {flags.cluster!r}: {error}") from error
+    role, index, index_from = _identity(flags)
+    return resolve(
+        SimpleClusterResolver(spec, task_type=role, task_id=index),
+        source="flags",
+        overrides={"cluster": "--cluster"} | _overrides(flags, index_from),
+        chief_address=flags.chief_address or "",
+    )
+
+
+def explain(task: ResolvedTask) -> list[tuple[str, str, str]]:
+    """(what, value, where it comes from) of a resolved task, for people."""
+    sources: Mapping[str, str] = task.sources
+    task_from = sources.get("task", sources.get("cluster", ""))
+    rows = [
+        ("task.type", task.task.type, sources.get("task.type", task_from)),
+        ("task.index", str(task.task.index), sources.get("task.index", task_from)),
+        ("address", task.address or "none: it serves nothing", sources.get("cluster", "")),
+        ("chief", f"{task.chief.short} {task.chief_address}".strip(), sources.get("chief", "")),
+        *[
+            (str(other), task.address_of(other), sources.get("cluster", ""))
+            for other in task.spec.tasks()
+        ],
+    ]
+    if task.evaluator:
+        rows.append(
+            ("evaluator", f"{task.evaluator} (not part of training)", sources.get("cluster", ""))
+        )
+    if not task.spec and task.task.type != PS:
+        rows.append(("cluster", "this process alone", sources.get("cluster", "")))
+    return rows

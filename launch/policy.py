@@ -1,0 +1,46 @@
+"""What a launcher does when one of its tasks ends. Pure."""
+
+from dataclasses import dataclass
+
+from ..cluster.roles import CHIEF, EVALUATOR, PS, WORKER
+from ..core.exit_codes import describe_exit, is_retryable
+from ..core.task import TaskId
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """Whether the job goes on.
+
+    Attributes:
+        job_ends: The other tasks are to be stopped.
+        failed: This task's end is the job's failure.
+        message: For people; empty if there is nothing to say.
+    """
+
+    job_ends: bool = False
+    failed: bool = False
+    message: str = ""
+
+
+def on_exit(task: TaskId, code: int, *, chief: TaskId, stopping: bool) -> Verdict:
+    """Judge the end of a task.
+
+    A worker killed by a signal, or one that may come back, does not end the job: training is asynchronous.
+    One that failed for good would fail again. Nobody can go on without a ps or the chief.
+
+    Args:
+        task: Who ended.
+        code: As ``subprocess`` reports it: negative for a signal.
+        chief: Who leads.
+        stopping: The job is being stopped or is over; ends are expected.
+    """
+    if code == 0 or stopping:
+        return Verdict()
+    why = (
+        f"{task.short} ended with {code if code > 0 else f'signal {-code}'}: {describe_exit(code)}"
+    )
+    if task.type == PS or task == chief or task.type == CHIEF:
+        return Verdict(job_ends=True, failed=True, message=why)
+    if task.type in (WORKER, EVALUATOR) and is_retryable(code):
+        return Verdict(message=f"{why}; the job goes on without it")
+    return Verdict(job_ends=True, failed=True, message=why)

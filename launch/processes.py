@@ -1,0 +1,131 @@
+"""Starting tasks as processes of this machine, reading what they say, ending them for sure."""
+
+import contextlib
+import os
+import queue
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from ..core.errors import AddressInUseError
+from ..core.settings import child_environment
+from ..core.task import TaskId
+
+_LAST_LINES = 30
+_MAX_QUEUED_LINES = 10_000  # beyond it a task that prints faster than we show has to wait
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One line a task printed."""
+
+    task: TaskId
+    text: str
+    is_error: bool
+
+
+@dataclass
+class TaskProcess:
+    """A task's process."""
+
+    task: TaskId
+    process: subprocess.Popen[bytes]
+    readers: list[threading.Thread]
+    last_lines: deque[str] = field(default_factory=lambda: deque(maxlen=_LAST_LINES))
+    reported: bool = False
+
+    @property
+    def code(self) -> int | None:
+        """Exit status as ``subprocess`` reports it; None while it runs."""
+        return self.process.poll()
+
+    def signal(self, number: signal.Signals) -> None:
+        """Send a signal, to its whole process group if it is the last one."""
+        with contextlib.suppress(ProcessLookupError):
+            if number is signal.SIGKILL:
+                os.killpg(self.process.pid, number)
+            elif self.code is None:
+                self.process.send_signal(number)
+
+
+class Leash:
+    """A pipe whose other end the tasks hold: when this process dies, however, they notice."""
+
+    def __init__(self) -> None:
+        self.child_fd, self._own_fd = os.pipe()
+
+    def close(self) -> None:
+        """Let go."""
+        for fd in (self.child_fd, self._own_fd):
+            with contextlib.suppress(OSError):
+                os.close(fd)
+
+
+def start_task(
+    task: TaskId,
+    arguments: Sequence[str],
+    environment: Mapping[str, str],
+    leash: Leash,
+    lines: "queue.Queue[Line]",
+) -> TaskProcess:
+    """Start ``python -m windlass.launch.cli ARGUMENTS`` in a process group of its own."""
+    process = subprocess.Popen(
+        [sys.executable, "-u", "-m", "windlass.launch.cli", *arguments],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env=child_environment(**environment, WINDLASS_LEASH_FD=str(leash.child_fd)),
+        pass_fds=(leash.child_fd,),
+        # Ctrl-C in the terminal is for us; we end the tasks in order.
+        start_new_session=True,
+    )
+    started = TaskProcess(task, process, [])
+
+    def read(stream: object, is_error: bool) -> None:
+        for raw in stream:  # type: ignore[attr-defined]
+            text = raw.decode(errors="replace").rstrip("\r\n")
+            if is_error:
+                started.last_lines.append(text)
+            lines.put(Line(task, text, is_error))
+
+    for stream, is_error in ((process.stdout, False), (process.stderr, True)):
+        thread = threading.Thread(
+            target=read, args=(stream, is_error), name=f"{task.short}-output", daemon=True
+        )
+        thread.start()
+        started.readers.append(thread)
+    return started
+
+
+def new_line_queue() -> "queue.Queue[Line]":
+    """The queue tasks' lines go through."""
+    return queue.Queue(maxsize=_MAX_QUEUED_LINES)
+
+
+def free_ports(count: int) -> list[int]:
+    """Ports nobody listens at, outside the range from which the system takes client ports.
+
+    A port from that range could be taken by an outgoing connection before its server starts.
+
+    Raises:
+        AddressInUseError: None were found.
+    """
+    start = 20_000 + (os.getpid() * 37 + time.time_ns() // 1000) % 10_000
+    ports: list[int] = []
+    for offset in range(12_000):
+        port = 20_000 + (start - 20_000 + offset) % 12_000
+        with socket.socket() as probe:
+            try:
+                probe.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+        ports.append(port)
+        if len(ports) == count:
+            return ports
+    raise AddressInUseError(f"no {count} free ports between 20000 and 32000")

@@ -1,0 +1,273 @@
+"""The state of a job, as plain histories: who is there, who is lost, and how it ends."""
+
+import pytest
+
+from windlass.cluster.job import Job
+from windlass.core.errors import FencedError
+from windlass.core.report import PsCounters, TaskReport
+from windlass.core.states import Outcome, Phase, State
+from windlass.core.task import Incarnation, TaskId
+
+CHIEF, EVALUATOR = TaskId("chief", 0), TaskId("evaluator", 0)
+PS = TaskId("ps", 0)
+W0, W1 = TaskId("worker", 0), TaskId("worker", 1)
+TASKS = (CHIEF, PS, W0, W1, EVALUATOR)
+REPORT = TaskReport()
+LEASE = 10.0
+
+
+def _job(*tasks: TaskId, epoch: int = 100) -> tuple[Job, dict[TaskId, Incarnation]]:
+    """A job of ``tasks`` (all by default) that registered at time 0."""
+    job = Job(
+        [(task, f"{task.type}{task.index}:1") for task in TASKS], chief=CHIEF, lease_s=LEASE, now=0
+    )
+    lives = {}
+    for task in tasks or TASKS:
+        if task.type == "ps":
+            job.ps_answered(task, 7, PsCounters(), now=0)
+        else:
+            lives[task] = job.register(task, now=0, epoch=epoch)
+    return job, lives
+
+
+def _beat(job: Job, *lives: Incarnation, now: float) -> None:
+    for who in lives:
+        job.heartbeat(who, REPORT, now=now)
+
+
+def test_everybody_is_missing_until_they_come_and_since_when_is_known() -> None:
+    job, _ = _job(CHIEF, W0)
+    assert job.missing(now=12.0) == [(PS, 12.0), (W1, 12.0), (EVALUATOR, 12.0)]
+    job.register(W1, now=13.0, epoch=0)
+    assert [task for task, _ in job.missing(now=14.0)] == [PS, EVALUATOR]
+
+
+def test_each_life_has_a_higher_generation_than_all_before() -> None:
+    job, lives = _job()
+    given = [who.generation for who in lives.values()]
+    given += [job.register(W0, now=1, epoch=0).generation for _ in range(3)]
+    assert given == sorted(set(given))
+
+
+def test_a_generation_is_at_least_the_epoch_so_that_a_restarted_chief_repeats_none() -> None:
+    job, lives = _job(CHIEF, W0, epoch=1000)
+    later, _ = _job(CHIEF, epoch=2000)
+    assert later.register(W0, now=0, epoch=2000).generation > lives[W0].generation
+    assert job.register(W1, now=0, epoch=5000).generation == 5000
+
+
+def test_an_older_life_of_a_task_is_fenced_by_both_numbers() -> None:
+    job, lives = _job()
+    newer = job.register(W0, now=1, epoch=0)
+    with pytest.raises(FencedError) as caught:
+        job.heartbeat(lives[W0], REPORT, now=2)
+    assert caught.value.fields == {
+        "task": str(W0),
+        "generation": str(lives[W0].generation),
+        "current": str(newer.generation),
+    }
+    with pytest.raises(FencedError, match=f"superseded by generation {newer.generation}"):
+        job.finish(lives[W0], Outcome.DONE, "", REPORT, now=2)
+    assert job.heartbeat(newer, REPORT, now=2) is Phase.RUNNING
+
+
+def test_a_new_life_starts_with_a_clean_report_where_it_lives_now() -> None:
+    job, lives = _job()
+    job.heartbeat(lives[W0], TaskReport(steps=5), now=1)
+    job.register(W0, now=2, epoch=0, host="node-2", pid=42)
+    member = job.members[W0]
+    assert (member.report, member.host, member.pid) == (REPORT, "node-2", 42)
+    assert member.address == "worker0:1"
+    job.register(W0, now=3, epoch=0, address="w:9")
+    assert member.address == "w:9"
+
+
+def test_a_task_not_in_the_spec_may_join() -> None:
+    job, _ = _job()
+    who = job.register(TaskId("worker", 9), now=1, epoch=0, address="w9:1")
+    assert job.heartbeat(who, REPORT, now=2) is Phase.RUNNING
+    assert who.task in job.waited_for()
+
+
+def test_a_task_is_lost_only_after_its_whole_lease() -> None:
+    job, lives = _job()
+    everybody_else = [who for task, who in lives.items() if task != W0]
+    _beat(job, *everybody_else, now=LEASE)
+    job.ps_answered(PS, 7, PsCounters(), now=LEASE)
+    assert job.expire(now=LEASE) == []
+    assert job.expire(now=LEASE + 0.1) == [W0]
+    assert job.expire(now=LEASE + 0.2) == []  # told once
+    assert job.members[W0].state is State.LOST
+    assert job.members[W0].detail == "no sign of life for 10 s"
+    ((missing, since),) = job.missing(now=LEASE + 3.1)
+    assert missing == W0
+    assert since == pytest.approx(3.0)
+
+
+def test_a_lost_worker_does_not_fail_the_job_and_may_come_back() -> None:
+    job, lives = _job(CHIEF, W0, W1)
+    job.expire(now=11)
+    assert job.phase is Phase.RUNNING
+    assert job.heartbeat(lives[W0], REPORT, now=12) is Phase.RUNNING
+    member = job.members[W0]
+    assert (member.state, member.detail, member.since) == (State.ALIVE, "came back", 12)
+
+
+def test_a_lost_ps_fails_the_job_by_name_and_address() -> None:
+    job, _ = _job(PS)
+    assert job.expire(now=11.0) == [PS]
+    assert job.phase is Phase.FAILED
+    assert job.reason == "/job:ps/task:0 (ps0:1) was lost: no sign of life for 11 s"
+    assert job.phase_since == 11.0
+
+
+def test_a_ps_that_answers_is_kept() -> None:
+    job, _ = _job(PS)
+    counters = PsCounters(pushes=3)
+    for now in (5, 14, 23):
+        job.ps_answered(PS, 7, counters, now=now)
+        assert job.expire(now=now) == []
+    assert (job.phase, job.members[PS].counters) == (Phase.RUNNING, counters)
+
+
+def test_a_ps_that_restarted_lost_its_variables_and_fails_the_job() -> None:
+    job, _ = _job(PS)
+    job.ps_answered(PS, 8, PsCounters(), now=1)
+    assert (job.phase, job.reason) == (
+        Phase.FAILED,
+        "/job:ps/task:0 restarted and lost its variables",
+    )
+
+
+def test_a_ps_that_refuses_fails_the_job_with_its_reason() -> None:
+    job, _ = _job()
+    job.ps_refused(PS, "another chief holds it", now=1)
+    assert (job.phase, job.reason) == (Phase.FAILED, "/job:ps/task:0: another chief holds it")
+    member = job.members[PS]
+    assert (member.state, member.detail) == (State.FAILED, "another chief holds it")
+
+
+def test_a_worker_that_fails_fails_the_job_by_name() -> None:
+    job, lives = _job()
+    phase = job.finish(lives[W1], Outcome.FAILED, "KeyError: 'x'", REPORT, now=3)
+    assert phase is job.phase is Phase.FAILED
+    assert job.reason == "/job:worker/task:1 failed: KeyError: 'x'"
+    assert job.members[W1].state is State.FAILED
+
+
+def test_an_evaluator_that_fails_does_not() -> None:
+    job, lives = _job()
+    assert job.finish(lives[EVALUATOR], Outcome.FAILED, "oops", REPORT, now=3) is Phase.RUNNING
+    assert job.members[EVALUATOR].state is State.FAILED
+
+
+def test_the_first_reason_stays() -> None:
+    job, lives = _job()
+    job.fail("first", now=1)
+    job.fail("second", now=2)
+    job.finish(lives[W0], Outcome.FAILED, "third", REPORT, now=3)
+    job.stop("fourth", now=4)
+    job.complete(now=5)
+    assert (job.phase, job.reason, job.phase_since) == (Phase.FAILED, "first", 1)
+
+
+def test_a_finish_that_is_repeated_changes_nothing() -> None:
+    job, lives = _job()
+    job.finish(lives[W0], Outcome.DONE, "all steps", REPORT, now=3)
+    job.finish(lives[W0], Outcome.DONE, "all steps", REPORT, now=9)
+    member = job.members[W0]
+    assert (member.state, member.since, member.detail) == (State.DONE, 3, "all steps")
+
+
+def test_the_last_checkpoint_waits_for_workers_that_still_work_and_nobody_else() -> None:
+    job, lives = _job()
+    assert job.waited_for() == [W0, W1]  # not the chief, the ps, the evaluator
+    job.finish(lives[W1], Outcome.DONE, "", REPORT, now=1)
+    assert job.waited_for() == [W0]
+    _beat(job, lives[W0], now=5)
+    job.ps_answered(PS, 7, PsCounters(), now=5)
+    job.expire(now=15.5)
+    assert job.waited_for() == []  # lost
+    _beat(job, lives[W0], now=16)
+    assert job.waited_for() == [W0]
+    job.finish(lives[W0], Outcome.LEFT, "drained", REPORT, now=17)
+    assert job.waited_for() == []
+
+
+def test_workers_that_never_came_are_not_waited_for() -> None:
+    job, _ = _job(CHIEF, W1)
+    assert job.waited_for() == [W1]
+
+
+def test_a_job_that_runs_to_its_end_is_done() -> None:
+    job, _ = _job()
+    job.complete(now=8)
+    assert (job.phase, job.reason, job.phase_since) == (Phase.DONE, "", 8)
+
+
+def test_a_job_that_was_asked_to_stop_ends_stopped_with_the_reason() -> None:
+    job, lives = _job()
+    job.stop("windlass stop", now=3)
+    assert job.heartbeat(lives[W0], REPORT, now=4) is Phase.STOPPING
+    job.stop("again", now=5)
+    job.complete(now=6)
+    assert (job.phase, job.reason, job.phase_since) == (Phase.STOPPED, "windlass stop", 6)
+
+
+def test_a_job_that_is_stopping_may_still_fail() -> None:
+    job, _ = _job()
+    job.stop("windlass stop", now=3)
+    job.fail("a ps was lost", now=4)
+    assert (job.phase, job.reason) == (Phase.FAILED, "a ps was lost")
+
+
+def test_everybody_alive_hears_of_the_end_before_the_chief_leaves() -> None:
+    job, lives = _job()
+    job.finish(lives[W1], Outcome.DONE, "", REPORT, now=1)
+    job.complete(now=2)
+    assert job.untold() == [W0, W1, EVALUATOR]
+    assert job.heartbeat(lives[W1], REPORT, now=3) is Phase.DONE
+    _beat(job, lives[EVALUATOR], now=3)
+    assert job.untold() == [W0]
+    job.finish(lives[W0], Outcome.LEFT, "", REPORT, now=4)
+    assert job.untold() == []
+
+
+def test_nobody_waits_for_the_lost_to_hear_of_the_end() -> None:
+    job, _ = _job(CHIEF, W0)
+    job.expire(now=11)
+    job.complete(now=12)
+    assert job.untold() == []
+
+
+def test_the_steps_of_a_job_are_the_furthest_reported() -> None:
+    job, lives = _job()
+    job.heartbeat(lives[W0], TaskReport(global_step=7, total_steps=100), now=1)
+    job.heartbeat(lives[W1], TaskReport(global_step=9), now=1)
+    assert (job.global_step, job.total_steps) == (9, 100)
+    empty = Job([], chief=CHIEF, lease_s=LEASE, now=0)
+    assert (empty.global_step, empty.total_steps) == (0, 0)
+
+
+def test_a_restarted_chief_takes_back_a_task_that_was_there_before() -> None:
+    job, _ = _job(CHIEF, epoch=50)
+    who = Incarnation(W0, 1234)
+    assert job.heartbeat(who, TaskReport(steps=8), now=30) is Phase.RUNNING
+    member = job.members[W0]
+    assert (member.state, member.generation, member.report.steps) == (State.ALIVE, 1234, 8)
+    assert job.waited_for() == [W0]
+    # And the next life is newer still.
+    assert job.register(W0, now=31, epoch=60).generation > 1234
+
+
+def test_a_task_taken_back_is_alive_since_it_was_heard_of() -> None:
+    job, _ = _job(CHIEF)
+    job.heartbeat(Incarnation(W0, 1234), REPORT, now=30)
+    assert job.members[W0].since == 30
+
+
+def test_a_restarted_chief_takes_back_a_dynamic_worker_that_no_spec_lists() -> None:
+    job, _ = _job(CHIEF)
+    who = Incarnation(TaskId("worker", 9), 1234)
+    assert job.heartbeat(who, REPORT, now=30) is Phase.RUNNING
+    assert who.task in job.waited_for()

@@ -1,0 +1,120 @@
+"""SidecarEvaluator: evaluate each new checkpoint of a job, beside it."""
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+from ..core.arrays import Array
+from ..core.checkpoint import CheckpointReader, latest_checkpoint
+from ..core.errors import CheckpointError, ConfigurationError, PeerLostError
+from ..core.settings import load_settings
+from ..distribute.runtime import current_runtime
+from .evaluations import Evaluation, write_evaluation
+
+log = logging.getLogger(__name__)
+
+
+class SidecarEvaluator:
+    """Follows the checkpoints of a job. As ``tf.keras.utils.SidecarEvaluator``, for a plain function.
+
+    ::
+
+        if wl.training.is_evaluator():
+            wl.training.SidecarEvaluator(evaluate).start()
+
+    Args:
+        evaluate: Given all variables by name, returns metrics by name.
+        checkpoint_dir: Where the job writes; None: ``model_dir`` of the settings.
+        poll_s: Time between looks for a new checkpoint. Unit: seconds.
+        max_evaluations: End after so many; None: with the job's final checkpoint.
+        idle_timeout_s: End if no checkpoint comes for this long; None: ``orphan_timeout_s``.
+    """
+
+    def __init__(
+        self,
+        evaluate: Callable[[Mapping[str, Array]], Mapping[str, Any]],
+        checkpoint_dir: str | None = None,
+        *,
+        poll_s: float = 0.25,
+        max_evaluations: int | None = None,
+        idle_timeout_s: float | None = None,
+    ) -> None:
+        runtime = current_runtime()
+        settings = runtime.settings if runtime is not None else load_settings()
+        self._evaluate = evaluate
+        self._model_dir = checkpoint_dir or settings.model_dir
+        if not self._model_dir:
+            raise ConfigurationError(
+                "SidecarEvaluator needs checkpoint_dir, or model_dir in the settings (--model-dir)"
+            )
+        self._check = runtime.check if runtime is not None else lambda: None
+        self._progress = runtime.progress if runtime is not None else None
+        self._poll_s = poll_s
+        self._max_evaluations = max_evaluations
+        self._idle_timeout_s = (
+            settings.orphan_timeout_s if idle_timeout_s is None else idle_timeout_s
+        )
+
+    def start(self) -> list[Evaluation]:
+        """Evaluate until the final checkpoint was; returns all results.
+
+        Raises:
+            CheckpointError: A checkpoint is damaged.
+            PeerLostError: No checkpoint came for ``idle_timeout_s``; the job is gone.
+            JobStoppedError: The job was stopped.
+        """
+        results: list[Evaluation] = []
+        done = ""
+        changed = time.monotonic()
+        pause = threading.Event()
+        while self._max_evaluations is None or len(results) < self._max_evaluations:
+            self._check()
+            found = latest_checkpoint(self._model_dir)
+            if found is not None and found.path != done:
+                result = self._evaluate_one(found.path)
+                done, changed = found.path, time.monotonic()
+                if result is None:
+                    continue
+                results.append(result)
+                if result.final:
+                    return results
+                continue
+            if time.monotonic() - changed > self._idle_timeout_s:
+                raise PeerLostError(
+                    f"no new checkpoint in {self._model_dir} for {self._idle_timeout_s:g} s "
+                    "(orphan_timeout_s); is the job still running, with the same model_dir?",
+                    model_dir=self._model_dir,
+                )
+            pause.wait(self._poll_s)
+        return results
+
+    def _evaluate_one(self, path: str) -> Evaluation | None:
+        began = time.monotonic()
+        try:
+            reader = CheckpointReader(path)
+            values = reader.read_all()
+        except (CheckpointError, FileNotFoundError):
+            newest = latest_checkpoint(self._model_dir)
+            if newest is not None and newest.path != path:
+                return None  # pruned while we read it; a newer one is there
+            raise
+        metrics = {name: float(np.asarray(value)) for name, value in self._evaluate(values).items()}
+        step = reader.manifest.global_step
+        result = Evaluation(
+            global_step=step,
+            checkpoint=path,
+            final=reader.manifest.final,
+            metrics=metrics,
+            seconds=time.monotonic() - began,
+        )
+        write_evaluation(self._model_dir, result)
+        if self._progress is not None:
+            self._progress.steps = step
+            self._progress.metrics |= metrics
+        shown = ", ".join(f"{name} {value:.4g}" for name, value in metrics.items())
+        log.info("step %d: %s%s", step, shown, " (final)" if result.final else "")
+        return result

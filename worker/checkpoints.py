@@ -1,0 +1,123 @@
+"""Writing checkpoints: every ps writes its part, the chief writes the manifest last."""
+
+import datetime
+import logging
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+
+from ..client.ps_control import PsControl, SavedPart
+from ..core.checkpoint import (
+    CheckpointInfo,
+    Manifest,
+    VariableRecord,
+    checkpoint_path,
+    latest_checkpoint,
+    prune,
+    remove_incomplete,
+)
+from ..core.checkpoint.directory import MANIFEST, open_fs
+from ..core.checkpoint.manifest import BlockRecord
+from ..core.errors import WindlassError
+from ..core.versions import own_versions
+
+log = logging.getLogger(__name__)
+
+_SAVE_TIMEOUT_S = (
+    3600.0  # a hundred gigabytes to a slow disk; the save is given up sooner if a ps is lost
+)
+
+
+class Checkpointer:
+    """Checkpoints of one job. Used by one thread.
+
+    Args:
+        model_dir: Path or fsspec URL.
+        controls: One per ps.
+        keep: Complete checkpoints kept.
+    """
+
+    def __init__(self, model_dir: str, controls: Sequence[PsControl], keep: int) -> None:
+        self._model_dir = model_dir
+        self._controls = list(controls)
+        self._keep = keep
+        self.last: CheckpointInfo | None = None
+
+    def prepare(self) -> CheckpointInfo | None:
+        """Remove what a killed job left unfinished; return the checkpoint to resume from, if any."""
+        for path in remove_incomplete(self._model_dir):
+            log.warning("removed %s: it was not complete", path)
+        self.last = latest_checkpoint(self._model_dir)
+        return self.last
+
+    def save(
+        self, global_step: int, *, final: bool = False, timeout_s: float = _SAVE_TIMEOUT_S
+    ) -> str:
+        """Save now; training goes on. Returns the checkpoint's path.
+
+        A save that fails leaves nothing behind.
+
+        Raises:
+            WindlassError: A ps is gone or cannot write.
+            OSError: The manifest cannot be written.
+        """
+        repeated = self.last is not None and self.last.global_step == global_step
+        if self.last is not None and repeated and not final:
+            return self.last.path
+        path = checkpoint_path(self._model_dir, global_step, again=repeated)
+        try:
+            with ThreadPoolExecutor(len(self._controls), thread_name_prefix="save") as pool:
+                parts = list(
+                    pool.map(lambda ps: ps.save_shards(path, timeout_s=timeout_s), self._controls)
+                )
+            if not any(part.shards for part in parts):
+                self._discard(path)
+                return ""
+            manifest = _manifest(parts, global_step, final=final)
+            fs, root = open_fs(path)
+            # One call: local files are renamed into place, object stores put whole objects.
+            with fs.transaction:
+                fs.pipe_file(f"{root}/{MANIFEST}", manifest.model_dump_json(indent=1).encode())
+        except (WindlassError, OSError):
+            self._discard(path)
+            raise
+        self.last = CheckpointInfo(global_step, path)
+        prune(self._model_dir, self._keep)
+        return path
+
+    @staticmethod
+    def _discard(path: str) -> None:
+        fs, root = open_fs(path)
+        try:
+            fs.rm(root, recursive=True)
+        except OSError as error:
+            log.debug("nothing to remove at %s: %s", path, error)
+
+
+def _manifest(parts: Sequence[SavedPart], global_step: int, *, final: bool) -> Manifest:
+    variables: dict[str, VariableRecord] = {}
+    blocks: list[BlockRecord] = []
+    for ps, part in enumerate(parts):
+        labels: dict[int, list[str]] = {}
+        for shard, updates, block in part.shards:
+            labels.setdefault(block, []).append(shard.label)
+            known = variables.get(shard.variable.name)
+            variables[shard.variable.name] = VariableRecord(
+                shape=shard.variable.shape,
+                dtype=shard.variable.dtype.name,
+                trainable=shard.variable.trainable,
+                updates=max(updates, known.updates if known is not None else 0),
+                rule=shard.rule.model_dump(mode="json") if shard.rule is not None else None,
+            )
+        blocks += [
+            BlockRecord(ps=ps, shards=tuple(names), applied=part.applied.get(block, {}))
+            for block, names in labels.items()
+        ]
+    return Manifest(
+        global_step=global_step,
+        final=final,
+        saved_at=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        windlass=own_versions().windlass,
+        variables=variables,
+        tensors=tuple(record for part in parts for record in part.tensors),
+        blocks=tuple(blocks),
+    )

@@ -1,0 +1,194 @@
+"""The chief's second job: lead the ps, watch the leases, save checkpoints, end the job in order.
+
+One thread; what it does next is read off the :class:`~windlass.cluster.job.Job` and the clock.
+"""
+
+import logging
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+
+from ..client.ps_control import PsAnswer, PsControl
+from ..cluster.roles import PS
+from ..core.errors import FencedError, PeerLostError, WindlassError
+from ..core.settings import Settings
+from ..core.states import Phase, State
+from ..core.task import Incarnation
+from ..server.chief.servicer import JobBoard
+from .checkpoints import Checkpointer
+
+log = logging.getLogger(__name__)
+
+_ATTACH_S = 2.0
+
+
+class Coordinator:
+    """Leads one job. Start it once the chief has registered.
+
+    Args:
+        board: The job.
+        who: The chief.
+        address: Where it serves, for workers who ask a ps.
+        controls: One per ps.
+        checkpointer: None: no checkpoints.
+        settings: Periods.
+    """
+
+    def __init__(
+        self,
+        board: JobBoard,
+        who: Incarnation,
+        address: str,
+        controls: Sequence[PsControl],
+        checkpointer: Checkpointer | None,
+        settings: Settings,
+    ) -> None:
+        self._board = board
+        self._who = who
+        self._address = address
+        self._controls = list(controls)
+        self._checkpointer = checkpointer
+        self._settings = settings
+        self._leaving = threading.Event()
+        self._thread = threading.Thread(target=self._lead, name="coordinator", daemon=True)
+        self._pool = ThreadPoolExecutor(len(controls) or 1, thread_name_prefix="attach")
+        self._saved_at = board.clock.now()
+        self._saved_step = (
+            checkpointer.last.global_step if checkpointer and checkpointer.last else 0
+        )
+        self._saving = threading.Lock()
+
+    def start(self) -> None:
+        """Begin."""
+        self._thread.start()
+
+    def _lead(self) -> None:
+        while not self._leaving.wait(self._settings.heartbeat_s):
+            self._attach()
+            with self._board.open() as (job, now):
+                for task in job.expire(now=now):
+                    log.warning("%s is lost: %s", task, job.members[task].detail)
+                due = job.phase is Phase.RUNNING and self._is_due(job.global_step, now)
+                step = job.global_step
+            if due:
+                self._save(step, final=False)
+
+    def _is_due(self, step: int, now: float) -> bool:
+        settings = self._settings
+        if self._checkpointer is None or step <= self._saved_step:
+            return False
+        by_steps = 0 < settings.save_every_steps <= step - self._saved_step
+        by_time = 0 < settings.save_every_s <= now - self._saved_at
+        return by_steps or by_time
+
+    def _attach(self) -> None:
+        answers = list(self._pool.map(self._attach_one, self._controls))
+        with self._board.open() as (job, now):
+            for control, answer in zip(self._controls, answers, strict=True):
+                if isinstance(answer, FencedError):
+                    job.ps_refused(control.task, answer.message, now=now)
+                elif isinstance(answer, PsAnswer):
+                    job.ps_answered(control.task, answer.generation, answer.counters, now=now)
+                    if answer.draining:
+                        job.stop(f"{control.task} was asked to stop", now=now)
+
+    def _attach_one(self, control: PsControl) -> PsAnswer | WindlassError:
+        try:
+            return control.attach(
+                self._who, self._address, lease_s=self._settings.lease_s, timeout_s=_ATTACH_S
+            )
+        except WindlassError as error:
+            return error
+
+    def _save(self, step: int, *, final: bool) -> bool:
+        if self._checkpointer is None:
+            return False
+        with self._saving:
+            try:
+                path = self._checkpointer.save(step, final=final)
+            except (WindlassError, OSError) as error:
+                log.error("could not save a checkpoint of step %d: %s", step, error)
+                return False
+            finally:
+                self._saved_at = self._board.clock.now()
+            if path:
+                self._saved_step = step
+                self._board.last_checkpoint, self._board.last_checkpoint_step = path, step
+                log.info("saved %s%s", path, " (final)" if final else "")
+            return True
+
+    def end(self, *, global_step: int, on_wait: Callable[[str], None]) -> Phase:
+        """The chief's program is over: wait for the workers, save, tell everybody. Returns the phase.
+
+        Args:
+            global_step: As the chief knows it.
+            on_wait: Told who is waited for, when that changes.
+        """
+        self._wait_for_workers(on_wait)
+        self._leaving.set()
+        self._thread.join()
+        with self._board.open() as (job, _):
+            phase = job.phase
+            step = max(job.global_step, global_step)
+            ps_lost = any(
+                member.task.type == PS and member.state in (State.LOST, State.FAILED)
+                for member in job.members.values()
+            )
+        if step > 0 and not ps_lost:
+            saved = self._save(step, final=phase is Phase.RUNNING)
+            if phase is Phase.RUNNING and self._checkpointer is not None and not saved:
+                with self._board.open() as (job, now):
+                    job.fail("the last checkpoint could not be written", now=now)
+        self._attach()  # the last counters, for the status
+        with self._board.open() as (job, now):
+            job.complete(now=now)
+            phase, reason = job.phase, job.reason
+        return self._dismiss(phase, reason)
+
+    def _wait_for_workers(self, on_wait: Callable[[str], None]) -> None:
+        told = ""
+        deadline: float | None = None
+        while True:
+            with self._board.open() as (job, now):
+                waiting, phase = job.waited_for(), job.phase
+            if not waiting or phase.is_over:
+                return
+            if phase is Phase.STOPPING:
+                # A worker that does not come to its next step is not waited for long.
+                deadline = deadline or now + self._settings.drain_grace_s + 1
+                if now >= deadline:
+                    log.warning(
+                        "not waiting for %s any longer", ", ".join(t.short for t in waiting)
+                    )
+                    return
+            names = ", ".join(task.short for task in waiting)
+            if names != told:
+                told = names
+                on_wait(names)
+            self._leaving.wait(0.05)
+
+    def _dismiss(self, phase: Phase, reason: str) -> Phase:
+        """Tell the ps, and wait until the others have heard."""
+
+        def end(control: PsControl) -> None:
+            try:
+                control.end_job(phase, reason, timeout_s=_ATTACH_S)
+            except PeerLostError as error:
+                log.debug("%s", error)
+
+        list(self._pool.map(end, self._controls))
+        until = self._board.clock.now() + self._settings.leave_grace_s
+        while self._board.clock.now() < until:
+            with self._board.open() as (job, now):
+                job.expire(now=now)
+                if not job.untold():
+                    break
+            threading.Event().wait(0.05)
+        return phase
+
+    def close(self) -> None:
+        """Stop leading, at once."""
+        self._leaving.set()
+        if self._thread.ident is not None:
+            self._thread.join(_ATTACH_S * 2)
+        self._pool.shutdown(wait=False, cancel_futures=True)

@@ -1,0 +1,205 @@
+"""The process of one task: signals, the leash to a launcher, and the role's work from start to exit."""
+
+import contextlib
+import logging
+import os
+import signal
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from types import FrameType
+
+from ..cluster.resolved import ResolvedTask
+from ..cluster.roles import CHIEF, EVALUATOR, PS
+from ..cluster.spec import ClusterSpec
+from ..core.errors import JobStoppedError, RetryableError, WindlassError
+from ..core.settings import Settings, read_environment
+from ..core.states import Outcome
+from ..core.task import TaskId
+from ..distribute.runtime import set_runtime
+from ..server.ps.server import PsServer
+from .program import Ending, ending_of, find_script, run_script
+from .task import EvaluatorTask, TrainingTask
+
+log = logging.getLogger(__name__)
+
+
+class _Interrupter:
+    """Ends the program of the main thread: politely first, then where it is."""
+
+    def __init__(self, grace_s: float) -> None:
+        self._grace_s = grace_s
+        self._error: WindlassError | None = None
+        self._running = False
+        self._timer: threading.Timer | None = None
+
+    @contextlib.contextmanager
+    def program(self) -> Iterator[None]:
+        """While the program runs, it may be interrupted."""
+        self._running = True
+        try:
+            yield
+        finally:
+            self._running = False
+            if self._timer is not None:
+                self._timer.cancel()
+
+    def later(self, error: WindlassError) -> None:
+        """Raise ``error`` in the program after the grace, unless it has ended by then."""
+        if self._error is not None:
+            return
+        self._error = error
+        self._timer = threading.Timer(self._grace_s, self._strike)
+        self._timer.daemon = True
+        self._timer.start()
+
+    def _strike(self) -> None:
+        if self._running:
+            # The handler below runs in the main thread, between two bytecodes of the program.
+            # To the main thread itself, so that it also wakes from a blocking call.
+            signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGUSR1)
+
+    def on_signal(self, signum: int, frame: FrameType | None) -> None:  # noqa: ARG002
+        """Handler of SIGUSR1, which only we send."""
+        if self._running and self._error is not None:
+            self._running = False
+            raise self._error
+
+
+def run_task(
+    task: ResolvedTask, settings: Settings, script: str | None, arguments: Sequence[str]
+) -> int:
+    """Play a task's role until its end; returns the exit code. Call from the main thread.
+
+    Args:
+        task: Who this process is.
+        settings: Of the task.
+        script: The user's program; a ps needs none.
+        arguments: Of the program.
+
+    Raises:
+        WindlassError: The task could not begin.
+    """
+    _hold_leash()
+    if task.task.type == PS:
+        return _run_ps(task, settings)
+    path = find_script(script or "")
+    if task.task.type == EVALUATOR:
+        return _run_program(EvaluatorTask(task, settings), settings, path, arguments)
+    if task.is_local:
+        return _run_alone(settings, path, arguments)
+    return _run_program(TrainingTask(task, settings), settings, path, arguments)
+
+
+def _run_ps(task: ResolvedTask, settings: Settings) -> int:
+    server = PsServer(task.task, settings)
+    server.start(task.address)
+    with _signals(lambda _: server.drain()):
+        code = server.wait()
+    server.stop()
+    return code
+
+
+def _run_alone(settings: Settings, path: Path, arguments: Sequence[str]) -> int:
+    """This process is the whole cluster: a ps beside the chief, on loopback."""
+    ps = TaskId(PS, 0)
+    server = PsServer(ps, settings.model_copy(update={"host": "127.0.0.1", "health_port": 0}))
+    server.start("127.0.0.1:0")
+    chief = TaskId(CHIEF, 0)
+    spec = ClusterSpec({CHIEF: ["127.0.0.1:0"], PS: [f"127.0.0.1:{server.port}"]})
+    task = ResolvedTask(chief, spec, chief, address="127.0.0.1:0")
+    alone = settings.model_copy(update={"host": "127.0.0.1"})
+    try:
+        return _run_program(TrainingTask(task, alone), alone, path, arguments)
+    finally:
+        server.stop()
+
+
+def _run_program(
+    member: TrainingTask | EvaluatorTask, settings: Settings, path: Path, arguments: Sequence[str]
+) -> int:
+    interrupter = _Interrupter(settings.drain_grace_s)
+    task = member.task.task
+
+    def stop(name: str) -> None:
+        log.warning("%s: ending at the next step", name)
+        error = JobStoppedError(f"{task} was asked to stop by {name}", task=task)
+        member.ask_to_end(error)
+        interrupter.later(error)
+
+    if isinstance(member, TrainingTask):
+        member.on_interrupt = interrupter.later
+    with _signals(stop, interrupter):
+        try:
+            ending = _join_and_run(member, interrupter, path, arguments)
+            if ending.message:
+                log.error("%s", ending.message) if ending.code < 128 else log.warning(
+                    "%s", ending.message
+                )
+            return int(member.finish(ending))
+        finally:
+            set_runtime(None)
+            member.close()
+
+
+def _join_and_run(
+    member: TrainingTask | EvaluatorTask,
+    interrupter: _Interrupter,
+    path: Path,
+    arguments: Sequence[str],
+) -> Ending:
+    try:
+        set_runtime(member.start())
+    except JobStoppedError as error:
+        return ending_of(error)
+    except WindlassError as error:
+        # The program has not begun: no traceback, but the chief and the others must know.
+        member.finish(_ending_of_start(error))
+        raise
+    with interrupter.program():
+        return run_script(path, arguments)
+
+
+def _ending_of_start(error: WindlassError) -> Ending:
+    """What an error before the program's first line means."""
+    outcome = Outcome.LEFT if isinstance(error, RetryableError) else Outcome.FAILED
+    return Ending(outcome, error.exit_code, error.message)
+
+
+@contextlib.contextmanager
+def _signals(
+    stop: Callable[[str], None], interrupter: _Interrupter | None = None
+) -> Iterator[None]:
+    """Handle SIGTERM and SIGINT by ``stop``, once; SIGUSR1 by the interrupter."""
+
+    def handle(signum: int, frame: FrameType | None) -> None:  # noqa: ARG001
+        stop(signal.Signals(signum).name)
+
+    before = {number: signal.signal(number, handle) for number in (signal.SIGTERM, signal.SIGINT)}
+    if interrupter is not None:
+        before[signal.SIGUSR1] = signal.signal(signal.SIGUSR1, interrupter.on_signal)
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _hold_leash() -> None:
+    """End with the launcher that started us, also if it is killed and cannot tell.
+
+    It holds the other end of a pipe; when that closes, we are on our own.
+    """
+    number = read_environment("WINDLASS_LEASH_FD")
+    if not number.isdigit():
+        return
+
+    def watch(fd: int) -> None:
+        with contextlib.suppress(OSError):
+            while os.read(fd, 1):
+                pass
+        os.kill(os.getpid(), signal.SIGTERM)
+        threading.Event().wait(10)
+        os._exit(137)
+
+    threading.Thread(target=watch, args=(int(number),), name="leash", daemon=True).start()

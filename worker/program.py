@@ -1,0 +1,104 @@
+"""Running the user's program in this process, and what its end means."""
+
+import runpy
+import sys
+import traceback
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from ..core.errors import ConfigurationError, JobStoppedError, RetryableError, WindlassError
+from ..core.exit_codes import ExitCode
+from ..core.states import Outcome
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """How a program ended.
+
+    Attributes:
+        outcome: For the chief.
+        code: What the process exits with, if nothing else goes wrong.
+        message: One line; empty if it went well.
+    """
+
+    outcome: Outcome
+    code: int
+    message: str = ""
+
+
+def find_script(script: str) -> Path:
+    """The script as a file.
+
+    Raises:
+        ConfigurationError: There is none.
+    """
+    path = Path(script)
+    if path.is_file():
+        return path.resolve()
+    kind = "is a folder, not a program" if path.is_dir() else "does not exist"
+    raise ConfigurationError(
+        f"{script} {kind} (looked in {Path.cwd()}); give the path of a Python file", script=script
+    )
+
+
+def run_script(path: Path, arguments: Sequence[str]) -> Ending:
+    """Run a Python file as ``__main__``, as ``python FILE ARGUMENTS`` would, and see how it ends.
+
+    The traceback of an uncaught exception goes to stderr, without our own frames.
+    """
+    sys.argv = [str(path), *arguments]
+    sys.path.insert(0, str(path.parent))
+    try:
+        runpy.run_path(str(path), run_name="__main__")
+    except BaseException as error:  # noqa: BLE001 - the end of the program, whatever it is
+        return ending_of(error)
+    finally:
+        sys.stdout.flush()
+    return Ending(Outcome.DONE, ExitCode.DONE)
+
+
+def ending_of(error: BaseException) -> Ending:
+    """What an exception that left the program means."""
+    if isinstance(error, SystemExit):
+        return _exit_ending(error)
+    if isinstance(error, KeyboardInterrupt):
+        return Ending(Outcome.LEFT, ExitCode.DRAINED, "interrupted")
+    if isinstance(error, JobStoppedError):
+        return Ending(Outcome.LEFT, ExitCode.DRAINED, error.message)
+    if isinstance(error, RetryableError):
+        return Ending(Outcome.LEFT, error.exit_code, error.message)
+    message = f"{type(error).__name__}: {error}"
+    if isinstance(error, WindlassError):
+        # The message was written for people; a traceback of our insides helps nobody.
+        _print_traceback(error, only_program=True)
+        return Ending(Outcome.FAILED, error.exit_code, message)
+    _print_traceback(error, only_program=False)
+    return Ending(Outcome.FAILED, ExitCode.PROGRAM_FAILED, message)
+
+
+def _exit_ending(error: SystemExit) -> Ending:
+    if error.code in (None, 0):
+        return Ending(Outcome.DONE, ExitCode.DONE)
+    if isinstance(error.code, int):
+        return Ending(
+            Outcome.FAILED, error.code & 0xFF or 1, f"the program exited with {error.code}"
+        )
+    print(error.code, file=sys.stderr)  # noqa: T201 - as Python does for sys.exit("…")
+    return Ending(Outcome.FAILED, ExitCode.PROGRAM_FAILED, str(error.code))
+
+
+def _print_traceback(error: BaseException, *, only_program: bool) -> None:
+    # The program's own frames: from its file on, and down to where it called us if that is enough.
+    frames = traceback.extract_tb(error.__traceback__)
+    start = next((i for i, f in enumerate(frames) if f.filename == sys.argv[0]), 0)
+    frames = traceback.StackSummary.from_list(frames[start:])
+    if only_program:
+        last = max(
+            (i for i, f in enumerate(frames) if f.filename == sys.argv[0]), default=len(frames)
+        )
+        frames = traceback.StackSummary.from_list(frames[: last + 1])
+    lines = ["Traceback (most recent call last):\n", *frames.format()]
+    lines += traceback.format_exception_only(error)
+    sys.stderr.write("".join(lines))
+    sys.stderr.flush()

@@ -1,0 +1,314 @@
+"""A task that trains, from joining to leaving: what a chief and a worker have in common.
+
+The daemon drives one of these per process; ``windlass.testing`` several in threads.
+"""
+
+import contextlib
+import logging
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from pydantic import TypeAdapter
+
+from ..client.chief import ChiefClient, JobStatus
+from ..client.grpc_transport import GrpcTransport
+from ..client.membership import Membership
+from ..client.ps_control import PsControl
+from ..client.session import ParameterSession
+from ..cluster.resolved import ResolvedTask
+from ..cluster.roles import EVALUATOR, ps_of
+from ..core.checkpoint.directory import open_fs
+from ..core.errors import ConfigurationError, JoinTimeoutError, WindlassError
+from ..core.exit_codes import ExitCode
+from ..core.settings import Settings
+from ..core.states import Outcome, Phase
+from ..core.task import Incarnation
+from ..distribute.runtime import ClusterRuntime
+from ..server.chief.server import ChiefServer
+from .checkpoints import Checkpointer
+from .coordinator import Coordinator
+from .program import Ending
+
+log = logging.getLogger(__name__)
+
+_JOB_STATUS = TypeAdapter(JobStatus)
+STATUS_FILE = "status.json"
+
+
+class TrainingTask:
+    """A chief or worker. Use from one thread, but for :meth:`interrupt`.
+
+    Args:
+        task: Who this is, in which cluster.
+        settings: Of this task.
+    """
+
+    def __init__(self, task: ResolvedTask, settings: Settings) -> None:
+        if not ps_of(task.spec):
+            raise ConfigurationError(
+                f"{task.task}: the cluster has no ps; there must be at least one ps to hold the variables",
+                task=task.task,
+            )
+        self.task = task
+        self._settings = settings
+        self._pending: WindlassError | None = None
+        self._chief_server: ChiefServer | None = None
+        self._chief: ChiefClient | None = None
+        self._membership: Membership | None = None
+        self._coordinator: Coordinator | None = None
+        self._controls: list[PsControl] = []
+        self._session: ParameterSession | None = None
+        self.runtime = ClusterRuntime(task, settings, check=self.check)
+        # Called when the program must end although it does not come to its next step.
+        self.on_interrupt: Callable[[WindlassError], None] = lambda error: log.error("%s", error)
+
+    def start(self) -> ClusterRuntime:
+        """Join the cluster.
+
+        Raises:
+            AddressInUseError: The chief's port is taken.
+            JoinTimeoutError: A peer did not answer.
+            CheckpointError: The checkpoint to resume from cannot be used.
+        """
+        task, settings = self.task, self._settings
+        if task.is_chief:
+            expected = [(other, task.address_of(other)) for other in task.spec.tasks()]
+            self._chief_server = ChiefServer(task.task, expected, settings)
+            self._chief_server.start(task.address)
+            chief_address = _dial_address(task.address, self._chief_server.port)
+        else:
+            chief_address = task.chief_address or self._find_chief()
+        self._chief = ChiefClient(chief_address, settings)
+        self._membership = Membership(
+            task.task, task.address, self._chief, settings, report=self.runtime.report
+        )
+        self._membership.on_lost = self.interrupt
+        who = self._membership.join(still_wanted=self.check)
+        if self._chief_server is not None:
+            self._lead(self._chief_server, who)
+        transports = [
+            GrpcTransport(ps, task.address_of(ps), who, settings) for ps in ps_of(task.spec)
+        ]
+        self._session = ParameterSession(transports, who, settings)
+        self.runtime.connection = self._session
+        self._session.connect(
+            still_wanted=self.check,
+            on_wait=lambda missing: log.info("waiting for %s", ", ".join(missing)),
+        )
+        return self.runtime
+
+    def _find_chief(self) -> str:
+        """Ask the ps who leads: a dynamic worker's TF_CONFIG does not say."""
+        controls = [
+            PsControl(ps, self.task.address_of(ps), self._settings) for ps in ps_of(self.task.spec)
+        ]
+        deadline = time.monotonic() + self._settings.join_timeout_s
+        last = "no chief has attached to the ps"
+        try:
+            while time.monotonic() < deadline:
+                self.check()
+                for control in controls:
+                    try:
+                        if address := control.find_chief(timeout_s=2.0):
+                            return address
+                    except WindlassError as error:
+                        last = str(error)
+                threading.Event().wait(0.1)
+        finally:
+            for control in controls:
+                control.close()
+        raise JoinTimeoutError(
+            f"{self.task.task} waited {self._settings.join_timeout_s:g} s (join_timeout_s) for the chief: "
+            f"{last}. TF_CONFIG does not name it; start it, or give --chief ADDRESS",
+            task=self.task.task,
+            missing="chief",
+        )
+
+    def _lead(self, server: ChiefServer, who: Incarnation) -> None:
+        settings, task = self._settings, self.task
+        self._controls = [PsControl(ps, task.address_of(ps), settings) for ps in ps_of(task.spec)]
+        checkpointer = None
+        if settings.model_dir:
+            checkpointer = Checkpointer(
+                settings.model_dir, self._controls, settings.keep_checkpoints
+            )
+            found = checkpointer.prepare()
+            if found is not None:
+                log.info("resuming from %s (global step %d)", found.path, found.global_step)
+                self.runtime.restore_from = found.path
+        self._coordinator = Coordinator(
+            server.board, who, task.address, self._controls, checkpointer, settings
+        )
+        self._coordinator.start()
+
+    def check(self) -> None:
+        """Raise if the program should end. Called between steps and while waiting."""
+        if self._pending is not None:
+            raise self._pending
+        if self._membership is not None:
+            self._membership.check()
+
+    def ask_to_end(self, error: WindlassError) -> None:
+        """Have the program end at its next step; the chief asks the whole job to."""
+        self._pending = self._pending or error
+        if self._chief_server is not None:
+            with self._chief_server.board.open() as (job, now):
+                job.stop(error.message, now=now)
+
+    def interrupt(self, error: WindlassError) -> None:
+        """End the program where it is: calls to the servers fail with ``error``. From any thread."""
+        self._pending = self._pending or error
+        if self._session is not None:
+            self._session.abort(error)
+        self.on_interrupt(error)
+
+    def finish(self, ending: Ending) -> ExitCode | int:
+        """Report how the program ended, wait for the end of the job, leave.
+
+        Returns:
+            What the process should exit with.
+        """
+        membership = self._membership
+        if membership is None or membership.who.generation == 0:
+            return ending.code
+        membership.finish(ending.outcome, ending.message)
+        if self._coordinator is not None:
+            step = self._session.global_step if self._session is not None else 0
+            phase = self._coordinator.end(
+                global_step=step,
+                on_wait=lambda names: log.info("done; waiting for %s", names),
+            )
+            self._write_status()
+        elif ending.outcome is Outcome.DONE:
+            while not membership.wait_over(0.1):
+                if self._pending is not None:
+                    return self._pending.exit_code
+            phase = membership.phase
+        else:
+            return ending.code
+        if ending.outcome is not Outcome.DONE:
+            return ending.code
+        return {Phase.DONE: ExitCode.DONE, Phase.STOPPED: ExitCode.DRAINED}.get(
+            phase, ExitCode.PEER_LOST
+        )
+
+    def status(self) -> JobStatus | None:
+        """The job, as the chief sees it; None before joining."""
+        return self._chief.status(timeout_s=5) if self._chief is not None else None
+
+    def _write_status(self) -> None:
+        """Leave the last status in the model directory: what became of the job can be read later."""
+        if not self._settings.model_dir:
+            return
+        try:
+            status = self.status()
+            if status is None:
+                return
+            fs, root = open_fs(self._settings.model_dir)
+            fs.makedirs(root, exist_ok=True)
+            with fs.transaction:
+                fs.pipe_file(f"{root}/{STATUS_FILE}", _JOB_STATUS.dump_json(status, indent=1))
+        except (WindlassError, OSError) as error:
+            log.warning("could not write the status: %s", error)
+
+    def close(self) -> None:
+        """Leave at once."""
+        if self._membership is not None:
+            self._membership.close()
+        if self._coordinator is not None:
+            self._coordinator.close()
+        if self._session is not None:
+            self._session.close()
+        for control in self._controls:
+            control.close()
+        if self._chief is not None:
+            self._chief.close()
+        if self._chief_server is not None:
+            self._chief_server.stop()
+
+
+class EvaluatorTask:
+    """The evaluator: reads checkpoints, is waited for by nobody, and needs no chief to work.
+
+    If TF_CONFIG names the chief it registers there, so that the status shows it and it hears of a
+    job that failed.
+    """
+
+    def __init__(self, task: ResolvedTask, settings: Settings) -> None:
+        if not settings.model_dir:
+            raise ConfigurationError(
+                f"{task.task} evaluates the checkpoints in model_dir, which is not set; give --model-dir "
+                "(the same for all tasks)",
+                task=task.task,
+            )
+        self.task = task
+        self._settings = settings
+        self._pending: WindlassError | None = None
+        self._leaving = threading.Event()
+        self._chief = ChiefClient(task.chief_address, settings) if task.chief_address else None
+        self._membership: Membership | None = None
+        self._joining = threading.Thread(target=self._join, name="evaluator-join", daemon=True)
+        self.runtime = ClusterRuntime(task, settings, check=self.check)
+
+    def start(self) -> ClusterRuntime:
+        """Begin; does not wait for anybody."""
+        if self._chief is not None:
+            self._joining.start()
+        return self.runtime
+
+    def _join(self) -> None:
+        if self._chief is None:
+            return
+        membership = Membership(
+            self.task.task, "", self._chief, self._settings, report=self.runtime.report
+        )
+        # A chief that is gone after its final checkpoint is no reason to leave before that is evaluated.
+        membership.on_lost = lambda error: log.debug("%s", error)
+        with contextlib.suppress(WindlassError):
+            membership.join(still_wanted=self.check)
+            self._membership = membership
+
+    def check(self) -> None:
+        """Raise if the evaluator should end: it was asked to, or the job failed or was stopped."""
+        if self._pending is not None:
+            raise self._pending
+        membership = self._membership
+        if membership is not None and membership.phase in (Phase.STOPPED, Phase.FAILED):
+            membership.check()
+
+    def ask_to_end(self, error: WindlassError) -> None:
+        """End at the next look for a checkpoint."""
+        self._pending = self._pending or error
+
+    def finish(self, ending: Ending) -> int:
+        """Report to the chief, if it is still there."""
+        membership = self._membership
+        if membership is not None and not membership.phase.is_over:
+            membership.finish(ending.outcome, ending.message)
+        return ending.code
+
+    def close(self) -> None:
+        """Leave."""
+        if self._membership is not None:
+            self._membership.close()
+        if self._chief is not None:
+            self._chief.close()
+
+
+def read_status(model_dir: str) -> JobStatus | None:
+    """The last status of an ended job, from its model directory; None if there is none."""
+    path = Path(model_dir) / STATUS_FILE
+    return _JOB_STATUS.validate_json(path.read_bytes()) if path.is_file() else None
+
+
+def is_evaluator(task: ResolvedTask) -> bool:
+    """Whether this task only evaluates."""
+    return task.task.type == EVALUATOR
+
+
+def _dial_address(address: str, port: int) -> str:
+    # Port 0 was a wish; the server has the real one.
+    host, _, wished = address.rpartition(":")
+    return address if int(wished) else f"{host}:{port}"
