@@ -125,7 +125,7 @@ class Membership:
                 return
 
     def _hear(self, phase: Phase, reason: str) -> None:
-        if phase is not self.phase:
+        if phase is not self.phase and phase.is_over:
             log.info("the job is %s%s", phase, f": {reason}" if reason else "")
         self.phase, self.reason = phase, reason
         if phase.is_over:

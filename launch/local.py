@@ -10,7 +10,7 @@ import queue
 import signal
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
@@ -23,7 +23,8 @@ from ..cluster.roles import CHIEF, EVALUATOR, PS, WORKER
 from ..core.errors import WindlassError
 from ..core.exit_codes import ExitCode, describe_exit, shell_status
 from ..core.settings import Settings
-from ..core.task import TaskId
+from ..core.states import Outcome
+from ..core.task import Incarnation, TaskId
 from ..training import read_evaluations
 from ..worker.program import find_script
 from ..worker.task import read_status
@@ -113,8 +114,11 @@ class LocalJob:
         self._over = threading.Event()
         self._stop_reason = ""
         self._stopping_since: float | None = None
+        self._over_since: float | None = None
         self._first_failure: TaskId | None = None
         self._speed = _Speed()
+        # Called with every new status, from the thread of `run`: for fault tests.
+        self.on_status: Callable[[JobStatus], None] = lambda _: None
         self.addresses: dict[TaskId, str] = {}
 
     def run(self) -> LocalResult:
@@ -195,8 +199,10 @@ class LocalJob:
     def _turn(self, wait_s: float) -> None:
         """Show what was said, look at who ended, move a stop along."""
         self._show_lines(wait_s)
-        if self._status is not None:
-            self._display.progress(self._status, self._speed.of(self._status))
+        status = self._status
+        if status is not None:
+            self._display.progress(status, self._speed.of(status))
+            self.on_status(status)
         self._judge_exits()
         if self._stop_reason and self._stopping_since is None:
             self._begin_stop(self._stop_reason)
@@ -228,11 +234,28 @@ class LocalJob:
             )
             if verdict.failed:
                 self._first_failure = task
+            elif verdict.message:
+                self._tell_chief(task, describe_exit(code))
             if verdict.message:
                 self._show_lines(0)
                 self._display.say(verdict.message, is_error=verdict.failed)
             if verdict.job_ends and self._stopping_since is None:
                 self._begin_stop("")
+
+    def _tell_chief(self, task: TaskId, why: str) -> None:
+        """Spare the chief the wait for the lease of a task that we saw end."""
+        known = {item.task: item for item in self._status.tasks} if self._status else {}
+        item = known.get(task)
+        if item is None or not item.generation:
+            return
+        client = ChiefClient(self.addresses[self._cluster.chief_task], self._settings)
+        try:
+            who = Incarnation(task, item.generation)
+            client.finish(who, Outcome.LEFT, why, item.report, timeout_s=1.0)
+        except WindlassError as error:
+            self._display.say(f"the chief could not be told: {error}")
+        finally:
+            client.close()
 
     def _job_ended(self) -> bool:
         chief = self._processes[self._cluster.chief_task]
@@ -266,8 +289,6 @@ class LocalJob:
             self._over_since = time.monotonic()
         if left and time.monotonic() - self._over_since > self._settings.leave_grace_s:
             self._begin_stop("")
-
-    _over_since: float | None = None
 
     def _watch_status(self) -> None:
         address = self.addresses[self._cluster.chief_task]

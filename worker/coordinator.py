@@ -56,7 +56,7 @@ class Coordinator:
         self._saved_step = (
             checkpointer.last.global_step if checkpointer and checkpointer.last else 0
         )
-        self._saving = threading.Lock()
+        self._ending = False
 
     def start(self) -> None:
         """Begin."""
@@ -70,7 +70,7 @@ class Coordinator:
                     log.warning("%s is lost: %s", task, job.members[task].detail)
                 due = job.phase is Phase.RUNNING and self._is_due(job.global_step, now)
                 step = job.global_step
-            if due:
+            if due and not self._ending:
                 self._save(step, final=False)
 
     def _is_due(self, step: int, now: float) -> bool:
@@ -103,19 +103,18 @@ class Coordinator:
     def _save(self, step: int, *, final: bool) -> bool:
         if self._checkpointer is None:
             return False
-        with self._saving:
-            try:
-                path = self._checkpointer.save(step, final=final)
-            except (WindlassError, OSError) as error:
-                log.error("could not save a checkpoint of step %d: %s", step, error)
-                return False
-            finally:
-                self._saved_at = self._board.clock.now()
-            if path:
-                self._saved_step = step
-                self._board.last_checkpoint, self._board.last_checkpoint_step = path, step
-                log.info("saved %s%s", path, " (final)" if final else "")
-            return True
+        try:
+            path = self._checkpointer.save(step, final=final)
+        except (WindlassError, OSError) as error:
+            log.error("could not save a checkpoint of step %d: %s", step, error)
+            return False
+        finally:
+            self._saved_at = self._board.clock.now()
+        if path:
+            self._saved_step = step
+            self._board.last_checkpoint, self._board.last_checkpoint_step = path, step
+            log.info("saved %s%s", path, " (final)" if final else "")
+        return True
 
     def end(self, *, global_step: int, on_wait: Callable[[str], None]) -> Phase:
         """The chief's program is over: wait for the workers, save, tell everybody. Returns the phase.
@@ -124,6 +123,7 @@ class Coordinator:
             global_step: As the chief knows it.
             on_wait: Told who is waited for, when that changes.
         """
+        self._ending = True  # the last checkpoint is coming; no other is worth its time now
         self._wait_for_workers(on_wait)
         self._leaving.set()
         self._thread.join()

@@ -13,6 +13,7 @@ from ..cluster.resolved import ResolvedTask
 from ..cluster.roles import CHIEF, EVALUATOR, PS
 from ..cluster.spec import ClusterSpec
 from ..core.errors import JobStoppedError, RetryableError, WindlassError
+from ..core.exit_codes import ExitCode
 from ..core.settings import Settings, read_environment
 from ..core.states import Outcome
 from ..core.task import TaskId
@@ -132,10 +133,9 @@ def _run_program(
     with _signals(stop, interrupter):
         try:
             ending = _join_and_run(member, interrupter, path, arguments)
-            if ending.message:
-                log.error("%s", ending.message) if ending.code < 128 else log.warning(
-                    "%s", ending.message
-                )
+            if ending.message and ending.code != ExitCode.DRAINED:  # a stop was announced before
+                level = logging.ERROR if ending.code < 128 else logging.WARNING
+                log.log(level, "%s", ending.message)
             return int(member.finish(ending))
         finally:
             set_runtime(None)

@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from windlass.cluster.partitioners import (
@@ -66,6 +66,7 @@ def test_min_size_is_tensorflows_formula(shape: tuple[int, ...], least: int, mos
     assert parts == max(1, min(shape[0], most, -(-math.prod(shape) * 4 // least)))
 
 
+@settings(deadline=None)  # up to 5000 shards
 @given(shape=shapes, largest=sizes)
 def test_max_size_keeps_every_shard_below_it_or_at_one_row(
     shape: tuple[int, ...], largest: int

@@ -77,6 +77,7 @@ def test_a_template_gives_every_task_its_address() -> None:
         {"ps": ["ps-0.train:2222"], "worker": ["worker-0.train:2222", "worker-1.train:2222"]}
     )
     assert (resolver.task_type, resolver.task_id) == ("worker", 1)
+    assert resolver.environment == ""
     assert resolver.master() == "grpc://worker-1.train:2222"
     assert resolver.master("ps", 0, "http") == "http://ps-0.train:2222"
 

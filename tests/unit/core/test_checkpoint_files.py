@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import safetensors
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors.numpy import load, save
 
@@ -67,6 +67,7 @@ def test_a_file_of_many_arrays_loads_as_a_dictionary_elsewhere() -> None:
         assert loaded[name].dtype == array.dtype
 
 
+@settings(deadline=None)
 @given(
     st.lists(
         st.tuples(

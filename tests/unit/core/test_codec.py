@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from windlass.core import codec
@@ -115,6 +115,7 @@ def shards(draw: st.DrawFn) -> ShardDefinition:
     return ShardDefinition(variable, part.part, part.num_parts, part.row_offset, part.rows, rule)
 
 
+@settings(deadline=None)
 @given(shards())
 def test_a_shards_definition_comes_back_with_rule_and_initializer(shard: ShardDefinition) -> None:
     sent = codec.shard_to_wire(shard).SerializeToString()

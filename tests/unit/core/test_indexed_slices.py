@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from windlass.core.arrays import BFLOAT16, Array, DType
@@ -22,6 +22,7 @@ def slices(draw: st.DrawFn) -> IndexedSlices:
     return IndexedSlices(values, np.array(indices, np.int64), (ROWS, *row))
 
 
+@settings(deadline=None)
 @given(slices())
 def test_combining_does_not_change_the_gradient(gradient: IndexedSlices) -> None:
     np.testing.assert_array_equal(gradient.combined().to_dense(), gradient.to_dense())

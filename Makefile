@@ -1,0 +1,50 @@
+# One entry for everything a developer or CI does. `make help` lists it.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+DEV_STAMP := $(VENV)/.installed-dev
+
+.PHONY: help setup demo test check format bench protos clean
+
+help:  ## this list
+	@grep -E '^[a-z]+:.*##' Makefile | sed -E 's/:.*## /\t/' | expand -t 12
+
+$(STAMP): pyproject.toml
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --upgrade 'pip>=25.1'
+	$(BIN)/python -m pip install --quiet --editable '.[examples]'
+	touch $@
+
+$(DEV_STAMP): $(STAMP)
+	$(BIN)/python -m pip install --quiet --editable '.[examples]' --group dev
+	touch $@
+
+setup: $(DEV_STAMP)  ## create .venv with the package and everything to develop it
+
+demo: $(STAMP)  ## train examples/digits on a local cluster: chief, 2 workers, 2 ps, evaluator
+	$(BIN)/windlass local --chief --workers 2 --ps 2 --evaluator examples/digits/train.py
+
+test: $(DEV_STAMP)  ## the whole test suite, with coverage of the rooms
+	$(BIN)/python -m pytest --cov --cov-report=term:skip-covered --cov-fail-under=90 $(ARGS)
+
+check: $(DEV_STAMP)  ## format, lint, types, import contracts, fresh protos
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/mypy tests
+	PYTHONPATH=src $(BIN)/lint-imports
+	$(BIN)/python tools/gen_protos.py --check
+
+format: $(DEV_STAMP)  ## rewrite the code in the house format
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+bench: $(DEV_STAMP)  ## measure the step of a parameter server here
+	$(BIN)/python -m benchmarks.step
+
+protos: $(DEV_STAMP)  ## generate proto/v1 anew
+	$(BIN)/python tools/gen_protos.py
+
+clean:  ## remove what the other targets made
+	rm -rf $(VENV) build dist .coverage* .mypy_cache .pytest_cache .ruff_cache .hypothesis runs
