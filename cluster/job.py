@@ -102,7 +102,7 @@ class Job:
         Raises:
             FencedError: A newer life of the task has registered.
         """
-        member = self._current(who)
+        member = self._current(who, now)
         member.heard = now
         member.report = report
         if member.state is State.LOST:
@@ -118,13 +118,13 @@ class Job:
         Raises:
             FencedError: A newer life of the task has registered.
         """
-        member = self._current(who)
+        member = self._current(who, now)
         member.heard = now
         member.report = report
         if member.state not in (State.DONE, State.FAILED):
             self._enter(member, State(outcome.value), now, message)
-        if outcome is Outcome.FAILED and who.task.type != EVALUATOR:
-            self.fail(f"{who.task} failed: {message}", now=now)
+            if outcome is Outcome.FAILED and who.task.type != EVALUATOR:
+                self.fail(f"{who.task} failed: {message}", now=now)
         member.told = self.phase
         return self.phase
 
@@ -215,23 +215,23 @@ class Job:
         """The goal the programs reported; 0: none."""
         return max((member.report.total_steps for member in self.members.values()), default=0)
 
-    def _current(self, who: Incarnation) -> Member:
-        member = self.members.get(who.task)
-        if member is None or who.generation < member.generation:
-            newer = member.generation if member is not None else 0
+    def _current(self, who: Incarnation, now: float) -> Member:
+        # A task no spec lists is a dynamic worker's: a chief that restarted takes it back, too.
+        member = self.members.setdefault(who.task, Member(who.task, since=now))
+        if who.generation < member.generation:
             raise FencedError(
-                f"{who} was superseded by generation {newer}: another process took its place. "
-                "This one must end",
+                f"{who} was superseded by generation {member.generation}: another process took "
+                "its place. This one must end",
                 task=who.task,
                 generation=who.generation,
-                current=newer,
+                current=member.generation,
             )
         if who.generation > member.generation:
             # A chief that restarted and has not seen this task yet.
             member.generation = who.generation
             self._last_generation = max(self._last_generation, who.generation)
             if member.state is State.MISSING:
-                member.state = State.ALIVE
+                self._enter(member, State.ALIVE, now)
         return member
 
     @staticmethod

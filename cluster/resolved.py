@@ -71,7 +71,9 @@ class ResolvedTask:
         if self.evaluator:
             cluster[EVALUATOR] = [self.evaluator]
         task = {"type": self.task.type, "index": self.task.index}
-        return json.dumps({"cluster": cluster, "task": task})
+        # Under the other key it reads back as dynamic, even where no index is missing.
+        key = "sparseCluster" if self.dynamic else "cluster"
+        return json.dumps({key: cluster, "task": task})
 
 
 def resolve(
@@ -178,7 +180,7 @@ def _check_addresses(
     for task in spec.tasks():
         address = spec.task_address(task.type, task.index)
         host, _, port = address.rpartition(":")
-        if not host or not port.isdigit() or not 0 < int(port) < 65536:
+        if not host or not (port.isascii() and port.isdigit()) or not 0 < int(port) < 65536:
             raise error(
                 f"{source}: address {address!r} of {task} does not read as host:port",
                 task=task,

@@ -1,5 +1,6 @@
 """ClusterSpec: the addresses of a cluster's tasks, by job and index."""
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Union
 
@@ -109,7 +110,7 @@ def _tasks_of(job: str, tasks: object) -> dict[int, str]:
     result: dict[int, str] = {}
     for key, address in pairs:
         # JSON objects have string keys.
-        number = int(key) if isinstance(key, str) and key.lstrip("-").isdigit() else key
+        number = int(key) if isinstance(key, str) and re.fullmatch(r"-?[0-9]+", key) else key
         if not isinstance(number, int) or isinstance(number, bool):
             raise TypeError(f"task indices of job {job!r} must be integers, got {key!r}")
         if number < 0:

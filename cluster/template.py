@@ -25,7 +25,7 @@ def parse_replicas(text: str) -> dict[str, int]:
     counts: dict[str, int] = {}
     for item in text.split(","):
         role, _, count = item.strip().partition("=")
-        if role not in TASK_TYPES or not count.isdigit() or role in counts:
+        if role not in TASK_TYPES or not (count.isascii() and count.isdigit()) or role in counts:
             raise ConfigurationError(
                 f"--replicas {text!r}: {item.strip()!r} does not read as ROLE=COUNT; "
                 f"e.g. chief=1,ps=2,worker=3 (roles: {', '.join(TASK_TYPES)}, each once)"
@@ -80,16 +80,27 @@ class TemplateClusterResolver(ClusterResolver):
                 f"--host-template {host_template!r}: unknown field {wrong}; "
                 "there are {role} and {index}"
             )
-        self._task_type = task_type
-        self._task_id = task_id
-        self._rpc_layer = rpc_layer
-        self._spec = ClusterSpec(
-            {
+        try:
+            jobs = {
                 role: [host_template.format(role=role, index=index) for index in range(count)]
                 for role, count in replicas.items()
                 if count
             }
-        )
+        except ValueError as error:
+            raise ConfigurationError(f"--host-template {host_template!r}: {error}") from error
+        owner: dict[str, str] = {}
+        for role, addresses in jobs.items():
+            for index, address in enumerate(addresses):
+                task = f"{role} {index}"
+                if owner.setdefault(address, task) != task:
+                    raise ConfigurationError(
+                        f"--host-template {host_template!r}: {owner[address]} and {task} have the "
+                        f"same address {address!r}; use {{role}} and {{index}}"
+                    )
+        self._task_type = task_type
+        self._task_id = task_id
+        self._rpc_layer = rpc_layer
+        self._spec = ClusterSpec(jobs)
 
     def cluster_spec(self) -> ClusterSpec:
         """The cluster."""

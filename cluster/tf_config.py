@@ -80,16 +80,16 @@ def task_of(config: dict[str, Any]) -> tuple[str | None, int | None]:
 
 def _index(value: object) -> int:
     try:
-        if isinstance(value, bool):
-            raise ValueError(value)
-        index = int(value)  # type: ignore[call-overload]
+        if not isinstance(value, int | str) or isinstance(value, bool):
+            raise TypeError(value)
+        index = int(value)
     except (TypeError, ValueError):
         raise TFConfigError(
             f"TF_CONFIG: task.index must be an integer or a string of digits, got {value!r}"
         ) from None
     if index < 0:
         raise TFConfigError(f"TF_CONFIG: task.index must not be negative, got {index}")
-    return int(index)
+    return index
 
 
 class TFConfigClusterResolver(ClusterResolver):

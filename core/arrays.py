@@ -32,13 +32,15 @@ def as_dtype(value: object) -> DType:
         TypeError: It is no dtype a variable may have.
     """
     try:
+        if value is None:  # NumPy would take it for float64
+            raise TypeError(value)
         dtype = _BY_NAME[value] if isinstance(value, str) else np.dtype(value)  # type: ignore[call-overload]
     except (KeyError, TypeError):
         dtype = None
     if dtype is None or dtype not in DTYPES:
         names = ", ".join(_BY_NAME)
         raise TypeError(f"{value!r} is no dtype of a variable; those are {names}")
-    return dtype.newbyteorder("=") if dtype.byteorder == ">" else dtype
+    return dtype
 
 
 def is_float(dtype: DType) -> bool:

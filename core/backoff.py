@@ -3,16 +3,17 @@
 Jitter keeps a hundred workers from knocking at a restarted server in the same millisecond.
 """
 
+import random
 import threading
 from collections.abc import Callable, Iterator
 
 from tenacity import (
     AttemptManager,
+    RetryCallState,
     Retrying,
     retry_if_exception_type,
-    stop_after_delay,
+    stop_before_delay,
     stop_when_event_set,
-    wait_exponential_jitter,
 )
 from tenacity.nap import sleep_using_event
 
@@ -47,6 +48,12 @@ def attempts(
         before_sleep: Told the failure before each wait.
     """
     event = stop or threading.Event()
+
+    # Our own function: tenacity's exponential waits changed their arguments within 9.x.
+    def wait(state: RetryCallState) -> float:
+        grown = initial_s * 2.0 ** min(state.attempt_number - 1, 32)
+        return min(max_s, grown + random.uniform(0, initial_s))  # noqa: S311 - jitter, no secret
+
     hook = None
     if before_sleep is not None:
         told = before_sleep
@@ -58,8 +65,8 @@ def attempts(
     return iter(
         Retrying(
             retry=retry_if_exception_type(retry_on),
-            stop=stop_after_delay(timeout_s) | stop_when_event_set(event),
-            wait=wait_exponential_jitter(initial=initial_s, max=max_s, jitter=initial_s),
+            stop=stop_before_delay(timeout_s) | stop_when_event_set(event),
+            wait=wait,
             sleep=sleep_using_event(event),
             before_sleep=hook,
             reraise=True,

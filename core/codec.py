@@ -11,7 +11,6 @@ from dataclasses import fields as dataclass_fields
 from typing import Any, TypeVar
 
 import numpy as np
-import pydantic
 from google.protobuf import json_format, struct_pb2
 
 from ..proto.v1 import chief_pb2, common_pb2, ps_pb2
@@ -97,11 +96,11 @@ def rule_from_wire(message: struct_pb2.Struct) -> UpdateRule:
     Raises:
         RefusedError: They are no rule's.
     """
-    fields = json_format.MessageToDict(message)
     try:
-        return rule_from_dict(fields)
-    except pydantic.ValidationError as error:
-        raise RefusedError(f"no update rule has these fields: {fields}: {error}") from error
+        return rule_from_dict(json_format.MessageToDict(message))
+    except ValueError as error:  # pydantic's, or protobuf's at NaN and infinity
+        names = ", ".join(sorted(message.fields))
+        raise RefusedError(f"no update rule has these fields: {names}: {error}") from error
 
 
 def shard_to_wire(shard: ShardDefinition) -> ps_pb2.ShardDefinition:
@@ -153,6 +152,8 @@ def shard_from_wire(message: ps_pb2.ShardDefinition) -> ShardDefinition:
         )
     except ValueError as error:
         raise RefusedError(f"definition of {message.variable!r}: {error}") from error
+    if message.rows < 0:  # ShardDefinition would read it as "all"
+        raise RefusedError(f"{variable.name!r}: {message.rows} rows", variable=variable.name)
     shard = ShardDefinition(
         variable,
         message.part,

@@ -42,7 +42,7 @@ class WindlassError(Exception):
 
     exit_code = ExitCode.PROGRAM_FAILED
 
-    def __init__(self, message: str, **fields: object) -> None:
+    def __init__(self, message: str, /, **fields: object) -> None:
         super().__init__(message)
         self.message = message
         self.fields = {name: str(value) for name, value in fields.items()}

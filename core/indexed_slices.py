@@ -51,7 +51,8 @@ class IndexedSlices:
         starts = np.flatnonzero(np.concatenate(([True], ascending[1:] != ascending[:-1])))
         values = self.values[order]
         if starts.size != indices.size:
-            values = np.add.reduceat(values, starts, axis=0)
+            # NumPy would widen small integers.
+            values = np.add.reduceat(values, starts, axis=0, dtype=values.dtype)
         return IndexedSlices(values, ascending[starts], self.dense_shape)
 
     def to_dense(self) -> Array:

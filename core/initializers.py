@@ -64,7 +64,9 @@ class Initializer:
         for block in range(start // block_rows, -(-stop // block_rows)):
             first = block * block_rows
             count = min(block_rows, num_rows(full_shape) - first)
-            generator = np.random.Generator(np.random.Philox(key=[self.seed, block]))
+            generator = np.random.Generator(
+                np.random.Philox(key=np.array([self.seed, block], np.uint64))
+            )
             values = draw(generator, (count, out.shape[1]))
             low, high = max(start, first), min(stop, first + count)
             out[low - start : high - start] = values[low - first : high - first]

@@ -81,7 +81,7 @@ class CosineDecay(_Schedule):
     decay_steps: float = Field(gt=0)
     alpha: float = 0.0
     warmup_target: float | None = None
-    warmup_steps: float = Field(0, ge=0)
+    warmup_steps: float = Field(default=0, ge=0)
 
     def __call__(self, step: int) -> float:
         """The rate at ``step`` updates of the model."""

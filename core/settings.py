@@ -171,6 +171,11 @@ def load_settings(flags: Mapping[str, Any] | None = None) -> Settings:
         raise ConfigurationError("; ".join(problems)) from error
 
 
+def quiet_grpc() -> None:
+    """Keep gRPC's C core from printing failures that we report in words. Before grpc is loaded."""
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")
+
+
 def read_environment(name: str, default: str = "") -> str:
     """One variable of the environment that is not a setting, e.g. ``JOB_COMPLETION_INDEX``."""
     return os.environ.get(name, default)

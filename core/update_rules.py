@@ -31,8 +31,8 @@ class _Rule(BaseModel):
     slots: ClassVar[dict[str, str | float]] = {}
 
     learning_rate: float | Schedule
-    clipvalue: float | None = Field(None, gt=0)
-    global_clipnorm: float | None = Field(None, gt=0)
+    clipvalue: float | None = Field(default=None, gt=0)
+    global_clipnorm: float | None = Field(default=None, gt=0)
 
     def rate(self, step: int) -> float:
         """The learning rate at global step ``step``."""
@@ -62,7 +62,7 @@ class SGD(_Rule):
 
     name: Literal["SGD"] = "SGD"
     learning_rate: float | Schedule = 0.01
-    momentum: float = Field(0.0, ge=0, le=1)
+    momentum: float = Field(default=0.0, ge=0, le=1)
     nesterov: bool = False
 
     def active_slots(self) -> dict[str, str | float]:
@@ -80,8 +80,8 @@ class Adagrad(_Rule):
 
     name: Literal["Adagrad"] = "Adagrad"
     learning_rate: float | Schedule = 0.001
-    initial_accumulator_value: float = Field(0.1, ge=0)
-    epsilon: float = Field(1e-7, ge=0)
+    initial_accumulator_value: float = Field(default=0.1, ge=0)
+    epsilon: float = Field(default=1e-7, ge=0)
 
 
 class RMSprop(_Rule):
@@ -97,9 +97,9 @@ class RMSprop(_Rule):
 
     name: Literal["RMSprop"] = "RMSprop"
     learning_rate: float | Schedule = 0.001
-    rho: float = Field(0.9, ge=0, le=1)
-    momentum: float = Field(0.0, ge=0, le=1)
-    epsilon: float = Field(1e-7, ge=0)
+    rho: float = Field(default=0.9, ge=0, le=1)
+    momentum: float = Field(default=0.0, ge=0, le=1)
+    epsilon: float = Field(default=1e-7, ge=0)
     centered: bool = False
 
     def active_slots(self) -> dict[str, str | float]:
@@ -124,9 +124,9 @@ class Adam(_Rule):
 
     name: Literal["Adam"] = "Adam"
     learning_rate: float | Schedule = 0.001
-    beta_1: float = Field(0.9, ge=0, lt=1)
-    beta_2: float = Field(0.999, ge=0, lt=1)
-    epsilon: float = Field(1e-7, ge=0)
+    beta_1: float = Field(default=0.9, ge=0, lt=1)
+    beta_2: float = Field(default=0.999, ge=0, lt=1)
+    epsilon: float = Field(default=1e-7, ge=0)
 
 
 class AdamW(_Rule):
@@ -139,10 +139,10 @@ class AdamW(_Rule):
 
     name: Literal["AdamW"] = "AdamW"
     learning_rate: float | Schedule = 0.001
-    weight_decay: float = Field(0.004, ge=0)
-    beta_1: float = Field(0.9, ge=0, lt=1)
-    beta_2: float = Field(0.999, ge=0, lt=1)
-    epsilon: float = Field(1e-7, ge=0)
+    weight_decay: float = Field(default=0.004, ge=0)
+    beta_1: float = Field(default=0.9, ge=0, lt=1)
+    beta_2: float = Field(default=0.999, ge=0, lt=1)
+    epsilon: float = Field(default=1e-7, ge=0)
 
 
 class Ftrl(_Rule):
@@ -159,12 +159,12 @@ class Ftrl(_Rule):
 
     name: Literal["Ftrl"] = "Ftrl"
     learning_rate: float | Schedule = 0.001
-    learning_rate_power: float = Field(-0.5, le=0)
-    initial_accumulator_value: float = Field(0.1, ge=0)
-    l1_regularization_strength: float = Field(0.0, ge=0)
-    l2_regularization_strength: float = Field(0.0, ge=0)
-    l2_shrinkage_regularization_strength: float = Field(0.0, ge=0)
-    beta: float = Field(0.0, ge=0)
+    learning_rate_power: float = Field(default=-0.5, le=0)
+    initial_accumulator_value: float = Field(default=0.1, ge=0)
+    l1_regularization_strength: float = Field(default=0.0, ge=0)
+    l2_regularization_strength: float = Field(default=0.0, ge=0)
+    l2_shrinkage_regularization_strength: float = Field(default=0.0, ge=0)
+    beta: float = Field(default=0.0, ge=0)
 
 
 UpdateRule = SGD | Adagrad | RMSprop | Adam | AdamW | Ftrl

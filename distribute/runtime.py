@@ -16,7 +16,6 @@ from ..core.errors import ConfigurationError
 from ..core.report import TaskReport
 from ..core.settings import Settings, load_settings
 from ..core.task import Incarnation, TaskId
-from .local_ps import LocalTransport
 
 
 @dataclass
@@ -120,6 +119,9 @@ def current_runtime() -> ClusterRuntime | None:
 
 def local_runtime(task: ResolvedTask, num_ps: int = 1) -> ClusterRuntime:
     """A whole cluster in this process: ``num_ps`` parameter servers, one worker, no sockets."""
+    # Loads the update kernels, and so Numba; a worker of a real cluster has no use for them.
+    from .local_ps import LocalTransport
+
     settings = load_settings()
     who = Incarnation(task.task, 1)
     transports = [LocalTransport(TaskId("ps", i), who, settings) for i in range(num_ps)]

@@ -9,6 +9,7 @@ from rich.table import Table
 
 from ..core.errors import ConfigurationError, PeerLostError, WindlassError
 from ..core.exit_codes import ExitCode
+from ..core.settings import quiet_grpc
 from .logs import set_up_logging
 from .options import (
     TaskFlags,
@@ -195,6 +196,7 @@ def status_command(address: str, timeout_s: float) -> None:
 
 def main(arguments: list[str] | None = None) -> None:
     """Entry point. Errors of ours are one line and their exit code, never a traceback."""
+    quiet_grpc()
     try:
         windlass.main(args=arguments, prog_name="windlass", standalone_mode=False)
     except click.ClickException as error:

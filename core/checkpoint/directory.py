@@ -63,9 +63,10 @@ def remove_incomplete(model_dir: str) -> list[str]:
     removed = []
     for _, name, complete in _entries(model_dir):
         if not complete:
-            fs, path = open_fs(f"{model_dir.rstrip('/')}/{name}")
+            url = f"{model_dir.rstrip('/')}/{name}"
+            fs, path = open_fs(url)
             fs.rm(path, recursive=True)
-            removed.append(path)
+            removed.append(url)
     return removed
 
 

@@ -2,10 +2,11 @@
 
 from collections.abc import Iterator
 from functools import lru_cache
+from typing import IO, cast
 
 import numpy as np
 
-from ..arrays import Array, as_dtype, num_rows, row_shape
+from ..arrays import Array, as_dtype, is_float, num_rows, row_shape
 from ..codec import as_bytes
 from ..errors import CheckpointError
 from .directory import MANIFEST, open_fs
@@ -67,11 +68,13 @@ class CheckpointReader:
         record = self._record(name)
         scalar = not record.shape
         out: Array | None = None
-        covered = 0
-        for piece in self._pieces.get((name, slot), []):
-            low, high = max(start, piece.row_offset), min(stop, piece.row_offset + piece.rows)
+        covered, reached = 0, start
+        # From `reached` on: a row that two pieces claim counts once.
+        for piece in sorted(self._pieces.get((name, slot), []), key=lambda it: it.row_offset):
+            low, high = max(reached, piece.row_offset), min(stop, piece.row_offset + piece.rows)
             if low >= high:
                 continue
+            reached = high
             rows = self._read_piece(piece)
             if out is None:
                 out = np.empty((stop - start, *row_shape(record.shape)), rows.dtype)
@@ -110,22 +113,39 @@ class CheckpointReader:
         return record
 
     def _read_header(self, file: str) -> tuple[int, dict[str, TensorSpec], dict[str, int]]:
+        with self._open(file) as stream:
+            return read_header(stream, path=f"{self.path}/{file}")
+
+    def _open(self, file: str) -> IO[bytes]:
         path = f"{self.path}/{file}"
         try:
-            with self._fs.open(f"{self._root}/{file}", "rb") as stream:
-                return read_header(stream, path=path)
+            return cast(IO[bytes], self._fs.open(f"{self._root}/{file}", "rb"))
         except FileNotFoundError:
             raise CheckpointError(f"{path} is missing", path=path) from None
+
+    def _check_spec(self, piece: TensorRecord, spec: TensorSpec, path: str) -> None:
+        """The digest covers a piece's bytes; what they mean, the file's header says alone."""
+        record = self._record(piece.variable)
+        shape = (piece.rows, *row_shape(record.shape)) if record.shape else ()
+        # Slots of half-precision variables are wider than they are.
+        fits = is_float(spec.dtype) if piece.slot else spec.dtype == as_dtype(record.dtype)
+        if not fits or spec.shape != shape or spec.num_bytes != piece.num_bytes:
+            raise CheckpointError(
+                f"{path}: {piece.tensor!r} was altered: it is {spec.shape} of {spec.dtype}, "
+                f"{piece.num_bytes} bytes of shape {shape} for a {record.dtype} were saved",
+                path=path,
+                tensor=piece.tensor,
+            )
 
     def _read_piece(self, piece: TensorRecord) -> Array:
         path = f"{self.path}/{piece.file}"
         start, specs, offsets = self._headers(piece.file)
         if piece.tensor not in specs:
             raise CheckpointError(f"{path} has no tensor {piece.tensor!r}", path=path)
-        with self._fs.open(f"{self._root}/{piece.file}", "rb") as stream:
-            array = read_array(
-                stream, specs[piece.tensor], start + offsets[piece.tensor], path=path
-            )
+        spec = specs[piece.tensor]
+        self._check_spec(piece, spec, path)
+        with self._open(piece.file) as stream:
+            array = read_array(stream, spec, start + offsets[piece.tensor], path=path)
         found = digest(as_bytes(array))
         if found != piece.digest:
             raise CheckpointError(

@@ -110,7 +110,7 @@ def read_header(
         header = json.loads(text)
         header.pop("__metadata__", None)
         specs = {
-            name: TensorSpec(name, tuple(entry["shape"]), _DTYPES[entry["dtype"]])
+            name: TensorSpec(name, _shape(entry["shape"]), _DTYPES[entry["dtype"]])
             for name, entry in header.items()
         }
         offsets = {name: int(entry["data_offsets"][0]) for name, entry in header.items()}
@@ -121,6 +121,12 @@ def read_header(
             path=path,
         ) from error
     return 8 + length, specs, offsets
+
+
+def _shape(extents: Any) -> tuple[int, ...]:
+    if not all(type(extent) is int and extent >= 0 for extent in extents):
+        raise ValueError(extents)
+    return tuple(extents)
 
 
 def read_array(stream: IO[bytes], spec: TensorSpec, position: int, *, path: str) -> Array:
