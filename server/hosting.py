@@ -33,6 +33,8 @@ def bind_address(address: str, settings: Settings) -> str:
     """
     host, _, port = address.rpartition(":")
     listen = settings.host or (host if is_loopback(host) else "0.0.0.0")  # noqa: S104 - asked for, below
+    if listen.count(":") > 1 and not listen.startswith("["):
+        listen = f"[{listen}]"  # an IPv6 address
     if not is_loopback(listen) and not settings.insecure:
         raise ConfigurationError(
             f"{address} is reachable by other machines, and this version serves them without encryption "

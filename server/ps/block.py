@@ -15,6 +15,7 @@ import numpy as np
 
 from ...core.arrays import Array, DType, is_float, row_shape, size_of
 from ...core.definitions import ShardDefinition, VariableDefinition
+from ...core.errors import FencedError
 from ...core.task import Incarnation, TaskId
 from ...core.update_rules import SGD, Adagrad, Adam, AdamW, Ftrl, RMSprop, UpdateRule
 from . import kernels
@@ -104,8 +105,19 @@ class Block:
             self.view(entry, slot)[...] = start
 
     def has_applied(self, facts: StepFacts) -> bool:
-        """Whether this push is in the values already."""
+        """Whether this push is in the values already.
+
+        Raises:
+            FencedError: A newer life of the task has pushed here.
+        """
         generation, sequence = self.applied.get(facts.who.task, (0, 0))
+        if generation > facts.who.generation:
+            raise FencedError(
+                f"{facts.who} was superseded by generation {generation} while its push arrived",
+                task=facts.who.task,
+                generation=facts.who.generation,
+                current=generation,
+            )
         return generation == facts.who.generation and sequence >= facts.sequence
 
     def mark_applied(self, facts: StepFacts) -> None:
@@ -119,18 +131,19 @@ class Block:
             self.initialized[where.first : where.last] = True
         else:
             table = self._table(where, self.value)
-            table[gradient.rows] = gradient.values.reshape(gradient.rows.size, -1)
+            table[gradient.rows] = gradient.values.reshape(gradient.rows.size, table.shape[1])
         self.versions[where.first : where.last] += 1
 
     def assign_add(self, where: Range, gradient: Gradient) -> None:
         """Add to a range, or to rows of its shard."""
         value = self.value[where.start : where.stop]
-        if self.dtype.itemsize < 4 and is_float(self.dtype):
-            table = self._table(where, self.value)
-            rows: Array | slice = slice(None) if gradient.rows is None else gradient.rows
-            table[rows] += gradient.values.reshape(table[rows].shape)
-        elif self.dtype == np.bool_:
-            value |= gradient.values
+        if self.dtype == np.bool_ or self.dtype != self.compute_dtype:
+            # Types Numba does not know; adding booleans is "or".
+            if gradient.rows is None:
+                value += gradient.values
+            else:
+                table = self._table(where, self.value)
+                table[gradient.rows] += gradient.values.reshape(gradient.rows.size, table.shape[1])
         else:
             rows_, width = self._rows(where, gradient)
             none = value[:0]
@@ -139,6 +152,8 @@ class Block:
 
     def apply(self, where: Range, gradient: Gradient, rule: UpdateRule, facts: StepFacts) -> None:
         """Run an update rule, which all entries of the range are bound to."""
+        if isinstance(rule, Ftrl) and not rule.rate(facts.global_step):
+            return  # FTRL divides by the rate; a rate of zero means no change
         self.updates[where.first : where.last] += 1
         self.versions[where.first : where.last] += 1
         for part in self._runs(where):
@@ -204,6 +219,8 @@ class Block:
         scalars: Array,
     ) -> None:
         rows = gradient.rows
+        if value.size == 0:
+            return
         wide = value.reshape(-1, width)[rows].astype(self.compute_dtype).reshape(-1)
         parts = [slot.reshape(-1, width)[rows].reshape(-1) if slot.size else slot for slot in slots]
         g = gradient.values.astype(self.compute_dtype)
@@ -215,8 +232,7 @@ class Block:
 
     def _table(self, where: Range, memory: Array) -> Array:
         shard = self.shards[where.first]
-        width = size_of(row_shape(shard.shape)) if where.last - where.first == 1 else 1
-        return memory[where.start : where.stop].reshape(-1, max(1, width))
+        return memory[where.start : where.stop].reshape(shard.rows, size_of(row_shape(shard.shape)))
 
     def _rows(self, where: Range, gradient: Gradient) -> tuple[Array, int]:
         if gradient.rows is None:

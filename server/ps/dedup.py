@@ -10,7 +10,7 @@ A push that broke off halfway is not counted here; the blocks it reached remembe
 
 from dataclasses import dataclass, field
 
-from ...core.errors import FencedError, SequenceError
+from ...core.errors import FencedError, RefusedError, SequenceError
 from ...core.task import Incarnation, TaskId
 
 
@@ -26,6 +26,8 @@ class PushLog:
         Raises:
             FencedError: A newer life has been here.
         """
+        if who.generation < 1:
+            raise RefusedError(f"{who} is no life of a task: generations begin at 1")
         generation, _ = self.last.get(who.task, (0, 0))
         if who.generation < generation:
             raise FencedError(

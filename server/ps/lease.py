@@ -37,8 +37,9 @@ class ChiefLease:
         with self._lock:
             holder = self._chief
             if holder is not None and holder != chief:
-                newer = holder.task == chief.task and chief.generation > holder.generation
-                if not newer and now < self._until:
+                same = holder.task == chief.task
+                newer = same and chief.generation > holder.generation
+                if not newer and (same or now < self._until):
                     raise FencedError(
                         f"this ps serves the job of {holder} at {self._address}, which was here "
                         f"{now - self._heard:.0f} s ago; {chief} at {address} cannot lead it as well. "

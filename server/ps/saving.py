@@ -50,6 +50,8 @@ def save_shards(store: Store, directory: str) -> SavedPart:
     file = f"ps-{store.task.index}.safetensors"
     # What there is now: a slot that is bound while we write waits for the next checkpoint.
     plan = [(block, _plan(block)) for block in store.blocks()]
+    taken = {"__metadata__"}  # safetensors' own
+    plan = [(block, [_named(piece, taken) for piece in pieces]) for block, pieces in plan]
     specs = [piece.spec for _, pieces in plan for piece in pieces]
     tensors: list[TensorRecord] = []
     shards: list[SavedShard] = []
@@ -89,6 +91,15 @@ class _Piece:
     slot: str
     shard: ShardDefinition
     spec: TensorSpec
+
+
+def _named(piece: _Piece, taken: set[str]) -> _Piece:
+    """The piece under a name nobody has; a variable may be called like a slot of another."""
+    name = piece.spec.name
+    while name in taken:
+        name += "_"
+    taken.add(name)
+    return replace(piece, spec=replace(piece.spec, name=name))
 
 
 def _plan(block: Block) -> list[_Piece]:

@@ -241,7 +241,7 @@ class _Session:
                 task=self._store.task,
                 limit="max_step_bytes",
             )
-        payload = PayloadReader(first, step.payload_bytes, lambda: next(requests).data)
+        payload = PayloadReader(first, step.payload_bytes, lambda: _next_data(requests))
         self._store.count_bytes(received=step.payload_bytes)
         reply = ps_pb2.StepReply(request_id=step.request_id)
         arrays: list[Array] = []
@@ -315,6 +315,13 @@ class _Session:
                 expected=expected,
                 found=step.payload_bytes,
             )
+
+
+def _next_data(requests: Requests) -> bytes:
+    request = next(requests, None)
+    if request is None:
+        raise RefusedError("the session ended in the middle of a step")
+    return request.data
 
 
 def _take_rows(payload: PayloadReader, count: int) -> Array:

@@ -158,13 +158,14 @@ class Store:
             CheckpointError: The checkpoint cannot be read.
         """
         with self._definitions:
-            new = []
+            missing: dict[ShardKey, ShardDefinition] = {}
             for shard in shards:
-                held = self._held.get(shard.key)
-                if held is None:
-                    new.append(shard)
-                else:
+                held = self._held.get(shard.key) or self._any_part(shard.variable.name)
+                if held is not None:
                     self._check_same(shard, held, who)
+                if shard.key not in self._held:
+                    missing.setdefault(shard.key, shard)
+            new = list(missing.values())
             if len(self._held) + len(new) > self.settings.max_variables:
                 raise LimitExceededError(
                     f"{self.task} would hold {len(self._held) + len(new)} shards, more than "
@@ -303,14 +304,18 @@ class Store:
         block.initialized[entry] = True
         return reader.path if reader is not None and record is not None else ""
 
+    def _any_part(self, name: str) -> _Held | None:
+        parts = self._parts.get(name)
+        return self._held[name, parts[0]] if parts else None
+
     def _check_same(self, shard: ShardDefinition, held: _Held, who: Incarnation) -> None:
         self._check_same_variable(shard, held, who)
         mine = held.block.shards[held.entry]
-        if (shard.num_parts, shard.row_offset, shard.rows) != (
-            mine.num_parts,
+        same_part = shard.part != mine.part or (shard.row_offset, shard.rows) == (
             mine.row_offset,
             mine.rows,
-        ):
+        )
+        if shard.num_parts != mine.num_parts or not same_part:
             raise DefinitionMismatchError(
                 f"{self.task}: {who.task} cuts {shard.variable.name!r} in {shard.num_parts} parts, "
                 f"{held.defined_by.task} cut it in {mine.num_parts}; all tasks must use the same "
@@ -483,6 +488,7 @@ class Store:
     def _finish(self, push: Push, facts: StepFacts, fresh: bool) -> PushResult:
         seen = push.facts.global_step
         with self._log_lock:
+            self._log.meet(facts.who)
             # A twin of this push, on a session that broke off, may have come first.
             counted = self._step_marks.get(facts.who.task, (0, 0))
             mark = (facts.who.generation, facts.sequence)
@@ -581,7 +587,7 @@ def _group(shards: Sequence[ShardDefinition]) -> list[list[ShardDefinition]]:
             continue
         dtype = shard.variable.dtype
         group, filled = open_groups.get(dtype, ([], _SHARED_BLOCK_BYTES))
-        if filled + shard.num_bytes > _SHARED_BLOCK_BYTES:
+        if not group or filled + shard.num_bytes > _SHARED_BLOCK_BYTES:
             group, filled = [], 0
             groups.append(group)
         group.append(shard)
