@@ -134,7 +134,7 @@ def local_command(
 ) -> None:
     """Run SCRIPT on a cluster of processes on this machine.
 
-    Checkpoints go to --model-dir (default: a new folder in runs/), every 5 s unless told otherwise.
+    Checkpoints go to --model-dir (default: a new folder in runs/), every 2 s unless told otherwise.
     Arguments after SCRIPT are the script's.
     """
     from .display import PlainDisplay, RichDisplay
@@ -143,7 +143,7 @@ def local_command(
     if not chief and not workers:
         raise ConfigurationError("--no-chief needs at least one worker: somebody must lead")
     if flags.get("save_every_s") is None and flags.get("save_every_steps") is None:
-        flags["save_every_s"] = 5.0
+        flags["save_every_s"] = 2.0
     if not flags.get("model_dir"):
         flags["model_dir"] = default_model_dir(script)
     settings = take_settings(flags)

@@ -28,7 +28,7 @@ from ..core.task import Incarnation, TaskId
 from ..training import read_evaluations
 from ..worker.program import find_script
 from ..worker.task import read_status
-from .display import Display, activity, placement_text
+from .display import Display, activity, metrics_text, placement_text
 from .policy import on_exit
 from .processes import Leash, Line, TaskProcess, free_ports, new_line_queue, start_task
 
@@ -350,8 +350,7 @@ class LocalJob:
                 self._display.say(f"    {text}")
         self._display.table(result_table(result))
         if result.metrics:
-            shown = " · ".join(f"{name} {value:.4g}" for name, value in result.metrics.items())
-            self._display.say(f"last evaluation: {shown}")
+            self._display.say(f"last evaluation: {metrics_text(result.metrics)}")
         self._display.say(f"model directory: {result.model_dir}")
 
 
@@ -385,6 +384,8 @@ def result_table(result: LocalResult) -> Table:
         item = known.get(task)
         numbers = activity(item) if item is not None else ("", "", "", "")
         notes = placement_text(item) if item is not None else ""
+        if task.type == EVALUATOR:
+            notes = metrics_text(result.metrics)
         if code != 0:
             notes = describe_exit(code)
         style = "green" if code == 0 else "red" if task == result.first_failure else "yellow"
