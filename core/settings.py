@@ -182,5 +182,11 @@ def read_environment(name: str, default: str = "") -> str:
 
 
 def child_environment(**changes: str) -> dict[str, str]:
-    """The environment for a process we start: ours, with ``changes``."""
-    return {**os.environ, **changes}
+    """The environment for a process we start: ours, with ``changes``.
+
+    Our settings' variables are not inherited: we have read them, flags may have overruled them, and
+    ``changes`` has what the child should use.
+    """
+    read = {f"WINDLASS_{name.upper()}" for name in Settings.model_fields}
+    inherited = {name: value for name, value in os.environ.items() if name.upper() not in read}
+    return inherited | changes

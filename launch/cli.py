@@ -10,6 +10,7 @@ from rich.table import Table
 from ..core.errors import ConfigurationError, PeerLostError, WindlassError
 from ..core.exit_codes import ExitCode
 from ..core.settings import quiet_grpc
+from ..core.versions import own_versions
 from .logs import set_up_logging
 from .options import (
     TaskFlags,
@@ -21,10 +22,21 @@ from .options import (
 )
 
 _ROLES = ("chief", "worker", "ps", "evaluator")
+# What follows SCRIPT is the script's, as with `python SCRIPT …`.
+_SCRIPT_LAST = {"allow_interspersed_args": False}
+
+
+def _of_script(
+    context: click.Context,  # noqa: ARG001
+    parameter: click.Parameter,  # noqa: ARG001
+    value: tuple[str, ...],
+) -> tuple[str, ...]:
+    """The script's arguments; a ``--`` between it and them is allowed."""
+    return value[1:] if value[:1] == ("--",) else value
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
-@click.version_option(package_name="windlass")
+@click.version_option(own_versions().windlass)
 def windlass() -> None:
     """Parameter-server training: run tasks of a cluster, or a whole cluster here.
 
@@ -33,9 +45,9 @@ def windlass() -> None:
     """
 
 
-@windlass.command("run")
+@windlass.command("run", context_settings=_SCRIPT_LAST)
 @click.argument("script", required=False)
-@click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
+@click.argument("arguments", nargs=-1, type=click.UNPROCESSED, callback=_of_script)
 @click.option("--role", type=click.Choice(_ROLES), help="Instead of TF_CONFIG's task.type.")
 @click.option(
     "--print-tf-config", is_flag=True, help="Show what was resolved and where from, and exit."
@@ -67,9 +79,11 @@ def _role_command(role: str, text: str, *, takes_script: bool) -> None:
         "--print-tf-config", is_flag=True, help="Show what was resolved and where from, and exit."
     )(decorated)
     if takes_script:
-        decorated = click.argument("arguments", nargs=-1, type=click.UNPROCESSED)(decorated)
+        decorated = click.argument(
+            "arguments", nargs=-1, type=click.UNPROCESSED, callback=_of_script
+        )(decorated)
         decorated = click.argument("script")(decorated)
-    windlass.command(role)(decorated)
+    windlass.command(role, context_settings=_SCRIPT_LAST)(decorated)
 
 
 _role_command("ps", "Serve variables until the job is over.", takes_script=False)
@@ -105,9 +119,9 @@ def _run(
     sys.exit(run_task(task, settings, script, arguments))
 
 
-@windlass.command("local")
+@windlass.command("local", context_settings=_SCRIPT_LAST)
 @click.argument("script")
-@click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
+@click.argument("arguments", nargs=-1, type=click.UNPROCESSED, callback=_of_script)
 @click.option(
     "--workers", type=click.IntRange(0), default=1, show_default=True, help="Worker tasks."
 )
@@ -191,7 +205,9 @@ def status_command(address: str, timeout_s: float) -> None:
             ) from error
         finally:
             client.close()
-    Console().print(status_table(status))
+    # In a pipe nothing is cut: somebody looks for it.
+    width = None if sys.stdout.isatty() else 1000
+    Console(width=width, highlight=False).print(status_table(status))
 
 
 def main(arguments: list[str] | None = None) -> None:

@@ -6,6 +6,7 @@ became of each: the first failing task first, with its last words.
 
 import contextlib
 import json
+import logging
 import queue
 import signal
 import threading
@@ -27,10 +28,12 @@ from ..core.states import Outcome
 from ..core.task import Incarnation, TaskId
 from ..training import read_evaluations
 from ..worker.program import find_script
-from ..worker.task import read_status
+from ..worker.task import STATUS_FILE, read_status
 from .display import Display, activity, metrics_text, placement_text
 from .policy import on_exit
 from .processes import Leash, Line, TaskProcess, free_ports, new_line_queue, start_task
+
+log = logging.getLogger(__name__)
 
 _POLL_S = 0.05
 _STATUS_S = 0.3
@@ -116,6 +119,7 @@ class LocalJob:
         self._stopping_since: float | None = None
         self._over_since: float | None = None
         self._first_failure: TaskId | None = None
+        self._told_since: float | None = None
         self._speed = _Speed()
         # Called with every new status, from the thread of `run`: for fault tests.
         self.on_status: Callable[[JobStatus], None] = lambda _: None
@@ -137,6 +141,7 @@ class LocalJob:
             self._leash.close()
         self._drain_output()
         self._judge_exits()
+        self._name_culprit()
         self._display.close()
         return self._result()
 
@@ -173,6 +178,8 @@ class LocalJob:
     # -- beginning ---------------------------------------------------------------------------
 
     def _start(self) -> None:
+        # Of an earlier job in this directory; ours writes its own when it ends.
+        (Path(self._settings.model_dir) / STATUS_FILE).unlink(missing_ok=True)
         tasks = self._cluster.tasks()
         serving = [task for task in tasks if task.type != EVALUATOR]
         ports = free_ports(len(serving))
@@ -210,6 +217,8 @@ class LocalJob:
             self._push_stop(time.monotonic() - self._stopping_since)
         elif self._job_ended():
             self._release_stragglers()
+        elif self._chief_is_late():
+            self._begin_stop("")
 
     def _show_lines(self, wait_s: float) -> None:
         try:
@@ -228,10 +237,13 @@ class LocalJob:
             process.reported = True
             for reader in process.readers:
                 reader.join(1)
-            stopping = self._stopping_since is not None or self._first_failure is not None
             verdict = on_exit(
-                task, code, chief=self._cluster.chief_task, stopping=stopping or self._job_ended()
+                task, code, chief=self._cluster.chief_task, stopping=self._ends_are_expected()
             )
+            if verdict.failed and self._follows_the_chief(task, code):
+                # The chief told it that the job is over, and ends next: that end tells why.
+                self._told_since = self._told_since or time.monotonic()
+                continue
             if verdict.failed:
                 self._first_failure = task
             elif verdict.message:
@@ -241,6 +253,31 @@ class LocalJob:
                 self._display.say(verdict.message, is_error=verdict.failed)
             if verdict.job_ends and self._stopping_since is None:
                 self._begin_stop("")
+
+    def _ends_are_expected(self) -> bool:
+        stopping = self._stopping_since is not None or self._first_failure is not None
+        return stopping or self._job_ended()
+
+    def _follows_the_chief(self, task: TaskId, code: int) -> bool:
+        chief = self._processes[self._cluster.chief_task]
+        told = code in (ExitCode.PEER_LOST, ExitCode.DRAINED)
+        return task.type == PS and told and chief.code is None
+
+    def _chief_is_late(self) -> bool:
+        """A ps was told that the job is over; the chief takes the leave grace at most for the rest."""
+        if self._told_since is None:
+            return False
+        return time.monotonic() - self._told_since > self._settings.leave_grace_s + _STOP_PS_AFTER_S
+
+    def _name_culprit(self) -> None:
+        """Of several failures, one that has a reason of its own comes before "a peer was lost"."""
+        first = self._first_failure
+        if first is None or self._processes[first].code != ExitCode.PEER_LOST:
+            return
+        for task, process in self._processes.items():
+            if process.code is not None and 0 < process.code < 128:
+                self._first_failure = task
+                return
 
     def _tell_chief(self, task: TaskId, why: str) -> None:
         """Spare the chief the wait for the lease of a task that we saw end."""
@@ -253,7 +290,7 @@ class LocalJob:
             who = Incarnation(task, item.generation)
             client.finish(who, Outcome.LEFT, why, item.report, timeout_s=1.0)
         except WindlassError as error:
-            self._display.say(f"the chief could not be told: {error}")
+            log.debug("the chief could not be told of the end of %s: %s", task, error)
         finally:
             client.close()
 

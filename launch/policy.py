@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from ..cluster.roles import CHIEF, EVALUATOR, PS, WORKER
-from ..core.exit_codes import describe_exit, is_retryable
+from ..core.exit_codes import ExitCode, describe_exit, is_retryable
 from ..core.task import TaskId
 
 
@@ -41,6 +41,8 @@ def on_exit(task: TaskId, code: int, *, chief: TaskId, stopping: bool) -> Verdic
     )
     if task.type == PS or task == chief or task.type == CHIEF:
         return Verdict(job_ends=True, failed=True, message=why)
+    if task.type in (WORKER, EVALUATOR) and code in (ExitCode.PEER_LOST, ExitCode.DRAINED):
+        return Verdict(message=why)  # perhaps since the whole job ends; its chief knows
     if task.type in (WORKER, EVALUATOR) and is_retryable(code):
         return Verdict(message=f"{why}; the job goes on without it")
     return Verdict(job_ends=True, failed=True, message=why)

@@ -12,6 +12,7 @@ import time
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import IO
 
 from ..core.errors import AddressInUseError
 from ..core.settings import child_environment
@@ -87,14 +88,17 @@ def start_task(
     )
     started = TaskProcess(task, process, [])
 
-    def read(stream: object, is_error: bool) -> None:
-        for raw in stream:  # type: ignore[attr-defined]
-            text = raw.decode(errors="replace").rstrip("\r\n")
-            if is_error:
-                started.last_lines.append(text)
-            lines.put(Line(task, text, is_error))
+    def read(stream: IO[bytes], is_error: bool) -> None:
+        with stream:
+            for raw in stream:
+                text = raw.decode(errors="replace").rstrip("\r\n")
+                if is_error:
+                    started.last_lines.append(text)
+                lines.put(Line(task, text, is_error))
 
     for stream, is_error in ((process.stdout, False), (process.stderr, True)):
+        if stream is None:
+            continue
         thread = threading.Thread(
             target=read, args=(stream, is_error), name=f"{task.short}-output", daemon=True
         )

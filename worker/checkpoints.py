@@ -61,7 +61,8 @@ class Checkpointer:
             OSError: The manifest cannot be written.
         """
         repeated = self.last is not None and self.last.global_step == global_step
-        if self.last is not None and repeated and not final:
+        if self.last is not None and repeated and (not final or self.last.path.endswith("-again")):
+            # A final one is there already: writing over it could lose it.
             return self.last.path
         path = checkpoint_path(self._model_dir, global_step, again=repeated)
         try:

@@ -1,9 +1,11 @@
 """The process of one task: signals, the leash to a launcher, and the role's work from start to exit."""
 
+import atexit
 import contextlib
 import logging
 import os
 import signal
+import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -82,6 +84,33 @@ def run_task(
         WindlassError: The task could not begin.
     """
     _hold_leash()
+    code = _play(task, settings, script, arguments)
+
+    _keep_verdict(code)
+    return code
+
+
+def _keep_verdict(code: int) -> None:
+    """A signal on the way out may hurry us, but not change what we exit with."""
+
+    def leave(signum: int, frame: FrameType | None) -> None:  # noqa: ARG001
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+
+    def ignore() -> None:
+        # The interpreter puts the default actions back when it ends, but for ignored signals.
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, signal.SIG_IGN)
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, leave)
+    atexit.register(ignore)
+
+
+def _play(
+    task: ResolvedTask, settings: Settings, script: str | None, arguments: Sequence[str]
+) -> int:
     if task.task.type == PS:
         return _run_ps(task, settings)
     path = find_script(script or "")
@@ -170,19 +199,19 @@ def _ending_of_start(error: WindlassError) -> Ending:
 def _signals(
     stop: Callable[[str], None], interrupter: _Interrupter | None = None
 ) -> Iterator[None]:
-    """Handle SIGTERM and SIGINT by ``stop``, once; SIGUSR1 by the interrupter."""
+    """Handle SIGTERM and SIGINT by ``stop``; SIGUSR1 by the interrupter.
+
+    Not put back: whoever leaves here is on the way out, and must not be killed by a late signal.
+    """
 
     def handle(signum: int, frame: FrameType | None) -> None:  # noqa: ARG001
         stop(signal.Signals(signum).name)
 
-    before = {number: signal.signal(number, handle) for number in (signal.SIGTERM, signal.SIGINT)}
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, handle)
     if interrupter is not None:
-        before[signal.SIGUSR1] = signal.signal(signal.SIGUSR1, interrupter.on_signal)
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+        signal.signal(signal.SIGUSR1, interrupter.on_signal)
+    yield
 
 
 def _hold_leash() -> None:

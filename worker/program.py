@@ -52,14 +52,14 @@ def run_script(path: Path, arguments: Sequence[str]) -> Ending:
     try:
         runpy.run_path(str(path), run_name="__main__")
     except BaseException as error:  # noqa: BLE001 - the end of the program, whatever it is
-        return ending_of(error)
+        return ending_of(error, program=str(path))
     finally:
         sys.stdout.flush()
     return Ending(Outcome.DONE, ExitCode.DONE)
 
 
-def ending_of(error: BaseException) -> Ending:
-    """What an exception that left the program means."""
+def ending_of(error: BaseException, *, program: str = "") -> Ending:
+    """What an exception that left the program (a file) means."""
     if isinstance(error, SystemExit):
         return _exit_ending(error)
     if isinstance(error, KeyboardInterrupt):
@@ -71,9 +71,9 @@ def ending_of(error: BaseException) -> Ending:
     message = f"{type(error).__name__}: {error}"
     if isinstance(error, WindlassError):
         # The message was written for people; a traceback of our insides helps nobody.
-        _print_traceback(error, only_program=True)
+        _print_traceback(error, program, only_program=True)
         return Ending(Outcome.FAILED, error.exit_code, message)
-    _print_traceback(error, only_program=False)
+    _print_traceback(error, program, only_program=False)
     return Ending(Outcome.FAILED, ExitCode.PROGRAM_FAILED, message)
 
 
@@ -88,17 +88,18 @@ def _exit_ending(error: SystemExit) -> Ending:
     return Ending(Outcome.FAILED, ExitCode.PROGRAM_FAILED, str(error.code))
 
 
-def _print_traceback(error: BaseException, *, only_program: bool) -> None:
+def _print_traceback(error: BaseException, program: str, *, only_program: bool) -> None:
     # The program's own frames: from its file on, and down to where it called us if that is enough.
-    frames = traceback.extract_tb(error.__traceback__)
-    start = next((i for i, f in enumerate(frames) if f.filename == sys.argv[0]), 0)
-    frames = traceback.StackSummary.from_list(frames[start:])
+    trace = error.__traceback__
+    while trace is not None and trace.tb_frame.f_code.co_filename != program:
+        trace = trace.tb_next
+    if trace is None and not (isinstance(error, SyntaxError) and error.filename == program):
+        trace = error.__traceback__
+    shown = traceback.TracebackException.from_exception(error.with_traceback(trace))
     if only_program:
-        last = max(
-            (i for i, f in enumerate(frames) if f.filename == sys.argv[0]), default=len(frames)
-        )
-        frames = traceback.StackSummary.from_list(frames[: last + 1])
-    lines = ["Traceback (most recent call last):\n", *frames.format()]
-    lines += traceback.format_exception_only(error)
-    sys.stderr.write("".join(lines))
+        last = max((i for i, f in enumerate(shown.stack) if f.filename == program), default=None)
+        if last is not None:
+            shown.stack = traceback.StackSummary.from_list(shown.stack[: last + 1])
+    # Causes are the program's affair, too; those of our own errors are inside us.
+    sys.stderr.write("".join(shown.format(chain=not only_program)))
     sys.stderr.flush()

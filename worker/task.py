@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from pydantic import TypeAdapter
+from pydantic import TypeAdapter, ValidationError
 
 from ..client.chief import ChiefClient, JobStatus
 from ..client.grpc_transport import GrpcTransport
@@ -300,7 +300,14 @@ class EvaluatorTask:
 def read_status(model_dir: str) -> JobStatus | None:
     """The last status of an ended job, from its model directory; None if there is none."""
     path = Path(model_dir) / STATUS_FILE
-    return _JOB_STATUS.validate_json(path.read_bytes()) if path.is_file() else None
+    if not path.is_file():
+        return None
+    try:
+        return _JOB_STATUS.validate_json(path.read_bytes())
+    except ValidationError as error:
+        raise ConfigurationError(
+            f"{path} is not the status of a Windlass job, or is truncated", path=path
+        ) from error
 
 
 def is_evaluator(task: ResolvedTask) -> bool:

@@ -1,0 +1,224 @@
+"""The rooms are one import package: links, light import, who may read or import what."""
+
+import ast
+import importlib.metadata
+import importlib.util
+import os
+import shutil
+import subprocess
+import sys
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from windlass.core.exit_codes import ExitCode
+
+ROOT = Path(__file__).resolve().parents[2]
+ROOMS = (
+    "client", "cluster", "core", "distribute", "launch", "proto", "server", "training", "worker"
+)  # fmt: skip
+
+
+def python(*arguments: str, cwd: Path = ROOT, **environment: str) -> str:
+    """Run this interpreter on the source tree; its output. It must succeed."""
+    result = subprocess.run(
+        [sys.executable, *arguments],
+        cwd=cwd,
+        env={**os.environ, "PYTHONPATH": str(ROOT / "src"), **environment},
+        capture_output=True,
+        text=True,
+        timeout=110,
+        check=False,
+    )
+    assert result.returncode == 0, result.stdout + result.stderr
+    return result.stdout
+
+
+def sources() -> Iterator[Path]:
+    """Every Python file of the package that people wrote."""
+    for folder in (*(ROOT / room for room in ROOMS), ROOT / "src" / "windlass"):
+        for path in sorted(folder.rglob("*.py")):
+            if "_pb2" not in path.name:
+                yield path
+
+
+def tree(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(), filename=str(path))
+
+
+def imported(path: Path) -> Iterator[str]:
+    """Absolute names of modules a file imports."""
+    for node in ast.walk(tree(path)):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and not node.level and node.module:
+            yield node.module
+
+
+# -- links -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("room", ROOMS)
+def test_a_room_is_a_relative_link_in_the_package(room: str) -> None:
+    link = ROOT / "src" / "windlass" / room
+    assert link.is_symlink()
+    assert os.readlink(link) == f"../../{room}"
+    assert (link / "__init__.py").is_file()
+
+
+def test_the_package_has_no_other_folders() -> None:
+    entries = {path.name for path in (ROOT / "src" / "windlass").iterdir() if path.is_dir()}
+    assert entries - {"__pycache__"} == set(ROOMS)
+
+
+def test_git_keeps_the_links_as_links() -> None:
+    if shutil.which("git") is None or not (ROOT / ".git").exists():
+        pytest.skip("needs git and a checkout: an sdist has no index")
+    listed = subprocess.run(
+        ["git", "ls-files", "-s", "src/windlass"],  # noqa: S607
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=True,
+    ).stdout
+    modes = {line.split("\t")[1]: line.split()[0] for line in listed.splitlines()}
+    for room in ROOMS:
+        assert modes[f"src/windlass/{room}"] == "120000"
+
+
+# -- import ----------------------------------------------------------------------------------
+
+
+def test_import_is_light() -> None:
+    heavy = ("jax", "torch", "keras", "tensorflow", "cupy", "kubernetes", "grpc", "numpy", "numba")
+    code = (
+        "import sys, time; began = time.perf_counter(); import windlass\n"
+        f"print(time.perf_counter() - began, *[name for name in {heavy} if name in sys.modules])"
+    )
+    took = []
+    for _ in range(3):
+        seconds, *loaded = python("-c", code).split()
+        assert loaded == []
+        took.append(float(seconds))
+    assert min(took) < 0.3
+
+
+def test_a_launcher_loads_no_framework() -> None:
+    code = (
+        "import sys, windlass.launch.cli, windlass.launch.local, windlass.worker.daemon\n"
+        "names = ('jax', 'torch', 'keras', 'tensorflow', 'cupy', 'kubernetes')\n"
+        "print(*[name for name in names if name in sys.modules])"
+    )
+    assert python("-c", code).split() == []
+
+
+# -- who may what ----------------------------------------------------------------------------
+
+
+def test_two_modules_alone_read_the_environment() -> None:
+    allowed = {ROOT / "core" / "settings.py", ROOT / "cluster" / "tf_config.py"}
+    names = {"environ", "environb", "getenv"}
+    readers = set()
+    for path in sources():
+        for node in ast.walk(tree(path)):
+            if isinstance(node, ast.Attribute):
+                used = {node.attr}
+            elif isinstance(node, ast.ImportFrom) and node.module == "os":
+                used = {alias.name for alias in node.names}
+            else:
+                continue
+            if used & names:
+                readers.add(path.resolve())
+    assert readers == allowed
+
+
+def test_nothing_is_ever_unpickled() -> None:
+    forbidden = ("pickle", "cPickle", "cloudpickle", "dill", "marshal", "shelve", "joblib")
+    for path in sources():
+        for name in imported(path):
+            assert name.split(".")[0] not in forbidden, f"{path} imports {name}"
+        for node in ast.walk(tree(path)):
+            if isinstance(node, ast.keyword) and node.arg == "allow_pickle":
+                assert isinstance(node.value, ast.Constant), path
+                assert node.value.value is False, path
+
+
+def test_rooms_import_each_other_relatively() -> None:
+    # By its real path a type checker would otherwise see a second copy of a class.
+    for path in sources():
+        for name in imported(path):
+            assert name.split(".")[0] not in ("windlass", *ROOMS), f"{path} imports {name}"
+
+
+@pytest.mark.skipif(
+    importlib.util.find_spec("importlinter") is None, reason="import-linter is not installed"
+)
+def test_import_contracts_hold() -> None:
+    said = python("-c", "from importlinter.cli import lint_imports_command as run; run()")
+    assert "0 broken" in said
+
+
+@pytest.mark.skipif(
+    importlib.util.find_spec("grpc_tools") is None, reason="grpcio-tools is not installed"
+)
+def test_generated_code_is_fresh() -> None:
+    assert "fresh" in python("tools/gen_protos.py", "--check")
+
+
+# -- what others receive ---------------------------------------------------------------------
+
+
+def _builds_wheels() -> bool:
+    try:
+        major = int(importlib.metadata.version("setuptools").split(".")[0])
+    except importlib.metadata.PackageNotFoundError:
+        return False
+    return major >= 77 and importlib.util.find_spec("pip") is not None
+
+
+@pytest.mark.skipif(
+    not _builds_wheels(), reason="needs pip and setuptools >= 77 beside the tests (no network)"
+)
+def test_the_wheel_holds_windlass_and_nothing_else(tmp_path: Path) -> None:
+    copy = tmp_path / "copy"
+    copy.mkdir()
+    for name in (*ROOMS, "src"):
+        shutil.copytree(
+            ROOT / name, copy / name, symlinks=True,
+            ignore=shutil.ignore_patterns("__pycache__", "*.egg-info"),
+        )  # fmt: skip
+    for path in ROOT.iterdir():
+        if path.is_file() and not path.name.startswith("."):
+            shutil.copy(path, copy)
+    python(
+        "-m", "pip", "wheel", "--quiet", "--no-build-isolation", "--no-deps", "--no-index",
+        "--disable-pip-version-check", "--wheel-dir", str(tmp_path), ".", cwd=copy,
+        PYTHONPATH=os.environ.get("PYTHONPATH", ""),
+    )  # fmt: skip
+    (wheel,) = tmp_path.glob("*.whl")
+    names = zipfile.ZipFile(wheel).namelist()
+    tops = {name.split("/")[0] for name in names}
+    assert {top for top in tops if not top.endswith(".dist-info")} == {"windlass"}
+    assert len(tops) == 2
+    for path in sources():
+        inside = path.relative_to(ROOT / "src" if "src" in path.relative_to(ROOT).parts else ROOT)
+        wanted = str(inside) if inside.parts[0] == "windlass" else f"windlass/{inside}"
+        assert wanted in names
+    for proto in (ROOT / "proto" / "v1").iterdir():
+        if proto.suffix in (".proto", ".py", ".pyi"):
+            assert f"windlass/proto/v1/{proto.name}" in names
+    assert "windlass/py.typed" in names
+
+
+def test_exit_codes_are_documented() -> None:
+    page = ROOT / "docs" / "exit-codes.md"
+    if not page.exists():
+        pytest.skip("docs/exit-codes.md is not written yet")
+    lines = page.read_text().splitlines()
+    for code in ExitCode:
+        assert any(
+            str(code.value) in line and code.name in line and code.meaning in line for line in lines
+        ), f"no line of {page} has {code.value}, {code.name} and {code.meaning!r}"

@@ -1,0 +1,58 @@
+"""The public names are frozen: a change here is a change for users, and belongs in CHANGELOG."""
+
+import importlib
+
+import pytest
+
+import windlass
+
+NAMES = {
+    "windlass": """
+        ClusterSpec IndexedSlices Initializer Variable VariableAggregation VariableSynchronization
+        config distribute errors optimizers testing training
+    """,
+    "windlass.distribute": """
+        DistributedDataset DistributedIterator DistributedValues Mirrored ParameterServerStrategy
+        PerReplica ReduceOp ReplicaContext Strategy StrategyExtended cluster_resolver
+        experimental_set_strategy from_arrays get_replica_context get_strategy has_strategy
+        in_cross_replica_context partitioners placement
+    """,
+    "windlass.optimizers": """
+        SGD Adagrad Adam AdamW CosineDecay ExponentialDecay Ftrl InverseTimeDecay Optimizer
+        PiecewiseConstantDecay PolynomialDecay RMSprop
+    """,
+    "windlass.training": "SidecarEvaluator is_evaluator read_evaluations report task_type",
+    "windlass.testing": "FaultPlan LocalCluster ProcessResult TaskResult run_script",
+}
+
+
+def module_of(name: str) -> object:
+    parent, _, last = name.rpartition(".")
+    # windlass.optimizers is a name of windlass, not a module at that place.
+    return getattr(windlass, last) if parent else importlib.import_module(name)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_public_names_are_frozen(name: str) -> None:
+    module = module_of(name)
+    exported: list[str] = module.__all__  # type: ignore[attr-defined]
+    assert sorted(exported) == sorted(NAMES[name].split())
+    assert len(set(exported)) == len(exported)
+    for item in exported:
+        assert getattr(module, item) is not None
+
+
+def test_star_import_gives_the_public_names() -> None:
+    namespace: dict[str, object] = {}
+    exec("from windlass import *", namespace)  # noqa: S102
+    assert set(namespace) - {"__builtins__"} == set(NAMES["windlass"].split())
+
+
+def test_dir_lists_them_and_the_version() -> None:
+    assert dir(windlass) == sorted([*NAMES["windlass"].split(), "__version__"])
+    assert isinstance(windlass.__version__, str)
+
+
+def test_an_unknown_name_is_an_attribute_error() -> None:
+    with pytest.raises(AttributeError, match="no attribute 'nothing'"):
+        _ = windlass.nothing

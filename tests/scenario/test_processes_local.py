@@ -1,0 +1,200 @@
+"""A whole cluster as processes of this machine, started by ``windlass local``."""
+
+import os
+import pty
+import re
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from windlass.core.checkpoint import CheckpointReader, latest_checkpoint
+from windlass.core.states import Phase, State
+from windlass.core.task import TaskId
+from windlass.testing import run_script
+from windlass.training import read_evaluations
+
+RunCli = Callable[..., subprocess.CompletedProcess[str]]
+StartCli = Callable[..., tuple[subprocess.Popen[bytes], Path]]
+
+pytestmark = pytest.mark.usefixtures("no_process_left")
+DIGITS = str(Path(__file__).resolve().parents[2] / "examples" / "digits" / "train.py")
+
+
+@pytest.mark.scenario
+def test_a_job_of_every_role_ends_by_itself(
+    write_program: Callable[..., str], tmp_path: Path
+) -> None:
+    result = run_script(
+        write_program(), "300", "0",
+        model_dir=str(tmp_path / "model"), workers=2, ps=2, evaluator=True,
+    )  # fmt: skip
+    assert result.exit_code == 0, result.text
+    assert result.first_failure is None
+    assert {task.short: code for task, code in result.exits.items()} == dict.fromkeys(
+        ["ps:0", "ps:1", "chief:0", "worker:0", "worker:1", "evaluator:0"], 0
+    )
+    for pid in result.pids.values():
+        assert not Path(f"/proc/{pid}").exists()
+
+    # The last checkpoint is final and holds the answer; the evaluator saw that one.
+    last = latest_checkpoint(result.model_dir)
+    assert last is not None
+    reader = CheckpointReader(last.path)
+    assert reader.manifest.final
+    assert last.global_step >= 300
+    evaluation = read_evaluations(result.model_dir)[-1]
+    assert evaluation.final
+    assert evaluation.checkpoint == last.path
+    assert result.metrics == evaluation.metrics
+    # 300 steps of noiseless least squares at rate 0.05 contract the error by about exp(-30).
+    assert evaluation.metrics["error"] < 1e-3
+
+    status = result.status
+    assert status is not None
+    assert (status.phase, status.reason) == (Phase.DONE, "")
+    assert status.global_step == last.global_step == status.last_checkpoint_step
+    assert status.total_steps == 300
+    tasks = {item.task: item for item in status.tasks}
+    trainers = [TaskId("chief", 0), TaskId("worker", 0), TaskId("worker", 1)]
+    assert sum(tasks[task].report.steps for task in trainers) == status.global_step
+    for task in trainers:
+        report = tasks[task].report
+        assert tasks[task].state is State.DONE
+        assert report.pushes == report.steps > 0
+        # A push or pull moves five float32, w and b.
+        assert report.bytes_pushed >= 20 * report.pushes
+        assert report.bytes_pulled >= 20 * report.pushes
+        assert report.metrics["loss"] >= 0
+        assert report.transports == ("ps:0 grpc", "ps:1 grpc")
+    servers = [tasks[TaskId("ps", i)].counters for i in range(2)]
+    labels: list[str] = []
+    for counters in servers:
+        assert counters is not None
+        assert counters.pushes >= status.global_step
+        assert counters.shards == 1
+        labels += counters.labels
+    assert sorted(labels) == ["b", "w"]
+
+
+@pytest.mark.scenario
+def test_the_digits_example_learns(tmp_path: Path) -> None:
+    result = run_script(DIGITS, model_dir=str(tmp_path / "model"), workers=2, ps=2, evaluator=True)
+    assert result.exit_code == 0, result.text
+    assert result.metrics["accuracy"] >= 0.95
+    said = "\n".join(result.output[TaskId("chief", 0)])
+    found = re.search(r"accuracy of the chief's last values: ([\d.]+)", said)
+    assert found is not None
+    assert float(found[1]) >= 0.95
+
+
+def test_without_a_chief_worker_0_leads_and_a_second_run_resumes(
+    write_program: Callable[..., str], tmp_path: Path
+) -> None:
+    program, model_dir = write_program(), str(tmp_path / "model")
+    first = run_script(program, "100", "0", model_dir=model_dir, workers=2, chief=False)
+    assert first.exit_code == 0, first.text
+    assert sorted(task.short for task in first.exits) == ["ps:0", "worker:0", "worker:1"]
+    assert any("(final)" in line for line in first.output[TaskId("worker", 0)])
+    saved = latest_checkpoint(model_dir)
+    assert saved is not None
+
+    # What a killed job would leave unfinished is not resumed from.
+    unfinished = tmp_path / "model" / "ckpt-0000009999"
+    unfinished.mkdir()
+    (unfinished / "ps-0.safetensors").write_bytes(b"half")
+
+    second = run_script(program, "200", "0", model_dir=model_dir, workers=1, ps=2, chief=False)
+    assert second.exit_code == 0, second.text
+    said = "\n".join(second.output[TaskId("worker", 0)])
+    assert f"removed {unfinished}: it was not complete" in said
+    assert f"resuming from {saved.path} (global step {saved.global_step})" in said
+    assert "restored 2 variables" in said
+    assert f"worker:0 begins at {saved.global_step}\n" in said
+    assert second.status is not None
+    assert second.status.global_step >= 200
+    steps = sum(item.report.steps for item in second.status.tasks)
+    assert steps == second.status.global_step - saved.global_step
+
+
+def test_plain_output_is_prefixed_lines_and_a_table(
+    write_program: Callable[..., str], run_cli: RunCli, tmp_path: Path
+) -> None:
+    result = run_cli(
+        "local", "--plain", "--ps", "2", "--model-dir", "model", write_program(), "60", "0"
+    )
+    assert result.returncode == 0, result.stdout + result.stderr
+    assert result.stderr == ""
+    lines = result.stdout.splitlines()
+    assert " chief:0 | chief:0 begins at 0" in lines
+    assert "worker:0 | worker:1 has done 5 steps" in lines
+    assert any(re.fullmatch(r"    ps:1 \| ready at port \d+", line) for line in lines)
+    assert any(re.match(r"running: step \d+", line) for line in lines)
+    title = lines.index(next(line for line in lines if line.rstrip() == "tasks"))
+    rows = [line.split("│") for line in lines[title:] if line.startswith("│")]
+    assert [(row[1].strip(), row[2].strip()) for row in rows] == [
+        ("ps:0", "0"),
+        ("ps:1", "0"),
+        ("chief:0", "0"),
+        ("worker:0", "0"),
+    ]
+    assert lines[-1] == "model directory: model"
+    assert "\x1b" not in result.stdout
+    assert (tmp_path / "model" / "status.json").is_file()
+    assert not (tmp_path / "runs").exists()
+
+
+def test_in_a_terminal_there_is_a_progress_bar(
+    write_program: Callable[..., str], tmp_path: Path
+) -> None:
+    master, slave = pty.openpty()
+    process = subprocess.Popen(
+        [sys.executable, "-m", "windlass.launch.cli", "local", write_program(), "150", "0.01"],
+        cwd=tmp_path,
+        env={**os.environ, "TERM": "xterm", "COLUMNS": "120"},
+        stdin=subprocess.DEVNULL,
+        stdout=slave,
+        stderr=slave,
+    )
+    os.close(slave)
+    seen: list[bytes] = []
+
+    def read() -> None:
+        try:
+            while data := os.read(master, 65536):
+                seen.append(data)
+        except OSError:
+            return  # Linux: the other side is closed
+
+    reader = threading.Thread(target=read, daemon=True)
+    reader.start()
+    try:
+        assert process.wait(60) == 0
+        reader.join(10)
+    finally:
+        if process.poll() is None:
+            process.kill()
+        process.wait(10)
+        os.close(master)
+    text = b"".join(seen).decode()
+    plain = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", text)
+    assert "\x1b[?25l" in text  # the cursor is hidden while the bar is there …
+    assert "\x1b[?25h" in text  # … and back at the end
+    assert re.search(r"running .*━+.* step \d+/150 · \d+ steps/s · loss [\d.]+", plain)
+    assert " chief:0 │ chief:0 begins at 0" in plain
+    assert "model directory: runs/" in plain  # the default, below the working directory
+    assert list((tmp_path / "runs").iterdir())
+
+
+def test_a_health_port_of_the_environment_is_not_for_every_task(
+    write_program: Callable[..., str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from windlass.launch.processes import free_ports
+
+    (port,) = free_ports(1)
+    monkeypatch.setenv("WINDLASS_HEALTH_PORT", str(port))
+    result = run_script(write_program(), "30", "0", model_dir=str(tmp_path / "model"), workers=0)
+    assert result.exit_code == 0, result.text

@@ -1,0 +1,391 @@
+"""Whole clusters in threads of this process, over real sockets: training, ending, failing."""
+
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+import windlass as wl
+from windlass.core.errors import (
+    DefinitionMismatchError,
+    JobStoppedError,
+    NonFiniteGradientError,
+    PeerLostError,
+    ProgramError,
+    WindlassError,
+)
+from windlass.core.states import Phase, State
+from windlass.core.task import TaskId
+from windlass.distribute import ParameterServerStrategy, partitioners
+from windlass.testing import LocalCluster
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+CHIEF = TaskId("chief", 0)
+W0, W1 = TaskId("worker", 0), TaskId("worker", 1)
+
+pytestmark = pytest.mark.timeout(60)
+
+
+@pytest.fixture(autouse=True)
+def plain_process(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """No cluster around us, no GPU, and no thread left behind."""
+    monkeypatch.delenv("TF_CONFIG", raising=False)
+    monkeypatch.setattr("windlass.distribute.devices.count_gpus", lambda: 0)
+    before = set(threading.enumerate())
+    yield
+    left = [thread for thread in threading.enumerate() if thread not in before]
+    for thread in left:
+        # grpc's own threads end a moment after their channels are closed.
+        thread.join(5)
+    assert [thread.name for thread in left if thread.is_alive()] == []
+
+
+WANTED = np.arange(12, dtype=np.float32).reshape(6, 2)
+
+
+def least_squares(steps: int) -> Callable[[], dict[str, Any]]:
+    """A program that learns ``WANTED`` from its own examples."""
+
+    def program() -> dict[str, Any]:
+        strategy = ParameterServerStrategy(
+            variable_partitioner=partitioners.FixedShardsPartitioner(2)
+        )
+        with strategy.scope():
+            w = wl.Variable(np.zeros((6, 2), np.float32), name="w")
+            b = wl.Variable(np.zeros(2, np.float32), name="b")
+        optimizer = wl.optimizers.SGD(0.05)
+        rng = np.random.default_rng(strategy.task_index)
+        x = rng.standard_normal((64, 6)).astype(np.float32)
+        y = x @ WANTED + np.float32(1)
+
+        def step() -> float:
+            error = x @ w.read_value() + b.read_value() - y
+            scaled = error * np.float32(2 / len(x))
+            optimizer.apply_gradients([(x.T @ scaled, w), (scaled.sum(0), b)])
+            loss = float((error * error).mean())
+            wl.training.report(loss=loss, total_steps=steps)
+            return loss
+
+        losses = [strategy.run(step) for _ in range(steps)]
+        return {
+            "losses": losses,
+            "role": wl.training.task_type(),
+            "is_chief": strategy.is_chief,
+            "index": strategy.task_index,
+            "step": strategy.global_step,
+        }
+
+    return program
+
+
+def test_a_chief_and_two_workers_train_over_two_ps_and_all_end() -> None:
+    with LocalCluster(workers=2, ps=2) as cluster:
+        results = cluster.run(least_squares(60))
+        status = cluster.status()
+        values = {
+            name: value
+            for server in cluster.servers
+            for name, value in ((label, server) for label in server.store.counters().labels)
+        }
+    assert set(results) == {CHIEF, W0, W1}
+    for task, result in results.items():
+        assert result["losses"][-1] < result["losses"][0] * 0.01, task
+        assert result["role"] == task.type
+        assert result["is_chief"] is (task == CHIEF)
+    assert [results[task]["index"] for task in (CHIEF, W0, W1)] == [0, 1, 2]
+    assert set(values) == {"w/part_0", "w/part_1", "b/part_0", "b/part_1"}
+    assert status is not None
+    assert status.phase is Phase.DONE
+    assert status.global_step == max(result["step"] for result in results.values()) == 180
+    assert status.total_steps == 60
+    states = {item.task: item for item in status.tasks}
+    assert {states[task].state for task in (CHIEF, W0, W1)} == {State.DONE}
+    assert states[W1].report.steps == 60
+    assert states[W1].report.metrics["loss"] == results[W1]["losses"][-1]
+    assert states[W1].report.transports == ("ps:0 grpc", "ps:1 grpc")
+
+
+def test_without_a_chief_worker_0_leads() -> None:
+    with LocalCluster(workers=2, ps=1, chief=False) as cluster:
+        results = cluster.run(least_squares(10))
+        status = cluster.status()
+    assert {task: result["is_chief"] for task, result in results.items()} == {W0: True, W1: False}
+    assert [results[task]["index"] for task in (W0, W1)] == [0, 1]
+    assert status is not None
+    assert status.phase is Phase.DONE
+
+
+def test_a_chief_alone_is_enough() -> None:
+    with LocalCluster(workers=0, ps=1) as cluster:
+        assert cluster.run(least_squares(5))[CHIEF]["step"] == 5
+
+
+def test_ps_are_told_that_the_job_is_done() -> None:
+    with LocalCluster(workers=1, ps=2) as cluster:
+        cluster.run(least_squares(3))
+        for server in cluster.servers:
+            assert server.wait() == 0
+
+
+def test_exact_increments_of_several_workers_add_up_exactly() -> None:
+    """Nothing is lost and nothing applied twice, dense or by rows, whatever the order."""
+    rounds = 50
+
+    def program() -> tuple[Array, Array, int]:
+        strategy = ParameterServerStrategy(
+            variable_partitioner=partitioners.FixedShardsPartitioner(3)
+        )
+        with strategy.scope():
+            total = wl.Variable(np.zeros(5, np.int64), name="total", trainable=False)
+            table = wl.Variable(np.zeros((8, 2), np.float32), name="table")
+        optimizer = wl.optimizers.SGD(1.0)
+        rows = np.array([strategy.task_index, 7, strategy.task_index])
+
+        def step() -> None:
+            gradient = wl.IndexedSlices(-np.ones((3, 2), np.float32), rows)
+            optimizer.apply_gradients([(gradient, table)])
+
+        for _ in range(rounds):
+            total.assign_add(np.arange(5))
+            strategy.run(step)
+        done.wait(20)  # all have pushed everything
+        return total.numpy(), table.numpy(), strategy.global_step
+
+    done = threading.Barrier(4)
+    with LocalCluster(workers=3, ps=2) as cluster:
+        results = cluster.run(program)
+        final = cluster.status()
+    expected = np.zeros((8, 2), np.float32)
+    expected[:4] = 2 * rounds
+    expected[7] = 4 * rounds
+    for total, table, _ in results.values():
+        np.testing.assert_array_equal(total, np.arange(5) * rounds * 4)
+        np.testing.assert_array_equal(table, expected)
+    assert final is not None
+    assert final.global_step == 4 * rounds
+
+
+def test_replicas_of_one_worker_are_in_sync_and_workers_are_not() -> None:
+    wl.config.set_logical_cpu_devices(2)
+    try:
+
+        def program() -> float:
+            strategy = ParameterServerStrategy()
+            with strategy.scope():
+                w = wl.Variable([0.0], name="w")
+            optimizer = wl.optimizers.SGD(1.0)
+            for _ in range(10):
+                strategy.run(
+                    lambda: optimizer.apply_gradients([(np.array([-1.0], np.float32), w)])
+                )
+            done.wait(20)
+            return float(w[0])
+
+        done = threading.Barrier(2)
+        with LocalCluster(workers=1, ps=1) as cluster:
+            results = cluster.run(program)
+            status = cluster.status()
+    finally:
+        wl.config.set_logical_cpu_devices(1)
+    assert set(results.values()) == {40.0}  # 2 tasks, 10 steps, 2 replicas
+    assert status is not None
+    assert status.global_step == 20
+
+
+# -- failing -----------------------------------------------------------------------------------
+
+
+def endless() -> None:
+    """Trains until the job tells it to end."""
+    strategy = ParameterServerStrategy()
+    with strategy.scope():
+        w = wl.Variable([0.0], name="w")
+    optimizer = wl.optimizers.SGD(0.1)
+    for _ in range(1_000_000):
+        strategy.run(lambda: optimizer.apply_gradients([([0.0], w)]))
+        threading.Event().wait(0.002)
+    raise AssertionError("nobody ended it")
+
+
+def broken() -> None:
+    strategy = ParameterServerStrategy()
+    with strategy.scope():
+        wl.Variable([0.0], name="w")
+    raise ValueError("boom")
+
+
+@pytest.mark.parametrize("failing", [W1, CHIEF], ids=["worker", "chief"])
+def test_a_program_that_raises_fails_the_job_and_the_others_end_naming_it(failing: TaskId) -> None:
+    with LocalCluster(workers=2, ps=1) as cluster:
+        results = cluster.run_all(endless, {failing: broken})
+        status = cluster.status()
+    assert isinstance(results[failing].error, ValueError)
+    for task in {CHIEF, W0, W1} - {failing}:
+        error = results[task].error
+        assert isinstance(error, PeerLostError), task
+        assert f"{failing} failed: ValueError: boom" in error.message
+    assert status is not None
+    assert (status.phase, status.reason) == (Phase.FAILED, f"{failing} failed: ValueError: boom")
+
+
+def test_tasks_that_were_done_hear_who_failed_too() -> None:
+    waiting = threading.Event()
+
+    def late() -> None:
+        strategy = ParameterServerStrategy()
+        with strategy.scope():
+            wl.Variable([0.0], name="w")
+        waiting.wait(2)
+        raise ValueError("boom")
+
+    def quick() -> int:
+        strategy = ParameterServerStrategy()
+        with strategy.scope():
+            wl.Variable([0.0], name="w")
+        waiting.set()
+        return 1
+
+    with LocalCluster(workers=2, ps=1) as cluster:
+        results = cluster.run_all(quick, {W1: late})  # type: ignore[dict-item]
+    for task in (CHIEF, W0):
+        error = results[task].error
+        assert isinstance(error, ProgramError | PeerLostError), task
+        assert "/job:worker/task:1 failed: ValueError: boom" in str(error)
+
+
+def test_run_raises_what_the_first_failing_program_raised() -> None:
+    def program() -> None:
+        if wl.training.task_type() == "worker":
+            broken()
+        endless()
+
+    with LocalCluster(workers=1, ps=1) as cluster, pytest.raises(ValueError, match="boom"):
+        cluster.run(program)
+
+
+def test_two_definitions_of_one_variable_are_told_with_both_tasks_and_shapes() -> None:
+    def other() -> None:
+        strategy = ParameterServerStrategy()
+        with strategy.scope():
+            wl.Variable(np.zeros(3, np.float32), name="w")
+
+    with LocalCluster(workers=2, ps=2) as cluster:
+        results = cluster.run_all(endless, {W1: other})
+    error = results[W1].error
+    assert isinstance(error, DefinitionMismatchError)
+    for part in ("'w'", "/job:worker/task:1", "/job:chief/task:0", "float32[3]", "float32[1]"):
+        assert part in error.message
+    for task in (CHIEF, W0):
+        ended = results[task].error
+        assert isinstance(ended, PeerLostError)
+        assert "/job:worker/task:1 failed: DefinitionMismatchError" in ended.message
+
+
+def test_two_optimizers_for_one_variable_are_told_with_both_tasks() -> None:
+    def other() -> None:
+        strategy = ParameterServerStrategy()
+        with strategy.scope():
+            w = wl.Variable([0.0], name="w")
+        stop = threading.Event()
+        for _ in range(200):  # until the others have bound theirs
+            wl.optimizers.SGD(0.1).apply_gradients([([0.0], w)])
+            stop.wait(0.005)
+            break
+        wl.optimizers.Adam(0.1).apply_gradients([([0.0], w)])
+
+    with LocalCluster(workers=1, ps=1) as cluster:
+        results = cluster.run_all(endless, {W0: other})
+    error = results[W0].error
+    assert isinstance(error, DefinitionMismatchError)
+    assert "Adam" in error.message
+    assert "SGD" in error.message
+
+
+def test_a_model_that_diverges_on_one_worker_fails_the_job_with_the_variables_name() -> None:
+    def diverging() -> None:
+        strategy = ParameterServerStrategy()
+        with strategy.scope():
+            w = wl.Variable([0.0], name="w")
+        for _ in range(100):
+            strategy.run(lambda: wl.optimizers.SGD(0.1).apply_gradients([([np.nan], w)]))
+
+    with LocalCluster(workers=1, ps=1, nonfinite_limit=5) as cluster:
+        results = cluster.run_all(endless, {W0: diverging})
+        status = cluster.status()
+    error = results[W0].error
+    assert isinstance(error, NonFiniteGradientError)
+    assert error.fields == {"task": "/job:worker/task:0", "variable": "w", "in_a_row": "5"}
+    assert status is not None
+    assert {item.task: item.report.refused_pushes for item in status.tasks}[W0] == 5
+    assert "NonFiniteGradientError" in status.reason
+
+
+def test_a_job_that_is_asked_to_stop_ends_everywhere_at_the_next_step() -> None:
+    def program() -> None:
+        if wl.training.task_type() == "chief":
+            stopper.start()
+        endless()
+
+    def stop() -> None:
+        client = ChiefClient(cluster.spec.task_address("chief", 0), Settings())
+        client.stop_job("enough", timeout_s=5)
+        client.close()
+
+    from windlass.client.chief import ChiefClient
+    from windlass.core.settings import Settings
+
+    stopper = threading.Thread(target=stop)
+    with LocalCluster(workers=2, ps=1) as cluster:
+        results = cluster.run_all(program)
+        status = cluster.status()
+    stopper.join(5)
+    for task, result in results.items():
+        assert isinstance(result.error, JobStoppedError), task
+        assert "enough" in result.error.message
+    assert status is not None
+    assert (status.phase, status.reason) == (Phase.STOPPED, "enough")
+
+
+def test_a_ps_that_dies_fails_the_job_and_every_error_names_it() -> None:
+    began = threading.Barrier(4, timeout=20)
+
+    def program() -> None:
+        strategy = ParameterServerStrategy()
+        with strategy.scope():
+            w = wl.Variable(np.zeros(4, np.float32), name="w")
+        began.wait()
+        for _ in range(1_000_000):
+            strategy.run(lambda: w.assign_add(np.ones(4)))
+
+    def kill() -> None:
+        began.wait()
+        cluster.servers[1].stop(grace_s=0)
+
+    killer = threading.Thread(target=kill)
+    with LocalCluster(workers=2, ps=2, reconnect_timeout_s=0.5, lease_s=1.0) as cluster:
+        cluster.servers  # noqa: B018 - both serve
+        killer.start()
+        results = cluster.run_all(_cut(program))
+    killer.join(5)
+    for task, result in results.items():
+        assert isinstance(result.error, WindlassError), task
+        assert "/job:ps/task:1" in result.error.message
+
+
+def _cut(program: Callable[[], None]) -> Callable[[], None]:
+    """The program with its variables cut over all ps."""
+
+    def run() -> None:
+        original = ParameterServerStrategy.__init__
+
+        def init(self: ParameterServerStrategy) -> None:
+            original(self, variable_partitioner=partitioners.FixedShardsPartitioner(2))
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(ParameterServerStrategy, "__init__", init)
+            program()
+
+    return run

@@ -1,0 +1,289 @@
+"""What a launcher shows: lines, tables, numbers."""
+
+import io
+from dataclasses import replace
+
+import pytest
+from rich.console import Console
+from rich.table import Table
+
+from windlass.client.chief import JobStatus, TaskStatus
+from windlass.core.report import PsCounters, TaskReport
+from windlass.core.states import Phase, State
+from windlass.core.task import TaskId
+from windlass.core.versions import own_versions
+from windlass.launch.display import (
+    PlainDisplay,
+    RichDisplay,
+    human_bytes,
+    human_seconds,
+    numbers,
+    placement_text,
+    status_table,
+)
+from windlass.launch.local import LocalResult, result_table
+
+PS, CHIEF, WORKER = TaskId("ps", 0), TaskId("chief", 0), TaskId("worker", 11)
+EVALUATOR = TaskId("evaluator", 0)
+TASKS = [PS, CHIEF, WORKER]
+
+
+def task_status(task: TaskId, **changes: object) -> TaskStatus:
+    plain = TaskStatus(
+        task=task,
+        state=State.ALIVE,
+        since_s=75.0,
+        address="127.0.0.1:2222",
+        detail="",
+        generation=1,
+        report=TaskReport(),
+        counters=None,
+        pid=1,
+        host="here",
+    )
+    return replace(plain, **changes)  # type: ignore[arg-type]
+
+
+def job_status(*tasks: TaskStatus, **changes: object) -> JobStatus:
+    plain = JobStatus(
+        phase=Phase.RUNNING,
+        reason="",
+        age_s=10.0,
+        global_step=120,
+        total_steps=300,
+        tasks=tasks,
+        last_checkpoint="",
+        last_checkpoint_step=0,
+        versions=own_versions(),
+    )
+    return replace(plain, **changes)  # type: ignore[arg-type]
+
+
+def trainer(task: TaskId, **changes: object) -> TaskStatus:
+    report = TaskReport(steps=10, pushes=9, bytes_pushed=2048, bytes_pulled=100)
+    return task_status(task, report=replace(report, **changes))  # type: ignore[arg-type]
+
+
+def rendered(table: Table, width: int = 200) -> str:
+    console = Console(file=io.StringIO(), width=width, highlight=False, color_system=None)
+    console.print(table)
+    assert isinstance(console.file, io.StringIO)
+    return console.file.getvalue()
+
+
+# -- numbers ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("count", "text"),
+    [
+        (0, "0 B"),
+        (1023, "1023 B"),
+        (1024, "1.0 KiB"),
+        (1536, "1.5 KiB"),
+        (5 * 1024**2, "5.0 MiB"),
+        (3.25 * 1024**3, "3.2 GiB"),
+        (2 * 1024**4, "2.0 TiB"),
+        (5000 * 1024**4, "5000.0 TiB"),
+    ],
+)
+def test_bytes_are_told_in_binary_units(count: float, text: str) -> None:
+    assert human_bytes(count) == text
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (0.04, "0.0s"),
+        (9.5, "9.5s"),
+        (10.0, "10s"),
+        (59.9, "59s"),
+        (60, "1m00s"),
+        (75, "1m15s"),
+        (3599, "59m59s"),
+        (3600, "1h00m"),
+        (7261, "2h01m"),
+    ],
+)
+def test_ages_are_told_in_two_parts(seconds: float, text: str) -> None:
+    assert human_seconds(seconds) == text
+
+
+def test_the_numbers_line_before_anybody_has_stepped() -> None:
+    status = job_status(task_status(CHIEF), total_steps=0, global_step=0)
+    assert numbers(status, 0.0) == "step 0 · 0 steps/s"
+
+
+def test_the_numbers_line_averages_loss_and_staleness_over_those_who_train() -> None:
+    status = job_status(
+        trainer(CHIEF, metrics={"loss": 1.0}, staleness=1.0),
+        trainer(WORKER, metrics={"loss": 2.0}, staleness=2.0),
+        trainer(EVALUATOR, metrics={"loss": 99.0}, staleness=99.0),
+    )
+    assert numbers(status, 41.6) == "step 120/300 · 42 steps/s · loss 1.5000 · staleness 1.5"
+
+
+def test_refused_pushes_show_in_the_numbers_line() -> None:
+    status = job_status(trainer(CHIEF, refused_pushes=2), trainer(WORKER, refused_pushes=3))
+    assert numbers(status, 1.0).endswith("refused 5")
+
+
+# -- tables ----------------------------------------------------------------------------------
+
+COUNTERS = PsCounters(
+    pushes=7,
+    bytes_in=1024,
+    bytes_out=4096,
+    shards=3,
+    value_bytes=8500,
+    slot_bytes=17000,
+    labels=("w1", "b1"),
+)
+
+
+def test_the_status_table_has_every_task_with_state_age_and_numbers() -> None:
+    status = job_status(
+        task_status(PS, counters=COUNTERS),
+        trainer(CHIEF, metrics={"loss": 0.25}),
+        task_status(WORKER, state=State.LOST, detail="no sign of life for 11 s"),
+        last_checkpoint="runs/x/ckpt-0000000100",
+    )
+    text = rendered(status_table(status))
+    title, *lines = [line.rstrip() for line in text.splitlines()]
+    assert title.startswith("job running for 10s · global step 120/300")
+    assert "checkpoint runs/x/ckpt-0000000100" in title
+    rows = {line.split("│")[1].strip(): line for line in lines if line.startswith("│")}
+    assert list(rows) == ["ps:0", "chief:0", "worker:11"]
+    for word in ("alive", "1m15s", "127.0.0.1:2222", "7", "4.0 KiB", "1.0 KiB", "w1, b1, …"):
+        assert word in rows["ps:0"]
+    for word in ("10", "9", "2.0 KiB", "100 B", "loss 0.25"):
+        assert word in rows["chief:0"]
+    assert "lost" in rows["worker:11"]
+    assert "no sign of life for 11 s" in rows["worker:11"]
+
+
+@pytest.mark.parametrize("state", list(State), ids=str)
+def test_the_status_table_knows_every_state(state: State) -> None:
+    assert str(state) in rendered(status_table(job_status(task_status(WORKER, state=state))))
+
+
+def test_the_reason_is_in_the_title_and_square_brackets_are_not_markup() -> None:
+    reason = "/job:worker/task:0 failed: ValueError: [/red] [bold]odd"
+    status = job_status(task_status(WORKER, detail=reason), phase=Phase.FAILED, reason=reason)
+    text = rendered(status_table(status))
+    assert text.count("[/red] [bold]odd") == 2
+
+
+@pytest.mark.parametrize(
+    ("counters", "text"),
+    [
+        pytest.param(PsCounters(), "0 shards, 0 B", id="empty"),
+        pytest.param(PsCounters(shards=1, value_bytes=16, labels=("w",)), "1 shard, 16 B: w", id="one"),
+        pytest.param(COUNTERS, "3 shards, 8.3 KiB + 16.6 KiB slots: w1, b1, …", id="more than shown"),
+    ],
+)  # fmt: skip
+def test_a_ps_tells_what_it_holds(counters: PsCounters, text: str) -> None:
+    assert placement_text(task_status(PS, counters=counters)) == text
+    assert placement_text(task_status(WORKER)) == ""
+
+
+def test_the_result_table_tells_exits_as_a_shell_would_and_why() -> None:
+    result = LocalResult(
+        exit_code=137,
+        exits={PS: -9, CHIEF: 138, WORKER: 0, EVALUATOR: 143},
+        model_dir="runs/x",
+        first_failure=PS,
+        status=job_status(trainer(WORKER)),
+    )
+    lines = rendered(result_table(result)).splitlines()
+    rows = {line.split("│")[1].strip(): line for line in lines if line.startswith("│")}
+    assert list(rows) == ["ps:0", "chief:0", "worker:11", "evaluator:0"]
+    assert "137" in rows["ps:0"]
+    assert "killed by SIGKILL" in rows["ps:0"]
+    assert "a peer this task needs was lost" in rows["chief:0"]
+    assert "2.0 KiB" in rows["worker:11"]
+    assert "143" in rows["evaluator:0"]
+
+
+def test_the_result_table_of_a_job_whose_chief_never_answered() -> None:
+    text = rendered(result_table(LocalResult(2, {CHIEF: 2}, "runs/x", CHIEF)))
+    assert "wrong usage or configuration" in text
+
+
+# -- displays --------------------------------------------------------------------------------
+
+
+def test_plain_lines_are_prefixed_by_task_and_aligned() -> None:
+    stream = io.StringIO()
+    display = PlainDisplay(TASKS, stream)
+    display.line(PS, "ready", is_error=True)
+    display.line(WORKER, "x [bold] │", is_error=False)
+    display.say("the end", is_error=True)
+    display.close()
+    assert stream.getvalue() == "     ps:0 | ready\nworker:11 | x [bold] │\nthe end\n"
+
+
+def test_plain_progress_comes_every_two_seconds_and_only_when_it_changed() -> None:
+    stream = io.StringIO()
+    display = PlainDisplay(TASKS, stream)
+    for age_s, step in [(0.1, 1), (0.4, 2), (2.2, 3), (4.5, 3), (4.6, 4)]:
+        display.progress(job_status(age_s=age_s, global_step=step), 0.0)
+    assert [line.split(" · ")[0] for line in stream.getvalue().splitlines()] == [
+        "running: step 1/300",
+        "running: step 3/300",
+        "running: step 4/300",
+    ]
+
+
+def test_plain_tables_have_no_colour_codes() -> None:
+    stream = io.StringIO()
+    PlainDisplay(TASKS, stream).table(status_table(job_status(task_status(WORKER))))
+    assert "worker:11" in stream.getvalue()
+    assert "\x1b" not in stream.getvalue()
+
+
+def rich_display(*, terminal: bool = True) -> tuple[RichDisplay, io.StringIO]:
+    stream = io.StringIO()
+    console = Console(file=stream, force_terminal=terminal, width=100, highlight=False)
+    return RichDisplay(TASKS, console), stream
+
+
+def test_rich_lines_keep_what_looks_like_markup_and_are_never_cut() -> None:
+    display, stream = rich_display(terminal=False)
+    long = "[/nothing] array([1, 2]) " + "x" * 300
+    display.line(WORKER, long, is_error=False)
+    display.say("[not markup]", is_error=True)
+    display.table(status_table(job_status(task_status(WORKER))))
+    display.close()
+    lines = stream.getvalue().splitlines()
+    assert f"worker:11 │ {long}" in lines
+    assert "[not markup]" in lines
+    assert any("alive" in line for line in lines)
+
+
+@pytest.mark.parametrize("total", [0, 300], ids=["goal unknown", "goal known"])
+def test_the_bar_shows_phase_and_numbers_and_is_gone_at_the_end(total: int) -> None:
+    display, stream = rich_display()
+    display.progress(job_status(trainer(CHIEF, metrics={"loss": 0.5}), total_steps=total), 42.0)
+    display.line(PS, "a line above the bar", is_error=False)
+    display.close()
+    text = stream.getvalue()
+    assert "running" in text
+    assert "42 steps/s" in text
+    assert "loss 0.5000" in text
+    assert "a line above the bar" in text
+    assert "━" in text
+    assert text.rstrip("\r").endswith("\x1b[2K")  # transient: the last thing is to wipe the line
+
+
+def test_a_step_beyond_the_goal_does_not_overfill_the_bar() -> None:
+    display, stream = rich_display()
+    display.progress(job_status(global_step=302), 1.0)
+    display.close()
+    assert "step 302/300" in stream.getvalue()
+
+
+def test_closing_twice_is_harmless() -> None:
+    display, _ = rich_display()
+    display.close()
+    display.close()

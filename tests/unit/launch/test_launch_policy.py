@@ -1,0 +1,80 @@
+"""What a launcher does when one of its tasks ends."""
+
+import pytest
+
+from windlass.core.exit_codes import ExitCode
+from windlass.core.task import TaskId
+from windlass.launch.policy import Verdict, on_exit
+
+CHIEF = TaskId("chief", 0)
+PS = TaskId("ps", 1)
+WORKER = TaskId("worker", 0)
+EVALUATOR = TaskId("evaluator", 0)
+
+GOES_ON = "goes on"
+ENDS = "ends"
+
+
+@pytest.mark.parametrize("task", [CHIEF, PS, WORKER, EVALUATOR], ids=lambda task: task.short)
+def test_a_task_that_is_done_ends_nothing(task: TaskId) -> None:
+    assert on_exit(task, 0, chief=CHIEF, stopping=False) == Verdict()
+
+
+@pytest.mark.parametrize("code", [1, 138, 143, -9, -15])
+@pytest.mark.parametrize("task", [CHIEF, PS, WORKER, EVALUATOR], ids=lambda task: task.short)
+def test_ends_of_a_job_that_stops_are_expected(task: TaskId, code: int) -> None:
+    assert on_exit(task, code, chief=CHIEF, stopping=True) == Verdict()
+
+
+@pytest.mark.parametrize(
+    ("task", "code", "outcome"),
+    [
+        pytest.param(WORKER, -9, GOES_ON, id="worker killed"),
+        pytest.param(WORKER, -11, GOES_ON, id="worker crashed"),
+        pytest.param(WORKER, 137, GOES_ON, id="worker killed, as a shell tells it"),
+        pytest.param(WORKER, ExitCode.DRAINED, GOES_ON, id="worker asked to leave"),
+        pytest.param(WORKER, ExitCode.PEER_LOST, GOES_ON, id="worker lost a peer"),
+        pytest.param(WORKER, ExitCode.PROGRAM_FAILED, ENDS, id="worker's program raised"),
+        pytest.param(WORKER, ExitCode.INCOMPATIBLE, ENDS, id="worker of another model"),
+        pytest.param(WORKER, 127, ENDS, id="last permanent code"),
+        pytest.param(WORKER, 128, GOES_ON, id="first retryable code"),
+        pytest.param(EVALUATOR, -9, GOES_ON, id="evaluator killed"),
+        pytest.param(EVALUATOR, 1, ENDS, id="evaluator's program raised"),
+        pytest.param(PS, -9, ENDS, id="ps killed"),
+        pytest.param(PS, ExitCode.DRAINED, ENDS, id="ps asked to leave"),
+        pytest.param(PS, ExitCode.ADDRESS_IN_USE, ENDS, id="ps without a port"),
+        pytest.param(CHIEF, -9, ENDS, id="chief killed"),
+        pytest.param(CHIEF, ExitCode.CHECKPOINT_UNUSABLE, ENDS, id="chief cannot resume"),
+    ],
+)
+def test_nobody_goes_on_without_ps_or_chief(task: TaskId, code: int, outcome: str) -> None:
+    verdict = on_exit(task, code, chief=CHIEF, stopping=False)
+    assert (verdict.job_ends, verdict.failed) == ((outcome == ENDS,) * 2)
+    assert task.short in verdict.message
+    if outcome == ENDS:
+        assert "the job goes on" not in verdict.message
+
+
+@pytest.mark.parametrize("task", [WORKER, EVALUATOR], ids=lambda task: task.short)
+def test_it_is_said_that_the_job_goes_on_without_a_killed_task(task: TaskId) -> None:
+    message = on_exit(task, -9, chief=CHIEF, stopping=False).message
+    assert message.endswith("the job goes on without it")
+
+
+def test_a_worker_that_leads_counts_as_the_chief() -> None:
+    verdict = on_exit(WORKER, -9, chief=WORKER, stopping=False)
+    assert verdict.job_ends
+    assert verdict.failed
+
+
+@pytest.mark.parametrize(
+    ("code", "words"),
+    [
+        pytest.param(-9, ["signal 9", "SIGKILL"], id="signal"),
+        pytest.param(3, ["ended with 3", "port"], id="code of ours"),
+        pytest.param(77, ["ended with 77", "not Windlass's"], id="foreign code"),
+    ],
+)
+def test_the_message_tells_the_code_and_what_it_means(code: int, words: list[str]) -> None:
+    message = on_exit(PS, code, chief=CHIEF, stopping=False).message
+    assert all(word in message for word in words)
