@@ -23,7 +23,8 @@ from rich.progress import track
 from rich.table import Table
 
 from windlass.client.grpc_transport import GrpcTransport
-from windlass.client.session import ParameterSession, PushItem
+from windlass.client.plans import PushItem
+from windlass.client.session import ParameterSession
 from windlass.core.arrays import Array
 from windlass.core.definitions import VariableDefinition
 from windlass.core.settings import Settings

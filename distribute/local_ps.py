@@ -12,8 +12,9 @@ from ..core.steps import HeldShard, PushResult, StepRequest, WireLayout
 from ..core.task import Incarnation, TaskId
 from ..core.update_rules import UpdateRule
 from ..server.ps.block import StepFacts
+from ..server.ps.layout import Layout
 from ..server.ps.payload import PayloadReader
-from ..server.ps.store import Layout, Push, Store
+from ..server.ps.store import Push, Store
 
 
 class LocalTransport:

@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Iterator
+from contextlib import contextmanager
 
 import grpc
 import numpy as np
@@ -17,14 +18,15 @@ from ...core.errors import (
 )
 from ...core.settings import Settings
 from ...core.steps import HeldShard, LayoutEntry
-from ...core.task import Incarnation
+from ...core.task import Incarnation, TaskId
 from ...core.versions import check_protocol, own_versions
 from ...proto.v1 import common_pb2, ps_pb2, ps_pb2_grpc
 from .block import StepFacts
+from .layout import Layout
 from .lease import ChiefLease
 from .payload import PayloadReader
 from .saving import save_shards
-from .store import Layout, Push, Store
+from .store import Push, Store
 
 _MAX_LAYOUTS = 4096  # per session: a program has a few; a leak must not fill the ps
 
@@ -49,8 +51,7 @@ class ParameterServerServicer(ps_pb2_grpc.ParameterServerServicer):
         self._lease = lease
         self._generation = generation
         self._settings = settings
-        self._sessions = 0
-        self._sessions_lock = threading.Lock()
+        self._seats = _Seats(store.task, settings.max_sessions)
 
     def Define(
         self, request: ps_pb2.DefineRequest, context: grpc.ServicerContext
@@ -76,7 +77,7 @@ class ParameterServerServicer(ps_pb2_grpc.ParameterServerServicer):
     def Exchange(self, request_iterator: Requests, context: grpc.ServicerContext) -> Replies:
         """One worker's session: steps in order, each answered before the next is read."""
         try:
-            with _Seat(self):
+            with self._seats.taken():
                 yield from self._serve(request_iterator)
         except WindlassError as error:
             error_table.abort(context, error)
@@ -130,7 +131,7 @@ class ParameterServerServicer(ps_pb2_grpc.ParameterServerServicer):
             raise
         return ps_pb2.AttachResponse(
             ps_generation=self._generation,
-            counters=codec.counters_to_wire(self._store.counters(self._sessions)),
+            counters=codec.counters_to_wire(self._store.counters(self._seats.count)),
             draining=self._lease.draining,
         )
 
@@ -188,27 +189,35 @@ class ParameterServerServicer(ps_pb2_grpc.ParameterServerServicer):
         return ps_pb2.EndJobResponse()
 
 
-class _Seat:
-    """Counts a session against the limit while it lasts."""
+class _Seats:
+    """Counts sessions against their limit."""
 
-    def __init__(self, servicer: ParameterServerServicer) -> None:
-        self._servicer = servicer
+    def __init__(self, task: TaskId, limit: int) -> None:
+        self._task = task
+        self._limit = limit
+        self._lock = threading.Lock()
+        self.count = 0
 
-    def __enter__(self) -> None:
-        servicer = self._servicer
-        limit = servicer._settings.max_sessions
-        with servicer._sessions_lock:
-            if servicer._sessions >= limit:
+    @contextmanager
+    def taken(self) -> Iterator[None]:
+        """One seat, for as long as a session lasts.
+
+        Raises:
+            LimitExceededError: None is left.
+        """
+        with self._lock:
+            if self.count >= self._limit:
                 raise LimitExceededError(
-                    f"{servicer._store.task} serves {limit} sessions already (max_sessions); raise "
+                    f"{self._task} serves {self._limit} sessions already (max_sessions); raise "
                     "WINDLASS_MAX_SESSIONS on the ps, or run fewer workers",
                     limit="max_sessions",
                 )
-            servicer._sessions += 1
-
-    def __exit__(self, *exc: object) -> None:
-        with self._servicer._sessions_lock:
-            self._servicer._sessions -= 1
+            self.count += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                self.count -= 1
 
 
 class _Session:

@@ -27,57 +27,13 @@ from ...core.settings import Settings
 from ...core.steps import HeldShard, LayoutEntry, Operation, PushResult
 from ...core.task import Incarnation, TaskId
 from ...core.update_rules import UpdateRule
-from .block import Block, Gradient, Range, StepFacts, warm_up
+from .block import Block, Gradient, StepFacts, warm_up
 from .dedup import PushLog
+from .layout import Layout, Segment, join_segments
 
 _OWN_BLOCK_BYTES = 256 * 1024  # a shard this large has a block, and so a lock, of its own
 _LABELS = 8  # shards named in the status
 _SHARED_BLOCK_BYTES = 1024 * 1024  # small shards share blocks of about this size
-
-
-@dataclass(frozen=True, slots=True)
-class Segment:
-    """Neighbours in the payload that are neighbours in memory, with one operation in common."""
-
-    block: Block
-    where: Range
-    operation: Operation
-    rule: UpdateRule | None
-    sparse: bool
-    row_bytes: int
-    rows: int
-
-    @property
-    def num_bytes(self) -> int:
-        """Bytes in the payload, if dense."""
-        return (self.where.stop - self.where.start) * self.block.dtype.itemsize
-
-
-@dataclass(frozen=True, slots=True)
-class Layout:
-    """Compiled: what a step's payload means.
-
-    Attributes:
-        segments: In payload order.
-        pending: Per segment, how many segments of its block are still to come after it. A block is
-            changed once per push, when its last segment has arrived.
-    """
-
-    segments: tuple[Segment, ...] = ()
-    pending: tuple[int, ...] = ()
-
-    def num_bytes(self, rows: Sequence[int]) -> int:
-        """Bytes of the values, given the rows of each sparse entry."""
-        counts = iter(rows)
-        return sum(
-            next(counts) * segment.row_bytes if segment.sparse else segment.num_bytes
-            for segment in self.segments
-        )
-
-    @property
-    def num_sparse(self) -> int:
-        """Entries that carry row numbers."""
-        return sum(segment.sparse for segment in self.segments)
 
 
 @dataclass(frozen=True, slots=True)
@@ -352,22 +308,8 @@ class Store:
             UnknownVariableError: A shard is not held here.
             RefusedError: An APPLY to a variable without an update rule.
         """
-        segments: list[Segment] = []
         with self._definitions:
-            for item in entries:
-                segment = self._segment(item)
-                joined = _join(segments[-1], segment) if segments else None
-                if joined is None:
-                    segments.append(segment)
-                else:
-                    segments[-1] = joined
-        left: dict[int, int] = {}
-        pending = []
-        for segment in reversed(segments):
-            count = left.get(id(segment.block), 0)
-            pending.append(count)
-            left[id(segment.block)] = count + 1
-        return Layout(tuple(segments), tuple(reversed(pending)))
+            return join_segments([self._segment(item) for item in entries])
 
     def _segment(self, item: LayoutEntry) -> Segment:
         held = self._held.get((item.variable, item.part))
@@ -593,18 +535,3 @@ def _group(shards: Sequence[ShardDefinition]) -> list[list[ShardDefinition]]:
         group.append(shard)
         open_groups[dtype] = (group, filled + shard.num_bytes)
     return groups
-
-
-def _join(left: Segment, right: Segment) -> Segment | None:
-    """One segment for two neighbours, or None."""
-    if (
-        left.block is right.block
-        and left.where.last == right.where.first
-        and left.operation is right.operation
-        and left.rule == right.rule
-        and not left.sparse
-        and not right.sparse
-    ):
-        where = Range(left.where.first, right.where.last, left.where.start, right.where.stop)
-        return replace(left, where=where)
-    return None
