@@ -5,7 +5,7 @@ themselves: both sides know the layout, so a frame is checked by its length alon
 """
 
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
 from dataclasses import fields as dataclass_fields
 from typing import Any, TypeVar
@@ -177,27 +177,6 @@ def shard_from_wire(message: ps_pb2.ShardDefinition) -> ShardDefinition:
 def as_bytes(array: Array) -> memoryview:
     """The bytes of a C-contiguous array, without a copy."""
     return array.reshape(-1).view(np.uint8).data
-
-
-def frames(buffers: Iterable[memoryview], chunk_bytes: int) -> Iterator[bytes]:
-    """Cut a payload, given as buffers in order, into frames of at most ``chunk_bytes``.
-
-    Small buffers share a frame; large ones are cut. Every byte is copied once, into its frame.
-    """
-    pending: list[memoryview] = []
-    size = 0
-    for buffer in buffers:
-        start = 0
-        while start < len(buffer):
-            piece = buffer[start : start + chunk_bytes - size]
-            start += len(piece)
-            size += len(piece)
-            pending.append(piece)
-            if size == chunk_bytes:
-                yield b"".join(pending)
-                pending, size = [], 0
-    if pending:
-        yield b"".join(pending)
 
 
 def total_bytes(buffers: Sequence[memoryview]) -> int:

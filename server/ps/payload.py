@@ -16,7 +16,9 @@ class PayloadReader:
         more: Returns the next frame's bytes; raises when the stream ends.
     """
 
-    def __init__(self, first: bytes, total: int, more: Callable[[], bytes | memoryview]) -> None:
+    def __init__(
+        self, first: bytes | memoryview, total: int, more: Callable[[], bytes | memoryview]
+    ) -> None:
         self._frame = memoryview(first)
         self._more = more
         self._left = total - len(first)

@@ -5,9 +5,10 @@ the store: definitions have one, the push log has one, and every block has its o
 """
 
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice
+from typing import TypeVar
 
 import numpy as np
 
@@ -69,6 +70,8 @@ class _Tally:
     bytes_in: int = 0
     bytes_out: int = 0
 
+
+_Taken = TypeVar("_Taken")
 
 Fetch = Callable[[int], memoryview]
 """``fetch(n)``: the next n bytes of the payload, valid until the next call."""
@@ -446,23 +449,31 @@ class Store:
             self._tally.duplicates += not fresh
         return PushResult(step, max(0, staleness), not fresh)
 
-    def read(self, layout: Layout, rows: Sequence[Array]) -> list[Array]:
-        """Copies of the segments of a pull, each shard consistent in itself. Thread-safe."""
+    def visit(
+        self, layout: Layout, rows: Sequence[Array], take: Callable[[Array], _Taken]
+    ) -> Iterator[_Taken]:
+        """Call ``take`` with the values of each segment of a pull; yields what it returns.
+
+        ``take`` sees the block's own memory, flat, and must copy what it needs: it runs under the block's
+        lock, so that each shard is consistent in itself; what it returned is yielded without it. Thread-safe.
+        """
         given = iter(rows)
-        copies = []
         for segment in layout.segments:
             numbers = next(given) if segment.sparse else None
             where, block = segment.where, segment.block
             with block.lock:
                 value = block.value[where.start : where.stop]
-                if numbers is None:
-                    copies.append(value.copy())
-                else:
+                if numbers is not None:
                     width = segment.row_bytes // block.dtype.itemsize
-                    copies.append(value.reshape(segment.rows, width)[numbers].reshape(-1))
+                    value = value.reshape(segment.rows, width)[numbers].reshape(-1)
+                taken = take(value)
+            yield taken
         with self._tally.lock:
             self._tally.pulls += 1
-        return copies
+
+    def read(self, layout: Layout, rows: Sequence[Array]) -> list[Array]:
+        """Copies of the segments of a pull, flat."""
+        return list(self.visit(layout, rows, np.copy))
 
     @property
     def global_step(self) -> int:
