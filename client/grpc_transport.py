@@ -26,6 +26,7 @@ from ..core.errors import (
 )
 from ..core.frames import REQUEST_DATA, RESPONSE_DATA, FrameWriter, field, read_fields
 from ..core.settings import Settings
+from ..core.shared_memory import SegmentAddress
 from ..core.steps import HeldShard, PushResult, StepRequest, WireLayout
 from ..core.task import Incarnation, TaskId
 from ..core.update_rules import UpdateRule
@@ -38,6 +39,7 @@ log = logging.getLogger(__name__)
 _EXCHANGE = "/windlass.proto.v1.ParameterServer/Exchange"
 _LAYOUT = ps_pb2.ExchangeRequest.LAYOUT_FIELD_NUMBER
 _STEP = ps_pb2.ExchangeRequest.STEP_FIELD_NUMBER
+_SEGMENT = ps_pb2.ExchangeRequest.SEGMENT_FIELD_NUMBER
 _WELCOME = ps_pb2.ExchangeResponse.WELCOME_FIELD_NUMBER
 _REPLY = ps_pb2.ExchangeResponse.STEP_FIELD_NUMBER
 
@@ -54,6 +56,7 @@ class _Stream:
     def __init__(self, channel: grpc.Channel) -> None:
         self._outgoing: queue.SimpleQueue[Iterator[bytes] | None] = queue.SimpleQueue()
         self.layouts: set[int] = set()
+        self.segment: SegmentAddress | None = None
         # Frames are read and written by core/frames.py; grpc passes them on as they are.
         exchange = channel.stream_stream(_EXCHANGE, _as_it_is, _as_it_is)
         self.call: Any = exchange(self._requests())
@@ -190,10 +193,7 @@ class GrpcTransport:
                 restore_from=restore_from,
             )
             response = self._define(request, "define variables")
-            held += [
-                HeldShard(codec.shard_from_wire(item.shard), item.initialized, item.restored)
-                for item in response.held
-            ]
+            held += [codec.held_from_wire(item) for item in response.held]
         return held
 
     def bind(self, variables: Sequence[str], rule: UpdateRule) -> None:
@@ -224,11 +224,15 @@ class GrpcTransport:
 
     # -- steps -------------------------------------------------------------------------------
 
+    def allows(self, payload_bytes: int) -> bool:
+        """Whether a step of this size may be sent."""
+        return payload_bytes <= self._max_step_bytes
+
     def send(self, request: StepRequest) -> None:
         """Begin a step."""
         self._raise_if_aborted()
         size = _payload_bytes(request)
-        if size > self._max_step_bytes:
+        if not self.allows(size):
             raise LimitExceededError(
                 f"a step of {size} bytes to {self._peer} is over max_step_bytes={self._max_step_bytes}; "
                 "raise WINDLASS_MAX_STEP_BYTES on both sides, or spread the variables over more ps",
@@ -289,7 +293,15 @@ class GrpcTransport:
             global_step=request.global_step,
             step_increment=request.step_increment,
             gradient_scale=request.gradient_scale,
+            payload_in_segment=request.segment is not None,
         )
+        if request.segment is not None:
+            if stream.segment != request.segment:
+                stream.segment = request.segment
+                offer = codec.segment_to_wire(request.segment)
+                yield field(_SEGMENT, offer.SerializeToString())
+            yield field(_STEP, step.SerializeToString())
+            return
         writer = FrameWriter(
             field(_STEP, step.SerializeToString()), REQUEST_DATA, self._chunk_bytes
         )
@@ -327,6 +339,8 @@ class GrpcTransport:
 
 
 def _payload_bytes(request: StepRequest) -> int:
+    if request.segment is not None:
+        return request.segment_bytes
     rows = sum(numbers.nbytes for numbers in (*request.push_rows, *request.pull_rows))
     return rows + codec.total_bytes(request.values)
 

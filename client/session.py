@@ -157,9 +157,7 @@ class ParameterSession:
         while not self._closed.wait(_WATCHDOG_S):
             now = time.monotonic()
             for transport in self._transports:
-                expire = getattr(transport, "expire", None)
-                if expire is not None:
-                    expire(now)
+                transport.expire(now)
 
     # -- definitions -------------------------------------------------------------------------
 

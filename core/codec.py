@@ -19,8 +19,9 @@ from .definitions import ShardDefinition, VariableDefinition
 from .errors import RefusedError
 from .initializers import Initializer
 from .report import PsCounters, TaskReport
+from .shared_memory import SegmentAddress
 from .states import Outcome, Phase, State
-from .steps import Operation
+from .steps import HeldShard, MemoryLocation, Operation
 from .task import Incarnation, TaskId
 from .update_rules import UpdateRule, rule_from_dict
 from .versions import Versions
@@ -172,6 +173,37 @@ def shard_from_wire(message: ps_pb2.ShardDefinition) -> ShardDefinition:
     if not 0 <= shard.part < shard.num_parts:
         raise RefusedError(f"{variable.name!r}: part {shard.part} of {shard.num_parts}")
     return shard
+
+
+def segment_to_wire(segment: SegmentAddress) -> ps_pb2.Segment:
+    """A segment's address as a message."""
+    return ps_pb2.Segment(**asdict(segment))
+
+
+def segment_from_wire(message: ps_pb2.Segment) -> SegmentAddress:
+    """The address a message stands for."""
+    return SegmentAddress(message.pid, message.fd, message.num_bytes, message.word)
+
+
+def held_to_wire(held: HeldShard) -> ps_pb2.HeldShard:
+    """A shard and its state as a message."""
+    message = ps_pb2.HeldShard(
+        shard=shard_to_wire(held.shard), initialized=held.initialized, restored=held.restored
+    )
+    if held.memory is not None:
+        message.memory.segment.CopyFrom(segment_to_wire(held.memory.segment))
+        message.memory.offset = held.memory.offset
+        message.memory.sequence_offset = held.memory.sequence_offset
+    return message
+
+
+def held_from_wire(message: ps_pb2.HeldShard) -> HeldShard:
+    """The shard and state a message stands for."""
+    memory = None
+    if message.HasField("memory"):
+        segment = segment_from_wire(message.memory.segment)
+        memory = MemoryLocation(segment, message.memory.offset, message.memory.sequence_offset)
+    return HeldShard(shard_from_wire(message.shard), message.initialized, message.restored, memory)
 
 
 def as_bytes(array: Array) -> memoryview:

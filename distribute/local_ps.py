@@ -122,6 +122,9 @@ class LocalTransport:
             self._layouts[layout.layout_id] = self.store.compile(layout.entries)
         return self._layouts[layout.layout_id]
 
+    def expire(self, now: float) -> None:
+        """Calls here do not wait."""
+
     def abort(self, error: WindlassError) -> None:
         """Make later calls raise ``error``."""
         self._aborted = error

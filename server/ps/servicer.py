@@ -1,5 +1,6 @@
 """The gRPC face of a ps: messages in, :class:`Store` calls, messages out. No decisions here."""
 
+import mmap
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,19 +17,21 @@ from ...core.errors import (
     FencedError,
     LimitExceededError,
     RefusedError,
+    SegmentError,
     ShapeMismatchError,
     WindlassError,
 )
 from ...core.frames import REQUEST_DATA, RESPONSE_DATA, FrameWriter, field, read_fields
 from ...core.settings import Settings
-from ...core.steps import HeldShard, LayoutEntry
+from ...core.shared_memory import HEADER_BYTES, Segment, SegmentAddress
+from ...core.steps import LayoutEntry
 from ...core.task import Incarnation, TaskId
 from ...core.versions import check_protocol, own_versions
 from ...proto.v1 import common_pb2, ps_pb2
 from .block import StepFacts
 from .layout import Layout
 from .lease import ChiefLease
-from .payload import PayloadReader
+from .payload import PayloadReader, SegmentReader
 from .saving import save_shards
 from .store import Push, Store
 
@@ -41,6 +44,7 @@ _Message = TypeVar("_Message", bound=Message)
 _HELLO = ps_pb2.ExchangeRequest.HELLO_FIELD_NUMBER
 _LAYOUT = ps_pb2.ExchangeRequest.LAYOUT_FIELD_NUMBER
 _STEP = ps_pb2.ExchangeRequest.STEP_FIELD_NUMBER
+_SEGMENT = ps_pb2.ExchangeRequest.SEGMENT_FIELD_NUMBER
 _REPLY = ps_pb2.ExchangeResponse.STEP_FIELD_NUMBER
 
 Frames = Iterator[bytes]
@@ -84,7 +88,7 @@ class ParameterServerServicer:
             error_table.abort(context, error)
             raise
         return ps_pb2.DefineResponse(
-            held=[_held_to_wire(item) for item in held], held_bytes=self._store.held_bytes()
+            held=[codec.held_to_wire(item) for item in held], held_bytes=self._store.held_bytes()
         )
 
     def Exchange(self, requests: Frames, context: grpc.ServicerContext) -> Frames:
@@ -112,6 +116,8 @@ class ParameterServerServicer:
                 raise RefusedError("the first message of a session must be Hello")
             elif _LAYOUT in fields:
                 session.add_layout(_parse(ps_pb2.Layout, fields[_LAYOUT]))
+            elif _SEGMENT in fields:
+                session.offer_segment(_parse(ps_pb2.Segment, fields[_SEGMENT]))
             elif _STEP in fields:
                 first = fields.get(REQUEST_DATA, memoryview(b""))
                 yield from session.step(_parse(ps_pb2.Step, fields[_STEP]), first, requests)
@@ -241,6 +247,8 @@ class _Session:
         self._who = who
         self._settings = settings
         self._layouts: dict[int, Layout | ps_pb2.Layout] = {0: Layout()}
+        self._offered: SegmentAddress | None = None
+        self._opened: Segment | None = None
 
     def add_layout(self, message: ps_pb2.Layout) -> None:
         """Keep a layout; the first step that uses it compiles it, and hears what is wrong with it."""
@@ -251,6 +259,26 @@ class _Session:
                 limit="layouts",
             )
         self._layouts[message.layout_id] = message
+
+    def offer_segment(self, message: ps_pb2.Segment) -> None:
+        """Remember where payloads may be; the first step that has its payload there opens it."""
+        self._offered = codec.segment_from_wire(message)
+        self._opened = None
+
+    def _segment(self) -> Segment:
+        if self._opened is None:
+            if self._offered is None:
+                raise SegmentError("no segment was offered in this session")
+            limit = self._settings.max_step_bytes + 2 * HEADER_BYTES + mmap.PAGESIZE
+            if self._offered.num_bytes > limit:
+                raise SegmentError(
+                    f"a segment of {self._offered.num_bytes} bytes is over max_step_bytes"
+                )
+            try:
+                self._opened = Segment.open(self._offered)
+            except RefusedError as error:
+                raise SegmentError(error.message) from error
+        return self._opened
 
     def step(self, step: ps_pb2.Step, first: memoryview, requests: Frames) -> Frames:
         """Carry out one step. A refused one is answered with its error; the session goes on."""
@@ -263,14 +291,19 @@ class _Session:
                 task=self._store.task,
                 limit="max_step_bytes",
             )
-        payload = PayloadReader(first, step.payload_bytes, lambda: _next_data(requests))
         self._store.count_bytes(received=step.payload_bytes)
         reply = ps_pb2.StepReply(request_id=step.request_id)
         pull, pull_rows = Layout(), list[Array]()
+        payload: PayloadReader | SegmentReader | None = None
         try:
+            if step.payload_in_segment:
+                payload = SegmentReader(self._segment(), step.payload_bytes)
+            else:
+                payload = PayloadReader(first, step.payload_bytes, lambda: _next_data(requests))
             pull, pull_rows = self._run(step, payload, reply)
         except WindlassError as error:
-            payload.drain()
+            if payload is not None:
+                payload.drain()
             self._store.count_refused()
             reply.error.CopyFrom(error_table.to_detail(error))
         reply.payload_bytes = pull.num_bytes([rows.size for rows in pull_rows])
@@ -287,7 +320,7 @@ class _Session:
         yield from writer.finish()
 
     def _run(
-        self, step: ps_pb2.Step, payload: PayloadReader, reply: ps_pb2.StepReply
+        self, step: ps_pb2.Step, payload: PayloadReader | SegmentReader, reply: ps_pb2.StepReply
     ) -> tuple[Layout, list[Array]]:
         """Check the step whole, push; returns what is to be pulled."""
         push_layout, pull_layout = self._layout(step.push_layout), self._layout(step.pull_layout)
@@ -359,15 +392,9 @@ def _parse(kind: type[_Message], content: memoryview) -> _Message:
         raise RefusedError(f"a {kind.__name__} cannot be read: {error}") from error
 
 
-def _take_rows(payload: PayloadReader, count: int) -> Array:
+def _take_rows(payload: PayloadReader | SegmentReader, count: int) -> Array:
     # Copied: the payload's memory is reused while the values are read.
     return np.frombuffer(payload.take(8 * count), np.int64).copy()
-
-
-def _held_to_wire(item: HeldShard) -> ps_pb2.HeldShard:
-    return ps_pb2.HeldShard(
-        shard=codec.shard_to_wire(item.shard), initialized=item.initialized, restored=item.restored
-    )
 
 
 def add_to_server(servicer: ParameterServerServicer, server: grpc.Server) -> None:

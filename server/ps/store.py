@@ -28,6 +28,7 @@ from ...core.settings import Settings
 from ...core.steps import HeldShard, LayoutEntry, Operation, PushResult
 from ...core.task import Incarnation, TaskId
 from ...core.update_rules import UpdateRule
+from .arena import Arena
 from .block import Block, Gradient, StepFacts, warm_up
 from .dedup import PushLog
 from .layout import Layout, Segment, join_segments
@@ -92,6 +93,7 @@ class Store:
         self._held: dict[ShardKey, _Held] = {}
         self._parts: dict[str, list[int]] = {}
         self._blocks: list[Block] = []
+        self._arena = Arena(shared=settings.shared_memory)
         self._log_lock = threading.Lock()
         self._log = PushLog()
         self._global_step = 0
@@ -136,7 +138,7 @@ class Store:
             reader = CheckpointReader(restore_from) if restore_from and new else None
             created: list[tuple[Block, list[str]]] = []
             for group in _group(new):
-                block = Block(group)
+                block = Block(group, self._arena)
                 sources = [self._initialize(block, entry, reader) for entry in range(len(group))]
                 created.append((block, sources))
             for block, sources in created:
@@ -300,7 +302,8 @@ class Store:
     def _describe(held: _Held) -> HeldShard:
         block, entry = held.block, held.entry
         shard = replace(block.shards[entry], rule=block.rules[entry])
-        return HeldShard(shard, bool(block.initialized[entry]), bool(held.restored_from))
+        memory = block.memory.location(block.offsets[entry])
+        return HeldShard(shard, bool(block.initialized[entry]), bool(held.restored_from), memory)
 
     # -- steps -------------------------------------------------------------------------------
 
@@ -418,7 +421,7 @@ class Store:
 
     @staticmethod
     def _apply(block: Block, work: list[tuple[Segment, Gradient]], facts: StepFacts) -> None:
-        with block.lock:
+        with block.writing():
             if block.has_applied(facts):
                 return
             for segment, gradient in work:
