@@ -60,7 +60,6 @@ class ShmTransport:
         self._copies: dict[int, tuple[_Copy, ...]] = {}
         self._request: StepRequest | None = None
         self._pull: WireLayout | None = None
-        self._in_segment = False
 
     @property
     def task(self) -> TaskId:
@@ -104,16 +103,16 @@ class ShmTransport:
         if request.pull is not None and not request.pull_rows and self._is_readable(request.pull):
             self._pull = request.pull
         lean = replace(request, pull=None) if self._pull is not None else request
-        self._in_segment = False
         buffers = [
             *[codec.as_bytes(rows) for rows in (*request.push_rows, *request.pull_rows)],
             *request.values,
         ]
         size = codec.total_bytes(buffers)
         if size > _SMALL_BYTES and not self._why_not and self._stream.allows(size):
-            address = self._put(buffers, size)
-            self._in_segment = True
-            lean = replace(lean, segment=address, segment_bytes=size)
+            try:
+                lean = replace(lean, segment=self._put(buffers, size), segment_bytes=size)
+            except OSError as error:
+                self._give_up(f"no segment of {size} bytes: {error.strerror}")
         self._stream.send(lean)
 
     def receive(self, into: Sequence[memoryview]) -> PushResult:

@@ -269,6 +269,8 @@ class _Session:
         if self._opened is None:
             if self._offered is None:
                 raise SegmentError("no segment was offered in this session")
+            if not self._settings.shared_memory:
+                raise SegmentError("shared_memory is off at the ps")
             limit = self._settings.max_step_bytes + 2 * HEADER_BYTES + mmap.PAGESIZE
             if self._offered.num_bytes > limit:
                 raise SegmentError(
