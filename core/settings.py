@@ -84,10 +84,10 @@ class Settings(BaseSettings):
         description="Largest payload of one step to one ps.",
     )
     max_variables: int = Field(
-        1_000_000, ge=1, description="Most shards one ps holds; its tables stay in memory."
+        default=1_000_000, ge=1, description="Most shards one ps holds; its tables stay in memory."
     )
     max_sessions: int = Field(
-        256, ge=1, description="Most workers connected to one ps: each has a thread there."
+        default=256, ge=1, description="Most workers connected to one ps: each has a thread there."
     )
 
     shared_memory: bool = Field(
@@ -115,7 +115,7 @@ class Settings(BaseSettings):
         description="Where checkpoints go: a path or any fsspec URL. Empty: none are written.",
     )
     save_every_steps: int = Field(
-        0, ge=0, description="Global steps between checkpoints; 0: by time alone."
+        default=0, ge=0, description="Global steps between checkpoints; 0: by time alone."
     )
     save_every_s: float = Field(
         default=600.0,
@@ -123,7 +123,9 @@ class Settings(BaseSettings):
         description="Seconds between checkpoints; 0: by steps alone. Ten minutes, as Estimator.",
     )
     keep_checkpoints: int = Field(
-        5, ge=1, description="Complete checkpoints kept; the oldest go first. Five, as Estimator."
+        default=5,
+        ge=1,
+        description="Complete checkpoints kept; the oldest go first. Five, as Estimator.",
     )
 
     # Network
@@ -150,7 +152,7 @@ class Settings(BaseSettings):
         description="Whether log lines carry time and level of their own, or a launcher adds them.",
     )
     log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = Field(
-        "INFO", description="Least important lines shown."
+        default="INFO", description="Least important lines shown."
     )
 
     def environment(self) -> dict[str, str]:
