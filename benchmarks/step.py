@@ -22,8 +22,9 @@ from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
-from windlass.client.grpc_transport import GrpcTransport
-from windlass.client.session import ParameterSession, PushItem
+from windlass.client.plans import PushItem
+from windlass.client.session import ParameterSession
+from windlass.client.transports import open_transport
 from windlass.core.arrays import Array
 from windlass.core.definitions import VariableDefinition
 from windlass.core.settings import Settings
@@ -88,6 +89,25 @@ def median_ms(step: Callable[[], None]) -> float:
     return statistics.median(times) * 1000
 
 
+def served_ms(transport: str, count: int, shape: tuple[int, ...], rule: UpdateRule) -> float:
+    """Median over a transport to a ps in a process of its own."""
+    who = Incarnation(TaskId("worker", 0), 1)
+    settings = Settings(shared_memory=transport == "shm")
+    ours, theirs = multiprocessing.Pipe()
+    process = multiprocessing.get_context("spawn").Process(target=serve, args=(theirs,))
+    process.start()
+    try:
+        opened = open_transport(TaskId("ps", 0), f"127.0.0.1:{ours.recv()}", who, settings)
+        session = ParameterSession([opened], who, settings)
+        session.connect()
+        result = median_ms(step_of(session, count, shape, rule))
+        session.close()
+        return result
+    finally:
+        process.terminate()
+        process.join(10)
+
+
 def socket_gb_per_s(num_bytes: int = 256 * 1024**2) -> float:
     """What a plain TCP connection over loopback moves, one way."""
     with socket.create_server(("127.0.0.1", 0)) as server:
@@ -123,32 +143,23 @@ def main() -> None:
         num_bytes = 2 * 4 * count * int(np.prod(shape))
         local = ParameterSession([LocalTransport(TaskId("ps", 0), who, settings)], who, settings)
         local_ms = median_ms(step_of(local, count, shape, rule))
-        ours, theirs = multiprocessing.Pipe()
-        process = multiprocessing.get_context("spawn").Process(target=serve, args=(theirs,))
-        process.start()
-        try:
-            address = f"127.0.0.1:{ours.recv()}"
-            transport = GrpcTransport(TaskId("ps", 0), address, who, settings)
-            session = ParameterSession([transport], who, settings)
-            session.connect()
-            grpc_ms = median_ms(step_of(session, count, shape, rule))
-            session.close()
-        finally:
-            process.terminate()
-            process.join(10)
+        times = {
+            transport: served_ms(transport, count, shape, rule) for transport in ("shm", "grpc")
+        }
         rows.append(
             {
                 "case": name,
                 "bytes_both_ways": num_bytes,
                 "local_ms": local_ms,
-                "grpc_ms": grpc_ms,
-                "grpc_gb_per_s": num_bytes / grpc_ms / 1e6,
+                "shm_ms": times["shm"],
+                "grpc_ms": times["grpc"],
+                "grpc_gb_per_s": num_bytes / times["grpc"] / 1e6,
             }
         )
     table = Table(
         title=f"one step; a raw TCP socket moves {limit:.2f} GB/s one way", title_justify="left"
     )
-    for column in ("case", "bytes", "in process", "gRPC over TCP", "gRPC GB/s", "share of socket"):
+    for column in ("case", "bytes", "in process", "shm", "gRPC", "gRPC GB/s", "share of socket"):
         table.add_column(column, justify="left" if column == "case" else "right")
     for row in rows:
         speed = float(row["grpc_gb_per_s"])
@@ -156,6 +167,7 @@ def main() -> None:
             str(row["case"]),
             f"{row['bytes_both_ways']:,}",
             f"{row['local_ms']:.2f} ms",
+            f"{row['shm_ms']:.2f} ms",
             f"{row['grpc_ms']:.2f} ms",
             f"{speed:.2f}",
             f"{speed / limit:.0%}",

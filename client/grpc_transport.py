@@ -10,6 +10,7 @@ import queue
 import threading
 import time
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import grpc
 
@@ -23,7 +24,9 @@ from ..core.errors import (
     RefusedError,
     WindlassError,
 )
+from ..core.frames import REQUEST_DATA, RESPONSE_DATA, FrameWriter, field, read_fields
 from ..core.settings import Settings
+from ..core.shared_memory import SegmentAddress
 from ..core.steps import HeldShard, PushResult, StepRequest, WireLayout
 from ..core.task import Incarnation, TaskId
 from ..core.update_rules import UpdateRule
@@ -33,30 +36,41 @@ from .channel import invoke, open_channel
 
 log = logging.getLogger(__name__)
 
+_EXCHANGE = "/windlass.proto.v1.ParameterServer/Exchange"
+_LAYOUT = ps_pb2.ExchangeRequest.LAYOUT_FIELD_NUMBER
+_STEP = ps_pb2.ExchangeRequest.STEP_FIELD_NUMBER
+_SEGMENT = ps_pb2.ExchangeRequest.SEGMENT_FIELD_NUMBER
+_WELCOME = ps_pb2.ExchangeResponse.WELCOME_FIELD_NUMBER
+_REPLY = ps_pb2.ExchangeResponse.STEP_FIELD_NUMBER
+
 _DEFINE_BATCH = 2000  # definitions per message: about 200 bytes each, far below max_message_bytes
+
+
+def _as_it_is(frame: bytes) -> bytes:
+    return frame
 
 
 class _Stream:
     """One open Exchange call and what was said in it."""
 
-    def __init__(self, stub: ps_pb2_grpc.ParameterServerStub) -> None:
-        self._outgoing: queue.SimpleQueue[Iterator[ps_pb2.ExchangeRequest] | None] = (
-            queue.SimpleQueue()
-        )
+    def __init__(self, channel: grpc.Channel) -> None:
+        self._outgoing: queue.SimpleQueue[Iterator[bytes] | None] = queue.SimpleQueue()
         self.layouts: set[int] = set()
-        self.call = stub.Exchange(self._requests())
-        self.welcome: ps_pb2.Welcome | None = None
+        self.segment: SegmentAddress | None = None
+        # Frames are read and written by core/frames.py; grpc passes them on as they are.
+        exchange = channel.stream_stream(_EXCHANGE, _as_it_is, _as_it_is)
+        self.call: Any = exchange(self._requests())
 
-    def _requests(self) -> Iterator[ps_pb2.ExchangeRequest]:
+    def _requests(self) -> Iterator[bytes]:
         # Runs in grpc's own thread, which so copies chunks while ours does something else.
         while (messages := self._outgoing.get()) is not None:
             yield from messages
 
-    def send(self, messages: Iterator[ps_pb2.ExchangeRequest]) -> None:
+    def send(self, messages: Iterator[bytes]) -> None:
         self._outgoing.put(messages)
 
-    def next(self) -> ps_pb2.ExchangeResponse:
-        return next(self.call)
+    def next(self) -> dict[int, memoryview]:
+        return dict(read_fields(next(self.call)))
 
     def close(self) -> None:
         self._outgoing.put(None)
@@ -111,17 +125,17 @@ class GrpcTransport:
     def connect(self, timeout_s: float) -> None:
         """Open the session; one attempt."""
         self._drop_stream()
-        stream = _Stream(self._stub)
+        stream = _Stream(self._channel)
         hello = ps_pb2.Hello(
             versions=codec.versions_to_wire(own_versions()),
             expected_ps_generation=self._ps_generation,
         )
         getattr(hello, "from").CopyFrom(codec.incarnation_to_wire(self._who))
-        stream.send(iter([ps_pb2.ExchangeRequest(hello=hello)]))
+        stream.send(iter([ps_pb2.ExchangeRequest(hello=hello).SerializeToString()]))
         self._deadline = time.monotonic() + timeout_s
         self._stream = stream
         try:
-            welcome = stream.next().welcome
+            welcome = ps_pb2.Welcome.FromString(bytes(stream.next().get(_WELCOME, b"")))
         except StopIteration:
             self._drop_stream()
             raise PeerLostError(
@@ -179,10 +193,7 @@ class GrpcTransport:
                 restore_from=restore_from,
             )
             response = self._define(request, "define variables")
-            held += [
-                HeldShard(codec.shard_from_wire(item.shard), item.initialized, item.restored)
-                for item in response.held
-            ]
+            held += [codec.held_from_wire(item) for item in response.held]
         return held
 
     def bind(self, variables: Sequence[str], rule: UpdateRule) -> None:
@@ -213,11 +224,15 @@ class GrpcTransport:
 
     # -- steps -------------------------------------------------------------------------------
 
+    def allows(self, payload_bytes: int) -> bool:
+        """Whether a step of this size may be sent."""
+        return payload_bytes <= self._max_step_bytes
+
     def send(self, request: StepRequest) -> None:
         """Begin a step."""
         self._raise_if_aborted()
         size = _payload_bytes(request)
-        if size > self._max_step_bytes:
+        if not self.allows(size):
             raise LimitExceededError(
                 f"a step of {size} bytes to {self._peer} is over max_step_bytes={self._max_step_bytes}; "
                 "raise WINDLASS_MAX_STEP_BYTES on both sides, or spread the variables over more ps",
@@ -262,13 +277,11 @@ class GrpcTransport:
         self._deadline = time.monotonic() + self._settings.request_timeout_s
         stream.send(self._messages(stream, request))
 
-    def _messages(self, stream: _Stream, request: StepRequest) -> Iterator[ps_pb2.ExchangeRequest]:
+    def _messages(self, stream: _Stream, request: StepRequest) -> Iterator[bytes]:
         for layout in (request.push, request.pull):
             if layout is not None and layout.layout_id not in stream.layouts:
                 stream.layouts.add(layout.layout_id)
-                yield ps_pb2.ExchangeRequest(layout=_layout_to_wire(layout))
-        rows = [codec.as_bytes(numbers) for numbers in (*request.push_rows, *request.pull_rows)]
-        frames = codec.frames([*rows, *request.values], self._chunk_bytes)
+                yield field(_LAYOUT, _layout_to_wire(layout).SerializeToString())
         step = ps_pb2.Step(
             request_id=self._request_id,
             sequence=request.sequence,
@@ -280,22 +293,36 @@ class GrpcTransport:
             global_step=request.global_step,
             step_increment=request.step_increment,
             gradient_scale=request.gradient_scale,
+            payload_in_segment=request.segment is not None,
         )
-        yield ps_pb2.ExchangeRequest(step=step, data=next(frames, b""))
-        for frame in frames:
-            yield ps_pb2.ExchangeRequest(data=frame)
+        if request.segment is not None:
+            if stream.segment != request.segment:
+                stream.segment = request.segment
+                offer = codec.segment_to_wire(request.segment)
+                yield field(_SEGMENT, offer.SerializeToString())
+            yield field(_STEP, step.SerializeToString())
+            return
+        writer = FrameWriter(
+            field(_STEP, step.SerializeToString()), REQUEST_DATA, self._chunk_bytes
+        )
+        for numbers in (*request.push_rows, *request.pull_rows):
+            yield from writer.add(codec.as_bytes(numbers))
+        for values in request.values:
+            yield from writer.add(values)
+        yield from writer.finish()
 
     def _receive(self, stream: _Stream, into: Sequence[memoryview]) -> PushResult:
         try:
-            response = stream.next()
-            reply = response.step
+            fields = stream.next()
+            reply = ps_pb2.StepReply.FromString(bytes(fields.get(_REPLY, b"")))
             if reply.request_id != self._request_id:
                 raise RefusedError(
                     f"{self._peer} answered request {reply.request_id}, not {self._request_id}"
                 )
             if reply.HasField("error"):
                 raise from_detail(reply.error)
-            _scatter(stream, response.data, reply.payload_bytes, into, self._peer)
+            first = fields.get(RESPONSE_DATA, memoryview(b""))
+            _scatter(stream, first, reply.payload_bytes, into, self._peer)
         except StopIteration:
             self._drop_stream()
             raise PeerLostError(f"step: {self._peer} closed the session", peer=self._peer) from None
@@ -312,6 +339,8 @@ class GrpcTransport:
 
 
 def _payload_bytes(request: StepRequest) -> int:
+    if request.segment is not None:
+        return request.segment_bytes
     rows = sum(numbers.nbytes for numbers in (*request.push_rows, *request.pull_rows))
     return rows + codec.total_bytes(request.values)
 
@@ -332,18 +361,18 @@ def _layout_to_wire(layout: WireLayout) -> ps_pb2.Layout:
 
 
 def _scatter(
-    stream: _Stream, first: bytes, total: int, into: Sequence[memoryview], peer: str
+    stream: _Stream, first: memoryview, total: int, into: Sequence[memoryview], peer: str
 ) -> None:
     """Copy a payload's frames to where its parts belong."""
     room = codec.total_bytes(into)
     if room != total:
         raise RefusedError(f"{peer} sent {total} bytes for a pull of {room}", peer=peer)
-    frame = memoryview(first)
+    frame = first
     for target in into:
         filled = 0
         while filled < len(target):
             if not frame:
-                frame = memoryview(stream.next().data)
+                frame = stream.next().get(RESPONSE_DATA, memoryview(b""))
             piece = frame[: len(target) - filled]
             target[filled : filled + len(piece)] = piece
             filled += len(piece)

@@ -6,7 +6,6 @@ step then only cuts, sends and receives.
 """
 
 import logging
-import sys
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -18,7 +17,7 @@ import numpy as np
 from ..cluster.partitioners import Partitioner, parts_of
 from ..cluster.placement import Placement, greedy_by_bytes
 from ..core import codec
-from ..core.arrays import Array, DType, row_shape, size_of
+from ..core.arrays import Array, row_shape
 from ..core.definitions import ShardDefinition, VariableDefinition, cut
 from ..core.errors import (
     JoinTimeoutError,
@@ -32,20 +31,12 @@ from ..core.settings import Settings
 from ..core.steps import HeldShard, LayoutEntry, Operation, PushResult, StepRequest, WireLayout
 from ..core.task import Incarnation
 from ..core.update_rules import UpdateRule
+from .plans import Cut, Placed, PullPlan, PushItem, PushPlan, plan_pull
 from .transport import PsTransport
 
 log = logging.getLogger(__name__)
 
 _WATCHDOG_S = 0.25
-
-
-@dataclass(frozen=True, slots=True)
-class PushItem:
-    """One variable's part of a push: a gradient to apply, or a value to assign or add."""
-
-    variable: str
-    operation: Operation
-    value: Array | IndexedSlices
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,14 +62,6 @@ class SessionCounters:
     pulled: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Placed:
-    """A variable and where its shards are: (index of the transport, shard), by part."""
-
-    definition: VariableDefinition
-    shards: tuple[tuple[int, ShardDefinition], ...]
-
-
 class ParameterSession:
     """Push, pull and define variables on all ps. Thread-safe; one step at a time.
 
@@ -97,8 +80,8 @@ class ParameterSession:
         self._lock = threading.RLock()
         self._placed: dict[str, Placed] = {}
         self._sequences = [0] * len(transports)
-        self._push_plans: dict[tuple[tuple[str, Operation, bool], ...], _PushPlan] = {}
-        self._pull_plans: dict[tuple[str, ...], _PullPlan] = {}
+        self._push_plans: dict[tuple[tuple[str, Operation, bool], ...], PushPlan] = {}
+        self._pull_plans: dict[tuple[str, ...], PullPlan] = {}
         self._row_layouts: dict[str, list[WireLayout]] = {}
         self._next_layout = 0
         self._aborted: WindlassError | None = None
@@ -174,9 +157,7 @@ class ParameterSession:
         while not self._closed.wait(_WATCHDOG_S):
             now = time.monotonic()
             for transport in self._transports:
-                expire = getattr(transport, "expire", None)
-                if expire is not None:
-                    expire(now)
+                transport.expire(now)
 
     # -- definitions -------------------------------------------------------------------------
 
@@ -459,7 +440,7 @@ class ParameterSession:
         self._next_layout += 1
         return WireLayout(self._next_layout, tuple(entries))
 
-    def _push_plan(self, pushes: Sequence[PushItem]) -> "_PushPlan":
+    def _push_plan(self, pushes: Sequence[PushItem]) -> PushPlan:
         key = tuple(
             (item.variable, item.operation, isinstance(item.value, IndexedSlices))
             for item in pushes
@@ -471,24 +452,24 @@ class ParameterSession:
                 twice = next(name for name in names if names.count(name) > 1)
                 raise ShapeMismatchError(f"{twice!r} is pushed twice in one step", variable=twice)
             entries: dict[int, list[LayoutEntry]] = {}
-            cuts: list[_Cut] = []
+            cuts: list[Cut] = []
             for name, operation, sparse in key:
                 placed = self._place(name)
                 for ps, shard in placed.shards:
                     entries.setdefault(ps, []).append(
                         LayoutEntry(name, shard.part, operation, sparse)
                     )
-                cuts.append(_Cut(placed, sparse))
+                cuts.append(Cut(placed, sparse))
             layouts = {ps: self._new_layout(items) for ps, items in entries.items()}
-            plan = _PushPlan(layouts, tuple(cuts))
+            plan = PushPlan(layouts, tuple(cuts))
             self._push_plans[key] = plan
         return plan
 
-    def _pull_plan(self, pulls: Sequence[str]) -> "_PullPlan":
+    def _pull_plan(self, pulls: Sequence[str]) -> PullPlan:
         key = tuple(pulls)
         plan = self._pull_plans.get(key)
         if plan is None:
-            plan = _plan_pull([self._place(name) for name in dict.fromkeys(key)])
+            plan = plan_pull([self._place(name) for name in dict.fromkeys(key)])
             layouts = {ps: self._new_layout(items) for ps, items in plan.entries.items()}
             plan = replace(plan, layouts=layouts)
             self._pull_plans[key] = plan
@@ -524,198 +505,3 @@ def _complete(
         return False
     rows = sum(item.shard.rows for _, item in parts)
     return rows == (definition.shape[0] if definition.shape else 1)
-
-
-@dataclass(frozen=True, slots=True)
-class _Cut:
-    """How one variable of a push is cut over its shards."""
-
-    placed: Placed
-    sparse: bool
-
-
-_Parts = dict[int, tuple[list[Array], list[memoryview]]]
-"""Per ps: row numbers of the sparse entries, and the values as bytes."""
-
-
-@dataclass(frozen=True, slots=True)
-class _PushPlan:
-    layouts: dict[int, WireLayout]
-    cuts: tuple[_Cut, ...]
-
-    def fill(self, pushes: Sequence[PushItem], who: Incarnation) -> _Parts:
-        """Check the values of a push and cut them, without copying dense ones."""
-        parts: _Parts = {ps: ([], []) for ps in self.layouts}
-        for item, piece in zip(pushes, self.cuts, strict=True):
-            if isinstance(item.value, IndexedSlices):
-                _cut_rows(item.value, item.variable, piece.placed, parts, who)
-            else:
-                _cut_dense(item.value, item.variable, piece.placed, parts, who)
-        return parts
-
-
-def _cut_dense(value: Array, name: str, placed: Placed, parts: _Parts, who: Incarnation) -> None:
-    definition = placed.definition
-    value = np.asarray(value)
-    if value.shape != definition.shape:
-        raise ShapeMismatchError(
-            f"{who.task}: push to {name!r} has shape {value.shape}, the variable has "
-            f"{definition.shape}",
-            task=who.task,
-            variable=name,
-            pushed=value.shape,
-            expected=definition.shape,
-        )
-    value = _cast(value, definition, who)
-    for ps, shard in placed.shards:
-        whole = len(placed.shards) == 1
-        rows = value if whole else value[shard.row_offset : shard.row_offset + shard.rows]
-        parts[ps][1].append(codec.as_bytes(rows))
-
-
-def _cut_rows(
-    value: IndexedSlices, name: str, placed: Placed, parts: _Parts, who: Incarnation
-) -> None:
-    definition = placed.definition
-    row = row_shape(definition.shape)
-    rows = definition.shape[0] if definition.shape else 0
-    if value.values.shape[1:] != row:
-        raise ShapeMismatchError(
-            f"{who.task}: rows pushed to {name!r} have shape {value.values.shape[1:]}, the variable's "
-            f"rows have {row}",
-            task=who.task,
-            variable=name,
-        )
-    slices = value.combined()
-    indices = slices.indices
-    if indices.size and (indices[0] < 0 or indices[-1] >= rows):
-        raise ShapeMismatchError(
-            f"{who.task}: row {indices[0] if indices[0] < 0 else indices[-1]} pushed to {name!r} is out "
-            f"of range: it has {rows} rows",
-            task=who.task,
-            variable=name,
-        )
-    values = _cast(slices.values, definition, who)
-    for ps, shard in placed.shards:
-        low, high = np.searchsorted(indices, (shard.row_offset, shard.row_offset + shard.rows))
-        parts[ps][0].append(indices[low:high] - shard.row_offset)
-        parts[ps][1].append(codec.as_bytes(values[low:high]))
-
-
-def _cast(value: Array, definition: VariableDefinition, who: Incarnation) -> Array:
-    if value.dtype != definition.dtype:
-        if not np.can_cast(value.dtype, definition.dtype, "same_kind"):
-            raise ShapeMismatchError(
-                f"{who.task}: push to {definition.name!r} is {value.dtype.name}, the variable is "
-                f"{definition.dtype.name}; convert it explicitly",
-                task=who.task,
-                variable=definition.name,
-            )
-        value = value.astype(definition.dtype)
-    return np.ascontiguousarray(value)
-
-
-@dataclass(frozen=True, slots=True)
-class _View:
-    """Where a pulled variable is in the buffer."""
-
-    name: str
-    start: int
-    shape: tuple[int, ...]
-    dtype: DType
-
-
-@dataclass(frozen=True, slots=True)
-class _PullPlan:
-    """Where pulled bytes go: one buffer for the whole step, each variable a view of it.
-
-    Whole variables on one ps stand in the order in which their bytes arrive, so that ten thousand of them are
-    one copy; variables cut over several ps follow, each in one piece.
-    """
-
-    entries: dict[int, list[LayoutEntry]]
-    spans: dict[int, list[tuple[int, int]]]
-    views: tuple[_View, ...]
-    num_bytes: int
-    pool: "_BufferPool"
-    layouts: dict[int, WireLayout]
-
-    def allocate(self) -> tuple[dict[str, Array], dict[int, list[memoryview]]]:
-        """Values by name (unfilled), and per ps where its bytes go."""
-        if not self.views:
-            return {}, {}
-        buffer = self.pool.take()
-        targets = {
-            ps: [buffer[start:stop].data for start, stop in spans]
-            for ps, spans in self.spans.items()
-        }
-        values: dict[str, Array] = {}
-        for view in self.views:
-            stop = view.start + size_of(view.shape) * view.dtype.itemsize
-            value = buffer[view.start : stop].view(view.dtype).reshape(view.shape)
-            value.flags.writeable = False
-            values[view.name] = value
-        return values, targets
-
-
-class _BufferPool:
-    """Buffers of one size, used again once nobody holds a view of them.
-
-    Fresh memory costs a page fault per 4 KiB, more than copying into it; but values a program keeps
-    must never change under it. A view holds a reference to its buffer, so the count tells.
-    """
-
-    _KEEP = 4
-
-    def __init__(self, num_bytes: int) -> None:
-        self._num_bytes = num_bytes
-        self._buffers: list[Array] = []
-
-    def take(self) -> Array:
-        for index in range(len(self._buffers)):
-            # Two references: the list's and the call's argument.
-            if sys.getrefcount(self._buffers[index]) == 2:
-                return self._buffers[index]
-        buffer = np.empty(self._num_bytes, np.uint8)
-        if len(self._buffers) < self._KEEP:
-            self._buffers.append(buffer)
-        return buffer
-
-
-def _plan_pull(variables: Sequence[Placed]) -> _PullPlan:
-    entries: dict[int, list[LayoutEntry]] = {}
-    spans: dict[int, list[tuple[int, int]]] = {}
-    views: list[_View] = []
-    offset = 0
-
-    def land(ps: int, name: str, shard: ShardDefinition, start: int) -> None:
-        entries.setdefault(ps, []).append(LayoutEntry(name, shard.part, Operation.PULL))
-        own = spans.setdefault(ps, [])
-        stop = start + shard.num_bytes
-        if own and own[-1][1] == start:
-            own[-1] = (own[-1][0], stop)
-        else:
-            own.append((start, stop))
-
-    # Widest dtypes first: every view is aligned without gaps.
-    by_width = sorted(variables, key=lambda placed: -placed.definition.dtype.itemsize)
-    whole = [placed for placed in by_width if len(placed.shards) == 1]
-    split = [placed for placed in by_width if len(placed.shards) != 1]
-    for ps in sorted({placed.shards[0][0] for placed in whole}):
-        offset += -offset % 64
-        for placed in whole:
-            if placed.shards[0][0] != ps:
-                continue
-            definition = placed.definition
-            land(ps, definition.name, placed.shards[0][1], offset)
-            views.append(_View(definition.name, offset, definition.shape, definition.dtype))
-            offset += definition.num_bytes
-    for placed in split:
-        definition = placed.definition
-        offset += -offset % 64
-        row_bytes = size_of(row_shape(definition.shape)) * definition.dtype.itemsize
-        for ps, shard in placed.shards:
-            land(ps, definition.name, shard, offset + shard.row_offset * row_bytes)
-        views.append(_View(definition.name, offset, definition.shape, definition.dtype))
-        offset += definition.num_bytes
-    return _PullPlan(entries, spans, tuple(views), offset, _BufferPool(offset), {})

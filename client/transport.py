@@ -77,6 +77,10 @@ class PsTransport(Protocol):
         """
         ...
 
+    def expire(self, now: float) -> None:
+        """Cancel a call that is past its deadline, at ``now`` of the monotonic clock. From any thread."""
+        ...
+
     def abort(self, error: WindlassError) -> None:
         """Make a running and every later call raise ``error``. From any thread."""
         ...

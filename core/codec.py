@@ -5,7 +5,7 @@ themselves: both sides know the layout, so a frame is checked by its length alon
 """
 
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
 from dataclasses import fields as dataclass_fields
 from typing import Any, TypeVar
@@ -19,8 +19,9 @@ from .definitions import ShardDefinition, VariableDefinition
 from .errors import RefusedError
 from .initializers import Initializer
 from .report import PsCounters, TaskReport
+from .shared_memory import SegmentAddress
 from .states import Outcome, Phase, State
-from .steps import Operation
+from .steps import HeldShard, MemoryLocation, Operation
 from .task import Incarnation, TaskId
 from .update_rules import UpdateRule, rule_from_dict
 from .versions import Versions
@@ -174,30 +175,40 @@ def shard_from_wire(message: ps_pb2.ShardDefinition) -> ShardDefinition:
     return shard
 
 
+def segment_to_wire(segment: SegmentAddress) -> ps_pb2.Segment:
+    """A segment's address as a message."""
+    return ps_pb2.Segment(**asdict(segment))
+
+
+def segment_from_wire(message: ps_pb2.Segment) -> SegmentAddress:
+    """The address a message stands for."""
+    return SegmentAddress(message.pid, message.fd, message.num_bytes, message.word)
+
+
+def held_to_wire(held: HeldShard) -> ps_pb2.HeldShard:
+    """A shard and its state as a message."""
+    message = ps_pb2.HeldShard(
+        shard=shard_to_wire(held.shard), initialized=held.initialized, restored=held.restored
+    )
+    if held.memory is not None:
+        message.memory.segment.CopyFrom(segment_to_wire(held.memory.segment))
+        message.memory.offset = held.memory.offset
+        message.memory.sequence_offset = held.memory.sequence_offset
+    return message
+
+
+def held_from_wire(message: ps_pb2.HeldShard) -> HeldShard:
+    """The shard and state a message stands for."""
+    memory = None
+    if message.HasField("memory"):
+        segment = segment_from_wire(message.memory.segment)
+        memory = MemoryLocation(segment, message.memory.offset, message.memory.sequence_offset)
+    return HeldShard(shard_from_wire(message.shard), message.initialized, message.restored, memory)
+
+
 def as_bytes(array: Array) -> memoryview:
     """The bytes of a C-contiguous array, without a copy."""
     return array.reshape(-1).view(np.uint8).data
-
-
-def frames(buffers: Iterable[memoryview], chunk_bytes: int) -> Iterator[bytes]:
-    """Cut a payload, given as buffers in order, into frames of at most ``chunk_bytes``.
-
-    Small buffers share a frame; large ones are cut. Every byte is copied once, into its frame.
-    """
-    pending: list[memoryview] = []
-    size = 0
-    for buffer in buffers:
-        start = 0
-        while start < len(buffer):
-            piece = buffer[start : start + chunk_bytes - size]
-            start += len(piece)
-            size += len(piece)
-            pending.append(piece)
-            if size == chunk_bytes:
-                yield b"".join(pending)
-                pending, size = [], 0
-    if pending:
-        yield b"".join(pending)
 
 
 def total_bytes(buffers: Sequence[memoryview]) -> int:

@@ -16,6 +16,7 @@
     │   ├── LimitExceededError
     │   ├── NonFiniteGradientError
     │   ├── SequenceError
+    │   ├── SegmentError            shared memory that cannot be used; the stream can
     │   └── FencedError             an older generation of the task, or a second chief
     ├── NotReadyError               the chief has not initialized the variables yet
     ├── ProgramError                the user's program failed on some task: exit 1
@@ -112,6 +113,10 @@ class NonFiniteGradientError(RefusedError):
 
 class SequenceError(RefusedError):
     """A push that would leave a gap: an earlier one has not arrived."""
+
+
+class SegmentError(RefusedError):
+    """Shared memory that was offered cannot be opened; the payload must come through the stream."""
 
 
 class FencedError(RefusedError):

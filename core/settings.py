@@ -20,84 +20,90 @@ class Settings(BaseSettings):
 
     # Joining and leaving
     join_timeout_s: float = Field(
-        120.0,
+        default=120.0,
         gt=0,
         description="How long a task waits for its peers at start. Late pods and late DNS are "
         "normal: two minutes covers an image pull on a warm node.",
     )
     heartbeat_s: float = Field(
-        0.5,
+        default=0.5,
         gt=0,
         description="Time between heartbeats. Small, since they also carry the job's progress.",
     )
     lease_s: float = Field(
-        10.0,
+        default=10.0,
         gt=0,
         description="A task is lost this long after its last heartbeat. Twenty missed ones: a "
         "garbage collection or a page-out is not a death.",
     )
     reconnect_timeout_s: float = Field(
-        15.0,
+        default=15.0,
         gt=0,
         description="How long a worker tries to get a broken session to a ps back before it "
         "gives the ps up. Longer than a lease, so that the chief has decided by then.",
     )
     request_timeout_s: float = Field(
-        60.0,
+        default=60.0,
         gt=0,
         description="Deadline of one request: a step, a definition. Covers 64 GiB in chunks on "
         "a 10 Gbit/s link.",
     )
     orphan_timeout_s: float = Field(
-        300.0,
+        default=300.0,
         gt=0,
         description="A ps that heard of no chief for this long ends. Longer than a chief's restart.",
     )
     drain_grace_s: float = Field(
-        2.0,
+        default=2.0,
         ge=0,
         description="After a request to stop, how long a program may take to reach its next "
         "step before it is interrupted where it is.",
     )
     leave_grace_s: float = Field(
-        5.0,
+        default=5.0,
         gt=0,
         description="How long the chief of an ended job waits for the others to hear of it.",
     )
 
     # Bounds
     chunk_bytes: int = Field(
-        512 * 1024,
+        default=512 * 1024,
         ge=4096,
         description="Size of one frame of a step. 256 KiB to 1 MiB moved most bytes per second "
         "through grpcio; below, the per-message cost shows, above, flow control stalls.",
     )
     max_message_bytes: int = Field(
-        8 * 1024 * 1024,
+        default=8 * 1024 * 1024,
         ge=64 * 1024,
         description="Largest single gRPC message a server accepts. Arrays are sent in chunks far "
         "below it; only definitions of very many variables come near.",
     )
     max_step_bytes: int = Field(
-        4 * 1024**3,
+        default=4 * 1024**3,
         ge=4096,
         description="Largest payload of one step to one ps.",
     )
     max_variables: int = Field(
-        1_000_000, ge=1, description="Most shards one ps holds; its tables stay in memory."
+        default=1_000_000, ge=1, description="Most shards one ps holds; its tables stay in memory."
     )
     max_sessions: int = Field(
-        256, ge=1, description="Most workers connected to one ps: each has a thread there."
+        default=256, ge=1, description="Most workers connected to one ps: each has a thread there."
+    )
+
+    shared_memory: bool = Field(
+        default=True,
+        description="Whether a worker and a ps of one machine and user hand values over in shared memory. "
+        "Several times faster; where it is not possible the stream is used by itself.",
     )
 
     # Gradients
     nonfinite_gradients: Literal["refuse", "allow"] = Field(
-        "refuse",
+        default="refuse",
         description="What happens to a step whose gradients hold NaN or infinity. One such push "
         "ruins the model for every worker, so it is refused, counted and reported.",
     )
     nonfinite_limit: int = Field(
-        10,
+        default=10,
         ge=1,
         description="A program whose steps are refused this many times in a row has diverged: "
         "it ends with NonFiniteGradientError.",
@@ -105,34 +111,36 @@ class Settings(BaseSettings):
 
     # Checkpoints
     model_dir: str = Field(
-        "",
+        default="",
         description="Where checkpoints go: a path or any fsspec URL. Empty: none are written.",
     )
     save_every_steps: int = Field(
-        0, ge=0, description="Global steps between checkpoints; 0: by time alone."
+        default=0, ge=0, description="Global steps between checkpoints; 0: by time alone."
     )
     save_every_s: float = Field(
-        600.0,
+        default=600.0,
         ge=0,
         description="Seconds between checkpoints; 0: by steps alone. Ten minutes, as Estimator.",
     )
     keep_checkpoints: int = Field(
-        5, ge=1, description="Complete checkpoints kept; the oldest go first. Five, as Estimator."
+        default=5,
+        ge=1,
+        description="Complete checkpoints kept; the oldest go first. Five, as Estimator.",
     )
 
     # Network
     host: str = Field(
-        "",
+        default="",
         description="Address to bind; empty: loopback if this task's own address is loopback, "
         "otherwise every interface (which needs `insecure`).",
     )
     insecure: bool = Field(
-        False,
+        default=False,
         description="Serve other machines without encryption or identity. Must be asked for: "
         "whoever reaches the port can read and change the model.",
     )
     health_port: int = Field(
-        0,
+        default=0,
         ge=0,
         le=65535,
         description="Extra plaintext port for the gRPC health service alone, for probes; 0: none.",
@@ -140,11 +148,11 @@ class Settings(BaseSettings):
 
     # Output
     log_format: Literal["time", "bare"] = Field(
-        "time",
+        default="time",
         description="Whether log lines carry time and level of their own, or a launcher adds them.",
     )
     log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = Field(
-        "INFO", description="Least important lines shown."
+        default="INFO", description="Least important lines shown."
     )
 
     def environment(self) -> dict[str, str]:

@@ -6,6 +6,7 @@ from enum import StrEnum
 
 from .arrays import Array
 from .definitions import ShardDefinition
+from .shared_memory import SegmentAddress
 
 
 class Operation(StrEnum):
@@ -50,6 +51,8 @@ class StepRequest:
         push_rows: Per sparse entry of ``push``, ascending int64 row numbers of the shard.
         pull_rows: Per sparse entry of ``pull``, the same.
         values: What is pushed, in the layout's order, as bytes.
+        segment: The row numbers and values are in this segment, after its header, and not in the message.
+        segment_bytes: How many.
         global_step: As of the values the gradients were computed from.
         step_increment: Added to the global step.
         gradient_scale: Multiplies every gradient.
@@ -61,6 +64,8 @@ class StepRequest:
     push_rows: Sequence[Array] = ()
     pull_rows: Sequence[Array] = ()
     values: Sequence[memoryview] = ()
+    segment: SegmentAddress | None = None
+    segment_bytes: int = 0
     global_step: int = 0
     step_increment: int = 0
     gradient_scale: float = 1.0
@@ -82,9 +87,25 @@ class PushResult:
 
 
 @dataclass(frozen=True, slots=True)
+class MemoryLocation:
+    """Where a shard's values are in memory that processes of one machine share.
+
+    Attributes:
+        segment: The segment.
+        offset: Of the first value. Unit: bytes.
+        sequence_offset: Of the int64 that is odd while they are being written. Unit: bytes.
+    """
+
+    segment: SegmentAddress
+    offset: int
+    sequence_offset: int
+
+
+@dataclass(frozen=True, slots=True)
 class HeldShard:
     """A shard on a ps, and its state."""
 
     shard: ShardDefinition
     initialized: bool
     restored: bool
+    memory: MemoryLocation | None = None

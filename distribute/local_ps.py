@@ -12,8 +12,9 @@ from ..core.steps import HeldShard, PushResult, StepRequest, WireLayout
 from ..core.task import Incarnation, TaskId
 from ..core.update_rules import UpdateRule
 from ..server.ps.block import StepFacts
+from ..server.ps.layout import Layout
 from ..server.ps.payload import PayloadReader
-from ..server.ps.store import Layout, Push, Store
+from ..server.ps.store import Push, Store
 
 
 class LocalTransport:
@@ -120,6 +121,9 @@ class LocalTransport:
         if layout.layout_id not in self._layouts:
             self._layouts[layout.layout_id] = self.store.compile(layout.entries)
         return self._layouts[layout.layout_id]
+
+    def expire(self, now: float) -> None:
+        """Calls here do not wait."""
 
     def abort(self, error: WindlassError) -> None:
         """Make later calls raise ``error``."""

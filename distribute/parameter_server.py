@@ -11,7 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from ..client.session import PushItem, StepResult
+from ..client.plans import PushItem
+from ..client.session import StepResult
 from ..cluster.partitioners import Partitioner
 from ..cluster.placement import Placement, greedy_by_bytes
 from ..cluster.resolved import ResolvedTask, resolve

@@ -238,7 +238,14 @@ def _detail(item: TaskStatus) -> str:
     counters = item.counters
     if counters is not None:
         return placement_text(item)
-    return metrics_text(item.report.metrics)
+    parts = (metrics_text(item.report.metrics), transports_text(item.report.transports))
+    return " · ".join(part for part in parts if part)
+
+
+def transports_text(transports: Sequence[str]) -> str:
+    """How a task's values travel: ``shm``, or per ps where that differs (``ps:0 shm, ps:1 grpc (…)``)."""
+    ways = {text.partition(" ")[2] for text in transports}
+    return f"via {ways.pop()}" if len(ways) == 1 else ", ".join(transports)
 
 
 def metrics_text(metrics: Mapping[str, float]) -> str:

@@ -13,10 +13,10 @@ from pathlib import Path
 from pydantic import TypeAdapter, ValidationError
 
 from ..client.chief import ChiefClient, JobStatus
-from ..client.grpc_transport import GrpcTransport
 from ..client.membership import Membership
 from ..client.ps_control import PsControl
 from ..client.session import ParameterSession
+from ..client.transports import open_transport
 from ..cluster.resolved import ResolvedTask
 from ..cluster.roles import EVALUATOR, ps_of
 from ..core.checkpoint.directory import open_fs
@@ -89,7 +89,7 @@ class TrainingTask:
         if self._chief_server is not None:
             self._lead(self._chief_server, who)
         transports = [
-            GrpcTransport(ps, task.address_of(ps), who, settings) for ps in ps_of(task.spec)
+            open_transport(ps, task.address_of(ps), who, settings) for ps in ps_of(task.spec)
         ]
         self._session = ParameterSession(transports, who, settings)
         self.runtime.connection = self._session

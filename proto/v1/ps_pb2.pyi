@@ -78,15 +78,39 @@ class DefineRequest(_message.Message):
     bind_rule: _struct_pb2.Struct
     def __init__(self, create: bool = ..., shards: _Optional[_Iterable[_Union[ShardDefinition, _Mapping]]] = ..., restore_from: _Optional[str] = ..., bind_variables: _Optional[_Iterable[str]] = ..., bind_rule: _Optional[_Union[_struct_pb2.Struct, _Mapping]] = ..., **kwargs) -> None: ...
 
+class Segment(_message.Message):
+    __slots__ = ("pid", "fd", "num_bytes", "word")
+    PID_FIELD_NUMBER: _ClassVar[int]
+    FD_FIELD_NUMBER: _ClassVar[int]
+    NUM_BYTES_FIELD_NUMBER: _ClassVar[int]
+    WORD_FIELD_NUMBER: _ClassVar[int]
+    pid: int
+    fd: int
+    num_bytes: int
+    word: bytes
+    def __init__(self, pid: _Optional[int] = ..., fd: _Optional[int] = ..., num_bytes: _Optional[int] = ..., word: _Optional[bytes] = ...) -> None: ...
+
+class MemoryLocation(_message.Message):
+    __slots__ = ("segment", "offset", "sequence_offset")
+    SEGMENT_FIELD_NUMBER: _ClassVar[int]
+    OFFSET_FIELD_NUMBER: _ClassVar[int]
+    SEQUENCE_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    segment: Segment
+    offset: int
+    sequence_offset: int
+    def __init__(self, segment: _Optional[_Union[Segment, _Mapping]] = ..., offset: _Optional[int] = ..., sequence_offset: _Optional[int] = ...) -> None: ...
+
 class HeldShard(_message.Message):
-    __slots__ = ("shard", "initialized", "restored")
+    __slots__ = ("shard", "initialized", "restored", "memory")
     SHARD_FIELD_NUMBER: _ClassVar[int]
     INITIALIZED_FIELD_NUMBER: _ClassVar[int]
     RESTORED_FIELD_NUMBER: _ClassVar[int]
+    MEMORY_FIELD_NUMBER: _ClassVar[int]
     shard: ShardDefinition
     initialized: bool
     restored: bool
-    def __init__(self, shard: _Optional[_Union[ShardDefinition, _Mapping]] = ..., initialized: bool = ..., restored: bool = ...) -> None: ...
+    memory: MemoryLocation
+    def __init__(self, shard: _Optional[_Union[ShardDefinition, _Mapping]] = ..., initialized: bool = ..., restored: bool = ..., memory: _Optional[_Union[MemoryLocation, _Mapping]] = ...) -> None: ...
 
 class DefineResponse(_message.Message):
     __slots__ = ("held", "held_bytes")
@@ -126,7 +150,7 @@ class Hello(_message.Message):
     def __init__(self, versions: _Optional[_Union[_common_pb2.Versions, _Mapping]] = ..., expected_ps_generation: _Optional[int] = ..., **kwargs) -> None: ...
 
 class Step(_message.Message):
-    __slots__ = ("request_id", "sequence", "push_layout", "pull_layout", "push_rows", "pull_rows", "payload_bytes", "global_step", "step_increment", "gradient_scale")
+    __slots__ = ("request_id", "sequence", "push_layout", "pull_layout", "push_rows", "pull_rows", "payload_bytes", "global_step", "step_increment", "gradient_scale", "payload_in_segment")
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     SEQUENCE_FIELD_NUMBER: _ClassVar[int]
     PUSH_LAYOUT_FIELD_NUMBER: _ClassVar[int]
@@ -137,6 +161,7 @@ class Step(_message.Message):
     GLOBAL_STEP_FIELD_NUMBER: _ClassVar[int]
     STEP_INCREMENT_FIELD_NUMBER: _ClassVar[int]
     GRADIENT_SCALE_FIELD_NUMBER: _ClassVar[int]
+    PAYLOAD_IN_SEGMENT_FIELD_NUMBER: _ClassVar[int]
     request_id: int
     sequence: int
     push_layout: int
@@ -147,19 +172,22 @@ class Step(_message.Message):
     global_step: int
     step_increment: int
     gradient_scale: float
-    def __init__(self, request_id: _Optional[int] = ..., sequence: _Optional[int] = ..., push_layout: _Optional[int] = ..., pull_layout: _Optional[int] = ..., push_rows: _Optional[_Iterable[int]] = ..., pull_rows: _Optional[_Iterable[int]] = ..., payload_bytes: _Optional[int] = ..., global_step: _Optional[int] = ..., step_increment: _Optional[int] = ..., gradient_scale: _Optional[float] = ...) -> None: ...
+    payload_in_segment: bool
+    def __init__(self, request_id: _Optional[int] = ..., sequence: _Optional[int] = ..., push_layout: _Optional[int] = ..., pull_layout: _Optional[int] = ..., push_rows: _Optional[_Iterable[int]] = ..., pull_rows: _Optional[_Iterable[int]] = ..., payload_bytes: _Optional[int] = ..., global_step: _Optional[int] = ..., step_increment: _Optional[int] = ..., gradient_scale: _Optional[float] = ..., payload_in_segment: bool = ...) -> None: ...
 
 class ExchangeRequest(_message.Message):
-    __slots__ = ("hello", "layout", "step", "data")
+    __slots__ = ("hello", "layout", "step", "segment", "data")
     HELLO_FIELD_NUMBER: _ClassVar[int]
     LAYOUT_FIELD_NUMBER: _ClassVar[int]
     STEP_FIELD_NUMBER: _ClassVar[int]
+    SEGMENT_FIELD_NUMBER: _ClassVar[int]
     DATA_FIELD_NUMBER: _ClassVar[int]
     hello: Hello
     layout: Layout
     step: Step
+    segment: Segment
     data: bytes
-    def __init__(self, hello: _Optional[_Union[Hello, _Mapping]] = ..., layout: _Optional[_Union[Layout, _Mapping]] = ..., step: _Optional[_Union[Step, _Mapping]] = ..., data: _Optional[bytes] = ...) -> None: ...
+    def __init__(self, hello: _Optional[_Union[Hello, _Mapping]] = ..., layout: _Optional[_Union[Layout, _Mapping]] = ..., step: _Optional[_Union[Step, _Mapping]] = ..., segment: _Optional[_Union[Segment, _Mapping]] = ..., data: _Optional[bytes] = ...) -> None: ...
 
 class Welcome(_message.Message):
     __slots__ = ("ps_generation", "versions", "max_step_bytes", "max_message_bytes")

@@ -7,18 +7,21 @@ push that is repeated after a broken connection finds its mark in ``applied`` an
 """
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
 
 from ...core.arrays import Array, DType, is_float, row_shape, size_of
+from ...core.copying import split
 from ...core.definitions import ShardDefinition, VariableDefinition
 from ...core.errors import FencedError
 from ...core.task import Incarnation, TaskId
 from ...core.update_rules import SGD, Adagrad, Adam, AdamW, Ftrl, RMSprop, UpdateRule
 from . import kernels
+from .arena import Arena
 
 _TILE = 1 << 15  # elements of a half-precision variable converted at a time; fits the L2 cache
 _EMPTY = {np.dtype(t): np.empty(0, t) for t in (np.float32, np.float64)}
@@ -60,8 +63,8 @@ class StepFacts:
 class Block:
     """Memory of some shards. Use ``lock`` around everything but the constructor."""
 
-    def __init__(self, shards: Sequence[ShardDefinition]) -> None:
-        """Allocate, without initializing."""
+    def __init__(self, shards: Sequence[ShardDefinition], arena: Arena | None = None) -> None:
+        """Allocate, from the heap unless an arena is given, without initializing."""
         self.lock = threading.Lock()
         self.shards = list(shards)
         self.dtype: DType = shards[0].variable.dtype
@@ -71,7 +74,8 @@ class Block:
         )
         sizes = [shard.size for shard in shards]
         self.offsets = np.concatenate(([0], np.cumsum(sizes, dtype=np.int64))).tolist()
-        self.value: Array = np.zeros(self.offsets[-1], self.dtype)
+        self.memory = (arena or Arena(shared=False)).allocate(self.offsets[-1], self.dtype)
+        self.value: Array = self.memory.values
         self.slots: dict[str, Array] = {}
         self.rules: list[UpdateRule | None] = [None] * len(shards)
         self.versions = np.zeros(len(shards), np.int64)
@@ -103,6 +107,17 @@ class Block:
             if slot not in self.slots:
                 self.slots[slot] = np.zeros(self.value.size, self.compute_dtype)
             self.view(entry, slot)[...] = start
+
+    @contextmanager
+    def writing(self) -> Iterator[None]:
+        """Hold the lock, and show readers of shared memory that the values are changing."""
+        sequence = self.memory.sequence
+        with self.lock:
+            sequence[0] += 1
+            try:
+                yield
+            finally:
+                sequence[0] += 1
 
     def has_applied(self, facts: StepFacts) -> bool:
         """Whether this push is in the values already.
@@ -191,12 +206,28 @@ class Block:
         ]
         slots += [none] * (3 - len(slots))
         rows, width = self._rows(where, gradient)
-        if self.dtype == self.compute_dtype:
+        if self.dtype == self.compute_dtype and gradient.rows is None:
+            self._run_parts(kernel, value, slots, gradient.values, scalars)
+        elif self.dtype == self.compute_dtype:
             _call(kernel, value, slots, gradient.values, rows, width, scalars)
         elif gradient.rows is None:
             self._run_tiles(kernel, value, slots, gradient.values, scalars)
         else:
             self._run_gathered(kernel, value, slots, gradient, width, scalars)
+
+    @staticmethod
+    def _run_parts(
+        kernel: kernels.Kernel, value: Array, slots: list[Array], g: Array, scalars: Array
+    ) -> None:
+        """Element-wise, so parts of a large range may go to several cores."""
+
+        def part(start: int, stop: int) -> None:
+            cut = slice(start, stop)
+            _call(
+                kernel, value[cut], [s[cut] for s in slots], g[cut], _ONE_ROW, stop - start, scalars
+            )
+
+        split(part, value.size, itemsize=value.itemsize * (2 + len(slots)))
 
     def _run_tiles(
         self, kernel: kernels.Kernel, value: Array, slots: list[Array], g: Array, scalars: Array

@@ -5,6 +5,7 @@ from collections.abc import Callable
 import numpy as np
 
 from ...core.errors import RefusedError
+from ...core.shared_memory import HEADER_BYTES, Segment
 
 
 class PayloadReader:
@@ -16,7 +17,9 @@ class PayloadReader:
         more: Returns the next frame's bytes; raises when the stream ends.
     """
 
-    def __init__(self, first: bytes, total: int, more: Callable[[], bytes | memoryview]) -> None:
+    def __init__(
+        self, first: bytes | memoryview, total: int, more: Callable[[], bytes | memoryview]
+    ) -> None:
         self._frame = memoryview(first)
         self._more = more
         self._left = total - len(first)
@@ -56,3 +59,20 @@ class PayloadReader:
             )
         self._left -= len(data)
         self._frame = memoryview(data)
+
+
+class SegmentReader:
+    """Hands out the next n bytes of a payload in shared memory; nothing is copied."""
+
+    def __init__(self, segment: Segment, total: int) -> None:
+        if HEADER_BYTES + total > segment.num_bytes:
+            raise RefusedError(f"a payload of {total} bytes in a segment of {segment.num_bytes}")
+        self._left: memoryview = segment.memory[HEADER_BYTES : HEADER_BYTES + total].data
+
+    def take(self, count: int) -> memoryview:
+        """The next ``count`` bytes."""
+        piece, self._left = self._left[:count], self._left[count:]
+        return piece
+
+    def drain(self) -> None:
+        """Nothing is under way."""

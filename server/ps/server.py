@@ -10,10 +10,9 @@ from ...core.exit_codes import ExitCode
 from ...core.settings import Settings
 from ...core.states import Phase
 from ...core.task import TaskId
-from ...proto.v1 import ps_pb2_grpc
 from ..hosting import GrpcHost
 from .lease import ChiefLease
-from .servicer import ParameterServerServicer
+from .servicer import SERVICE, ParameterServerServicer, add_to_server
 from .store import Store
 
 log = logging.getLogger(__name__)
@@ -46,14 +45,14 @@ class PsServer:
         servicer = ParameterServerServicer(self.store, self.lease, self.generation, settings)
 
         def add(server: grpc.Server) -> None:
-            ps_pb2_grpc.add_ParameterServerServicer_to_server(servicer, server)
+            add_to_server(servicer, server)
 
         self._host = GrpcHost(
             task,
             threads=settings.max_sessions + 16,
             settings=settings,
             add=add,
-            services=["windlass.proto.v1.ParameterServer"],
+            services=[SERVICE],
         )
 
     def start(self, address: str) -> None:

@@ -1,10 +1,15 @@
 """The gRPC face of a ps: messages in, :class:`Store` calls, messages out. No decisions here."""
 
+import mmap
 import threading
 from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, TypeVar
 
 import grpc
 import numpy as np
+from google.protobuf.message import DecodeError, Message
+from google.protobuf.message_factory import GetMessageClass
 
 from ...core import codec, error_table
 from ...core.arrays import Array
@@ -12,27 +17,41 @@ from ...core.errors import (
     FencedError,
     LimitExceededError,
     RefusedError,
+    SegmentError,
     ShapeMismatchError,
     WindlassError,
 )
+from ...core.frames import REQUEST_DATA, RESPONSE_DATA, FrameWriter, field, read_fields
 from ...core.settings import Settings
-from ...core.steps import HeldShard, LayoutEntry
-from ...core.task import Incarnation
+from ...core.shared_memory import HEADER_BYTES, Segment, SegmentAddress
+from ...core.steps import LayoutEntry
+from ...core.task import Incarnation, TaskId
 from ...core.versions import check_protocol, own_versions
-from ...proto.v1 import common_pb2, ps_pb2, ps_pb2_grpc
+from ...proto.v1 import common_pb2, ps_pb2
 from .block import StepFacts
+from .layout import Layout
 from .lease import ChiefLease
-from .payload import PayloadReader
+from .payload import PayloadReader, SegmentReader
 from .saving import save_shards
-from .store import Layout, Push, Store
+from .store import Push, Store
 
+_SERVICE = ps_pb2.DESCRIPTOR.services_by_name["ParameterServer"]
+SERVICE: str = _SERVICE.full_name
 _MAX_LAYOUTS = 4096  # per session: a program has a few; a leak must not fill the ps
 
-Requests = Iterator[ps_pb2.ExchangeRequest]
-Replies = Iterator[ps_pb2.ExchangeResponse]
+_Message = TypeVar("_Message", bound=Message)
+
+_HELLO = ps_pb2.ExchangeRequest.HELLO_FIELD_NUMBER
+_LAYOUT = ps_pb2.ExchangeRequest.LAYOUT_FIELD_NUMBER
+_STEP = ps_pb2.ExchangeRequest.STEP_FIELD_NUMBER
+_SEGMENT = ps_pb2.ExchangeRequest.SEGMENT_FIELD_NUMBER
+_REPLY = ps_pb2.ExchangeResponse.STEP_FIELD_NUMBER
+
+Frames = Iterator[bytes]
+"""Serialized ExchangeRequests or ExchangeResponses; see core/frames.py."""
 
 
-class ParameterServerServicer(ps_pb2_grpc.ParameterServerServicer):
+class ParameterServerServicer:
     """Serves one store. Thread-safe: every call has a thread of the server's pool.
 
     Args:
@@ -49,8 +68,7 @@ class ParameterServerServicer(ps_pb2_grpc.ParameterServerServicer):
         self._lease = lease
         self._generation = generation
         self._settings = settings
-        self._sessions = 0
-        self._sessions_lock = threading.Lock()
+        self._seats = _Seats(store.task, settings.max_sessions)
 
     def Define(
         self, request: ps_pb2.DefineRequest, context: grpc.ServicerContext
@@ -70,37 +88,39 @@ class ParameterServerServicer(ps_pb2_grpc.ParameterServerServicer):
             error_table.abort(context, error)
             raise
         return ps_pb2.DefineResponse(
-            held=[_held_to_wire(item) for item in held], held_bytes=self._store.held_bytes()
+            held=[codec.held_to_wire(item) for item in held], held_bytes=self._store.held_bytes()
         )
 
-    def Exchange(self, request_iterator: Requests, context: grpc.ServicerContext) -> Replies:
+    def Exchange(self, requests: Frames, context: grpc.ServicerContext) -> Frames:
         """One worker's session: steps in order, each answered before the next is read."""
         try:
-            with _Seat(self):
-                yield from self._serve(request_iterator)
+            with self._seats.taken():
+                yield from self._serve(requests)
         except WindlassError as error:
             error_table.abort(context, error)
 
-    def _serve(self, requests: Requests) -> Replies:
+    def _serve(self, requests: Frames) -> Frames:
         session: _Session | None = None
-        for request in requests:
-            kind = request.WhichOneof("kind")
-            if kind == "hello":
-                session = self._welcome(request.hello)
-                yield ps_pb2.ExchangeResponse(
-                    welcome=ps_pb2.Welcome(
-                        ps_generation=self._generation,
-                        versions=codec.versions_to_wire(own_versions()),
-                        max_step_bytes=self._settings.max_step_bytes,
-                        max_message_bytes=self._settings.max_message_bytes,
-                    )
+        for frame in requests:
+            fields = dict(read_fields(frame))
+            if _HELLO in fields:
+                session = self._welcome(_parse(ps_pb2.Hello, fields[_HELLO]))
+                welcome = ps_pb2.Welcome(
+                    ps_generation=self._generation,
+                    versions=codec.versions_to_wire(own_versions()),
+                    max_step_bytes=self._settings.max_step_bytes,
+                    max_message_bytes=self._settings.max_message_bytes,
                 )
+                yield ps_pb2.ExchangeResponse(welcome=welcome).SerializeToString()
             elif session is None:
                 raise RefusedError("the first message of a session must be Hello")
-            elif kind == "layout":
-                session.add_layout(request.layout)
-            elif kind == "step":
-                yield from session.step(request.step, request.data, requests)
+            elif _LAYOUT in fields:
+                session.add_layout(_parse(ps_pb2.Layout, fields[_LAYOUT]))
+            elif _SEGMENT in fields:
+                session.offer_segment(_parse(ps_pb2.Segment, fields[_SEGMENT]))
+            elif _STEP in fields:
+                first = fields.get(REQUEST_DATA, memoryview(b""))
+                yield from session.step(_parse(ps_pb2.Step, fields[_STEP]), first, requests)
             else:
                 raise RefusedError("a payload frame without a step")
 
@@ -130,7 +150,7 @@ class ParameterServerServicer(ps_pb2_grpc.ParameterServerServicer):
             raise
         return ps_pb2.AttachResponse(
             ps_generation=self._generation,
-            counters=codec.counters_to_wire(self._store.counters(self._sessions)),
+            counters=codec.counters_to_wire(self._store.counters(self._seats.count)),
             draining=self._lease.draining,
         )
 
@@ -188,27 +208,35 @@ class ParameterServerServicer(ps_pb2_grpc.ParameterServerServicer):
         return ps_pb2.EndJobResponse()
 
 
-class _Seat:
-    """Counts a session against the limit while it lasts."""
+class _Seats:
+    """Counts sessions against their limit."""
 
-    def __init__(self, servicer: ParameterServerServicer) -> None:
-        self._servicer = servicer
+    def __init__(self, task: TaskId, limit: int) -> None:
+        self._task = task
+        self._limit = limit
+        self._lock = threading.Lock()
+        self.count = 0
 
-    def __enter__(self) -> None:
-        servicer = self._servicer
-        limit = servicer._settings.max_sessions
-        with servicer._sessions_lock:
-            if servicer._sessions >= limit:
+    @contextmanager
+    def taken(self) -> Iterator[None]:
+        """One seat, for as long as a session lasts.
+
+        Raises:
+            LimitExceededError: None is left.
+        """
+        with self._lock:
+            if self.count >= self._limit:
                 raise LimitExceededError(
-                    f"{servicer._store.task} serves {limit} sessions already (max_sessions); raise "
+                    f"{self._task} serves {self._limit} sessions already (max_sessions); raise "
                     "WINDLASS_MAX_SESSIONS on the ps, or run fewer workers",
                     limit="max_sessions",
                 )
-            servicer._sessions += 1
-
-    def __exit__(self, *exc: object) -> None:
-        with self._servicer._sessions_lock:
-            self._servicer._sessions -= 1
+            self.count += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                self.count -= 1
 
 
 class _Session:
@@ -219,6 +247,8 @@ class _Session:
         self._who = who
         self._settings = settings
         self._layouts: dict[int, Layout | ps_pb2.Layout] = {0: Layout()}
+        self._offered: SegmentAddress | None = None
+        self._opened: Segment | None = None
 
     def add_layout(self, message: ps_pb2.Layout) -> None:
         """Keep a layout; the first step that uses it compiles it, and hears what is wrong with it."""
@@ -230,7 +260,29 @@ class _Session:
             )
         self._layouts[message.layout_id] = message
 
-    def step(self, step: ps_pb2.Step, first: bytes, requests: Requests) -> Replies:
+    def offer_segment(self, message: ps_pb2.Segment) -> None:
+        """Remember where payloads may be; the first step that has its payload there opens it."""
+        self._offered = codec.segment_from_wire(message)
+        self._opened = None
+
+    def _segment(self) -> Segment:
+        if self._opened is None:
+            if self._offered is None:
+                raise SegmentError("no segment was offered in this session")
+            if not self._settings.shared_memory:
+                raise SegmentError("shared_memory is off at the ps")
+            limit = self._settings.max_step_bytes + 2 * HEADER_BYTES + mmap.PAGESIZE
+            if self._offered.num_bytes > limit:
+                raise SegmentError(
+                    f"a segment of {self._offered.num_bytes} bytes is over max_step_bytes"
+                )
+            try:
+                self._opened = Segment.open(self._offered)
+            except RefusedError as error:
+                raise SegmentError(error.message) from error
+        return self._opened
+
+    def step(self, step: ps_pb2.Step, first: memoryview, requests: Frames) -> Frames:
         """Carry out one step. A refused one is answered with its error; the session goes on."""
         if step.payload_bytes > self._settings.max_step_bytes:
             # Not read to its end: the limit is there to not receive it.
@@ -241,27 +293,38 @@ class _Session:
                 task=self._store.task,
                 limit="max_step_bytes",
             )
-        payload = PayloadReader(first, step.payload_bytes, lambda: _next_data(requests))
         self._store.count_bytes(received=step.payload_bytes)
         reply = ps_pb2.StepReply(request_id=step.request_id)
-        arrays: list[Array] = []
+        pull, pull_rows = Layout(), list[Array]()
+        payload: PayloadReader | SegmentReader | None = None
         try:
-            arrays = self._run(step, payload, reply)
+            if step.payload_in_segment:
+                payload = SegmentReader(self._segment(), step.payload_bytes)
+            else:
+                payload = PayloadReader(first, step.payload_bytes, lambda: _next_data(requests))
+            pull, pull_rows = self._run(step, payload, reply)
         except WindlassError as error:
-            payload.drain()
+            if payload is not None:
+                payload.drain()
             self._store.count_refused()
             reply.error.CopyFrom(error_table.to_detail(error))
-        buffers = [codec.as_bytes(array) for array in arrays]
-        reply.payload_bytes = codec.total_bytes(buffers)
+        reply.payload_bytes = pull.num_bytes([rows.size for rows in pull_rows])
         self._store.count_bytes(sent=reply.payload_bytes)
-        frames = codec.frames(buffers, self._settings.chunk_bytes)
-        yield ps_pb2.ExchangeResponse(step=reply, data=next(frames, b""))
-        for frame in frames:
-            yield ps_pb2.ExchangeResponse(data=frame)
+        head = field(_REPLY, reply.SerializeToString())
+        writer = FrameWriter(head, RESPONSE_DATA, self._settings.chunk_bytes)
+        if pull.segments:
+            # Frames are made under the lock of a block, one copy, and sent without it.
+            pieces = self._store.visit(
+                pull, pull_rows, lambda value: list(writer.add(codec.as_bytes(value)))
+            )
+            for frames in pieces:
+                yield from frames
+        yield from writer.finish()
 
     def _run(
-        self, step: ps_pb2.Step, payload: PayloadReader, reply: ps_pb2.StepReply
-    ) -> list[Array]:
+        self, step: ps_pb2.Step, payload: PayloadReader | SegmentReader, reply: ps_pb2.StepReply
+    ) -> tuple[Layout, list[Array]]:
+        """Check the step whole, push; returns what is to be pulled."""
         push_layout, pull_layout = self._layout(step.push_layout), self._layout(step.pull_layout)
         push_counts, pull_counts = list(step.push_rows), list(step.pull_rows)
         self._check_size(step, push_layout, pull_layout)
@@ -280,7 +343,7 @@ class _Session:
             reply.duplicate = result.duplicate
         else:
             reply.global_step = self._store.global_step
-        return self._store.read(pull_layout, pull_rows) if step.pull_layout else []
+        return pull_layout, pull_rows
 
     def _layout(self, layout_id: int) -> Layout:
         layout = self._layouts.get(layout_id)
@@ -317,19 +380,37 @@ class _Session:
             )
 
 
-def _next_data(requests: Requests) -> bytes:
-    request = next(requests, None)
-    if request is None:
+def _next_data(requests: Frames) -> memoryview:
+    frame = next(requests, None)
+    if frame is None:
         raise RefusedError("the session ended in the middle of a step")
-    return request.data
+    return dict(read_fields(frame)).get(REQUEST_DATA, memoryview(b""))
 
 
-def _take_rows(payload: PayloadReader, count: int) -> Array:
+def _parse(kind: type[_Message], content: memoryview) -> _Message:
+    try:
+        return kind.FromString(bytes(content))
+    except DecodeError as error:
+        raise RefusedError(f"a {kind.__name__} cannot be read: {error}") from error
+
+
+def _take_rows(payload: PayloadReader | SegmentReader, count: int) -> Array:
     # Copied: the payload's memory is reused while the values are read.
     return np.frombuffer(payload.take(8 * count), np.int64).copy()
 
 
-def _held_to_wire(item: HeldShard) -> ps_pb2.HeldShard:
-    return ps_pb2.HeldShard(
-        shard=codec.shard_to_wire(item.shard), initialized=item.initialized, restored=item.restored
-    )
+def add_to_server(servicer: ParameterServerServicer, server: grpc.Server) -> None:
+    """Register the service as its contract describes it; frames of ``Exchange`` pass as they are."""
+    handlers: dict[str, grpc.RpcMethodHandler[Any, Any]] = {}
+    for method in _SERVICE.methods:
+        behaviour = getattr(servicer, method.name)
+        if method.client_streaming:
+            handlers[method.name] = grpc.stream_stream_rpc_method_handler(behaviour)
+        else:
+            handlers[method.name] = grpc.unary_unary_rpc_method_handler(
+                behaviour,
+                request_deserializer=GetMessageClass(method.input_type).FromString,
+                response_serializer=GetMessageClass(method.output_type).SerializeToString,
+            )
+    service = grpc.method_handlers_generic_handler(_SERVICE.full_name, handlers)
+    server.add_generic_rpc_handlers((service,))

@@ -5,9 +5,10 @@ the store: definitions have one, the push log has one, and every block has its o
 """
 
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice
+from typing import TypeVar
 
 import numpy as np
 
@@ -27,57 +28,14 @@ from ...core.settings import Settings
 from ...core.steps import HeldShard, LayoutEntry, Operation, PushResult
 from ...core.task import Incarnation, TaskId
 from ...core.update_rules import UpdateRule
-from .block import Block, Gradient, Range, StepFacts, warm_up
+from .arena import Arena
+from .block import Block, Gradient, StepFacts, warm_up
 from .dedup import PushLog
+from .layout import Layout, Segment, join_segments
 
 _OWN_BLOCK_BYTES = 256 * 1024  # a shard this large has a block, and so a lock, of its own
 _LABELS = 8  # shards named in the status
 _SHARED_BLOCK_BYTES = 1024 * 1024  # small shards share blocks of about this size
-
-
-@dataclass(frozen=True, slots=True)
-class Segment:
-    """Neighbours in the payload that are neighbours in memory, with one operation in common."""
-
-    block: Block
-    where: Range
-    operation: Operation
-    rule: UpdateRule | None
-    sparse: bool
-    row_bytes: int
-    rows: int
-
-    @property
-    def num_bytes(self) -> int:
-        """Bytes in the payload, if dense."""
-        return (self.where.stop - self.where.start) * self.block.dtype.itemsize
-
-
-@dataclass(frozen=True, slots=True)
-class Layout:
-    """Compiled: what a step's payload means.
-
-    Attributes:
-        segments: In payload order.
-        pending: Per segment, how many segments of its block are still to come after it. A block is
-            changed once per push, when its last segment has arrived.
-    """
-
-    segments: tuple[Segment, ...] = ()
-    pending: tuple[int, ...] = ()
-
-    def num_bytes(self, rows: Sequence[int]) -> int:
-        """Bytes of the values, given the rows of each sparse entry."""
-        counts = iter(rows)
-        return sum(
-            next(counts) * segment.row_bytes if segment.sparse else segment.num_bytes
-            for segment in self.segments
-        )
-
-    @property
-    def num_sparse(self) -> int:
-        """Entries that carry row numbers."""
-        return sum(segment.sparse for segment in self.segments)
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,6 +72,8 @@ class _Tally:
     bytes_out: int = 0
 
 
+_Taken = TypeVar("_Taken")
+
 Fetch = Callable[[int], memoryview]
 """``fetch(n)``: the next n bytes of the payload, valid until the next call."""
 
@@ -133,6 +93,7 @@ class Store:
         self._held: dict[ShardKey, _Held] = {}
         self._parts: dict[str, list[int]] = {}
         self._blocks: list[Block] = []
+        self._arena = Arena(shared=settings.shared_memory)
         self._log_lock = threading.Lock()
         self._log = PushLog()
         self._global_step = 0
@@ -177,7 +138,7 @@ class Store:
             reader = CheckpointReader(restore_from) if restore_from and new else None
             created: list[tuple[Block, list[str]]] = []
             for group in _group(new):
-                block = Block(group)
+                block = Block(group, self._arena)
                 sources = [self._initialize(block, entry, reader) for entry in range(len(group))]
                 created.append((block, sources))
             for block, sources in created:
@@ -341,7 +302,8 @@ class Store:
     def _describe(held: _Held) -> HeldShard:
         block, entry = held.block, held.entry
         shard = replace(block.shards[entry], rule=block.rules[entry])
-        return HeldShard(shard, bool(block.initialized[entry]), bool(held.restored_from))
+        memory = block.memory.location(block.offsets[entry])
+        return HeldShard(shard, bool(block.initialized[entry]), bool(held.restored_from), memory)
 
     # -- steps -------------------------------------------------------------------------------
 
@@ -352,22 +314,8 @@ class Store:
             UnknownVariableError: A shard is not held here.
             RefusedError: An APPLY to a variable without an update rule.
         """
-        segments: list[Segment] = []
         with self._definitions:
-            for item in entries:
-                segment = self._segment(item)
-                joined = _join(segments[-1], segment) if segments else None
-                if joined is None:
-                    segments.append(segment)
-                else:
-                    segments[-1] = joined
-        left: dict[int, int] = {}
-        pending = []
-        for segment in reversed(segments):
-            count = left.get(id(segment.block), 0)
-            pending.append(count)
-            left[id(segment.block)] = count + 1
-        return Layout(tuple(segments), tuple(reversed(pending)))
+            return join_segments([self._segment(item) for item in entries])
 
     def _segment(self, item: LayoutEntry) -> Segment:
         held = self._held.get((item.variable, item.part))
@@ -473,7 +421,7 @@ class Store:
 
     @staticmethod
     def _apply(block: Block, work: list[tuple[Segment, Gradient]], facts: StepFacts) -> None:
-        with block.lock:
+        with block.writing():
             if block.has_applied(facts):
                 return
             for segment, gradient in work:
@@ -504,23 +452,31 @@ class Store:
             self._tally.duplicates += not fresh
         return PushResult(step, max(0, staleness), not fresh)
 
-    def read(self, layout: Layout, rows: Sequence[Array]) -> list[Array]:
-        """Copies of the segments of a pull, each shard consistent in itself. Thread-safe."""
+    def visit(
+        self, layout: Layout, rows: Sequence[Array], take: Callable[[Array], _Taken]
+    ) -> Iterator[_Taken]:
+        """Call ``take`` with the values of each segment of a pull; yields what it returns.
+
+        ``take`` sees the block's own memory, flat, and must copy what it needs: it runs under the block's
+        lock, so that each shard is consistent in itself; what it returned is yielded without it. Thread-safe.
+        """
         given = iter(rows)
-        copies = []
         for segment in layout.segments:
             numbers = next(given) if segment.sparse else None
             where, block = segment.where, segment.block
             with block.lock:
                 value = block.value[where.start : where.stop]
-                if numbers is None:
-                    copies.append(value.copy())
-                else:
+                if numbers is not None:
                     width = segment.row_bytes // block.dtype.itemsize
-                    copies.append(value.reshape(segment.rows, width)[numbers].reshape(-1))
+                    value = value.reshape(segment.rows, width)[numbers].reshape(-1)
+                taken = take(value)
+            yield taken
         with self._tally.lock:
             self._tally.pulls += 1
-        return copies
+
+    def read(self, layout: Layout, rows: Sequence[Array]) -> list[Array]:
+        """Copies of the segments of a pull, flat."""
+        return list(self.visit(layout, rows, np.copy))
 
     @property
     def global_step(self) -> int:
@@ -593,18 +549,3 @@ def _group(shards: Sequence[ShardDefinition]) -> list[list[ShardDefinition]]:
         group.append(shard)
         open_groups[dtype] = (group, filled + shard.num_bytes)
     return groups
-
-
-def _join(left: Segment, right: Segment) -> Segment | None:
-    """One segment for two neighbours, or None."""
-    if (
-        left.block is right.block
-        and left.where.last == right.where.first
-        and left.operation is right.operation
-        and left.rule == right.rule
-        and not left.sparse
-        and not right.sparse
-    ):
-        where = Range(left.where.first, right.where.last, left.where.start, right.where.stop)
-        return replace(left, where=where)
-    return None

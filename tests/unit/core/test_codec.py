@@ -1,7 +1,6 @@
 """Messages and our values: every value comes back as it was, nonsense is refused by name."""
 
 import dataclasses
-import itertools
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -176,23 +175,6 @@ def test_fields_of_no_rule_are_refused(field: str, value: Any) -> None:
     message[field] = value
     with pytest.raises(RefusedError, match="no update rule"):
         codec.rule_from_wire(message)
-
-
-@given(
-    sizes=st.lists(st.integers(0, 40), max_size=8),
-    chunk_bytes=st.integers(1, 64),
-)
-def test_frames_carry_every_byte_in_order_and_only_the_last_is_short(
-    sizes: list[int], chunk_bytes: int
-) -> None:
-    numbers = itertools.count()
-    buffers = [bytes(next(numbers) % 256 for _ in range(size)) for size in sizes]
-    views = [memoryview(buffer) for buffer in buffers]
-    frames = list(codec.frames(views, chunk_bytes))
-    assert b"".join(frames) == b"".join(buffers)
-    assert all(len(frame) == chunk_bytes for frame in frames[:-1])
-    assert all(0 < len(frame) <= chunk_bytes for frame in frames)
-    assert codec.total_bytes(views) == sum(sizes)
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,13 @@
+"""Choosing a transport: shared memory where it can be, the stream everywhere else."""
+
+from ..core.settings import Settings
+from ..core.task import Incarnation, TaskId
+from .grpc_transport import GrpcTransport
+from .shm_transport import ShmTransport
+from .transport import PsTransport
+
+
+def open_transport(task: TaskId, address: str, who: Incarnation, settings: Settings) -> PsTransport:
+    """A transport to one ps, not connected yet."""
+    stream = GrpcTransport(task, address, who, settings)
+    return ShmTransport(stream) if settings.shared_memory else stream

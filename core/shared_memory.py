@@ -1,0 +1,120 @@
+"""Memory two processes of one machine share, without a name in any file system.
+
+A segment is a ``memfd``: a file that exists only while somebody holds it open. The other process opens it
+through ``/proc/<pid>/fd/<fd>``, which the kernel allows to the same user in the same process namespace;
+nothing can be left behind, whoever is killed. Segments are sealed against shrinking, so that a peer cannot
+take the memory away under us (that would be SIGBUS), and begin with a random word: what was opened is what
+was meant.
+(``multiprocessing.shared_memory`` has names, and before Python 3.13 a resource tracker that unlinks segments
+under the feet of others.)
+"""
+
+import contextlib
+import fcntl
+import mmap
+import os
+import platform
+import secrets
+import weakref
+from dataclasses import dataclass
+
+import numpy as np
+
+from .arrays import Array
+from .errors import RefusedError
+
+HEADER_BYTES = 64  # a cache line: the random word, then room for counters
+_WORD_BYTES = 16
+_SEALS = getattr(fcntl, "F_SEAL_SHRINK", 0) | getattr(fcntl, "F_SEAL_SEAL", 0)
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentAddress:
+    """What a peer needs to open a segment."""
+
+    pid: int
+    fd: int
+    num_bytes: int
+    word: bytes
+
+
+def unavailable() -> str:
+    """Why this machine cannot share memory so; empty if it can."""
+    if not hasattr(os, "memfd_create"):
+        return f"no memfd on {platform.system()}"
+    if platform.machine() not in ("x86_64", "AMD64"):
+        # The sequence lock relies on stores and loads that keep their order.
+        return f"memory order of {platform.machine()}"
+    return ""
+
+
+class Segment:
+    """A mapped segment. ``memory`` is all of it, as bytes; it lives as long as arrays of it do."""
+
+    def __init__(self, fd: int, num_bytes: int) -> None:
+        self._fd = fd
+        self.num_bytes = num_bytes
+        self._map = mmap.mmap(fd, num_bytes)
+        self.memory: Array = np.frombuffer(self._map, np.uint8)
+        # The descriptor is ours alone; the mapping goes with the last array.
+        self._finalizer = weakref.finalize(self, os.close, fd)
+
+    @classmethod
+    def create(cls, num_bytes: int) -> "Segment":
+        """A new segment with at least ``num_bytes`` after the header, zero.
+
+        Pages take memory when they are touched first.
+
+        Raises:
+            OSError: The kernel refused.
+        """
+        whole = -(-(num_bytes + HEADER_BYTES) // mmap.PAGESIZE) * mmap.PAGESIZE
+        fd = os.memfd_create("windlass", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+        try:
+            os.ftruncate(fd, whole)
+            fcntl.fcntl(fd, fcntl.F_ADD_SEALS, _SEALS)
+            segment = cls(fd, whole)
+        except OSError:
+            os.close(fd)
+            raise
+        segment.memory[:_WORD_BYTES] = np.frombuffer(secrets.token_bytes(_WORD_BYTES), np.uint8)
+        return segment
+
+    @classmethod
+    def open(cls, address: SegmentAddress) -> "Segment":
+        """A peer's segment.
+
+        Raises:
+            RefusedError: It cannot be reached from here, or is not what the peer meant; says why.
+        """
+        path = f"/proc/{address.pid}/fd/{address.fd}"
+        try:
+            fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+        except OSError as error:
+            raise RefusedError(f"not on one machine, or not one user: {error.strerror}") from error
+        try:
+            if os.fstat(fd).st_size != address.num_bytes:
+                raise RefusedError("not on one machine: another file is there")
+            if not fcntl.fcntl(fd, fcntl.F_GET_SEALS) & fcntl.F_SEAL_SHRINK:
+                raise RefusedError("the segment is not sealed")
+            segment = cls(fd, address.num_bytes)
+        except (RefusedError, OSError) as error:
+            with contextlib.suppress(OSError):
+                os.close(fd)
+            if isinstance(error, RefusedError):
+                raise
+            raise RefusedError(f"not a segment: {error.strerror}") from error
+        if segment.memory[:_WORD_BYTES].tobytes() != address.word:
+            raise RefusedError("not on one machine: another segment is there")
+        return segment
+
+    @property
+    def address(self) -> SegmentAddress:
+        """For a peer. Only of a segment this process created."""
+        return SegmentAddress(
+            os.getpid(), self._fd, self.num_bytes, self.memory[:_WORD_BYTES].tobytes()
+        )
+
+    def close(self) -> None:
+        """Give up the descriptor; arrays of the memory stay valid."""
+        self._finalizer()
