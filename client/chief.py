@@ -57,11 +57,11 @@ class ChiefClient:
 
     def register(
         self, task: TaskId, address: str, *, timeout_s: float
-    ) -> tuple[Incarnation, float, Phase]:
+    ) -> tuple[Incarnation, float, Phase, str]:
         """Join the job.
 
         Returns:
-            (this task's new life, seconds between heartbeats, phase of the job)
+            (this task's new life, seconds between heartbeats, phase of the job, its reason)
 
         Raises:
             PeerLostError: No answer yet.
@@ -82,6 +82,7 @@ class ChiefClient:
             Incarnation(task, response.generation),
             response.heartbeat_s,
             codec.phase_from_wire(response.phase),
+            response.reason,
         )
 
     def heartbeat(

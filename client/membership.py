@@ -78,7 +78,7 @@ class Membership:
         try:
             for attempt in attempts(timeout_s=timeout_s, max_s=0.5, before_sleep=waiting):
                 with attempt:
-                    self.who, heartbeat_s, self.phase = self._chief.register(
+                    self.who, heartbeat_s, self.phase, self.reason = self._chief.register(
                         self.task, self._address, timeout_s=_CALL_S
                     )
         except PeerLostError as error:

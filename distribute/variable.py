@@ -5,7 +5,6 @@ on parameter servers there.
 """
 
 import threading
-from abc import ABCMeta, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -48,7 +47,7 @@ class VariableSpec:
         return VariableDefinition(name, self.shape, self.dtype, self.initializer, self.trainable)
 
 
-class _DispatchingMeta(ABCMeta):
+class _DispatchingMeta(type):
     """``Variable(...)`` makes what the current strategy makes; subclasses are made as usual."""
 
     def __call__(cls, *args: Any, **kwargs: Any) -> Any:
@@ -120,21 +119,22 @@ class Variable(NDArrayOperatorsMixin, metaclass=_DispatchingMeta):
         """The strategy it was made under."""
         return self._strategy
 
-    @abstractmethod
+    # Not abstract methods: to a type checker `Variable(...)` makes a Variable, and it could not.
     def read_value(self) -> Array:
         """The value: in ``run`` as of the step's pull, outside as it is now. Read-only."""
+        raise TypeError(f"{type(self).__name__} must define read_value")
 
-    @abstractmethod
     def assign(self, value: Any) -> "Variable":
         """Overwrite the value."""
+        raise TypeError(f"{type(self).__name__} must define assign({value!r})")
 
-    @abstractmethod
     def assign_add(self, delta: Any) -> "Variable":
         """Add to the value."""
+        raise TypeError(f"{type(self).__name__} must define assign_add({delta!r})")
 
-    @abstractmethod
     def sparse_read(self, indices: Any) -> Array:
         """Rows by number, in the order asked for; only these are read."""
+        raise TypeError(f"{type(self).__name__} must define sparse_read({indices!r})")
 
     def assign_sub(self, delta: Any) -> "Variable":
         """Subtract from the value."""

@@ -82,16 +82,18 @@ class RegisterRequest(_message.Message):
     def __init__(self, task: _Optional[_Union[_common_pb2.Task, _Mapping]] = ..., address: _Optional[str] = ..., versions: _Optional[_Union[_common_pb2.Versions, _Mapping]] = ..., pid: _Optional[int] = ..., host: _Optional[str] = ...) -> None: ...
 
 class RegisterResponse(_message.Message):
-    __slots__ = ("generation", "heartbeat_s", "phase", "versions")
+    __slots__ = ("generation", "heartbeat_s", "phase", "versions", "reason")
     GENERATION_FIELD_NUMBER: _ClassVar[int]
     HEARTBEAT_S_FIELD_NUMBER: _ClassVar[int]
     PHASE_FIELD_NUMBER: _ClassVar[int]
     VERSIONS_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
     generation: int
     heartbeat_s: float
     phase: _common_pb2.JobPhase
     versions: _common_pb2.Versions
-    def __init__(self, generation: _Optional[int] = ..., heartbeat_s: _Optional[float] = ..., phase: _Optional[_Union[_common_pb2.JobPhase, str]] = ..., versions: _Optional[_Union[_common_pb2.Versions, _Mapping]] = ...) -> None: ...
+    reason: str
+    def __init__(self, generation: _Optional[int] = ..., heartbeat_s: _Optional[float] = ..., phase: _Optional[_Union[_common_pb2.JobPhase, str]] = ..., versions: _Optional[_Union[_common_pb2.Versions, _Mapping]] = ..., reason: _Optional[str] = ...) -> None: ...
 
 class HeartbeatRequest(_message.Message):
     __slots__ = ("report",)

@@ -62,13 +62,14 @@ class ChiefServicer(chief_pb2_grpc.ChiefServicer):
                 host=request.host,
                 pid=request.pid,
             )
-            phase = job.phase
+            phase, reason = job.phase, job.reason
         log.debug("%s joined", who)
         return chief_pb2.RegisterResponse(
             generation=who.generation,
             heartbeat_s=self._settings.heartbeat_s,
             phase=codec.phase_to_wire(phase),
             versions=codec.versions_to_wire(own_versions()),
+            reason=reason,
         )
 
     def Heartbeat(
