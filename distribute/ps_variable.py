@@ -30,7 +30,7 @@ class PsVariable(Variable):
         strategy: "Strategy",
         extended: "ParameterServerExtended",
     ) -> None:
-        super().__init__(spec, name, strategy)
+        self._set_up(spec, name, strategy)
         self._extended = extended
 
     def read_value(self) -> Array:

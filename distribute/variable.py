@@ -5,6 +5,7 @@ on parameter servers there.
 """
 
 import threading
+from abc import ABCMeta
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -47,7 +48,7 @@ class VariableSpec:
         return VariableDefinition(name, self.shape, self.dtype, self.initializer, self.trainable)
 
 
-class _DispatchingMeta(type):
+class _DispatchingMeta(ABCMeta):
     """``Variable(...)`` makes what the current strategy makes; subclasses are made as usual."""
 
     def __call__(cls, *args: Any, **kwargs: Any) -> Any:
@@ -79,7 +80,24 @@ class Variable(NDArrayOperatorsMixin, metaclass=_DispatchingMeta):
         ValueError: MEAN aggregation of integers, synchronization NONE, or neither value nor initializer.
     """
 
-    def __init__(self, spec: VariableSpec, name: str, strategy: "Strategy") -> None:
+    def __init__(
+        self,
+        initial_value: Any = None,
+        trainable: bool | None = None,
+        name: str | None = None,
+        dtype: Any = None,
+        shape: tuple[int, ...] | None = None,
+        synchronization: VariableSynchronization = VariableSynchronization.AUTO,
+        aggregation: VariableAggregation = VariableAggregation.NONE,
+        *,
+        initializer: Initializer | None = None,
+    ) -> None:
+        # What `Variable(...)` takes; the metaclass hands it to the strategy, whose class it makes.
+        given = (initial_value, trainable, name, dtype, shape, synchronization, aggregation)
+        raise TypeError(f"a strategy makes variables: {given}, {initializer}")
+
+    def _set_up(self, spec: VariableSpec, name: str, strategy: "Strategy") -> None:
+        """What the constructors of the strategies' variables call."""
         self._spec = spec
         self._name = name
         self._strategy = strategy
@@ -235,7 +253,7 @@ class LocalVariable(Variable):
         # The update kernels load Numba, which a program without variables need not wait for.
         from ..server.ps.block import Block
 
-        super().__init__(spec, spec.name, strategy)
+        self._set_up(spec, spec.name, strategy)
         definition = spec.definition(spec.name)
         self._block = Block([ShardDefinition(definition)])
         self._lock = threading.Lock()
