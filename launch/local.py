@@ -261,7 +261,8 @@ class LocalJob:
     def _follows_the_chief(self, task: TaskId, code: int) -> bool:
         chief = self._processes[self._cluster.chief_task]
         told = code in (ExitCode.PEER_LOST, ExitCode.DRAINED)
-        return task.type == PS and told and chief.code is None
+        # The chief may have ended in the same moment; then its end is judged next.
+        return task.type == PS and told and chief.code != 0
 
     def _chief_is_late(self) -> bool:
         """A ps was told that the job is over; the chief takes the leave grace at most for the rest."""
