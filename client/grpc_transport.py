@@ -124,6 +124,7 @@ class GrpcTransport:
 
     def connect(self, timeout_s: float) -> None:
         """Open the session; one attempt."""
+        self._raise_if_aborted()
         self._drop_stream()
         stream = _Stream(self._channel)
         hello = ps_pb2.Hello(
@@ -231,7 +232,7 @@ class GrpcTransport:
     def send(self, request: StepRequest) -> None:
         """Begin a step."""
         self._raise_if_aborted()
-        size = _payload_bytes(request)
+        size = request.payload_bytes
         if not self.allows(size):
             raise LimitExceededError(
                 f"a step of {size} bytes to {self._peer} is over max_step_bytes={self._max_step_bytes}; "
@@ -289,7 +290,7 @@ class GrpcTransport:
             pull_layout=request.pull.layout_id if request.pull is not None else 0,
             push_rows=[numbers.size for numbers in request.push_rows],
             pull_rows=[numbers.size for numbers in request.pull_rows],
-            payload_bytes=_payload_bytes(request),
+            payload_bytes=request.payload_bytes,
             global_step=request.global_step,
             step_increment=request.step_increment,
             gradient_scale=request.gradient_scale,
@@ -336,13 +337,6 @@ class GrpcTransport:
     def _raise_if_aborted(self) -> None:
         if self._aborted is not None:
             raise self._aborted
-
-
-def _payload_bytes(request: StepRequest) -> int:
-    if request.segment is not None:
-        return request.segment_bytes
-    rows = sum(numbers.nbytes for numbers in (*request.push_rows, *request.pull_rows))
-    return rows + codec.total_bytes(request.values)
 
 
 def _layout_to_wire(layout: WireLayout) -> ps_pb2.Layout:

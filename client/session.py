@@ -17,7 +17,7 @@ import numpy as np
 from ..cluster.partitioners import Partitioner, parts_of
 from ..cluster.placement import Placement, greedy_by_bytes
 from ..core import codec
-from ..core.arrays import Array, row_shape
+from ..core.arrays import Array, num_rows, row_shape
 from ..core.definitions import ShardDefinition, VariableDefinition, cut
 from ..core.errors import (
     JoinTimeoutError,
@@ -200,6 +200,8 @@ class ParameterSession:
                 missing = [d for d in definitions if d.name not in held]
                 restored = self._create(missing, initial, partitioner, placement, restore_from)
                 held = self._lookup(definitions)
+                if self._assign_left_over(definitions, initial, held):
+                    held = self._lookup(definitions)
             deadline = time.monotonic() + self._settings.join_timeout_s
             while waiting := [d.name for d in definitions if not _complete(d, held.get(d.name))]:
                 still_wanted()
@@ -270,6 +272,25 @@ class ParameterSession:
         if assigned:
             self.step(assigned)
         return sorted(restored)
+
+    def _assign_left_over(
+        self,
+        definitions: Sequence[VariableDefinition],
+        initial: Mapping[str, Array],
+        held: Mapping[str, list[tuple[int, HeldShard]]],
+    ) -> bool:
+        """Assign what a chief that died had created only: nobody else would ever do it."""
+        left = []
+        for definition in definitions:
+            parts = held.get(definition.name, [])
+            whole = sum(item.shard.rows for _, item in parts) == num_rows(definition.shape)
+            if definition.name in initial and whole and not _complete(definition, parts):
+                shards = tuple((ps, item.shard) for ps, item in parts)
+                self._placed[definition.name] = Placed(definition, shards)
+                left.append(PushItem(definition.name, Operation.ASSIGN, initial[definition.name]))
+        if left:
+            self.step(left)
+        return bool(left)
 
     def bind(self, variables: Sequence[str], rule: UpdateRule) -> None:
         """Bind an update rule to variables, on every ps that holds a part. Idempotent.
@@ -406,7 +427,11 @@ class ParameterSession:
         failure: WindlassError | None = None
         sent: list[int] = []
         for ps, request in requests.items():
-            self._transports[ps].send(request)
+            try:
+                self._transports[ps].send(request)
+            except WindlassError as error:
+                failure = error
+                break
             sent.append(ps)
             self.counters.pushed += codec.total_bytes(request.values)
         results: dict[int, PushResult] = {}

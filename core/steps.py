@@ -70,6 +70,14 @@ class StepRequest:
     step_increment: int = 0
     gradient_scale: float = 1.0
 
+    @property
+    def payload_bytes(self) -> int:
+        """Row numbers and values, wherever they travel. Unit: bytes."""
+        if self.segment is not None:
+            return self.segment_bytes
+        rows = sum(numbers.nbytes for numbers in (*self.push_rows, *self.pull_rows))
+        return rows + sum(len(buffer) for buffer in self.values)
+
 
 @dataclass(frozen=True, slots=True)
 class PushResult:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from .reduce_op import ReduceOp
-from .values import PerReplica, map_structure
+from .values import PerReplica, map_structure, on_every_replica
 
 if TYPE_CHECKING:
     from .strategy import Strategy
@@ -161,9 +161,7 @@ class ReplicaContext:
         Raises:
             RuntimeError: This is not the current replica, or other replicas do not make the same calls.
         """
-        frame = top_frame()
-        if frame is not None and frame.replica is not self:
-            raise RuntimeError("merge_call of a replica context that is not current")
+        self._require_current("merge_call")
         if self._merge is not None:
             return self._merge(merge_fn, args, kwargs or {})
         inner = Frame(self._strategy, None)
@@ -177,16 +175,30 @@ class ReplicaContext:
         """Reduce a nested value over the replicas; every replica gets the result.
 
         Raises:
-            RuntimeError: Called outside ``run``.
+            RuntimeError: This is not the current replica.
         """
         op = ReduceOp.of(reduce_op)
+        self._require_current("all_reduce")
 
         def merge(strategy: "Strategy", tree: Any) -> Any:
-            return map_structure(lambda leaf: strategy.reduce(op, leaf, axis=None), tree)
+            # The very same object from every replica is each one's value.
+            count = strategy.num_replicas_in_sync
+            return map_structure(
+                lambda leaf: strategy.reduce(op, on_every_replica(leaf, count), axis=None), tree
+            )
 
         if self.num_replicas_in_sync == 1:
             return value
         return self.merge_call(merge, (value,))
+
+    def _require_current(self, method: str) -> None:
+        frame = top_frame()
+        # Outside everything, anybody may ask for the default strategy's context, as often as they like.
+        current = (
+            frame.replica is self if frame is not None else self._strategy is default_strategy()
+        )
+        if not current:
+            raise RuntimeError(f"{method} of a replica context that is not current")
 
 
 __all__ = [

@@ -55,6 +55,11 @@ class ArrayDataset:
         self._examples = _common_length(self._arrays)
         if batch_size < 1:
             raise ValueError(f"batch_size must be at least 1, got {batch_size}")
+        if epochs is None and self._examples < (batch_size if drop_remainder else 1):
+            raise ValueError(
+                f"{self._examples} examples never fill a batch of {batch_size}: an endless dataset of them "
+                "would never give one"
+            )
         self._batch_size = batch_size
         self._shuffle = shuffle
         self._seed = seed

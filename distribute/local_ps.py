@@ -6,7 +6,7 @@ import numpy as np
 
 from ..core import codec
 from ..core.definitions import ShardDefinition
-from ..core.errors import WindlassError
+from ..core.errors import LimitExceededError, ShapeMismatchError, WindlassError
 from ..core.settings import Settings
 from ..core.steps import HeldShard, PushResult, StepRequest, WireLayout
 from ..core.task import Incarnation, TaskId
@@ -49,18 +49,21 @@ class LocalTransport:
 
     def connect(self, timeout_s: float) -> None:  # noqa: ARG002 - the interface's
         """Present ourselves."""
+        self._raise_if_aborted()
         self.store.meet(self._who)
 
     def define(
         self, shards: Sequence[ShardDefinition], *, create: bool, restore_from: str = ""
     ) -> list[HeldShard]:
         """Create shards, or look them up."""
+        self._raise_if_aborted()
         if create:
             return self.store.define(shards, self._who, restore_from=restore_from)
         return self.store.lookup(shards, self._who)
 
     def bind(self, variables: Sequence[str], rule: UpdateRule) -> None:
         """Bind an update rule."""
+        self._raise_if_aborted()
         self.store.bind(variables, rule, self._who)
 
     def held_bytes(self) -> int:
@@ -69,12 +72,21 @@ class LocalTransport:
 
     def send(self, request: StepRequest) -> None:
         """Begin a step."""
+        self._raise_if_aborted()
+        size, limit = request.payload_bytes, self.store.settings.max_step_bytes
+        if size > limit:
+            raise LimitExceededError(
+                f"a step of {size} bytes to {self._task} is over max_step_bytes={limit}; raise "
+                "WINDLASS_MAX_STEP_BYTES, or spread the variables over more ps",
+                limit="max_step_bytes",
+                value=size,
+                task=self._task,
+            )
         self._request = request
 
     def receive(self, into: Sequence[memoryview]) -> PushResult:
         """Carry the step out."""
-        if self._aborted is not None:
-            raise self._aborted
+        self._raise_if_aborted()
         request, self._request = self._request, None
         if request is None:
             raise RuntimeError("receive without send")
@@ -86,6 +98,13 @@ class LocalTransport:
 
     def _run(self, request: StepRequest, into: Sequence[memoryview]) -> PushResult:
         push, pull = self._compiled(request.push), self._compiled(request.pull)
+        expected = push.num_bytes([rows.size for rows in request.push_rows])
+        if codec.total_bytes(request.values) != expected:
+            raise ShapeMismatchError(
+                f"{self._task}: {self._who.task} sent {codec.total_bytes(request.values)} bytes for a push "
+                f"of {expected}",
+                task=self._who.task,
+            )
         self.store.check_rows(push, request.push_rows)
         self.store.check_rows(pull, request.pull_rows)
         result = PushResult(self.store.global_step, 0, duplicate=False)
@@ -124,6 +143,10 @@ class LocalTransport:
 
     def expire(self, now: float) -> None:
         """Calls here do not wait."""
+
+    def _raise_if_aborted(self) -> None:
+        if self._aborted is not None:
+            raise self._aborted
 
     def abort(self, error: WindlassError) -> None:
         """Make later calls raise ``error``."""

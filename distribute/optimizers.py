@@ -9,6 +9,7 @@ Arguments and formulas are those of Keras 3; see ``core/update_rules.py`` for th
 """
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -26,6 +27,7 @@ from ..core.schedules import (
 from .context import get_replica_context
 from .reduce_op import ReduceOp
 from .strategy import Strategy
+from .values import PerReplica
 from .variable import Variable
 
 __all__ = [
@@ -44,6 +46,13 @@ __all__ = [
 ]
 
 Rate = float | Schedule
+
+
+@dataclass(frozen=True, slots=True)
+class _Given:
+    """What one replica gave; not a structure, so that it is not taken apart on its way to the others."""
+
+    pairs: list[tuple[Any, Variable]]
 
 
 class Optimizer:
@@ -70,14 +79,20 @@ class Optimizer:
         if context is None or context.strategy is not owner or owner.num_replicas_in_sync == 1:
             owner.extended.apply_gradients(self, pairs)
             return
-        gradients = tuple(gradient for gradient, _ in pairs)
-        variables = [variable for _, variable in pairs]
+        context.merge_call(self._apply_sum, (_Given(pairs),))
 
-        def merge(strategy: Strategy, *per_replica: Any) -> None:
-            total = [strategy.reduce(ReduceOp.SUM, value, axis=None) for value in per_replica]
-            strategy.extended.apply_gradients(self, list(zip(total, variables, strict=True)))
-
-        context.merge_call(merge, gradients)
+    def _apply_sum(self, strategy: Strategy, given: PerReplica) -> None:
+        everyones = [part.pairs for part in given.values]
+        names = [[variable.name for _, variable in pairs] for pairs in everyones]
+        if any(other != names[0] for other in names):
+            # Added up by position they would mix: None gradients are left out by each replica for itself.
+            shown = "; ".join(f"replica {i}: {', '.join(own)}" for i, own in enumerate(names))
+            raise ValueError(f"replicas gave gradients for different variables ({shown})")
+        total = [
+            (strategy.reduce(ReduceOp.SUM, PerReplica(g for g, _ in parts)), parts[0][1])
+            for parts in zip(*everyones, strict=True)
+        ]
+        strategy.extended.apply_gradients(self, total)
 
     def __repr__(self) -> str:
         return repr(self.rule)

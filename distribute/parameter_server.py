@@ -9,8 +9,6 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import numpy as np
-
 from ..client.plans import PushItem
 from ..client.session import StepResult
 from ..cluster.partitioners import Partitioner
@@ -25,6 +23,7 @@ from ..core.indexed_slices import IndexedSlices
 from ..core.steps import Operation
 from .devices import compute_devices
 from .ps_variable import PsVariable
+from .reduce_op import clip_scale
 from .runtime import ClusterRuntime, current_runtime, local_runtime
 from .strategy import Strategy, StrategyExtended
 from .variable import Variable, VariableSpec
@@ -216,6 +215,7 @@ class ParameterServerExtended(StrategyExtended):
             if not self._values and self._reads:
                 self._values = dict(self._pull(list(self._reads)).values)
             self._reads = {}
+            self._counted = False
             self._in_step = True
         try:
             result = super().call_for_each_replica(fn, args, kwargs)
@@ -251,16 +251,17 @@ class ParameterServerExtended(StrategyExtended):
             if unbound:
                 self.runtime.session.bind(unbound, rule)
                 self._bound |= dict.fromkeys(unbound, rule)
-            if any(name in self._pushes for name in names) or (
-                self._pushes and self._clip != rule.global_clipnorm
-            ):
-                # A second update of one variable in one step cannot travel with the first.
-                self._flush([])
-            for gradient, variable in pairs:
-                self._pushes[variable.name] = PushItem(variable.name, Operation.APPLY, gradient)
-            self._clip = rule.global_clipnorm
             if not self._in_step:
                 self._counted = False
+            if self._pushes and self._clip != rule.global_clipnorm:
+                self._flush([])
+            for gradient, variable in pairs:
+                if variable.name in self._pushes:
+                    # A second update of one variable in one step cannot travel with the first.
+                    self._flush([])
+                self._clip = rule.global_clipnorm
+                self._pushes[variable.name] = PushItem(variable.name, Operation.APPLY, gradient)
+            if not self._in_step:
                 self._flush([])
 
     def _flush(self, pulls: Sequence[str]) -> None:
@@ -275,7 +276,7 @@ class ParameterServerExtended(StrategyExtended):
             return
         self._refused_in_a_row = 0
         self._counted = True
-        scale = 1.0 if clip is None else _clip_scale(pushes, clip)
+        scale = 1.0 if clip is None else clip_scale([item.value for item in pushes], clip)
         result = self.runtime.session.step(
             pushes,
             pulls,
@@ -285,8 +286,9 @@ class ParameterServerExtended(StrategyExtended):
         )
         progress.pushes += 1
         progress.staleness.append(result.staleness)
-        self._values = dict(result.values)
         self._values_step = result.global_step
+        if not self._in_step:  # else the step goes on reading the values it began with
+            self._values = dict(result.values)
 
     def _not_finite(self, pushes: Sequence[PushItem]) -> str | None:
         if self.runtime.settings.nonfinite_gradients == "allow":
@@ -319,18 +321,6 @@ class ParameterServerExtended(StrategyExtended):
                 self.runtime.session.global_step,
                 progress.refused_pushes,
             )
-
-
-def _clip_scale(pushes: Sequence[PushItem], limit: float) -> float:
-    """What scales all gradients of a step to a joint norm of at most ``limit``."""
-    total = 0.0
-    for item in pushes:
-        value = item.value
-        array = value.combined().values if isinstance(value, IndexedSlices) else value
-        flat = array.reshape(-1).astype(np.float64, copy=False)
-        total += float(np.dot(flat, flat))
-    norm = float(np.sqrt(total))
-    return limit / norm if norm > limit else 1.0
 
 
 def _own_runtime(resolver: ClusterResolver | None) -> ClusterRuntime:

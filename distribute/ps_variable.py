@@ -9,7 +9,7 @@ from ..core.steps import Operation
 from .context import get_replica_context
 from .reduce_op import ReduceOp, VariableAggregation
 from .values import DistributedValues
-from .variable import Variable, VariableSpec
+from .variable import Variable, VariableSpec, row_numbers
 
 if TYPE_CHECKING:
     from .parameter_server import ParameterServerExtended
@@ -39,7 +39,7 @@ class PsVariable(Variable):
 
     def sparse_read(self, indices: Any) -> Array:
         """Rows by number, in order; only these travel, and only from the ps that hold them."""
-        return self._extended.read_rows(self, np.asarray(indices))
+        return self._extended.read_rows(self, row_numbers(indices, self.shape, self.name))
 
     def assign(self, value: Any) -> "PsVariable":
         """Overwrite the value on the servers."""
@@ -52,6 +52,7 @@ class PsVariable(Variable):
         return self
 
     def _write(self, operation: Operation, value: Any) -> None:
+        value = value if isinstance(value, DistributedValues) else self._given(value)
         context = get_replica_context()
         if context is None or context.num_replicas_in_sync == 1:
             self._extended.write(self, operation, np.asarray(value))

@@ -4,7 +4,7 @@ from enum import Enum
 
 import numpy as np
 
-from ..core.arrays import Array
+from ..core.arrays import Array, DType, is_float
 from ..core.indexed_slices import IndexedSlices
 
 
@@ -67,17 +67,25 @@ def combine(op: ReduceOp, values: list[object]) -> Array | IndexedSlices:
         raise ValueError(f"values of replicas differ in shape ({shown}); reduce over an axis first")
     if len(arrays) == 1:
         return arrays[0]
+    dtype = arrays[0].dtype
+    if op is ReduceOp.MEAN:
+        arrays = [_wide(array) for array in arrays]
     total = arrays[0] + arrays[1]
     for array in arrays[2:]:
         total += array
-    if op is ReduceOp.SUM:
-        return np.asarray(total)
-    scale = len(arrays)
-    return (
-        np.asarray(total / scale)
-        if total.dtype.kind != "f"
-        else np.asarray((total / total.dtype.type(scale)).astype(total.dtype))
-    )
+    return np.asarray(total) if op is ReduceOp.SUM else _divided(total, len(arrays), dtype)
+
+
+def _wide(array: Array) -> Array:
+    """Where a mean is summed: small integers would wrap, booleans saturate, halves overflow."""
+    if not is_float(array.dtype):
+        return array.astype(np.float64)
+    return array.astype(np.float32) if array.dtype.itemsize < 4 else array
+
+
+def _divided(total: Array, count: int, dtype: DType) -> Array:
+    mean = np.asarray(total) / np.asarray(total).dtype.type(count)
+    return np.asarray(mean, dtype if is_float(dtype) else np.float64)
 
 
 def _combine_slices(
@@ -110,11 +118,23 @@ def reduce_axis(op: ReduceOp, values: list[object], axis: int | tuple[int, ...])
         for item in axes:
             if not -array.ndim <= item < array.ndim:
                 raise ValueError(f"axis {item} is out of range for a value of shape {array.shape}")
+    dtype = arrays[0].dtype
+    if op is ReduceOp.MEAN:
+        arrays = [_wide(array) for array in arrays]
     total = combine(ReduceOp.SUM, [array.sum(axis=axes, dtype=array.dtype) for array in arrays])
     total = np.asarray(total)
     if op is ReduceOp.SUM:
         return total
     count = sum(int(np.prod([array.shape[item] for item in axes])) for array in arrays)
-    if total.dtype.kind == "f":
-        return np.asarray((total / total.dtype.type(count)).astype(total.dtype))
-    return np.asarray(total / count)
+    return _divided(total, count, dtype)
+
+
+def clip_scale(gradients: list[Array | IndexedSlices], limit: float) -> float:
+    """What scales all gradients of a step to a joint norm of at most ``limit``."""
+    total = 0.0
+    for gradient in gradients:
+        array = gradient.combined().values if isinstance(gradient, IndexedSlices) else gradient
+        flat = array.reshape(-1).astype(np.float64, copy=False)
+        total += float(np.dot(flat, flat))
+    norm = float(np.sqrt(total))
+    return limit / norm if norm > limit else 1.0

@@ -6,7 +6,7 @@ replicas that disagree (one ends while another waits) get an error, not a deadlo
 
 import threading
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -39,6 +39,12 @@ class _Meeting:
     changed: threading.Condition = field(default_factory=threading.Condition)
     aborted: bool = False
 
+    def abort(self) -> None:
+        """Unwind the replicas that wait."""
+        with self.changed:
+            self.aborted = True
+            self.changed.notify_all()
+
 
 class ReplicaRunner:
     """Runs functions on ``replicas`` replicas of ``strategy``."""
@@ -61,12 +67,16 @@ class ReplicaRunner:
         if self._pool is None:
             self._pool = ThreadPoolExecutor(self._count, thread_name_prefix="replica")
         meeting = _Meeting([_Replica() for _ in range(self._count)])
-        futures = [
-            self._pool.submit(self._replica, meeting, i, function, args, kwargs)
-            for i in range(self._count)
-        ]
+        futures: list[Future[None]] = []
         try:
+            futures.extend(
+                self._pool.submit(self._replica, meeting, i, function, args, kwargs)
+                for i in range(self._count)
+            )
             self._lead(meeting)
+        except BaseException:  # Ctrl-C, too: nobody will hold the merges that replicas wait for
+            meeting.abort()
+            raise
         finally:
             for future in futures:
                 future.result()
@@ -127,8 +137,7 @@ class ReplicaRunner:
                 if not waiting:
                     return
                 if failed or len(waiting) < len(replicas):
-                    meeting.aborted = True
-                    meeting.changed.notify_all()
+                    meeting.abort()
             if meeting.aborted:
                 if failed:
                     return
@@ -150,11 +159,6 @@ class ReplicaRunner:
             )
             kwargs = {key: regroup([call[2][key] for call in calls]) for key in calls[0][2]}
             answer = merge_fn(self._strategy, *args, **kwargs)
-        except BaseException:
-            with meeting.changed:
-                meeting.aborted = True
-                meeting.changed.notify_all()
-            raise
         finally:
             pop_frame(frame)
         with meeting.changed:

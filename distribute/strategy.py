@@ -7,7 +7,7 @@ from typing import Any, NoReturn, Self
 from .context import Frame, pop_frame, push_frame, require_cross_replica, top_frame
 from .devices import compute_devices
 from .input import DistributedDataset
-from .reduce_op import ReduceOp, combine, reduce_axis
+from .reduce_op import ReduceOp, clip_scale, combine, reduce_axis
 from .replica_runner import ReplicaRunner
 from .values import DistributedValues, local_results, map_structure
 from .variable import LocalVariable, Variable, VariableSpec
@@ -97,10 +97,15 @@ class StrategyExtended:
 
     def apply_gradients(self, optimizer: Any, pairs: list[tuple[Any, Variable]]) -> None:
         """Update variables, in cross-replica context, with gradients already reduced."""
+        mine: list[tuple[Any, LocalVariable]] = []
         for gradient, variable in pairs:
             if not isinstance(variable, LocalVariable):
                 raise ValueError(f"{variable.name!r} was created under another strategy")
-            variable.apply(gradient, optimizer.rule, gradient_scale=1.0)
+            mine.append((gradient, variable))
+        clip = optimizer.rule.global_clipnorm
+        scale = 1.0 if clip is None else clip_scale([gradient for gradient, _ in mine], clip)
+        for gradient, variable in mine:
+            variable.apply(gradient, optimizer.rule, gradient_scale=scale)
 
 
 class Strategy:

@@ -57,6 +57,11 @@ def select_replica(replica: int, tree: Any) -> Any:
     return map_structure(pick, tree)
 
 
+def on_every_replica(value: Any, replicas: int) -> DistributedValues:
+    """A value that may be distributed as one that is: what is not, every replica has."""
+    return value if isinstance(value, DistributedValues) else Mirrored([value] * replicas)
+
+
 def regroup(results: list[Any]) -> Any:
     """One structure out of one per replica, leaf by leaf.
 

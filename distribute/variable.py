@@ -15,6 +15,7 @@ from numpy.lib.mixins import NDArrayOperatorsMixin
 
 from ..core.arrays import Array, DType, as_dtype, is_float
 from ..core.definitions import ShardDefinition, VariableDefinition
+from ..core.errors import ShapeMismatchError
 from ..core.indexed_slices import IndexedSlices
 from ..core.initializers import Initializer
 from ..core.task import Incarnation, TaskId
@@ -156,7 +157,14 @@ class Variable(NDArrayOperatorsMixin, metaclass=_DispatchingMeta):
 
     def assign_sub(self, delta: Any) -> "Variable":
         """Subtract from the value."""
-        return self.assign_add(np.negative(np.asarray(delta)))
+        return self.assign_add(np.negative(self._given(delta)))
+
+    def _given(self, value: Any) -> Array:
+        """A value to write. Python integers take an integer variable's dtype; arrays keep their own."""
+        given = np.asarray(value)
+        if not hasattr(value, "dtype") and given.dtype.kind in "iu" and self.dtype.kind in "iu":
+            return given.astype(self.dtype)
+        return given
 
     def numpy(self) -> Array:
         """A copy of the value that is the caller's own."""
@@ -273,8 +281,9 @@ class LocalVariable(Variable):
 
     def sparse_read(self, indices: Any) -> Array:
         """Rows by number."""
+        numbers = row_numbers(indices, self.shape, self.name)
         with self._lock:
-            return np.array(self._block.view(0)[np.asarray(indices)])
+            return np.array(self._block.view(0)[numbers])
 
     def assign(self, value: Any) -> "LocalVariable":
         """Overwrite the value."""
@@ -318,3 +327,25 @@ class LocalVariable(Variable):
     def _check_shape(self, value: Array) -> None:
         if value.shape != self.shape:
             raise ValueError(f"{self.name!r} has shape {self.shape}, the value has {value.shape}")
+
+
+def row_numbers(indices: Any, shape: tuple[int, ...], name: str) -> Array:
+    """Row numbers as integers; an empty list is no rows.
+
+    Raises:
+        TypeError: They are no integers.
+        ShapeMismatchError: One is out of range. NumPy would count negative ones from the end.
+    """
+    numbers = np.asarray(indices)
+    if numbers.size == 0:
+        return numbers.astype(np.int64)
+    if numbers.dtype.kind not in "iu":
+        raise TypeError(f"rows of {name!r} are named by integers, got {numbers.dtype.name}")
+    rows = shape[0] if shape else 0
+    low, high = int(numbers.min()), int(numbers.max())
+    if low < 0 or high >= rows:
+        raise ShapeMismatchError(
+            f"row {low if low < 0 else high} of {name!r} is out of range: it has {rows} rows",
+            variable=name,
+        )
+    return numbers

@@ -69,8 +69,10 @@ class GrpcHost:
         self._settings = settings
         self._services = ("", *services)
         self._health = health.HealthServicer()
+        # grpc does not end the threads of a pool it was given.
+        self._pools = [futures.ThreadPoolExecutor(threads, thread_name_prefix=f"{task.short}-rpc")]
         self._server = grpc.server(
-            futures.ThreadPoolExecutor(threads, thread_name_prefix=f"{task.short}-rpc"),
+            self._pools[0],
             options=[
                 # Without this two servers share one port silently, each getting half of the calls.
                 ("grpc.so_reuseport", 0),
@@ -97,9 +99,8 @@ class GrpcHost:
         self.port = self._bind(self._server, where)
         self._server.start()
         if self._settings.health_port:
-            self._probes = grpc.server(
-                futures.ThreadPoolExecutor(2), options=[("grpc.so_reuseport", 0)]
-            )
+            self._pools.append(futures.ThreadPoolExecutor(2))
+            self._probes = grpc.server(self._pools[1], options=[("grpc.so_reuseport", 0)])
             health_pb2_grpc.add_HealthServicer_to_server(self._health, self._probes)
             host = where.rpartition(":")[0]
             self._bind(self._probes, f"{host}:{self._settings.health_port}")
@@ -117,6 +118,8 @@ class GrpcHost:
         if self._probes is not None:
             self._probes.stop(0).wait(5)
         stopped.wait(grace_s + 5)
+        for pool in self._pools:
+            pool.shutdown(wait=False)
 
     def _bind(self, server: grpc.Server, where: str) -> int:
         try:

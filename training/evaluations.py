@@ -17,7 +17,8 @@ class Evaluation(BaseModel):
         seconds: How long that took.
     """
 
-    model_config = ConfigDict(frozen=True)
+    # A model that diverged has a loss of NaN; JSON's null would not read back as a number.
+    model_config = ConfigDict(frozen=True, ser_json_inf_nan="constants")
 
     global_step: int
     checkpoint: str

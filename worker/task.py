@@ -194,6 +194,14 @@ class TrainingTask:
             phase, ExitCode.PEER_LOST
         )
 
+    @property
+    def reason(self) -> str:
+        """Why the job failed or stops; empty if it does neither."""
+        if self._chief_server is not None:
+            with self._chief_server.board.open() as (job, _):
+                return job.reason
+        return self._membership.reason if self._membership is not None else ""
+
     def status(self) -> JobStatus | None:
         """The job, as the chief sees it; None before joining."""
         return self._chief.status(timeout_s=5) if self._chief is not None else None

@@ -23,6 +23,7 @@ class PayloadReader:
         self._frame = memoryview(first)
         self._more = more
         self._left = total - len(first)
+        self.torn = False  # a frame did not fit: nobody knows where the next step begins
         self._staging = memoryview(b"")
         if self._left < 0:
             raise RefusedError(f"a frame of {len(first)} bytes in a payload of {total}")
@@ -54,6 +55,7 @@ class PayloadReader:
     def _next_frame(self) -> None:
         data = self._more() if self._left > 0 else b""
         if not data or len(data) > self._left:
+            self.torn = True
             raise RefusedError(
                 f"a frame of {len(data)} bytes where {self._left} bytes of the payload were left"
             )
@@ -63,6 +65,8 @@ class PayloadReader:
 
 class SegmentReader:
     """Hands out the next n bytes of a payload in shared memory; nothing is copied."""
+
+    torn = False
 
     def __init__(self, segment: Segment, total: int) -> None:
         if HEADER_BYTES + total > segment.num_bytes:

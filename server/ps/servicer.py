@@ -305,6 +305,8 @@ class _Session:
             pull, pull_rows = self._run(step, payload, reply)
         except WindlassError as error:
             if payload is not None:
+                if payload.torn:
+                    raise
                 payload.drain()
             self._store.count_refused()
             reply.error.CopyFrom(error_table.to_detail(error))

@@ -76,6 +76,7 @@ class LocalCluster:
         self._servers = [PsServer(TaskId(PS, i), self._settings) for i in range(ps)]
         self._chief, self._workers = chief, workers
         self._tasks: dict[TaskId, TrainingTask] = {}
+        self._failed: list[TaskId] = []  # in the order in which their programs raised
         self.spec = ClusterSpec({})
 
     def __enter__(self) -> Self:
@@ -118,15 +119,17 @@ class LocalCluster:
             BaseException: What the first failing program raised.
         """
         results = self.run_all(program)
-        for result in results.values():
-            if result.error is not None:
-                raise result.error
+        for task in (*self._failed, *results):
+            error = results[task].error
+            if error is not None:
+                raise error
         return {task: result.value for task, result in results.items()}  # type: ignore[misc]
 
     def run_all(
         self, program: Callable[[], _T], overrides: dict[TaskId, Callable[[], _T]] | None = None
     ) -> dict[TaskId, TaskResult[_T]]:
         """As :meth:`run`, but errors are returned; ``overrides``: other programs for some tasks."""
+        self._failed.clear()
         trainers = [task for task in self.spec.tasks() if task.type in (CHIEF, WORKER)]
         with ThreadPoolExecutor(len(trainers), thread_name_prefix="task") as pool:
             futures: dict[TaskId, Future[TaskResult[_T]]] = {
@@ -149,13 +152,16 @@ class LocalCluster:
                 result = TaskResult(program())
             ending = Ending(Outcome.DONE, ExitCode.DONE)
         except Exception as error:  # noqa: BLE001 - handed to the caller
+            self._failed.append(task)
             result = TaskResult(error=error)
             retryable = isinstance(error, WindlassError) and error.exit_code >= 128
             outcome = Outcome.LEFT if retryable else Outcome.FAILED
             ending = Ending(outcome, ExitCode.PROGRAM_FAILED, f"{type(error).__name__}: {error}")
         code = member.finish(ending)
         if code and result.error is None:
-            return TaskResult(error=ProgramError(f"{task}: the job ended with {code}", code=code))
+            return TaskResult(
+                error=ProgramError(f"{task}: the job ended with {code}: {member.reason}", code=code)
+            )
         return result
 
 

@@ -1,5 +1,7 @@
 """The standard health service of every server, on its own port too."""
 
+from typing import Any
+
 import grpc
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
@@ -17,7 +19,7 @@ NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
 
 def health(port: int, service: str = "") -> int:
     with grpc.insecure_channel(f"127.0.0.1:{port}") as channel:
-        stub = health_pb2_grpc.HealthStub(channel)
+        stub: Any = health_pb2_grpc.HealthStub(channel)
         request = health_pb2.HealthCheckRequest(service=service)
         return int(stub.Check(request, timeout=10).status)
 

@@ -1,6 +1,7 @@
 """Checkpoints of clusters in threads: written by one job, resumed by the next, on other ps."""
 
-from collections.abc import Callable, Iterator
+import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -23,11 +24,10 @@ pytestmark = pytest.mark.timeout(60)
 
 
 @pytest.fixture(autouse=True)
-def plain_process(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def plain_process(monkeypatch: pytest.MonkeyPatch) -> None:
     """No cluster around us, no GPU."""
     monkeypatch.delenv("TF_CONFIG", raising=False)
     monkeypatch.setattr("windlass.distribute.devices.count_gpus", lambda: 0)
-    yield
 
 
 def gradient(step: int) -> Array:
@@ -163,15 +163,14 @@ def test_a_damaged_slot_is_an_error_when_its_optimizer_is_bound(tmp_path: Path) 
     run(tmp_path, 3, ps=1, parts=1)
     [found] = list_checkpoints(str(tmp_path))
     file = Path(found.path) / "ps-0.safetensors"
-    text = (Path(found.path) / "manifest.json").read_text()
-    assert '"slot": "velocity"' in text
-    (Path(found.path) / "manifest.json").write_text(
-        text.replace('"slot": "velocity"', '"slot": "speed"')
-    )
-    assert file.exists()
+    data = bytearray(file.read_bytes())
+    start = 8 + int.from_bytes(data[:8], "little")
+    header = json.loads(data[8:start])
+    data[start + header["w:velocity"]["data_offsets"][0]] ^= 1
+    file.write_bytes(data)
     with (
         LocalCluster(workers=0, ps=1, model_dir=str(tmp_path)) as cluster,
-        pytest.raises(CheckpointError, match="slot velocity"),
+        pytest.raises(CheckpointError, match="'w:velocity' was altered"),
     ):
         cluster.run(training(1, 1))
 
@@ -196,8 +195,9 @@ def test_a_changed_model_is_told_from_the_checkpoints_shapes(tmp_path: Path) -> 
 
     with LocalCluster(workers=0, ps=1, model_dir=str(tmp_path)) as cluster:
         result = cluster.run_all(program)[CHIEF]
-    assert isinstance(result.error, wl.errors.DefinitionMismatchError)
-    assert "'w'" in result.error.message
+    assert isinstance(result.error, CheckpointError)
+    for part in ("'w'", "float32[7, 2]", "float32[9, 2]"):
+        assert part in result.error.message
 
 
 def test_a_new_variable_begins_with_its_own_value_beside_restored_ones(tmp_path: Path) -> None:

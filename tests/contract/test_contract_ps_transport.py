@@ -1,0 +1,673 @@
+"""What every way of reaching a ps promises: one suite, run over all implementations of PsTransport."""
+
+import itertools
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from windlass.client.grpc_transport import GrpcTransport
+from windlass.client.shm_transport import ShmTransport
+from windlass.client.transport import PsTransport
+from windlass.core import codec
+from windlass.core.arrays import DTYPES, Array, DType
+from windlass.core.definitions import ShardDefinition, VariableDefinition, cut
+from windlass.core.errors import (
+    DefinitionMismatchError,
+    FencedError,
+    LimitExceededError,
+    PeerLostError,
+    RefusedError,
+    SequenceError,
+    ShapeMismatchError,
+    UnknownVariableError,
+)
+from windlass.core.initializers import Initializer
+from windlass.core.settings import Settings
+from windlass.core.steps import LayoutEntry, Operation, PushResult, StepRequest, WireLayout
+from windlass.core.task import Incarnation, TaskId
+from windlass.core.update_rules import SGD, Adam
+from windlass.distribute.local_ps import LocalTransport
+from windlass.server.ps.server import PsServer
+from windlass.server.ps.store import Store
+
+PS = TaskId("ps", 0)
+PULL, APPLY, ASSIGN, ADD = Operation
+F32 = np.dtype(np.float32)
+
+# Frames far smaller than most payloads below.
+SETTINGS = Settings(
+    chunk_bytes=4096, request_timeout_s=5.0, reconnect_timeout_s=2.0, max_step_bytes=4 * 1024**2
+)
+
+Open = Callable[[str, Incarnation, Settings], PsTransport]
+
+
+@dataclass
+class Ps:
+    """One ps, and how workers reach it."""
+
+    store: Store
+    connect: Callable[[Incarnation], PsTransport]
+    opened: list[PsTransport] = field(default_factory=list)
+
+    def worker(self, index: int = 0, generation: int = 1) -> "Worker":
+        transport = self.connect(Incarnation(TaskId("worker", index), generation))
+        self.opened.append(transport)
+        transport.connect(5.0)
+        return Worker(transport)
+
+
+@pytest.fixture(params=["local", "grpc", "shm"])
+def ps(request: pytest.FixtureRequest) -> Iterator[Ps]:
+    """A ps behind each kind of transport."""
+    if request.param == "local":
+        store = Store(PS, SETTINGS)
+        made = Ps(store, lambda who: LocalTransport(PS, who, SETTINGS, store))
+        yield made
+        for transport in made.opened:
+            transport.close()
+        return
+    server = PsServer(PS, SETTINGS)
+    server.start("127.0.0.1:0")
+    address = f"127.0.0.1:{server.port}"
+
+    def connect(who: Incarnation) -> PsTransport:
+        stream = GrpcTransport(PS, address, who, SETTINGS)
+        return ShmTransport(stream) if request.param == "shm" else stream
+
+    made = Ps(server.store, connect)
+    try:
+        yield made
+    finally:
+        for transport in made.opened:
+            transport.close()
+        server.stop(grace_s=0)
+
+
+@dataclass(frozen=True)
+class Put:
+    """One entry of a push."""
+
+    shard: ShardDefinition
+    operation: Operation
+    values: Array
+    rows: Array | None = None
+
+
+@dataclass(frozen=True)
+class Get:
+    """One entry of a pull."""
+
+    shard: ShardDefinition
+    rows: Array | None = None
+
+
+def put(variable: VariableDefinition, operation: Operation, values: Any, rows: Any = None) -> Put:
+    return Put(
+        ShardDefinition(variable),
+        operation,
+        np.ascontiguousarray(values, variable.dtype),
+        None if rows is None else np.asarray(rows, np.int64),
+    )
+
+
+def get(variable: VariableDefinition, rows: Any = None) -> Get:
+    return Get(ShardDefinition(variable), None if rows is None else np.asarray(rows, np.int64))
+
+
+class Worker:
+    """Drives a transport: numbers pushes, keeps layouts, cuts and joins arrays."""
+
+    def __init__(self, transport: PsTransport) -> None:
+        self.transport = transport
+        self.sequence = 0
+        self._layouts: dict[tuple[LayoutEntry, ...], WireLayout] = {}
+        self._ids = itertools.count(1)
+
+    def define(self, *variables: VariableDefinition, create: bool = True) -> list[Any]:
+        return self.transport.define([ShardDefinition(item) for item in variables], create=create)
+
+    def request(
+        self, puts: Sequence[Put] = (), gets: Sequence[Get] = (), **facts: Any
+    ) -> StepRequest:
+        push = [
+            LayoutEntry(i.shard.variable.name, i.shard.part, i.operation, i.rows is not None)
+            for i in puts
+        ]
+        pull = [
+            LayoutEntry(i.shard.variable.name, i.shard.part, PULL, i.rows is not None) for i in gets
+        ]
+        return StepRequest(
+            sequence=facts.pop("sequence", self.sequence + 1 if puts else 0),
+            push=self._layout(push),
+            pull=self._layout(pull),
+            push_rows=[item.rows for item in puts if item.rows is not None],
+            pull_rows=[item.rows for item in gets if item.rows is not None],
+            values=[codec.as_bytes(item.values) for item in puts],
+            **facts,
+        )
+
+    def _layout(self, entries: list[LayoutEntry]) -> WireLayout | None:
+        if not entries:
+            return None
+        key = tuple(entries)
+        if key not in self._layouts:
+            self._layouts[key] = WireLayout(next(self._ids), key)
+        return self._layouts[key]
+
+    def exchange(self, request: StepRequest, gets: Sequence[Get] = ()) -> list[Array]:
+        out = [
+            np.empty(
+                i.shard.shape if i.rows is None else (i.rows.size, *i.shard.shape[1:]),
+                i.shard.variable.dtype,
+            )
+            for i in gets
+        ]
+        self.transport.send(request)
+        self.result = self.transport.receive([codec.as_bytes(array) for array in out])
+        if request.sequence:
+            self.sequence = max(self.sequence, request.sequence)
+        return out
+
+    def push(self, *puts: Put, **facts: Any) -> PushResult:
+        self.exchange(self.request(puts, **facts))
+        return self.result
+
+    def pull(self, *gets: Get) -> list[Array]:
+        return self.exchange(self.request((), gets), gets)
+
+    def value(self, variable: VariableDefinition) -> Array:
+        [array] = self.pull(get(variable))
+        return array
+
+
+def vector(name: str = "w", *shape: int, dtype: DType = F32) -> VariableDefinition:
+    return VariableDefinition(name, shape or (3,), dtype)
+
+
+def zeros(*variables: VariableDefinition) -> list[Put]:
+    return [put(item, ASSIGN, np.zeros(item.shape, item.dtype)) for item in variables]
+
+
+# -- definitions -------------------------------------------------------------------------------
+
+
+def test_a_transport_says_whom_it_reaches_and_how(ps: Ps) -> None:
+    transport = ps.worker().transport
+    assert transport.task == PS
+    assert transport.description.split()[0] in ("local", "grpc", "shm")
+
+
+def test_defining_creates_and_a_value_makes_it_initialized(ps: Ps) -> None:
+    worker, w = ps.worker(), vector()
+    ones = VariableDefinition("ones", (2,), F32, Initializer("ones"))
+    held = worker.define(w, ones)
+    assert [item.initialized for item in held] == [False, True]
+    assert not any(item.restored for item in held)
+    assert held[0].shard == ShardDefinition(w)
+    worker.push(put(w, ASSIGN, [1, 2, 3]))
+    assert [item.initialized for item in worker.define(w, ones)] == [True, True]
+    np.testing.assert_array_equal(worker.value(ones), 1)
+
+
+def test_defining_again_is_a_no_op_for_anybody(ps: Ps) -> None:
+    first, second, w = ps.worker(0), ps.worker(1), vector()
+    first.define(w)
+    first.push(put(w, ASSIGN, [1, 2, 3]))
+    for worker in (first, second):
+        [held] = worker.define(w)
+        assert held.initialized
+    np.testing.assert_array_equal(second.value(w), [1, 2, 3])
+    assert ps.store.counters().shards == 1
+
+
+def test_looking_up_finds_whatever_parts_are_held_and_leaves_out_the_rest(ps: Ps) -> None:
+    first, second = ps.worker(0), ps.worker(1)
+    table = vector("table", 5, 2)
+    parts = cut(table, 3)[1:]
+    first.transport.define(parts, create=True)
+    held = second.define(table, vector("nowhere"), create=False)
+    assert [item.shard for item in held] == parts
+    assert ps.store.counters().shards == 2
+
+
+def test_held_bytes_are_those_of_the_last_definition(ps: Ps) -> None:
+    worker = ps.worker()
+    worker.define(vector("a", 10), vector("b", 5, dtype=np.dtype(np.float64)))
+    assert worker.transport.held_bytes() == 80
+
+
+@pytest.mark.parametrize("create", [True, False], ids=["create", "look-up"])
+@pytest.mark.parametrize(
+    ("other", "shown"),
+    [
+        (vector("w", 4), ("float32[3]", "float32[4]")),
+        (vector(dtype=np.dtype(np.float64)), ("float32", "float64")),
+    ],
+    ids=["shape", "dtype"],
+)
+def test_a_different_definition_is_an_error_naming_both_tasks(
+    ps: Ps, other: VariableDefinition, shown: tuple[str, str], create: bool
+) -> None:
+    first, second = ps.worker(0), ps.worker(1)
+    first.define(vector())
+    with pytest.raises(DefinitionMismatchError) as caught:
+        second.define(other, create=create)
+    for part in ("/job:worker/task:0", "/job:worker/task:1", "'w'", *shown):
+        assert part in caught.value.message
+    [held] = second.define(vector())
+    assert held.shard.variable == vector()
+
+
+def test_another_cut_is_a_different_definition(ps: Ps) -> None:
+    worker, table = ps.worker(), vector("table", 6)
+    worker.transport.define(cut(table, 2)[:1], create=True)
+    with pytest.raises(DefinitionMismatchError, match="'table"):
+        worker.transport.define(cut(table, 3)[:1], create=True)
+
+
+def test_thousands_of_definitions_go_in_one_call(ps: Ps) -> None:
+    worker = ps.worker()
+    variables = [vector(f"v{i}", 1) for i in range(2500)]
+    assert len(worker.define(*variables)) == 2500
+    assert ps.store.counters().variables == 2500
+    worker.transport.bind([item.name for item in variables], SGD())
+
+
+def test_binding_is_idempotent_and_another_rule_names_both_tasks(ps: Ps) -> None:
+    first, second, w = ps.worker(0), ps.worker(1), vector()
+    first.define(w)
+    for worker in (first, first, second):
+        worker.transport.bind(["w"], SGD(learning_rate=0.5))
+    with pytest.raises(DefinitionMismatchError) as caught:
+        second.transport.bind(["w"], Adam())
+    for part in ("/job:worker/task:0", "/job:worker/task:1", "SGD", "Adam"):
+        assert part in caught.value.message
+    first.push(*zeros(w))
+    first.push(put(w, APPLY, [2, 2, 2]))
+    np.testing.assert_array_equal(first.value(w), -1)
+
+
+def test_integers_have_no_update_rules(ps: Ps) -> None:
+    worker = ps.worker()
+    worker.define(vector(dtype=np.dtype(np.int32)))
+    with pytest.raises(RefusedError, match="'w' is int32; update rules need a float dtype"):
+        worker.transport.bind(["w"], SGD())
+
+
+# -- values ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=lambda dtype: dtype.name)
+def test_values_of_every_dtype_arrive_as_they_left(ps: Ps, dtype: DType) -> None:
+    worker, w = ps.worker(), vector("w", 5, 3, dtype=dtype)
+    values = (np.arange(15).reshape(5, 3) % 2).astype(dtype)
+    worker.define(w)
+    worker.push(put(w, ASSIGN, values))
+    np.testing.assert_array_equal(worker.value(w), values)
+
+
+@pytest.mark.parametrize(
+    "shape",
+    [(), (1,), (0,), (0, 3), (3, 0), (7, 5), (2, 3, 4), (300, 100)],
+    ids=["scalar", "one", "empty", "no-rows", "no-columns", "matrix", "cube", "many-frames"],
+)
+def test_values_of_every_shape_arrive_as_they_left(ps: Ps, shape: tuple[int, ...]) -> None:
+    worker = ps.worker()
+    w = VariableDefinition("w", shape, F32)
+    values = np.random.default_rng(0).standard_normal(shape).astype(np.float32)
+    worker.define(w)
+    worker.push(put(w, ASSIGN, values))
+    np.testing.assert_array_equal(worker.value(w), values)
+
+
+@pytest.mark.parametrize("size", [1, 4095, 4096, 4097, 8192, 3 * 4096 + 1, 1_000_000])
+def test_payloads_around_and_far_beyond_a_frame_arrive_whole(ps: Ps, size: int) -> None:
+    worker, w = ps.worker(), vector("w", size, dtype=np.dtype(np.uint8))
+    values = np.random.default_rng(0).integers(0, 255, size).astype(np.uint8)
+    worker.define(w)
+    puts, gets = [put(w, ASSIGN, values)], [get(w)]
+    [back] = worker.exchange(worker.request(puts, gets), gets)
+    np.testing.assert_array_equal(back, values)
+
+
+def test_one_step_carries_dtypes_and_shapes_mixed_and_pulls_after_it_pushed(ps: Ps) -> None:
+    worker, rng = ps.worker(), np.random.default_rng(0)
+    shapes = [(), (4000,), (0, 2), (3,), (33, 40), (1,)]
+    variables = [
+        VariableDefinition(f"v{i}", shape, DTYPES[i % len(DTYPES)])
+        for i, shape in enumerate(shapes * 4)
+    ]
+    values = [(rng.standard_normal(item.shape) > 0).astype(item.dtype) for item in variables]
+    worker.define(*variables)
+    puts = [put(item, ASSIGN, value) for item, value in zip(variables, values, strict=True)]
+    backwards = [get(item) for item in reversed(variables)]
+    for got, expected in zip(
+        worker.exchange(worker.request(puts, backwards), backwards), reversed(values), strict=True
+    ):
+        np.testing.assert_array_equal(got, expected)
+    assert worker.result == PushResult(0, 0, duplicate=False)
+
+
+def test_operations_mix_in_one_push(ps: Ps) -> None:
+    worker = ps.worker()
+    a, b, c = (vector(name) for name in "abc")
+    worker.define(a, b, c)
+    worker.push(*zeros(a, b, c))
+    worker.transport.bind(["b"], SGD(learning_rate=0.5))
+    worker.push(put(a, ASSIGN, [1, 1, 1]), put(b, APPLY, [2, 4, 6]), put(c, ADD, [3, 3, 3]))
+    got = worker.pull(get(a), get(b), get(c))
+    for values, expected in zip(got, [[1, 1, 1], [-1, -2, -3], [3, 3, 3]], strict=True):
+        np.testing.assert_array_equal(values, expected)
+
+
+def test_the_gradient_scale_multiplies_gradients(ps: Ps) -> None:
+    worker, w = ps.worker(), vector()
+    worker.define(w)
+    worker.push(*zeros(w))
+    worker.transport.bind(["w"], SGD(learning_rate=1.0))
+    worker.push(put(w, APPLY, [2, 4, 6]), gradient_scale=0.5)
+    np.testing.assert_array_equal(worker.value(w), [-1, -2, -3])
+
+
+def test_shards_of_one_variable_are_told_apart_by_part(ps: Ps) -> None:
+    worker, table = ps.worker(), vector("table", 5, 2)
+    parts = cut(table, 2)
+    worker.transport.define(parts, create=True)
+    rows = np.arange(10, dtype=np.float32).reshape(5, 2)
+    worker.push(Put(parts[1], ASSIGN, rows[3:]), Put(parts[0], ASSIGN, rows[:3]))
+    first, second = worker.pull(Get(parts[0]), Get(parts[1]))
+    np.testing.assert_array_equal(np.concatenate([first, second]), rows)
+
+
+# -- rows --------------------------------------------------------------------------------------
+
+
+def test_rows_are_pushed_and_pulled_by_number(ps: Ps) -> None:
+    worker, table, w = ps.worker(), vector("table", 2000, 4), vector()
+    worker.define(table, w)
+    worker.push(*zeros(table, w))
+    worker.transport.bind(["table"], SGD(learning_rate=1.0))
+    rows = np.arange(0, 2000, 3)
+    values = np.repeat(rows[:, None], 4, 1)
+    worker.push(
+        put(table, APPLY, -values, rows),
+        put(w, ASSIGN, [1, 2, 3]),
+    )
+    expected = np.zeros((2000, 4), np.float32)
+    expected[rows] = values
+    np.testing.assert_array_equal(worker.value(table), expected)
+    asked = np.array([3, 0, 1999, 3, 999])
+    some, whole, none = worker.pull(get(table, asked), get(w), get(table, []))
+    np.testing.assert_array_equal(some, expected[asked])
+    np.testing.assert_array_equal(whole, [1, 2, 3])
+    assert none.shape == (0, 4)
+
+
+def test_rows_can_be_pushed_and_pulled_in_one_step(ps: Ps) -> None:
+    worker, table = ps.worker(), vector("table", 10, 2)
+    worker.define(table)
+    worker.push(*zeros(table))
+    puts = [put(table, ADD, np.ones((2, 2)), [1, 7])]
+    gets = [get(table, [7, 0]), get(table)]
+    some, whole = worker.exchange(worker.request(puts, gets), gets)
+    np.testing.assert_array_equal(some, [[1, 1], [0, 0]])
+    assert whole.sum() == 4
+
+
+@pytest.mark.parametrize(
+    ("rows", "message"),
+    [
+        ([0, 10], r"row 10 of 'table' is out of range: the shard has 10 rows"),
+        ([-1, 3], r"row -1 of 'table' is out of range"),
+        ([3, 3], "must ascend without repeating"),
+        ([4, 3], "must ascend without repeating"),
+    ],
+    ids=["past-the-end", "negative", "repeated", "descending"],
+)
+def test_rows_that_cannot_be_are_refused_whole(ps: Ps, rows: list[int], message: str) -> None:
+    worker, table, w = ps.worker(), vector("table", 10, 2), vector()
+    worker.define(table, w)
+    worker.push(*zeros(table, w))
+    with pytest.raises(ShapeMismatchError, match=message):
+        worker.push(put(w, ADD, [1, 1, 1]), put(table, ADD, np.ones((2, 2)), rows))
+    assert worker.value(w).sum() == worker.value(table).sum() == 0
+
+
+@pytest.mark.parametrize("row", [-1, 10], ids=["negative", "past-the-end"])
+def test_pulled_rows_are_checked_too(ps: Ps, row: int) -> None:
+    worker, table = ps.worker(), vector("table", 10, 2)
+    worker.define(table)
+    worker.push(*zeros(table))
+    with pytest.raises(ShapeMismatchError, match=f"row {row} of 'table' is out of range"):
+        worker.pull(get(table, [0, row]))
+    assert worker.value(table).shape == (10, 2)
+
+
+# -- exactly once ------------------------------------------------------------------------------
+
+
+def test_a_repeated_push_is_answered_and_not_applied_again(ps: Ps) -> None:
+    worker, w = ps.worker(), vector()
+    worker.define(w)
+    worker.push(*zeros(w), step_increment=1)
+    request = worker.request([put(w, ADD, [1, 2, 3])], [get(w)], step_increment=1)
+    for duplicate in (False, True, True):
+        [value] = worker.exchange(request, [get(w)])
+        np.testing.assert_array_equal(value, [1, 2, 3])
+        assert worker.result.duplicate is duplicate
+        assert worker.result.global_step == 2
+    counters = ps.store.counters()
+    assert (counters.pushes, counters.duplicates) == (2, 2)
+
+
+def test_a_push_that_would_leave_a_gap_is_refused_and_may_come_in_turn(ps: Ps) -> None:
+    worker, w = ps.worker(), vector()
+    worker.define(w)
+    worker.push(*zeros(w))
+    with pytest.raises(SequenceError, match=r"push 3 of .* came before push 2"):
+        worker.push(put(w, ADD, [1, 1, 1]), sequence=3)
+    assert worker.value(w).sum() == 0
+    worker.push(put(w, ADD, [1, 1, 1]), sequence=2)
+    assert worker.value(w).sum() == 3
+
+
+def test_each_worker_counts_its_own_pushes(ps: Ps) -> None:
+    workers, w = [ps.worker(i) for i in range(3)], vector()
+    workers[0].define(w)
+    workers[0].push(*zeros(w))
+    for _ in range(4):
+        for worker in workers:
+            assert not worker.push(put(w, ADD, [1, 1, 1])).duplicate
+    np.testing.assert_array_equal(workers[1].value(w), 12)
+
+
+def test_a_new_life_of_a_worker_counts_anew_and_fences_the_old_one(ps: Ps) -> None:
+    old, w = ps.worker(0, generation=1), vector()
+    old.define(w)
+    old.push(*zeros(w))
+    new = ps.worker(0, generation=2)
+    assert not new.push(put(w, ADD, [1, 1, 1])).duplicate
+    with pytest.raises(FencedError, match="superseded by generation 2"):
+        old.push(put(w, ADD, [5, 5, 5]))
+    np.testing.assert_array_equal(new.value(w), 1)
+
+
+def test_an_old_life_cannot_open_a_session(ps: Ps) -> None:
+    ps.worker(0, generation=2)
+    with pytest.raises(FencedError, match="superseded by generation 2"):
+        ps.worker(0, generation=1)
+
+
+def test_pulls_are_not_pushes(ps: Ps) -> None:
+    worker, w = ps.worker(), vector()
+    worker.define(w)
+    worker.push(*zeros(w))
+    for _ in range(3):
+        assert not worker.result.duplicate
+        worker.pull(get(w))
+    counters = ps.store.counters()
+    assert (counters.pushes, counters.duplicates) == (1, 0)
+
+
+# -- refusals ----------------------------------------------------------------------------------
+
+
+Build = Callable[[Worker, VariableDefinition, VariableDefinition], StepRequest]
+
+
+def unknown_push(worker: Worker, w: VariableDefinition, x: VariableDefinition) -> StepRequest:
+    return worker.request([put(w, ADD, [1, 1, 1]), put(vector("nowhere"), ADD, [1, 1, 1])])
+
+
+def unknown_pull(worker: Worker, w: VariableDefinition, x: VariableDefinition) -> StepRequest:
+    return worker.request([put(w, ADD, [1, 1, 1])], [get(vector("nowhere"))])
+
+
+def unknown_part(worker: Worker, w: VariableDefinition, x: VariableDefinition) -> StepRequest:
+    other = replace(ShardDefinition(w), part=4, num_parts=5)
+    return worker.request([put(x, ADD, [1, 1, 1]), Put(other, ADD, np.ones(3, F32))])
+
+
+def without_rule(worker: Worker, w: VariableDefinition, x: VariableDefinition) -> StepRequest:
+    return worker.request([put(w, ADD, [1, 1, 1]), put(x, APPLY, [1, 1, 1])])
+
+
+def too_short(worker: Worker, w: VariableDefinition, x: VariableDefinition) -> StepRequest:
+    request = worker.request([put(w, ADD, [1, 1, 1]), put(x, ADD, [1, 1, 1])])
+    return replace(request, values=[request.values[0], request.values[1][:8]])
+
+
+def too_long(worker: Worker, w: VariableDefinition, x: VariableDefinition) -> StepRequest:
+    request = worker.request([put(w, ADD, [1, 1, 1]), put(x, ADD, [1, 1, 1])])
+    return replace(request, values=[*request.values, request.values[0]])
+
+
+@pytest.mark.parametrize(
+    ("build", "error", "message"),
+    [
+        (unknown_push, UnknownVariableError, "a variable 'nowhere'"),
+        (unknown_pull, UnknownVariableError, "a variable 'nowhere'"),
+        (unknown_part, UnknownVariableError, "no part 4 of a variable 'w'"),
+        (without_rule, RefusedError, "'x' has no update rule"),
+        (too_short, ShapeMismatchError, "of 3[26]"),
+        (too_long, ShapeMismatchError, "of 3[26]"),
+    ],
+    ids=["unknown-push", "unknown-pull", "unknown-part", "no-rule", "too-short", "too-long"],
+)
+def test_a_refused_step_applies_nothing_and_the_session_goes_on(
+    ps: Ps, build: Build, error: type[RefusedError], message: str
+) -> None:
+    worker, w, x = ps.worker(), vector("w"), vector("x", dtype=np.dtype(np.float64))
+    worker.define(w, x)
+    worker.push(*zeros(w, x))
+    for attempt in range(2):
+        request = build(worker, w, x)
+        worker.transport.send(request)
+        with pytest.raises(error, match=message):
+            worker.transport.receive([])
+        assert ps.store.counters().refused == attempt + 1
+        assert worker.value(w).sum() == worker.value(x).sum() == 0
+    # The number of the refused push was not used up.
+    assert not worker.push(put(w, ADD, [1, 1, 1])).duplicate
+    np.testing.assert_array_equal(worker.value(w), 1)
+
+
+def test_a_step_over_the_limit_names_both_numbers_and_is_not_sent(ps: Ps) -> None:
+    limit = SETTINGS.max_step_bytes
+    worker, w = ps.worker(), vector("w", limit + 1, dtype=np.dtype(np.uint8))
+    small = vector("small")
+    worker.define(w, small)
+    worker.push(*zeros(small))
+    with pytest.raises(LimitExceededError) as caught:
+        worker.push(put(w, ASSIGN, np.ones(limit + 1)))
+    assert str(limit + 1) in caught.value.message
+    assert f"max_step_bytes={limit}" in caught.value.message
+    assert caught.value.fields["limit"] == "max_step_bytes"
+    assert not worker.push(put(small, ADD, [1, 1, 1])).duplicate
+    np.testing.assert_array_equal(worker.value(small), 1)
+
+
+# -- the global step ---------------------------------------------------------------------------
+
+
+def test_the_global_step_counts_what_pushes_say_and_staleness_what_came_between(ps: Ps) -> None:
+    first, second, w = ps.worker(0), ps.worker(1), vector()
+    first.define(w)
+    first.push(*zeros(w))
+    add = put(w, ADD, [1, 1, 1])
+    assert first.push(add, step_increment=1) == PushResult(1, 0, duplicate=False)
+    for expected in (2, 3):
+        result = second.push(add, step_increment=1, global_step=1)
+        assert result == PushResult(expected, expected - 2, duplicate=False)
+    assert first.push(add, step_increment=1, global_step=1) == PushResult(4, 2, duplicate=False)
+    assert first.push(add, global_step=4) == PushResult(4, 0, duplicate=False)
+    second.pull(get(w))
+    assert second.result.global_step == 4
+
+
+def test_a_step_of_nothing_asks_for_the_global_step(ps: Ps) -> None:
+    worker, w = ps.worker(), vector()
+    worker.define(w)
+    worker.push(*zeros(w), step_increment=5)
+    worker.transport.send(StepRequest())
+    assert worker.transport.receive([]).global_step == 5
+
+
+def test_a_push_of_nothing_may_count_a_step(ps: Ps) -> None:
+    """The ps of the global step hears of every step, also of those that touch others alone."""
+    worker = ps.worker()
+    worker.transport.send(StepRequest(sequence=1, step_increment=1))
+    assert worker.transport.receive([]) == PushResult(1, 0, duplicate=False)
+    worker.transport.send(StepRequest(sequence=1, step_increment=1))
+    again = worker.transport.receive([])
+    assert (again.global_step, again.duplicate) == (1, True)
+
+
+# -- the end -----------------------------------------------------------------------------------
+
+
+def test_after_abort_every_call_raises_its_error(ps: Ps) -> None:
+    worker, w = ps.worker(), vector()
+    worker.define(w)
+    worker.push(*zeros(w))
+    error = PeerLostError("the job failed")
+    worker.transport.abort(error)
+    calls: dict[str, Callable[[], object]] = {
+        "step": lambda: worker.push(put(w, ADD, [1, 1, 1])),
+        "define": lambda: worker.define(w),
+        "bind": lambda: worker.transport.bind(["w"], SGD()),
+        "connect": lambda: worker.transport.connect(1.0),
+    }
+    for name, call in calls.items():
+        with pytest.raises(PeerLostError) as caught:
+            call()
+        assert caught.value is error, name
+    assert ps.worker(1).value(w).sum() == 0
+
+
+def test_an_abort_between_send_and_receive_is_heard(ps: Ps) -> None:
+    worker, w = ps.worker(), vector()
+    worker.define(w)
+    worker.push(*zeros(w))
+    error = PeerLostError("the job failed")
+    worker.transport.send(worker.request([put(w, ADD, [1, 1, 1])]))
+    worker.transport.abort(error)
+    with pytest.raises(PeerLostError) as caught:
+        worker.transport.receive([])
+    assert caught.value is error
+
+
+def test_receive_without_send_is_a_mistake_of_the_caller(ps: Ps) -> None:
+    worker = ps.worker()
+    with pytest.raises(RuntimeError, match="receive without send"):
+        worker.transport.receive([])
+
+
+def test_closing_twice_is_fine(ps: Ps) -> None:
+    worker = ps.worker()
+    worker.transport.close()
+    worker.transport.close()

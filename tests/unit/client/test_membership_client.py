@@ -1,0 +1,306 @@
+"""Membership with a chief that is played: joining, heartbeats, and every way to hear of the end."""
+
+import queue
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any, cast
+
+import pytest
+
+from windlass.client import membership as module
+from windlass.client.chief import ChiefClient
+from windlass.client.membership import Membership
+from windlass.core.clock import ManualClock
+from windlass.core.errors import (
+    FencedError,
+    JobStoppedError,
+    JoinTimeoutError,
+    PeerLostError,
+    ProtocolMismatchError,
+    RefusedError,
+    WindlassError,
+)
+from windlass.core.report import TaskReport
+from windlass.core.settings import Settings
+from windlass.core.states import Outcome, Phase
+from windlass.core.task import Incarnation, TaskId
+
+TASK = TaskId("worker", 1)
+SETTINGS = Settings(join_timeout_s=0.4, lease_s=10.0, reconnect_timeout_s=5.0)
+LOST = PeerLostError("connection refused")
+
+Answer = tuple[Phase, str] | WindlassError
+
+
+class PlayedChief:
+    """Answers from a script. A heartbeat waits until the test has the next answer ready."""
+
+    address = "chief:1"
+
+    def __init__(self) -> None:
+        self.registrations: list[WindlassError | None] = [None]
+        self.phase, self.reason = Phase.RUNNING, ""
+        self.answers: queue.Queue[Answer] = queue.Queue()
+        self.heartbeats: list[TaskReport] = []
+        self.finished: list[tuple[Incarnation, Outcome, str]] = []
+        self.finish_answer: Phase | WindlassError = Phase.RUNNING
+
+    def register(self, task: TaskId, address: str, *, timeout_s: float) -> Any:
+        error = self.registrations.pop(0) if len(self.registrations) > 1 else self.registrations[0]
+        if error is not None:
+            raise error
+        return Incarnation(task, 7), 1.0, self.phase, self.reason
+
+    def heartbeat(self, who: Incarnation, report: TaskReport, *, timeout_s: float) -> Any:
+        assert who == Incarnation(TASK, 7)
+        self.heartbeats.append(report)
+        answer = self.answers.get(timeout=5)
+        if isinstance(answer, WindlassError):
+            raise answer
+        return answer
+
+    def finish(
+        self, who: Incarnation, outcome: Outcome, message: str, report: Any, *, timeout_s: float
+    ) -> Phase:
+        self.finished.append((who, outcome, message))
+        if isinstance(self.finish_answer, WindlassError):
+            raise self.finish_answer
+        return self.finish_answer
+
+
+class Played:
+    """A membership of a played chief, on a clock that only heartbeats turn."""
+
+    def __init__(self) -> None:
+        self.chief, self.clock = PlayedChief(), ManualClock()
+        self.steps = 0
+        self.membership = Membership(
+            TASK,
+            "here:1",
+            cast(ChiefClient, self.chief),
+            SETTINGS,
+            report=lambda: TaskReport(steps=self.steps),
+            clock=self.clock,
+        )
+        self.lost: list[WindlassError] = []
+        self.membership.on_lost = self.lost.append
+
+    def say(self, *answers: Answer) -> None:
+        for answer in answers:
+            self.chief.answers.put(answer)
+
+    def until_over(self) -> None:
+        """The heartbeats have ended."""
+        thread = self.membership._thread
+        assert thread is not None
+        thread.join(5)
+        assert not thread.is_alive()
+
+
+@pytest.fixture
+def played() -> Iterator[Played]:
+    """Joined by nobody yet; left at the end."""
+    made = Played()
+    yield made
+    made.membership._leaving.set()
+    made.say((Phase.DONE, ""))
+    made.membership.close()
+
+
+RUNNING = (Phase.RUNNING, "")
+
+
+def test_joining_gives_the_task_its_life(played: Played) -> None:
+    assert played.membership.who.generation == 0
+    assert played.membership.join() == Incarnation(TASK, 7)
+    assert played.membership.who == Incarnation(TASK, 7)
+    played.membership.check()
+
+
+def test_a_late_chief_is_waited_for(played: Played) -> None:
+    played.chief.registrations = [LOST, LOST, None]
+    asked: list[int] = []
+    played.membership.join(still_wanted=lambda: asked.append(1))
+    assert played.membership.who.generation == 7
+    assert len(asked) == 2
+
+
+def test_a_chief_that_does_not_come_is_a_join_timeout_with_its_address(played: Played) -> None:
+    played.chief.registrations = [LOST]
+    with pytest.raises(JoinTimeoutError) as caught:
+        played.membership.join()
+    assert "/job:worker/task:1 waited 0.4 s (join_timeout_s) for the chief" in caught.value.message
+    assert "chief:1" in caught.value.message
+    assert "connection refused" in caught.value.message
+    assert caught.value.fields["missing"] == "chief"
+
+
+def test_a_chief_of_another_protocol_is_not_waited_for(played: Played) -> None:
+    played.chief.registrations = [ProtocolMismatchError("another protocol")]
+    with pytest.raises(ProtocolMismatchError):
+        played.membership.join()
+
+
+def test_a_task_that_comes_too_late_is_told_why_the_job_is_over(played: Played) -> None:
+    played.chief.phase, played.chief.reason = Phase.FAILED, "/job:worker/task:0 failed: boom"
+    played.membership.join()
+    with pytest.raises(
+        PeerLostError, match="since the job failed: /job:worker/task:0 failed: boom"
+    ):
+        played.membership.check()
+
+
+def test_joining_is_given_up_when_the_program_ends(played: Played) -> None:
+    played.chief.registrations = [LOST]
+
+    def stopped() -> None:
+        raise JobStoppedError("stopping")
+
+    with pytest.raises(JobStoppedError):
+        played.membership.join(still_wanted=stopped)
+
+
+def test_heartbeats_carry_the_report_of_the_moment(played: Played) -> None:
+    played.membership.join()
+    played.say(RUNNING)
+    for steps in (1, 2):
+        played.steps = steps
+        played.say(RUNNING)
+    played.say((Phase.DONE, ""))
+    played.until_over()
+    assert len(played.chief.heartbeats) == 4
+    assert played.chief.heartbeats[-1].steps == 2
+
+
+def test_when_the_job_is_done_the_waiting_ends_and_nothing_is_raised(played: Played) -> None:
+    played.membership.join()
+    assert not played.membership.wait_over(0)
+    played.say(RUNNING, (Phase.DONE, ""))
+    assert played.membership.wait_over(5)
+    played.until_over()
+    assert played.membership.phase is Phase.DONE
+    played.membership.check()
+    assert played.lost == []
+
+
+def test_a_job_that_stops_ends_the_program_at_its_next_step_with_the_reason(
+    played: Played,
+) -> None:
+    played.membership.join()
+    played.say((Phase.STOPPING, "by hand"))
+    _until(lambda: len(played.chief.heartbeats) >= 2)
+    with pytest.raises(
+        JobStoppedError, match="worker/task:1 ends since the job is stopping: by ha"
+    ):
+        played.membership.check()
+    assert played.lost == [], "it is not interrupted"
+
+
+def test_a_job_that_stopped_interrupts_the_program(played: Played) -> None:
+    played.membership.join()
+    played.say((Phase.STOPPING, "by hand"), (Phase.STOPPED, "by hand"))
+    played.until_over()
+    [error] = played.lost
+    assert isinstance(error, JobStoppedError)
+    assert "by hand" in error.message
+
+
+def test_a_job_that_failed_interrupts_the_program_once_with_the_reason(played: Played) -> None:
+    played.membership.join()
+    played.say(RUNNING, (Phase.FAILED, "/job:ps/task:0 was lost"), (Phase.FAILED, "again"))
+    played.until_over()
+    [error] = played.lost
+    assert isinstance(error, PeerLostError)
+    assert error.message.endswith("ends since the job failed: /job:ps/task:0 was lost")
+    with pytest.raises(PeerLostError, match="/job:ps/task:0 was lost"):
+        played.membership.check()
+    assert played.membership.wait_over(0)
+
+
+def test_a_fenced_task_is_interrupted_at_once(played: Played) -> None:
+    played.membership.join()
+    fenced = FencedError("superseded by generation 9")
+    played.say(RUNNING, fenced)
+    played.until_over()
+    assert played.lost == [fenced]
+    assert played.membership.wait_over(0)
+    with pytest.raises(PeerLostError, match="superseded by generation 9"):
+        played.membership.check()
+
+
+def test_a_silent_chief_is_lost_after_the_lease_and_the_reconnect_timeout(played: Played) -> None:
+    """15 s here: heartbeats fail at 2 s, 3 s … and the one at 17 s is the first past 1 + 15."""
+    played.membership.join()
+    played.say(RUNNING, *[LOST] * 16)
+    played.until_over()
+    [error] = played.lost
+    assert isinstance(error, PeerLostError)
+    assert "the chief at chief:1 has not answered for 16 s (connection refused)" in error.message
+    assert "it resumes from the last checkpoint" in error.message
+    assert error.fields["peer"] == "chief"
+    assert len(played.chief.heartbeats) == 17
+
+
+def test_a_chief_that_comes_back_in_time_is_not_lost(played: Played) -> None:
+    played.membership.join()
+    played.say(RUNNING, *[LOST] * 15, RUNNING, *[LOST] * 15, (Phase.DONE, ""))
+    played.until_over()
+    assert played.lost == []
+    assert played.membership.phase is Phase.DONE
+
+
+@pytest.mark.parametrize(
+    "error", [RefusedError("nonsense"), WindlassError("bug")], ids=["refused", "internal"]
+)
+def test_an_error_of_the_chief_is_not_waited_out(played: Played, error: WindlassError) -> None:
+    played.membership.join()
+    played.say(error)
+    played.until_over()
+    assert played.lost == [error]
+
+
+def test_finishing_reports_the_outcome_and_is_not_interrupted_afterwards(played: Played) -> None:
+    played.membership.join()
+    played.membership.finish(Outcome.FAILED, "ValueError: boom")
+    assert played.chief.finished == [(Incarnation(TASK, 7), Outcome.FAILED, "ValueError: boom")]
+    played.say((Phase.FAILED, "mine"))
+    played.until_over()
+    assert played.lost == []
+    assert played.membership.wait_over(0)
+
+
+def test_finishing_last_hears_that_the_job_is_over(played: Played) -> None:
+    played.membership.join()
+    played.chief.finish_answer = Phase.DONE
+    played.membership.finish(Outcome.DONE)
+    assert played.membership.wait_over(0)
+    assert played.membership.phase is Phase.DONE
+
+
+def test_a_chief_that_is_gone_does_not_hold_up_the_end(
+    played: Played, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(module, "_CALL_S", 0.2)
+    played.membership.join()
+    played.chief.finish_answer = LOST
+    played.membership.finish(Outcome.DONE)
+    assert "could not report the end to the chief: connection refused" in caplog.text
+
+
+def test_leaving_ends_the_heartbeats_without_a_word(played: Played) -> None:
+    played.membership.join()
+    played.say(RUNNING)
+    played.membership._leaving.set()
+    played.say(PeerLostError("the chief has left, too"))
+    played.membership.close()
+    played.until_over()
+    assert played.lost == []
+
+
+def _until(condition: Callable[[], bool]) -> None:
+    pause = threading.Event()
+    for _ in range(1000):
+        if condition():
+            return
+        pause.wait(0.005)
+    pytest.fail("it did not happen within 5 s")

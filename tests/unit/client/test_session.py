@@ -1,0 +1,645 @@
+"""A parameter session over several ps in this process: placement, cutting, and what it says when it fails."""
+
+import gc
+import threading
+import time
+import weakref
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+
+from windlass.client.plans import PushItem
+from windlass.client.session import ParameterSession
+from windlass.cluster.partitioners import FixedShardsPartitioner
+from windlass.cluster.placement import round_robin
+from windlass.core.arrays import BFLOAT16, Array, DType
+from windlass.core.definitions import ShardDefinition, VariableDefinition
+from windlass.core.errors import (
+    DefinitionMismatchError,
+    JobStoppedError,
+    JoinTimeoutError,
+    LimitExceededError,
+    PeerLostError,
+    ShapeMismatchError,
+    UnknownVariableError,
+    WindlassError,
+)
+from windlass.core.indexed_slices import IndexedSlices
+from windlass.core.initializers import Initializer
+from windlass.core.settings import Settings
+from windlass.core.steps import Operation, PushResult, StepRequest
+from windlass.core.task import Incarnation, TaskId
+from windlass.core.update_rules import SGD, Adam
+from windlass.distribute.local_ps import LocalTransport
+from windlass.server.ps.store import Store
+
+F32 = np.dtype(np.float32)
+PULL, APPLY, ASSIGN, ADD = Operation
+SETTINGS = Settings(join_timeout_s=0.3)
+
+
+class FaultyTransport(LocalTransport):
+    """A local transport that fails when it is told to: at ``send`` or at ``receive``."""
+
+    fail_send: WindlassError | None = None
+    fail_receive: WindlassError | None = None
+    fail_connect: WindlassError | None = None
+    in_flight = False
+    log: list[str]
+
+    def connect(self, timeout_s: float) -> None:
+        if self.fail_connect is not None:
+            raise self.fail_connect
+        super().connect(timeout_s)
+
+    def send(self, request: StepRequest) -> None:
+        if self.fail_send is not None:
+            raise self.fail_send
+        assert not self.in_flight, "the answer to the last step was never read"
+        super().send(request)
+        self.in_flight = True
+        self.log.append(f"send {self.task.index}")
+
+    def receive(self, into: Sequence[memoryview]) -> PushResult:
+        self.in_flight = False
+        self.log.append(f"receive {self.task.index}")
+        result = super().receive(into)
+        if self.fail_receive is not None:
+            raise self.fail_receive
+        return result
+
+
+class Cluster:
+    """Some ps, and workers that reach them."""
+
+    def __init__(self, ps: int = 1) -> None:
+        self.stores = [Store(TaskId("ps", i), SETTINGS) for i in range(ps)]
+        self.log: list[str] = []
+
+    def session(
+        self, index: int = 0, generation: int = 1, settings: Settings = SETTINGS
+    ) -> ParameterSession:
+        who = Incarnation(TaskId("worker", index), generation)
+        transports = []
+        for store in self.stores:
+            transport = FaultyTransport(store.task, who, settings, store)
+            transport.log = self.log
+            transports.append(transport)
+        return ParameterSession(transports, who, settings)
+
+    def labels(self) -> list[set[str]]:
+        """Names of the shards on each ps."""
+        return [set(store.counters().labels) for store in self.stores]
+
+
+def faulty(session: ParameterSession, ps: int) -> FaultyTransport:
+    transport = session._transports[ps]
+    assert isinstance(transport, FaultyTransport)
+    return transport
+
+
+def variable(name: str, *shape: int, dtype: DType = F32) -> VariableDefinition:
+    return VariableDefinition(name, shape, dtype)
+
+
+def create(
+    session: ParameterSession, *variables: VariableDefinition, parts: int = 1, **options: Any
+) -> dict[str, Array]:
+    """Define variables with random values; returns these."""
+    rng = np.random.default_rng(0)
+    values = {item.name: rng.standard_normal(item.shape).astype(item.dtype) for item in variables}
+    partitioner = FixedShardsPartitioner(parts)
+    session.define(variables, values, create=True, partitioner=partitioner, **options)
+    return values
+
+
+def floats(*numbers: float) -> Array:
+    return np.array(numbers, np.float32)
+
+
+# -- placement ---------------------------------------------------------------------------------
+
+
+def test_shards_go_to_the_ps_with_the_fewest_bytes() -> None:
+    cluster = Cluster(3)
+    session = cluster.session()
+    sizes = [100, 10, 10, 90, 60, 30, 5, 45]
+    create(session, *(variable(f"v{i}", size) for i, size in enumerate(sizes)))
+    loads = [store.held_bytes() for store in cluster.stores]
+    assert sum(loads) == 4 * sum(sizes)
+    assert max(loads) <= sum(loads) / 3 + 4 * max(sizes)
+    assert max(loads) - min(loads) <= 4 * 45
+
+
+def test_later_variables_take_earlier_ones_into_account() -> None:
+    cluster = Cluster(2)
+    session = cluster.session()
+    create(session, variable("big", 1000))
+    create(session, *(variable(f"v{i}", 10) for i in range(5)))
+    assert cluster.labels() == [{"big"}, {f"v{i}" for i in range(5)}]
+
+
+def test_round_robin_goes_on_counting_where_it_was() -> None:
+    cluster = Cluster(3)
+    session = cluster.session()
+    create(session, variable("a", 9), placement=round_robin)
+    create(session, variable("b", 1), variable("c", 1), variable("d", 1), placement=round_robin)
+    assert cluster.labels() == [{"a", "d"}, {"b"}, {"c"}]
+
+
+def test_placement_is_shown_per_ps_with_shape_and_bytes() -> None:
+    session = Cluster(2).session()
+    create(session, variable("table", 5, 2), parts=2)
+    create(session, variable("scalar"))
+    assert session.placement() == {
+        "ps:0": [("table/part_0", "3×2", 24)],
+        "ps:1": [("table/part_1", "2×2", 16), ("scalar", "scalar", 4)],
+    }
+    assert session.transports == ("ps:0 local", "ps:1 local")
+
+
+# -- values ------------------------------------------------------------------------------------
+
+
+def test_a_variable_cut_over_three_ps_comes_back_whole() -> None:
+    cluster = Cluster(3)
+    session = cluster.session()
+    values = create(session, variable("table", 7, 3), variable("w", 2), parts=3)
+    assert sorted(len(labels) for labels in cluster.labels()) == [1, 2, 2]
+    got = session.step((), ["table", "w"]).values
+    for name, expected in values.items():
+        np.testing.assert_array_equal(got[name], expected)
+    session.step([PushItem("table", ADD, np.ones((7, 3), np.float32))])
+    np.testing.assert_array_equal(
+        session.step((), ["table"]).values["table"], values["table"] + np.float32(1)
+    )
+
+
+def test_many_variables_of_mixed_dtypes_and_shapes_come_back_in_one_step() -> None:
+    cluster = Cluster(2)
+    session = cluster.session()
+    shapes: list[tuple[int, ...]] = [(), (3,), (0,), (4, 5), (1,), (17,)]
+    dtypes: list[DType] = [
+        F32,
+        np.dtype(np.float64),
+        np.dtype(np.int8),
+        BFLOAT16,
+        np.dtype(np.bool_),
+    ]
+    variables = [
+        VariableDefinition(f"v{i}{j}", shape, dtype)
+        for i, shape in enumerate(shapes)
+        for j, dtype in enumerate(dtypes)
+    ]
+    values = create(session, *variables, parts=2)
+    got = session.step((), [item.name for item in variables]).values
+    assert set(got) == set(values)
+    for item in variables:
+        np.testing.assert_array_equal(got[item.name], values[item.name])
+        assert got[item.name].dtype == item.dtype
+        assert got[item.name].flags.aligned
+
+
+def test_asking_for_a_variable_twice_gives_it_once() -> None:
+    session = Cluster().session()
+    values = create(session, variable("a", 2), variable("b", 2))
+    got = session.step((), ["a", "b", "a"]).values
+    assert list(got) == ["a", "b"]
+    np.testing.assert_array_equal(got["a"], values["a"])
+
+
+def test_pulled_values_are_read_only() -> None:
+    session = Cluster(2).session()
+    create(session, variable("w", 4, 2), parts=2)
+    value = session.step((), ["w"]).values["w"]
+    with pytest.raises(ValueError, match="read-only"):
+        value[0] = 1
+
+
+@pytest.mark.parametrize("parts", [1, 2], ids=["whole", "2-parts"])
+def test_values_that_are_kept_never_change_under_later_steps(parts: int) -> None:
+    """Also a piece, a reshaped view, or a buffer of one keeps its memory."""
+    session = Cluster(2).session()
+    shape = (50, 4)
+    session.define(
+        [variable("w", *shape), variable("other", 3)],
+        {"w": np.zeros(shape, np.float32), "other": np.zeros(3, np.float32)},
+        create=True,
+        partitioner=FixedShardsPartitioner(parts),
+    )
+    kept: list[tuple[int, Any]] = []
+    one = PushItem("w", ADD, np.ones(shape, np.float32))
+    for i in range(1, 60):
+        value = session.step([one], ["w", "other"]).values["w"]
+        views: list[Any] = [value, value[3:5], value.reshape(-1)[::7], value.data]
+        if i % 3:
+            kept.append((i, views[i % 4]))
+    for i, view in kept:
+        assert (np.asarray(view) == i).all()
+
+
+def test_memory_is_used_again_once_nobody_holds_it() -> None:
+    session = Cluster().session()
+    create(session, variable("w", 1000))
+
+    def address() -> int:
+        pointer: int = session.step((), ["w"]).values["w"].ctypes.data
+        return pointer
+
+    assert len({address() for _ in range(20)}) == 1
+
+
+def test_a_session_that_is_gone_frees_its_values() -> None:
+    session = Cluster().session()
+    create(session, variable("w", 1000))
+    value = session.step((), ["w"]).values["w"]
+    gone = weakref.ref(session)
+    del session
+    gc.collect()
+    assert gone() is None
+    assert value.sum() == value.sum()
+
+
+def test_bytes_moved_are_counted() -> None:
+    session = Cluster(2).session()
+    create(session, variable("w", 10))
+    before = session.counters.pushed
+    session.step([PushItem("w", ADD, np.ones(10, np.float32))], ["w"])
+    assert session.counters.pushed - before == 40
+    assert session.counters.pulled == 40
+
+
+# -- rows --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("parts", [1, 3], ids=["whole", "3-parts"])
+def test_rows_come_in_the_order_asked_for_and_repeated_ones_are_fetched_once(parts: int) -> None:
+    cluster = Cluster(3)
+    session = cluster.session()
+    table = create(session, variable("table", 10, 2), parts=parts)["table"]
+    for ids in ([9, 0, 5, 5, 0], [[1, 2], [9, 1]], 7, []):
+        index = np.asarray(ids, np.int64)
+        got = session.lookup("table", index)
+        np.testing.assert_array_equal(got, table[index])
+        assert got.shape == (*index.shape, 2)
+    before = session.counters.pulled
+    session.lookup("table", np.array([4, 4, 4, 4]))
+    assert session.counters.pulled - before == 8
+
+
+def test_only_ps_that_hold_wanted_rows_are_asked() -> None:
+    cluster = Cluster(3)
+    session = cluster.session()
+    create(session, variable("table", 9, 2), parts=3)
+    cluster.log.clear()
+    session.lookup("table", np.array([4]))
+    assert cluster.log == ["send 1", "receive 1"]
+    cluster.log.clear()
+    session.lookup("table", np.array([], np.int64))
+    assert cluster.log == []
+
+
+@pytest.mark.parametrize("row", [-1, 10], ids=["negative", "past-the-end"])
+def test_rows_out_of_range_are_named_with_the_variable(row: int) -> None:
+    session = Cluster().session()
+    create(session, variable("table", 10, 2))
+    message = rf"/job:worker/task:0: row {row} of 'table' is out of range: it has 10 rows"
+    with pytest.raises(ShapeMismatchError, match=message):
+        session.lookup("table", np.array([0, row]))
+
+
+def test_pushed_rows_go_to_the_shards_that_hold_them() -> None:
+    session = Cluster(3).session()
+    table = create(session, variable("table", 10, 2), parts=3)["table"]
+    session.bind(["table"], SGD(learning_rate=1.0))
+    ids = np.array([9, 2, 9, 4, 0])
+    rows = np.random.default_rng(1).standard_normal((5, 2)).astype(np.float32)
+    session.step([PushItem("table", APPLY, IndexedSlices(rows, ids))])
+    expected = table.copy()
+    np.subtract.at(expected, ids, rows)
+    # Row 9 is summed before it is subtracted.
+    np.testing.assert_allclose(session.step((), ["table"]).values["table"], expected, rtol=1e-6)
+
+
+# -- what does not fit -------------------------------------------------------------------------
+
+
+def test_a_value_of_another_shape_names_task_variable_and_both_shapes() -> None:
+    cluster = Cluster(2)
+    session = cluster.session()
+    create(session, variable("w", 3, 2))
+    cluster.log.clear()
+    with pytest.raises(ShapeMismatchError) as caught:
+        session.step([PushItem("w", ADD, np.ones((2, 3), np.float32))])
+    assert caught.value.message == (
+        "/job:worker/task:0: push to 'w' has shape (2, 3), the variable has (3, 2)"
+    )
+    assert caught.value.fields["pushed"] == "(2, 3)"
+    assert caught.value.fields["expected"] == "(3, 2)"
+    assert cluster.log == [], "nothing was sent"
+
+
+@pytest.mark.parametrize(
+    ("given", "held"),
+    [(np.float64, np.int32), (np.float32, np.bool_), (np.int64, np.uint8), (np.complex64, np.float32)],
+    ids=lambda t: t.__name__,
+)  # fmt: skip
+def test_a_dtype_that_loses_its_meaning_is_refused(given: Any, held: Any) -> None:
+    session = Cluster().session()
+    create(session, variable("w", 2, dtype=np.dtype(held)))
+    with pytest.raises(
+        ShapeMismatchError,
+        match=f"push to 'w' is {given.__name__}, the variable is .*; convert it explicitly",
+    ):
+        session.step([PushItem("w", ASSIGN, np.ones(2, given))])
+
+
+@pytest.mark.parametrize(
+    ("given", "held"),
+    [(np.float64, F32), (np.int64, F32), (np.float32, BFLOAT16), (np.int64, np.dtype(np.int8))],
+    ids=["float64-float32", "int64-float32", "float32-bfloat16", "int64-int8"],
+)
+def test_a_dtype_of_the_same_kind_is_converted(given: Any, held: DType) -> None:
+    session = Cluster().session()
+    create(session, variable("w", 2, dtype=held))
+    session.step([PushItem("w", ASSIGN, np.array([1, 3], given))])
+    np.testing.assert_array_equal(session.step((), ["w"]).values["w"], np.array([1, 3], held))
+
+
+def test_views_of_larger_arrays_are_sent_as_they_look() -> None:
+    session = Cluster(2).session()
+    create(session, variable("w", 3, 2), parts=2)
+    whole = np.arange(24, dtype=np.float32).reshape(4, 6)
+    session.step([PushItem("w", ASSIGN, whole[::2, ::2].T)])
+    np.testing.assert_array_equal(session.step((), ["w"]).values["w"], whole[::2, ::2].T)
+
+
+def test_one_variable_is_pushed_once_in_a_step() -> None:
+    session = Cluster().session()
+    create(session, variable("w", 2))
+    item = PushItem("w", ADD, floats(1, 1))
+    with pytest.raises(ShapeMismatchError, match="'w' is pushed twice in one step"):
+        session.step([item, item])
+
+
+def test_a_variable_nobody_defined_is_named() -> None:
+    session = Cluster().session()
+    message = "/job:worker/task:0: no variable 'w' was defined; define it in strategy.scope"
+    for call in (
+        lambda: session.step((), ["w"]),
+        lambda: session.step([PushItem("w", ADD, floats(1))]),
+        lambda: session.lookup("w", np.array([0])),
+        lambda: session.bind(["w"], SGD()),
+    ):
+        with pytest.raises(UnknownVariableError, match=message):
+            call()
+
+
+# -- several tasks -----------------------------------------------------------------------------
+
+
+def test_a_worker_finds_what_the_chief_created_wherever_it_is() -> None:
+    cluster = Cluster(3)
+    chief, worker = cluster.session(0), cluster.session(1)
+    values = create(chief, variable("table", 7, 2), variable("b", 2), parts=3)
+    worker.define([variable("b", 2), variable("table", 7, 2)], {}, create=False)
+    for name, expected in values.items():
+        np.testing.assert_array_equal(worker.step((), [name]).values[name], expected)
+    theirs, mine = chief.placement(), worker.placement()
+    assert {ps: set(rows) for ps, rows in mine.items()} == {
+        ps: set(rows) for ps, rows in theirs.items()
+    }
+
+
+def test_a_worker_waits_for_a_late_chief() -> None:
+    cluster = Cluster(2)
+    settings = Settings(join_timeout_s=5.0)
+    chief, worker = cluster.session(0), cluster.session(1, settings=settings)
+    looked = threading.Event()
+    found: list[float] = []
+
+    def define() -> None:
+        worker.define([variable("w", 2)], {}, create=False, still_wanted=looked.set)
+        found.append(float(worker.step((), ["w"]).values["w"][0]))
+
+    thread = threading.Thread(target=define)
+    thread.start()
+    assert looked.wait(3)
+    chief.define([variable("w", 2)], {"w": floats(5, 5)}, create=True)
+    thread.join(5)
+    assert found == [5.0]
+
+
+def test_a_worker_does_not_take_values_that_are_not_there_yet() -> None:
+    """Created, but not assigned: the chief is between the two."""
+    cluster = Cluster()
+    half = cluster.session(0)._transports[0]
+    half.define([ShardDefinition(variable("w", 2))], create=True)
+    with pytest.raises(JoinTimeoutError, match="'w'"):
+        cluster.session(1).define([variable("w", 2)], {}, create=False)
+
+
+def test_waiting_for_the_chief_ends_at_the_join_timeout_naming_the_variable() -> None:
+    session = Cluster().session(1)
+    began = time.monotonic()
+    with pytest.raises(JoinTimeoutError) as caught:
+        session.define([variable("w", 2), variable("b", 2)], {}, create=False)
+    assert caught.value.message == (
+        "/job:worker/task:1 waited 0.3 s (join_timeout_s) for the chief to create 'w' and 1 more; do all "
+        "tasks run the same program?"
+    )
+    assert caught.value.fields["variable"] == "w"
+    assert 0.25 < time.monotonic() - began < 2
+
+
+def test_waiting_for_the_chief_ends_when_the_job_does() -> None:
+    def stopped() -> None:
+        raise JobStoppedError("stopping")
+
+    with pytest.raises(JobStoppedError):
+        Cluster().session(1).define([variable("w", 2)], {}, create=False, still_wanted=stopped)
+
+
+def test_a_chief_that_restarts_finds_its_variables_and_their_values() -> None:
+    cluster = Cluster(2)
+    first = cluster.session(0, generation=1)
+    create(first, variable("w", 2))
+    first.step([PushItem("w", ASSIGN, floats(7, 7))], step_increment=3)
+    second = cluster.session(0, generation=2)
+    second.define([variable("w", 2)], {"w": floats(0, 0)}, create=True)
+    assert second.step((), ["w"]).values["w"][0] == 7
+    assert second.global_step == 3
+
+
+def test_a_chief_that_restarts_assigns_what_its_last_life_had_only_created() -> None:
+    """It died between the two; nobody else would ever do it."""
+    cluster = Cluster(2)
+    died = cluster.session(0, generation=1)
+    died._transports[0].define([ShardDefinition(variable("w", 2))], create=True)
+    second = cluster.session(0, generation=2)
+    second.define(
+        [variable("w", 2), variable("b", 1)], {"w": floats(1, 2), "b": floats(3)}, create=True
+    )
+    got = second.step((), ["w", "b"]).values
+    np.testing.assert_array_equal(got["w"], [1, 2])
+    assert got["b"] == 3
+
+
+def test_different_definitions_and_rules_name_both_tasks() -> None:
+    cluster = Cluster(2)
+    chief, worker = cluster.session(0), cluster.session(1)
+    create(chief, variable("w", 2))
+    chief.bind(["w"], SGD())
+    with pytest.raises(DefinitionMismatchError, match=r"worker/task:1.*'w'.*worker/task:0"):
+        worker.define([variable("w", 3)], {}, create=False)
+    worker.define([variable("w", 2)], {}, create=False)
+    worker.bind(["w"], SGD())
+    with pytest.raises(DefinitionMismatchError, match=r"worker/task:1.*'w'.*worker/task:0"):
+        worker.bind(["w"], Adam())
+
+
+def test_variables_with_an_initializer_need_no_value_from_anybody() -> None:
+    cluster = Cluster(3)
+    session = cluster.session()
+    initializer = Initializer("random_uniform", seed=5)
+    definition = VariableDefinition("table", (8, 2), F32, initializer)
+    assert (
+        session.define([definition], {}, create=True, partitioner=FixedShardsPartitioner(3)) == []
+    )
+    np.testing.assert_array_equal(
+        session.step((), ["table"]).values["table"], initializer.rows((8, 2), F32, 0, 8)
+    )
+
+
+# -- the global step ---------------------------------------------------------------------------
+
+
+def test_the_first_ps_owns_the_global_step_and_hears_of_every_step() -> None:
+    cluster = Cluster(3)
+    session, other = cluster.session(0), cluster.session(1)
+    create(session, variable("a", 100), variable("b", 2), variable("c", 2))
+    other.define([variable("b", 2)], {}, create=False)
+    item = PushItem("b", ADD, floats(1, 1))
+    assert session._place("b").shards[0][0] == 1
+    assert session.step([item], step_increment=1).global_step == 1
+    assert other.step([item], step_increment=1).global_step == 2
+    result = session.step([item], step_increment=1, seen_step=1)
+    assert (result.global_step, result.staleness) == (3, 1)
+    assert cluster.stores[0].global_step == 3
+    assert other.global_step == 2, "as far as it has heard"
+
+
+# -- ps that fail ------------------------------------------------------------------------------
+
+
+def three() -> tuple[Cluster, ParameterSession, list[PushItem], list[str]]:
+    cluster = Cluster(3)
+    session = cluster.session()
+    names = ["a", "b", "c"]
+    session.define(
+        [variable(name, 2) for name in names], {n: floats(0, 0) for n in names}, create=True
+    )
+    return cluster, session, [PushItem(name, ADD, floats(1, 1)) for name in names], names
+
+
+@pytest.mark.parametrize("failing", [0, 1, 2], ids=["first", "second", "third"])
+@pytest.mark.parametrize("when", ["send", "receive"])
+def test_one_ps_that_fails_does_not_put_the_others_out_of_step(failing: int, when: str) -> None:
+    """Every answer that was sent for is read; later steps reach all, and each push counts once."""
+    _, session, pushes, names = three()
+    error: WindlassError
+    if when == "send":
+        error = LimitExceededError("too large", limit="max_step_bytes")
+        faulty(session, failing).fail_send = error
+    else:
+        error = PeerLostError("gone")
+        faulty(session, failing).fail_receive = error
+    with pytest.raises(type(error)) as caught:
+        session.step(pushes, names, step_increment=1)
+    assert caught.value is error
+    faulty(session, failing).fail_send = faulty(session, failing).fail_receive = None
+    before = session.step((), names).values
+    after = session.step(pushes, names, step_increment=1).values
+    for i, name in enumerate(names):
+        # A push whose answer was lost may be taken for a repeat; those that were answered may not.
+        gained = after[name] - before[name]
+        assert (gained == 1).all() or (when == "receive" and i == failing)
+
+
+def test_all_ps_are_asked_before_any_is_waited_for() -> None:
+    cluster, session, pushes, names = three()
+    cluster.log.clear()
+    session.step(pushes, names)
+    assert cluster.log == [f"{word} {i}" for word in ("send", "receive") for i in range(3)]
+
+
+def test_after_abort_everything_raises_its_error() -> None:
+    _, session, pushes, names = three()
+    error = PeerLostError("the chief is lost")
+    session.abort(error)
+    for call in (
+        lambda: session.step(pushes, names),
+        lambda: session.lookup("a", np.array([0])),
+        lambda: session.define([variable("d", 1)], {}, create=True),
+        lambda: session.bind(names, SGD()),
+    ):
+        with pytest.raises(PeerLostError) as caught:
+            call()
+        assert caught.value is error
+    session.close()
+
+
+# -- connecting --------------------------------------------------------------------------------
+
+
+def test_late_ps_are_waited_for() -> None:
+    cluster = Cluster(3)
+    session = cluster.session(settings=Settings(join_timeout_s=5.0))
+    for ps in (0, 2):
+        faulty(session, ps).fail_connect = PeerLostError("not yet")
+
+    def appear(missing: list[str]) -> None:
+        waited.append(missing)
+        for ps in (0, 2):
+            faulty(session, ps).fail_connect = None
+
+    waited: list[list[str]] = []
+    session.connect(on_wait=appear)
+    session.close()
+    assert waited == [["/job:ps/task:0", "/job:ps/task:2"]]
+
+
+def test_ps_that_do_not_come_are_named_with_the_last_reason() -> None:
+    session = Cluster(3).session()
+    faulty(session, 1).fail_connect = PeerLostError("connection refused")
+    with pytest.raises(JoinTimeoutError) as caught:
+        session.connect()
+    session.close()
+    assert "waited 0.3 s (join_timeout_s) for /job:ps/task:1" in caught.value.message
+    assert "connection refused" in caught.value.message
+    assert caught.value.fields["missing"] == "/job:ps/task:1"
+
+
+def test_connecting_is_given_up_when_the_job_ends() -> None:
+    session = Cluster().session(settings=Settings(join_timeout_s=30.0))
+    faulty(session, 0).fail_connect = PeerLostError("not yet")
+
+    def stopped() -> None:
+        raise JobStoppedError("stopping")
+
+    with pytest.raises(JobStoppedError):
+        session.connect(still_wanted=stopped)
+    session.close()
+
+
+def test_closing_ends_the_threads_of_a_session() -> None:
+    before = set(threading.enumerate())
+    session = Cluster(2).session()
+    session.connect()
+    mine = [thread for thread in threading.enumerate() if thread not in before]
+    session.close()
+    for thread in mine:
+        thread.join(3)
+        assert not thread.is_alive()

@@ -1,0 +1,286 @@
+"""Which strategy is current, and on which side of it we are: section 1 of tf.distribute."""
+
+import copy
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+import pytest
+
+import windlass as wl
+from windlass.distribute import ParameterServerStrategy, ReplicaContext, Strategy
+from windlass.distribute.strategy import the_default_strategy
+
+Where = tuple[Strategy, int | None, bool]
+"""(strategy, replica id or None, in cross-replica context)."""
+
+
+@pytest.fixture(autouse=True)
+def plain_process(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """No cluster, no GPU, one CPU device, and nothing set for good."""
+    monkeypatch.delenv("TF_CONFIG", raising=False)
+    monkeypatch.setattr("windlass.distribute.devices.count_gpus", lambda: 0)
+    yield
+    wl.distribute.experimental_set_strategy(None)
+    wl.config.set_logical_cpu_devices(1)
+
+
+@pytest.fixture(
+    params=[Strategy, ParameterServerStrategy], ids=["Strategy", "ParameterServerStrategy"]
+)
+def strategy(request: pytest.FixtureRequest) -> Strategy:
+    made: Strategy = request.param()
+    return made
+
+
+def where() -> Where:
+    context = wl.distribute.get_replica_context()
+    return (
+        wl.distribute.get_strategy(),
+        context.replica_id_in_sync_group if context is not None else None,
+        wl.distribute.in_cross_replica_context(),
+    )
+
+
+def current_context() -> ReplicaContext:
+    context = wl.distribute.get_replica_context()
+    assert context is not None
+    return context
+
+
+def test_outside_everything_the_default_strategy_is_current_in_replica_0() -> None:
+    assert where() == (the_default_strategy(), 0, False)
+    assert not wl.distribute.has_strategy()
+
+
+def test_in_a_scope_its_strategy_is_current_in_cross_replica_context(strategy: Strategy) -> None:
+    with strategy.scope() as entered:
+        assert entered is strategy
+        assert where() == (strategy, None, True)
+        assert wl.distribute.has_strategy()
+    assert where() == (the_default_strategy(), 0, False)
+
+
+@pytest.mark.parametrize("in_scope", [False, True], ids=["no-scope", "in-scope"])
+def test_in_run_the_replica_is_current_with_or_without_a_scope(
+    strategy: Strategy, in_scope: bool
+) -> None:
+    if in_scope:
+        with strategy.scope():
+            assert strategy.run(where) == (strategy, 0, False)
+            assert where() == (strategy, None, True)
+    else:
+        assert strategy.run(where) == (strategy, 0, False)
+        assert where() == (the_default_strategy(), 0, False)
+
+
+def test_in_merge_call_it_is_cross_replica_and_afterwards_the_replica_again(
+    strategy: Strategy,
+) -> None:
+    def step() -> tuple[Where, Where]:
+        inside = current_context().merge_call(lambda given: (given is strategy, where()))
+        assert inside[0], "merge functions are given the strategy"
+        return inside[1], where()
+
+    assert strategy.run(step) == ((strategy, None, True), (strategy, 0, False))
+
+
+def test_the_scope_of_the_default_strategy_changes_nothing() -> None:
+    with the_default_strategy().scope() as entered:
+        assert entered is the_default_strategy()
+        assert where() == (the_default_strategy(), 0, False)
+
+
+def test_the_default_strategy_runs_and_merges_too() -> None:
+    default = the_default_strategy()
+    assert default.run(where) == (default, 0, False)
+    merged = current_context().merge_call(lambda given, x: (given, x, where()), (3,))
+    assert merged == (default, 3, (default, None, True))
+
+
+def test_two_replicas_have_ids_0_and_1_and_know_their_device() -> None:
+    wl.config.set_logical_cpu_devices(2)
+    strategy = ParameterServerStrategy()
+
+    def step() -> tuple[int, int, tuple[str, ...]]:
+        context = current_context()
+        assert context.strategy is strategy
+        return context.replica_id_in_sync_group, context.num_replicas_in_sync, context.devices
+
+    ids, count, devices = strategy.run(step)
+    assert ids.values == (0, 1)
+    assert count == 2
+    assert devices[0].values == ("/device:CPU:0", "/device:CPU:1")
+    assert strategy.extended.worker_devices == ("/device:CPU:0", "/device:CPU:1")
+
+
+def test_own_scope_may_be_entered_again(strategy: Strategy) -> None:
+    with strategy.scope(), strategy.scope():
+        assert where() == (strategy, None, True)
+    assert where() == (the_default_strategy(), 0, False)
+
+
+def test_one_scope_object_may_be_entered_again(strategy: Strategy) -> None:
+    scope = strategy.scope()
+    for _ in range(2):
+        with scope, scope:
+            assert where() == (strategy, None, True)
+    assert where() == (the_default_strategy(), 0, False)
+
+
+def test_another_strategys_scope_inside_a_scope_is_mixing(strategy: Strategy) -> None:
+    with strategy.scope():
+        with pytest.raises(RuntimeError, match="Mixing different"):
+            Strategy().scope().__enter__()
+        assert where() == (strategy, None, True)
+
+
+def test_the_default_strategys_scope_inside_another_is_nesting(strategy: Strategy) -> None:
+    with strategy.scope(), pytest.raises(RuntimeError, match="Must not nest"):
+        the_default_strategy().scope().__enter__()
+
+
+def test_own_scope_inside_run_is_refused(strategy: Strategy) -> None:
+    def step() -> None:
+        with pytest.raises(RuntimeError, match="cross-replica context"):
+            strategy.scope().__enter__()
+        with pytest.raises(RuntimeError, match="Mixing"):
+            Strategy().scope().__enter__()
+
+    strategy.run(step)
+
+
+def test_run_inside_run_is_refused(strategy: Strategy) -> None:
+    def step() -> None:
+        for other in (strategy, Strategy()):
+            with pytest.raises(RuntimeError, match=r"strategy\.run inside strategy\.run"):
+                other.run(where)
+
+    strategy.run(step)
+
+
+def test_cross_replica_methods_inside_run_say_to_use_merge_call(strategy: Strategy) -> None:
+    def step() -> None:
+        with pytest.raises(RuntimeError, match=r"(?s)reduce requires .*merge_call\(\)"):
+            strategy.reduce("SUM", 1.0)
+
+    strategy.run(step)
+
+
+def test_scopes_left_in_another_order_are_an_error(strategy: Strategy) -> None:
+    def leave_wrong() -> None:
+        outer, inner = strategy.scope(), strategy.scope()
+        outer.__enter__()
+        inner.__enter__()
+        with pytest.raises(RuntimeError, match="another order"):
+            outer.__exit__(None, None, None)
+
+    # The stack of the thread is spoilt by this, so it is a thread's that ends.
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(leave_wrong).result(5)
+
+
+def test_a_scope_left_by_an_error_is_left(strategy: Strategy) -> None:
+    with pytest.raises(KeyError), strategy.scope():
+        raise KeyError("mine")
+    assert where() == (the_default_strategy(), 0, False)
+
+
+def test_a_run_left_by_an_error_is_left(strategy: Strategy) -> None:
+    def step() -> None:
+        raise KeyError("mine")
+
+    with pytest.raises(KeyError, match="mine"):
+        strategy.run(step)
+    assert where() == (the_default_strategy(), 0, False)
+    assert strategy.run(where) == (strategy, 0, False)
+
+
+def test_contexts_belong_to_their_thread(strategy: Strategy) -> None:
+    with strategy.scope(), ThreadPoolExecutor(1) as pool:
+        assert pool.submit(where).result(5) == (the_default_strategy(), 0, False)
+
+
+@pytest.mark.parametrize("copier", [copy.copy, copy.deepcopy], ids=["copy", "deepcopy"])
+def test_a_strategy_cannot_be_copied(strategy: Strategy, copier: Callable[[Any], Any]) -> None:
+    with pytest.raises(RuntimeError, match="copy"):
+        copier(strategy)
+
+
+def test_the_default_strategy_may_be_deep_copied_and_stays_the_one() -> None:
+    assert copy.deepcopy({"s": the_default_strategy()})["s"] is the_default_strategy()
+
+
+def test_a_strategy_may_be_set_for_good_and_cleared(strategy: Strategy) -> None:
+    wl.distribute.experimental_set_strategy(strategy)
+    assert where() == (strategy, None, True)
+    assert wl.distribute.has_strategy()
+    assert wl.Variable([1.0], name="w").strategy is strategy
+    with strategy.scope():
+        assert where() == (strategy, None, True)
+    wl.distribute.experimental_set_strategy(None)
+    assert where() == (the_default_strategy(), 0, False)
+
+
+def test_another_scope_while_a_strategy_is_set_is_mixing(strategy: Strategy) -> None:
+    wl.distribute.experimental_set_strategy(strategy)
+    with pytest.raises(RuntimeError, match="Mixing"):
+        Strategy().scope().__enter__()
+
+
+def test_setting_the_default_strategy_clears(strategy: Strategy) -> None:
+    wl.distribute.experimental_set_strategy(strategy)
+    wl.distribute.experimental_set_strategy(the_default_strategy())
+    assert not wl.distribute.has_strategy()
+
+
+def test_a_strategy_is_not_set_inside_a_scope_or_run(strategy: Strategy) -> None:
+    def attempt() -> None:
+        with pytest.raises(RuntimeError, match="Must not be called inside"):
+            wl.distribute.experimental_set_strategy(None)
+
+    with strategy.scope():
+        attempt()
+    strategy.run(attempt)
+
+
+def test_positional_arguments_of_run_are_a_list_or_tuple(strategy: Strategy) -> None:
+    with pytest.raises(ValueError, match="positional args must be a list or tuple, got ndarray"):
+        strategy.run(where, args=np.ones(2))  # type: ignore[arg-type]
+    assert strategy.run(lambda a, b: a + b, args=[1], kwargs={"b": 2}) == 3
+
+
+@pytest.mark.parametrize("count", [1, 2], ids=["one-replica", "two-replicas"])
+@pytest.mark.timeout(20)
+def test_a_context_kept_beyond_its_run_is_stale(count: int) -> None:
+    """Neither an answer from a step that is over, nor a wait for replicas that have left."""
+    wl.config.set_logical_cpu_devices(count)
+    strategy = ParameterServerStrategy()
+    kept: list[ReplicaContext] = []
+    strategy.run(lambda: kept.append(current_context()))
+    outcomes: list[BaseException | str] = []
+
+    def use() -> None:
+        try:
+            kept[0].merge_call(lambda _: None)
+        except RuntimeError as error:
+            outcomes.append(error)
+        else:
+            outcomes.append("answered")
+
+    # A daemon: should it wait for ever, only this test fails.
+    thread = threading.Thread(target=use, daemon=True)
+    thread.start()
+    thread.join(3)
+    assert not thread.is_alive(), "it waits for replicas that have left"
+    assert isinstance(outcomes[0], RuntimeError)
+
+
+def test_all_reduce_of_a_context_that_is_not_current_is_refused(strategy: Strategy) -> None:
+    context = strategy.run(current_context)
+    with pytest.raises(RuntimeError, match="not current"):
+        context.all_reduce("SUM", 1.0)
+    with strategy.scope(), pytest.raises(RuntimeError, match="not current"):
+        context.merge_call(lambda _: None)

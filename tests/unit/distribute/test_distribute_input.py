@@ -1,0 +1,218 @@
+"""Input: batches of arrays and iterables, and how they are split over replicas."""
+
+from collections.abc import Iterator
+from itertools import islice
+from typing import Any
+
+import numpy as np
+import pytest
+
+import windlass as wl
+from windlass.distribute import DistributedDataset, DistributedIterator, PerReplica, from_arrays
+
+Array = np.ndarray[Any, np.dtype[Any]]
+X = np.arange(10)
+
+
+@pytest.fixture(autouse=True)
+def plain_process(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """No cluster, no GPU, one CPU device."""
+    monkeypatch.delenv("TF_CONFIG", raising=False)
+    monkeypatch.setattr("windlass.distribute.devices.count_gpus", lambda: 0)
+    yield
+    wl.config.set_logical_cpu_devices(1)
+
+
+def lists(batches: Any) -> list[list[int]]:
+    return [np.asarray(batch).tolist() for batch in batches]
+
+
+# -- from_arrays -------------------------------------------------------------------------------
+
+
+def test_without_shuffle_batches_come_in_order_the_last_one_short() -> None:
+    data = from_arrays(X, 4, shuffle=False)
+    assert lists(data) == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9]]
+
+
+def test_drop_remainder_leaves_the_short_batch_out() -> None:
+    assert lists(from_arrays(X, 4, shuffle=False, drop_remainder=True)) == [
+        [0, 1, 2, 3],
+        [4, 5, 6, 7],
+    ]
+    assert len(list(from_arrays(X, 5, drop_remainder=True))) == 2
+
+
+def test_shuffled_epochs_each_see_everything_once_in_a_new_order() -> None:
+    batches = lists(from_arrays(X, 5, seed=1, epochs=3))
+    epochs = [batches[i] + batches[i + 1] for i in (0, 2, 4)]
+    assert [sorted(epoch) for epoch in epochs] == [X.tolist()] * 3
+    assert epochs[0] != epochs[1] != epochs[2]
+
+
+def test_the_same_seed_gives_the_same_orders_and_another_seed_others() -> None:
+    assert lists(from_arrays(X, 3, seed=1)) == lists(from_arrays(X, 3, seed=1))
+    assert lists(from_arrays(X, 3, seed=1)) != lists(from_arrays(X, 3, seed=2))
+
+
+def test_every_iteration_starts_anew() -> None:
+    data = from_arrays(X, 3, seed=1, epochs=2)
+    assert lists(data) == lists(data)
+
+
+def test_epochs_none_goes_on_for_ever() -> None:
+    batches = lists(islice(from_arrays(X, 10, epochs=None), 25))
+    assert [sorted(batch) for batch in batches] == [X.tolist()] * 25
+    assert list(from_arrays(X, 10, epochs=0)) == []
+
+
+def test_nested_arrays_stay_together() -> None:
+    data = from_arrays({"x": X, "more": (X * 10, [X * 2])}, 4, seed=3)
+    for batch in data:
+        np.testing.assert_array_equal(batch["more"][0], batch["x"] * 10)
+        np.testing.assert_array_equal(batch["more"][1][0], batch["x"] * 2)
+
+
+@pytest.mark.parametrize(
+    ("arrays", "batch_size", "message"),
+    [
+        ((X, X[:5]), 2, r"the same first axis.*\(10,\).*\(5,\)"),
+        ((X, 3.0), 2, "the same first axis"),
+        ((), 2, "the same first axis"),
+        (X, 0, "batch_size must be at least 1, got 0"),
+    ],
+    ids=["lengths", "scalar", "nothing", "batch-size"],
+)
+def test_what_is_no_dataset_is_refused_when_it_is_made(
+    arrays: Any, batch_size: int, message: str
+) -> None:
+    with pytest.raises(ValueError, match=f"(?s){message}"):
+        from_arrays(arrays, batch_size)
+
+
+@pytest.mark.timeout(10)
+@pytest.mark.parametrize(
+    ("arrays", "drop"), [(X[:0], False), (X, True)], ids=["no-examples", "no-full-batch"]
+)
+def test_an_endless_dataset_without_a_batch_is_refused_rather_than_spun_on(
+    arrays: Array, drop: bool
+) -> None:
+    with pytest.raises(ValueError, match="batch"):
+        next(iter(from_arrays(arrays, 16, epochs=None, drop_remainder=drop)))
+
+
+def test_an_epoch_without_a_full_batch_is_empty() -> None:
+    assert list(from_arrays(X, 16, epochs=2, drop_remainder=True)) == []
+    assert list(from_arrays(X[:0], 16, epochs=2)) == []
+
+
+# -- distributing ------------------------------------------------------------------------------
+
+
+def test_with_one_replica_batches_pass_through_as_they_are() -> None:
+    batches = [object(), (np.ones(2), None), 3]
+    strategy = wl.distribute.ParameterServerStrategy()
+    assert all(
+        got is given
+        for got, given in zip(
+            strategy.experimental_distribute_dataset(batches), batches, strict=True
+        )
+    )
+
+
+def test_arrays_count_batches_along_their_first_axis() -> None:
+    data = DistributedDataset((np.arange(6).reshape(3, 2), {"y": np.arange(3)}), 1)
+    batches = list(data)
+    assert len(batches) == 3
+    x, more = batches[1]
+    np.testing.assert_array_equal(x, [2, 3])
+    assert more["y"] == 1
+    assert lists(DistributedDataset(X.reshape(5, 2), 1))[-1] == [8, 9]
+
+
+def test_iterables_and_generators_are_iterated() -> None:
+    assert list(DistributedDataset([1, 2, 3], 1)) == [1, 2, 3]
+    assert list(DistributedDataset((i for i in range(3)), 1)) == [0, 1, 2]
+
+
+def test_a_list_is_an_iterable_of_batches_and_can_be_gone_through_again() -> None:
+    data = DistributedDataset([X[:2], X[2:6]], 2)
+    assert [len(list(data)), len(list(data))] == [2, 2]
+
+
+@pytest.mark.parametrize(
+    ("size", "parts"),
+    [
+        (6, [[0, 1], [2, 3], [4, 5]]),
+        (7, [[0, 1, 2], [3, 4], [5, 6]]),
+        (8, [[0, 1, 2], [3, 4, 5], [6, 7]]),
+        (2, [[0], [1], []]),
+        (1, [[0], [], []]),
+        (0, [[], [], []]),
+    ],
+    ids=lambda value: str(value) if isinstance(value, int) else None,
+)
+def test_three_replicas_share_a_batch_and_all_of_them_run(
+    size: int, parts: list[list[int]]
+) -> None:
+    wl.config.set_logical_cpu_devices(3)
+    strategy = wl.distribute.ParameterServerStrategy()
+    [batch] = strategy.experimental_distribute_dataset([np.arange(10)[:size]])
+    assert isinstance(batch, PerReplica)
+    assert lists(batch.values) == parts
+    seen = strategy.run(lambda part: part * 1, args=(batch,))
+    assert lists(strategy.experimental_local_results(seen)) == parts
+    assert {part.dtype for part in batch.values} == {X.dtype}
+
+
+def test_nested_batches_are_split_leaf_by_leaf_and_alike() -> None:
+    [batch] = DistributedDataset([{"x": X, "y": (X * 10,)}], 3)
+    for x, y in zip(batch["x"].values, batch["y"][0].values, strict=True):
+        np.testing.assert_array_equal(y, x * 10)
+
+
+def test_trailing_axes_stay_whole_even_for_an_empty_part() -> None:
+    [batch] = DistributedDataset([np.ones((1, 4, 2), np.float32)], 2)
+    assert [part.shape for part in batch.values] == [(1, 4, 2), (0, 4, 2)]
+
+
+def test_mean_over_split_batches_is_the_mean_of_the_batch() -> None:
+    """Whatever the split: uneven and empty parts weigh by their size."""
+    wl.config.set_logical_cpu_devices(3)
+    strategy = wl.distribute.ParameterServerStrategy()
+    data = from_arrays(X.astype(np.float64), 4, seed=0)
+    for split, whole in zip(strategy.experimental_distribute_dataset(data), data, strict=True):
+        squares = strategy.run(lambda part: part**2, args=(split,))
+        assert strategy.reduce("MEAN", squares, axis=0) == pytest.approx((whole**2).mean())
+
+
+@pytest.mark.parametrize("batch", [3.0, (X, 2.0), (X, X[:3])], ids=["scalar", "mixed", "uneven"])
+def test_single_examples_cannot_be_split_and_the_error_says_to_batch(batch: Any) -> None:
+    with pytest.raises(ValueError, match="call the `batch` method on the input dataset"):
+        next(iter(DistributedDataset([batch], 2)))
+
+
+@pytest.mark.parametrize("dataset", [3, None], ids=repr)
+def test_what_cannot_be_iterated_is_a_type_error(dataset: Any) -> None:
+    with pytest.raises(TypeError, match="a dataset must be an iterable of batches or nested array"):
+        iter(DistributedDataset(dataset, 1))
+
+
+def test_an_iterator_can_be_asked_for_the_next_batch() -> None:
+    iterator = iter(DistributedDataset([1], 1))
+    assert isinstance(iterator, DistributedIterator)
+    assert iter(iterator) is iterator
+    assert iterator.get_next() == 1
+    with pytest.raises(StopIteration):
+        iterator.get_next()
+
+
+def test_an_error_of_the_dataset_is_raised_where_it_is_iterated() -> None:
+    def broken() -> Iterator[Array]:
+        yield X
+        raise OSError("disk")
+
+    iterator = iter(DistributedDataset(broken(), 2))
+    next(iterator)
+    with pytest.raises(OSError, match="disk"):
+        next(iterator)

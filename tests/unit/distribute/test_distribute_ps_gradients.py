@@ -1,0 +1,390 @@
+"""Gradients on their way to the servers: rows, clipping, what is not finite, several replicas."""
+
+import logging
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+import windlass as wl
+from windlass.core.errors import NonFiniteGradientError, ShapeMismatchError
+from windlass.distribute import ParameterServerStrategy, PerReplica, partitioners
+from windlass.distribute.parameter_server import ParameterServerExtended
+from windlass.distribute.runtime import Progress
+
+Array = np.ndarray[Any, np.dtype[Any]]
+Aggregation = wl.VariableAggregation
+SGD = wl.optimizers.SGD
+
+
+@pytest.fixture(autouse=True)
+def plain_process(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """No cluster, no GPU, one CPU device."""
+    monkeypatch.delenv("TF_CONFIG", raising=False)
+    monkeypatch.setattr("windlass.distribute.devices.count_gpus", lambda: 0)
+    yield
+    wl.config.set_logical_cpu_devices(1)
+
+
+def progress(strategy: ParameterServerStrategy) -> Progress:
+    extended = strategy.extended
+    assert isinstance(extended, ParameterServerExtended)
+    return extended.runtime.progress
+
+
+def replica() -> int:
+    context = wl.distribute.get_replica_context()
+    assert context is not None
+    return context.replica_id_in_sync_group
+
+
+def floats(*numbers: float) -> Array:
+    return np.array(numbers, np.float32)
+
+
+# -- rows --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("parts", [1, 2, 3], ids=lambda n: f"{n}-parts")
+def test_indexed_slices_touch_their_rows_alone_and_repeated_ones_add_up(parts: int) -> None:
+    strategy = ParameterServerStrategy(
+        variable_partitioner=partitioners.FixedShardsPartitioner(parts)
+    )
+    rng = np.random.default_rng(0)
+    start = rng.standard_normal((7, 3)).astype(np.float32)
+    with strategy.scope():
+        table = wl.Variable(start, name="table")
+    optimizer = SGD(0.5)
+    expected = start.astype(np.float64)
+    for _ in range(5):
+        ids = rng.integers(0, 7, 10)
+        gradient = rng.standard_normal((10, 3)).astype(np.float32)
+
+        def step(ids: Array = ids, gradient: Array = gradient) -> None:
+            np.testing.assert_allclose(table.sparse_read(ids), expected[ids], rtol=1e-5, atol=1e-6)
+            optimizer.apply_gradients([(wl.IndexedSlices(gradient, ids), table)])
+
+        strategy.run(step)
+        np.subtract.at(expected, ids, 0.5 * gradient)
+    # Five float32 updates of order 1 against float64.
+    np.testing.assert_allclose(table.read_value(), expected, rtol=1e-5, atol=1e-6)
+
+
+def test_lazy_adam_leaves_the_other_rows_alone() -> None:
+    with ParameterServerStrategy().scope():
+        table = wl.Variable(np.ones((4, 2), np.float32), name="table")
+    rows = wl.IndexedSlices(np.ones((1, 2), np.float32), np.array([2]))
+    wl.optimizers.Adam(0.1).apply_gradients([(rows, table)])
+    assert (table.read_value()[[0, 1, 3]] == 1).all()
+    assert (table.read_value()[2] < 1).all()
+
+
+def test_rows_that_are_not_there_are_refused_before_anything_is_sent() -> None:
+    strategy = ParameterServerStrategy()
+    with strategy.scope():
+        a, table = wl.Variable([1.0], name="a"), wl.Variable(np.ones((4, 2)), name="table")
+    for index, message in ((4, "row 4 pushed to 'table'"), (-1, "row -1 pushed to 'table'")):
+        rows = wl.IndexedSlices(np.ones((1, 2)), np.array([index]))
+        with pytest.raises(ShapeMismatchError, match=f"{message} is out of range: it has 4 rows"):
+            SGD(1.0).apply_gradients([([1.0], a), (rows, table)])
+    narrow = wl.IndexedSlices(np.ones((1, 3)), np.array([0]))
+    with pytest.raises(ShapeMismatchError, match=r"have shape \(3,\), the variable's rows.*\(2,\)"):
+        SGD(1.0).apply_gradients([(narrow, table)])
+    assert a[0] == 1
+    assert strategy.global_step == 0
+
+
+def test_no_rows_at_all_is_a_step_like_others() -> None:
+    strategy = ParameterServerStrategy()
+    with strategy.scope():
+        table = wl.Variable(np.ones((4, 2)), name="table")
+    SGD(1.0).apply_gradients([(wl.IndexedSlices(np.ones((0, 2)), np.zeros(0, np.int64)), table)])
+    assert (table.read_value() == 1).all()
+    assert strategy.global_step == 1
+
+
+# -- clipping ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("strategy_of", ["default", "ps"])
+@pytest.mark.parametrize("limit", [0.5, 3.0, 1e6], ids=["clips", "clips-less", "does-not"])
+def test_global_clipnorm_scales_all_gradients_of_a_step_jointly(
+    strategy_of: str, limit: float
+) -> None:
+    """Against the formula in float64; repeated rows count as their sum."""
+    strategy = ParameterServerStrategy() if strategy_of == "ps" else wl.distribute.get_strategy()
+    rng = np.random.default_rng(1)
+    with strategy.scope():
+        w = wl.Variable(np.zeros((3, 4), np.float32), name="w")
+        b = wl.Variable(np.zeros(4, np.float32), name="b")
+        table = wl.Variable(np.zeros((5, 2), np.float32), name="table")
+    gw, gb = rng.standard_normal((3, 4)), rng.standard_normal(4)
+    rows, ids = rng.standard_normal((3, 2)).astype(np.float32), np.array([4, 1, 4])
+    dense = np.zeros((5, 2))
+    np.add.at(dense, ids, rows)
+    norm = np.sqrt(sum((g.astype(np.float32) ** 2).sum(dtype=np.float64) for g in (gw, gb, dense)))
+    scale = min(1.0, limit / norm)
+    optimizer = SGD(1.0, global_clipnorm=limit)
+    pairs = [
+        (gw.astype(np.float32), w),
+        (gb.astype(np.float32), b),
+        (wl.IndexedSlices(rows, ids), table),
+    ]
+    strategy.run(lambda: optimizer.apply_gradients(pairs))
+    for variable, g in ((w, gw), (b, gb), (table, dense)):
+        # float32 gradients, scale and product: a few roundings.
+        np.testing.assert_allclose(variable.read_value(), -scale * g, rtol=1e-5, atol=1e-7)
+
+
+def test_clipvalue_cuts_every_element() -> None:
+    with ParameterServerStrategy().scope():
+        w = wl.Variable(np.zeros(4, np.float32), name="w")
+    SGD(1.0, clipvalue=0.5).apply_gradients([(floats(-3, -0.25, 0.25, 3), w)])
+    np.testing.assert_array_equal(w.read_value(), [0.5, 0.25, -0.25, -0.5])
+
+
+def test_optimizers_with_different_clips_do_not_share_their_norm() -> None:
+    strategy = ParameterServerStrategy()
+    with strategy.scope():
+        a, b = wl.Variable([0.0], name="a"), wl.Variable([0.0], name="b")
+    tight, loose = SGD(1.0, global_clipnorm=1.0), SGD(1.0, global_clipnorm=100.0)
+
+    def step() -> None:
+        tight.apply_gradients([([30.0], a)])
+        loose.apply_gradients([([30.0], b)])
+
+    strategy.run(step)
+    assert (a[0], b[0]) == (-1, -30)
+
+
+# -- not finite --------------------------------------------------------------------------------
+
+
+def diverging(limit: int, monkeypatch: pytest.MonkeyPatch) -> ParameterServerStrategy:
+    monkeypatch.setenv("WINDLASS_NONFINITE_LIMIT", str(limit))
+    return ParameterServerStrategy()
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf], ids=["nan", "inf", "-inf"])
+@pytest.mark.parametrize("sparse", [False, True], ids=["dense", "rows"])
+def test_a_gradient_that_is_not_finite_refuses_the_whole_step_and_is_counted(
+    caplog: pytest.LogCaptureFixture, bad: float, sparse: bool
+) -> None:
+    strategy = ParameterServerStrategy()
+    with strategy.scope():
+        a, b = wl.Variable([1.0], name="a"), wl.Variable([[1.0], [2.0]], name="b")
+    optimizer = SGD(1.0)
+    whole = floats(bad, 0).reshape(2, 1)
+    gradient = wl.IndexedSlices(whole[:1], np.array([1])) if sparse else whole
+    with caplog.at_level(logging.WARNING):
+        strategy.run(lambda: optimizer.apply_gradients([([1.0], a), (gradient, b)]))
+    assert (a[0], b[0, 0], b[1, 0]) == (1, 1, 2)
+    assert strategy.global_step == 0
+    assert progress(strategy).refused_pushes == 1
+    assert "refused a push: the gradient of 'b' is NaN or infinite" in caplog.text
+    strategy.run(lambda: optimizer.apply_gradients([([1.0], a)]))
+    assert a[0] == 0
+    assert strategy.global_step == 1
+
+
+def test_a_program_that_diverged_ends_after_so_many_refusals_in_a_row(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    strategy = diverging(3, monkeypatch)
+    with strategy.scope():
+        a = wl.Variable([1.0], name="a")
+    optimizer = SGD(1.0)
+
+    def step(gradient: float) -> None:
+        optimizer.apply_gradients([([gradient], a)])
+
+    for gradient in (np.nan, np.nan, 0.5, np.inf, np.nan):  # never three in a row
+        strategy.run(step, args=(gradient,))
+    with pytest.raises(NonFiniteGradientError, match=r"'a' was NaN or infinite 3 steps") as caught:
+        strategy.run(step, args=(np.nan,))
+    assert caught.value.fields["variable"] == "a"
+    assert caught.value.fields["in_a_row"] == "3"
+    assert "WINDLASS_NONFINITE_GRADIENTS=allow" in caught.value.message
+    assert progress(strategy).refused_pushes == 5
+    assert a[0] == 0.5
+
+
+def test_gradients_that_are_not_finite_may_be_allowed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WINDLASS_NONFINITE_GRADIENTS", "allow")
+    strategy = ParameterServerStrategy()
+    with strategy.scope():
+        a = wl.Variable([1.0], name="a")
+    SGD(1.0).apply_gradients([([np.nan], a)])
+    assert np.isnan(a[0])
+    assert strategy.global_step == 1
+    assert progress(strategy).refused_pushes == 0
+
+
+# -- several replicas --------------------------------------------------------------------------
+
+
+def two_replicas() -> ParameterServerStrategy:
+    wl.config.set_logical_cpu_devices(2)
+    return ParameterServerStrategy()
+
+
+def test_gradients_are_summed_over_replicas_and_pushed_once() -> None:
+    strategy = two_replicas()
+    with strategy.scope():
+        w = wl.Variable([0.0, 0.0], name="w")
+    optimizer = SGD(1.0)
+    for expected in (1, 2):
+        strategy.run(
+            lambda g: optimizer.apply_gradients([(g, w)]),
+            args=(PerReplica([floats(-1, 0), floats(-2, -5)]),),
+        )
+        assert strategy.global_step == expected
+    np.testing.assert_array_equal(w.read_value(), [6, 10])
+    assert progress(strategy).pushes == 2
+
+
+def test_a_gradient_all_replicas_share_counts_once_for_each() -> None:
+    strategy = two_replicas()
+    with strategy.scope():
+        w = wl.Variable([0.0], name="w")
+    strategy.run(lambda g: SGD(1.0).apply_gradients([(g, w)]), args=(floats(-1),))
+    assert w[0] == 2
+
+
+def test_rows_of_replicas_are_concatenated() -> None:
+    strategy = two_replicas()
+    with strategy.scope():
+        table = wl.Variable(np.zeros((3, 1), np.float32), name="table")
+    optimizer = SGD(1.0)
+
+    def step() -> None:
+        rows = wl.IndexedSlices(-np.ones((2, 1), np.float32), np.array([0, 1 + replica()]))
+        optimizer.apply_gradients([(rows, table)])
+
+    strategy.run(step)
+    np.testing.assert_array_equal(table.read_value(), [[2], [1], [1]])
+
+
+def test_clipping_is_of_the_sum_over_replicas() -> None:
+    strategy = two_replicas()
+    with strategy.scope():
+        w = wl.Variable([0.0], name="w")
+    optimizer = SGD(1.0, global_clipnorm=3.0)
+    strategy.run(
+        lambda g: optimizer.apply_gradients([(g, w)]), args=(PerReplica([floats(2), floats(4)]),)
+    )
+    assert w[0] == -3
+
+
+def test_both_replicas_read_the_same_values_in_a_step() -> None:
+    strategy = two_replicas()
+    with strategy.scope():
+        w = wl.Variable(np.zeros(4, np.float32), name="w")
+    optimizer = SGD(1.0)
+
+    def step() -> Array:
+        value = w.read_value()
+        optimizer.apply_gradients([(value * 0 - 1, w)])
+        np.testing.assert_array_equal(w.read_value(), value)
+        return value
+
+    for i in range(3):
+        for value in strategy.experimental_local_results(strategy.run(step)):
+            np.testing.assert_array_equal(value, 2 * i)
+
+
+def test_replicas_with_gradients_for_different_variables_are_an_error_not_a_mixture() -> None:
+    """None gradients are left out by each replica for itself."""
+    strategy = two_replicas()
+    with strategy.scope():
+        a, b = wl.Variable([0.0], name="a"), wl.Variable([0.0], name="b")
+
+    def step() -> None:
+        pairs = [(floats(1), a), (None, b)] if replica() == 0 else [(None, a), (floats(5), b)]
+        SGD(1.0).apply_gradients(pairs)
+
+    def uneven() -> None:
+        pairs = [(floats(1), a)] if replica() == 0 else [(floats(1), a), (floats(5), b)]
+        SGD(1.0).apply_gradients(pairs)
+
+    for program in (step, uneven):
+        with pytest.raises(ValueError, match="replicas gave gradients for different variables"):
+            strategy.run(program)
+    assert (a[0], b[0]) == (0, 0)
+
+
+@pytest.mark.parametrize(
+    ("aggregation", "expected"),
+    [
+        (Aggregation.SUM, 3.0),
+        (Aggregation.MEAN, 1.5),
+        (Aggregation.ONLY_FIRST_REPLICA, 1.0),
+    ],
+    ids=lambda value: value.name if isinstance(value, Aggregation) else None,
+)
+@pytest.mark.parametrize("write", ["assign", "assign_add"])
+def test_replicas_writes_become_one_by_the_variables_aggregation(
+    aggregation: wl.VariableAggregation, expected: float, write: str
+) -> None:
+    strategy = two_replicas()
+    with strategy.scope():
+        v = wl.Variable([10.0], name="v", aggregation=aggregation)
+
+    def step() -> Array:
+        getattr(v, write)(floats(1 + replica()))
+        return v.numpy()
+
+    values = strategy.experimental_local_results(strategy.run(step))
+    total = expected + (10 if write == "assign_add" else 0)
+    assert [value[0] for value in values] == [total, total], "seen at once by both"
+    assert v[0] == total
+
+
+@pytest.mark.parametrize(
+    ("aggregation", "expected"),
+    [
+        (Aggregation.SUM, 2),
+        (Aggregation.MEAN, 1),
+        (Aggregation.ONLY_FIRST_REPLICA, 1),
+    ],
+    ids=lambda value: value.name if isinstance(value, Aggregation) else None,
+)
+def test_the_same_number_from_every_replica_aggregates_too(
+    aggregation: wl.VariableAggregation, expected: int
+) -> None:
+    strategy = two_replicas()
+    with strategy.scope():
+        v = wl.Variable(0.0, name="v", aggregation=aggregation)
+    strategy.run(lambda: v.assign_add(1))
+    assert v.read_value() == expected
+
+
+def test_aggregation_none_refuses_writes_of_several_replicas_and_says_what_to_do() -> None:
+    strategy = two_replicas()
+    with strategy.scope():
+        v = wl.Variable([1.0], name="count")
+    with pytest.raises(
+        ValueError, match=r"You must specify an aggregation method to update variable 'count'"
+    ) as caught:
+        strategy.run(lambda: v.assign_add([1.0]))
+    assert "from 2 replicas" in str(caught.value)
+    assert "ONLY_FIRST_REPLICA (for counters)" in str(caught.value)
+    assert v[0] == 1
+
+
+def test_outside_run_a_write_goes_straight_through_whatever_the_aggregation() -> None:
+    strategy = two_replicas()
+    with strategy.scope():
+        v = wl.Variable([1.0], name="v")
+        v.assign_add([1.0])
+    v.assign_add([1.0])
+    assert v[0] == 3
+
+
+def test_with_one_replica_any_aggregation_writes() -> None:
+    strategy = ParameterServerStrategy()
+    with strategy.scope():
+        v = wl.Variable([1.0], name="v")
+    strategy.run(lambda: v.assign_add([1.0]))
+    assert v[0] == 2

@@ -1,0 +1,175 @@
+"""One value out of one per replica: SUM and MEAN, over replicas and over axes."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+import windlass as wl
+from windlass.core.arrays import BFLOAT16
+from windlass.distribute import PerReplica, ReduceOp, Strategy
+
+
+@pytest.fixture
+def strategy(monkeypatch: pytest.MonkeyPatch) -> Iterator[Strategy]:
+    """Two replicas in a plain process."""
+    monkeypatch.delenv("TF_CONFIG", raising=False)
+    monkeypatch.setattr("windlass.distribute.devices.count_gpus", lambda: 0)
+    wl.config.set_logical_cpu_devices(2)
+    yield wl.distribute.ParameterServerStrategy()
+    wl.config.set_logical_cpu_devices(1)
+
+
+def per(*values: Any) -> PerReplica:
+    return PerReplica([np.asarray(value) for value in values])
+
+
+def floats(*numbers: float) -> np.ndarray[Any, np.dtype[Any]]:
+    return np.array(numbers, np.float32)
+
+
+@pytest.mark.parametrize(
+    "op",
+    ["sum", "SUM", "Sum", ReduceOp.SUM],
+    ids=["lower", "upper", "mixed", "enum"],
+)
+def test_an_op_is_named_in_any_case(strategy: Strategy, op: ReduceOp | str) -> None:
+    assert strategy.reduce(op, per(1.0, 2.0), axis=None) == 3.0
+
+
+@pytest.mark.parametrize("op", ["max", "", None, 3], ids=repr)
+def test_another_op_is_refused_by_name(strategy: Strategy, op: Any) -> None:
+    with pytest.raises(ValueError, match="reduce_op must be SUM or MEAN"):
+        strategy.reduce(op, per(1.0, 2.0), axis=None)
+
+
+def test_axis_none_is_element_wise_over_replicas(strategy: Strategy) -> None:
+    value = per(floats(1, 2), floats(3, 6))
+    total, mean = strategy.reduce("SUM", value), strategy.reduce("MEAN", value)
+    np.testing.assert_array_equal(total, floats(4, 8))
+    np.testing.assert_array_equal(mean, floats(2, 4))
+    assert total.dtype == mean.dtype == np.float32
+
+
+def test_the_replicas_own_arrays_stay_as_they_are(strategy: Strategy) -> None:
+    value = per(floats(1, 2), floats(3, 6))
+    strategy.reduce("SUM", value)[...] = 0
+    np.testing.assert_array_equal(value.values[0], floats(1, 2))
+
+
+def test_three_replicas_add_up() -> None:
+    value = per(floats(1), floats(2), floats(3))
+    np.testing.assert_array_equal(Strategy().reduce("SUM", value), floats(6))
+    np.testing.assert_array_equal(Strategy().reduce("MEAN", value), floats(2))
+
+
+def test_shapes_that_differ_need_an_axis_and_the_error_shows_them(strategy: Strategy) -> None:
+    with pytest.raises(ValueError, match=r"replica 0: \(2,\), replica 1: \(3,\)"):
+        strategy.reduce("SUM", per(np.ones(2), np.ones(3)), axis=None)
+
+
+def test_mean_over_an_axis_is_the_total_sum_over_the_total_count(strategy: Strategy) -> None:
+    """Uneven replicas weigh by their size: (1+2+3+10)/4, not the mean of the means."""
+    value = per(floats(1, 2, 3), floats(10))
+    assert strategy.reduce("MEAN", value, axis=0) == 4.0
+    assert strategy.reduce("SUM", value, axis=0) == 16.0
+    assert strategy.reduce("MEAN", value, axis=0).dtype == np.float32
+
+
+def test_an_empty_replica_counts_for_nothing(strategy: Strategy) -> None:
+    assert strategy.reduce("MEAN", per(floats(1, 3), floats()), axis=0) == 2.0
+
+
+def test_negative_and_tuple_axes(strategy: Strategy) -> None:
+    a, b = np.arange(6.0).reshape(2, 3), np.arange(3.0).reshape(1, 3)
+    np.testing.assert_allclose(
+        strategy.reduce("MEAN", per(a, b), axis=0), np.concatenate([a, b]).mean(0)
+    )
+    assert strategy.reduce("MEAN", per(a, b), axis=(0, 1)) == np.concatenate([a, b]).mean()
+    assert strategy.reduce("SUM", per(a, b), axis=(0, -1)) == a.sum() + b.sum()
+    with pytest.raises(ValueError, match="differ in shape"):
+        strategy.reduce("SUM", per(a, b), axis=-1)
+
+
+@pytest.mark.parametrize("axis", [[0], 0.0, "0", True, (0, 1.0)], ids=repr)
+def test_an_axis_is_an_integer_or_a_tuple_of_them(strategy: Strategy, axis: Any) -> None:
+    with pytest.raises(TypeError, match="axis must be an integer or a tuple of integers"):
+        strategy.reduce("SUM", per(np.ones((2, 2)), np.ones((2, 2))), axis=axis)
+
+
+@pytest.mark.parametrize("axis", [1, -2, (0, 1)], ids=repr)
+def test_an_axis_past_the_rank_is_refused(strategy: Strategy, axis: Any) -> None:
+    with pytest.raises(ValueError, match=r"axis -?\d is out of range for a value of shape \(2,\)"):
+        strategy.reduce("SUM", per(np.ones(2), np.ones(2)), axis=axis)
+
+
+@pytest.mark.parametrize("axis", [None, 0], ids=["replicas", "axis"])
+def test_the_mean_of_integers_is_a_float(strategy: Strategy, axis: int | None) -> None:
+    mean = strategy.reduce("MEAN", per([1, 1], [2, 2]), axis=axis)
+    assert mean.dtype == np.float64
+    np.testing.assert_array_equal(mean, 1.5)
+
+
+@pytest.mark.parametrize("axis", [None, 0], ids=["replicas", "axis"])
+def test_the_mean_of_small_integers_does_not_wrap(strategy: Strategy, axis: int | None) -> None:
+    value = per(np.array([200, 200], np.uint8), np.array([100, 100], np.uint8))
+    np.testing.assert_array_equal(strategy.reduce("MEAN", value, axis=axis), 150.0)
+
+
+def test_the_mean_of_booleans_is_the_fraction_that_is_true(strategy: Strategy) -> None:
+    """``reduce("MEAN", predicted == label, axis=0)`` is the accuracy."""
+    value = per(np.array([True, True, True]), np.array([False]))
+    assert strategy.reduce("MEAN", value, axis=0) == 0.75
+
+
+def test_the_mean_of_a_large_half_precision_batch_is_finite(strategy: Strategy) -> None:
+    """Its sum is beyond float16, and so is its count."""
+    value = per(np.full(40_000, 2, np.float16), np.full(40_000, 4, np.float16))
+    mean = strategy.reduce("MEAN", value, axis=0)
+    assert mean == 3.0
+    assert mean.dtype == np.float16
+
+
+def test_bfloat16_stays_bfloat16(strategy: Strategy) -> None:
+    value = per(np.ones(2, BFLOAT16), np.full(2, 3, BFLOAT16))
+    for op, expected in (("SUM", 4.0), ("MEAN", 2.0)):
+        result = strategy.reduce(op, value)
+        assert result.dtype == BFLOAT16
+        np.testing.assert_array_equal(result.astype(np.float32), expected)
+
+
+def test_reducing_a_structure_reduces_its_leaves(strategy: Strategy) -> None:
+    value = {"loss": per(1.0, 3.0), "more": (per(2, 2),)}
+    assert strategy.reduce("SUM", value) == {"loss": 4.0, "more": (4,)}
+
+
+def test_the_mean_of_what_is_not_distributed_is_itself(strategy: Strategy) -> None:
+    value = object()
+    assert strategy.reduce("MEAN", value) is value
+
+
+def test_the_sum_of_what_is_not_distributed_is_ambiguous_with_several_replicas(
+    strategy: Strategy,
+) -> None:
+    with pytest.raises(ValueError, match="not distributed over 2 replicas"):
+        strategy.reduce("SUM", 1.0)
+    assert Strategy().reduce("SUM", 1.0) == 1.0
+
+
+def test_indexed_slices_are_concatenated_and_their_mean_divides(strategy: Strategy) -> None:
+    a = wl.IndexedSlices(floats(1, 2).reshape(2, 1), np.array([0, 3]), (4, 1))
+    b = wl.IndexedSlices(floats(4).reshape(1, 1), np.array([3]), (4, 1))
+    for op, scale in (("SUM", 1), ("MEAN", 2)):
+        result = strategy.reduce(op, PerReplica([a, b]))
+        assert isinstance(result, wl.IndexedSlices)
+        np.testing.assert_array_equal(result.indices, [0, 3, 3])
+        np.testing.assert_array_equal(
+            result.to_dense(), np.array([[1], [0], [0], [6]], np.float32) / scale
+        )
+
+
+def test_rows_and_whole_arrays_do_not_mix(strategy: Strategy) -> None:
+    rows = wl.IndexedSlices(np.ones((1, 1)), np.array([0]))
+    with pytest.raises(ValueError, match="some IndexedSlices and some whole arrays"):
+        strategy.reduce("SUM", PerReplica([rows, np.ones((2, 1))]), axis=None)

@@ -1,0 +1,251 @@
+"""The chief's service over loopback: register, heartbeat, finish, stop, status."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import grpc
+import pytest
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+
+from windlass.client.chief import ChiefClient
+from windlass.core import codec, error_table
+from windlass.core.clock import ManualClock
+from windlass.core.errors import (
+    AddressInUseError,
+    ConfigurationError,
+    FencedError,
+    PeerLostError,
+    ProtocolMismatchError,
+    RefusedError,
+)
+from windlass.core.report import PsCounters, TaskReport
+from windlass.core.settings import Settings
+from windlass.core.states import Outcome, Phase, State
+from windlass.core.task import Incarnation, TaskId
+from windlass.core.versions import own_versions
+from windlass.proto.v1 import chief_pb2, chief_pb2_grpc
+from windlass.server.chief.server import ChiefServer
+
+CHIEF, PS = TaskId("chief", 0), TaskId("ps", 0)
+W0, W1 = TaskId("worker", 0), TaskId("worker", 1)
+SETTINGS = Settings(heartbeat_s=0.25, lease_s=10.0)
+T = 5.0
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    """Turned by hand."""
+    return ManualClock(100.0)
+
+
+@pytest.fixture
+def server(clock: ManualClock) -> Iterator[ChiefServer]:
+    """The control plane of a job of a chief, a ps and two workers."""
+    expected = [(CHIEF, "c:1"), (PS, "p:1"), (W0, "w:1"), (W1, "w:2")]
+    made = ChiefServer(CHIEF, expected, SETTINGS, clock)
+    made.start("127.0.0.1:0")
+    yield made
+    made.stop(grace_s=0)
+
+
+@pytest.fixture
+def client(server: ChiefServer) -> Iterator[ChiefClient]:
+    """Reaches it."""
+    made = ChiefClient(f"127.0.0.1:{server.port}", SETTINGS)
+    yield made
+    made.close()
+
+
+def register(client: ChiefClient, task: TaskId) -> Incarnation:
+    return client.register(task, f"{task.short}", timeout_s=T)[0]
+
+
+def test_registering_gives_a_life_the_heartbeat_and_the_phase(client: ChiefClient) -> None:
+    who, heartbeat_s, phase, reason = client.register(W0, "here:1", timeout_s=T)
+    assert who.task == W0
+    assert who.generation > 0
+    assert (heartbeat_s, phase, reason) == (0.25, Phase.RUNNING, "")
+
+
+def test_each_registration_is_a_new_life_and_fences_the_one_before(client: ChiefClient) -> None:
+    old, new = register(client, W0), register(client, W0)
+    assert new.generation > old.generation
+    assert client.heartbeat(new, TaskReport(), timeout_s=T) == (Phase.RUNNING, "")
+    with pytest.raises(FencedError) as caught:
+        client.heartbeat(old, TaskReport(), timeout_s=T)
+    assert str(old.generation) in caught.value.message
+    assert caught.value.fields["current"] == str(new.generation)
+    with pytest.raises(FencedError):
+        client.finish(old, Outcome.FAILED, "boom", TaskReport(), timeout_s=T)
+    assert client.status(timeout_s=T).phase is Phase.RUNNING
+
+
+def test_the_status_shows_tasks_with_state_age_and_report(
+    client: ChiefClient, server: ChiefServer, clock: ManualClock
+) -> None:
+    who = register(client, W0)
+    clock.advance(3)
+    report = TaskReport(
+        steps=4, pushes=3, bytes_pushed=5, bytes_pulled=6, refused_pushes=1, global_step=17,
+        staleness=0.5, metrics={"loss": 0.25}, total_steps=100, transports=("ps:0 grpc",),
+    )  # fmt: skip
+    client.heartbeat(who, report, timeout_s=T)
+    counters = PsCounters(pushes=3, value_bytes=12, labels=("w",))
+    with server.board.open() as (job, now):
+        job.ps_answered(PS, 9, counters, now=now)
+    server.board.last_checkpoint, server.board.last_checkpoint_step = "/somewhere", 12
+    status = client.status(timeout_s=T)
+    assert (status.phase, status.reason, status.age_s) == (Phase.RUNNING, "", 3.0)
+    assert (status.global_step, status.total_steps) == (17, 100)
+    assert (status.last_checkpoint, status.last_checkpoint_step) == ("/somewhere", 12)
+    assert status.versions == own_versions()
+    tasks = {item.task: item for item in status.tasks}
+    assert list(tasks) == [CHIEF, PS, W0, W1]
+    worker = tasks[W0]
+    assert (worker.state, worker.since_s, worker.generation) == (State.ALIVE, 3.0, who.generation)
+    assert worker.report == report
+    assert worker.counters is None
+    assert worker.address == "worker:0"
+    assert worker.pid > 0
+    assert worker.host
+    assert tasks[PS].counters == counters
+    assert (tasks[W1].state, tasks[W1].since_s) == (State.MISSING, 3.0)
+
+
+def test_a_job_runs_to_its_end_over_the_wire(client: ChiefClient, server: ChiefServer) -> None:
+    chief, worker = register(client, CHIEF), register(client, W0)
+    done = client.finish(worker, Outcome.DONE, "", TaskReport(global_step=5), timeout_s=T)
+    assert done is Phase.RUNNING
+    again = client.finish(worker, Outcome.FAILED, "late", TaskReport(), timeout_s=T)
+    assert again is Phase.RUNNING, "the first outcome stays"
+    client.finish(chief, Outcome.DONE, "", TaskReport(), timeout_s=T)
+    with server.board.open() as (job, now):
+        assert job.waited_for() == []
+        job.complete(now=now)
+    assert client.heartbeat(worker, TaskReport(), timeout_s=T) == (Phase.DONE, "")
+    states = {item.task: item.state for item in client.status(timeout_s=T).tasks}
+    assert states[W0] is states[CHIEF] is State.DONE
+
+
+def test_a_failure_is_told_to_everybody_with_the_task_and_its_words(client: ChiefClient) -> None:
+    first, second = register(client, W0), register(client, W1)
+    phase = client.finish(first, Outcome.FAILED, "ValueError: boom", TaskReport(), timeout_s=T)
+    assert phase is Phase.FAILED
+    told = client.heartbeat(second, TaskReport(), timeout_s=T)
+    assert told == (Phase.FAILED, "/job:worker/task:0 failed: ValueError: boom")
+    assert client.register(W0, "", timeout_s=T)[2:] == told, "who comes late is told, too"
+
+
+def test_stopping_is_asked_for_with_a_reason_and_heard_by_all(client: ChiefClient) -> None:
+    who = register(client, W0)
+    assert client.stop_job("SIGINT", timeout_s=T) is Phase.STOPPING
+    assert client.stop_job("again", timeout_s=T) is Phase.STOPPING
+    assert client.heartbeat(who, TaskReport(), timeout_s=T) == (Phase.STOPPING, "SIGINT")
+    assert client.status(timeout_s=T).reason == "SIGINT"
+
+
+def test_stopping_without_a_reason_has_one(client: ChiefClient) -> None:
+    client.stop_job("", timeout_s=T)
+    assert client.status(timeout_s=T).reason == "asked to stop"
+
+
+def test_a_task_of_no_spec_may_join(client: ChiefClient) -> None:
+    """Dynamic workers are in no list."""
+    register(client, TaskId("worker", 40))
+    assert client.status(timeout_s=T).tasks[-1].task == TaskId("worker", 40)
+
+
+@pytest.fixture
+def stub(server: ChiefServer) -> Iterator[chief_pb2_grpc.ChiefStub]:
+    """A client without our checks."""
+    channel = grpc.insecure_channel(f"127.0.0.1:{server.port}")
+    yield chief_pb2_grpc.ChiefStub(channel)
+    channel.close()
+
+
+def test_a_task_of_another_protocol_is_refused_with_both_versions(
+    stub: chief_pb2_grpc.ChiefStub, client: ChiefClient
+) -> None:
+    versions = codec.versions_to_wire(own_versions())
+    versions.protocol, versions.windlass = 999, "9.9"
+    request = chief_pb2.RegisterRequest(task=codec.task_to_wire(W0), versions=versions)
+    with pytest.raises(grpc.RpcError) as caught:
+        stub.Register(request, timeout=T)
+    assert caught.value.code() is grpc.StatusCode.FAILED_PRECONDITION
+    error = error_table.from_rpc_error(caught.value, peer="chief", doing="register")
+    assert isinstance(error, ProtocolMismatchError)
+    assert "999" in error.message
+    assert "9.9" in error.message
+    assert {item.state for item in client.status(timeout_s=T).tasks} == {State.MISSING}
+
+
+def test_an_outcome_that_stands_for_nothing_is_refused(
+    stub: chief_pb2_grpc.ChiefStub, client: ChiefClient
+) -> None:
+    who = register(client, W0)
+    request = chief_pb2.FinishRequest()
+    getattr(request, "from").CopyFrom(codec.incarnation_to_wire(who))
+    with pytest.raises(grpc.RpcError) as caught:
+        stub.Finish(request, timeout=T)
+    error = error_table.from_rpc_error(caught.value, peer="chief", doing="finish")
+    assert isinstance(error, RefusedError)
+    assert "stands for none of done, failed, left" in error.message
+
+
+def test_the_chief_is_healthy_while_it_serves(server: ChiefServer) -> None:
+    with grpc.insecure_channel(f"127.0.0.1:{server.port}") as channel:
+        stub: Any = health_pb2_grpc.HealthStub(channel)  # its stubs list no methods
+        for service in ("", "windlass.proto.v1.Chief"):
+            answer = stub.Check(health_pb2.HealthCheckRequest(service=service), timeout=T)
+            assert answer.status == health_pb2.HealthCheckResponse.SERVING
+        server._host.drain()
+        answer = stub.Check(health_pb2.HealthCheckRequest(), timeout=T)
+        assert answer.status == health_pb2.HealthCheckResponse.NOT_SERVING
+
+
+def test_probes_have_a_port_of_their_own() -> None:
+    import socket
+
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+    server = ChiefServer(CHIEF, [], Settings(health_port=port))
+    server.start("127.0.0.1:0")
+    try:
+        with grpc.insecure_channel(f"127.0.0.1:{port}") as channel:
+            stub: Any = health_pb2_grpc.HealthStub(channel)  # its stubs list no methods
+            answer = stub.Check(health_pb2.HealthCheckRequest(), timeout=T)
+            assert answer.status == health_pb2.HealthCheckResponse.SERVING
+            with pytest.raises(grpc.RpcError) as caught:
+                chief_pb2_grpc.ChiefStub(channel).GetStatus(chief_pb2.GetStatusRequest(), timeout=T)
+            assert caught.value.code() is grpc.StatusCode.UNIMPLEMENTED
+    finally:
+        server.stop(grace_s=0)
+
+
+def test_two_servers_do_not_share_a_port(server: ChiefServer) -> None:
+    second = ChiefServer(CHIEF, [], SETTINGS)
+    with pytest.raises(AddressInUseError, match=f"127.0.0.1:{server.port}"):
+        second.start(f"127.0.0.1:{server.port}")
+    second.stop(grace_s=0)
+
+
+def test_an_address_others_can_reach_must_be_asked_for() -> None:
+    server = ChiefServer(CHIEF, [], SETTINGS)
+    with pytest.raises(ConfigurationError, match="--insecure"):
+        server.start("10.0.0.1:0")
+    server.stop(grace_s=0)
+
+
+def test_a_chief_that_is_gone_is_a_lost_peer_with_its_address() -> None:
+    server = ChiefServer(CHIEF, [], SETTINGS)
+    server.start("127.0.0.1:0")
+    address = f"127.0.0.1:{server.port}"
+    server.stop(grace_s=0)
+    client = ChiefClient(address, SETTINGS)
+    try:
+        with pytest.raises(
+            PeerLostError, match=f"status: the chief \\({address}\\) answered UNAVA"
+        ):
+            client.status(timeout_s=2)
+    finally:
+        client.close()

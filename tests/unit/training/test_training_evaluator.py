@@ -1,0 +1,295 @@
+"""The sidecar evaluator follows checkpoints to the last one; evaluations are kept beside them."""
+
+import json
+import threading
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import windlass as wl
+from windlass.cluster.resolved import ResolvedTask
+from windlass.core.arrays import Array
+from windlass.core.checkpoint import (
+    CheckpointReader,
+    Manifest,
+    VariableRecord,
+    checkpoint_path,
+    prune,
+)
+from windlass.core.definitions import ShardDefinition, VariableDefinition
+from windlass.core.errors import (
+    CheckpointError,
+    ConfigurationError,
+    JobStoppedError,
+    PeerLostError,
+)
+from windlass.core.settings import Settings
+from windlass.core.steps import LayoutEntry, Operation
+from windlass.core.task import Incarnation, TaskId
+from windlass.distribute.runtime import ClusterRuntime, thread_runtime
+from windlass.server.ps.block import StepFacts
+from windlass.server.ps.saving import save_shards
+from windlass.server.ps.store import Push, Store
+from windlass.training import SidecarEvaluator, read_evaluations
+from windlass.training.evaluations import Evaluation, write_evaluation
+
+WHO = Incarnation(TaskId("chief", 0), 1)
+F32 = np.dtype(np.float32)
+
+
+@pytest.fixture(autouse=True)
+def plain_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No settings from outside."""
+    monkeypatch.delenv("WINDLASS_MODEL_DIR", raising=False)
+
+
+def write_checkpoint(model_dir: Path, step: int, *, final: bool = False) -> Path:
+    """A checkpoint of two variables, all of whose elements are ``step``; the manifest comes last."""
+    store = Store(TaskId("ps", 0), Settings())
+    variables = [VariableDefinition("w", (4, 2), F32), VariableDefinition("b", (), F32)]
+    store.define([ShardDefinition(item) for item in variables], WHO)
+    layout = store.compile([LayoutEntry(item.name, 0, Operation.ASSIGN) for item in variables])
+    payload = np.full(9, step, np.float32).tobytes()
+    position = 0
+
+    def fetch(count: int) -> memoryview:
+        nonlocal position
+        position += count
+        return memoryview(payload)[position - count : position]
+
+    store.push(Push(layout, (), StepFacts(WHO, 1, 0), step), fetch)
+    path = Path(checkpoint_path(str(model_dir), step))
+    part = save_shards(store, str(path))
+    manifest = Manifest(
+        global_step=step,
+        final=final,
+        variables={
+            item.name: VariableRecord(shape=item.shape, dtype=item.dtype.name) for item in variables
+        },
+        tensors=part.tensors,
+    )
+    temporary = path / "manifest.tmp"
+    temporary.write_text(manifest.model_dump_json())
+    temporary.rename(path / "manifest.json")
+    return path
+
+
+def evaluate(values: Mapping[str, Array]) -> dict[str, Any]:
+    return {"mean": values["w"].mean(), "b": values["b"]}
+
+
+def evaluator(
+    model_dir: Path, function: Callable[..., Any] = evaluate, **options: Any
+) -> SidecarEvaluator:
+    given: dict[str, Any] = {"poll_s": 0.005, "idle_timeout_s": 3.0}
+    return SidecarEvaluator(function, str(model_dir), **(given | options))
+
+
+def test_the_final_checkpoint_is_the_last_one_evaluated(tmp_path: Path) -> None:
+    path = write_checkpoint(tmp_path, 30, final=True)
+    [result] = evaluator(tmp_path).start()
+    assert result.global_step == 30
+    assert result.final
+    assert result.metrics == {"mean": 30.0, "b": 30.0}
+    assert result.checkpoint == str(path)
+    assert 0 <= result.seconds < 5
+
+
+def test_new_checkpoints_are_followed_as_they_come(tmp_path: Path) -> None:
+    """Each is written when the one before was evaluated."""
+    steps = iter([20, 30])
+
+    def evaluate_and_go_on(values: Mapping[str, Array]) -> dict[str, Any]:
+        step = next(steps, None)
+        if step is not None:
+            write_checkpoint(tmp_path, step, final=step == 30)
+        return evaluate(values)
+
+    write_checkpoint(tmp_path, 10)
+    results = evaluator(tmp_path, evaluate_and_go_on).start()
+    assert [result.global_step for result in results] == [10, 20, 30]
+    assert [result.metrics["mean"] for result in results] == [10, 20, 30]
+    assert [result.final for result in results] == [False, False, True]
+
+
+def test_it_waits_for_the_first_checkpoint(tmp_path: Path) -> None:
+    results: list[Evaluation] = []
+    model_dir = tmp_path / "not-yet"
+    thread = threading.Thread(target=lambda: results.extend(evaluator(model_dir).start()))
+    thread.start()
+    write_checkpoint(model_dir, 5, final=True)
+    thread.join(5)
+    assert [result.global_step for result in results] == [5]
+
+
+def test_only_the_newest_checkpoint_is_evaluated(tmp_path: Path) -> None:
+    for step in (10, 20):
+        write_checkpoint(tmp_path, step)
+    write_checkpoint(tmp_path, 30, final=True)
+    assert [result.global_step for result in evaluator(tmp_path).start()] == [30]
+
+
+def test_a_checkpoint_without_a_manifest_does_not_exist(tmp_path: Path) -> None:
+    write_checkpoint(tmp_path, 10)
+    (write_checkpoint(tmp_path, 20) / "manifest.json").unlink()
+    results = evaluator(tmp_path, max_evaluations=1).start()
+    assert [result.global_step for result in results] == [10]
+
+
+def test_it_ends_after_so_many_evaluations(tmp_path: Path) -> None:
+    write_checkpoint(tmp_path, 10)
+    assert len(evaluator(tmp_path, max_evaluations=1).start()) == 1
+    assert evaluator(tmp_path, max_evaluations=0).start() == []
+
+
+@pytest.mark.parametrize("damage", ["altered", "truncated", "missing"])
+def test_a_damaged_checkpoint_is_an_error_that_names_the_file(tmp_path: Path, damage: str) -> None:
+    path = write_checkpoint(tmp_path, 10, final=True)
+    file = path / "ps-0.safetensors"
+    data = bytearray(file.read_bytes())
+    if damage == "altered":
+        data[-1] ^= 1
+    if damage == "missing":
+        file.unlink()
+    else:
+        file.write_bytes(data[:-5] if damage == "truncated" else data)
+    with pytest.raises(CheckpointError, match=r"ckpt-0000000010/ps-0\.safetensors"):
+        evaluator(tmp_path).start()
+    assert read_evaluations(str(tmp_path)) == []
+
+
+def test_a_checkpoint_that_is_pruned_while_it_is_read_is_passed_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from windlass.training import evaluator as module
+
+    write_checkpoint(tmp_path, 10)
+    reader = CheckpointReader
+
+    def slow_reader(path: str) -> Any:
+        opened = reader(path)
+        if path.endswith("10"):
+            write_checkpoint(tmp_path, 20, final=True)
+            prune(str(tmp_path), 1)
+        return opened
+
+    monkeypatch.setattr(module, "CheckpointReader", slow_reader)
+    assert [result.global_step for result in evaluator(tmp_path).start()] == [20]
+
+
+def test_a_job_that_writes_nothing_for_too_long_is_taken_for_gone(tmp_path: Path) -> None:
+    with pytest.raises(PeerLostError, match=r"no new checkpoint in .* for 0\.05 s") as caught:
+        evaluator(tmp_path, idle_timeout_s=0.05).start()
+    assert caught.value.fields["model_dir"] == str(tmp_path)
+    write_checkpoint(tmp_path, 10)
+    with pytest.raises(PeerLostError, match="is the job still running, with the same model_dir"):
+        evaluator(tmp_path, idle_timeout_s=0.05).start()
+    assert [result.global_step for result in read_evaluations(str(tmp_path))] == [10]
+
+
+def test_an_error_of_the_program_is_its_own(tmp_path: Path) -> None:
+    write_checkpoint(tmp_path, 10)
+
+    def broken(values: Mapping[str, Array]) -> dict[str, Any]:
+        raise ZeroDivisionError("mine")
+
+    with pytest.raises(ZeroDivisionError, match="mine"):
+        evaluator(tmp_path, broken).start()
+
+
+def test_it_needs_to_know_where_checkpoints_are(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(ConfigurationError, match="needs checkpoint_dir, or model_dir"):
+        SidecarEvaluator(evaluate)
+    monkeypatch.setenv("WINDLASS_MODEL_DIR", str(tmp_path))
+    write_checkpoint(tmp_path, 3, final=True)
+    assert len(SidecarEvaluator(evaluate, poll_s=0.005).start()) == 1
+
+
+def runtime_of_evaluator(model_dir: Path) -> ClusterRuntime:
+    task = ResolvedTask(TaskId("evaluator", 0), wl.ClusterSpec({}), TaskId("chief", 0))
+    return ClusterRuntime(task, Settings(model_dir=str(model_dir)))
+
+
+def test_in_a_cluster_it_reports_and_takes_the_jobs_model_dir(tmp_path: Path) -> None:
+    write_checkpoint(tmp_path, 40, final=True)
+    mine = runtime_of_evaluator(tmp_path)
+    with thread_runtime(mine):
+        wl.training.SidecarEvaluator(evaluate).start()
+    assert mine.report().metrics == {"mean": 40.0, "b": 40.0}
+    assert mine.report().steps == 40
+
+
+def test_in_a_cluster_it_ends_when_the_job_is_stopped(tmp_path: Path) -> None:
+    mine = runtime_of_evaluator(tmp_path)
+
+    def check() -> None:
+        raise JobStoppedError("stopping")
+
+    mine.check = check
+    with thread_runtime(mine), pytest.raises(JobStoppedError):
+        SidecarEvaluator(evaluate).start()
+
+
+# -- evaluations on disk -----------------------------------------------------------------------
+
+
+def evaluation(step: int, *, final: bool = False) -> Evaluation:
+    return Evaluation(
+        global_step=step,
+        checkpoint=f"ckpt-{step}",
+        final=final,
+        metrics={"loss": step / 7, "zero": 0.0},
+        seconds=0.5,
+    )
+
+
+def test_evaluations_are_read_back_by_step(tmp_path: Path) -> None:
+    assert read_evaluations(str(tmp_path / "nowhere")) == []
+    written = [evaluation(step, final=step == 200) for step in (9, 10, 200)]
+    for item in reversed(written):
+        write_evaluation(str(tmp_path), item)
+    assert read_evaluations(str(tmp_path)) == written
+    assert sorted(path.name for path in (tmp_path / "eval").iterdir()) == [
+        "step-0000000009.json",
+        "step-0000000010.json",
+        "step-0000000200-final.json",
+    ]
+
+
+def test_evaluating_a_step_again_replaces_its_result(tmp_path: Path) -> None:
+    write_evaluation(str(tmp_path), evaluation(5))
+    again = evaluation(5).model_copy(update={"metrics": {"loss": 9.0}})
+    write_evaluation(str(tmp_path), again)
+    assert read_evaluations(str(tmp_path)) == [again]
+
+
+def test_evaluations_are_plain_json(tmp_path: Path) -> None:
+    write_evaluation(str(tmp_path), evaluation(7, final=True))
+    [path] = (tmp_path / "eval").iterdir()
+    assert json.loads(path.read_text()) == {
+        "global_step": 7,
+        "checkpoint": "ckpt-7",
+        "final": True,
+        "metrics": {"loss": 1.0, "zero": 0.0},
+        "seconds": 0.5,
+    }
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf], ids=["nan", "inf", "-inf"])
+def test_a_metric_that_is_not_finite_is_read_back(tmp_path: Path, value: float) -> None:
+    """A model that diverged has such a loss; its evaluation must not be unreadable."""
+    item = evaluation(5).model_copy(update={"metrics": {"loss": value}})
+    write_evaluation(str(tmp_path), item)
+    [found] = read_evaluations(str(tmp_path))
+    np.testing.assert_equal(found.metrics["loss"], value)
+
+
+def test_other_files_beside_evaluations_are_left_alone(tmp_path: Path) -> None:
+    write_evaluation(str(tmp_path), evaluation(5))
+    (tmp_path / "eval" / "notes.txt").write_text("mine")
+    assert len(read_evaluations(str(tmp_path))) == 1
