@@ -109,8 +109,8 @@ class ChiefClient:
         report: TaskReport,
         *,
         timeout_s: float,
-    ) -> Phase:
-        """This task's part is over.
+    ) -> tuple[Phase, str]:
+        """This task's part is over; returns (phase of the job, its reason).
 
         Raises:
             FencedError: A newer life of this task has registered.
@@ -125,7 +125,7 @@ class ChiefClient:
         response = invoke(
             self._stub.Finish, request, peer=self._peer, doing="finish", timeout_s=timeout_s
         )
-        return codec.phase_from_wire(response.phase)
+        return codec.phase_from_wire(response.phase), response.reason
 
     def stop_job(self, reason: str, *, timeout_s: float) -> Phase:
         """Ask the job to save and stop.

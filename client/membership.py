@@ -162,13 +162,13 @@ class Membership:
         try:
             for attempt in attempts(timeout_s=_CALL_S, max_s=0.5):
                 with attempt:
-                    phase = self._chief.finish(
+                    phase, reason = self._chief.finish(
                         self.who, outcome, message, self._report(), timeout_s=_CALL_S
                     )
         except WindlassError as error:
             log.warning("could not report the end to the chief: %s", error)
             return
-        self._hear(phase, self.reason)
+        self._hear(phase, reason)
 
     def wait_over(self, timeout_s: float | None = None) -> bool:
         """Wait until the job is over, or its chief is lost; returns whether it is."""

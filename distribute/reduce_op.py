@@ -92,7 +92,7 @@ def _combine_slices(
     op: ReduceOp, values: list[object], slices: list[IndexedSlices]
 ) -> IndexedSlices:
     if len(slices) != len(values):
-        raise ValueError("some replicas gave IndexedSlices and some whole arrays; give one kind")
+        raise ValueError("replicas gave some IndexedSlices and some whole arrays; give one kind")
     rows = np.concatenate([item.values for item in slices])
     indices = np.concatenate([item.indices for item in slices])
     if op is ReduceOp.MEAN:

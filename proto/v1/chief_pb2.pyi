@@ -122,10 +122,12 @@ class FinishRequest(_message.Message):
     def __init__(self, outcome: _Optional[_Union[Outcome, str]] = ..., message: _Optional[str] = ..., report: _Optional[_Union[TaskReport, _Mapping]] = ..., **kwargs) -> None: ...
 
 class FinishResponse(_message.Message):
-    __slots__ = ("phase",)
+    __slots__ = ("phase", "reason")
     PHASE_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
     phase: _common_pb2.JobPhase
-    def __init__(self, phase: _Optional[_Union[_common_pb2.JobPhase, str]] = ...) -> None: ...
+    reason: str
+    def __init__(self, phase: _Optional[_Union[_common_pb2.JobPhase, str]] = ..., reason: _Optional[str] = ...) -> None: ...
 
 class StopJobRequest(_message.Message):
     __slots__ = ("reason",)

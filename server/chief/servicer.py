@@ -96,10 +96,11 @@ class ChiefServicer(chief_pb2_grpc.ChiefServicer):
             report = codec.report_from_wire(request.report)
             with self._board.open() as (job, now):
                 phase = job.finish(who, outcome, request.message, report, now=now)
+                reason = job.reason
         except WindlassError as error:
             error_table.abort(context, error)
             raise
-        return chief_pb2.FinishResponse(phase=codec.phase_to_wire(phase))
+        return chief_pb2.FinishResponse(phase=codec.phase_to_wire(phase), reason=reason)
 
     def StopJob(
         self, request: chief_pb2.StopJobRequest, context: grpc.ServicerContext

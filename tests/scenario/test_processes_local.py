@@ -69,7 +69,7 @@ def test_a_job_of_every_role_ends_by_itself(
         assert report.bytes_pushed >= 20 * report.pushes
         assert report.bytes_pulled >= 20 * report.pushes
         assert report.metrics["loss"] >= 0
-        assert report.transports == ("ps:0 grpc", "ps:1 grpc")
+        assert report.transports == ("ps:0 shm", "ps:1 shm")
     servers = [tasks[TaskId("ps", i)].counters for i in range(2)]
     labels: list[str] = []
     for counters in servers:

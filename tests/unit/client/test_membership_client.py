@@ -61,11 +61,11 @@ class PlayedChief:
 
     def finish(
         self, who: Incarnation, outcome: Outcome, message: str, report: Any, *, timeout_s: float
-    ) -> Phase:
+    ) -> tuple[Phase, str]:
         self.finished.append((who, outcome, message))
         if isinstance(self.finish_answer, WindlassError):
             raise self.finish_answer
-        return self.finish_answer
+        return self.finish_answer, self.reason
 
 
 class Played:

@@ -1,7 +1,6 @@
 """Several replicas in one worker: they meet in merge_call, and never wait for ever."""
 
 import gc
-import signal
 import threading
 import weakref
 from collections.abc import Callable, Iterator
@@ -230,47 +229,41 @@ def test_merge_call_of_another_replicas_context_is_refused(replicas: Replicas) -
 def test_ctrl_c_reaches_a_caller_whose_replicas_wait(
     replicas: Replicas, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Replicas wait for a merge that the interrupted leader will never hold."""
+    """Replicas wait for a merge that the interrupted caller will never hold."""
     strategy = replicas(2)
-    meetings: list[replica_runner._Meeting] = []
-    make = replica_runner._Meeting
+    caller = threading.current_thread()
 
-    def record(group: list[replica_runner._Replica]) -> replica_runner._Meeting:
-        meetings.append(make(group))
-        return meetings[-1]
+    class Interrupted(threading.Condition):
+        """Ctrl-C comes while the caller waits for the replicas."""
 
-    monkeypatch.setattr(replica_runner, "_Meeting", record)
+        def wait_for(self, predicate: Callable[[], Any], timeout: float | None = None) -> Any:
+            if threading.current_thread() is caller:
+                raise KeyboardInterrupt
+            return super().wait_for(predicate, timeout)
+
+    meeting = replica_runner._Meeting([], Interrupted())
+
+    def meet(group: list[replica_runner._Replica]) -> replica_runner._Meeting:
+        meeting.replicas = group
+        return meeting
+
     late = threading.Event()
 
     def rescue() -> None:
         late.set()
-        with meetings[0].changed:
-            meetings[0].aborted = True
-            meetings[0].changed.notify_all()
+        with meeting.changed:
+            meeting.aborted = True
+            meeting.changed.notify_all()
 
-    interrupted = threading.Event()
-
-    def interrupt(signum: int, frame: object) -> None:
-        interrupted.set()
-        raise KeyboardInterrupt
-
-    def step() -> None:
-        context().merge_call(lambda _: None)  # from here on the caller leads, and waits
-        if replica() == 0:
-            signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
-        assert interrupted.wait(5)
-        context().merge_call(lambda _: None)
-
-    before = signal.signal(signal.SIGINT, interrupt)
+    monkeypatch.setattr(replica_runner, "_Meeting", meet)
     timer = threading.Timer(3, rescue)
     timer.start()
     try:
         with pytest.raises(KeyboardInterrupt):
-            strategy.run(step)
+            strategy.run(lambda: context().merge_call(lambda _: None))
     finally:
         timer.cancel()
         timer.join()
-        signal.signal(signal.SIGINT, before)
     assert not late.is_set(), "the caller waited for replicas that waited for it"
 
 

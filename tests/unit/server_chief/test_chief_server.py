@@ -115,9 +115,9 @@ def test_the_status_shows_tasks_with_state_age_and_report(
 def test_a_job_runs_to_its_end_over_the_wire(client: ChiefClient, server: ChiefServer) -> None:
     chief, worker = register(client, CHIEF), register(client, W0)
     done = client.finish(worker, Outcome.DONE, "", TaskReport(global_step=5), timeout_s=T)
-    assert done is Phase.RUNNING
+    assert done == (Phase.RUNNING, "")
     again = client.finish(worker, Outcome.FAILED, "late", TaskReport(), timeout_s=T)
-    assert again is Phase.RUNNING, "the first outcome stays"
+    assert again == (Phase.RUNNING, ""), "the first outcome stays"
     client.finish(chief, Outcome.DONE, "", TaskReport(), timeout_s=T)
     with server.board.open() as (job, now):
         assert job.waited_for() == []
@@ -129,10 +129,9 @@ def test_a_job_runs_to_its_end_over_the_wire(client: ChiefClient, server: ChiefS
 
 def test_a_failure_is_told_to_everybody_with_the_task_and_its_words(client: ChiefClient) -> None:
     first, second = register(client, W0), register(client, W1)
-    phase = client.finish(first, Outcome.FAILED, "ValueError: boom", TaskReport(), timeout_s=T)
-    assert phase is Phase.FAILED
+    failed = client.finish(first, Outcome.FAILED, "ValueError: boom", TaskReport(), timeout_s=T)
     told = client.heartbeat(second, TaskReport(), timeout_s=T)
-    assert told == (Phase.FAILED, "/job:worker/task:0 failed: ValueError: boom")
+    assert told == failed == (Phase.FAILED, "/job:worker/task:0 failed: ValueError: boom")
     assert client.register(W0, "", timeout_s=T)[2:] == told, "who comes late is told, too"
 
 
