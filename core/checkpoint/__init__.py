@@ -13,6 +13,7 @@ from .directory import (
     prune,
     remove_incomplete,
 )
+from .export import export_checkpoint
 from .manifest import Manifest, TensorRecord, VariableRecord
 from .reader import CheckpointReader
 from .tensor_file import TensorFileWriter
@@ -25,6 +26,7 @@ __all__ = [
     "TensorRecord",
     "VariableRecord",
     "checkpoint_path",
+    "export_checkpoint",
     "latest_checkpoint",
     "list_checkpoints",
     "prune",
