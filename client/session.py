@@ -113,10 +113,13 @@ class ParameterSession:
         deadline = time.monotonic() + timeout_s
         missing = list(self._transports)
         told = 0.0
+
+        def attempt(transport: PsTransport) -> PeerLostError | None:
+            return _try_connect(transport, min(2.0, max(0.1, deadline - time.monotonic())))
+
         with ThreadPoolExecutor(min(16, len(missing)) or 1) as pool:
             while missing:
-                left = max(0.1, deadline - time.monotonic())
-                results = list(pool.map(lambda t: _try_connect(t, min(2.0, left)), missing))  # noqa: B023
+                results = list(pool.map(attempt, missing))
                 late = [(t, e) for t, e in zip(missing, results, strict=True) if e is not None]
                 missing = [transport for transport, _ in late]
                 still_wanted()

@@ -15,7 +15,7 @@ from numpy.lib.mixins import NDArrayOperatorsMixin
 
 from ..core.arrays import Array, DType, as_dtype, is_float
 from ..core.definitions import ShardDefinition, VariableDefinition
-from ..core.errors import ShapeMismatchError
+from ..core.errors import DefinitionMismatchError, ShapeMismatchError
 from ..core.indexed_slices import IndexedSlices
 from ..core.initializers import Initializer
 from ..core.task import Incarnation, TaskId
@@ -308,8 +308,15 @@ class LocalVariable(Variable):
         from ..server.ps.block import Gradient, StepFacts
 
         with self._lock:
-            if self._block.rules[0] != rule:
+            bound = self._block.rules[0]
+            if bound is None:
                 self._block.bind(0, rule)
+            elif bound != rule:
+                # As on a ps: another rule would begin with empty slots, without a word.
+                raise DefinitionMismatchError(
+                    f"{self.name!r} is updated by {bound!r}; it cannot be updated by {rule!r} as well",
+                    variable=self.name,
+                )
             self._pushes += 1
             facts = StepFacts(
                 Incarnation(TaskId("worker", 0), 1), self._pushes, self._pushes - 1, gradient_scale

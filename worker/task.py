@@ -4,6 +4,7 @@ The daemon drives one of these per process; ``windlass.testing`` several in thre
 """
 
 import contextlib
+import json
 import logging
 import threading
 import time
@@ -217,7 +218,9 @@ class TrainingTask:
             fs, root = open_fs(self._settings.model_dir)
             fs.makedirs(root, exist_ok=True)
             with fs.transaction:
-                fs.pipe_file(f"{root}/{STATUS_FILE}", _JOB_STATUS.dump_json(status, indent=1))
+                # Not dump_json: it writes null for a loss that is NaN, which does not read back.
+                text = json.dumps(_JOB_STATUS.dump_python(status, mode="json"), indent=1)
+                fs.pipe_file(f"{root}/{STATUS_FILE}", text.encode())
         except (WindlassError, OSError) as error:
             log.warning("could not write the status: %s", error)
 

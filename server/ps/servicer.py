@@ -330,6 +330,15 @@ class _Session:
         push_layout, pull_layout = self._layout(step.push_layout), self._layout(step.pull_layout)
         push_counts, pull_counts = list(step.push_rows), list(step.pull_rows)
         self._check_size(step, push_layout, pull_layout)
+        asked = pull_layout.num_bytes(pull_counts)
+        if asked > self._settings.max_step_bytes:
+            raise LimitExceededError(
+                f"{self._store.task}: a pull of {asked} bytes is over "
+                f"max_step_bytes={self._settings.max_step_bytes}; ask for fewer rows at a time, or raise "
+                "WINDLASS_MAX_STEP_BYTES on the ps",
+                task=self._store.task,
+                limit="max_step_bytes",
+            )
         push_rows = tuple(_take_rows(payload, count) for count in push_counts)
         pull_rows = [_take_rows(payload, count) for count in pull_counts]
         self._store.check_rows(push_layout, push_rows)

@@ -27,7 +27,7 @@ from ...core.report import PsCounters
 from ...core.settings import Settings
 from ...core.steps import HeldShard, LayoutEntry, Operation, PushResult
 from ...core.task import Incarnation, TaskId
-from ...core.update_rules import UpdateRule
+from ...core.update_rules import UpdateRule, rule_from_dict
 from .arena import Arena
 from .block import Block, Gradient, StepFacts, warm_up
 from .dedup import PushLog
@@ -237,7 +237,16 @@ class Store:
             return {}, 0  # saved under another optimizer: its slots mean nothing to this one
         saved = reader.slots(shard.variable.name)
         start, stop = shard.row_offset, shard.row_offset + shard.rows
-        wanted = [slot for slot in rule.slot_start() if slot in saved]
+        had = rule_from_dict(record.rule).active_slots()
+        wanted = [slot for slot in rule.active_slots() if slot in had]
+        lost = [slot for slot in wanted if slot not in saved]
+        if lost:
+            raise CheckpointError(
+                f"{reader.path} lacks the slot {lost[0]!r} of {shard.variable.name!r}, which its rule "
+                f"{rule.name} had; the checkpoint is damaged",
+                path=reader.path,
+                variable=shard.variable.name,
+            )
         return {
             slot: reader.read_rows(shard.variable.name, start, stop, slot) for slot in wanted
         }, record.updates
@@ -441,7 +450,8 @@ class Store:
             counted = self._step_marks.get(facts.who.task, (0, 0))
             mark = (facts.who.generation, facts.sequence)
             fresh = fresh and counted < mark
-            staleness = self._global_step - seen
+            # A repeated push has its own step in the count already.
+            staleness = self._global_step - seen - (0 if fresh else push.step_increment)
             if fresh:
                 self._step_marks[facts.who.task] = mark
                 self._log.applied(facts.who, facts.sequence)

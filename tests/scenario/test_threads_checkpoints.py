@@ -16,6 +16,7 @@ from windlass.core.task import TaskId
 from windlass.distribute import ParameterServerStrategy, partitioners
 from windlass.testing import LocalCluster
 from windlass.training import SidecarEvaluator
+from windlass.worker.task import read_status
 
 Array = np.ndarray[Any, np.dtype[Any]]
 CHIEF = TaskId("chief", 0)
@@ -238,3 +239,20 @@ def test_an_evaluator_beside_a_job_ends_with_its_final_checkpoint(tmp_path: Path
     ).start()
     assert [(item.global_step, item.final) for item in results] == [(3, True)]
     assert results[0].metrics["sum"] == pytest.approx(float(w.sum()))
+
+
+@pytest.mark.parametrize("loss", [np.nan, np.inf], ids=["nan", "inf"])
+def test_the_last_status_of_a_job_can_be_read_though_its_loss_was_no_number(
+    tmp_path: Path, loss: float
+) -> None:
+    def program() -> None:
+        training(2, 1)()
+        wl.training.report(loss=loss)
+
+    with LocalCluster(workers=0, ps=1, model_dir=str(tmp_path)) as cluster:
+        cluster.run(program)
+    status = read_status(str(tmp_path))
+    assert status is not None
+    assert status.phase is Phase.DONE
+    reports = {item.task: item.report for item in status.tasks}
+    np.testing.assert_equal(reports[CHIEF].metrics["loss"], loss)
