@@ -29,7 +29,8 @@ def test_a_job_of_every_role_ends_by_itself(
     write_program: Callable[..., str], tmp_path: Path
 ) -> None:
     result = run_script(
-        write_program(), "300", "0",
+        # Paced so that a task that starts seconds later still finds steps to take.
+        write_program(), "300", "0.02",
         model_dir=str(tmp_path / "model"), workers=2, ps=2, evaluator=True,
     )  # fmt: skip
     assert result.exit_code == 0, result.text
@@ -124,7 +125,7 @@ def test_plain_output_is_prefixed_lines_and_a_table(
     write_program: Callable[..., str], run_cli: RunCli, tmp_path: Path
 ) -> None:
     result = run_cli(
-        "local", "--plain", "--ps", "2", "--model-dir", "model", write_program(), "60", "0"
+        "local", "--plain", "--ps", "2", "--model-dir", "model", write_program(), "200", "0.02"
     )
     assert result.returncode == 0, result.stdout + result.stderr
     assert result.stderr == ""
