@@ -43,6 +43,7 @@ _SEGMENT = ps_pb2.ExchangeRequest.SEGMENT_FIELD_NUMBER
 _WELCOME = ps_pb2.ExchangeResponse.WELCOME_FIELD_NUMBER
 _REPLY = ps_pb2.ExchangeResponse.STEP_FIELD_NUMBER
 
+_DEFINE_TIMEOUT_S = 3600.0
 _DEFINE_BATCH = 2000  # definitions per message: about 200 bytes each, far below max_message_bytes
 
 
@@ -218,7 +219,9 @@ class GrpcTransport:
                     request,
                     peer=self._peer,
                     doing=doing,
-                    timeout_s=self._settings.request_timeout_s,
+                    # Filling or restoring a table takes as long as it takes; a ps that is gone is
+                    # noticed by its connection, and by the chief.
+                    timeout_s=_DEFINE_TIMEOUT_S,
                 )
         self._held_bytes = response.held_bytes
         return response
@@ -295,6 +298,7 @@ class GrpcTransport:
             step_increment=request.step_increment,
             gradient_scale=request.gradient_scale,
             payload_in_segment=request.segment is not None,
+            direct_bytes=request.direct_bytes,
         )
         if request.segment is not None:
             if stream.segment != request.segment:

@@ -82,7 +82,7 @@ class ParameterSession:
         self._sequences = [0] * len(transports)
         self._push_plans: dict[tuple[tuple[str, Operation, bool], ...], PushPlan] = {}
         self._pull_plans: dict[tuple[str, ...], PullPlan] = {}
-        self._row_layouts: dict[str, list[WireLayout]] = {}
+        self._row_layouts: dict[str, dict[int, WireLayout]] = {}
         self._next_layout = 0
         self._aborted: WindlassError | None = None
         self.counters = SessionCounters()
@@ -427,6 +427,27 @@ class ParameterSession:
         self, requests: Mapping[int, StepRequest], targets: Mapping[int, Sequence[memoryview]]
     ) -> dict[int, PushResult]:
         """Send to all, then receive from all. One that fails does not leave others unread."""
+        results: dict[int, PushResult] = {}
+        try:
+            failure = self._send_and_receive(requests, targets, results)
+        except BaseException as error:
+            # Nobody knows what was applied, and an answer may be unread: the numbers cannot go on.
+            self._aborted = PeerLostError(
+                f"{self._who.task}: a step was interrupted ({type(error).__name__}) and its outcome is not "
+                "known; this session cannot go on. Restart the task, or make the strategy anew",
+                task=self._who.task,
+            )
+            raise
+        if failure is not None:
+            raise failure
+        return results
+
+    def _send_and_receive(
+        self,
+        requests: Mapping[int, StepRequest],
+        targets: Mapping[int, Sequence[memoryview]],
+        results: dict[int, PushResult],
+    ) -> WindlassError | None:
         failure: WindlassError | None = None
         sent: list[int] = []
         for ps, request in requests.items():
@@ -437,7 +458,6 @@ class ParameterSession:
                 break
             sent.append(ps)
             self.counters.pushed += codec.total_bytes(request.values)
-        results: dict[int, PushResult] = {}
         for ps in sent:
             into = targets.get(ps, ())
             try:
@@ -448,9 +468,7 @@ class ParameterSession:
             if requests[ps].sequence:
                 self._sequences[ps] = requests[ps].sequence
             self.counters.pulled += codec.total_bytes(into)
-        if failure is not None:
-            raise failure
-        return results
+        return failure
 
     # -- plans -------------------------------------------------------------------------------
 
@@ -504,14 +522,13 @@ class ParameterSession:
         return plan
 
     def _rows_layout(self, name: str, placed: Placed) -> dict[int, WireLayout]:
-        entries: dict[int, list[LayoutEntry]] = {}
-        for ps, shard in placed.shards:
-            entries.setdefault(ps, []).append(
-                LayoutEntry(name, shard.part, Operation.PULL, sparse=True)
-            )
         if name not in self._row_layouts:
-            self._row_layouts[name] = [self._new_layout(items) for items in entries.values()]
-        return dict(zip(entries, self._row_layouts[name], strict=True))
+            entries: dict[int, list[LayoutEntry]] = {}
+            for ps, shard in placed.shards:
+                entry = LayoutEntry(name, shard.part, Operation.PULL, sparse=True)
+                entries.setdefault(ps, []).append(entry)
+            self._row_layouts[name] = {ps: self._new_layout(items) for ps, items in entries.items()}
+        return self._row_layouts[name]
 
     def _raise_if_aborted(self) -> None:
         if self._aborted is not None:

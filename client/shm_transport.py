@@ -102,7 +102,10 @@ class ShmTransport:
         self._request, self._pull = request, None
         if request.pull is not None and not request.pull_rows and self._is_readable(request.pull):
             self._pull = request.pull
-        lean = replace(request, pull=None) if self._pull is not None else request
+        lean = request
+        if self._pull is not None:
+            direct = sum(self._memory[e.variable, e.part][1] for e in self._pull.entries)
+            lean = replace(request, pull=None, direct_bytes=direct)
         buffers = [
             *[codec.as_bytes(rows) for rows in (*request.push_rows, *request.pull_rows)],
             *request.values,

@@ -125,6 +125,8 @@ class Job:
             self._enter(member, State(outcome.value), now, message)
             if outcome is Outcome.FAILED and who.task.type != EVALUATOR:
                 self.fail(f"{who.task} failed: {message}", now=now)
+            elif outcome is Outcome.LEFT and who.task == self.chief and self.phase is Phase.RUNNING:
+                self.fail(f"{who.task} left before the work was complete: {message}", now=now)
         member.told = self.phase
         return self.phase
 

@@ -189,6 +189,11 @@ def read_environment(name: str, default: str = "") -> str:
     return os.environ.get(name, default)
 
 
+def take_environment(name: str) -> str:
+    """One variable that is meant for this process alone: removed, so that no child inherits it."""
+    return os.environ.pop(name, "")
+
+
 def child_environment(**changes: str) -> dict[str, str]:
     """The environment for a process we start: ours, with ``changes``.
 

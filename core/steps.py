@@ -53,6 +53,7 @@ class StepRequest:
         values: What is pushed, in the layout's order, as bytes.
         segment: The row numbers and values are in this segment, after its header, and not in the message.
         segment_bytes: How many.
+        direct_bytes: The worker reads so many from the ps's memory itself; for the counters.
         global_step: As of the values the gradients were computed from.
         step_increment: Added to the global step.
         gradient_scale: Multiplies every gradient.
@@ -66,6 +67,7 @@ class StepRequest:
     values: Sequence[memoryview] = ()
     segment: SegmentAddress | None = None
     segment_bytes: int = 0
+    direct_bytes: int = 0
     global_step: int = 0
     step_increment: int = 0
     gradient_scale: float = 1.0

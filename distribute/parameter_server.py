@@ -253,7 +253,8 @@ class ParameterServerExtended(StrategyExtended):
                 self._bound |= dict.fromkeys(unbound, rule)
             if not self._in_step:
                 self._counted = False
-            if self._pushes and self._clip != rule.global_clipnorm:
+            if self._pushes and (self._clip is not None or rule.global_clipnorm is not None):
+                # A norm is taken over the gradients of one call, as in Keras.
                 self._flush([])
             for gradient, variable in pairs:
                 if variable.name in self._pushes:

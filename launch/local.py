@@ -9,6 +9,7 @@ import json
 import logging
 import queue
 import signal
+import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -238,14 +239,14 @@ class LocalJob:
             for reader in process.readers:
                 reader.join(1)
             verdict = on_exit(
-                task, code, chief=self._cluster.chief_task, stopping=self._ends_are_expected()
+                task, code, chief=self._cluster.chief_task, stopping=self._is_expected_to_end(task)
             )
             if verdict.failed and self._follows_the_chief(task, code):
                 # The chief told it that the job is over, and ends next: that end tells why.
                 self._told_since = self._told_since or time.monotonic()
                 continue
             if verdict.failed:
-                self._first_failure = task
+                self._first_failure = self._first_failure or task
             elif verdict.message:
                 self._tell_chief(task, describe_exit(code))
             if verdict.message:
@@ -254,9 +255,10 @@ class LocalJob:
             if verdict.job_ends and self._stopping_since is None:
                 self._begin_stop("")
 
-    def _ends_are_expected(self) -> bool:
-        stopping = self._stopping_since is not None or self._first_failure is not None
-        return stopping or self._job_ended()
+    def _is_expected_to_end(self, task: TaskId) -> bool:
+        # The evaluator is at work when the others have left; its failure counts all the same.
+        over = self._job_ended() and task.type != EVALUATOR
+        return self._stopping_since is not None or over
 
     def _follows_the_chief(self, task: TaskId, code: int) -> bool:
         chief = self._processes[self._cluster.chief_task]
@@ -344,7 +346,8 @@ class LocalJob:
         for process in self._processes.values():
             process.signal(signal.SIGKILL)
         for process in self._processes.values():
-            process.process.wait(5)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.process.wait(5)
 
     def _drain_output(self) -> None:
         """Lines are shown to the last: readers end at the end of their pipes."""

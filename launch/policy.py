@@ -45,4 +45,5 @@ def on_exit(task: TaskId, code: int, *, chief: TaskId, stopping: bool) -> Verdic
         return Verdict(message=why)  # perhaps since the whole job ends; its chief knows
     if task.type in (WORKER, EVALUATOR) and is_retryable(code):
         return Verdict(message=f"{why}; the job goes on without it")
-    return Verdict(job_ends=True, failed=True, message=why)
+    # Training does not need the evaluator, and goes on; but the job's result is not whole without it.
+    return Verdict(job_ends=task.type != EVALUATOR, failed=True, message=why)

@@ -82,7 +82,10 @@ class Checkpointer:
             self._discard(path)
             raise
         self.last = CheckpointInfo(global_step, path)
-        prune(self._model_dir, self._keep)
+        try:
+            prune(self._model_dir, self._keep)
+        except OSError as error:
+            log.warning("an old checkpoint could not be removed: %s", error)
         return path
 
     @staticmethod

@@ -1,16 +1,17 @@
 """The chief's second job: lead the ps, watch the leases, save checkpoints, end the job in order.
 
-One thread; what it does next is read off the :class:`~windlass.cluster.job.Job` and the clock.
+One thread, and one that saves; what comes next is read off the :class:`~windlass.cluster.job.Job` and
+the clock.
 """
 
 import logging
 import threading
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 
 from ..client.ps_control import PsAnswer, PsControl
 from ..cluster.roles import PS
-from ..core.errors import FencedError, PeerLostError, WindlassError
+from ..core.errors import FencedError, WindlassError
 from ..core.settings import Settings
 from ..core.states import Phase, State
 from ..core.task import Incarnation
@@ -56,6 +57,8 @@ class Coordinator:
         self._saved_step = (
             checkpointer.last.global_step if checkpointer and checkpointer.last else 0
         )
+        self._saver = ThreadPoolExecutor(1, thread_name_prefix="save")
+        self._save_under_way: Future[bool] | None = None
         self._ending = False
 
     def start(self) -> None:
@@ -64,14 +67,30 @@ class Coordinator:
 
     def _lead(self) -> None:
         while not self._leaving.wait(self._settings.heartbeat_s):
-            self._attach()
-            with self._board.open() as (job, now):
-                for task in job.expire(now=now):
-                    log.warning("%s is lost: %s", task, job.members[task].detail)
-                due = job.phase is Phase.RUNNING and self._is_due(job.global_step, now)
-                step = job.global_step
-            if due and not self._ending:
-                self._save(step, final=False)
+            try:
+                self._turn()
+            except (
+                Exception
+            ) as error:  # leaving the ps without a leader would say nothing to anybody
+                log.exception("the coordinator failed")
+                with self._board.open() as (job, now):
+                    job.fail(f"the coordinator failed: {type(error).__name__}: {error}", now=now)
+                return
+
+    def _turn(self) -> None:
+        self._attach()
+        with self._board.open() as (job, now):
+            for task in job.expire(now=now):
+                log.warning("%s is lost: %s", task, job.members[task].detail)
+            due = job.phase is Phase.RUNNING and self._is_due(job.global_step, now)
+            step = job.global_step
+        if (
+            due
+            and not self._ending
+            and (self._save_under_way is None or self._save_under_way.done())
+        ):
+            # Apart from this thread: leases go on while a large model is written.
+            self._save_under_way = self._saver.submit(self._save, step, final=False)
 
     def _is_due(self, step: int, now: float) -> bool:
         settings = self._settings
@@ -125,8 +144,8 @@ class Coordinator:
         """
         self._ending = True  # the last checkpoint is coming; no other is worth its time now
         self._wait_for_workers(on_wait)
-        self._leaving.set()
-        self._thread.join()
+        if self._save_under_way is not None:
+            self._save_under_way.result()
         with self._board.open() as (job, _):
             phase = job.phase
             step = max(job.global_step, global_step)
@@ -135,10 +154,12 @@ class Coordinator:
                 for member in job.members.values()
             )
         if step > 0 and not ps_lost:
-            saved = self._save(step, final=phase is Phase.RUNNING)
+            saved = self._saver.submit(self._save, step, final=phase is Phase.RUNNING).result()
             if phase is Phase.RUNNING and self._checkpointer is not None and not saved:
                 with self._board.open() as (job, now):
                     job.fail("the last checkpoint could not be written", now=now)
+        self._leaving.set()
+        self._thread.join()
         self._attach()  # the last counters, for the status
         with self._board.open() as (job, now):
             job.complete(now=now)
@@ -173,7 +194,7 @@ class Coordinator:
         def end(control: PsControl) -> None:
             try:
                 control.end_job(phase, reason, timeout_s=_ATTACH_S)
-            except PeerLostError as error:
+            except WindlassError as error:
                 log.debug("%s", error)
 
         list(self._pool.map(end, self._controls))
@@ -191,4 +212,5 @@ class Coordinator:
         self._leaving.set()
         if self._thread.ident is not None:
             self._thread.join(_ATTACH_S * 2)
-        self._pool.shutdown(wait=False, cancel_futures=True)
+        for pool in (self._pool, self._saver):
+            pool.shutdown(wait=False, cancel_futures=True)

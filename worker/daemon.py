@@ -16,7 +16,7 @@ from ..cluster.roles import CHIEF, EVALUATOR, PS
 from ..cluster.spec import ClusterSpec
 from ..core.errors import JobStoppedError, RetryableError, WindlassError
 from ..core.exit_codes import ExitCode
-from ..core.settings import Settings, read_environment
+from ..core.settings import Settings, take_environment
 from ..core.states import Outcome
 from ..core.task import TaskId
 from ..distribute.runtime import set_runtime
@@ -219,7 +219,7 @@ def _hold_leash() -> None:
 
     It holds the other end of a pipe; when that closes, we are on our own.
     """
-    number = read_environment("WINDLASS_LEASH_FD")
+    number = take_environment("WINDLASS_LEASH_FD")
     if not number.isdigit():
         return
 

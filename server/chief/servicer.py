@@ -24,7 +24,8 @@ class JobBoard:
 
     def __init__(self, job: Job, clock: Clock) -> None:
         self._job = job
-        self._lock = threading.Lock()
+        # Reentrant: a signal handler asks the job to stop, in a thread that may be in here.
+        self._lock = threading.RLock()
         self.clock = clock
         self.last_checkpoint = ""
         self.last_checkpoint_step = 0

@@ -5,6 +5,7 @@ with its sequence lock: odd while somebody writes. A worker of this machine copi
 slab and looks at the sequence before and after.
 """
 
+import logging
 from dataclasses import dataclass
 
 import numpy as np
@@ -12,6 +13,8 @@ import numpy as np
 from ...core.arrays import Array, DType
 from ...core.shared_memory import HEADER_BYTES, Segment, SegmentAddress, unavailable
 from ...core.steps import MemoryLocation
+
+log = logging.getLogger(__name__)
 
 _SLAB_BYTES = 64 * 1024 * 1024
 _LINE = 64
@@ -57,7 +60,12 @@ class Arena:
         num_bytes = count * dtype.itemsize
         needed = _LINE + -(-num_bytes // _LINE) * _LINE
         if self._slab is None or self._used + needed > self._slab.num_bytes:
-            self._slab = Segment.create(max(_SLAB_BYTES, needed))
+            try:
+                self._slab = Segment.create(max(_SLAB_BYTES, needed))
+            except OSError as error:
+                log.warning("no shared memory: %s; values go through the stream", error)
+                self._shared = False
+                return self.allocate(count, dtype)
             self._slabs.append(self._slab)
             self._used = HEADER_BYTES
         slab, start = self._slab, self._used

@@ -310,6 +310,8 @@ class _Session:
                 payload.drain()
             self._store.count_refused()
             reply.error.CopyFrom(error_table.to_detail(error))
+        if step.direct_bytes:
+            self._store.count_pull(step.direct_bytes)
         reply.payload_bytes = pull.num_bytes([rows.size for rows in pull_rows])
         self._store.count_bytes(sent=reply.payload_bytes)
         head = field(_REPLY, reply.SerializeToString())

@@ -89,6 +89,8 @@ class Store:
     def __init__(self, task: TaskId, settings: Settings) -> None:
         self.task = task
         self.settings = settings
+        # One definition at a time; it may take long, so lookups and counters wait for `_definitions` alone.
+        self._defining = threading.Lock()
         self._definitions = threading.Lock()
         self._held: dict[ShardKey, _Held] = {}
         self._parts: dict[str, list[int]] = {}
@@ -118,7 +120,7 @@ class Store:
             LimitExceededError: Too many shards.
             CheckpointError: The checkpoint cannot be read.
         """
-        with self._definitions:
+        with self._defining:
             missing: dict[ShardKey, ShardDefinition] = {}
             for shard in shards:
                 held = self._held.get(shard.key) or self._any_part(shard.variable.name)
@@ -141,11 +143,14 @@ class Store:
                 block = Block(group, self._arena)
                 sources = [self._initialize(block, entry, reader) for entry in range(len(group))]
                 created.append((block, sources))
-            for block, sources in created:
-                self._blocks.append(block)
-                for entry, (shard, source) in enumerate(zip(block.shards, sources, strict=True)):
-                    self._held[shard.key] = _Held(block, entry, who, source)
-                    self._parts.setdefault(shard.variable.name, []).append(shard.part)
+            with self._definitions:
+                for block, sources in created:
+                    self._blocks.append(block)
+                    for entry, (shard, source) in enumerate(
+                        zip(block.shards, sources, strict=True)
+                    ):
+                        self._held[shard.key] = _Held(block, entry, who, source)
+                        self._parts.setdefault(shard.variable.name, []).append(shard.part)
             if reader is not None:
                 with self._log_lock:
                     self._global_step = max(self._global_step, reader.manifest.global_step)
@@ -177,7 +182,7 @@ class Store:
         names = list(variables)
         for dtype in self._float_dtypes(names):
             warm_up(rule, dtype)
-        with self._definitions:
+        with self._defining:
             for name in names:
                 for part in self._parts.get(name, ()):
                     self._bind_one(self._held[name, part], rule, who, readers)
@@ -500,6 +505,12 @@ class Store:
         """Add payload bytes to the counters."""
         with self._tally.lock:
             self._tally.bytes_in += received
+            self._tally.bytes_out += sent
+
+    def count_pull(self, sent: int) -> None:
+        """Add a pull that a worker reads from shared memory itself."""
+        with self._tally.lock:
+            self._tally.pulls += 1
             self._tally.bytes_out += sent
 
     def count_refused(self) -> None:

@@ -74,6 +74,8 @@ def test_large_values_are_handed_over_and_come_back_to_the_bit(server: PsServer)
         values = session.step([push], ["w"], step_increment=1).values
         assert np.array_equal(values["w"], expected)
     assert transport.description == "shm"
+    # What was read from its memory counts, although the ps sent nothing.
+    assert server.store.counters().bytes_out == 5 * start.nbytes
     session.close()
 
 

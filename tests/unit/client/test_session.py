@@ -643,3 +643,27 @@ def test_closing_ends_the_threads_of_a_session() -> None:
     for thread in mine:
         thread.join(3)
         assert not thread.is_alive()
+
+
+def test_a_step_that_was_interrupted_half_way_ends_the_session(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Ctrl-C in a notebook: the number may be used up, and the next push would be taken for a repeat."""
+    who, settings = Incarnation(TaskId("worker", 0), 1), Settings()
+    transport = LocalTransport(TaskId("ps", 0), who, settings)
+    session = ParameterSession([transport], who, settings)
+    definition = VariableDefinition("w", (2,), np.dtype(np.float32))
+    session.define([definition], {"w": np.zeros(2, np.float32)}, create=True)
+    push = PushItem("w", Operation.ASSIGN_ADD, np.ones(2, np.float32))
+    receive = LocalTransport.receive
+
+    def interrupted(self: LocalTransport, into: Sequence[memoryview]) -> PushResult:
+        receive(self, into)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(LocalTransport, "receive", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            session.step([push])
+    with pytest.raises(PeerLostError, match="outcome is not known"):
+        session.step([push])

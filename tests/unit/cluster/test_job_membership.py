@@ -271,3 +271,20 @@ def test_a_restarted_chief_takes_back_a_dynamic_worker_that_no_spec_lists() -> N
     who = Incarnation(TaskId("worker", 9), 1234)
     assert job.heartbeat(who, REPORT, now=30) is Phase.RUNNING
     assert who.task in job.waited_for()
+
+
+def test_a_chief_that_leaves_before_the_end_has_not_completed_the_job() -> None:
+    job, lives = _job()
+    job.finish(lives[CHIEF], Outcome.LEFT, "ps:1 did not answer", REPORT, now=1)
+    job.complete(now=2)
+    assert job.phase is Phase.FAILED
+    assert str(CHIEF) in job.reason
+    assert "ps:1 did not answer" in job.reason
+
+
+def test_a_chief_that_leaves_a_stopping_job_has_it_stopped() -> None:
+    job, lives = _job()
+    job.stop("SIGTERM", now=1)
+    job.finish(lives[CHIEF], Outcome.LEFT, "asked to stop", REPORT, now=2)
+    job.complete(now=3)
+    assert job.phase is Phase.STOPPED

@@ -39,7 +39,6 @@ def test_ends_of_a_job_that_stops_are_expected(task: TaskId, code: int) -> None:
         pytest.param(WORKER, 127, ENDS, id="last permanent code"),
         pytest.param(WORKER, 128, GOES_ON, id="first retryable code"),
         pytest.param(EVALUATOR, -9, GOES_ON, id="evaluator killed"),
-        pytest.param(EVALUATOR, 1, ENDS, id="evaluator's program raised"),
         pytest.param(PS, -9, ENDS, id="ps killed"),
         pytest.param(PS, ExitCode.DRAINED, ENDS, id="ps asked to leave"),
         pytest.param(PS, ExitCode.ADDRESS_IN_USE, ENDS, id="ps without a port"),
@@ -78,3 +77,10 @@ def test_a_worker_that_leads_counts_as_the_chief() -> None:
 def test_the_message_tells_the_code_and_what_it_means(code: int, words: list[str]) -> None:
     message = on_exit(PS, code, chief=CHIEF, stopping=False).message
     assert all(word in message for word in words)
+
+
+def test_an_evaluator_that_failed_is_the_jobs_failure_but_does_not_end_training() -> None:
+    verdict = on_exit(EVALUATOR, 1, chief=CHIEF, stopping=False)
+    assert verdict.failed
+    assert not verdict.job_ends
+    assert verdict.message.startswith("evaluator:0 ended with 1")

@@ -1,7 +1,9 @@
 """What a ps holds: defining, looking up, binding, and laying out steps."""
 
+import threading
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -283,3 +285,27 @@ def test_gradients_for_a_variable_without_a_rule_are_refused() -> None:
 def test_trainable_or_not_is_no_part_of_the_definition_two_tasks_must_share() -> None:
     store = make_store(*cut(variable(), 1))
     store.define(cut(replace(variable(), trainable=False), 1), WORKER)
+
+
+def test_counters_answer_while_a_large_variable_is_filled(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The chief's lease asks for them; a ps that restores a table is not dead."""
+    filling, go_on = threading.Event(), threading.Event()
+    fill = Store._initialize
+
+    def slow(self: Store, *arguments: Any) -> str:
+        filling.set()
+        assert go_on.wait(10)
+        return fill(self, *arguments)
+
+    monkeypatch.setattr(Store, "_initialize", slow)
+    store = Store(TaskId("ps", 0), Settings())
+    thread = threading.Thread(target=store.define, args=(cut(variable(), 1), WORKER))
+    thread.start()
+    try:
+        assert filling.wait(10)
+        assert store.counters().shards == 0
+        assert store.lookup(cut(variable(), 1), WORKER) == []
+    finally:
+        go_on.set()
+        thread.join(10)
+    assert store.counters().shards == 1
