@@ -258,13 +258,19 @@ def test_a_program_that_raises_on_one_task_is_named_first_with_its_last_words(
     assert result.status.phase is Phase.FAILED
 
 
-def test_an_evaluator_that_raises_is_named(write_program: WriteProgram, tmp_path: Path) -> None:
+def test_an_evaluator_that_raises_does_not_stop_training_but_is_the_jobs_exit_code(
+    write_program: WriteProgram, tmp_path: Path
+) -> None:
     program = write_program(
         replace={'return {"error"': 'raise ValueError("odd")\n    return {"error"'}
     )
     result = run_script(
-        program, *ENDLESS, model_dir=str(tmp_path / "model"), workers=0, evaluator=True,
+        program, "200", "0.005", model_dir=str(tmp_path / "model"), workers=0, evaluator=True,
         save_every_steps=20,
     )  # fmt: skip
     assert result.first_failure == TaskId("evaluator", 0), result.text
     assert result.exit_code == ExitCode.PROGRAM_FAILED
+    others = {code for task, code in result.exits.items() if task.type != "evaluator"}
+    assert others == {ExitCode.DONE}, result.text
+    assert result.status is not None
+    assert result.status.phase is Phase.DONE
