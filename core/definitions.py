@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from .arrays import Array, DType, as_dtype, num_rows, row_shape, size_of
+from .arrays import DType, as_dtype, num_rows, row_shape, size_of
 from .initializers import Initializer
 from .update_rules import UpdateRule
 
@@ -101,11 +101,3 @@ def cut(definition: VariableDefinition, num_parts: int) -> list[ShardDefinition]
         shards.append(ShardDefinition(definition, part, num_parts, offset, count))
         offset += count
     return shards
-
-
-def place_rows(out: Array, shard: ShardDefinition, rows: Array) -> None:
-    """Write a shard's rows to their place in the whole variable's array ``out``."""
-    if shard.variable.shape:
-        out[shard.row_offset : shard.row_offset + shard.rows] = rows
-    else:
-        out[()] = rows

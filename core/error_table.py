@@ -33,7 +33,6 @@ STATUS_OF: dict[type[errors.WindlassError], grpc.StatusCode] = {
     errors.SequenceError: grpc.StatusCode.OUT_OF_RANGE,
     errors.SegmentError: grpc.StatusCode.FAILED_PRECONDITION,
     errors.FencedError: grpc.StatusCode.ABORTED,
-    errors.NotReadyError: grpc.StatusCode.FAILED_PRECONDITION,
     errors.ProgramError: grpc.StatusCode.INTERNAL,
     errors.RetryableError: grpc.StatusCode.UNAVAILABLE,
     errors.PeerLostError: grpc.StatusCode.UNAVAILABLE,

@@ -18,7 +18,6 @@
     │   ├── SequenceError
     │   ├── SegmentError            shared memory that cannot be used; the stream can
     │   └── FencedError             an older generation of the task, or a second chief
-    ├── NotReadyError               the chief has not initialized the variables yet
     ├── ProgramError                the user's program failed on some task: exit 1
     └── RetryableError              exit >= 128
         ├── PeerLostError
@@ -123,12 +122,6 @@ class FencedError(RefusedError):
     """An older life of a task, or a second chief: somebody newer has its place."""
 
     exit_code = ExitCode.PEER_LOST
-
-
-class NotReadyError(WindlassError):
-    """The chief has not created or initialized the variables yet."""
-
-    exit_code = ExitCode.JOIN_TIMEOUT
 
 
 class ProgramError(WindlassError):

@@ -45,8 +45,8 @@ class Settings(BaseSettings):
     request_timeout_s: float = Field(
         default=60.0,
         gt=0,
-        description="Deadline of one request: a step, a definition. Covers 64 GiB in chunks on "
-        "a 10 Gbit/s link.",
+        description="Deadline of one step. Covers 64 GiB in chunks on a 10 Gbit/s link. Creating or "
+        "restoring variables may take longer; a ps that is gone is noticed by its connection.",
     )
     orphan_timeout_s: float = Field(
         default=300.0,

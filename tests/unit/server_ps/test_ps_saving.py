@@ -8,7 +8,7 @@ import pytest
 
 from windlass.core.arrays import BFLOAT16, DTYPES, Array, DType
 from windlass.core.checkpoint import CheckpointReader, Manifest, VariableRecord
-from windlass.core.definitions import VariableDefinition, cut, place_rows
+from windlass.core.definitions import VariableDefinition, cut
 from windlass.core.errors import CheckpointError
 from windlass.core.initializers import Initializer
 from windlass.core.settings import Settings
@@ -63,7 +63,8 @@ class Cluster:
                     if shard.variable.name == name:
                         part = block.view(entry, slot)
                         whole = np.zeros(variable.shape, part.dtype) if whole is None else whole
-                        place_rows(whole, shard, part)
+                        rows = slice(shard.row_offset, shard.row_offset + shard.rows)
+                        whole[rows if variable.shape else ()] = part
         assert whole is not None
         return whole
 
