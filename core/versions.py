@@ -20,15 +20,19 @@ class Versions:
     numpy: str
 
 
+def package_version() -> str:
+    """Windlass's own."""
+    try:
+        return metadata.version("windlass")
+    except metadata.PackageNotFoundError:
+        return "source tree"  # PYTHONPATH=src, not installed
+
+
 def own_versions() -> Versions:
     """What this process runs."""
-    try:
-        package = metadata.version("windlass")
-    except metadata.PackageNotFoundError:
-        package = "source tree"  # PYTHONPATH=src, not installed
     return Versions(
         protocol=PROTOCOL,
-        windlass=package,
+        windlass=package_version(),
         python=platform.python_version(),
         numpy=metadata.version("numpy"),
     )

@@ -1,16 +1,13 @@
 """The ``windlass`` command."""
 
 import sys
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
-from rich.console import Console
-from rich.table import Table
 
 from ..core.errors import ConfigurationError, PeerLostError, WindlassError
 from ..core.exit_codes import ExitCode
 from ..core.settings import quiet_grpc
-from ..core.versions import own_versions
 from .logs import set_up_logging
 from .options import (
     TaskFlags,
@@ -20,6 +17,12 @@ from .options import (
     take_settings,
     task_options,
 )
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from ..core.task import TaskId
+    from .plain import Display
 
 _ROLES = ("chief", "worker", "ps", "evaluator")
 # What follows SCRIPT is the script's, as with `python SCRIPT …`.
@@ -35,8 +38,20 @@ def _of_script(
     return value[1:] if value[:1] == ("--",) else value
 
 
+def _show_version(context: click.Context, parameter: click.Parameter, value: bool) -> None:  # noqa: ARG001
+    """As click's version option, but the version is looked up when it is asked for."""
+    if value and not context.resilient_parsing:
+        from ..core.versions import package_version
+
+        click.echo(f"windlass, version {package_version()}")
+        context.exit()
+
+
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
-@click.version_option(own_versions().windlass)
+@click.option(
+    "--version", is_flag=True, is_eager=True, expose_value=False, callback=_show_version,
+    help="Show the version and exit.",
+)  # fmt: skip
 def windlass() -> None:
     """Parameter-server training: run tasks of a cluster, or a whole cluster here.
 
@@ -103,6 +118,9 @@ def _run(
     set_up_logging(settings)
     task = resolve_task(TaskFlags(**flags))
     if print_tf_config:
+        from rich.console import Console
+        from rich.table import Table
+
         click.echo(task.tf_config())
         table = Table(show_header=True, header_style="bold")
         for name in ("what", "value", "from"):
@@ -151,7 +169,6 @@ def local_command(
     Checkpoints go to --model-dir (default: a new folder in runs/), every 2 s unless told otherwise.
     Arguments after SCRIPT are the script's.
     """
-    from .display import PlainDisplay, RichDisplay
     from .local import LocalCluster, LocalJob, default_model_dir
 
     if not chief and not workers:
@@ -162,11 +179,7 @@ def local_command(
         flags["model_dir"] = default_model_dir(script)
     settings = take_settings(flags)
     cluster = LocalCluster(workers, ps, chief, evaluator)
-    console = Console(highlight=False)
-    tasks = cluster.tasks()
-    display = (
-        PlainDisplay(tasks) if plain or not console.is_terminal else RichDisplay(tasks, console)
-    )
+    display = _display(cluster.tasks(), plain=plain or not sys.stdout.isatty())
     try:
         job = LocalJob(cluster, script, arguments, settings, display)
         with job.signals():
@@ -177,6 +190,16 @@ def local_command(
     sys.exit(result.exit_code)
 
 
+def _display(tasks: "Sequence[TaskId]", *, plain: bool) -> "Display":
+    from .plain import PlainDisplay
+
+    if plain:
+        return PlainDisplay(tasks)
+    from .display import RichDisplay
+
+    return RichDisplay(tasks)
+
+
 @windlass.command("status")
 @click.argument("address")
 @click.option("--timeout-s", default=5.0, show_default=True, help="How long to wait for an answer.")
@@ -184,9 +207,11 @@ def status_command(address: str, timeout_s: float) -> None:
     """Show the job led by the chief at ADDRESS, or the end of the one in model directory ADDRESS."""
     from pathlib import Path
 
+    from rich.console import Console
+
     from ..client.chief import ChiefClient
     from ..core.settings import load_settings
-    from ..worker.task import read_status
+    from ..worker.status import read_status
     from .display import status_table
 
     if Path(address).is_dir():

@@ -1,8 +1,6 @@
-"""What a launcher shows: a progress bar with log lines above it, or plain lines; tables."""
+"""What a launcher shows on a terminal: a progress bar with log lines above it; tables."""
 
-import sys
 from collections.abc import Mapping, Sequence
-from typing import Protocol, TextIO
 
 from rich.console import Console
 from rich.markup import escape
@@ -12,6 +10,7 @@ from rich.table import Table
 from ..client.chief import JobStatus, TaskStatus
 from ..core.states import State
 from ..core.task import TaskId
+from .plain import numbers
 
 _COLOURS = (
     "cyan",
@@ -23,30 +22,6 @@ _COLOURS = (
     "bright_green",
     "bright_magenta",
 )
-
-
-class Display(Protocol):
-    """Where a launcher's story goes."""
-
-    def line(self, task: TaskId, text: str, *, is_error: bool) -> None:
-        """A line a task printed."""
-        ...
-
-    def say(self, text: str, *, is_error: bool = False) -> None:
-        """A line of the launcher's own."""
-        ...
-
-    def progress(self, status: JobStatus, steps_per_s: float) -> None:
-        """How far the job is."""
-        ...
-
-    def table(self, table: Table) -> None:
-        """A table, at the end."""
-        ...
-
-    def close(self) -> None:
-        """Leave the terminal as it was."""
-        ...
 
 
 class RichDisplay:
@@ -96,62 +71,6 @@ class RichDisplay:
     def close(self) -> None:
         """Remove the bar."""
         self._bar.stop()
-
-
-class PlainDisplay:
-    """Lines only, for pipes, files and people who prefer them."""
-
-    _EVERY_S = 2.0
-
-    def __init__(self, tasks: Sequence[TaskId], stream: TextIO | None = None) -> None:
-        self._stream = stream or sys.stdout
-        self._width = max(len(task.short) for task in tasks)
-        self._shown_at = -self._EVERY_S
-        self._shown = ""
-
-    def line(self, task: TaskId, text: str, *, is_error: bool) -> None:  # noqa: ARG002
-        """A line a task printed."""
-        self._write(f"{task.short:>{self._width}} | {text}")
-
-    def say(self, text: str, *, is_error: bool = False) -> None:  # noqa: ARG002
-        """A line of the launcher's own."""
-        self._write(text)
-
-    def progress(self, status: JobStatus, steps_per_s: float) -> None:
-        """How far the job is, now and then."""
-        text = f"{status.phase}: {numbers(status, steps_per_s)}"
-        if status.age_s - self._shown_at >= self._EVERY_S and text != self._shown:
-            self._shown_at, self._shown = status.age_s, text
-            self._write(text)
-
-    def table(self, table: Table) -> None:
-        """A table, at the end."""
-        Console(file=self._stream, width=140, highlight=False, color_system=None).print(table)
-
-    def close(self) -> None:
-        """Nothing to undo."""
-
-    def _write(self, text: str) -> None:
-        self._stream.write(text + "\n")
-        self._stream.flush()
-
-
-def numbers(status: JobStatus, steps_per_s: float) -> str:
-    """Steps, steps/s, loss and staleness in one line."""
-    goal = f"/{status.total_steps}" if status.total_steps else ""
-    parts = [f"step {status.global_step}{goal}", f"{steps_per_s:.0f} steps/s"]
-    reports = [
-        t.report for t in status.tasks if t.task.type in ("chief", "worker") and t.report.steps
-    ]
-    losses = [report.metrics["loss"] for report in reports if "loss" in report.metrics]
-    if losses:
-        parts.append(f"loss {sum(losses) / len(losses):.4f}")
-    if reports:
-        parts.append(f"staleness {sum(r.staleness for r in reports) / len(reports):.1f}")
-    refused = sum(report.refused_pushes for report in reports)
-    if refused:
-        parts.append(f"refused {refused}")
-    return " · ".join(parts)
 
 
 def human_bytes(count: float) -> str:

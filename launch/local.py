@@ -9,6 +9,7 @@ import json
 import logging
 import queue
 import signal
+import socket
 import subprocess
 import threading
 import time
@@ -16,23 +17,24 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
+from typing import TYPE_CHECKING
 
-from rich.markup import escape
-from rich.table import Table
-
-from ..client.chief import ChiefClient, JobStatus
 from ..cluster.roles import CHIEF, EVALUATOR, PS, WORKER
 from ..core.errors import WindlassError
 from ..core.exit_codes import ExitCode, describe_exit, shell_status
 from ..core.settings import Settings
 from ..core.states import Outcome
 from ..core.task import Incarnation, TaskId
-from ..training import read_evaluations
 from ..worker.program import find_script
-from ..worker.task import STATUS_FILE, read_status
-from .display import Display, activity, metrics_text, placement_text
+from ..worker.status import STATUS_FILE, read_status
 from .policy import on_exit
 from .processes import Leash, Line, TaskProcess, free_ports, new_line_queue, start_task
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from ..client.chief import JobStatus
+    from .plain import Display
 
 log = logging.getLogger(__name__)
 
@@ -83,7 +85,7 @@ class LocalResult:
     exits: dict[TaskId, int]
     model_dir: str
     first_failure: TaskId | None = None
-    status: JobStatus | None = None
+    status: "JobStatus | None" = None
     metrics: dict[str, float] = field(default_factory=dict)
 
 
@@ -104,7 +106,7 @@ class LocalJob:
         script: str,
         arguments: Sequence[str],
         settings: Settings,
-        display: Display,
+        display: "Display",
     ) -> None:
         self._cluster = cluster
         self._script = find_script(script)
@@ -288,6 +290,8 @@ class LocalJob:
         item = known.get(task)
         if item is None or not item.generation:
             return
+        from ..client.chief import ChiefClient
+
         client = ChiefClient(self.addresses[self._cluster.chief_task], self._settings)
         try:
             who = Incarnation(task, item.generation)
@@ -332,6 +336,12 @@ class LocalJob:
 
     def _watch_status(self) -> None:
         address = self.addresses[self._cluster.chief_task]
+        # The tasks need the machine more while they start: loading grpc waits until there is a chief to ask.
+        while not _somebody_listens(address):
+            if self._over.wait(_STATUS_S):
+                return
+        from ..client.chief import ChiefClient
+
         client = ChiefClient(address, self._settings)
         try:
             while not self._over.wait(_STATUS_S):
@@ -360,6 +370,8 @@ class LocalJob:
 
     def _result(self) -> LocalResult:
         exits = {task: process.process.returncode for task, process in self._processes.items()}
+        from ..training.evaluations import read_evaluations
+
         status = read_status(self._settings.model_dir) or self._status
         evaluations = read_evaluations(self._settings.model_dir)
         code = 0
@@ -380,6 +392,8 @@ class LocalJob:
 
     def show_result(self, result: LocalResult) -> None:
         """The end of the story: the first failure with its last words, then a table."""
+        from .display import metrics_text
+
         failed = result.first_failure
         if failed is not None:
             code = result.exits[failed]
@@ -403,7 +417,7 @@ class _Speed:
     def __init__(self) -> None:
         self._points: list[tuple[float, int]] = []
 
-    def of(self, status: JobStatus) -> float:
+    def of(self, status: "JobStatus") -> float:
         point = (status.age_s, status.global_step)
         if not self._points or point[0] > self._points[-1][0]:
             self._points.append(point)
@@ -412,8 +426,13 @@ class _Speed:
         return (s1 - s0) / (t1 - t0) if t1 > t0 else 0.0
 
 
-def result_table(result: LocalResult) -> Table:
+def result_table(result: LocalResult) -> "Table":
     """Tasks, exit codes, steps, pushes, bytes, and where the shards were."""
+    from rich.markup import escape
+    from rich.table import Table
+
+    from .display import activity, metrics_text, placement_text
+
     table = Table(title="tasks", title_justify="left", title_style="bold")
     for name in ("task", "exit", "steps", "pushes", "sent", "received", "shards and notes"):
         right = name in ("exit", "steps", "pushes", "sent", "received")
@@ -432,6 +451,15 @@ def result_table(result: LocalResult) -> Table:
         style = "green" if code == 0 else "red" if task == result.first_failure else "yellow"
         table.add_row(task.short, f"[{style}]{shell_status(code)}[/]", *numbers, escape(notes))
     return table
+
+
+def _somebody_listens(address: str) -> bool:
+    host, _, port = address.rpartition(":")
+    try:
+        with socket.create_connection((host, int(port)), timeout=1):
+            return True
+    except OSError:
+        return False
 
 
 def default_model_dir(script: str) -> str:

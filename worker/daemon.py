@@ -10,6 +10,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import FrameType
+from typing import TYPE_CHECKING
 
 from ..cluster.resolved import ResolvedTask
 from ..cluster.roles import CHIEF, EVALUATOR, PS
@@ -19,10 +20,10 @@ from ..core.exit_codes import ExitCode
 from ..core.settings import Settings, take_environment
 from ..core.states import Outcome
 from ..core.task import TaskId
-from ..distribute.runtime import set_runtime
-from ..server.ps.server import PsServer
 from .program import Ending, ending_of, find_script, run_script
-from .task import EvaluatorTask, TrainingTask
+
+if TYPE_CHECKING:
+    from .task import EvaluatorTask, TrainingTask
 
 log = logging.getLogger(__name__)
 
@@ -114,6 +115,9 @@ def _play(
     if task.task.type == PS:
         return _run_ps(task, settings)
     path = find_script(script or "")
+    # Each role loads its own half: a worker never serves, a ps never trains.
+    from .task import EvaluatorTask, TrainingTask
+
     if task.task.type == EVALUATOR:
         return _run_program(EvaluatorTask(task, settings), settings, path, arguments)
     if task.is_local:
@@ -122,6 +126,8 @@ def _play(
 
 
 def _run_ps(task: ResolvedTask, settings: Settings) -> int:
+    from ..server.ps.server import PsServer
+
     server = PsServer(task.task, settings)
     server.start(task.address)
     with _signals(lambda _: server.drain()):
@@ -132,6 +138,9 @@ def _run_ps(task: ResolvedTask, settings: Settings) -> int:
 
 def _run_alone(settings: Settings, path: Path, arguments: Sequence[str]) -> int:
     """This process is the whole cluster: a ps beside the chief, on loopback."""
+    from ..server.ps.server import PsServer
+    from .task import TrainingTask
+
     ps = TaskId(PS, 0)
     server = PsServer(ps, settings.model_copy(update={"host": "127.0.0.1", "health_port": 0}))
     server.start("127.0.0.1:0")
@@ -146,8 +155,11 @@ def _run_alone(settings: Settings, path: Path, arguments: Sequence[str]) -> int:
 
 
 def _run_program(
-    member: TrainingTask | EvaluatorTask, settings: Settings, path: Path, arguments: Sequence[str]
+    member: "TrainingTask | EvaluatorTask", settings: Settings, path: Path, arguments: Sequence[str]
 ) -> int:
+    from ..distribute.runtime import set_runtime
+    from .task import TrainingTask
+
     interrupter = _Interrupter(settings.drain_grace_s)
     task = member.task.task
 
@@ -172,11 +184,13 @@ def _run_program(
 
 
 def _join_and_run(
-    member: TrainingTask | EvaluatorTask,
+    member: "TrainingTask | EvaluatorTask",
     interrupter: _Interrupter,
     path: Path,
     arguments: Sequence[str],
 ) -> Ending:
+    from ..distribute.runtime import set_runtime
+
     try:
         set_runtime(member.start())
     except JobStoppedError as error:

@@ -4,14 +4,11 @@ The daemon drives one of these per process; ``windlass.testing`` several in thre
 """
 
 import contextlib
-import json
 import logging
 import threading
 import time
 from collections.abc import Callable
-from pathlib import Path
-
-from pydantic import TypeAdapter, ValidationError
+from typing import TYPE_CHECKING
 
 from ..client.chief import ChiefClient, JobStatus
 from ..client.membership import Membership
@@ -20,22 +17,20 @@ from ..client.session import ParameterSession
 from ..client.transports import open_transport
 from ..cluster.resolved import ResolvedTask
 from ..cluster.roles import EVALUATOR, ps_of
-from ..core.checkpoint.directory import open_fs
 from ..core.errors import ConfigurationError, JoinTimeoutError, WindlassError
 from ..core.exit_codes import ExitCode
 from ..core.settings import Settings
 from ..core.states import Outcome, Phase
 from ..core.task import Incarnation
 from ..distribute.runtime import ClusterRuntime
-from ..server.chief.server import ChiefServer
-from .checkpoints import Checkpointer
-from .coordinator import Coordinator
 from .program import Ending
+from .status import write_status
+
+if TYPE_CHECKING:
+    from ..server.chief.server import ChiefServer
+    from .coordinator import Coordinator
 
 log = logging.getLogger(__name__)
-
-_JOB_STATUS = TypeAdapter(JobStatus)
-STATUS_FILE = "status.json"
 
 
 class TrainingTask:
@@ -75,6 +70,9 @@ class TrainingTask:
         """
         task, settings = self.task, self._settings
         if task.is_chief:
+            # A worker neither serves nor writes checkpoints, and loads nothing for it.
+            from ..server.chief.server import ChiefServer
+
             expected = [(other, task.address_of(other)) for other in task.spec.tasks()]
             self._chief_server = ChiefServer(task.task, expected, settings)
             self._chief_server.start(task.address)
@@ -127,7 +125,10 @@ class TrainingTask:
             missing="chief",
         )
 
-    def _lead(self, server: ChiefServer, who: Incarnation) -> None:
+    def _lead(self, server: "ChiefServer", who: Incarnation) -> None:
+        from .checkpoints import Checkpointer
+        from .coordinator import Coordinator
+
         settings, task = self._settings, self.task
         self._controls = [PsControl(ps, task.address_of(ps), settings) for ps in ps_of(task.spec)]
         checkpointer = None
@@ -215,12 +216,7 @@ class TrainingTask:
             status = self.status()
             if status is None:
                 return
-            fs, root = open_fs(self._settings.model_dir)
-            fs.makedirs(root, exist_ok=True)
-            with fs.transaction:
-                # Not dump_json: it writes null for a loss that is NaN, which does not read back.
-                text = json.dumps(_JOB_STATUS.dump_python(status, mode="json"), indent=1)
-                fs.pipe_file(f"{root}/{STATUS_FILE}", text.encode())
+            write_status(self._settings.model_dir, status)
         except (WindlassError, OSError) as error:
             log.warning("could not write the status: %s", error)
 
@@ -306,19 +302,6 @@ class EvaluatorTask:
             self._membership.close()
         if self._chief is not None:
             self._chief.close()
-
-
-def read_status(model_dir: str) -> JobStatus | None:
-    """The last status of an ended job, from its model directory; None if there is none."""
-    path = Path(model_dir) / STATUS_FILE
-    if not path.is_file():
-        return None
-    try:
-        return _JOB_STATUS.validate_json(path.read_bytes())
-    except ValidationError as error:
-        raise ConfigurationError(
-            f"{path} is not the status of a Windlass job, or is truncated", path=path
-        ) from error
 
 
 def is_evaluator(task: ResolvedTask) -> bool:

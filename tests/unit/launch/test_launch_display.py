@@ -13,15 +13,14 @@ from windlass.core.states import Phase, State
 from windlass.core.task import TaskId
 from windlass.core.versions import own_versions
 from windlass.launch.display import (
-    PlainDisplay,
     RichDisplay,
     human_bytes,
     human_seconds,
-    numbers,
     placement_text,
     status_table,
 )
 from windlass.launch.local import LocalResult, result_table
+from windlass.launch.plain import PlainDisplay, numbers
 
 PS, CHIEF, WORKER = TaskId("ps", 0), TaskId("chief", 0), TaskId("worker", 11)
 EVALUATOR = TaskId("evaluator", 0)

@@ -1,0 +1,97 @@
+"""What a launcher shows: who it is told to, and plain lines for pipes and files.
+
+Apart from ``display``, which loads rich: a launcher starts its tasks first.
+"""
+
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Protocol, TextIO
+
+from ..core.task import TaskId
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from ..client.chief import JobStatus
+
+
+class Display(Protocol):
+    """Where a launcher's story goes."""
+
+    def line(self, task: TaskId, text: str, *, is_error: bool) -> None:
+        """A line a task printed."""
+        ...
+
+    def say(self, text: str, *, is_error: bool = False) -> None:
+        """A line of the launcher's own."""
+        ...
+
+    def progress(self, status: "JobStatus", steps_per_s: float) -> None:
+        """How far the job is."""
+        ...
+
+    def table(self, table: "Table") -> None:
+        """A table, at the end."""
+        ...
+
+    def close(self) -> None:
+        """Leave the terminal as it was."""
+        ...
+
+
+class PlainDisplay:
+    """Lines only, for pipes, files and people who prefer them."""
+
+    _EVERY_S = 2.0
+
+    def __init__(self, tasks: Sequence[TaskId], stream: TextIO | None = None) -> None:
+        self._stream = stream or sys.stdout
+        self._width = max(len(task.short) for task in tasks)
+        self._shown_at = -self._EVERY_S
+        self._shown = ""
+
+    def line(self, task: TaskId, text: str, *, is_error: bool) -> None:  # noqa: ARG002
+        """A line a task printed."""
+        self._write(f"{task.short:>{self._width}} | {text}")
+
+    def say(self, text: str, *, is_error: bool = False) -> None:  # noqa: ARG002
+        """A line of the launcher's own."""
+        self._write(text)
+
+    def progress(self, status: "JobStatus", steps_per_s: float) -> None:
+        """How far the job is, now and then."""
+        text = f"{status.phase}: {numbers(status, steps_per_s)}"
+        if status.age_s - self._shown_at >= self._EVERY_S and text != self._shown:
+            self._shown_at, self._shown = status.age_s, text
+            self._write(text)
+
+    def table(self, table: "Table") -> None:
+        """A table, at the end."""
+        from rich.console import Console
+
+        Console(file=self._stream, width=140, highlight=False, color_system=None).print(table)
+
+    def close(self) -> None:
+        """Nothing to undo."""
+
+    def _write(self, text: str) -> None:
+        self._stream.write(text + "\n")
+        self._stream.flush()
+
+
+def numbers(status: "JobStatus", steps_per_s: float) -> str:
+    """Steps, steps/s, loss and staleness in one line."""
+    goal = f"/{status.total_steps}" if status.total_steps else ""
+    parts = [f"step {status.global_step}{goal}", f"{steps_per_s:.0f} steps/s"]
+    reports = [
+        t.report for t in status.tasks if t.task.type in ("chief", "worker") and t.report.steps
+    ]
+    losses = [report.metrics["loss"] for report in reports if "loss" in report.metrics]
+    if losses:
+        parts.append(f"loss {sum(losses) / len(losses):.4f}")
+    if reports:
+        parts.append(f"staleness {sum(r.staleness for r in reports) / len(reports):.1f}")
+    refused = sum(report.refused_pushes for report in reports)
+    if refused:
+        parts.append(f"refused {refused}")
+    return " · ".join(parts)
