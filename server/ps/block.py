@@ -20,8 +20,8 @@ from ...core.definitions import ShardDefinition, VariableDefinition
 from ...core.errors import FencedError
 from ...core.task import Incarnation, TaskId
 from ...core.update_rules import SGD, Adagrad, Adam, AdamW, Ftrl, RMSprop, UpdateRule
-from . import kernels
 from .arena import Arena
+from .machine_code import find_kernel
 
 _TILE = 1 << 15  # elements of a half-precision variable converted at a time; fits the L2 cache
 _EMPTY = {np.dtype(t): np.empty(0, t) for t in (np.float32, np.float64)}
@@ -162,7 +162,7 @@ class Block:
         else:
             rows_, width = self._rows(where, gradient)
             none = value[:0]
-            _call(kernels.add, value, [none] * 3, gradient.values, rows_, width, none)
+            _call("add", value, [none] * 3, gradient.values, rows_, width, none)
         self.versions[where.first : where.last] += 1
 
     def apply(self, where: Range, gradient: Gradient, rule: UpdateRule, facts: StepFacts) -> None:
@@ -197,7 +197,7 @@ class Block:
     def _run(self, rule: UpdateRule, where: Range, gradient: Gradient, scalars: Array) -> None:
         kernel, names = _KERNELS[type(rule)]
         if isinstance(rule, SGD) and rule.momentum:
-            kernel = kernels.momentum
+            kernel = "momentum"
         value = self.value[where.start : where.stop]
         none = _EMPTY[self.compute_dtype]
         slots = [
@@ -216,9 +216,7 @@ class Block:
             self._run_gathered(kernel, value, slots, gradient, width, scalars)
 
     @staticmethod
-    def _run_parts(
-        kernel: kernels.Kernel, value: Array, slots: list[Array], g: Array, scalars: Array
-    ) -> None:
+    def _run_parts(kernel: str, value: Array, slots: list[Array], g: Array, scalars: Array) -> None:
         """Element-wise, so parts of a large range may go to several cores."""
 
         def part(start: int, stop: int) -> None:
@@ -230,7 +228,7 @@ class Block:
         split(part, value.size, itemsize=value.itemsize * (2 + len(slots)))
 
     def _run_tiles(
-        self, kernel: kernels.Kernel, value: Array, slots: list[Array], g: Array, scalars: Array
+        self, kernel: str, value: Array, slots: list[Array], g: Array, scalars: Array
     ) -> None:
         for start in range(0, value.size, _TILE):
             tile = slice(start, start + _TILE)
@@ -242,7 +240,7 @@ class Block:
 
     def _run_gathered(
         self,
-        kernel: kernels.Kernel,
+        kernel: str,
         value: Array,
         slots: list[Array],
         gradient: Gradient,
@@ -275,7 +273,7 @@ _ONE_ROW: Array = np.zeros(1, np.int64)
 
 
 def _call(
-    kernel: kernels.Kernel,
+    kernel: str,
     value: Array,
     slots: list[Array],
     gradient: Array,
@@ -283,11 +281,13 @@ def _call(
     width: int,
     scalars: Array,
 ) -> None:
-    # Numba compiles anew for a read-only or unaligned argument. Gradients come both ways (from a
-    # received frame, from a staging buffer); one form for all halves the compiling.
-    gradient = np.require(gradient, requirements="A").view()
+    # Gradients come from received frames, too: anywhere in them, and read-only. If Numba itself runs the
+    # kernel, it compiles anew for a read-only argument; one form for all halves the compiling.
+    gradient = np.require(gradient, requirements=["C", "A"]).view()
     gradient.flags.writeable = False
-    kernel(value, slots[0], slots[1], slots[2], gradient, rows, width, scalars)
+    find_kernel(kernel, value.dtype)(
+        value, slots[0], slots[1], slots[2], gradient, rows, width, scalars
+    )
 
 
 def warm_up(rule: UpdateRule, dtype: DType) -> None:
@@ -300,13 +300,13 @@ def warm_up(rule: UpdateRule, dtype: DType) -> None:
 
 
 # Rule → kernel and the slots it takes, in order.
-_KERNELS: dict[type[object], tuple[kernels.Kernel, tuple[str, ...]]] = {
-    SGD: (kernels.sgd, ("momentum",)),
-    Adagrad: (kernels.adagrad, ("accumulator",)),
-    RMSprop: (kernels.rmsprop, ("velocity", "momentum", "average_gradient")),
-    Adam: (kernels.adam, ("momentum", "velocity")),
-    AdamW: (kernels.adam, ("momentum", "velocity")),
-    Ftrl: (kernels.ftrl, ("accumulator", "linear")),
+_KERNELS: dict[type[object], tuple[str, tuple[str, ...]]] = {
+    SGD: ("sgd", ("momentum",)),
+    Adagrad: ("adagrad", ("accumulator",)),
+    RMSprop: ("rmsprop", ("velocity", "momentum", "average_gradient")),
+    Adam: ("adam", ("momentum", "velocity")),
+    AdamW: ("adam", ("momentum", "velocity")),
+    Ftrl: ("ftrl", ("accumulator", "linear")),
 }
 
 
