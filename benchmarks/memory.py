@@ -1,0 +1,180 @@
+"""How much memory a ps takes beyond its variables and their slots.
+
+    python -m benchmarks.memory                        # a minute
+    python -m benchmarks.memory --sizes 0 64 1024 --json results.json
+
+Starts ``windlass ps``, a process of its own, defines and initializes variables of 16 MB on it, binds Adam, takes a few
+steps with all of them, saves, and after each stage reads what the kernel says: VmRSS, and VmHWM as the peak of the
+stage. Shared memory counts in full, also pages of it that a worker maps as well. The bound is 1.15 times the
+bytes of variables and slots, plus 80 MB.
+"""
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import numpy as np
+from rich.console import Console
+from rich.table import Table
+
+from windlass.client.plans import PushItem
+from windlass.client.ps_control import PsControl
+from windlass.client.session import ParameterSession
+from windlass.client.transports import open_transport
+from windlass.core.definitions import VariableDefinition
+from windlass.core.initializers import Initializer
+from windlass.core.settings import Settings
+from windlass.core.steps import Operation
+from windlass.core.task import Incarnation, TaskId
+from windlass.core.update_rules import Adam
+from windlass.launch.processes import free_ports
+
+ROOT = Path(__file__).resolve().parent.parent
+MB = 1e6
+SHAPE = (4096, 1024)  # 16.8 MB of float32
+PS = TaskId("ps", 0)
+INITIALIZERS = ("random_normal", "truncated_normal", "glorot_uniform", "zeros")
+
+
+class Watch:
+    """The memory of a process."""
+
+    def __init__(self, pid: int) -> None:
+        self._folder = Path(f"/proc/{pid}")
+        self.stages: list[dict[str, float | str]] = []
+
+    def stage(self, name: str, held_bytes: int) -> None:
+        """Note what it takes now, and the most it took since the last stage."""
+        status = dict(
+            line.split(":", 1) for line in (self._folder / "status").read_text().splitlines()
+        )
+        now, peak, shared = (
+            int(status[key].split()[0]) * 1024 / MB for key in ("VmRSS", "VmHWM", "RssShmem")
+        )
+        bound = 1.15 * held_bytes / MB + 80
+        self.stages.append(
+            {
+                "stage": name,
+                "held_mb": held_bytes / MB,
+                "rss_mb": now,
+                "peak_mb": peak,
+                "shared_mb": shared,
+                "bound_mb": bound,
+                "over_held_mb": peak - held_bytes / MB,
+            }
+        )
+        (self._folder / "clear_refs").write_text("5")  # the peak begins anew
+
+
+def measure(size_mb: int, transport: str) -> list[dict[str, float | str]]:
+    """The stages of one ps with about ``size_mb`` of variables."""
+    (port,) = free_ports(1)
+    address = f"127.0.0.1:{port}"
+    cluster = json.dumps({"ps": [address], "chief": ["127.0.0.1:1"]})
+    command = [
+        sys.executable,
+        "-m",
+        "windlass.launch.cli",
+        "ps",
+        "--index",
+        "0",
+        "--cluster",
+        cluster,
+    ]
+    process = subprocess.Popen(
+        [*command, "--log-level", "ERROR"], env={**os.environ, "PYTHONPATH": str(ROOT / "src")}
+    )
+    try:
+        return _stages(process.pid, address, size_mb, transport)
+    finally:
+        process.kill()
+        process.wait(10)
+
+
+def _stages(pid: int, address: str, size_mb: int, transport: str) -> list[dict[str, float | str]]:
+    who = Incarnation(TaskId("worker", 0), 1)
+    settings = Settings(shared_memory=transport == "shm", join_timeout_s=30)
+    session = ParameterSession([open_transport(PS, address, who, settings)], who, settings)
+    session.connect()
+    watch = Watch(pid)
+    watch.stage("answers", 0)
+    count = round(size_mb * MB / 4 / np.prod(SHAPE))
+    shapes = [SHAPE] * count or [(16, 16)]
+    definitions = [
+        VariableDefinition(
+            f"v{i}", shape, np.dtype(np.float32), Initializer(INITIALIZERS[i % len(INITIALIZERS)])
+        )
+        for i, shape in enumerate(shapes)
+    ]
+    names = [definition.name for definition in definitions]
+    values = sum(definition.num_bytes for definition in definitions)
+    session.define(definitions, {}, create=True)
+    watch.stage("initialized", values)
+    session.bind(names, Adam())
+    watch.stage("Adam bound", 3 * values)
+    pushes = [
+        PushItem(name, Operation.APPLY, np.full(shape, 0.5, np.float32))
+        for name, shape in zip(names, shapes, strict=True)
+    ]
+    for _ in range(3):
+        session.step(pushes, names, step_increment=1)
+    watch.stage("three steps", 3 * values)
+    control = PsControl(PS, address, settings)
+    with tempfile.TemporaryDirectory() as folder:
+        control.save_shards(folder, timeout_s=120)
+    watch.stage("saved", 3 * values)
+    control.close()
+    session.close()
+    return watch.stages
+
+
+def main() -> None:
+    """Measure, print a table, optionally write JSON."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument(
+        "--sizes", type=int, nargs="+", default=[0, 64, 1024], help="MB of variables"
+    )
+    parser.add_argument("--json", help="write the figures to this file")
+    arguments = parser.parse_args()
+    table = Table(title="memory of a ps, MB", title_justify="left")
+    for column in (
+        "variables",
+        "transport",
+        "stage",
+        "held",
+        "after",
+        "peak",
+        "shared",
+        "bound",
+        "",
+    ):
+        table.add_column(
+            column,
+            justify="right" if column in ("held", "after", "peak", "shared", "bound") else "left",
+        )
+    results = []
+    for size in arguments.sizes:
+        for transport in ("shm", "grpc"):
+            stages = measure(size, transport)
+            results.append({"variables_mb": size, "transport": transport, "stages": stages})
+            for stage in stages:
+                within = float(stage["peak_mb"]) <= float(stage["bound_mb"])
+                figures = [
+                    f"{float(stage[f'{key}_mb']):.0f}"
+                    for key in ("held", "rss", "peak", "shared", "bound")
+                ]
+                table.add_row(
+                    str(size), transport, str(stage["stage"]), *figures, "" if within else "over"
+                )
+    Console().print(table)
+    if arguments.json:
+        with open(arguments.json, "w", encoding="utf-8") as file:
+            json.dump(results, file, indent=1)
+
+
+if __name__ == "__main__":
+    main()
