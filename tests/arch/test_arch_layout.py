@@ -106,6 +106,35 @@ def test_import_is_light() -> None:
     assert min(took) < 0.3
 
 
+# What a process loads before it is at work: everything else is paid by every task of every cluster.
+_LOADED = {
+    "a launcher": ("launch.cli", "launch.local", "launch.plain"),
+    "a worker": (
+        "launch.cli",
+        "worker.daemon",
+        "worker.task",
+        "distribute",
+        "distribute.optimizers",
+    ),
+    "a ps": ("launch.cli", "worker.daemon", "server.ps.server"),
+}
+_NOT_LOADED = {
+    "a launcher": ("numba", "numpy", "grpc", "google", "rich", "fsspec", "optree", "pydantic_settings"),
+    "a worker": ("numba", "llvmlite", "rich", "windlass.server", "pydantic_settings"),
+    "a ps": (
+        "numba", "llvmlite", "rich", "optree", "tenacity", "safetensors", "pydantic_settings",
+        "windlass.client", "windlass.distribute", "windlass.training", "windlass.worker.task",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("role", _LOADED)
+def test_a_process_loads_what_its_role_needs(role: str) -> None:
+    modules = ", ".join(f"windlass.{name}" for name in _LOADED[role])
+    code = f"import sys, {modules}\nprint(*[m for m in {_NOT_LOADED[role]} if m in sys.modules])"
+    assert python("-c", code).split() == []
+
+
 def test_a_launcher_loads_no_framework() -> None:
     code = (
         "import sys, windlass.launch.cli, windlass.launch.local, windlass.worker.daemon\n"
