@@ -1,5 +1,6 @@
 """Copying large arrays with all cores: one core alone does not fill the memory bus."""
 
+import mmap
 import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -7,10 +8,11 @@ from functools import lru_cache
 
 import numpy as np
 
-from .arrays import Array
+from .arrays import Array, DType
 
 _PARALLEL_BYTES = 2 * 1024 * 1024  # below, handing work to a thread costs more than it saves
 _MAX_THREADS = 8
+_POPULATE = getattr(mmap, "MAP_POPULATE", 0)
 
 
 def copy_into(target: Array, source: Array) -> None:
@@ -20,6 +22,19 @@ def copy_into(target: Array, source: Array) -> None:
         np.copyto(target[start:stop], source[start:stop])
 
     split(part, target.nbytes, itemsize=1)
+
+
+def passing(count: int, dtype: DType) -> Array:
+    """Memory for a copy that is soon dropped: it goes back to the system then.
+
+    The heap would keep it: once it has seen a large block freed it serves the next ones itself, and returns
+    its top alone.
+    """
+    num_bytes = count * dtype.itemsize
+    if num_bytes < _PARALLEL_BYTES:
+        return np.empty(count, dtype)
+    flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _POPULATE
+    return np.frombuffer(mmap.mmap(-1, num_bytes, flags), dtype)
 
 
 def split(work: Callable[[int, int], None], count: int, *, itemsize: int) -> None:

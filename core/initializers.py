@@ -53,12 +53,26 @@ class Initializer:
         Returns:
             Array of shape ``(stop - start, *full_shape[1:])``; a scalar's is ``()``.
         """
-        arguments = {**INITIALIZERS[self.name], **self.arguments}
         shape = (stop - start, *row_shape(full_shape)) if full_shape else ()
+        out = np.empty(shape, dtype)
+        self.fill(out, full_shape, start)
+        return out
+
+    def fill(self, out: Array, full_shape: tuple[int, ...], start: int) -> None:
+        """Write the rows from ``start`` on into ``out``, in place: memory beyond it is one block of rows.
+
+        Args:
+            out: C-contiguous, shape ``(rows, *full_shape[1:])``; a scalar's is ``()``. Modified.
+            full_shape: Of the whole variable.
+            start: First row.
+        """
+        arguments = {**INITIALIZERS[self.name], **self.arguments}
         if self.name in _CONSTANT:
-            return np.full(shape, arguments.get("value", float(self.name == "ones")), dtype)
+            out[...] = arguments.get("value", float(self.name == "ones"))
+            return
         draw = _random(self.name, full_shape, arguments)
-        out = np.empty((stop - start, size_of(row_shape(full_shape))), dtype)
+        stop = start + num_rows(out.shape)
+        out = out.reshape(stop - start, size_of(row_shape(full_shape)))
         per_row = max(1, out.shape[1])
         block_rows = max(1, _BLOCK_ELEMENTS // per_row)
         for block in range(start // block_rows, -(-stop // block_rows)):
@@ -70,7 +84,6 @@ class Initializer:
             values = draw(generator, (count, out.shape[1]))
             low, high = max(start, first), min(stop, first + count)
             out[low - start : high - start] = values[low - first : high - first]
-        return out.reshape(shape)
 
 
 # Name -> its arguments with their defaults. Names and formulas as Keras.

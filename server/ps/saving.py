@@ -6,9 +6,13 @@ beyond the variables is one block.
 
 from dataclasses import dataclass, replace
 
+import numpy as np
+
+from ...core.arrays import Array
 from ...core.checkpoint.directory import open_fs
 from ...core.checkpoint.manifest import TensorRecord
 from ...core.checkpoint.tensor_file import TensorFileWriter, TensorSpec
+from ...core.copying import passing
 from ...core.definitions import ShardDefinition
 from ...core.task import Incarnation
 from .block import Block
@@ -59,17 +63,22 @@ def save_shards(store: Store, directory: str) -> SavedPart:
     with fs.open(f"{root}/{file}", "wb") as stream:
         writer = TensorFileWriter(stream, specs)
         for number, (block, pieces) in enumerate(plan):
+            # Before the lock is taken, so that nobody waits for the pages.
+            copies = {
+                slot: passing(block.value.size, block.compute_dtype if slot else block.dtype)
+                for slot in {piece.slot for piece in pieces}
+            }
             with block.lock:
-                copies = {
-                    slot: (block.slots[slot] if slot else block.value).copy()
-                    for slot in {piece.slot for piece in pieces}
-                }
+                _copy(block, copies)
                 versions, updates = block.versions.tolist(), block.updates.tolist()
                 marks = dict(block.applied)
             for piece in pieces:
                 where = block.range_of(piece.entry)
-                rows = copies[piece.slot][where.start : where.stop].reshape(piece.spec.shape)
-                tensors.append(_record(block.shards[piece.entry], piece, file, writer.write(rows)))
+                digest = writer.write(
+                    copies[piece.slot][where.start : where.stop].reshape(piece.spec.shape)
+                )
+                tensors.append(_record(block.shards[piece.entry], piece, file, digest))
+            del copies  # before those of the next block are made
             shards += [
                 SavedShard(piece.shard, versions[piece.entry], updates[piece.entry], number)
                 for piece in pieces
@@ -81,6 +90,11 @@ def save_shards(store: Store, directory: str) -> SavedPart:
             ]
         writer.close()
     return SavedPart(tuple(tensors), tuple(shards), tuple(applied), store.global_step)
+
+
+def _copy(block: Block, copies: dict[str, Array]) -> None:
+    for slot, copy in copies.items():
+        np.copyto(copy, block.slots[slot] if slot else block.value)
 
 
 @dataclass(frozen=True, slots=True)
