@@ -3,10 +3,10 @@
     python -m benchmarks.memory                        # a minute
     python -m benchmarks.memory --sizes 0 64 1024 --json results.json
 
-Starts ``windlass ps``, a process of its own, defines and initializes variables of 16 MB on it, binds Adam, takes a few
-steps with all of them, saves, and after each stage reads what the kernel says: VmRSS, and VmHWM as the peak of the
-stage. Shared memory counts in full, also pages of it that a worker maps as well. The bound is 1.15 times the
-bytes of variables and slots, plus 80 MB.
+Starts ``windlass ps``, a process of its own, defines and initializes variables of 16 MB on it, binds Adam,
+takes a few steps with all of them, saves, and after each stage reads what the kernel says: VmRSS, and VmHWM
+as the peak of the stage. Shared memory counts in full, also pages that a worker maps as well. The bound is
+1.15 times the bytes of variables and slots, plus 80 MB.
 """
 
 import argparse
