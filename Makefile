@@ -40,8 +40,10 @@ format: $(DEV_STAMP)  ## rewrite the code in the house format
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-bench: $(DEV_STAMP)  ## measure the step of a parameter server here
+bench: $(DEV_STAMP)  ## measure a step, the start of a cluster and the memory of a ps here
 	$(BIN)/python -m benchmarks.step
+	$(BIN)/python -m benchmarks.start
+	$(BIN)/python -m benchmarks.memory
 
 protos: $(DEV_STAMP)  ## generate proto/v1 anew
 	$(BIN)/python tools/gen_protos.py

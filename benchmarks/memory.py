@@ -1,7 +1,7 @@
 """How much memory a ps takes beyond its variables and their slots.
 
     python -m benchmarks.memory                        # a minute
-    python -m benchmarks.memory --sizes 0 64 1024 --json results.json
+    python -m benchmarks.memory --sizes 64 1024 --json results.json
 
 Starts ``windlass ps``, a process of its own, defines and initializes variables of 16 MB on it, binds Adam,
 takes a few steps with all of them, saves, and after each stage reads what the kernel says: VmRSS, and VmHWM
@@ -136,7 +136,7 @@ def main() -> None:
     """Measure, print a table, optionally write JSON."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument(
-        "--sizes", type=int, nargs="+", default=[0, 64, 1024], help="MB of variables"
+        "--sizes", type=int, nargs="+", default=[0, 64, 256], help="MB of variables"
     )
     parser.add_argument("--json", help="write the figures to this file")
     arguments = parser.parse_args()

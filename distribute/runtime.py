@@ -119,7 +119,7 @@ def current_runtime() -> ClusterRuntime | None:
 
 def local_runtime(task: ResolvedTask, num_ps: int = 1) -> ClusterRuntime:
     """A whole cluster in this process: ``num_ps`` parameter servers, one worker, no sockets."""
-    # Loads the update kernels, and so Numba; a worker of a real cluster has no use for them.
+    # The ps's half, for which a worker of a real cluster has no use.
     from .local_ps import LocalTransport
 
     settings = load_settings()

@@ -258,7 +258,7 @@ class LocalVariable(Variable):
     """A variable in this process, updated by the same kernels as on a ps."""
 
     def __init__(self, spec: VariableSpec, strategy: "Strategy") -> None:
-        # The update kernels load Numba, which a program without variables need not wait for.
+        # A worker of a cluster has no use for the ps's half.
         from ..server.ps.block import Block
 
         self._set_up(spec, spec.name, strategy)
