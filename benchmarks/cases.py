@@ -1,0 +1,48 @@
+"""What is measured: the same cases for windlass and for the systems it is compared with.
+
+Nothing but the standard library is imported, so that every virtual environment can import this.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+LEARNING_RATE = {"sgd": 0.1, "adam": 0.001}
+
+
+@dataclass(frozen=True)
+class Case:
+    """``count`` float32 variables of one shape, all pulled and all pushed in every step."""
+
+    id: str
+    title: str
+    count: int
+    shape: tuple[int, ...]
+    optimizer: str
+
+    @property
+    def bytes_both_ways(self) -> int:
+        """Bytes of all gradients and of all values."""
+        return 2 * 4 * self.count * math.prod(self.shape)
+
+
+CASES = [
+    Case("small", "10 × (16, 16), SGD", 10, (16, 16), "sgd"),
+    Case("4mb", "4 × (512, 512), SGD", 4, (512, 512), "sgd"),
+    Case("64mb", "4 × (4096, 1024), SGD", 4, (4096, 1024), "sgd"),
+    Case("64mb-adam", "4 × (4096, 1024), Adam", 4, (4096, 1024), "adam"),
+    Case("many", "10000 × (64,), SGD", 10000, (64,), "sgd"),
+    Case("one", "1 × (10000, 64), SGD", 1, (10000, 64), "sgd"),
+]
+
+
+def pick(ids: Sequence[str]) -> list[Case]:
+    """The cases with these ids in the order of ``CASES``; all for none.
+
+    Raises:
+        ValueError: An id that no case has.
+    """
+    known = {case.id for case in CASES}
+    if unknown := set(ids) - known:
+        raise ValueError(f"no case {', '.join(sorted(unknown))}; there are {', '.join(known)}")
+    return [case for case in CASES if not ids or case.id in ids]
