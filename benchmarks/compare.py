@@ -1,0 +1,278 @@
+"""The step of windlass beside the same step of TensorFlow and Ray, measured in one run on one machine.
+
+    python -m benchmarks.compare                     # ours and the peers; a few minutes
+    python -m benchmarks.compare --json results.json
+
+Every system runs in processes of its own, one system after the other. The peers run from ``.venv-peers``
+(`make bench-peers` creates it). One that fails is shown with its last words, not left out.
+Quote medians, compare ratios: a ratio is a peer's time over ours, so 2× means that ours takes half as long.
+"""
+
+import argparse
+import json
+import signal
+import subprocess
+import sys
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+from .cases import CASES
+
+Json = dict[str, Any]
+
+OURS = ("windlass shm", "windlass grpc")
+ROOT = Path(__file__).parent.parent
+PEERS_PYTHON = Path(".venv-peers/bin/python")
+PEERS = {
+    "tensorflow": "benchmarks.peers.tensorflow_ps",
+    "ray": "benchmarks.peers.ray_ps",
+}
+# A hung peer must end: about thirty times what a case is given, for all cases and their set-up.
+TIMEOUT_PER_BUDGET = 30
+GRACE_S = 15
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a script printed, or why there is nothing."""
+
+    document: Json
+    failure: str = ""
+
+
+def run_script(command: list[str], timeout_s: float) -> Outcome:
+    """Run a script that prints one JSON object; a failure is an outcome, not an exception."""
+    with tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as errors:
+        try:
+            process = subprocess.Popen(
+                command, cwd=ROOT, stdout=subprocess.PIPE, stderr=errors, text=True
+            )
+        except OSError as error:
+            return Outcome({}, f"{command[0]}: {error.strerror}; see `make bench-peers`")
+        try:
+            printed, _ = process.communicate(timeout=timeout_s)
+        except subprocess.TimeoutExpired:
+            return Outcome({}, f"not finished in {timeout_s:g} s")
+        finally:
+            end(process)
+        errors.seek(0)
+        return read_outcome(process.returncode, printed, errors.read())
+
+
+def end(process: subprocess.Popen[str]) -> None:
+    """End a script and, by giving it the time to unwind, what it started."""
+    if process.poll() is None:
+        process.send_signal(signal.SIGTERM)
+        try:
+            process.wait(GRACE_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+    for stream in (process.stdout, process.stderr):
+        if stream:
+            stream.close()
+
+
+def read_outcome(code: int, printed: str, errors: str) -> Outcome:
+    """The object on the last line of standard output, or the last line of standard error."""
+    lines = printed.strip().splitlines()
+    if code == 0 and lines:
+        try:
+            document = json.loads(lines[-1])
+        except ValueError:
+            return Outcome({}, f"printed no JSON: {lines[-1][:80]}")
+        if isinstance(document, dict) and "results" in document:
+            return Outcome(document)
+        return Outcome({}, "printed JSON without results")
+    words = errors.strip().splitlines() or ["it said nothing"]
+    return Outcome({}, f"exit code {code}: {words[-1][:160]}")
+
+
+def ours(timeout_s: float) -> Outcome:
+    """Our own figures, by ``python -m benchmarks.step``."""
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "step.json"
+        command = [sys.executable, "-m", "benchmarks.step", "--json", str(file)]
+        process = subprocess.Popen(
+            command, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
+        )
+        try:
+            _, errors = process.communicate(timeout=timeout_s)
+        except subprocess.TimeoutExpired:
+            return Outcome({}, f"not finished in {timeout_s:g} s")
+        finally:
+            end(process)
+        printed = " ".join(file.read_text().splitlines()) if file.exists() else ""
+        return read_outcome(process.returncode, printed, errors)
+
+
+def peer(name: str, python: Path, budget_s: float, cases: str, timeout_s: float) -> Outcome:
+    """A peer's steps and, in a second run, its start-up."""
+    command = [str(python), "-m", PEERS[name]]
+    steps = run_script(
+        [*command, "--budget-s", str(budget_s), "--cases", cases], timeout_s=timeout_s
+    )
+    if steps.failure:
+        return steps
+    start = run_script([*command, "--start"], timeout_s=timeout_s)
+    document = {**steps.document, "start_s": start.document.get("start_s")}
+    if start.failure:
+        document["start_reason"] = start.failure
+    return Outcome(document)
+
+
+def merge(mine: Outcome, peers: dict[str, Outcome]) -> Json:
+    """One document of everything: our own, with the peers' rows after ours.
+
+    Every row names its system. ``failures`` has one entry per system that gave no figures, ``start_s`` one
+    per system that gave a time.
+    """
+    document = dict(mine.document)
+    rows = [dict(row) for row in mine.document.get("results", [])]
+    started: Json = {}
+    failures: Json = {}
+    if mine.failure:
+        failures["windlass"] = mine.failure
+    if document.get("start_s") is not None:
+        started["windlass"] = document["start_s"]
+    for name, outcome in peers.items():
+        if outcome.failure:
+            failures[name] = outcome.failure
+            continue
+        system = outcome.document["system"]
+        rows += [{"system": system, **row} for row in outcome.document["results"]]
+        if outcome.document.get("start_s") is not None:
+            started[system] = outcome.document["start_s"]
+        elif reason := outcome.document.get("start_reason"):
+            failures[f"{system}, start"] = reason
+    return {**document, "results": rows, "start_s": started, "failures": failures}
+
+
+def systems(document: Json) -> list[str]:
+    """The systems that have rows, ours first, the others in the order of their rows."""
+    seen = dict.fromkeys(row["system"] for row in document["results"])
+    return [name for name in OURS if name in seen] + [name for name in seen if name not in OURS]
+
+
+def ratio(theirs: float | None, mine: float | None) -> str:
+    """``theirs / mine`` with two digits that count, or a dash where one is missing."""
+    if not theirs or not mine:
+        return "–"
+    value = theirs / mine
+    return (
+        f"{value:.0f}×" if value >= 9.95 else f"{value:.1f}×" if value >= 0.995 else f"{value:.2f}×"
+    )
+
+
+def milliseconds(value: float | None) -> str:
+    """Three digits that count, or a dash."""
+    if value is None:
+        return "–"
+    return f"{value:.0f}" if value >= 99.5 else f"{value:.1f}" if value >= 9.95 else f"{value:.2f}"
+
+
+def table_rows(document: Json) -> tuple[list[str], list[list[str]]]:
+    """The column titles and the cells of the comparison.
+
+    A system of ours has one column (ms). A peer has ms and its ratio to each of ours.
+    """
+    names = systems(document)
+    mine = [name for name in names if name in OURS]
+    found = {(row["case"], row["system"]): row.get("median_ms") for row in document["results"]}
+    titles = ["case", "bytes both ways"]
+    for name in names:
+        titles.append(f"{name}\nms")
+        if name not in OURS:
+            titles += [f"to {each.removeprefix('windlass ')}" for each in mine]
+    rows = []
+    for case in CASES:
+        if not any(case.id == measured for measured, _ in found):
+            continue
+        cells = [case.title, f"{case.bytes_both_ways:,}"]
+        for name in names:
+            median = found.get((case.id, name))
+            cells.append(milliseconds(median))
+            if name not in OURS:
+                cells += [ratio(median, found.get((case.id, each))) for each in mine]
+        rows.append(cells)
+    return titles, rows
+
+
+def remarks(document: Json) -> list[str]:
+    """What the table cannot say: limits, start-up times, and what is missing and why."""
+    lines = []
+    limits = document.get("limits") or {}
+    if limits:
+        named = (f"{key.removesuffix('_gb_per_s').replace('_', ' ')} {value:.1f}"
+                 for key, value in limits.items())  # fmt: skip
+        lines.append(f"limits of this machine, GB/s: {', '.join(named)}")
+    if started := document.get("start_s"):
+        named = (f"{system} {seconds:.1f}" for system, seconds in started.items())
+        lines.append(f"from start to the first step, s: {', '.join(named)}")
+    lines += [
+        f"{row['system']}, {row['case']}: {row['reason']}"
+        for row in document["results"]
+        if row.get("reason")
+    ]
+    lines += [f"{name}: no figures: {why}" for name, why in document.get("failures", {}).items()]
+    return lines
+
+
+def show(document: Json, console: Console) -> None:
+    """Print the table and what belongs under it."""
+    titles, rows = table_rows(document)
+    table = Table(title="one step, median; ratio = theirs / ours", title_justify="left")
+    for index, title in enumerate(titles):
+        table.add_column(title, justify="left" if index == 0 else "right", no_wrap=True)
+    for cells in rows:
+        table.add_row(*cells)
+    console.print(table)
+    for line in remarks(document):
+        console.print(line, markup=False, highlight=False)
+
+
+def main() -> None:
+    """Measure everything, print the table, optionally write the figures."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--json", type=Path, help="write all figures to this file")
+    parser.add_argument("--ours", type=Path, help="figures of an earlier `benchmarks.step --json`")
+    parser.add_argument("--show", type=Path, help="measure nothing, show this file of figures")
+    parser.add_argument("--cases", default="", help="the peers' cases, with commas; default: all")
+    parser.add_argument("--budget-s", type=float, default=4.0, help="the peers' time for one case")
+    parser.add_argument("--peers-python", type=Path, default=PEERS_PYTHON)
+    arguments = parser.parse_args()
+    console = Console()
+    if arguments.show:
+        show(json.loads(arguments.show.read_text()), console)
+        return
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    timeout_s = 120 + TIMEOUT_PER_BUDGET * arguments.budget_s
+    columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
+    outcomes: dict[str, Outcome] = {}
+    with Progress(*columns, console=Console(stderr=True)) as progress:
+        task = progress.add_task("windlass", total=1 + len(PEERS))
+        earlier = arguments.ours
+        mine = Outcome(json.loads(earlier.read_text())) if earlier else ours(timeout_s)
+        for name in PEERS:
+            progress.update(task, advance=1, description=name)
+            outcomes[name] = peer(
+                name, arguments.peers_python, arguments.budget_s, arguments.cases, timeout_s
+            )
+        progress.update(task, advance=1, description="done")
+    document = merge(mine, outcomes)
+    show(document, console)
+    if arguments.json:
+        arguments.json.parent.mkdir(parents=True, exist_ok=True)
+        arguments.json.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
+    if document["failures"]:
+        sys.exit(1)
+
+
+if __name__ == "__main__":
+    main()
