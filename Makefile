@@ -2,13 +2,17 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+RESULTS := runs/bench.json
 STAMP := $(VENV)/.installed
 DEV_STAMP := $(VENV)/.installed-dev
+BENCH_STAMP := $(VENV)/.installed-bench
+PEERS_VENV := .venv-peers
+PEERS_STAMP := $(PEERS_VENV)/.installed
 
-.PHONY: help setup demo test check format bench protos clean
+.PHONY: help setup demo test check format bench bench-peers bench-plots protos clean
 
 help:  ## this list
-	@grep -E '^[a-z]+:.*##' Makefile | sed -E 's/:.*## /\t/' | expand -t 12
+	@grep -E '^[a-z-]+:.*##' Makefile | sed -E 's/:.*## /\t/' | expand -t 14
 
 $(STAMP): pyproject.toml
 	$(PYTHON) -m venv $(VENV)
@@ -18,6 +22,15 @@ $(STAMP): pyproject.toml
 
 $(DEV_STAMP): $(STAMP)
 	$(BIN)/python -m pip install --quiet --editable '.[examples]' --group dev
+	touch $@
+
+$(BENCH_STAMP): $(DEV_STAMP)
+	$(BIN)/python -m pip install --quiet --group bench
+	touch $@
+
+$(PEERS_STAMP): benchmarks/peers/requirements.txt
+	$(PYTHON) -m venv $(PEERS_VENV)
+	$(PEERS_VENV)/bin/python -m pip install --quiet --requirement $<
 	touch $@
 
 setup: $(DEV_STAMP)  ## create .venv with the package and everything to develop it
@@ -33,6 +46,7 @@ check: $(DEV_STAMP)  ## format, lint, types, import contracts, fresh protos
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/mypy tests
+	$(BIN)/mypy benchmarks/cases.py benchmarks/compare.py benchmarks/plots.py benchmarks/peers
 	PYTHONPATH=src $(BIN)/lint-imports
 	$(BIN)/python tools/gen_protos.py --check
 
@@ -45,8 +59,16 @@ bench: $(DEV_STAMP)  ## measure a step, the start of a cluster and the memory of
 	$(BIN)/python -m benchmarks.start
 	$(BIN)/python -m benchmarks.memory
 
+# A peer that cannot be installed is shown as such by the comparison.
+bench-peers: $(DEV_STAMP)  ## compare with TensorFlow and Ray, installed into .venv-peers; RESULTS is written
+	-$(MAKE) --no-print-directory $(PEERS_STAMP)
+	$(BIN)/python -m benchmarks.compare --json $(RESULTS) $(ARGS)
+
+bench-plots: $(BENCH_STAMP)  ## draw the figures in RESULTS as runs/plots/*.svg
+	$(BIN)/python -m benchmarks.plots $(RESULTS) --into runs/plots
+
 protos: $(DEV_STAMP)  ## generate proto/v1 anew
 	$(BIN)/python tools/gen_protos.py
 
 clean:  ## remove what the other targets made
-	rm -rf $(VENV) build dist .coverage* .mypy_cache .pytest_cache .ruff_cache .hypothesis runs
+	rm -rf $(VENV) $(PEERS_VENV) build dist .coverage* .mypy_cache .pytest_cache .ruff_cache .hypothesis runs
