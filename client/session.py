@@ -10,14 +10,13 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
 from ..cluster.partitioners import Partitioner, parts_of
 from ..cluster.placement import Placement, greedy_by_bytes
-from ..core import codec
-from ..core.arrays import Array, num_rows, row_shape
+from ..core.arrays import Array, as_bytes, num_rows, row_shape, total_bytes
 from ..core.definitions import ShardDefinition, VariableDefinition, cut
 from ..core.errors import (
     JoinTimeoutError,
@@ -28,15 +27,34 @@ from ..core.errors import (
 )
 from ..core.indexed_slices import IndexedSlices
 from ..core.settings import Settings
-from ..core.steps import HeldShard, LayoutEntry, Operation, PushResult, StepRequest, WireLayout
+from ..core.steps import (
+    Encoding,
+    HeldShard,
+    LayoutEntry,
+    Operation,
+    PushResult,
+    StepRequest,
+    WireLayout,
+)
 from ..core.task import Incarnation
 from ..core.update_rules import UpdateRule
-from .plans import Cut, Placed, PullPlan, PushItem, PushPlan, plan_pull
+from ..core.wire_format import WireFormat
+from .error_feedback import ErrorFeedback
+from .plans import Landing, Placed, PullPlan, Push, PushPlan, Recent, plan_pull, plan_push
 from .transport import PsTransport
 
 log = logging.getLogger(__name__)
 
 _WATCHDOG_S = 0.25
+_PARALLEL_BYTES = 1024 * 1024  # below, handing a pull to another thread costs more than it saves
+_MAX_RECEIVERS = 16
+_KEPT_PLANS = 64
+_KEPT_BUFFERS = 16  # each pull plan has memory for its values
+
+
+@dataclass(frozen=True, slots=True)
+class _RowPlan:
+    layouts: dict[int, WireLayout]
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +67,7 @@ class StepResult:
         staleness: Steps others took between this push's pull and it.
     """
 
-    values: dict[str, Array]
+    values: Mapping[str, Array]
     global_step: int
     staleness: int
 
@@ -60,6 +78,45 @@ class SessionCounters:
 
     pushed: int = 0
     pulled: int = 0
+
+
+class PendingStep:
+    """A step that was sent. Its answer is read by :meth:`result`, or by the next thing the session does."""
+
+    def __init__(
+        self,
+        session: "ParameterSession",
+        requests: dict[int, StepRequest],
+        buffer: Array | None,
+        landing: Landing,
+        plan: PullPlan,
+    ) -> None:
+        self._session = session
+        self.requests = requests
+        self.buffer = buffer
+        self.landing = landing
+        self.plan = plan
+        self.answer: StepResult | None = None
+        self.failure: WindlassError | None = None
+
+    def settle(self) -> None:
+        """Wait for the answer; :meth:`result` says what it was. From any thread."""
+        self._session.settle(self)
+
+    def result(self) -> StepResult:
+        """Wait for the answer. From any thread.
+
+        Raises:
+            RefusedError: A ps refused; nothing was applied there.
+            PeerLostError: A ps is gone.
+        """
+        self.settle()
+        if self.failure is not None:
+            self._session.told(self.failure)
+            raise self.failure
+        if self.answer is None:
+            raise RuntimeError("a step was settled without an answer")
+        return self.answer
 
 
 class ParameterSession:
@@ -80,10 +137,17 @@ class ParameterSession:
         self._lock = threading.RLock()
         self._placed: dict[str, Placed] = {}
         self._sequences = [0] * len(transports)
-        self._push_plans: dict[tuple[tuple[str, Operation, bool], ...], PushPlan] = {}
-        self._pull_plans: dict[tuple[str, ...], PullPlan] = {}
-        self._row_layouts: dict[str, dict[int, WireLayout]] = {}
+        self._wire_format = WireFormat()
+        self._feedback: ErrorFeedback | None = None
+        # A program that pulls other sets of variables all the time does not keep them all.
+        self._push_plans: Recent[PushPlan] = Recent(_KEPT_PLANS, self._drop)
+        self._pull_plans: Recent[PullPlan] = Recent(_KEPT_BUFFERS, self._drop)
+        self._row_plans: Recent[_RowPlan] = Recent(_KEPT_PLANS, self._drop)
+        self._free_layouts: list[int] = []
         self._next_layout = 0
+        self._under_way: PendingStep | None = None
+        self._untold: WindlassError | None = None
+        self._pool: ThreadPoolExecutor | None = None
         self._aborted: WindlassError | None = None
         self.counters = SessionCounters()
         self.global_step = 0
@@ -144,6 +208,8 @@ class ParameterSession:
         self._closed.set()
         for transport in self._transports:
             transport.close()
+        if self._pool is not None:
+            self._pool.shutdown(wait=False)
 
     def abort(self, error: WindlassError) -> None:
         """Make a running and every later call raise ``error``. From any thread."""
@@ -197,6 +263,7 @@ class ParameterSession:
         """
         with self._lock:
             self._raise_if_aborted()
+            self.settle()
             held = self._lookup(definitions)
             restored: list[str] = []
             if create:
@@ -224,7 +291,7 @@ class ParameterSession:
                 parts = tuple((ps, item.shard) for ps, item in held[definition.name])
                 self._placed[definition.name] = Placed(definition, parts)
             # A program may ask for the global step before its first step.
-            answer = self._exchange({0: StepRequest()}, {})[0]
+            answer = self._exchange({0: StepRequest()}, Landing({}, None))[0]
             self.global_step = max(self.global_step, answer.global_step)
             return restored
 
@@ -267,13 +334,13 @@ class ParameterSession:
             by_name.setdefault(shard.variable.name, []).append((ps, shard))
         for definition in definitions:
             self._placed[definition.name] = Placed(definition, tuple(by_name[definition.name]))
-        assigned = [
-            PushItem(definition.name, Operation.ASSIGN, initial[definition.name])
+        assigned = {
+            definition.name: initial[definition.name]
             for definition in definitions
             if definition.initializer is None and definition.name not in restored
-        ]
+        }
         if assigned:
-            self.step(assigned)
+            self.step(Push(assigned, Operation.ASSIGN))
         return sorted(restored)
 
     def _assign_left_over(
@@ -283,16 +350,16 @@ class ParameterSession:
         held: Mapping[str, list[tuple[int, HeldShard]]],
     ) -> bool:
         """Assign what a chief that died had created only: nobody else would ever do it."""
-        left = []
+        left: dict[str, Array] = {}
         for definition in definitions:
             parts = held.get(definition.name, [])
             whole = sum(item.shard.rows for _, item in parts) == num_rows(definition.shape)
             if definition.name in initial and whole and not _complete(definition, parts):
                 shards = tuple((ps, item.shard) for ps, item in parts)
                 self._placed[definition.name] = Placed(definition, shards)
-                left.append(PushItem(definition.name, Operation.ASSIGN, initial[definition.name]))
+                left[definition.name] = initial[definition.name]
         if left:
-            self.step(left)
+            self.step(Push(left, Operation.ASSIGN))
         return bool(left)
 
     def bind(self, variables: Sequence[str], rule: UpdateRule) -> None:
@@ -303,6 +370,7 @@ class ParameterSession:
         """
         with self._lock:
             self._raise_if_aborted()
+            self.settle()
             holders: dict[int, dict[str, None]] = {}
             for name in variables:
                 for ps, _ in self._place(name).shards:
@@ -323,7 +391,7 @@ class ParameterSession:
 
     def step(
         self,
-        pushes: Sequence[PushItem] = (),
+        push: Push | None = None,
         pulls: Sequence[str] = (),
         *,
         step_increment: int = 0,
@@ -333,7 +401,7 @@ class ParameterSession:
         """Push, then pull, in one round trip per ps.
 
         Args:
-            pushes: At most one per variable.
+            push: What is pushed, if anything.
             pulls: Whole variables to fetch, as they are after the push.
             step_increment: Added to the global step.
             gradient_scale: Multiplies the gradients (clipping by global norm).
@@ -344,34 +412,110 @@ class ParameterSession:
             RefusedError: A ps refused; nothing was applied there.
             PeerLostError: A ps is gone.
         """
+        return self.begin(
+            push,
+            pulls,
+            step_increment=step_increment,
+            gradient_scale=gradient_scale,
+            seen_step=seen_step,
+        ).result()
+
+    def begin(
+        self,
+        push: Push | None = None,
+        pulls: Sequence[str] = (),
+        *,
+        step_increment: int = 0,
+        gradient_scale: float = 1.0,
+        seen_step: int | None = None,
+        detached: bool = False,
+    ) -> PendingStep:
+        """Send a step and return. One is under way at a time; arguments and errors are those of :meth:`step`.
+
+        With ``detached`` what is pushed may be changed at once, while it is still on its way.
+        """
         with self._lock:
+            self.settle()
             self._raise_if_aborted()
-            push_plan = self._push_plan(pushes)
-            pull_plan = self._pull_plan(pulls)
-            parts = push_plan.fill(pushes, self._who)
-            values, targets = pull_plan.allocate()
+            push_plan, pull_plan = self._push_plan(push), self._pull_plan(pulls)
+            if self._feedback is not None:
+                self._feedback.forget()  # the choice of a push that was not even sent
+            payloads = (
+                push_plan.fill(push, self._who, self._feedback)
+                if push is not None and push_plan is not None
+                else {}
+            )
+            buffer, landing = pull_plan.land()
             requests: dict[int, StepRequest] = {}
             for ps in range(len(self._transports)):
-                push, pull = push_plan.layouts.get(ps), pull_plan.layouts.get(ps)
+                payload, pull = payloads.get(ps), pull_plan.layouts.get(ps)
                 increment = step_increment if ps == 0 else 0
-                if push is None and pull is None and not increment:
+                if payload is None and pull is None and not increment:
                     continue
-                rows, buffers = parts.get(ps, ([], []))
                 requests[ps] = StepRequest(
-                    sequence=self._sequences[ps] + 1 if push is not None or increment else 0,
-                    push=push,
+                    sequence=self._sequences[ps] + 1 if payload or increment else 0,
+                    push=push_plan.layouts[ps] if payload and push_plan else None,
                     pull=pull,
-                    push_rows=rows,
-                    values=buffers,
+                    push_rows=payload.numbers if payload else (),
+                    values=payload.pieces if payload else (),
                     global_step=self.global_step if seen_step is None else seen_step,
                     step_increment=increment,
                     gradient_scale=gradient_scale,
+                    has_previous=landing.previous is not None,
+                    detached=detached,
                 )
-            results = self._exchange(requests, targets)
+            pending = PendingStep(self, requests, buffer, landing, pull_plan)
+            self._send(pending)
+            return pending
+
+    def settle(self, pending: PendingStep | None = None) -> None:
+        """Read the answer of the step under way, if there is one; ``pending``: if it is that one.
+
+        What went wrong with it is raised by its :meth:`PendingStep.result`.
+        """
+        with self._lock:
+            mine = self._under_way
+            if mine is None or (pending is not None and mine is not pending):
+                return
+            self._under_way = None
+            mine.plan.pool.forget()
+            try:
+                results = self._receive(mine.requests, mine.landing)
+            except WindlassError as error:
+                mine.failure = self._untold = error
+                if self._feedback is not None:
+                    self._feedback.forget()
+                return
+            except BaseException as error:
+                self._interrupted(error)
+                raise
+            if mine.buffer is not None:
+                mine.plan.pool.keep(mine.buffer)
+            if self._feedback is not None:
+                self._feedback.sent()
             step = max([self.global_step, *(result.global_step for result in results.values())])
             self.global_step = step
             staleness = max((result.staleness for result in results.values()), default=0)
-            return StepResult(values, step, staleness)
+            values = mine.plan.values(mine.buffer) if mine.buffer is not None else {}
+            mine.answer = StepResult(values, step, staleness)
+            mine.buffer, mine.landing, mine.requests = None, Landing({}, None), {}
+
+    def told(self, failure: WindlassError) -> None:
+        """Somebody heard of it."""
+        if self._untold is failure:
+            self._untold = None
+
+    def finish(self) -> None:
+        """Wait for the last step.
+
+        Raises:
+            WindlassError: What went wrong with it, if nobody was told.
+        """
+        with self._lock:
+            self.settle()
+            failed, self._untold = self._untold, None
+        if failed is not None:
+            raise failed
 
     def lookup(self, variable: str, indices: Array) -> Array:
         """Rows of a variable, in the order of ``indices``; repeated ones are fetched once.
@@ -388,6 +532,7 @@ class ParameterSession:
         """
         with self._lock:
             self._raise_if_aborted()
+            self.settle()
             placed = self._place(variable)
             definition = placed.definition
             flat = np.asarray(indices).reshape(-1)
@@ -401,7 +546,7 @@ class ParameterSession:
                     variable=variable,
                 )
             out = np.empty((unique.size, *row_shape(definition.shape)), definition.dtype)
-            layouts = self._rows_layout(variable, placed)
+            layouts = self._row_plan(placed).layouts
             requests: dict[int, StepRequest] = {}
             targets: dict[int, list[memoryview]] = {}
             by_ps: dict[int, list[tuple[Array, memoryview]]] = {}
@@ -410,7 +555,7 @@ class ParameterSession:
                     unique, (shard.row_offset, shard.row_offset + shard.rows)
                 )
                 local = unique[low:high] - shard.row_offset
-                by_ps.setdefault(ps, []).append((local, codec.as_bytes(out[low:high])))
+                by_ps.setdefault(ps, []).append((local, as_bytes(out[low:high])))
             for ps, pieces in by_ps.items():
                 if not any(local.size for local, _ in pieces):
                     continue
@@ -420,57 +565,118 @@ class ParameterSession:
                     global_step=self.global_step,
                 )
                 targets[ps] = [target for _, target in pieces]
-            self._exchange(requests, targets)
+            self._exchange(requests, Landing(targets, None))
             return out[inverse].reshape(*np.shape(indices), *row_shape(definition.shape))
 
     def _exchange(
-        self, requests: Mapping[int, StepRequest], targets: Mapping[int, Sequence[memoryview]]
+        self, requests: dict[int, StepRequest], landing: Landing
     ) -> dict[int, PushResult]:
-        """Send to all, then receive from all. One that fails does not leave others unread."""
-        results: dict[int, PushResult] = {}
+        """Send to all and receive from all."""
+        pending = PendingStep(self, requests, None, landing, _NOTHING)
+        self._send(pending)
+        self._under_way = None
         try:
-            failure = self._send_and_receive(requests, targets, results)
-        except BaseException as error:
-            # Nobody knows what was applied, and an answer may be unread: the numbers cannot go on.
-            self._aborted = PeerLostError(
-                f"{self._who.task}: a step was interrupted ({type(error).__name__}) and its outcome is not "
-                "known; this session cannot go on. Restart the task, or make the strategy anew",
-                task=self._who.task,
-            )
+            return self._receive(requests, landing)
+        except WindlassError:
             raise
+        except BaseException as error:
+            self._interrupted(error)
+            raise
+
+    def _send(self, pending: PendingStep) -> None:
+        """Send to all ps. If one cannot be sent to, the answers of the others are read first."""
+        sent: dict[int, StepRequest] = {}
+        try:
+            for ps, request in pending.requests.items():
+                self._transports[ps].send(request)
+                sent[ps] = request
+                self.counters.pushed += request.value_bytes
+        except WindlassError as failure:
+            pending.plan.pool.forget()
+            self._receive_all(sent, pending.landing)
+            if self._feedback is not None:
+                self._feedback.forget()
+            raise failure
+        except BaseException as error:
+            self._interrupted(error)
+            raise
+        self._under_way = pending
+
+    def _interrupted(self, error: BaseException) -> None:
+        # Nobody knows what was applied, and an answer may be unread: the numbers cannot go on.
+        self._aborted = self._aborted or PeerLostError(
+            f"{self._who.task}: a step was interrupted ({type(error).__name__}) and its outcome is not "
+            "known; this session cannot go on. Restart the task, or make the strategy anew",
+            task=self._who.task,
+        )
+
+    def _receive(
+        self, requests: Mapping[int, StepRequest], landing: Landing
+    ) -> dict[int, PushResult]:
+        results, failure = self._receive_all(requests, landing)
         if failure is not None:
             raise failure
         return results
 
-    def _send_and_receive(
-        self,
-        requests: Mapping[int, StepRequest],
-        targets: Mapping[int, Sequence[memoryview]],
-        results: dict[int, PushResult],
-    ) -> WindlassError | None:
+    def _receive_all(
+        self, requests: Mapping[int, StepRequest], landing: Landing
+    ) -> tuple[dict[int, PushResult], WindlassError | None]:
+        """Receive from all, large pulls at the same time. One that fails does not leave others unread."""
+
+        def receive(ps: int) -> PushResult | WindlassError:
+            into = landing.into.get(ps, ())
+            previous = landing.previous.get(ps) if landing.previous is not None else None
+            try:
+                return self._transports[ps].receive(into, previous)
+            except WindlassError as error:
+                return error
+
+        large = sum(total_bytes(spans) for spans in landing.into.values()) > _PARALLEL_BYTES
+        if large and len(requests) > 1:
+            answers = list(self._receivers().map(receive, requests))
+        else:
+            answers = [receive(ps) for ps in requests]
+        results: dict[int, PushResult] = {}
         failure: WindlassError | None = None
-        sent: list[int] = []
-        for ps, request in requests.items():
-            try:
-                self._transports[ps].send(request)
-            except WindlassError as error:
-                failure = error
-                break
-            sent.append(ps)
-            self.counters.pushed += codec.total_bytes(request.values)
-        for ps in sent:
-            into = targets.get(ps, ())
-            try:
-                results[ps] = self._transports[ps].receive(into)
-            except WindlassError as error:
-                failure = failure or error
+        for (ps, request), answer in zip(requests.items(), answers, strict=True):
+            if isinstance(answer, WindlassError):
+                failure = failure or answer
+                if isinstance(answer, PeerLostError) and request.sequence:
+                    self._interrupted(answer)
                 continue
-            if requests[ps].sequence:
-                self._sequences[ps] = requests[ps].sequence
-            self.counters.pulled += codec.total_bytes(into)
-        return failure
+            results[ps] = answer
+            if request.sequence:
+                self._sequences[ps] = request.sequence
+            self.counters.pulled += answer.pulled_bytes
+        return results, failure
+
+    def _receivers(self) -> ThreadPoolExecutor:
+        if self._pool is None:
+            threads = min(_MAX_RECEIVERS, len(self._transports))
+            self._pool = ThreadPoolExecutor(threads, thread_name_prefix="receive")
+        return self._pool
 
     # -- plans -------------------------------------------------------------------------------
+
+    @property
+    def wire_format(self) -> WireFormat:
+        """How values travel over the network."""
+        return self._wire_format
+
+    @wire_format.setter
+    def wire_format(self, wire_format: WireFormat) -> None:
+        with self._lock:
+            self.settle()
+            self._wire_format = wire_format
+            share = wire_format.top_k
+            self._feedback = ErrorFeedback(share) if share is not None else None
+            self._push_plans.clear()
+            self._pull_plans.clear()
+
+    def _wire_formats(self) -> list[WireFormat]:
+        """Per ps: memory that is shared carries everything as it is."""
+        plain = WireFormat()
+        return [plain if t.shares_memory else self._wire_format for t in self._transports]
 
     def _place(self, name: str) -> Placed:
         placed = self._placed.get(name)
@@ -483,56 +689,64 @@ class ParameterSession:
         return placed
 
     def _new_layout(self, entries: Sequence[LayoutEntry]) -> WireLayout:
+        if self._free_layouts:
+            return WireLayout(self._free_layouts.pop(), tuple(entries))
         self._next_layout += 1
         return WireLayout(self._next_layout, tuple(entries))
 
-    def _push_plan(self, pushes: Sequence[PushItem]) -> PushPlan:
-        key = tuple(
-            (item.variable, item.operation, isinstance(item.value, IndexedSlices))
-            for item in pushes
+    def _drop(self, plan: PushPlan | PullPlan | _RowPlan) -> None:
+        """A plan is forgotten; others take the numbers of its layouts."""
+        self._free_layouts += [layout.layout_id for layout in plan.layouts.values()]
+
+    def _push_plan(self, push: Push | None) -> PushPlan | None:
+        if push is None or not push.values:
+            return None
+        names = tuple(push.values)
+        sparse: tuple[bool, ...] = ()
+        if IndexedSlices in push.kinds:
+            sparse = tuple(isinstance(v, IndexedSlices) for v in push.values.values())
+        return self._push_plans.get(
+            (push.operation, names, sparse),
+            lambda: plan_push(
+                [self._place(name) for name in names],
+                sparse or [False] * len(names),
+                push.operation,
+                self._wire_formats(),
+                self._new_layout,
+            ),
         )
-        plan = self._push_plans.get(key)
-        if plan is None:
-            names = [item.variable for item in pushes]
-            if len(set(names)) != len(names):
-                twice = next(name for name in names if names.count(name) > 1)
-                raise ShapeMismatchError(f"{twice!r} is pushed twice in one step", variable=twice)
-            entries: dict[int, list[LayoutEntry]] = {}
-            cuts: list[Cut] = []
-            for name, operation, sparse in key:
-                placed = self._place(name)
-                for ps, shard in placed.shards:
-                    entries.setdefault(ps, []).append(
-                        LayoutEntry(name, shard.part, operation, sparse)
-                    )
-                cuts.append(Cut(placed, sparse))
-            layouts = {ps: self._new_layout(items) for ps, items in entries.items()}
-            plan = PushPlan(layouts, tuple(cuts))
-            self._push_plans[key] = plan
-        return plan
 
     def _pull_plan(self, pulls: Sequence[str]) -> PullPlan:
+        if not pulls:
+            return _NOTHING
         key = tuple(pulls)
-        plan = self._pull_plans.get(key)
-        if plan is None:
-            plan = plan_pull([self._place(name) for name in dict.fromkeys(key)])
-            layouts = {ps: self._new_layout(items) for ps, items in plan.entries.items()}
-            plan = replace(plan, layouts=layouts)
-            self._pull_plans[key] = plan
-        return plan
+        return self._pull_plans.get(
+            key,
+            lambda: plan_pull(
+                [self._place(name) for name in dict.fromkeys(key)],
+                self._wire_formats(),
+                self._new_layout,
+            ),
+        )
 
-    def _rows_layout(self, name: str, placed: Placed) -> dict[int, WireLayout]:
-        if name not in self._row_layouts:
+    def _row_plan(self, placed: Placed) -> _RowPlan:
+        def make() -> _RowPlan:
             entries: dict[int, list[LayoutEntry]] = {}
             for ps, shard in placed.shards:
-                entry = LayoutEntry(name, shard.part, Operation.PULL, sparse=True)
+                entry = LayoutEntry(
+                    placed.definition.name, shard.part, Operation.PULL, Encoding.ROWS
+                )
                 entries.setdefault(ps, []).append(entry)
-            self._row_layouts[name] = {ps: self._new_layout(items) for ps, items in entries.items()}
-        return self._row_layouts[name]
+            return _RowPlan({ps: self._new_layout(items) for ps, items in entries.items()})
+
+        return self._row_plans.get(placed.definition.name, make)
 
     def _raise_if_aborted(self) -> None:
         if self._aborted is not None:
             raise self._aborted
+
+
+_NOTHING = plan_pull((), (), lambda _: WireLayout(0, ()))
 
 
 def _try_connect(transport: PsTransport, timeout_s: float) -> PeerLostError | None:

@@ -1,9 +1,10 @@
 """The ``shm`` transport: values of a ps on this machine are handed over in shared memory.
 
-The stream stays; it carries steps without their payload. A large push is copied into a segment of ours,
-where the ps reads it in place; a large pull is copied straight out of the ps's memory, under the sequence
-lock of each block. Small ones travel in the message, which is faster than both. What cannot be shared
-(another machine, another user, a container of its own) goes through the stream, and the status says why.
+The session goes through the ps's local socket; it carries steps without their payload. A large push is
+gathered into a segment of ours, where the ps reads it in place; a large pull is copied straight out of the
+ps's memory, under the sequence lock of each block, but for blocks that did not change. Small ones travel in
+the message, which is faster than both. What cannot be shared (another machine, another user, a container of
+its own) goes through the stream, and the status says why.
 """
 
 import logging
@@ -13,12 +14,18 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from ..core import codec
-from ..core.arrays import Array
+from ..core.arrays import Array, DType, as_bytes
 from ..core.copying import copy_into
 from ..core.definitions import ShardDefinition, ShardKey
 from ..core.errors import RefusedError, SegmentError, WindlassError
-from ..core.shared_memory import HEADER_BYTES, Segment, SegmentAddress, unavailable
+from ..core.pieces import Piece
+from ..core.shared_memory import (
+    FIRST_SEGMENT_BYTES,
+    HEADER_BYTES,
+    Segment,
+    SegmentAddress,
+    unavailable,
+)
 from ..core.steps import HeldShard, MemoryLocation, PushResult, StepRequest, WireLayout
 from ..core.task import TaskId
 from ..core.update_rules import UpdateRule
@@ -27,7 +34,6 @@ from .grpc_transport import GrpcTransport
 log = logging.getLogger(__name__)
 
 _SMALL_BYTES = 64 * 1024  # up to this the message itself carries the payload
-_FIRST_SEGMENT_BYTES = 1024 * 1024
 _READ_TIMEOUT_S = (
     0.25  # a block that is always being written is asked for through the stream instead
 )
@@ -44,6 +50,23 @@ class _Copy:
     stop: int
 
 
+@dataclass(slots=True)
+class _DirectPull:
+    """A pull layout whose values are read from the ps's memory.
+
+    Attributes:
+        layout: The layout.
+        num_bytes: Of all its values.
+        copies: Made at the first pull, when the spans are known.
+        seen: The sequence of each copy's block when it was read last.
+    """
+
+    layout: WireLayout
+    num_bytes: int
+    copies: tuple[_Copy, ...] | None = None
+    seen: list[int] | None = None
+
+
 class ShmTransport:
     """See :class:`~windlass.client.transport.PsTransport`.
 
@@ -54,12 +77,12 @@ class ShmTransport:
     def __init__(self, stream: GrpcTransport) -> None:
         self._stream = stream
         self._why_not = unavailable()
-        self._memory: dict[ShardKey, tuple[MemoryLocation, int]] = {}
+        self._memory: dict[ShardKey, tuple[MemoryLocation, int, DType]] = {}
         self._theirs: dict[SegmentAddress, Segment] = {}
         self._mine: Segment | None = None
-        self._copies: dict[int, tuple[_Copy, ...]] = {}
+        self._pulls: dict[int, tuple[WireLayout, _DirectPull | None]] = {}
         self._request: StepRequest | None = None
-        self._pull: WireLayout | None = None
+        self._pull: _DirectPull | None = None
 
     @property
     def task(self) -> TaskId:
@@ -70,6 +93,11 @@ class ShmTransport:
     def description(self) -> str:
         """How bytes travel, and why not in shared memory if they do not."""
         return f"{self._stream.description} ({self._why_not})" if self._why_not else "shm"
+
+    @property
+    def shares_memory(self) -> bool:
+        """Yes, unless it turned out not to be possible."""
+        return not self._why_not
 
     def connect(self, timeout_s: float) -> None:
         """Open the session."""
@@ -82,7 +110,8 @@ class ShmTransport:
         held = self._stream.define(shards, create=create, restore_from=restore_from)
         for item in held:
             if item.memory is not None:
-                self._memory[item.shard.key] = (item.memory, item.shard.num_bytes)
+                shard = item.shard
+                self._memory[shard.key] = (item.memory, shard.num_bytes, shard.variable.dtype)
         return held
 
     def bind(self, variables: Sequence[str], rule: UpdateRule) -> None:
@@ -100,41 +129,66 @@ class ShmTransport:
     def send(self, request: StepRequest) -> None:
         """Begin a step: its payload into our segment if it is large, its message into the stream."""
         self._request, self._pull = request, None
-        if request.pull is not None and not request.pull_rows and self._is_readable(request.pull):
-            self._pull = request.pull
         lean = request
+        if request.pull is not None and not request.pull_rows:
+            self._pull = self._direct(request.pull)
         if self._pull is not None:
-            direct = sum(self._memory[e.variable, e.part][1] for e in self._pull.entries)
-            lean = replace(request, pull=None, direct_bytes=direct)
-        buffers = [
-            *[codec.as_bytes(rows) for rows in (*request.push_rows, *request.pull_rows)],
-            *request.values,
-        ]
-        size = codec.total_bytes(buffers)
+            lean = replace(lean, pull=None, direct_bytes=self._pull.num_bytes)
+        size = request.payload_bytes
         if size > _SMALL_BYTES and not self._why_not and self._stream.allows(size):
             try:
-                lean = replace(lean, segment=self._put(buffers, size), segment_bytes=size)
+                lean = replace(
+                    lean, segment=self._put(request, size), segment_bytes=size, detached=False
+                )
             except OSError as error:
                 self._give_up(f"no segment of {size} bytes: {error.strerror}")
         self._stream.send(lean)
 
-    def receive(self, into: Sequence[memoryview]) -> PushResult:
+    def receive(
+        self, into: Sequence[memoryview], previous: Sequence[memoryview] | None = None
+    ) -> PushResult:
         """Finish the step; copy what it pulls."""
         request, self._request = self._request, None
         if request is None:
             raise RuntimeError("receive without send")
-        targets: Sequence[memoryview] = () if self._pull is not None else into
+        direct, self._pull = self._pull, None
+        if direct is None:
+            return self._receive(request, request, into, previous)
+        result = self._receive(request, replace(request, pull=None), (), None)
+        moved = self._read(direct, into, in_place=previous is into)
+        if moved is None:
+            self._stream.send(StepRequest(pull=request.pull))
+            again = self._stream.receive(into)
+            return replace(result, global_step=again.global_step, pulled_bytes=again.pulled_bytes)
+        return replace(result, pulled_bytes=moved)
+
+    def _receive(
+        self,
+        request: StepRequest,
+        without_segment: StepRequest,
+        into: Sequence[memoryview],
+        previous: Sequence[memoryview] | None,
+    ) -> PushResult:
         try:
-            result = self._stream.receive(targets)
+            return self._stream.receive(into, previous)
         except SegmentError as error:
             # Nothing of the step was applied; from now on payloads go through the stream.
             self._give_up(error.message)
-            self._stream.send(replace(request, pull=None) if self._pull is not None else request)
-            result = self._stream.receive(targets)
-        if self._pull is not None and not self._read(self._pull, into):
-            self._stream.send(StepRequest(pull=self._pull))
-            result = replace(result, global_step=self._stream.receive(into).global_step)
-        return result
+            if request.detached and self._mine is not None:
+                # The caller has its arrays back; what they held is in the segment.
+                start = HEADER_BYTES + request.payload_bytes - request.value_bytes
+                own = self._mine.memory[start : start + request.value_bytes]
+                without_segment = replace(
+                    without_segment, values=[Piece([own], own.dtype, own.size)]
+                )
+            self._stream.send(without_segment)
+            return self._stream.receive(into, previous)
+        except WindlassError:
+            # The ps may be reading the push yet: what comes next must not be written over it.
+            if self._mine is not None:
+                self._mine.close()
+                self._mine = None
+            raise
 
     def abort(self, error: WindlassError) -> None:
         """Make a running and every later call raise ``error``."""
@@ -145,54 +199,81 @@ class ShmTransport:
         self._stream.close()
         for segment in (*self._theirs.values(), *([self._mine] if self._mine else [])):
             segment.close()
-        self._copies.clear()
+        self._pulls.clear()
 
     # -- pushing -----------------------------------------------------------------------------
 
-    def _put(self, buffers: Sequence[memoryview], size: int) -> SegmentAddress:
+    def _put(self, request: StepRequest, size: int) -> SegmentAddress:
         segment = self._mine
         if segment is None or HEADER_BYTES + size > segment.num_bytes:
             if segment is not None:
                 segment.close()
-            segment = self._mine = Segment.create(max(size, _FIRST_SEGMENT_BYTES))
+            segment = self._mine = Segment.create(max(size, FIRST_SEGMENT_BYTES))
         start = HEADER_BYTES
-        for buffer in buffers:
-            stop = start + len(buffer)
-            copy_into(segment.memory[start:stop], np.frombuffer(buffer, np.uint8))
+        for numbers in (*request.push_rows, *request.pull_rows):
+            stop = start + numbers.nbytes
+            segment.memory[start:stop] = np.frombuffer(as_bytes(numbers), np.uint8)
+            start = stop
+        for piece in request.values:
+            stop = start + piece.num_bytes
+            piece.write(segment.memory[start:stop])
             start = stop
         return segment.address
 
     # -- pulling -----------------------------------------------------------------------------
 
-    def _is_readable(self, layout: WireLayout) -> bool:
-        """Whether a pull is large, and all of it can be read from here."""
+    def _direct(self, layout: WireLayout) -> _DirectPull | None:
+        """How to read a pull from here, if it is large and all of it can be read."""
         if self._why_not:
-            return False
-        known = [self._memory.get((entry.variable, entry.part)) for entry in layout.entries]
-        if any(place is None for place in known):
-            return False
-        return sum(place[1] for place in known if place is not None) > _SMALL_BYTES
+            return None
+        known = self._pulls.get(layout.layout_id)
+        if known is None or known[0] is not layout:
+            known = (layout, self._plan(layout))
+            self._pulls[layout.layout_id] = known
+        return known[1]
 
-    def _read(self, layout: WireLayout, into: Sequence[memoryview]) -> bool:
-        """Copy a pull out of the ps's memory; False if that is not possible now."""
-        copies = self._copies.get(layout.layout_id)
-        if copies is None:
+    def _plan(self, layout: WireLayout) -> _DirectPull | None:
+        total = 0
+        for entry in layout.entries:
+            place = self._memory.get((entry.variable, entry.part))
+            if place is None or entry.dtype not in (None, place[2]):
+                return None
+            total += place[1]
+        return _DirectPull(layout, total) if total > _SMALL_BYTES else None
+
+    def _read(self, pull: _DirectPull, into: Sequence[memoryview], *, in_place: bool) -> int | None:
+        """Copy a pull out of the ps's memory.
+
+        Returns:
+            Bytes that were copied; None if it is not possible now.
+        """
+        if pull.copies is None:
             try:
-                copies = self._plan(layout, [len(target) for target in into])
+                pull.copies = self._copies(pull.layout, [len(target) for target in into])
             except RefusedError as error:
                 self._give_up(error.message)
-                return False
-            self._copies[layout.layout_id] = copies
+                return None
+        before = pull.seen if in_place else None
+        pull.seen = None
         targets = [np.frombuffer(target, np.uint8) for target in into]
         deadline = time.monotonic() + _READ_TIMEOUT_S
-        return all(_read_one(copy, targets[copy.span], deadline) for copy in copies)
+        seen, moved = [], 0
+        for index, copy in enumerate(pull.copies):
+            last = before[index] if before is not None else -1
+            sequence = _read_one(copy, targets[copy.span], last, deadline)
+            if sequence is None:
+                return None
+            moved += copy.source.size if sequence != last else 0
+            seen.append(sequence)
+        pull.seen = seen
+        return moved
 
-    def _plan(self, layout: WireLayout, spans: Sequence[int]) -> tuple[_Copy, ...]:
+    def _copies(self, layout: WireLayout, spans: Sequence[int]) -> tuple[_Copy, ...]:
         """Which bytes go where; neighbours in memory become one copy."""
         copies: list[_Copy] = []
         span, start = 0, 0
         for entry in layout.entries:
-            place, size = self._memory[entry.variable, entry.part]
+            place, size, _ = self._memory[entry.variable, entry.part]
             while span < len(spans) and start == spans[span]:
                 span, start = span + 1, 0
             memory = self._open(place.segment).memory
@@ -223,15 +304,21 @@ class ShmTransport:
             log.info("%s: values go through the stream: %s", self.task.short, why)
 
 
-def _read_one(copy: _Copy, span: Array, deadline: float) -> bool:
-    """One copy under a sequence lock: repeated while somebody writes, up to the deadline."""
+def _read_one(copy: _Copy, span: Array, last: int, deadline: float) -> int | None:
+    """One copy under a sequence lock: repeated while somebody writes, up to the deadline.
+
+    Returns:
+        The sequence of what is there now, ``last`` if that is there already; None: no luck in time.
+    """
     target = span[copy.start : copy.stop]
     while True:
         before = int(copy.sequence[0])
+        if before == last:
+            return last
         if not before & 1:
             copy_into(target, copy.source)
             if int(copy.sequence[0]) == before:
-                return True
+                return before
         if time.monotonic() > deadline:
-            return False
+            return None
         time.sleep(0)  # let the writer on

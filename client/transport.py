@@ -26,6 +26,11 @@ class PsTransport(Protocol):
         """How bytes travel, for people: ``"grpc"``."""
         ...
 
+    @property
+    def shares_memory(self) -> bool:
+        """Whether values are handed over in memory, where making them narrower saves nothing."""
+        ...
+
     def connect(self, timeout_s: float) -> None:
         """Open the session.
 
@@ -63,13 +68,17 @@ class PsTransport(Protocol):
         """Begin a step; :meth:`receive` must follow."""
         ...
 
-    def receive(self, into: Sequence[memoryview]) -> PushResult:
+    def receive(
+        self, into: Sequence[memoryview], previous: Sequence[memoryview] | None = None
+    ) -> PushResult:
         """Finish the step begun last.
 
         A broken connection is opened again and the step repeated; the ps applies a push once.
 
         Args:
-            into: Where the pulled bytes go, in the layout's order.
+            into: Where the pulled bytes go, in the layout's order. They are whole afterwards.
+            previous: What the last pull of the same layout brought, as it came; may be the same memory as
+                ``into``. What did not change since is taken from there. None: it is not at hand.
 
         Raises:
             RefusedError: The ps refused the step; nothing of it was applied there.

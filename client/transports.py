@@ -9,5 +9,5 @@ from .transport import PsTransport
 
 def open_transport(task: TaskId, address: str, who: Incarnation, settings: Settings) -> PsTransport:
     """A transport to one ps, not connected yet."""
-    stream = GrpcTransport(task, address, who, settings)
+    stream = GrpcTransport(task, address, who, settings, near=settings.shared_memory)
     return ShmTransport(stream) if settings.shared_memory else stream

@@ -1,5 +1,6 @@
 """The array types of the core, and the dtypes a variable may have."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import ml_dtypes
@@ -48,23 +49,6 @@ def is_float(dtype: DType) -> bool:
     return dtype in FLOATS
 
 
-def all_finite(array: Array) -> bool:
-    """Whether ``array`` holds neither NaN nor infinity. One pass, no temporary for float32/64.
-
-    A dot product with itself is the fastest pass there is (BLAS); it is finite only if every
-    element is. Where it is not, large finite values may have overflowed it, and we look closely.
-    """
-    if not is_float(array.dtype) or array.size == 0:
-        return True
-    flat = array.reshape(-1)
-    if array.dtype.itemsize < 4:
-        return bool(np.isfinite(flat.astype(np.float32)).all())
-    with np.errstate(over="ignore", invalid="ignore"):
-        if np.isfinite(np.dot(flat, flat)):
-            return True
-    return bool(np.isfinite(flat).all())
-
-
 def row_shape(shape: tuple[int, ...]) -> tuple[int, ...]:
     """Shape of one row along axis 0; a scalar is its own row."""
     return shape[1:]
@@ -81,3 +65,21 @@ def size_of(shape: tuple[int, ...]) -> int:
     for extent in shape:
         size *= extent
     return size
+
+
+def as_bytes(array: Array) -> memoryview:
+    """The bytes of a C-contiguous array, without a copy."""
+    return array.reshape(-1).view(np.uint8).data
+
+
+def total_bytes(buffers: Sequence[memoryview]) -> int:
+    """Bytes of a payload."""
+    return sum(len(buffer) for buffer in buffers)
+
+
+def narrow(values: Array, wire: DType) -> Array:
+    """Values as they travel; float16 has no room beyond 65504 and keeps that."""
+    if wire == np.float16 and values.dtype != wire:
+        limit = np.finfo(np.float16).max
+        values = np.clip(values, -limit, limit)
+    return values.astype(wire, copy=False)

@@ -5,23 +5,21 @@ themselves: both sides know the layout, so a frame is checked by its length alon
 """
 
 import sys
-from collections.abc import Sequence
 from dataclasses import asdict
 from dataclasses import fields as dataclass_fields
 from typing import Any, TypeVar
 
-import numpy as np
 from google.protobuf import json_format, struct_pb2
 
 from ..proto.v1 import chief_pb2, common_pb2, ps_pb2
-from .arrays import DTYPES, Array, DType
+from .arrays import DTYPES, DType
 from .definitions import ShardDefinition, VariableDefinition
 from .errors import RefusedError
 from .initializers import Initializer
 from .report import PsCounters, TaskReport
 from .shared_memory import SegmentAddress
 from .states import Outcome, Phase, State
-from .steps import HeldShard, MemoryLocation, Operation
+from .steps import Encoding, HeldShard, LayoutEntry, MemoryLocation, Operation, WireLayout
 from .task import Incarnation, TaskId
 from .update_rules import UpdateRule, rule_from_dict
 from .versions import Versions
@@ -34,6 +32,7 @@ _K = TypeVar("_K")
 _TO_WIRE: dict[DType, Any] = {
     dtype: getattr(common_pb2, f"D_TYPE_{dtype.name.upper()}") for dtype in DTYPES
 }
+_NO_DTYPE: Any = common_pb2.D_TYPE_UNSPECIFIED
 _FROM_WIRE: dict[int, DType] = {int(value): dtype for dtype, value in _TO_WIRE.items()}
 
 
@@ -206,14 +205,39 @@ def held_from_wire(message: ps_pb2.HeldShard) -> HeldShard:
     return HeldShard(shard_from_wire(message.shard), message.initialized, message.restored, memory)
 
 
-def as_bytes(array: Array) -> memoryview:
-    """The bytes of a C-contiguous array, without a copy."""
-    return array.reshape(-1).view(np.uint8).data
+def layout_to_wire(layout: WireLayout) -> ps_pb2.Layout:
+    """A layout as a message."""
+    return ps_pb2.Layout(
+        layout_id=layout.layout_id,
+        entries=[
+            ps_pb2.LayoutEntry(
+                variable=item.variable,
+                part=item.part,
+                operation=_OPERATIONS[item.operation],
+                encoding=_ENCODINGS[item.encoding],
+                dtype=_NO_DTYPE if item.dtype is None else _TO_WIRE[item.dtype],
+            )
+            for item in layout.entries
+        ],
+    )
 
 
-def total_bytes(buffers: Sequence[memoryview]) -> int:
-    """Bytes of a payload."""
-    return sum(len(buffer) for buffer in buffers)
+def layout_from_wire(message: ps_pb2.Layout) -> list[LayoutEntry]:
+    """The entries of a layout.
+
+    Raises:
+        RefusedError: One has an operation, encoding or dtype that does not exist.
+    """
+    return [
+        LayoutEntry(
+            item.variable,
+            item.part,
+            operation_from_wire(item.operation),
+            _backwards(_ENCODINGS, item.encoding),
+            dtype_from_wire(item.dtype) if item.dtype else None,
+        )
+        for item in message.entries
+    ]
 
 
 def report_to_wire(report: TaskReport) -> chief_pb2.TaskReport:
@@ -242,6 +266,7 @@ def counters_from_wire(message: ps_pb2.PsCounters) -> PsCounters:
 _PHASES = {phase: getattr(common_pb2, f"JOB_PHASE_{phase.name}") for phase in Phase}
 _STATES = {state: getattr(chief_pb2, f"TASK_STATE_{state.name}") for state in State}
 _OUTCOMES = {outcome: getattr(chief_pb2, f"OUTCOME_{outcome.name}") for outcome in Outcome}
+_ENCODINGS = {item: getattr(ps_pb2, f"ENCODING_{item.name}") for item in Encoding}
 _OPERATIONS = {item: getattr(ps_pb2, f"OPERATION_{item.name}") for item in Operation}
 
 
@@ -281,11 +306,6 @@ def outcome_to_wire(outcome: Outcome) -> Any:
 def outcome_from_wire(value: int) -> Outcome:
     """The outcome of an enum value."""
     return _backwards(_OUTCOMES, value)
-
-
-def operation_to_wire(operation: Operation) -> Any:
-    """The enum value of an operation."""
-    return _OPERATIONS[operation]
 
 
 def operation_from_wire(value: int) -> Operation:

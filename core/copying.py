@@ -10,7 +10,8 @@ import numpy as np
 
 from .arrays import Array, DType
 
-_PARALLEL_BYTES = 2 * 1024 * 1024  # below, handing work to a thread costs more than it saves
+_PARALLEL_BYTES = 8 * 1024 * 1024  # below, handing work to a thread costs more than it saves
+_PASSING_BYTES = 2 * 1024 * 1024
 _MAX_THREADS = 8
 _POPULATE = getattr(mmap, "MAP_POPULATE", 0)
 
@@ -31,7 +32,7 @@ def passing(count: int, dtype: DType) -> Array:
     its top alone.
     """
     num_bytes = count * dtype.itemsize
-    if num_bytes < _PARALLEL_BYTES:
+    if num_bytes < _PASSING_BYTES:
         return np.empty(count, dtype)
     flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _POPULATE
     return np.frombuffer(mmap.mmap(-1, num_bytes, flags), dtype)

@@ -39,9 +39,14 @@ class VariableDefinition:
         object.__setattr__(self, "dtype", as_dtype(self.dtype))
 
     @property
+    def size(self) -> int:
+        """Number of elements."""
+        return size_of(self.shape)
+
+    @property
     def num_bytes(self) -> int:
         """Bytes of the value."""
-        return size_of(self.shape) * self.dtype.itemsize
+        return self.size * self.dtype.itemsize
 
 
 @dataclass(frozen=True, slots=True)

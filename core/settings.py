@@ -11,6 +11,9 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from .errors import ConfigurationError
 
+# glibc copies past the caches only from three quarters of the last-level cache on, which on large servers is
+# more than any step. Copies of several MiB are a third faster past them. Read when a process starts.
+GLIBC_TUNABLES = "glibc.cpu.x86_non_temporal_threshold=0x400000"
 _PREFIX = "WINDLASS_"
 
 
@@ -207,4 +210,4 @@ def child_environment(**changes: str) -> dict[str, str]:
     """
     read = {f"{_PREFIX}{name.upper()}" for name in Settings.model_fields}
     inherited = {name: value for name, value in os.environ.items() if name.upper() not in read}
-    return inherited | changes
+    return {"GLIBC_TUNABLES": GLIBC_TUNABLES, **inherited, **changes}

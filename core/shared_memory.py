@@ -24,6 +24,7 @@ from .arrays import Array
 from .errors import RefusedError
 
 HEADER_BYTES = 64  # a cache line: the random word, then room for counters
+FIRST_SEGMENT_BYTES = 1024 * 1024  # a worker's segment is at least this large, then grows
 _WORD_BYTES = 16
 _SEALS = getattr(fcntl, "F_SEAL_SHRINK", 0) | getattr(fcntl, "F_SEAL_SEAL", 0)
 

@@ -1,11 +1,14 @@
 """A step between a worker and one ps, whatever carries it: the vocabulary of client and server."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 
-from .arrays import Array
+import numpy as np
+
+from .arrays import Array, DType
 from .definitions import ShardDefinition
+from .pieces import Piece
 from .shared_memory import SegmentAddress
 
 
@@ -18,14 +21,37 @@ class Operation(StrEnum):
     ASSIGN_ADD = "assign_add"
 
 
+class Encoding(StrEnum):
+    """How a shard's values stand in a payload.
+
+    ``ROWS``: some rows, with their numbers. ``ELEMENTS``: some elements of a gradient that is zero elsewhere,
+    with their numbers; an update rule sees the whole gradient.
+    """
+
+    DENSE = "dense"
+    ROWS = "rows"
+    ELEMENTS = "elements"
+
+
 @dataclass(frozen=True, slots=True)
 class LayoutEntry:
-    """One shard in the payload of a step. ``sparse``: some of its rows."""
+    """One shard in the payload of a step.
+
+    Attributes:
+        variable: Its variable.
+        part: Its number there.
+        operation: What the step does to it.
+        encoding: How its values stand in the payload.
+        dtype: Of the values in the payload; None: the variable's.
+        num_bytes: Of the values in the payload, if the worker knows; not sent.
+    """
 
     variable: str
     part: int
     operation: Operation
-    sparse: bool = False
+    encoding: Encoding = Encoding.DENSE
+    dtype: DType | None = None
+    num_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -33,11 +59,17 @@ class WireLayout:
     """The order of shards in payloads to come; agreed on once, then named by its id.
 
     Attributes:
-        layout_id: From 1, unique in a session.
+        layout_id: From 1. A session may use it again for another layout, and sends that first.
+        entries: The shards, in order.
+        sizes: int64, bytes of each dense entry in the payload.
     """
 
     layout_id: int
     entries: tuple[LayoutEntry, ...]
+    sizes: Array = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "sizes", np.array([e.num_bytes for e in self.entries], np.int64))
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,15 +80,17 @@ class StepRequest:
         sequence: Of the push; 0 if nothing is pushed.
         push: Layout of ``values``, or None.
         pull: Layout of the answer, or None.
-        push_rows: Per sparse entry of ``push``, ascending int64 row numbers of the shard.
-        pull_rows: Per sparse entry of ``pull``, the same.
-        values: What is pushed, in the layout's order, as bytes.
+        push_rows: Per entry of ``push`` that is not dense, ascending int64 numbers in the shard.
+        pull_rows: Per entry of ``pull`` that is not dense, row numbers.
+        values: What is pushed, in the layout's order.
         segment: The row numbers and values are in this segment, after its header, and not in the message.
         segment_bytes: How many.
         direct_bytes: The worker reads so many from the ps's memory itself; for the counters.
         global_step: As of the values the gradients were computed from.
         step_increment: Added to the global step.
         gradient_scale: Multiplies every gradient.
+        has_previous: What the last pull of the same layout brought is at hand.
+        detached: The caller may change what ``values`` is made of as soon as the step is sent.
     """
 
     sequence: int = 0
@@ -64,13 +98,15 @@ class StepRequest:
     pull: WireLayout | None = None
     push_rows: Sequence[Array] = ()
     pull_rows: Sequence[Array] = ()
-    values: Sequence[memoryview] = ()
+    values: Sequence[Piece] = ()
     segment: SegmentAddress | None = None
     segment_bytes: int = 0
     direct_bytes: int = 0
     global_step: int = 0
     step_increment: int = 0
     gradient_scale: float = 1.0
+    has_previous: bool = False
+    detached: bool = False
 
     @property
     def payload_bytes(self) -> int:
@@ -78,7 +114,12 @@ class StepRequest:
         if self.segment is not None:
             return self.segment_bytes
         rows = sum(numbers.nbytes for numbers in (*self.push_rows, *self.pull_rows))
-        return rows + sum(len(buffer) for buffer in self.values)
+        return rows + self.value_bytes
+
+    @property
+    def value_bytes(self) -> int:
+        """The pushed values alone. Unit: bytes."""
+        return sum(piece.num_bytes for piece in self.values)
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,11 +130,13 @@ class PushResult:
         global_step: After it.
         staleness: Steps applied between the pull it was computed from and itself.
         duplicate: It had been applied before and was not applied again.
+        pulled_bytes: Values that came with it; less than the pull's size where nothing had changed.
     """
 
     global_step: int
     staleness: int
     duplicate: bool
+    pulled_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)

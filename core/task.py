@@ -1,6 +1,6 @@
 """Who somebody is: a task of the cluster, and one life of it."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True, order=True, slots=True)
@@ -9,6 +9,14 @@ class TaskId:
 
     type: str
     index: int
+    _hash: int = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        # Tasks are keys of everything a ps looks up in a step.
+        object.__setattr__(self, "_hash", hash((self.type, self.index)))
+
+    def __hash__(self) -> int:
+        return self._hash
 
     def __str__(self) -> str:
         return f"/job:{self.type}/task:{self.index}"

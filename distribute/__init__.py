@@ -4,6 +4,7 @@ Names, signatures and semantics are those of ``tf.distribute``, without TensorFl
 """
 
 from ..cluster import partitioners, placement
+from ..core.wire_format import WireFormat
 from . import cluster_resolver
 from .context import (
     ReplicaContext,
@@ -30,6 +31,7 @@ __all__ = [
     "ReplicaContext",
     "Strategy",
     "StrategyExtended",
+    "WireFormat",
     "cluster_resolver",
     "experimental_set_strategy",
     "from_arrays",

@@ -1,10 +1,11 @@
 """A parameter server in this process: the same store, driven without messages or sockets."""
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 import numpy as np
 
-from ..core import codec
+from ..core.arrays import as_bytes, total_bytes
 from ..core.definitions import ShardDefinition
 from ..core.errors import LimitExceededError, ShapeMismatchError, WindlassError
 from ..core.settings import Settings
@@ -33,7 +34,7 @@ class LocalTransport:
         self._task = task
         self._who = who
         self.store = store or Store(task, settings)
-        self._layouts: dict[int, Layout] = {}
+        self._layouts: dict[int, tuple[WireLayout, Layout]] = {}
         self._request: StepRequest | None = None
         self._aborted: WindlassError | None = None
 
@@ -46,6 +47,11 @@ class LocalTransport:
     def description(self) -> str:
         """How bytes travel."""
         return "local"
+
+    @property
+    def shares_memory(self) -> bool:
+        """Yes."""
+        return True
 
     def connect(self, timeout_s: float) -> None:  # noqa: ARG002 - the interface's
         """Present ourselves."""
@@ -82,9 +88,15 @@ class LocalTransport:
                 value=size,
                 task=self._task,
             )
+        if request.detached:
+            request = replace(request, values=[piece.detached() for piece in request.values])
         self._request = request
 
-    def receive(self, into: Sequence[memoryview]) -> PushResult:
+    def receive(
+        self,
+        into: Sequence[memoryview],
+        previous: Sequence[memoryview] | None = None,  # noqa: ARG002 - a copy costs as much as a look
+    ) -> PushResult:
         """Carry the step out."""
         self._raise_if_aborted()
         request, self._request = self._request, None
@@ -99,9 +111,9 @@ class LocalTransport:
     def _run(self, request: StepRequest, into: Sequence[memoryview]) -> PushResult:
         push, pull = self._compiled(request.push), self._compiled(request.pull)
         expected = push.num_bytes([rows.size for rows in request.push_rows])
-        if codec.total_bytes(request.values) != expected:
+        if request.value_bytes != expected:
             raise ShapeMismatchError(
-                f"{self._task}: {self._who.task} sent {codec.total_bytes(request.values)} bytes for a push "
+                f"{self._task}: {self._who.task} sent {request.value_bytes} bytes for a push "
                 f"of {expected}",
                 task=self._who.task,
             )
@@ -109,9 +121,9 @@ class LocalTransport:
         self.store.check_rows(pull, request.pull_rows)
         result = PushResult(self.store.global_step, 0, duplicate=False)
         if request.sequence:
-            size = codec.total_bytes(request.values)
+            size = request.value_bytes
             self.store.count_bytes(received=size)
-            buffers: Iterator[memoryview] = (buffer for buffer in request.values if len(buffer))
+            buffers: Iterator[memoryview] = (p.buffer() for p in request.values if p.num_bytes)
             payload = PayloadReader(b"", size, lambda: next(buffers, memoryview(b"")))
             facts = StepFacts(
                 self._who, request.sequence, request.global_step, request.gradient_scale
@@ -120,13 +132,14 @@ class LocalTransport:
             result = self.store.push(Push(push, rows, facts, request.step_increment), payload.take)
         if request.pull is not None:
             self._copy(pull, request, into)
+            result = replace(result, pulled_bytes=total_bytes(into))
         return result
 
     def _copy(self, pull: Layout, request: StepRequest, into: Sequence[memoryview]) -> None:
         arrays = self.store.read(pull, request.pull_rows)
         self.store.count_bytes(sent=sum(array.nbytes for array in arrays))
-        buffers = [codec.as_bytes(array) for array in arrays]
-        total = codec.total_bytes(buffers)
+        buffers = [as_bytes(array) for array in arrays]
+        total = total_bytes(buffers)
         pieces = (buffer for buffer in buffers if len(buffer))
         source = PayloadReader(b"", total, lambda: next(pieces, memoryview(b"")))
         for target in into:
@@ -137,9 +150,11 @@ class LocalTransport:
     def _compiled(self, layout: WireLayout | None) -> Layout:
         if layout is None:
             return Layout()
-        if layout.layout_id not in self._layouts:
-            self._layouts[layout.layout_id] = self.store.compile(layout.entries)
-        return self._layouts[layout.layout_id]
+        known = self._layouts.get(layout.layout_id)
+        if known is None or known[0] is not layout:
+            known = (layout, self.store.compile(layout.entries))
+            self._layouts[layout.layout_id] = known
+        return known[1]
 
     def expire(self, now: float) -> None:
         """Calls here do not wait."""

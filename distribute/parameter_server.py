@@ -6,21 +6,24 @@ its optimizers were given, and the same round trip brings the values for the nex
 
 import logging
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from ..client.plans import PushItem
-from ..client.session import StepResult
+from ..client.plans import Push
+from ..client.session import PendingStep, StepResult
 from ..cluster.partitioners import Partitioner
 from ..cluster.placement import Placement, greedy_by_bytes
 from ..cluster.resolved import ResolvedTask, resolve
 from ..cluster.resolver import ClusterResolver
 from ..cluster.roles import CHIEF, PS, WORKER, ps_of
 from ..cluster.tf_config import TFConfigClusterResolver
-from ..core.arrays import Array, all_finite
+from ..core.arrays import Array
 from ..core.errors import ConfigurationError, NonFiniteGradientError
+from ..core.finite import first_not_finite
 from ..core.indexed_slices import IndexedSlices
 from ..core.steps import Operation
+from ..core.wire_format import WireFormat
 from .devices import compute_devices
 from .ps_variable import PsVariable
 from .reduce_op import clip_scale
@@ -30,6 +33,8 @@ from .variable import Variable, VariableSpec
 
 log = logging.getLogger(__name__)
 
+_AS_IT_IS = WireFormat()
+_NO_VALUES: Mapping[str, Array | None] = {}
 _SMALL_BYTES = 64 * 1024  # a read that has to go out fetches every variable up to this size with it
 
 
@@ -44,6 +49,10 @@ class ParameterServerStrategy(Strategy):
         cluster_resolver: Where the cluster comes from; None: TF_CONFIG, or this process alone.
         variable_partitioner: Cuts variables into shards along axis 0; see ``partitioners``.
         placement: Which ps gets which shard: ``greedy_by_bytes`` (default) or ``round_robin``.
+        wire_format: What is left out on the way over the network: narrower dtypes, small gradient elements.
+        prefetch: Do not wait for the push at the end of a step: the next step begins with the values that
+            arrived meanwhile, which lack this worker's own last update. Hides the time on the way behind
+            the program's; the staleness in the status counts it.
 
     Raises:
         ConfigurationError: The process belongs to a cluster, but was not started by ``windlass run``.
@@ -56,6 +65,8 @@ class ParameterServerStrategy(Strategy):
         variable_partitioner: Partitioner | None = None,
         *,
         placement: Placement = greedy_by_bytes,
+        wire_format: WireFormat = _AS_IT_IS,
+        prefetch: bool = False,
     ) -> None:
         runtime = current_runtime()
         if runtime is None:
@@ -68,7 +79,11 @@ class ParameterServerStrategy(Strategy):
                     f"{runtime.task.task.short}"
                 )
         self._resolver = cluster_resolver
-        self._ps = ParameterServerExtended(self, runtime, variable_partitioner, placement)
+        if runtime.connection is not None:
+            runtime.connection.wire_format = wire_format
+        self._ps = ParameterServerExtended(
+            self, runtime, variable_partitioner, placement, prefetch=prefetch
+        )
         super().__init__(self._ps)
 
     @property
@@ -103,6 +118,8 @@ class ParameterServerExtended(StrategyExtended):
         runtime: ClusterRuntime,
         partitioner: Partitioner | None,
         placement: Placement,
+        *,
+        prefetch: bool,
     ) -> None:
         super().__init__(strategy, compute_devices())
         self.runtime = runtime
@@ -111,10 +128,15 @@ class ParameterServerExtended(StrategyExtended):
         self._lock = threading.RLock()
         self._variables: dict[str, PsVariable] = {}
         self._undefined: list[PsVariable] = []
-        self._values: dict[str, Array] = {}
+        # What this step reads: values of its pull, and what was read or written since.
+        self._pulled: Mapping[str, Array] = {}
+        self._fresh: dict[str, Array] = {}
         self._values_step = 0
+        self._prefetch = prefetch
+        self._under_way: PendingStep | None = None
+        self._waiter: ThreadPoolExecutor | None = None
         self._reads: dict[str, None] = {}
-        self._pushes: dict[str, PushItem] = {}
+        self._pushes: dict[str, Array | IndexedSlices] = {}
         self._clip: float | None = None
         self._counted = False
         self._in_step = False
@@ -170,16 +192,26 @@ class ParameterServerExtended(StrategyExtended):
             if not self._in_step:
                 return self._pull([variable.name]).values[variable.name]
             self._reads[variable.name] = None
-            if variable.name not in self._values:
+            value = self._known(variable.name)
+            if value is None:
                 # The first step does not know yet what it reads; small variables come along.
                 also = [
                     other.name
                     for other in self._variables.values()
-                    if other.name not in self._values
+                    if other.name not in self._fresh
+                    and other.name not in self._pulled
                     and other._spec.definition(other.name).num_bytes <= _SMALL_BYTES
                 ]
-                self._values |= self._pull(list(dict.fromkeys([variable.name, *also]))).values
-            return self._values[variable.name]
+                self._fresh |= self._pull(list(dict.fromkeys([variable.name, *also]))).values
+                value = self._fresh[variable.name]
+            return value
+
+    def _known(self, name: str) -> Array | None:
+        value = self._fresh.get(name)
+        return value if value is not None else self._pulled.get(name)
+
+    def _forget(self) -> None:
+        self._pulled, self._fresh = {}, {}
 
     def read_rows(self, variable: PsVariable, indices: Array) -> Array:
         """Rows of a variable, as they are now."""
@@ -191,15 +223,16 @@ class ParameterServerExtended(StrategyExtended):
         """Assign or add on the servers, at once."""
         with self._lock:
             self._define()
-            item = PushItem(variable.name, operation, value)
-            result = self.runtime.session.step([item], [variable.name])
+            push = Push({variable.name: value}, operation)
+            self._arrived()  # values under way lack this: no step begins with them
+            result = self.runtime.session.step(push, [variable.name])
             if self._in_step:
-                self._values |= result.values
+                self._fresh |= result.values
             else:
-                self._values.clear()
+                self._forget()
 
     def _pull(self, names: Sequence[str]) -> StepResult:
-        result = self.runtime.session.step((), names)
+        result = self.runtime.session.step(None, names)
         self._values_step = result.global_step
         return result
 
@@ -212,8 +245,8 @@ class ParameterServerExtended(StrategyExtended):
         self.runtime.check()
         with self._lock:
             self._define()
-            if not self._values and self._reads:
-                self._values = dict(self._pull(list(self._reads)).values)
+            if not self._pulled and self._reads:
+                self._pulled = self._pull(list(self._reads)).values
             self._reads = {}
             self._counted = False
             self._in_step = True
@@ -229,9 +262,10 @@ class ParameterServerExtended(StrategyExtended):
     def _end_step(self, *, push: bool) -> None:
         with self._lock:
             self._in_step = False
-            self._values = {}
+            read = {name: self._known(name) for name in self._reads} if self._prefetch else {}
+            self._forget()
             if push and self._pushes:
-                self._flush(list(self._reads))
+                self._flush(list(self._reads), read)
             self._pushes, self._clip, self._counted = {}, None, False
 
     def apply_gradients(self, optimizer: Any, pairs: list[tuple[Any, Variable]]) -> None:
@@ -239,15 +273,21 @@ class ParameterServerExtended(StrategyExtended):
         rule = optimizer.rule
         with self._lock:
             self._define()
-            names = []
-            for _, variable in pairs:
-                if not isinstance(variable, PsVariable) or variable.strategy is not self._strategy:
+            named: dict[str, Array | IndexedSlices] = {}
+            again: list[tuple[str, Array | IndexedSlices]] = []
+            for gradient, variable in pairs:
+                if not isinstance(variable, PsVariable) or variable._strategy is not self._strategy:
                     raise ValueError(
                         f"{variable.name!r} was created outside this strategy's scope; create it in "
                         "`with strategy.scope():`"
                     )
-                names.append(variable.name)
-            unbound = [name for name in names if self._bound.get(name) is not rule]
+                name = variable._name
+                if name in named:
+                    again.append((name, gradient))
+                else:
+                    named[name] = gradient
+            bound = self._bound
+            unbound = [name for name in named if bound.get(name) is not rule]
             if unbound:
                 self.runtime.session.bind(unbound, rule)
                 self._bound |= dict.fromkeys(unbound, rule)
@@ -256,17 +296,26 @@ class ParameterServerExtended(StrategyExtended):
             if self._pushes and (self._clip is not None or rule.global_clipnorm is not None):
                 # A norm is taken over the gradients of one call, as in Keras.
                 self._flush([])
-            for gradient, variable in pairs:
-                if variable.name in self._pushes:
-                    # A second update of one variable in one step cannot travel with the first.
-                    self._flush([])
+            # A second update of one variable in one step cannot travel with the first.
+            if not self._pushes.keys().isdisjoint(named):
+                self._flush([])
+            self._clip = rule.global_clipnorm
+            self._pushes |= named
+            for name, gradient in again:
+                self._flush([])
                 self._clip = rule.global_clipnorm
-                self._pushes[variable.name] = PushItem(variable.name, Operation.APPLY, gradient)
+                self._pushes[name] = gradient
             if not self._in_step:
                 self._flush([])
 
-    def _flush(self, pulls: Sequence[str]) -> None:
-        pushes = list(self._pushes.values())
+    def _flush(self, pulls: Sequence[str], read: Mapping[str, Array | None] = _NO_VALUES) -> None:
+        """Push what was collected.
+
+        Args:
+            pulls: For the next step.
+            read: What this step read; the next one may begin with it.
+        """
+        pushes = self._pushes
         # Once per step of this worker, however many pushes it takes.
         clip, increment = self._clip, 0 if self._counted else 1
         self._pushes, self._clip = {}, None
@@ -277,28 +326,57 @@ class ParameterServerExtended(StrategyExtended):
             return
         self._refused_in_a_row = 0
         self._counted = True
-        scale = 1.0 if clip is None else clip_scale([item.value for item in pushes], clip)
-        result = self.runtime.session.step(
-            pushes,
+        scale = 1.0 if clip is None else clip_scale(list(pushes.values()), clip)
+        arrived = self._arrived()
+        pending = self.runtime.session.begin(
+            Push(pushes),
             pulls,
             step_increment=increment,
             gradient_scale=scale,
             seen_step=self._values_step or None,
+            detached=self._prefetch,
         )
         progress.pushes += 1
-        progress.staleness.append(result.staleness)
-        self._values_step = result.global_step
-        if not self._in_step:  # else the step goes on reading the values it began with
-            self._values = dict(result.values)
+        if self._prefetch and not self._in_step:
+            self._wait_for(pending)
+            if arrived is None and read:
+                # Nothing was under way: the next step reads once more what this one read.
+                self._pulled = {name: value for name, value in read.items() if value is not None}
+            elif pulls and (arrived is None or not all(name in arrived.values for name in pulls)):
+                arrived = self._arrived()
+        else:
+            arrived = pending.result()
+            progress.staleness.append(arrived.staleness)
+        if arrived is not None:
+            self._values_step = arrived.global_step
+            if not self._in_step:  # else the step goes on reading the values it began with
+                self._pulled = arrived.values
 
-    def _not_finite(self, pushes: Sequence[PushItem]) -> str | None:
+    def _arrived(self) -> StepResult | None:
+        """What the exchange under way brought; None if there is none."""
+        pending, self._under_way = self._under_way, None
+        if pending is None:
+            return None
+        result = pending.result()
+        self.runtime.progress.staleness.append(result.staleness)
+        return result
+
+    def _wait_for(self, pending: PendingStep) -> None:
+        """Read the answer while the program goes on."""
+        self._under_way = pending
+        if self._waiter is None:
+            self._waiter = ThreadPoolExecutor(1, thread_name_prefix="prefetch")
+        self._waiter.submit(pending.settle)
+
+    def _not_finite(self, pushes: Mapping[str, Array | IndexedSlices]) -> str | None:
         if self.runtime.settings.nonfinite_gradients == "allow":
             return None
-        for item in pushes:
-            value = item.value
-            if not all_finite(value.values if isinstance(value, IndexedSlices) else value):
-                return item.variable
-        return None
+        return first_not_finite(
+            {
+                name: value.values if isinstance(value, IndexedSlices) else value
+                for name, value in pushes.items()
+            }
+        )
 
     def _refuse(self, variable: str) -> None:
         """Drop a step whose gradients are not finite. Only here can it be dropped on every ps at once."""

@@ -23,7 +23,7 @@ from ..core.settings import Settings
 from ..core.states import Outcome, Phase
 from ..core.task import Incarnation
 from ..distribute.runtime import ClusterRuntime
-from .program import Ending
+from .program import Ending, ending_of
 from .status import write_status
 
 if TYPE_CHECKING:
@@ -175,6 +175,7 @@ class TrainingTask:
         membership = self._membership
         if membership is None or membership.who.generation == 0:
             return ending.code
+        ending = self._settled(ending)
         membership.finish(ending.outcome, ending.message)
         if self._coordinator is not None:
             step = self._session.global_step if self._session is not None else 0
@@ -195,6 +196,17 @@ class TrainingTask:
         return {Phase.DONE: ExitCode.DONE, Phase.STOPPED: ExitCode.DRAINED}.get(
             phase, ExitCode.PEER_LOST
         )
+
+    def _settled(self, ending: Ending) -> Ending:
+        """A program may end before its last push was answered."""
+        if self._session is None or ending.outcome is not Outcome.DONE:
+            return ending
+        try:
+            self._session.finish()
+        except WindlassError as error:
+            log.error("the last push: %s", error)
+            return ending_of(error)
+        return ending
 
     @property
     def reason(self) -> str:

@@ -6,8 +6,7 @@ from typing import IO, cast
 
 import numpy as np
 
-from ..arrays import Array, as_dtype, is_float, num_rows, row_shape
-from ..codec import as_bytes
+from ..arrays import Array, as_bytes, as_dtype, is_float, num_rows, row_shape
 from ..errors import CheckpointError
 from .directory import MANIFEST, open_fs
 from .manifest import Manifest, TensorRecord, VariableRecord, parse_manifest

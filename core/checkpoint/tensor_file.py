@@ -15,8 +15,7 @@ from typing import IO, Any
 
 import numpy as np
 
-from ..arrays import DTYPES, Array, DType, size_of
-from ..codec import as_bytes
+from ..arrays import DTYPES, Array, DType, as_bytes, size_of
 from ..errors import CheckpointError
 
 _NAMES = {

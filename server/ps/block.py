@@ -282,9 +282,14 @@ def _call(
     scalars: Array,
 ) -> None:
     # Gradients come from received frames, too: anywhere in them, and read-only. If Numba itself runs the
-    # kernel, it compiles anew for a read-only argument; one form for all halves the compiling.
-    gradient = np.require(gradient, requirements=["C", "A"]).view()
-    gradient.flags.writeable = False
+    # kernel, it compiles anew for a writable argument; one form for all halves the compiling.
+    flags = gradient.flags
+    if not flags.aligned or not flags.c_contiguous:
+        gradient = gradient.copy()
+        gradient.flags.writeable = False
+    elif flags.writeable:
+        gradient = gradient.view()
+        gradient.flags.writeable = False
     find_kernel(kernel, value.dtype)(
         value, slots[0], slots[1], slots[2], gradient, rows, width, scalars
     )

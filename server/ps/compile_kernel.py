@@ -22,6 +22,7 @@ import numba
 import numpy as np
 
 from . import kernels
+from .machine_code import DIGEST_BYTES, load
 
 _numba: Any = numba  # its type information is partial
 
@@ -173,11 +174,33 @@ def _end_with_parent() -> None:
     os._exit(1)
 
 
+def try_out(name: str, dtype: str, code: bytes) -> None:
+    """Run the file's code beside the kernel it came from: what would crash a ps ends this process.
+
+    Raises:
+        ValueError: They do not agree to the bit.
+    """
+    rng = np.random.default_rng(0)
+    rows, width = np.array([0, 2, 3], np.int64), 37
+    memory = [rng.random(5 * width).astype(dtype) for _ in range(4)]
+    gradient = rng.standard_normal(rows.size * width).astype(dtype)
+    scalars = np.array([1, np.inf, 0.1, 0.9, 0.1, 0.99, 0.01, 1e-7, 0.01], dtype)
+    results = []
+    for kernel in (load(code[DIGEST_BYTES:], np.dtype(dtype)), getattr(kernels, name)):
+        own = [array.copy() for array in memory]
+        kernel(own[0], own[1], own[2], own[3], gradient, rows, width, scalars)
+        results.append([array.tobytes() for array in own])
+    if results[0] != results[1]:
+        raise ValueError(f"the code of {name} does something else than Numba's")
+
+
 def main(name: str, dtype: str, path: str) -> None:
     """Write the file; whoever looks sees all of it or none."""
     threading.Thread(target=_end_with_parent, daemon=True).start()
+    code = compile_kernel(name, dtype)
+    try_out(name, dtype, code)
     part = Path(f"{path}.{os.getpid()}")
-    part.write_bytes(compile_kernel(name, dtype))
+    part.write_bytes(code)
     part.replace(path)
 
 

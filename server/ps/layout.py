@@ -1,29 +1,58 @@
 """Layouts, compiled: what the payload of a step means in this ps's memory."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
-from ...core.steps import Operation
+import numpy as np
+
+from ...core.arrays import Array, DType
+from ...core.steps import Encoding, Operation
 from ...core.update_rules import UpdateRule
 from .block import Block, Range
 
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """Neighbours in the payload that are neighbours in memory, with one operation in common."""
+    """Neighbours in the payload that are neighbours in memory, with one operation in common.
+
+    Attributes:
+        block: Their memory.
+        where: The elements.
+        operation: What the step does to them.
+        rule: How gradients are applied.
+        encoding: How they stand in the payload.
+        dtype: Of the values in the payload.
+        width: Elements of a row.
+    """
 
     block: Block
     where: Range
     operation: Operation
     rule: UpdateRule | None
-    sparse: bool
-    row_bytes: int
-    rows: int
+    encoding: Encoding
+    dtype: DType
+    width: int
 
     @property
     def num_bytes(self) -> int:
         """Bytes in the payload, if dense."""
-        return (self.where.stop - self.where.start) * self.block.dtype.itemsize
+        return (self.where.stop - self.where.start) * self.dtype.itemsize
+
+    @property
+    def numbered(self) -> int:
+        """How many things a number may name: rows, or elements."""
+        size = self.where.stop - self.where.start
+        return self.block.shards[self.where.first].rows if self.encoding is Encoding.ROWS else size
+
+    def numbered_bytes(self, count: int) -> int:
+        """Bytes in the payload of so many rows or elements."""
+        return count * self.dtype.itemsize * (self.width if self.encoding is Encoding.ROWS else 1)
+
+    def part(self, first: int, last: int) -> "Segment":
+        """Some of its entries, counted from its first one."""
+        first, last = self.where.first + first, self.where.first + last
+        offsets = self.block.offsets
+        return replace(self, where=Range(first, last, offsets[first], offsets[last]))
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,23 +63,52 @@ class Layout:
         segments: In payload order.
         pending: Per segment, how many segments of its block are still to come after it. A block is
             changed once per push, when its last segment has arrived.
+        dense_bytes: Of the dense entries.
+        numbered: The others.
+        num_entries: Shards.
     """
 
     segments: tuple[Segment, ...] = ()
     pending: tuple[int, ...] = ()
+    dense_bytes: int = field(init=False)
+    numbered: tuple[Segment, ...] = field(init=False)
+    num_entries: int = field(init=False)
 
-    def num_bytes(self, rows: Sequence[int]) -> int:
-        """Bytes of the values, given the rows of each sparse entry."""
-        counts = iter(rows)
-        return sum(
-            next(counts) * segment.row_bytes if segment.sparse else segment.num_bytes
-            for segment in self.segments
+    def __post_init__(self) -> None:
+        dense = [s for s in self.segments if s.encoding is Encoding.DENSE]
+        numbered = tuple(s for s in self.segments if s.encoding is not Encoding.DENSE)
+        object.__setattr__(self, "dense_bytes", sum(s.num_bytes for s in dense))
+        object.__setattr__(self, "numbered", numbered)
+        entries = sum(s.where.last - s.where.first for s in self.segments)
+        object.__setattr__(self, "num_entries", entries)
+
+    def num_bytes(self, counts: Sequence[int]) -> int:
+        """Bytes of the values, given how many rows or elements each entry has that is not dense."""
+        return self.dense_bytes + sum(
+            segment.numbered_bytes(count)
+            for segment, count in zip(self.numbered, counts, strict=True)
         )
 
-    @property
-    def num_sparse(self) -> int:
-        """Entries that carry row numbers."""
-        return sum(segment.sparse for segment in self.segments)
+    def versions(self) -> Array:
+        """Of every entry, as they are now."""
+        parts = [s.block.versions[s.where.first : s.where.last] for s in self.segments]
+        return np.concatenate(parts) if parts else np.empty(0, np.int64)
+
+    def only(self, wanted: Array) -> "Layout":
+        """The entries that are wanted (bool, per entry), for a pull."""
+        kept: list[Segment] = []
+        start = 0
+        for segment in self.segments:
+            stop = start + segment.where.last - segment.where.first
+            own = wanted[start:stop]
+            if own.all():
+                kept.append(segment)
+            elif own.any():
+                turns = np.flatnonzero(np.diff(np.concatenate(([False], own, [False])))).tolist()
+                runs = zip(turns[::2], turns[1::2], strict=True)
+                kept += [segment.part(first, last) for first, last in runs]
+            start = stop
+        return Layout(tuple(kept), (0,) * len(kept))
 
 
 def join_segments(segments: Iterable[Segment]) -> Layout:
@@ -78,8 +136,8 @@ def _join(left: Segment, right: Segment) -> Segment | None:
         and left.where.last == right.where.first
         and left.operation is right.operation
         and left.rule == right.rule
-        and not left.sparse
-        and not right.sparse
+        and left.dtype == right.dtype
+        and left.encoding is right.encoding is Encoding.DENSE
     ):
         where = Range(left.where.first, right.where.last, left.where.start, right.where.stop)
         return replace(left, where=where)

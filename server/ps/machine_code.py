@@ -31,6 +31,7 @@ log = logging.getLogger(__name__)
 
 Kernel = Callable[[Array, Array, Array, Array, Array, Array, int, Array], None]
 
+DIGEST_BYTES = 32  # in front of the file
 _COMPILE_TIMEOUT_S = 120.0
 _HERE = Path(__file__).parent
 _ROOT = Path(__file__).parents[3]  # where `import windlass` looks
@@ -43,7 +44,7 @@ def find_kernel(name: str, dtype: DType) -> Kernel:
         with tempfile.TemporaryDirectory(prefix="windlass-") as temporary:
             for folder in (_cache_folder(), Path(temporary)):
                 if folder is not None and (code := _compiled(folder, name, dtype)) is not None:
-                    return _load(code, dtype)
+                    return load(code, dtype)
         reason = "no folder to write to"
     except (OSError, ValueError, subprocess.SubprocessError, NotImplementedError) as error:
         reason = str(error)
@@ -79,10 +80,15 @@ def _read(path: Path) -> bytes | None:
     # It will be executed: nobody else may have written it.
     if owner.st_uid != os.geteuid() or owner.st_mode & 0o022:
         return None
-    return content[32:] if hashlib.sha256(content[32:]).digest() == content[:32] else None
+    return (
+        content[DIGEST_BYTES:]
+        if hashlib.sha256(content[DIGEST_BYTES:]).digest() == content[:DIGEST_BYTES]
+        else None
+    )
 
 
 def _compile(path: Path, name: str, dtype: DType) -> None:
+    log.info("compiling the kernel %s for %s, once on this machine", name, dtype.name)
     search = os.pathsep.join(filter(None, (str(_ROOT), read_environment("PYTHONPATH"))))
     with tempfile.TemporaryFile() as said:
         process = subprocess.Popen(
@@ -111,7 +117,12 @@ def _compile(path: Path, name: str, dtype: DType) -> None:
             raise OSError(lines[-1] if lines else f"the compiler ended with {process.returncode}")
 
 
-def _load(code: bytes, dtype: DType) -> Kernel:
+def load(code: bytes, dtype: DType) -> Kernel:
+    """The kernel in a file's content without its digest.
+
+    Raises:
+        OSError: Memory may not be executed here.
+    """
     head, _, image = code.partition(b"\n")
     facts = json.loads(head)
     memory = mmap.mmap(-1, len(image), mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)

@@ -71,7 +71,9 @@ class SegmentReader:
     def __init__(self, segment: Segment, total: int) -> None:
         if HEADER_BYTES + total > segment.num_bytes:
             raise RefusedError(f"a payload of {total} bytes in a segment of {segment.num_bytes}")
-        self._left: memoryview = segment.memory[HEADER_BYTES : HEADER_BYTES + total].data
+        self._left: memoryview = segment.memory[
+            HEADER_BYTES : HEADER_BYTES + total
+        ].data.toreadonly()
 
     def take(self, count: int) -> memoryview:
         """The next ``count`` bytes."""

@@ -12,7 +12,8 @@ from ...core.states import Phase
 from ...core.task import TaskId
 from ..hosting import GrpcHost
 from .lease import ChiefLease
-from .servicer import SERVICE, ParameterServerServicer, add_to_server
+from .local_socket import LocalSocket
+from .servicer import SERVICE, STREAMS_PER_SEAT, ParameterServerServicer, add_to_server
 from .store import Store
 
 log = logging.getLogger(__name__)
@@ -43,13 +44,16 @@ class PsServer:
         # Milliseconds of the wall clock: a restarted ps always has a higher one.
         self.generation = time.time_ns() // 1_000_000
         servicer = ParameterServerServicer(self.store, self.lease, self.generation, settings)
+        self._local = LocalSocket(servicer.serve, settings) if settings.shared_memory else None
+        if self._local is not None:
+            servicer.local_socket = self._local.name
 
         def add(server: grpc.Server) -> None:
             add_to_server(servicer, server)
 
         self._host = GrpcHost(
             task,
-            threads=settings.max_sessions + 16,
+            threads=STREAMS_PER_SEAT * settings.max_sessions + 16,
             settings=settings,
             add=add,
             services=[SERVICE],
@@ -63,6 +67,8 @@ class PsServer:
             ConfigurationError: The address is not loopback and ``insecure`` was not said.
         """
         self._host.start(address)
+        if self._local is not None:
+            self._local.start()
         log.info("ready at port %d", self._host.port)
 
     @property
@@ -107,3 +113,5 @@ class PsServer:
         """Stop serving."""
         self._host.drain()
         self._host.stop(grace_s)
+        if self._local is not None:
+            self._local.stop()

@@ -2,8 +2,9 @@
 
 import mmap
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections import Counter
+from collections.abc import Generator, Iterator
+from contextlib import ExitStack, contextmanager
 from typing import Any, TypeVar
 
 import grpc
@@ -12,7 +13,7 @@ from google.protobuf.message import DecodeError, Message
 from google.protobuf.message_factory import GetMessageClass
 
 from ...core import codec, error_table
-from ...core.arrays import Array
+from ...core.arrays import Array, as_bytes
 from ...core.errors import (
     FencedError,
     LimitExceededError,
@@ -23,12 +24,12 @@ from ...core.errors import (
 )
 from ...core.frames import REQUEST_DATA, RESPONSE_DATA, FrameWriter, field, read_fields
 from ...core.settings import Settings
-from ...core.shared_memory import HEADER_BYTES, Segment, SegmentAddress
-from ...core.steps import LayoutEntry
+from ...core.shared_memory import FIRST_SEGMENT_BYTES, HEADER_BYTES, Segment, SegmentAddress
+from ...core.steps import PushResult
 from ...core.task import Incarnation, TaskId
 from ...core.versions import check_protocol, own_versions
 from ...proto.v1 import common_pb2, ps_pb2
-from .block import StepFacts
+from .block import Block, StepFacts
 from .layout import Layout
 from .lease import ChiefLease
 from .payload import PayloadReader, SegmentReader
@@ -37,6 +38,8 @@ from .store import Push, Store
 
 _SERVICE = ps_pb2.DESCRIPTOR.services_by_name["ParameterServer"]
 SERVICE: str = _SERVICE.full_name
+_SMALL_BYTES = 64 * 1024
+STREAMS_PER_SEAT = 4  # two to come near, and those a worker gave up that are still at work
 _MAX_LAYOUTS = 4096  # per session: a program has a few; a leak must not fill the ps
 
 _Message = TypeVar("_Message", bound=Message)
@@ -47,7 +50,7 @@ _STEP = ps_pb2.ExchangeRequest.STEP_FIELD_NUMBER
 _SEGMENT = ps_pb2.ExchangeRequest.SEGMENT_FIELD_NUMBER
 _REPLY = ps_pb2.ExchangeResponse.STEP_FIELD_NUMBER
 
-Frames = Iterator[bytes]
+Frames = Iterator[bytes | bytearray]
 """Serialized ExchangeRequests or ExchangeResponses; see core/frames.py."""
 
 
@@ -69,6 +72,7 @@ class ParameterServerServicer:
         self._generation = generation
         self._settings = settings
         self._seats = _Seats(store.task, settings.max_sessions)
+        self.local_socket = ""  # where workers of this machine may go on with a session
 
     def Define(
         self, request: ps_pb2.DefineRequest, context: grpc.ServicerContext
@@ -94,22 +98,31 @@ class ParameterServerServicer:
     def Exchange(self, requests: Frames, context: grpc.ServicerContext) -> Frames:
         """One worker's session: steps in order, each answered before the next is read."""
         try:
-            with self._seats.taken():
-                yield from self._serve(requests)
+            yield from self.serve(requests)
         except WindlassError as error:
             error_table.abort(context, error)
 
-    def _serve(self, requests: Frames) -> Frames:
+    def serve(self, requests: Frames) -> Frames:
+        """The answers to a session's frames, whatever carries them.
+
+        Raises:
+            WindlassError: The session is over.
+        """
+        with self._seats.stream(), ExitStack() as seat:
+            yield from self._serve(requests, seat)
+
+    def _serve(self, requests: Frames, seat: ExitStack) -> Frames:
         session: _Session | None = None
         for frame in requests:
             fields = dict(read_fields(frame))
             if _HELLO in fields:
-                session = self._welcome(_parse(ps_pb2.Hello, fields[_HELLO]))
+                session = self._welcome(_parse(ps_pb2.Hello, fields[_HELLO]), seat)
                 welcome = ps_pb2.Welcome(
                     ps_generation=self._generation,
                     versions=codec.versions_to_wire(own_versions()),
                     max_step_bytes=self._settings.max_step_bytes,
                     max_message_bytes=self._settings.max_message_bytes,
+                    local_socket=self.local_socket,
                 )
                 yield ps_pb2.ExchangeResponse(welcome=welcome).SerializeToString()
             elif session is None:
@@ -124,7 +137,7 @@ class ParameterServerServicer:
             else:
                 raise RefusedError("a payload frame without a step")
 
-    def _welcome(self, hello: ps_pb2.Hello) -> "_Session":
+    def _welcome(self, hello: ps_pb2.Hello, seat: ExitStack) -> "_Session":
         who = codec.incarnation_from_wire(getattr(hello, "from"))
         theirs = codec.versions_from_wire(hello.versions)
         check_protocol(own_versions(), theirs, peer=str(who.task))
@@ -135,6 +148,8 @@ class ParameterServerServicer:
                 "last checkpoint",
                 task=self._store.task,
             )
+        seat.close()  # of an earlier Hello
+        seat.enter_context(self._seats.taken(who.task))
         self._store.meet(who)
         return _Session(self._store, who, self._settings)
 
@@ -209,34 +224,66 @@ class ParameterServerServicer:
 
 
 class _Seats:
-    """Counts sessions against their limit."""
+    """Counts workers that have a session against their limit.
+
+    A worker has two for a moment when it comes near, or comes back before we know that its last session is
+    dead; it is not in its own way. So there may be more streams than seats.
+    """
 
     def __init__(self, task: TaskId, limit: int) -> None:
         self._task = task
         self._limit = limit
         self._lock = threading.Lock()
-        self.count = 0
+        self._streams = 0
+        self._sessions: Counter[TaskId] = Counter()
 
     @contextmanager
-    def taken(self) -> Iterator[None]:
-        """One seat, for as long as a session lasts.
+    def stream(self) -> Iterator[None]:
+        """A stream, whoever it is of.
+
+        Raises:
+            LimitExceededError: There are too many.
+        """
+        with self._lock:
+            if self._streams >= STREAMS_PER_SEAT * self._limit:
+                raise self._full()
+            self._streams += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._streams -= 1
+
+    def _full(self) -> LimitExceededError:
+        return LimitExceededError(
+            f"{self._task} serves {self._limit} sessions already (max_sessions); raise "
+            "WINDLASS_MAX_SESSIONS on the ps, or run fewer workers",
+            limit="max_sessions",
+        )
+
+    @property
+    def count(self) -> int:
+        """Seats taken."""
+        with self._lock:
+            return len(self._sessions)
+
+    @contextmanager
+    def taken(self, worker: TaskId) -> Iterator[None]:
+        """The worker's seat, for as long as a session of it lasts.
 
         Raises:
             LimitExceededError: None is left.
         """
         with self._lock:
-            if self.count >= self._limit:
-                raise LimitExceededError(
-                    f"{self._task} serves {self._limit} sessions already (max_sessions); raise "
-                    "WINDLASS_MAX_SESSIONS on the ps, or run fewer workers",
-                    limit="max_sessions",
-                )
-            self.count += 1
+            if worker not in self._sessions and len(self._sessions) >= self._limit:
+                raise self._full()
+            self._sessions[worker] += 1
         try:
             yield
         finally:
             with self._lock:
-                self.count -= 1
+                self._sessions[worker] -= 1
+                self._sessions += Counter()  # forget zeros
 
 
 class _Session:
@@ -247,18 +294,23 @@ class _Session:
         self._who = who
         self._settings = settings
         self._layouts: dict[int, Layout | ps_pb2.Layout] = {0: Layout()}
+        # Pull layout → the request that brought it last, and the versions of what it brought.
+        self._pulled: dict[int, tuple[int, Array]] = {}
         self._offered: SegmentAddress | None = None
         self._opened: Segment | None = None
 
     def add_layout(self, message: ps_pb2.Layout) -> None:
         """Keep a layout; the first step that uses it compiles it, and hears what is wrong with it."""
-        if len(self._layouts) > _MAX_LAYOUTS:
+        if len(self._layouts) > _MAX_LAYOUTS and message.layout_id not in self._layouts:
             raise LimitExceededError(
                 f"more than {_MAX_LAYOUTS} different sets of variables in one session; push and pull the "
                 "same sets from step to step",
                 limit="layouts",
             )
+        if not message.layout_id:
+            raise RefusedError("layout 0 stands for none")
         self._layouts[message.layout_id] = message
+        self._pulled.pop(message.layout_id, None)
 
     def offer_segment(self, message: ps_pb2.Segment) -> None:
         """Remember where payloads may be; the first step that has its payload there opens it."""
@@ -271,7 +323,9 @@ class _Session:
                 raise SegmentError("no segment was offered in this session")
             if not self._settings.shared_memory:
                 raise SegmentError("shared_memory is off at the ps")
-            limit = self._settings.max_step_bytes + 2 * HEADER_BYTES + mmap.PAGESIZE
+            # A worker's first segment is larger than it may need.
+            most = max(self._settings.max_step_bytes, FIRST_SEGMENT_BYTES)
+            limit = most + 2 * HEADER_BYTES + mmap.PAGESIZE
             if self._offered.num_bytes > limit:
                 raise SegmentError(
                     f"a segment of {self._offered.num_bytes} bytes is over max_step_bytes"
@@ -297,12 +351,20 @@ class _Session:
         reply = ps_pb2.StepReply(request_id=step.request_id)
         pull, pull_rows = Layout(), list[Array]()
         payload: PayloadReader | SegmentReader | None = None
+        early: Frames | None = None
         try:
             if step.payload_in_segment:
                 payload = SegmentReader(self._segment(), step.payload_bytes)
             else:
                 payload = PayloadReader(first, step.payload_bytes, lambda: _next_data(requests))
-            pull, pull_rows = self._run(step, payload, reply)
+            push, pull, pull_rows = self._check(step, payload)
+            if push is None:
+                reply.global_step = self._store.global_step
+            elif _may_overlap(step, push, pull):
+                early = self._overlapped(step, push, pull, payload)
+                head = next(early)
+            else:
+                _put_result(reply, self._store.push(push, payload.take))
         except WindlassError as error:
             if payload is not None:
                 if payload.torn:
@@ -310,25 +372,113 @@ class _Session:
                 payload.drain()
             self._store.count_refused()
             reply.error.CopyFrom(error_table.to_detail(error))
+            pull, pull_rows, early = Layout(), [], None
+        if early is not None:
+            yield head
+            yield from early
+            return
         if step.direct_bytes:
             self._store.count_pull(step.direct_bytes)
+        yield from self._answer(step, reply, pull, pull_rows)
+
+    def _answer(
+        self, step: ps_pb2.Step, reply: ps_pb2.StepReply, pull: Layout, pull_rows: list[Array]
+    ) -> Frames:
+        """The reply and what is pulled."""
+        versions: Array | None = None
+        # Of a small pull it costs more to find out what changed than to send it.
+        if pull.dense_bytes > _SMALL_BYTES and not pull_rows:
+            pull, versions = self._only_changed(step, pull, reply)
         reply.payload_bytes = pull.num_bytes([rows.size for rows in pull_rows])
         self._store.count_bytes(sent=reply.payload_bytes)
-        head = field(_REPLY, reply.SerializeToString())
-        writer = FrameWriter(head, RESPONSE_DATA, self._settings.chunk_bytes)
+        writer = self._writer(reply)
         if pull.segments:
+            seen = np.empty(pull.num_entries, np.int64) if versions is not None else None
             # Frames are made under the lock of a block, one copy, and sent without it.
             pieces = self._store.visit(
-                pull, pull_rows, lambda value: list(writer.add(codec.as_bytes(value)))
+                pull, pull_rows, lambda value: list(writer.add(as_bytes(value))), seen
             )
             for frames in pieces:
                 yield from frames
+            if versions is not None and seen is not None:
+                versions[_bits(reply.changed, versions.size)] = seen
         yield from writer.finish()
+        if reply.payload_bytes or reply.changed:
+            self._store.count_pull(0)
 
-    def _run(
-        self, step: ps_pb2.Step, payload: PayloadReader | SegmentReader, reply: ps_pb2.StepReply
-    ) -> tuple[Layout, list[Array]]:
-        """Check the step whole, push; returns what is to be pulled."""
+    def _overlapped(
+        self, step: ps_pb2.Step, push: Push, pull: Layout, payload: PayloadReader | SegmentReader
+    ) -> Frames:
+        """Send each shard as soon as its push is applied, while the others still arrive.
+
+        Raises:
+            WindlassError: Before the first frame, the step is refused; later, the session is over.
+        """
+        run = self._store.applying(push, payload.take)
+        applied, result = _advance(run)  # a push that may not be applied shows here
+        reply = ps_pb2.StepReply(
+            request_id=step.request_id, payload_bytes=pull.dense_bytes, outcome_follows=True
+        )
+        self._store.count_bytes(sent=pull.dense_bytes)
+        writer = self._writer(reply)
+        versions = np.empty(pull.num_entries, np.int64)
+        done: set[int] = set()
+        entry = 0
+        for segment in pull.segments:
+            while result is None and id(segment.block) not in done:
+                if applied is not None:
+                    done.add(id(applied))
+                applied, result = _advance(run)
+            stop = entry + segment.where.last - segment.where.first
+            for frames in self._store.visit(
+                Layout((segment,), (0,)),
+                (),
+                lambda value: list(writer.add(as_bytes(value))),
+                versions[entry:stop],
+            ):
+                yield from frames
+            entry = stop
+        yield from writer.finish()
+        self._store.count_pull(0)
+        while result is None:
+            applied, result = _advance(run)
+        self._pulled[step.pull_layout] = (step.request_id, versions)
+        outcome = ps_pb2.StepReply(request_id=step.request_id)
+        _put_result(outcome, result)
+        yield field(_REPLY, outcome.SerializeToString())
+
+    def _writer(self, reply: ps_pb2.StepReply) -> FrameWriter:
+        head = field(_REPLY, reply.SerializeToString())
+        return FrameWriter(head, RESPONSE_DATA, self._settings.chunk_bytes)
+
+    def _only_changed(
+        self, step: ps_pb2.Step, pull: Layout, reply: ps_pb2.StepReply
+    ) -> tuple[Layout, Array]:
+        """Leave out of a pull what the worker has already.
+
+        Returns:
+            The rest, and the versions that are to be remembered; those of the rest follow when it is read.
+        """
+        request, known = self._pulled.get(step.pull_layout, (0, np.empty(0, np.int64)))
+        if step.known_request and step.known_request == request:
+            # A version read before its values may be older than they are: they are sent once more, no harm.
+            changed = pull.versions() != known
+            if not changed.all():
+                reply.changed = np.packbits(changed, bitorder="little").tobytes()
+                pull = pull.only(changed)
+        else:
+            known = np.zeros(pull.num_entries, np.int64)
+        self._pulled[step.pull_layout] = (step.request_id, known)
+        return pull, known
+
+    def _check(
+        self, step: ps_pb2.Step, payload: PayloadReader | SegmentReader
+    ) -> tuple[Push | None, Layout, list[Array]]:
+        """Check the step whole, before any of it is applied.
+
+        Returns:
+            What is to be pushed, if anything; what is to be pulled, with row numbers.
+        """
         push_layout, pull_layout = self._layout(step.push_layout), self._layout(step.pull_layout)
         push_counts, pull_counts = list(step.push_rows), list(step.pull_rows)
         self._check_size(step, push_layout, pull_layout)
@@ -345,18 +495,10 @@ class _Session:
         pull_rows = [_take_rows(payload, count) for count in pull_counts]
         self._store.check_rows(push_layout, push_rows)
         self._store.check_rows(pull_layout, pull_rows)
-        if step.sequence:
-            facts = StepFacts(
-                self._who, step.sequence, step.global_step, step.gradient_scale or 1.0
-            )
-            push = Push(push_layout, push_rows, facts, step.step_increment)
-            result = self._store.push(push, payload.take)
-            reply.global_step = result.global_step
-            reply.staleness = result.staleness
-            reply.duplicate = result.duplicate
-        else:
-            reply.global_step = self._store.global_step
-        return pull_layout, pull_rows
+        if not step.sequence:
+            return None, pull_layout, pull_rows
+        facts = StepFacts(self._who, step.sequence, step.global_step, step.gradient_scale or 1.0)
+        return Push(push_layout, push_rows, facts, step.step_increment), pull_layout, pull_rows
 
     def _layout(self, layout_id: int) -> Layout:
         layout = self._layouts.get(layout_id)
@@ -364,22 +506,15 @@ class _Session:
             raise RefusedError(f"layout {layout_id} was not sent in this session")
         if isinstance(layout, Layout):
             return layout
-        compiled = self._store.compile(
-            [
-                LayoutEntry(
-                    item.variable, item.part, codec.operation_from_wire(item.operation), item.sparse
-                )
-                for item in layout.entries
-            ]
-        )
+        compiled = self._store.compile(codec.layout_from_wire(layout))
         self._layouts[layout_id] = compiled
         return compiled
 
     def _check_size(self, step: ps_pb2.Step, push: Layout, pull: Layout) -> None:
-        if (len(step.push_rows), len(step.pull_rows)) != (push.num_sparse, pull.num_sparse):
+        if (len(step.push_rows), len(step.pull_rows)) != (len(push.numbered), len(pull.numbered)):
             raise ShapeMismatchError(
                 f"row counts for {len(step.push_rows)} pushed and {len(step.pull_rows)} pulled entries; "
-                f"the layouts have {push.num_sparse} and {pull.num_sparse} sparse ones"
+                f"the layouts have {len(push.numbered)} and {len(pull.numbered)} that need them"
             )
         rows = sum(step.push_rows) + sum(step.pull_rows)
         expected = 8 * rows + push.num_bytes(step.push_rows)
@@ -391,6 +526,38 @@ class _Session:
                 expected=expected,
                 found=step.payload_bytes,
             )
+
+
+def _may_overlap(step: ps_pb2.Step, push: Push, pull: Layout) -> bool:
+    """Whether a step is large, and pulls only what it pushes: then there is nothing to leave out."""
+    if not step.early_reply or pull.numbered or pull.dense_bytes <= _SMALL_BYTES:
+        return False
+    pushed = {id(segment.block) for segment in push.layout.segments}
+    return pushed.issuperset(id(segment.block) for segment in pull.segments)
+
+
+def _advance(
+    run: Generator[Block, None, PushResult],
+) -> tuple[Block | None, PushResult | None]:
+    """The next block that was applied, or the result."""
+    try:
+        return next(run), None
+    except StopIteration as end:
+        return None, end.value
+
+
+def _put_result(reply: ps_pb2.StepReply, result: PushResult) -> None:
+    reply.global_step = result.global_step
+    reply.staleness = result.staleness
+    reply.duplicate = result.duplicate
+
+
+def _bits(packed: bytes, count: int) -> Array | slice:
+    """Which entries a reply has; no bitmap stands for all."""
+    if not packed:
+        return slice(None)
+    bits = np.unpackbits(np.frombuffer(packed, np.uint8), count=count, bitorder="little")
+    return bits.astype(np.bool_)
 
 
 def _next_data(requests: Frames) -> memoryview:

@@ -5,14 +5,14 @@ the store: definitions have one, the push log has one, and every block has its o
 """
 
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import TypeVar
 
 import numpy as np
 
-from ...core.arrays import Array, DType, is_float, row_shape, size_of
+from ...core.arrays import Array, DType, is_float, narrow, row_shape, size_of
 from ...core.checkpoint import CheckpointReader
 from ...core.definitions import ShardDefinition, ShardKey
 from ...core.errors import (
@@ -25,7 +25,7 @@ from ...core.errors import (
 )
 from ...core.report import PsCounters
 from ...core.settings import Settings
-from ...core.steps import HeldShard, LayoutEntry, Operation, PushResult
+from ...core.steps import Encoding, HeldShard, LayoutEntry, Operation, PushResult
 from ...core.task import Incarnation, TaskId
 from ...core.update_rules import UpdateRule, rule_from_dict
 from .arena import Arena
@@ -43,7 +43,7 @@ class Push:
     """One push, with its row numbers; the values follow.
 
     Attributes:
-        rows: Per sparse entry of the layout, its row numbers, strictly ascending int64.
+        rows: Per entry that is not dense, the numbers of its rows or elements, strictly ascending int64.
     """
 
     layout: Layout
@@ -272,8 +272,7 @@ class Store:
                 )
             block.view(entry)[...] = reader.read_rows(variable.name, start, stop)
         elif variable.initializer is not None:
-            rows = variable.initializer.rows(variable.shape, variable.dtype, start, stop)
-            block.view(entry)[...] = rows
+            variable.initializer.fill(block.view(entry), variable.shape, start)
         else:
             return ""  # its creator assigns it
         block.initialized[entry] = True
@@ -349,17 +348,19 @@ class Store:
                 task=self.task,
                 variable=item.variable,
             )
-        shard = block.shards[entry]
-        row_bytes = size_of(row_shape(shard.shape)) * block.dtype.itemsize
-        return Segment(
-            block,
-            block.range_of(entry),
-            item.operation,
-            rule if item.operation is Operation.APPLY else None,
-            item.sparse,
-            row_bytes,
-            shard.rows,
-        )
+        width = size_of(row_shape(block.shards[entry].shape))
+        dtype = item.dtype or block.dtype
+        if dtype != block.dtype and not (is_float(dtype) and is_float(block.dtype)):
+            raise RefusedError(
+                f"{self.task}: {item.variable!r} is {block.dtype.name} and cannot travel as {dtype.name}",
+                task=self.task,
+                variable=item.variable,
+            )
+        if item.encoding is Encoding.ELEMENTS and item.operation is not Operation.APPLY:
+            raise RefusedError(f"{self.task}: single elements are for gradients", task=self.task)
+        applied = rule if item.operation is Operation.APPLY else None
+        where = block.range_of(entry)
+        return Segment(block, where, item.operation, applied, item.encoding, dtype, width)
 
     def meet(self, who: Incarnation) -> None:
         """A task opens a session; an older life of it is fenced.
@@ -371,31 +372,31 @@ class Store:
             self._log.meet(who)
 
     def check_rows(self, layout: Layout, rows: Sequence[Array]) -> None:
-        """Check row numbers before anything is applied.
+        """Check the numbers of rows and elements before anything is applied.
 
         Raises:
             ShapeMismatchError: They are out of range, or do not ascend.
         """
         given = iter(rows)
         for segment in layout.segments:
-            if not segment.sparse:
+            if segment.encoding is Encoding.DENSE:
                 continue
-            indices = next(given)
+            indices, what = next(given), segment.encoding.removesuffix("s")
             if indices.size == 0:
                 continue
             label = segment.block.shards[segment.where.first].label
             low, high = int(indices.min()), int(indices.max())
-            if low < 0 or high >= segment.rows:
+            if low < 0 or high >= segment.numbered:
                 raise ShapeMismatchError(
-                    f"{self.task}: row {low if low < 0 else high} of {label!r} is out of range: the "
-                    f"shard has {segment.rows} rows",
+                    f"{self.task}: {what} {low if low < 0 else high} of {label!r} is out of range: the "
+                    f"shard has {segment.numbered} {segment.encoding}",
                     task=self.task,
                     variable=label,
                 )
             writes = segment.operation is not Operation.PULL
             if writes and indices.size > 1 and not bool((indices[1:] > indices[:-1]).all()):
                 raise ShapeMismatchError(
-                    f"{self.task}: row numbers pushed to {label!r} must ascend without repeating; "
+                    f"{self.task}: {what} numbers pushed to {label!r} must ascend without repeating; "
                     "combine repeated rows first (IndexedSlices.combined)",
                     task=self.task,
                     variable=label,
@@ -412,25 +413,42 @@ class Store:
             FencedError: A newer life of the task has been here.
             SequenceError: An earlier push has not arrived.
         """
+        run = self.applying(push, fetch)
+        while True:
+            try:
+                next(run)
+            except StopIteration as end:
+                result: PushResult = end.value
+                return result
+
+    def applying(self, push: Push, fetch: Fetch) -> Generator[Block, None, PushResult]:
+        """The same one block after the other: yields each when it is done, returns the result.
+
+        Blocks of a repeated push are not yielded.
+        """
         facts = push.facts
         with self._log_lock:
             fresh = self._log.is_new(facts.who, facts.sequence)
-            facts = replace(facts, global_step=max(facts.global_step, self._global_step))
+            if self._global_step > facts.global_step:
+                facts = replace(facts, global_step=self._global_step)
         rows = iter(push.rows)
         waiting: dict[int, list[tuple[Segment, Gradient]]] = {}
         for segment, pending in zip(push.layout.segments, push.layout.pending, strict=True):
-            numbers = next(rows) if segment.sparse else None
-            size = segment.num_bytes if numbers is None else numbers.size * segment.row_bytes
+            numbers = next(rows) if segment.encoding is not Encoding.DENSE else None
+            size = segment.num_bytes if numbers is None else segment.numbered_bytes(numbers.size)
             data = fetch(size)
             if not fresh:
                 continue
             work = waiting.setdefault(id(segment.block), [])
-            values = np.frombuffer(data, segment.block.dtype)
-            # The payload's memory is reused by the next fetch; keep what must wait for its block.
-            work.append((segment, Gradient(values.copy() if pending else values, numbers)))
+            gradient = _decode(segment, np.frombuffer(data, segment.dtype), numbers)
+            if pending and np.may_share_memory(gradient.values, np.frombuffer(data, np.uint8)):
+                # The payload's memory is reused by the next fetch; keep what must wait for its block.
+                gradient = Gradient(gradient.values.copy(), gradient.rows)
+            work.append((segment, gradient))
             if not pending:
                 self._apply(segment.block, work, facts)
                 del waiting[id(segment.block)]
+                yield segment.block
         return self._finish(push, facts, fresh)
 
     @staticmethod
@@ -468,29 +486,37 @@ class Store:
         return PushResult(step, max(0, staleness), not fresh)
 
     def visit(
-        self, layout: Layout, rows: Sequence[Array], take: Callable[[Array], _Taken]
+        self,
+        layout: Layout,
+        rows: Sequence[Array],
+        take: Callable[[Array], _Taken],
+        versions: Array | None = None,
     ) -> Iterator[_Taken]:
         """Call ``take`` with the values of each segment of a pull; yields what it returns.
 
         ``take`` sees the block's own memory, flat, and must copy what it needs: it runs under the block's
-        lock, so that each shard is consistent in itself; what it returned is yielded without it. Thread-safe.
+        lock, so that each shard is consistent in itself; what it returned is yielded without it. The versions
+        of what it saw are put into ``versions`` (int64, per entry). Thread-safe.
         """
-        given = iter(rows)
+        given, entry = iter(rows), 0
         for segment in layout.segments:
-            numbers = next(given) if segment.sparse else None
+            numbers = next(given) if segment.encoding is not Encoding.DENSE else None
             where, block = segment.where, segment.block
             with block.lock:
                 value = block.value[where.start : where.stop]
                 if numbers is not None:
-                    width = segment.row_bytes // block.dtype.itemsize
-                    value = value.reshape(segment.rows, width)[numbers].reshape(-1)
-                taken = take(value)
+                    value = value.reshape(segment.numbered, segment.width)[numbers].reshape(-1)
+                taken = take(narrow(value, segment.dtype))
+                if versions is not None:
+                    versions[entry : entry + where.last - where.first] = block.versions[
+                        where.first : where.last
+                    ]
+            entry += where.last - where.first
             yield taken
-        with self._tally.lock:
-            self._tally.pulls += 1
 
     def read(self, layout: Layout, rows: Sequence[Array]) -> list[Array]:
         """Copies of the segments of a pull, flat."""
+        self.count_pull(0)
         return list(self.visit(layout, rows, np.copy))
 
     @property
@@ -508,7 +534,7 @@ class Store:
             self._tally.bytes_out += sent
 
     def count_pull(self, sent: int) -> None:
-        """Add a pull that a worker reads from shared memory itself."""
+        """Add a pull, and the bytes of it that a worker reads from shared memory itself."""
         with self._tally.lock:
             self._tally.pulls += 1
             self._tally.bytes_out += sent
@@ -552,6 +578,16 @@ class Store:
         """Every block, in the order of creation."""
         with self._definitions:
             return list(self._blocks)
+
+
+def _decode(segment: Segment, values: Array, numbers: Array | None) -> Gradient:
+    """What a payload's values mean to their block."""
+    values = values.astype(segment.block.dtype, copy=False)
+    if segment.encoding is not Encoding.ELEMENTS:
+        return Gradient(values, numbers)
+    whole = np.zeros(segment.numbered, segment.block.dtype)
+    whole[numbers] = values
+    return Gradient(whole)
 
 
 def _group(shards: Sequence[ShardDefinition]) -> list[list[ShardDefinition]]:

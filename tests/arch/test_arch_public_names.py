@@ -14,7 +14,7 @@ NAMES = {
     "windlass.distribute": """
         DistributedDataset DistributedIterator DistributedValues Mirrored ParameterServerStrategy
         PerReplica ReduceOp ReplicaContext Strategy StrategyExtended cluster_resolver
-        experimental_set_strategy from_arrays get_replica_context get_strategy has_strategy
+        WireFormat experimental_set_strategy from_arrays get_replica_context get_strategy has_strategy
         in_cross_replica_context partitioners placement
     """,
     "windlass.optimizers": """

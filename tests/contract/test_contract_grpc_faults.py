@@ -14,7 +14,7 @@ import pytest
 
 from windlass.client.channel import open_channel
 from windlass.client.grpc_transport import GrpcTransport
-from windlass.client.plans import PushItem
+from windlass.client.plans import Push
 from windlass.client.ps_control import PsControl
 from windlass.client.session import ParameterSession
 from windlass.core import codec, error_table
@@ -99,12 +99,12 @@ def cut(session: ParameterSession) -> None:
     """Break the stream, as a network would."""
     stream = transport_of(session)._stream
     assert stream is not None
-    stream.call.cancel()
+    stream.carrier.cancel()
 
 
-def add(variable: VariableDefinition, value: float) -> PushItem:
-    return PushItem(
-        variable.name, Operation.ASSIGN_ADD, np.full(variable.shape, value, variable.dtype)
+def add(variable: VariableDefinition, value: float) -> Push:
+    return Push(
+        {variable.name: np.full(variable.shape, value, variable.dtype)}, Operation.ASSIGN_ADD
     )
 
 
@@ -127,8 +127,8 @@ def test_a_stream_cut_between_steps_is_opened_again(
     session.define([W], {"w": np.zeros(3, F32)}, create=True)
     for _ in range(3):
         cut(session)
-        session.step([add(W, 1)], step_increment=1)
-    result = session.step((), ["w"])
+        session.step(add(W, 1), step_increment=1)
+    result = session.step(None, ["w"])
     np.testing.assert_array_equal(result.values["w"], 3)
     assert result.global_step == 3
     assert "reconnecting" in caplog.text
@@ -149,7 +149,7 @@ def test_a_push_whose_answer_was_lost_is_applied_once(
         cut(session)
 
     transport.send = send_and_cut  # type: ignore[method-assign]
-    result = session.step([add(W, 1)], ["w"], step_increment=1)
+    result = session.step(add(W, 1), ["w"], step_increment=1)
     np.testing.assert_array_equal(result.values["w"], 1)
     assert result.global_step == 1
     assert server.store.counters().pushes == before + 1
@@ -163,7 +163,7 @@ def test_a_push_cut_in_the_middle_of_its_payload_is_repeated_and_applied_once(
     variables = [VariableDefinition(f"v{i}", (100_000,), F32) for i in range(8)]
     session.define(variables, {v.name: np.zeros(v.shape, F32) for v in variables}, create=True)
     transport = transport_of(session)
-    pushes = [add(v, 1) for v in variables]
+    pushes = Push({v.name: np.full(v.shape, 1, v.dtype) for v in variables}, Operation.ASSIGN_ADD)
     names = [v.name for v in variables]
     send = transport.send
     rng = np.random.default_rng(0)
@@ -179,7 +179,7 @@ def test_a_push_cut_in_the_middle_of_its_payload_is_repeated_and_applied_once(
         transport.send = send_and_cut  # type: ignore[method-assign]
         session.step(pushes, step_increment=1)
         transport.send = send  # type: ignore[method-assign]
-        result = session.step((), names)
+        result = session.step(None, names)
         assert result.global_step == expected
         for name in names:
             np.testing.assert_array_equal(result.values[name], expected)
@@ -199,7 +199,7 @@ def test_a_pull_cut_in_the_middle_is_repeated(server: PsServer, open_session: Op
         cut(session)
 
     transport.send = send_and_cut  # type: ignore[method-assign]
-    np.testing.assert_array_equal(session.step((), ["v"]).values["v"], values)
+    np.testing.assert_array_equal(session.step(None, ["v"]).values["v"], values)
 
 
 def test_an_abort_ends_a_step_that_waits(open_session: OpenSession) -> None:
@@ -215,7 +215,7 @@ def test_an_abort_ends_a_step_that_waits(open_session: OpenSession) -> None:
         thread.start()
         session._placed["w"] = _placed()
         with pytest.raises(PeerLostError) as caught:
-            session.step([add(W, 1)])
+            session.step(add(W, 1))
         thread.join(5)
         assert caught.value is error
 
@@ -236,7 +236,7 @@ def test_a_ps_that_was_replaced_is_told_from_the_one_that_was_there(
     second.start(f"127.0.0.1:{port}")
     try:
         with pytest.raises(FencedError, match="restarted and lost its variables") as caught:
-            session.step([add(W, 1)])
+            session.step(add(W, 1))
         assert "/job:ps/task:0" in caught.value.message
         assert "restart the job" in caught.value.message
         assert second.store.counters().pushes == 0
@@ -253,7 +253,7 @@ def test_a_ps_that_is_gone_is_lost_after_the_reconnect_timeout(open_session: Ope
     server.stop(grace_s=0)
     began = time.monotonic()
     with pytest.raises(PeerLostError, match="/job:ps/task:0"):
-        session.step([add(W, 1)])
+        session.step(add(W, 1))
     assert time.monotonic() - began < 4
 
 
@@ -355,7 +355,7 @@ def test_a_ps_that_falls_silent_in_a_step_is_lost_within_the_timeouts(
         session._placed["w"] = _placed()
         began = time.monotonic()
         with pytest.raises(PeerLostError, match="/job:ps/task:0"):
-            session.step([add(W, 1)])
+            session.step(add(W, 1))
         assert time.monotonic() - began < 4
 
 
@@ -403,6 +403,7 @@ def layout(layout_id: int, *entries: ps_pb2.LayoutEntry) -> ps_pb2.ExchangeReque
 
 
 def entry(variable: str, operation: Any = ps_pb2.OPERATION_ASSIGN_ADD, **more: Any) -> Any:
+    more = {"encoding": ps_pb2.ENCODING_DENSE} | more
     return ps_pb2.LayoutEntry(variable=variable, operation=operation, **more)
 
 
@@ -579,8 +580,8 @@ def test_a_step_of_nonsense_is_answered_with_a_typed_error_and_the_session_goes_
     define(server)
     layouts = [
         layout(1, entry("w")),
-        layout(2, entry("table", sparse=True)),
-        layout(3, entry("table", ps_pb2.OPERATION_PULL, sparse=True)),
+        layout(2, entry("table", encoding=ps_pb2.ENCODING_ROWS)),
+        layout(3, entry("table", ps_pb2.OPERATION_PULL, encoding=ps_pb2.ENCODING_ROWS)),
         layout(4, entry("nowhere")),
         layout(5, entry("w", 0)),
         layout(6, entry("w", ps_pb2.OPERATION_APPLY)),
@@ -660,7 +661,7 @@ def test_frames_always_fit_into_a_message(server: PsServer, open_session: OpenSe
     v = VariableDefinition("v", (100_000,), F32)
     values = np.random.default_rng(0).standard_normal(v.shape).astype(np.float32)
     session.define([v], {"v": values}, create=True)
-    np.testing.assert_array_equal(session.step((), ["v"]).values["v"], values)
+    np.testing.assert_array_equal(session.step(None, ["v"]).values["v"], values)
 
 
 def test_a_definition_that_makes_no_sense_is_a_typed_error(

@@ -11,8 +11,7 @@ import pytest
 from windlass.client.grpc_transport import GrpcTransport
 from windlass.client.shm_transport import ShmTransport
 from windlass.client.transport import PsTransport
-from windlass.core import codec
-from windlass.core.arrays import DTYPES, Array, DType
+from windlass.core.arrays import BFLOAT16, DTYPES, FLOATS, INTEGERS, Array, DType, as_bytes
 from windlass.core.definitions import ShardDefinition, VariableDefinition, cut
 from windlass.core.errors import (
     DefinitionMismatchError,
@@ -25,10 +24,18 @@ from windlass.core.errors import (
     UnknownVariableError,
 )
 from windlass.core.initializers import Initializer
+from windlass.core.pieces import Piece
 from windlass.core.settings import Settings
-from windlass.core.steps import LayoutEntry, Operation, PushResult, StepRequest, WireLayout
+from windlass.core.steps import (
+    Encoding,
+    LayoutEntry,
+    Operation,
+    PushResult,
+    StepRequest,
+    WireLayout,
+)
 from windlass.core.task import Incarnation, TaskId
-from windlass.core.update_rules import SGD, Adam
+from windlass.core.update_rules import SGD, Adam, UpdateRule
 from windlass.distribute.local_ps import LocalTransport
 from windlass.server.ps.server import PsServer
 from windlass.server.ps.store import Store
@@ -95,6 +102,12 @@ class Put:
     operation: Operation
     values: Array
     rows: Array | None = None
+    wire: DType | None = None
+    elements: bool = False
+
+    @property
+    def encoding(self) -> Encoding:
+        return Encoding.ELEMENTS if self.elements else _encoding(self.rows)
 
 
 @dataclass(frozen=True)
@@ -103,6 +116,7 @@ class Get:
 
     shard: ShardDefinition
     rows: Array | None = None
+    wire: DType | None = None
 
 
 def put(variable: VariableDefinition, operation: Operation, values: Any, rows: Any = None) -> Put:
@@ -116,6 +130,10 @@ def put(variable: VariableDefinition, operation: Operation, values: Any, rows: A
 
 def get(variable: VariableDefinition, rows: Any = None) -> Get:
     return Get(ShardDefinition(variable), None if rows is None else np.asarray(rows, np.int64))
+
+
+def _encoding(rows: Array | None) -> Encoding:
+    return Encoding.DENSE if rows is None else Encoding.ROWS
 
 
 class Worker:
@@ -134,11 +152,12 @@ class Worker:
         self, puts: Sequence[Put] = (), gets: Sequence[Get] = (), **facts: Any
     ) -> StepRequest:
         push = [
-            LayoutEntry(i.shard.variable.name, i.shard.part, i.operation, i.rows is not None)
+            LayoutEntry(i.shard.variable.name, i.shard.part, i.operation, i.encoding, i.wire)
             for i in puts
         ]
         pull = [
-            LayoutEntry(i.shard.variable.name, i.shard.part, PULL, i.rows is not None) for i in gets
+            LayoutEntry(i.shard.variable.name, i.shard.part, PULL, _encoding(i.rows), i.wire)
+            for i in gets
         ]
         return StepRequest(
             sequence=facts.pop("sequence", self.sequence + 1 if puts else 0),
@@ -146,7 +165,7 @@ class Worker:
             pull=self._layout(pull),
             push_rows=[item.rows for item in puts if item.rows is not None],
             pull_rows=[item.rows for item in gets if item.rows is not None],
-            values=[codec.as_bytes(item.values) for item in puts],
+            values=[Piece([i.values], i.values.dtype, i.values.nbytes) for i in puts],
             **facts,
         )
 
@@ -162,12 +181,12 @@ class Worker:
         out = [
             np.empty(
                 i.shard.shape if i.rows is None else (i.rows.size, *i.shard.shape[1:]),
-                i.shard.variable.dtype,
+                i.wire or i.shard.variable.dtype,
             )
             for i in gets
         ]
         self.transport.send(request)
-        self.result = self.transport.receive([codec.as_bytes(array) for array in out])
+        self.result = self.transport.receive([as_bytes(array) for array in out])
         if request.sequence:
             self.sequence = max(self.sequence, request.sequence)
         return out
@@ -349,7 +368,8 @@ def test_one_step_carries_dtypes_and_shapes_mixed_and_pulls_after_it_pushed(ps: 
         worker.exchange(worker.request(puts, backwards), backwards), reversed(values), strict=True
     ):
         np.testing.assert_array_equal(got, expected)
-    assert worker.result == PushResult(0, 0, duplicate=False)
+    moved = sum(value.nbytes for value in values)
+    assert worker.result == PushResult(0, 0, duplicate=False, pulled_bytes=moved)
 
 
 def test_operations_mix_in_one_push(ps: Ps) -> None:
@@ -447,6 +467,238 @@ def test_pulled_rows_are_checked_too(ps: Ps, row: int) -> None:
     assert worker.value(table).shape == (10, 2)
 
 
+# -- narrower on the way -----------------------------------------------------------------------
+
+F16, F64 = np.dtype(np.float16), np.dtype(np.float64)
+HALVES = pytest.mark.parametrize("wire", [F16, BFLOAT16], ids=lambda dtype: dtype.name)
+
+
+def narrow(variable: VariableDefinition, operation: Operation, values: Any, wire: DType) -> Put:
+    return Put(ShardDefinition(variable), operation, np.asarray(values).astype(wire), wire=wire)
+
+
+@HALVES
+@pytest.mark.parametrize("dtype", FLOATS, ids=lambda dtype: dtype.name)
+@pytest.mark.parametrize("size", [5, 50_000], ids=["small", "large"])
+def test_narrow_gradients_are_applied_as_if_they_were_wide(
+    ps: Ps, wire: DType, dtype: DType, size: int
+) -> None:
+    worker = ps.worker()
+    given, wanted = vector("given", size, dtype=dtype), vector("wanted", size, dtype=dtype)
+    worker.define(given, wanted)
+    worker.push(*zeros(given, wanted))
+    worker.transport.bind(["given", "wanted"], Adam(learning_rate=0.1))
+    rng = np.random.default_rng(0)
+    for _ in range(3):
+        gradient = rng.standard_normal(size).astype(wire)
+        worker.push(narrow(given, APPLY, gradient, wire), put(wanted, APPLY, gradient))
+    np.testing.assert_array_equal(worker.value(given), worker.value(wanted))
+    assert worker.value(given).any()
+
+
+@HALVES
+@pytest.mark.parametrize("dtype", FLOATS, ids=lambda dtype: dtype.name)
+@pytest.mark.parametrize("size", [5, 50_000], ids=["small", "large"])
+def test_values_may_come_narrower_than_they_are(
+    ps: Ps, wire: DType, dtype: DType, size: int
+) -> None:
+    worker, w = ps.worker(), vector("w", size, dtype=dtype)
+    values = np.random.default_rng(0).standard_normal(size).astype(dtype)
+    worker.define(w)
+    worker.push(put(w, ASSIGN, values))
+    for _ in range(2):
+        [got] = worker.pull(Get(ShardDefinition(w), wire=wire))
+        np.testing.assert_array_equal(got, values.astype(wire))
+        assert worker.result.pulled_bytes == 2 * size
+    np.testing.assert_array_equal(worker.value(w), values)
+
+
+def test_values_beyond_float16_come_as_its_largest_number(ps: Ps) -> None:
+    worker, w = ps.worker(), vector("w", 3)
+    worker.define(w)
+    worker.push(put(w, ASSIGN, [1e6, -1e6, 1]))
+    [got] = worker.pull(Get(ShardDefinition(w), wire=F16))
+    np.testing.assert_array_equal(got, np.array([65504, -65504, 1], F16))
+
+
+@HALVES
+def test_narrow_rows_are_pushed_and_pulled(ps: Ps, wire: DType) -> None:
+    worker, table = ps.worker(), vector("table", 10, 2)
+    worker.define(table)
+    worker.push(*zeros(table))
+    rows, values = np.array([2, 7]), np.array([[1.5, 2], [-3, 4]], wire)
+    worker.push(Put(ShardDefinition(table), ADD, values, rows, wire))
+    [got] = worker.pull(Get(ShardDefinition(table), np.array([7, 0, 2]), wire))
+    np.testing.assert_array_equal(got, np.array([[-3, 4], [0, 0], [1.5, 2]], wire))
+
+
+@pytest.mark.parametrize("dtype", [*INTEGERS, np.dtype(np.bool_)], ids=lambda dtype: dtype.name)
+def test_integers_and_booleans_are_not_narrowed(ps: Ps, dtype: DType) -> None:
+    worker, w = ps.worker(), vector("w", 3, dtype=dtype)
+    worker.define(w)
+    worker.push(*zeros(w))
+    message = f"'w' is {dtype.name} and cannot travel as float16"
+    with pytest.raises(RefusedError, match=message):
+        worker.push(narrow(w, ADD, [1, 1, 1], F16))
+    with pytest.raises(RefusedError, match=message):
+        worker.pull(Get(ShardDefinition(w), wire=F16))
+    assert worker.value(w).sum() == 0
+
+
+def test_floats_do_not_travel_as_integers(ps: Ps) -> None:
+    worker, w = ps.worker(), vector()
+    worker.define(w)
+    worker.push(*zeros(w))
+    with pytest.raises(RefusedError, match="'w' is float32 and cannot travel as int8"):
+        worker.push(narrow(w, ADD, [1, 1, 1], np.dtype(np.int8)))
+    assert worker.value(w).sum() == 0
+
+
+def test_wide_and_narrow_neighbours_travel_in_one_step(ps: Ps) -> None:
+    worker = ps.worker()
+    variables = [vector(f"v{i}", 3, dtype=F64 if i % 4 == 3 else F32) for i in range(40)]
+    wires = [None, F16, BFLOAT16, F16]
+    worker.define(*variables)
+    puts = [
+        put(v, ASSIGN, np.full(3, i))
+        if (wire := wires[i % 4]) is None
+        else narrow(v, ASSIGN, np.full(3, i), wire)
+        for i, v in enumerate(variables)
+    ]
+    gets = [Get(ShardDefinition(v), wire=wires[(i + 1) % 4]) for i, v in enumerate(variables)]
+    got = worker.exchange(worker.request(puts, gets), gets)
+    for i, array in enumerate(got):
+        np.testing.assert_array_equal(array.astype(np.float64), i)
+
+
+# -- single elements ---------------------------------------------------------------------------
+
+
+def elements(
+    shard: VariableDefinition | ShardDefinition,
+    numbers: Any,
+    values: Any,
+    *,
+    operation: Operation = APPLY,
+    wire: DType | None = None,
+) -> Put:
+    if isinstance(shard, VariableDefinition):
+        shard = ShardDefinition(shard)
+    held = np.asarray(values).astype(wire or shard.variable.dtype)
+    return Put(shard, operation, held, np.asarray(numbers, np.int64), wire, elements=True)
+
+
+@pytest.mark.parametrize("wire", [None, F16, BFLOAT16], ids=["as-it-is", "float16", "bfloat16"])
+@pytest.mark.parametrize("dtype", FLOATS, ids=lambda dtype: dtype.name)
+@pytest.mark.parametrize(
+    "rule",
+    [SGD(learning_rate=0.1), SGD(learning_rate=0.1, momentum=0.9), Adam(learning_rate=0.1)],
+    ids=["sgd", "momentum", "adam"],
+)
+@pytest.mark.parametrize("shape", [(7, 5), (300, 100)], ids=["small", "large"])
+def test_elements_are_the_gradient_that_is_zero_elsewhere(
+    ps: Ps, rule: UpdateRule, dtype: DType, wire: DType | None, shape: tuple[int, ...]
+) -> None:
+    """To the bit: momentum and Adam also move where the gradient is zero."""
+    worker = ps.worker()
+    some, whole = vector("some", *shape, dtype=dtype), vector("whole", *shape, dtype=dtype)
+    rng = np.random.default_rng(0)
+    start = rng.standard_normal(shape).astype(dtype)
+    worker.define(some, whole)
+    worker.push(put(some, ASSIGN, start), put(whole, ASSIGN, start))
+    worker.transport.bind(["some", "whole"], rule)
+    size = start.size
+    for count in (size // 3, 1, 0, size):
+        numbers = np.sort(rng.choice(size, count, replace=False))
+        values = rng.standard_normal(count).astype(wire or dtype)
+        dense = np.zeros(size, dtype)
+        dense[numbers] = values.astype(dtype)
+        worker.push(
+            elements(some, numbers, values, wire=wire),
+            put(whole, APPLY, dense.reshape(shape)),
+            gradient_scale=0.5,
+            step_increment=1,
+        )
+        np.testing.assert_array_equal(worker.value(some), worker.value(whole))
+    assert not np.array_equal(worker.value(some), start)
+
+
+def test_elements_of_parts_are_counted_in_their_part(ps: Ps) -> None:
+    worker, table = ps.worker(), vector("table", 5, 2)
+    parts = cut(table, 2)
+    worker.transport.define(parts, create=True)
+    worker.push(*(Put(part, ASSIGN, np.zeros(part.shape, F32)) for part in parts))
+    worker.transport.bind(["table"], SGD(learning_rate=1.0))
+    worker.push(elements(parts[0], [0, 5], [-1, -2]), elements(parts[1], [3], [-3]))
+    got = worker.pull(Get(parts[0]), Get(parts[1]))
+    np.testing.assert_array_equal(got[0], [[1, 0], [0, 0], [0, 2]])
+    np.testing.assert_array_equal(got[1], [[0, 0], [0, 3]])
+
+
+def test_dense_rows_and_elements_mix_in_one_push(ps: Ps) -> None:
+    worker = ps.worker()
+    a, b, c, d = (vector(name, 4, 2) for name in "abcd")
+    worker.define(a, b, c, d)
+    worker.push(*zeros(a, b, c, d))
+    worker.transport.bind(["a", "b", "c"], SGD(learning_rate=1.0))
+    worker.push(
+        elements(a, [7], [-1]),
+        put(b, APPLY, np.full((1, 2), -2), [3]),
+        put(d, ADD, np.full((4, 2), 4)),
+        put(c, APPLY, np.full((4, 2), -3)),
+    )
+    got = worker.pull(get(a), get(b), get(c), get(d))
+    assert [array.sum() for array in got] == [1, 4, 24, 32]
+    assert got[0][3, 1] == 1
+
+
+@pytest.mark.parametrize(
+    ("numbers", "message"),
+    [
+        ([0, 20], r"element 20 of 'table' is out of range: the shard has 20 elements"),
+        ([-1, 3], r"element -1 of 'table' is out of range"),
+        ([3, 3], "element numbers pushed to 'table' must ascend without repeating"),
+        ([4, 3], "element numbers pushed to 'table' must ascend without repeating"),
+        ([2**62, 2**63 - 1], "out of range"),
+    ],
+    ids=["past-the-end", "negative", "repeated", "descending", "huge"],
+)
+def test_elements_that_cannot_be_are_refused_whole(
+    ps: Ps, numbers: list[int], message: str
+) -> None:
+    worker, table, w = ps.worker(), vector("table", 10, 2), vector()
+    worker.define(table, w)
+    worker.push(*zeros(table, w))
+    worker.transport.bind(["table"], SGD(learning_rate=1.0))
+    with pytest.raises(ShapeMismatchError, match=message):
+        worker.push(put(w, ADD, [1, 1, 1]), elements(table, numbers, [1, 1]))
+    assert worker.value(w).sum() == worker.value(table).sum() == 0
+    assert not worker.push(elements(table, [19], [-1])).duplicate
+    assert worker.value(table)[9, 1] == 1
+
+
+@pytest.mark.parametrize("operation", [ADD, ASSIGN], ids=["add", "assign"])
+def test_single_elements_are_for_gradients(ps: Ps, operation: Operation) -> None:
+    worker, w, x = ps.worker(), vector("w"), vector("x")
+    worker.define(w, x)
+    worker.push(*zeros(w, x))
+    with pytest.raises(RefusedError, match="single elements are for gradients"):
+        worker.push(put(x, ADD, [1, 1, 1]), elements(w, [0], [1], operation=operation))
+    assert worker.value(w).sum() == worker.value(x).sum() == 0
+
+
+def test_a_repeated_push_of_elements_is_not_applied_again(ps: Ps) -> None:
+    worker, w = ps.worker(), vector()
+    worker.define(w)
+    worker.push(*zeros(w))
+    worker.transport.bind(["w"], SGD(learning_rate=1.0))
+    request = worker.request([elements(w, [2], [-1])])
+    for duplicate in (False, True):
+        worker.exchange(request)
+        assert worker.result.duplicate is duplicate
+    np.testing.assert_array_equal(worker.value(w), [0, 0, 1])
+
+
 # -- exactly once ------------------------------------------------------------------------------
 
 
@@ -538,7 +790,8 @@ def without_rule(worker: Worker, w: VariableDefinition, x: VariableDefinition) -
 
 def too_short(worker: Worker, w: VariableDefinition, x: VariableDefinition) -> StepRequest:
     request = worker.request([put(w, ADD, [1, 1, 1]), put(x, ADD, [1, 1, 1])])
-    return replace(request, values=[request.values[0], request.values[1][:8]])
+    short = Piece([np.ones(2, np.float32)], F32, 8)
+    return replace(request, values=[request.values[0], short])
 
 
 def too_long(worker: Worker, w: VariableDefinition, x: VariableDefinition) -> StepRequest:

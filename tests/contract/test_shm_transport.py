@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
-from windlass.client.plans import PushItem
+from windlass.client.plans import Push
 from windlass.client.session import ParameterSession
 from windlass.client.shm_transport import ShmTransport
 from windlass.client.transports import open_transport
@@ -57,8 +57,8 @@ def define(session: ParameterSession, value: Array, name: str = "w") -> None:
 
 
 def add(session: ParameterSession, delta: Array, name: str = "w") -> Array:
-    push = PushItem(name, Operation.ASSIGN_ADD, delta)
-    return session.step([push], [name]).values[name]
+    push = Push({name: delta}, Operation.ASSIGN_ADD)
+    return session.step(push, [name]).values[name]
 
 
 def test_large_values_are_handed_over_and_come_back_to_the_bit(server: PsServer) -> None:
@@ -70,8 +70,8 @@ def test_large_values_are_handed_over_and_come_back_to_the_bit(server: PsServer)
     expected = start.copy()
     for _ in range(5):
         expected -= np.float32(0.1) * gradient
-        push = PushItem("w", Operation.APPLY, gradient)
-        values = session.step([push], ["w"], step_increment=1).values
+        push = Push({"w": gradient}, Operation.APPLY)
+        values = session.step(push, ["w"], step_increment=1).values
         assert np.array_equal(values["w"], expected)
     assert transport.description == "shm"
     # What was read from its memory counts, although the ps sent nothing.
@@ -102,7 +102,7 @@ def test_many_small_variables_are_read_as_few_pieces(server: PsServer) -> None:
     definitions = [VariableDefinition(name, (16,), np.dtype(np.float32)) for name in names]
     initial = {name: np.full(16, i, np.float32) for i, name in enumerate(names)}
     session.define(definitions, initial, create=True)
-    values = session.step((), names).values
+    values = session.step(None, names).values
     assert all((values[name] == i).all() for i, name in enumerate(names))
     session.close()
 
@@ -118,7 +118,7 @@ def test_memory_that_cannot_be_opened_means_the_stream_and_a_reason(
     define(session, np.zeros(LARGE, np.float32))
     for step in range(1, 4):
         assert (add(session, np.ones(LARGE, np.float32)) == step).all()
-    assert transport.description == "grpc (not on one machine)"
+    assert transport.description == "unix socket (not on one machine)"
     session.close()
 
 
@@ -145,20 +145,20 @@ def test_a_reader_never_sees_half_a_write(server: PsServer) -> None:
     def write() -> None:
         ones = np.ones(LARGE, np.float32)
         for _ in range(150):
-            writer.step([PushItem("w", Operation.ASSIGN_ADD, ones)])
+            writer.step(Push({"w": ones}, Operation.ASSIGN_ADD))
         done.set()
 
     thread = threading.Thread(target=write)
     thread.start()
     last, reads = 0.0, 0
     while not done.is_set():
-        value = reader.step((), ["w"]).values["w"]
+        value = reader.step(None, ["w"]).values["w"]
         assert value.min() == value.max(), "two moments in one value"
         assert value[0, 0] >= last
         last, reads = float(value[0, 0]), reads + 1
     thread.join(30)
     assert reads > 0
-    assert (reader.step((), ["w"]).values["w"] == 150).all()
+    assert (reader.step(None, ["w"]).values["w"] == 150).all()
     writer.close()
     reader.close()
 
@@ -170,7 +170,7 @@ def test_a_block_that_is_always_being_written_is_asked_for_through_the_stream(
     define(session, np.full(LARGE, 3, np.float32))
     [block] = server.store.blocks()
     block.memory.sequence[0] += 1  # as if a writer never ended
-    assert (session.step((), ["w"]).values["w"] == 3).all()
+    assert (session.step(None, ["w"]).values["w"] == 3).all()
     block.memory.sequence[0] += 1
     assert transport.description == "shm"
     session.close()
@@ -204,7 +204,7 @@ def test_a_session_that_ends_leaves_no_descriptor_at_the_ps(server: PsServer) ->
 WORKER = """
 import sys
 import numpy as np
-from windlass.client.plans import PushItem
+from windlass.client.plans import Push
 from windlass.client.session import ParameterSession
 from windlass.client.transports import open_transport
 from windlass.core.definitions import VariableDefinition
@@ -219,7 +219,7 @@ value = np.zeros((300, 500), np.float32)
 session.define([VariableDefinition("w", value.shape, value.dtype)], {"w": value}, create=True)
 print("ready", flush=True)
 for _ in range(100_000):
-    session.step([PushItem("w", Operation.ASSIGN_ADD, value + 1)], ["w"])
+    session.step(Push({"w": value + 1}, Operation.ASSIGN_ADD), ["w"])
 """
 
 
@@ -236,9 +236,9 @@ def test_a_worker_killed_in_the_middle_of_a_push_harms_nobody(server: PsServer) 
         try:
             assert child.stdout is not None
             assert child.stdout.readline() == b"ready\n"
-            before = float(session.step((), ["w"]).values["w"][0, 0])
+            before = float(session.step(None, ["w"]).values["w"][0, 0])
             for _ in range(200):
-                value = session.step((), ["w"]).values["w"]
+                value = session.step(None, ["w"]).values["w"]
                 if value[0, 0] > before:
                     break
             assert value[0, 0] > before

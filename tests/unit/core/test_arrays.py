@@ -12,13 +12,13 @@ from windlass.core.arrays import (
     FLOATS,
     Array,
     DType,
-    all_finite,
     as_dtype,
     is_float,
     num_rows,
     row_shape,
     size_of,
 )
+from windlass.core.finite import all_finite
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=lambda dtype: dtype.name)

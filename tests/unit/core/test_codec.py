@@ -10,14 +10,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from windlass.core import codec
-from windlass.core.arrays import BFLOAT16, DTYPES, Array, DType
+from windlass.core.arrays import BFLOAT16, DTYPES, Array, DType, as_bytes
 from windlass.core.definitions import ShardDefinition, VariableDefinition, cut
 from windlass.core.errors import RefusedError
 from windlass.core.initializers import Initializer
 from windlass.core.report import PsCounters, TaskReport
 from windlass.core.schedules import CosineDecay, PiecewiseConstantDecay
 from windlass.core.states import Outcome, Phase, State
-from windlass.core.steps import Operation
 from windlass.core.task import Incarnation, TaskId
 from windlass.core.update_rules import SGD, Adam, Ftrl, RMSprop
 from windlass.core.versions import Versions
@@ -53,13 +52,10 @@ ENUMS: list[tuple[Iterable[Any], Callable[[Any], int], Callable[[int], Any]]] = 
     (Phase, codec.phase_to_wire, codec.phase_from_wire),
     (State, codec.state_to_wire, codec.state_from_wire),
     (Outcome, codec.outcome_to_wire, codec.outcome_from_wire),
-    (Operation, codec.operation_to_wire, codec.operation_from_wire),
 ]
 
 
-@pytest.mark.parametrize(
-    ("members", "encode", "decode"), ENUMS, ids=["phase", "state", "outcome", "operation"]
-)
+@pytest.mark.parametrize(("members", "encode", "decode"), ENUMS, ids=["phase", "state", "outcome"])
 def test_a_state_goes_both_ways_and_an_unknown_number_is_refused(
     members: Iterable[Any], encode: Callable[[Any], int], decode: Callable[[int], Any]
 ) -> None:
@@ -188,11 +184,11 @@ def test_fields_of_no_rule_are_refused(field: str, value: Any) -> None:
     ],
 )
 def test_the_bytes_of_an_array_are_its_little_endian_elements(array: Array) -> None:
-    assert bytes(codec.as_bytes(array)) == array.tobytes()
+    assert bytes(as_bytes(array)) == array.tobytes()
 
 
 def test_the_bytes_of_an_array_are_a_view_not_a_copy() -> None:
     array = np.zeros(3, np.uint8)
-    view = codec.as_bytes(array)
+    view = as_bytes(array)
     array[1] = 7
     assert bytes(view) == b"\x00\x07\x00"

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import windlass as wl
-from windlass.client.plans import PushItem
+from windlass.client.plans import Push
 from windlass.client.session import ParameterSession
 from windlass.core.errors import ConfigurationError, DefinitionMismatchError, JobStoppedError
 from windlass.core.settings import Settings
@@ -75,7 +75,7 @@ class OtherWorker:
 
     def assign(self, variable: wl.Variable, value: Any) -> None:
         self.session.step(
-            [PushItem(variable.name, Operation.ASSIGN, np.asarray(value, variable.dtype))]
+            Push({variable.name: np.asarray(value, variable.dtype)}, Operation.ASSIGN)
         )
 
 
@@ -220,7 +220,7 @@ def test_an_assignment_in_a_step_is_seen_at_once_by_it_and_by_others() -> None:
         before = float(a[0])
         a.assign([7.0])
         a.assign_add([1.0])
-        return before, float(a[0]), float(other.session.step((), ["a"]).values["a"][0])
+        return before, float(a[0]), float(other.session.step(None, ["a"]).values["a"][0])
 
     assert strategy.run(step) == (1, 8, 8)
     assert a[0] == 8
@@ -352,8 +352,8 @@ def test_the_global_step_is_shared_by_all_workers() -> None:
     strategy, [a] = make([1.0])
     other = OtherWorker(strategy, a)
     SGD(1.0).apply_gradients([([1.0], a)])
-    gradient = PushItem("a", Operation.APPLY, np.ones(1, np.float32))
-    assert other.session.step([gradient], step_increment=1).global_step == 2
+    gradient = Push({"a": np.ones(1, np.float32)}, Operation.APPLY)
+    assert other.session.step(gradient, step_increment=1).global_step == 2
     assert other.session.global_step == 2
     strategy.run(lambda: SGD(1.0).apply_gradients([([1.0], a)]))
     assert strategy.global_step == 3
@@ -368,7 +368,7 @@ def test_staleness_is_the_steps_of_others_between_pull_and_push() -> None:
     def step(others: int) -> None:
         gradient = a.read_value()
         for _ in range(others):
-            other.session.step([PushItem("a", Operation.APPLY, gradient)], step_increment=1)
+            other.session.step(Push({"a": gradient}, Operation.APPLY), step_increment=1)
         optimizer.apply_gradients([(gradient, a)])
 
     for others in (0, 3, 0, 1):

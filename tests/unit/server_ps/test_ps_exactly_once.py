@@ -18,7 +18,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from windlass.core.definitions import ShardDefinition, VariableDefinition
 from windlass.core.errors import FencedError, SequenceError
 from windlass.core.settings import Settings
-from windlass.core.steps import LayoutEntry, Operation, PushResult
+from windlass.core.steps import Encoding, LayoutEntry, Operation, PushResult
 from windlass.core.task import Incarnation, TaskId
 from windlass.core.update_rules import SGD
 from windlass.server.ps.block import StepFacts
@@ -55,12 +55,19 @@ class Sender:
         entries, pieces = [], []
         for name, amount, apply in self.items:
             operation = Operation.APPLY if apply else Operation.ASSIGN_ADD
-            entries.append(LayoutEntry(name, 0, operation, sparse=name == "table"))
+            entries.append(
+                LayoutEntry(
+                    name,
+                    0,
+                    operation,
+                    encoding=Encoding.ROWS if name == "table" else Encoding.DENSE,
+                )
+            )
             size = 4 if name == "table" else 3
             pieces.append(np.full(size, amount, DTYPES[name]).tobytes())
         self.layout = store.compile(entries)
         self.payload = b"".join(pieces)
-        self.rows = (ROWS,) * self.layout.num_sparse
+        self.rows = (ROWS,) * len(self.layout.numbered)
 
     def send(
         self, who: Incarnation, sequence: int, at_fetch: Callable[[int], None] = lambda _: None

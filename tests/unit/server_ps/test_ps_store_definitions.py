@@ -18,7 +18,7 @@ from windlass.core.errors import (
 )
 from windlass.core.initializers import Initializer
 from windlass.core.settings import Settings
-from windlass.core.steps import LayoutEntry, Operation
+from windlass.core.steps import Encoding, LayoutEntry, Operation
 from windlass.core.task import Incarnation, TaskId
 from windlass.core.update_rules import SGD, Adam, UpdateRule
 from windlass.server.ps.store import Store
@@ -243,7 +243,9 @@ def test_dtypes_do_not_share_a_block() -> None:
             [*applies("a"), LayoutEntry("b", 0, Operation.ASSIGN)], 2, id="another-operation"
         ),
         pytest.param(
-            [*applies("a"), LayoutEntry("b", 0, Operation.APPLY, sparse=True)], 2, id="sparse"
+            [*applies("a"), LayoutEntry("b", 0, Operation.APPLY, encoding=Encoding.ROWS)],
+            2,
+            id="sparse",
         ),
         pytest.param(applies("cd"), 2, id="another-rule"),
     ],
@@ -262,9 +264,9 @@ def test_neighbours_join_only_if_one_kernel_call_can_serve_them(
 def test_the_size_of_a_payload_counts_the_rows_it_carries() -> None:
     store = make_store(*cut(variable(shape=(6, 3)), 1), *cut(variable("d", (4,)), 1))
     store.bind(["w", "d"], SGD(), CHIEF)
-    entries = [LayoutEntry("w", 0, Operation.APPLY, sparse=True), *applies("d")]
+    entries = [LayoutEntry("w", 0, Operation.APPLY, encoding=Encoding.ROWS), *applies("d")]
     layout = store.compile(entries)
-    assert layout.num_sparse == 1
+    assert len(layout.numbered) == 1
     assert [layout.num_bytes([rows]) for rows in (0, 1, 5)] == [16, 16 + 12, 16 + 60]
 
 

@@ -11,7 +11,7 @@ from windlass.core.definitions import ShardDefinition, VariableDefinition, cut
 from windlass.core.errors import FencedError, SequenceError, ShapeMismatchError
 from windlass.core.schedules import ExponentialDecay
 from windlass.core.settings import Settings
-from windlass.core.steps import LayoutEntry, Operation, PushResult
+from windlass.core.steps import Encoding, LayoutEntry, Operation, PushResult
 from windlass.core.task import Incarnation, TaskId
 from windlass.core.update_rules import SGD, UpdateRule
 from windlass.server.ps.block import StepFacts
@@ -127,7 +127,10 @@ def test_entries_of_one_block_may_stand_between_those_of_others() -> None:
 def test_rows_and_dense_values_travel_in_one_push() -> None:
     table = VariableDefinition("table", (4, 2), F32)
     store = make_store(table, vector("bias"), rule=SGD(learning_rate=1.0))
-    entries = [LayoutEntry("table", 0, APPLY, sparse=True), LayoutEntry("bias", 0, APPLY)]
+    entries = [
+        LayoutEntry("table", 0, APPLY, encoding=Encoding.ROWS),
+        LayoutEntry("bias", 0, APPLY),
+    ]
     arrays = [floats(1, 2, 3, 4), floats(5, 6, 7)]
     push(store, 1, entries, arrays, rows=[np.array([0, 3])], scale=2.0)
     assert pull(store, "table").tolist() == [-2, -4, 0, 0, 0, 0, -6, -8]
@@ -138,7 +141,7 @@ def test_rows_and_dense_values_travel_in_one_push() -> None:
 def test_a_push_of_no_rows_is_a_push(operation: Operation) -> None:
     """The part of a table that none of a batch's rows fall on gets such a one."""
     store = make_store(VariableDefinition("t", (4, 2), F32), rule=SGD())
-    entries = [LayoutEntry("t", 0, operation, sparse=True)]
+    entries = [LayoutEntry("t", 0, operation, encoding=Encoding.ROWS)]
     rows = [np.zeros(0, np.int64)]
     assert not push(store, 1, entries, [floats()], rows=rows).duplicate
     assert pull(store, "t").tolist() == [0] * 8
@@ -259,7 +262,7 @@ def test_row_numbers_are_checked_before_anything_is_applied(
     store = Store(PS, Settings())
     store.define(cut(VariableDefinition("t", (6, 2), F32), 2)[1:], WORKER)
     store.bind(["t"], SGD(), WORKER)
-    layout = store.compile([LayoutEntry("t", 1, operation, sparse=True)])
+    layout = store.compile([LayoutEntry("t", 1, operation, encoding=Encoding.ROWS)])
     with pytest.raises(ShapeMismatchError, match=message):
         store.check_rows(layout, [np.array(rows)])
 
@@ -268,7 +271,7 @@ def test_row_numbers_are_checked_before_anything_is_applied(
 def test_a_pull_may_repeat_rows_and_take_them_in_any_order(rows: list[int]) -> None:
     store = make_store(VariableDefinition("t", (3, 2), F32))
     push(store, 1, [LayoutEntry("t", 0, ASSIGN)], [np.arange(6, dtype=np.float32)])
-    layout = store.compile([LayoutEntry("t", 0, PULL, sparse=True)])
+    layout = store.compile([LayoutEntry("t", 0, PULL, encoding=Encoding.ROWS)])
     numbers = [np.array(rows, np.int64)]
     store.check_rows(layout, numbers)
     [got] = store.read(layout, numbers)
@@ -278,7 +281,7 @@ def test_a_pull_may_repeat_rows_and_take_them_in_any_order(rows: list[int]) -> N
 @pytest.mark.parametrize("row", [-1, 3])
 def test_a_pull_of_rows_that_are_not_there_is_refused(row: int) -> None:
     store = make_store(VariableDefinition("t", (3, 2), F32))
-    layout = store.compile([LayoutEntry("t", 0, PULL, sparse=True)])
+    layout = store.compile([LayoutEntry("t", 0, PULL, encoding=Encoding.ROWS)])
     with pytest.raises(ShapeMismatchError, match=f"row {row} of 't'"):
         store.check_rows(layout, [np.array([row])])
 
@@ -290,7 +293,8 @@ def test_a_pull_of_rows_that_are_not_there_is_refused(row: int) -> None:
 def test_a_pull_is_a_copy_that_later_pushes_do_not_change(sparse: bool) -> None:
     store = make_store(vector())
     rows = [np.array([0, 1, 2])] if sparse else []
-    [before] = store.read(store.compile([LayoutEntry("w", 0, PULL, sparse)]), rows)
+    encoding = Encoding.ROWS if sparse else Encoding.DENSE
+    [before] = store.read(store.compile([LayoutEntry("w", 0, PULL, encoding)]), rows)
     add_one(store, 1)
     assert before.tolist() == [0, 0, 0]
 

@@ -1,0 +1,84 @@
+"""A run of a payload: arrays that stand one after another, gathered with one copy.
+
+Ten thousand small gradients cost one call into NumPy, not ten thousand of anything.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from operator import attrgetter
+from typing import Any
+
+import numpy as np
+
+from .arrays import BFLOAT16, Array, DType, as_bytes
+from .copying import copy_into
+
+_dtype_of = attrgetter("dtype")
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """Arrays of any shapes, flat, in one dtype.
+
+    Attributes:
+        arrays: In order. Their sizes add up to ``num_bytes``; the plan that made the piece saw to it.
+        dtype: In the payload; arrays of another one are cast.
+        num_bytes: In the payload.
+        uniform: All arrays are known to be of ``dtype``.
+    """
+
+    arrays: Sequence[Array]
+    dtype: DType
+    num_bytes: int
+    uniform: bool = False
+
+    def write(self, out: Array) -> None:
+        """Gather into ``out``, ``num_bytes`` of uint8."""
+        if len(self.arrays) == 1 and self._is_plain(self.arrays[0]):
+            copy_into(out, self.arrays[0].reshape(-1).view(np.uint8))
+        elif (joined := self._joined()) is not None:
+            out[:] = np.frombuffer(joined, np.uint8)
+        else:
+            target = out.view(self.dtype) if _is_aligned(out, self.dtype) else None
+            gathered = self._gather(target)
+            if target is None:
+                out[:] = gathered.view(np.uint8)
+
+    def buffer(self) -> memoryview:
+        """The payload's bytes; those of the array itself where nothing needs to be gathered or cast."""
+        if len(self.arrays) == 1 and self._is_plain(self.arrays[0]):
+            return as_bytes(self.arrays[0])
+        joined = self._joined()
+        return memoryview(joined) if joined is not None else as_bytes(self._gather(None))
+
+    def detached(self) -> "Piece":
+        """The same in memory of its own."""
+        own = np.empty(self.num_bytes, np.uint8)
+        self.write(own)
+        return Piece([own], np.dtype(np.uint8), self.num_bytes)
+
+    def _is_plain(self, array: Array) -> bool:
+        return array.dtype == self.dtype and array.flags.c_contiguous
+
+    def _joined(self) -> bytes | None:
+        """All arrays by ``bytes.join``, the fastest for many small ones; None where it does not do."""
+        if self.dtype == BFLOAT16:
+            return None  # NumPy does not hand it out as a buffer
+        if not self.uniform and set(map(_dtype_of, self.arrays)) != {self.dtype}:
+            return None
+        try:
+            buffers: Sequence[Any] = self.arrays
+            return b"".join(buffers)
+        except (BufferError, TypeError):  # one is not contiguous
+            return None
+
+    def _gather(self, out: Array | None) -> Array:
+        # Whether a cast may lose something was asked when the values were checked.
+        with np.errstate(over="ignore"):
+            if out is None:
+                return np.concatenate(self.arrays, axis=None, dtype=self.dtype, casting="unsafe")
+            return np.concatenate(self.arrays, axis=None, out=out, casting="unsafe")
+
+
+def _is_aligned(out: Array, dtype: DType) -> bool:
+    return out.ctypes.data % dtype.alignment == 0
