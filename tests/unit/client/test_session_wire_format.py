@@ -1,0 +1,220 @@
+"""What a session leaves out on the way to ps that are far, and what error feedback makes good."""
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import pytest
+
+from windlass.client.plans import Push
+from windlass.client.session import ParameterSession
+from windlass.cluster.partitioners import FixedShardsPartitioner
+from windlass.core.arrays import BFLOAT16, Array, DType
+from windlass.core.definitions import VariableDefinition
+from windlass.core.errors import RefusedError, ShapeMismatchError
+from windlass.core.indexed_slices import IndexedSlices
+from windlass.core.settings import Settings
+from windlass.core.steps import Encoding, Operation, PushResult, StepRequest
+from windlass.core.task import Incarnation, TaskId
+from windlass.core.update_rules import SGD
+from windlass.core.wire_format import WireFormat
+from windlass.distribute.local_ps import LocalTransport
+
+F16, F32, F64 = (np.dtype(kind) for kind in (np.float16, np.float32, np.float64))
+APPLY, ADD = Operation.APPLY, Operation.ASSIGN_ADD
+SIZE = 4000
+
+
+class FarTransport(LocalTransport):
+    """A ps that could be on another machine; remembers what it was sent, and fails when it is told to."""
+
+    fails: RefusedError | None = None
+    near = False
+    requests: list[StepRequest]
+
+    @property
+    def shares_memory(self) -> bool:
+        return self.near
+
+    def send(self, request: StepRequest) -> None:
+        self.requests.append(request)
+        super().send(request)
+
+    def receive(
+        self, into: Sequence[memoryview], previous: Sequence[memoryview] | None = None
+    ) -> PushResult:
+        if self.fails is not None:
+            self._request, error = None, self.fails
+            raise error
+        return super().receive(into, previous)
+
+
+def far(session: ParameterSession, ps: int = 0) -> FarTransport:
+    transport = session._transports[ps]
+    assert isinstance(transport, FarTransport)
+    return transport
+
+
+def make(wire_format: WireFormat, ps: int = 1, near: Sequence[int] = ()) -> ParameterSession:
+    who, settings = Incarnation(TaskId("worker", 0), 1), Settings()
+    transports = [FarTransport(TaskId("ps", i), who, settings) for i in range(ps)]
+    for i, transport in enumerate(transports):
+        transport.requests = []
+        transport.near = i in near
+    session = ParameterSession(transports, who, settings)
+    session.wire_format = wire_format
+    return session
+
+
+def create(
+    session: ParameterSession, parts: int = 1, dtype: DType = F32, **shapes: tuple[int, ...]
+) -> None:
+    session.define(
+        [VariableDefinition(name, shape, dtype) for name, shape in shapes.items()],
+        {name: np.zeros(shape, dtype) for name, shape in shapes.items()},
+        create=True,
+        partitioner=FixedShardsPartitioner(parts),
+    )
+    session.bind(list(shapes), SGD(learning_rate=1.0))
+
+
+def value(session: ParameterSession, name: str = "w") -> Array:
+    return session.step(None, [name]).values[name]
+
+
+def random(size: int = SIZE, seed: int = 0) -> Array:
+    return np.random.default_rng(seed).standard_normal(size).astype(np.float32)
+
+
+def test_gradients_travel_narrow_and_what_is_assigned_does_not() -> None:
+    session = make(WireFormat(gradients="bfloat16"))
+    create(session, w=(SIZE,))
+    gradient = random()
+    session.step(Push({"w": gradient}, APPLY))
+    np.testing.assert_array_equal(value(session), -gradient.astype(BFLOAT16).astype(F32))
+    session.step(Push({"w": gradient}, Operation.ASSIGN))
+    np.testing.assert_array_equal(value(session), gradient)
+    assert far(session).requests[-2].value_bytes == gradient.nbytes
+
+
+def test_narrow_values_keep_their_variables_dtype() -> None:
+    session = make(WireFormat(values="float16"))
+    create(session, w=(SIZE,), dtype=F64)
+    session.step(Push({"w": random().astype(F64)}, Operation.ASSIGN))
+    pulled = value(session)
+    assert pulled.dtype == F64
+    np.testing.assert_array_equal(pulled, random().astype(F64).astype(F16))
+    with pytest.raises(ValueError, match="read-only"):
+        pulled[0] = 1
+
+
+def test_bytes_are_counted_as_they_travel() -> None:
+    session = make(WireFormat(gradients="float16", values="bfloat16"))
+    create(session, w=(SIZE,))
+    pushed, pulled = session.counters.pushed, session.counters.pulled
+    session.step(Push({"w": random()}, APPLY), ["w"])
+    assert (session.counters.pushed - pushed, session.counters.pulled - pulled) == (8000, 8000)
+
+
+def test_memory_that_is_shared_carries_everything_as_it_is() -> None:
+    session = make(WireFormat("bfloat16", "bfloat16", 0.01), near=[0])
+    create(session, w=(SIZE,))
+    gradient = random()
+    session.step(Push({"w": gradient}, APPLY))
+    np.testing.assert_array_equal(value(session), -gradient)
+
+
+def test_another_wire_format_holds_from_the_next_step_on() -> None:
+    session = make(WireFormat())
+    create(session, w=(SIZE,))
+    gradient, total = random(), np.zeros(SIZE, np.float32)
+    for name, wire in (("float16", F16), (None, F32), ("bfloat16", BFLOAT16)):
+        session.wire_format = WireFormat(gradients=name, values=name)
+        session.step(Push({"w": gradient}, APPLY))
+        total -= gradient.astype(wire).astype(F32)
+        np.testing.assert_array_equal(value(session), total.astype(wire))
+
+
+@pytest.mark.parametrize("parts", [1, 3], ids=["whole", "3-parts"])
+@pytest.mark.parametrize("wire", [None, "bfloat16"], ids=["as-it-is", "bfloat16"])
+def test_only_the_largest_elements_travel_and_over_time_all_arrive(
+    parts: int, wire: str | None
+) -> None:
+    """Whole numbers below 2**24: their sums are exact in float32, whatever the order."""
+    session = make(WireFormat(gradients=wire, top_k=0.05), ps=parts)
+    create(session, parts=parts, w=(SIZE,))
+    total = np.zeros(SIZE)
+    rng = np.random.default_rng(0)
+    for _ in range(20):
+        gradient = rng.integers(-100, 100, SIZE).astype(np.float32)
+        total += gradient
+        session.step(Push({"w": gradient}, APPLY))
+    last = [far(session, ps).requests[-1] for ps in range(parts)]
+    assert all(r.push is not None for r in last)
+    assert {r.push.entries[0].encoding for r in last if r.push} == {Encoding.ELEMENTS}
+    assert sum(numbers.size for r in last for numbers in r.push_rows) == SIZE // 20
+    feedback = session._feedback
+    assert feedback is not None
+    np.testing.assert_array_equal(-value(session) + feedback._rest["w"], total)
+
+
+def test_small_gradients_are_sent_whole() -> None:
+    session = make(WireFormat(top_k=0.01))
+    create(session, w=(1023,))
+    session.step(Push({"w": random(1023)}, APPLY))
+    np.testing.assert_array_equal(value(session), -random(1023))
+
+
+# -- steps that fail ---------------------------------------------------------------------------
+
+
+def rest(session: ParameterSession) -> dict[str, Array]:
+    assert session._feedback is not None
+    return {name: array.copy() for name, array in session._feedback._rest.items()}
+
+
+def refuse(session: ParameterSession) -> None:
+    far(session).fails = RefusedError("no")
+    with pytest.raises(RefusedError, match="no"):
+        session.step(Push({"w": random(seed=1)}, APPLY))
+    far(session).fails = None
+
+
+def do_not_fit(session: ParameterSession) -> None:
+    rows = IndexedSlices(np.ones((1, 2), np.float32), np.array([99]))
+    with pytest.raises(ShapeMismatchError, match="row 99"):
+        session.step(Push({"w": random(seed=1), "table": rows}, APPLY))
+
+
+@pytest.mark.parametrize("fail", [refuse, do_not_fit])
+def test_of_a_push_that_failed_nothing_counts_as_sent(
+    fail: Callable[[ParameterSession], None],
+) -> None:
+    session = make(WireFormat(top_k=0.1))
+    create(session, w=(SIZE,), table=(10, 2))
+    session.step(Push({"w": random()}, APPLY))
+    before, held = rest(session), value(session)
+    fail(session)
+    session.step(None, ["table"])
+    assert rest(session).keys() == before.keys()
+    np.testing.assert_array_equal(rest(session)["w"], before["w"])
+    np.testing.assert_array_equal(value(session), held)
+
+
+def test_a_step_under_way_counts_as_sent_when_it_has_arrived() -> None:
+    session = make(WireFormat(top_k=0.1))
+    create(session, w=(SIZE,))
+    pending = session.begin(Push({"w": random()}, APPLY))
+    assert rest(session) == {}
+    pending.result()
+    np.testing.assert_array_equal(-value(session) + rest(session)["w"], random())
+
+
+# -- near and far ps together ------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("near", [0, 1], ids=["near-first", "far-first"])
+def test_a_variable_cut_over_a_near_and_a_far_ps_is_trained(near: int) -> None:
+    session = make(WireFormat(gradients="bfloat16"), ps=2, near=[near])
+    create(session, parts=2, w=(SIZE,))
+    session.step(Push({"w": np.ones(SIZE, np.float32)}, APPLY))
+    np.testing.assert_array_equal(value(session), -1)
