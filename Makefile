@@ -3,6 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 RESULTS := runs/bench.json
+PLOTS := runs/plots
 STAMP := $(VENV)/.installed
 DEV_STAMP := $(VENV)/.installed-dev
 BENCH_STAMP := $(VENV)/.installed-bench
@@ -46,7 +47,7 @@ check: $(DEV_STAMP)  ## format, lint, types, import contracts, fresh protos
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/mypy tests
-	$(BIN)/mypy benchmarks/cases.py benchmarks/compare.py benchmarks/plots.py benchmarks/peers
+	$(BIN)/mypy benchmarks
 	PYTHONPATH=src $(BIN)/lint-imports
 	$(BIN)/python tools/gen_protos.py --check
 
@@ -64,8 +65,8 @@ bench-peers: $(DEV_STAMP)  ## compare with TensorFlow and Ray, installed into .v
 	-$(MAKE) --no-print-directory $(PEERS_STAMP)
 	$(BIN)/python -m benchmarks.compare --json $(RESULTS) $(ARGS)
 
-bench-plots: $(BENCH_STAMP)  ## draw the figures in RESULTS as runs/plots/*.svg
-	$(BIN)/python -m benchmarks.plots $(RESULTS) --into runs/plots
+bench-plots: $(BENCH_STAMP)  ## draw the figures in RESULTS as PLOTS/*.svg
+	$(BIN)/python -m benchmarks.plots $(RESULTS) --into $(PLOTS)
 
 protos: $(DEV_STAMP)  ## generate proto/v1 anew
 	$(BIN)/python tools/gen_protos.py

@@ -87,7 +87,7 @@ def read_outcome(code: int, printed: str, errors: str) -> Outcome:
             document = json.loads(lines[-1])
         except ValueError:
             return Outcome({}, f"printed no JSON: {lines[-1][:80]}")
-        if isinstance(document, dict) and "results" in document:
+        if isinstance(document, dict) and document.keys() & {"results", "start_s"}:
             return Outcome(document)
         return Outcome({}, "printed JSON without results")
     words = errors.strip().splitlines() or ["it said nothing"]
@@ -95,10 +95,19 @@ def read_outcome(code: int, printed: str, errors: str) -> Outcome:
 
 
 def ours(timeout_s: float) -> Outcome:
-    """Our own figures, by ``python -m benchmarks.step``."""
+    """Our own figures, by ``python -m benchmarks.step`` and ``python -m benchmarks.start``."""
+    steps = measured("benchmarks.step", timeout_s)
+    if steps.failure:
+        return steps
+    start = measured("benchmarks.start", timeout_s)
+    return Outcome({**steps.document, "start_s": start.document.get("start_s")})
+
+
+def measured(module: str, timeout_s: float) -> Outcome:
+    """What a benchmark of ours writes."""
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "step.json"
-        command = [sys.executable, "-m", "benchmarks.step", "--json", str(file)]
+        command = [sys.executable, "-m", module, "--json", str(file)]
         process = subprocess.Popen(
             command, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
         )
@@ -180,26 +189,26 @@ def milliseconds(value: float | None) -> str:
 def table_rows(document: Json) -> tuple[list[str], list[list[str]]]:
     """The column titles and the cells of the comparison.
 
-    A system of ours has one column (ms). A peer has ms and its ratio to each of ours.
+    A system of ours has one column (ms). A peer's has ms and its ratio to each of ours.
     """
     names = systems(document)
     mine = [name for name in names if name in OURS]
     found = {(row["case"], row["system"]): row.get("median_ms") for row in document["results"]}
-    titles = ["case", "bytes both ways"]
-    for name in names:
-        titles.append(f"{name}\nms")
-        if name not in OURS:
-            titles += [f"to {each.removeprefix('windlass ')}" for each in mine]
+    short = " / ".join(each.removeprefix("windlass ") for each in mine)
+    peers = f"ms (to {short})" if mine else "ms"
+    titles = ["case", *(f"{name}\n{'ms' if name in OURS else peers}" for name in names)]
     rows = []
     for case in CASES:
         if not any(case.id == measured for measured, _ in found):
             continue
-        cells = [case.title, f"{case.bytes_both_ways:,}"]
+        cells = [case.title]
         for name in names:
             median = found.get((case.id, name))
-            cells.append(milliseconds(median))
-            if name not in OURS:
-                cells += [ratio(median, found.get((case.id, each))) for each in mine]
+            cell = milliseconds(median)
+            if name not in OURS and median and mine:
+                ratios = " / ".join(ratio(median, found.get((case.id, each))) for each in mine)
+                cell += f" ({ratios})"
+            cells.append(cell)
         rows.append(cells)
     return titles, rows
 
@@ -247,7 +256,7 @@ def main() -> None:
     parser.add_argument("--budget-s", type=float, default=4.0, help="the peers' time for one case")
     parser.add_argument("--peers-python", type=Path, default=PEERS_PYTHON)
     arguments = parser.parse_args()
-    console = Console()
+    console = Console(width=max(110, Console().width))
     if arguments.show:
         show(json.loads(arguments.show.read_text()), console)
         return

@@ -21,14 +21,13 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from windlass.client.plans import PushItem
+from windlass.client.plans import Push
 from windlass.client.ps_control import PsControl
 from windlass.client.session import ParameterSession
 from windlass.client.transports import open_transport
 from windlass.core.definitions import VariableDefinition
 from windlass.core.initializers import Initializer
 from windlass.core.settings import Settings
-from windlass.core.steps import Operation
 from windlass.core.task import Incarnation, TaskId
 from windlass.core.update_rules import Adam
 from windlass.launch.processes import free_ports
@@ -116,12 +115,11 @@ def _stages(pid: int, address: str, size_mb: int, transport: str) -> list[dict[s
     watch.stage("initialized", values)
     session.bind(names, Adam())
     watch.stage("Adam bound", 3 * values)
-    pushes = [
-        PushItem(name, Operation.APPLY, np.full(shape, 0.5, np.float32))
-        for name, shape in zip(names, shapes, strict=True)
-    ]
+    gradients = {
+        name: np.full(shape, 0.5, np.float32) for name, shape in zip(names, shapes, strict=True)
+    }
     for _ in range(3):
-        session.step(pushes, names, step_increment=1)
+        session.step(Push(gradients), names, step_increment=1)
     watch.stage("three steps", 3 * values)
     control = PsControl(PS, address, settings)
     with tempfile.TemporaryDirectory() as folder:

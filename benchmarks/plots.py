@@ -57,9 +57,13 @@ def points(rows: Iterable[Json], x: str, y: str) -> Points:
 
 
 def by_bytes(document: Json) -> Points:
-    """Step time against bytes, from the series or from the cases."""
-    rows = document.get("by_bytes") or [
-        row for row in document.get("results", []) if row["case"] in BY_BYTES_CASES
+    """Step time against bytes: the series, and the cases of systems that have none."""
+    rows = list(document.get("by_bytes", []))
+    known = {row["system"] for row in rows}
+    rows += [
+        row
+        for row in document.get("results", [])
+        if row["case"] in BY_BYTES_CASES and row["system"] not in known
     ]
     return points(rows, "bytes_both_ways", "median_ms")
 

@@ -1,52 +1,68 @@
-"""How long a step takes: pull + push of every variable, SGD applied, one ps, one worker, loopback.
+"""How long a step takes: pull + push of every variable, the update applied, one ps, loopback.
 
-    python -m benchmarks.step            # about a minute
-    python -m benchmarks.step --json results.json
+    python -m benchmarks.step                     # the table; about two minutes
+    python -m benchmarks.step --json results.json # and the series behind the plots
+    python -m benchmarks.step --check             # compares every step with NumPy instead of timing it
 
-The ps is a process of its own; the worker is this one. Beside each time stand the bytes moved per second and
-the machine's own limit for them, a raw TCP socket measured in the same run. Quote medians, compare ratios.
+The ps is a process of its own, the worker is this one. Beside the times stand the machine's own limits,
+measured in the same run. Quote medians, compare ratios.
 """
 
 import argparse
 import json
+import math
 import multiprocessing
-import socket
+import os
+import platform
 import statistics
-import threading
+import subprocess
+import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 from rich.console import Console
-from rich.progress import track
+from rich.progress import Progress
 from rich.table import Table
 
-from windlass.client.plans import PushItem
+from benchmarks import limits
+from benchmarks.cases import CASES, LEARNING_RATE, Case, pick
+from windlass.client.plans import Push
 from windlass.client.session import ParameterSession
 from windlass.client.transports import open_transport
 from windlass.core.arrays import Array
 from windlass.core.definitions import VariableDefinition
-from windlass.core.settings import Settings
-from windlass.core.steps import Operation
+from windlass.core.settings import GLIBC_TUNABLES, Settings
 from windlass.core.task import Incarnation, TaskId
 from windlass.core.update_rules import SGD, Adam, UpdateRule
-from windlass.distribute.local_ps import LocalTransport
-from windlass.server.ps.server import PsServer
 
-CASES: list[tuple[str, int, tuple[int, ...], UpdateRule]] = [
-    ("10 × (16, 16), SGD", 10, (16, 16), SGD(learning_rate=0.1)),
-    ("4 × (512, 512), SGD", 4, (512, 512), SGD(learning_rate=0.1)),
-    ("4 × (4096, 1024), SGD", 4, (4096, 1024), SGD(learning_rate=0.1)),
-    ("4 × (4096, 1024), Adam", 4, (4096, 1024), Adam()),
-    ("10000 × (64,), SGD", 10000, (64,), SGD(learning_rate=0.1)),
-    ("1 × (10000, 64), SGD", 1, (10000, 64), SGD(learning_rate=0.1)),
-]
-BUDGET_S = 4.0  # per case
+TRANSPORTS = ("shm", "grpc")
+SERIES_BYTES = [2**n for n in range(10, 27, 2)]
+SERIES_VARIABLES = [1, 10, 100, 1000, 10000]
+SERIES_WORKERS = [1, 2, 4, 8, 16, 32, 64]
+VARIABLES_BYTES = 10000 * 64 * 4
+F32 = np.dtype(np.float32)
+
+
+@dataclass(frozen=True)
+class Figure:
+    """Times of one case. Unit: milliseconds."""
+
+    median_ms: float
+    p10_ms: float
+    p90_ms: float
+    steps: int
 
 
 def serve(ready: Connection) -> None:
     """A ps in a process of its own."""
+    from windlass.server.ps.server import PsServer
+
     server = PsServer(TaskId("ps", 0), Settings())
     server.start("127.0.0.1:0")
     ready.send(server.port)
@@ -54,128 +70,273 @@ def serve(ready: Connection) -> None:
     server.stop()
 
 
-def step_of(
-    session: ParameterSession, count: int, shape: tuple[int, ...], rule: UpdateRule
-) -> Callable[[], None]:
-    """A function that does one step, checked once against NumPy."""
-    names = [f"v{i}" for i in range(count)]
-    start = np.ones(shape, np.float32)
-    definitions = [VariableDefinition(name, shape, np.dtype(np.float32)) for name in names]
-    session.define(definitions, dict.fromkeys(names, start), create=True)
-    session.bind(names, rule)
-    gradient = np.full(shape, 0.5, np.float32)
-    pushes = [PushItem(name, Operation.APPLY, gradient) for name in names]
-    first = session.step(pushes, names, step_increment=1).values[names[-1]]
-    if isinstance(rule, SGD):
-        expected: Array = start - np.float32(0.1) * gradient
-        np.testing.assert_array_equal(first, expected)
-
-    def step() -> None:
-        session.step(pushes, names, step_increment=1)
-
-    return step
-
-
-def median_ms(step: Callable[[], None]) -> float:
-    """Median over as many steps as fit in the budget, at least five, after a warm-up."""
-    for _ in range(3):
-        step()
-    times = []
-    until = time.perf_counter() + BUDGET_S
-    while len(times) < 5 or (time.perf_counter() < until and len(times) < 2000):
-        began = time.perf_counter()
-        step()
-        times.append(time.perf_counter() - began)
-    return statistics.median(times) * 1000
-
-
-def served_ms(transport: str, count: int, shape: tuple[int, ...], rule: UpdateRule) -> float:
-    """Median over a transport to a ps in a process of its own."""
-    who = Incarnation(TaskId("worker", 0), 1)
-    settings = Settings(shared_memory=transport == "shm")
+@contextmanager
+def parameter_server() -> Iterator[str]:
+    """A ps process; yields its address, ends it."""
     ours, theirs = multiprocessing.Pipe()
     process = multiprocessing.get_context("spawn").Process(target=serve, args=(theirs,))
     process.start()
     try:
-        opened = open_transport(TaskId("ps", 0), f"127.0.0.1:{ours.recv()}", who, settings)
-        session = ParameterSession([opened], who, settings)
-        session.connect()
-        result = median_ms(step_of(session, count, shape, rule))
-        session.close()
-        return result
+        yield f"127.0.0.1:{ours.recv()}"
     finally:
         process.terminate()
         process.join(10)
+        process.kill()
 
 
-def socket_gb_per_s(num_bytes: int = 256 * 1024**2) -> float:
-    """What a plain TCP connection over loopback moves, one way."""
-    with socket.create_server(("127.0.0.1", 0)) as server:
+@contextmanager
+def connected(address: str, transport: str, index: int = 0) -> Iterator[ParameterSession]:
+    """A session with the ps at ``address``."""
+    who = Incarnation(TaskId("worker", index), 1)
+    settings = Settings(shared_memory=transport == "shm")
+    opened = open_transport(TaskId("ps", 0), address, who, settings)
+    session = ParameterSession([opened], who, settings)
+    session.connect()
+    try:
+        yield session
+    finally:
+        session.close()
 
-        def receive() -> None:
-            connection, _ = server.accept()
-            with connection:
-                buffer = bytearray(1 << 20)
-                while connection.recv_into(buffer):
-                    pass
 
-        thread = threading.Thread(target=receive)
-        thread.start()
-        chunk = bytes(1 << 20)
+def rule_of(case: Case) -> UpdateRule:
+    """The update rule of a case."""
+    rate = LEARNING_RATE[case.optimizer]
+    return Adam(learning_rate=rate) if case.optimizer == "adam" else SGD(learning_rate=rate)
+
+
+def define(session: ParameterSession, case: Case) -> list[str]:
+    """Create a case's variables, all ones; returns their names."""
+    names = [f"v{i}" for i in range(case.count)]
+    definitions = [VariableDefinition(name, case.shape, F32) for name in names]
+    start = np.ones(case.shape, np.float32)
+    session.define(definitions, dict.fromkeys(names, start), create=True)
+    session.bind(names, rule_of(case))
+    return names
+
+
+def gradients_of(case: Case, names: list[str]) -> dict[str, Array]:
+    """A gradient in memory of its own for each variable."""
+    rng = np.random.default_rng(0)
+    return {name: rng.standard_normal(case.shape, np.float32) for name in names}
+
+
+def measure(step: Callable[[], object], budget_s: float) -> Figure:
+    """As many steps as fit in the budget, at least five, after a warm-up."""
+    for _ in range(3):
+        step()
+    times: list[float] = []
+    until = time.perf_counter() + budget_s
+    while len(times) < 5 or time.perf_counter() < until:
         began = time.perf_counter()
-        with socket.create_connection(server.getsockname()) as client:
-            for _ in range(num_bytes // len(chunk)):
-                client.sendall(chunk)
-        thread.join()
-        return num_bytes / (time.perf_counter() - began) / 1e9
+        step()
+        times.append((time.perf_counter() - began) * 1000)
+    p10, *_, p90 = statistics.quantiles(times, n=10)
+    return Figure(statistics.median(times), p10, p90, len(times))
+
+
+def time_case(case: Case, transport: str, budget_s: float) -> Figure:
+    """A case over one transport."""
+    with parameter_server() as address, connected(address, transport) as session:
+        names = define(session, case)
+        gradients = gradients_of(case, names)
+        return measure(lambda: session.step(Push(gradients), names, step_increment=1), budget_s)
+
+
+def check_case(case: Case, transport: str, steps: int = 5) -> int:
+    """Compare every value of every step with NumPy: exactly for SGD, to 1e-6 for Adam.
+
+    Returns:
+        How many arrays were compared.
+    """
+    compared = 0
+    with parameter_server() as address, connected(address, transport) as session:
+        names = define(session, case)
+        gradients = gradients_of(case, names)
+        expected = {name: np.ones(case.shape, np.float32) for name in names}
+        first = {name: np.zeros(case.shape) for name in names}
+        second = {name: np.zeros(case.shape) for name in names}
+        rate = LEARNING_RATE[case.optimizer]
+        for step in range(1, steps + 1):
+            values = session.step(Push(gradients), names, step_increment=1).values
+            for name in names:
+                g = gradients[name]
+                if case.optimizer == "sgd":
+                    expected[name] -= np.float32(rate) * g
+                    np.testing.assert_array_equal(values[name], expected[name])
+                else:
+                    first[name] = 0.9 * first[name] + 0.1 * g
+                    second[name] = 0.999 * second[name] + 0.001 * g.astype(np.float64) ** 2
+                    alpha = rate * math.sqrt(1 - 0.999**step) / (1 - 0.9**step)
+                    update = alpha * first[name] / (np.sqrt(second[name]) + 1e-7)
+                    expected[name] = (expected[name] - update).astype(np.float32)
+                    np.testing.assert_allclose(values[name], expected[name], rtol=0, atol=1e-6)
+                compared += 1
+    return compared
+
+
+# -- many workers ----------------------------------------------------------------------------
+
+
+def work(address: str, transport: str, first: int, count: int, seconds: float) -> None:
+    """Some workers, a thread each, in one process; prints how many steps they did and how long it took."""
+    from concurrent.futures import ThreadPoolExecutor
+
+    case = CASES[0]
+    names = [f"v{i}" for i in range(case.count)]
+    gradients = gradients_of(case, names)
+
+    def one(index: int) -> int:
+        with connected(address, transport, index) as session:
+            definitions = [VariableDefinition(name, case.shape, F32) for name in names]
+            session.define(definitions, {}, create=False)
+            session.bind(names, rule_of(case))
+            steps, until = 0, time.perf_counter() + seconds
+            while time.perf_counter() < until:
+                session.step(Push(gradients), names, step_increment=1)
+                steps += 1
+            return steps
+
+    with ThreadPoolExecutor(count) as pool:
+        print(sum(pool.map(one, range(first, first + count))))
+
+
+def steps_per_s(transport: str, workers: int, seconds: float = 2.0) -> float:
+    """Small steps of all workers together; they share two processes."""
+    with parameter_server() as address, connected(address, transport) as session:
+        define(session, CASES[0])
+        shares = [workers // 2, workers - workers // 2]
+        command = "import sys; from benchmarks.step import work; work(*eval(sys.argv[1]))"
+        processes = [
+            subprocess.Popen(
+                [sys.executable, "-c", command, repr((address, transport, 100 * i, n, seconds))],
+                stdout=subprocess.PIPE,
+                text=True,
+            )
+            for i, n in enumerate(shares, 1)
+            if n
+        ]
+        try:
+            done = [int(process.communicate(timeout=seconds + 60)[0]) for process in processes]
+        finally:
+            for process in processes:
+                process.kill()
+                process.wait()
+        return sum(done) / seconds
+
+
+# -- the report ------------------------------------------------------------------------------
+
+
+def series(progress: Progress, budget_s: float) -> dict[str, list[dict[str, Any]]]:
+    """Step time against bytes, variables and workers."""
+    by_bytes, by_variables, by_workers = [], [], []
+    total = len(TRANSPORTS) * (len(SERIES_BYTES) + len(SERIES_VARIABLES) + len(SERIES_WORKERS))
+    task = progress.add_task("series", total=total)
+    for transport in TRANSPORTS:
+        system = f"windlass {transport}"
+        for size in SERIES_BYTES:
+            case = Case("", "", 1, (size // 4,), "sgd")
+            figure = time_case(case, transport, budget_s)
+            row = {"bytes_both_ways": case.bytes_both_ways, "median_ms": figure.median_ms}
+            by_bytes.append({"system": system} | row)
+            progress.advance(task)
+        for count in SERIES_VARIABLES:
+            case = Case("", "", count, (VARIABLES_BYTES // 4 // count,), "sgd")
+            figure = time_case(case, transport, budget_s)
+            row = {"variables": count, "median_ms": figure.median_ms}
+            by_variables.append({"system": system} | row)
+            progress.advance(task)
+        for workers in SERIES_WORKERS:
+            rate = steps_per_s(transport, workers)
+            by_workers.append({"system": system, "workers": workers, "steps_per_s": rate})
+            progress.advance(task)
+    return {"by_bytes": by_bytes, "by_variables": by_variables, "by_workers": by_workers}
+
+
+def show(console: Console, found: dict[str, Any]) -> None:
+    """The table."""
+    measured = found["limits"]
+    console.print(
+        f"This machine: TCP socket {measured['socket_gb_per_s']:.2f} GB/s, Unix socket "
+        f"{measured['unix_socket_gb_per_s']:.2f} GB/s, memory copy "
+        f"{measured['memory_copy_gb_per_s']:.1f} GB/s"
+    )
+    table = Table(title="One step: push and pull of every variable", title_justify="left")
+    for column in ("case", "shm", "gRPC", "of copy", "of socket"):
+        table.add_column(column, justify="left" if column == "case" else "right", no_wrap=True)
+    by_case = {(row["case"], row["system"]): row for row in found["results"]}
+    for case in CASES:
+        rows = [by_case.get((case.id, f"windlass {transport}")) for transport in TRANSPORTS]
+        if None in rows:
+            continue
+        shm, grpc = (row["median_ms"] for row in rows if row is not None)
+        gigabytes = case.bytes_both_ways / 1e6
+        table.add_row(
+            case.title,
+            f"{shm:.2f} ms",
+            f"{grpc:.2f} ms",
+            f"{gigabytes / shm / measured['memory_copy_gb_per_s']:.0%}",
+            f"{gigabytes / grpc / measured['socket_gb_per_s']:.0%}",
+        )
+    console.print(table)
+
+
+def as_launched() -> None:
+    """Begin anew with the environment that ``windlass local`` gives its tasks."""
+    if "GLIBC_TUNABLES" not in os.environ:
+        os.environ["GLIBC_TUNABLES"] = GLIBC_TUNABLES
+        command = [sys.executable, "-m", "benchmarks.step", *sys.argv[1:]]
+        os.execv(sys.executable, command)  # noqa: S606
 
 
 def main() -> None:
     """Measure, print a table, optionally write JSON."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--json", help="write the figures to this file")
+    as_launched()
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--json", type=Path, help="write the figures, and the series, to this file")
+    parser.add_argument("--cases", default="", help="some cases, separated by commas")
+    parser.add_argument("--budget-s", type=float, default=4.0, help="per case and transport")
+    parser.add_argument("--check", action="store_true", help="compare with NumPy, time nothing")
     arguments = parser.parse_args()
-    who = Incarnation(TaskId("worker", 0), 1)
-    settings = Settings()
-    rows = []
-    limit = statistics.median(socket_gb_per_s() for _ in range(3))
-    for name, count, shape, rule in track(CASES, description="measuring"):
-        num_bytes = 2 * 4 * count * int(np.prod(shape))
-        local = ParameterSession([LocalTransport(TaskId("ps", 0), who, settings)], who, settings)
-        local_ms = median_ms(step_of(local, count, shape, rule))
-        times = {
-            transport: served_ms(transport, count, shape, rule) for transport in ("shm", "grpc")
-        }
-        rows.append(
-            {
-                "case": name,
-                "bytes_both_ways": num_bytes,
-                "local_ms": local_ms,
-                "shm_ms": times["shm"],
-                "grpc_ms": times["grpc"],
-                "grpc_gb_per_s": num_bytes / times["grpc"] / 1e6,
-            }
-        )
-    table = Table(
-        title=f"one step; a raw TCP socket moves {limit:.2f} GB/s one way", title_justify="left"
-    )
-    for column in ("case", "bytes", "in process", "shm", "gRPC", "gRPC GB/s", "share of socket"):
-        table.add_column(column, justify="left" if column == "case" else "right")
-    for row in rows:
-        speed = float(row["grpc_gb_per_s"])
-        table.add_row(
-            str(row["case"]),
-            f"{row['bytes_both_ways']:,}",
-            f"{row['local_ms']:.2f} ms",
-            f"{row['shm_ms']:.2f} ms",
-            f"{row['grpc_ms']:.2f} ms",
-            f"{speed:.2f}",
-            f"{speed / limit:.0%}",
-        )
-    Console().print(table)
+    cases = pick([name for name in arguments.cases.split(",") if name])
+    console = Console(width=max(100, Console().width))
+    if arguments.check:
+        for case in cases:
+            for transport in TRANSPORTS:
+                compared = check_case(case, transport)
+                console.print(f"{case.title}, {transport}: {compared} arrays as NumPy has them")
+        return
+    found: dict[str, Any] = {
+        "machine": {
+            "cores": len(os.sched_getaffinity(0)),
+            "python": platform.python_version(),
+            "system": f"{platform.system()} {platform.machine()}",
+        },
+        "limits": limits.measure(),
+        "results": [],
+    }
+    with Progress(console=console, transient=True) as progress:
+        task = progress.add_task("cases", total=len(cases) * len(TRANSPORTS))
+        for case in cases:
+            for transport in TRANSPORTS:
+                figure = time_case(case, transport, arguments.budget_s)
+                found["results"].append(
+                    {
+                        "system": f"windlass {transport}",
+                        "case": case.id,
+                        "bytes_both_ways": case.bytes_both_ways,
+                        "median_ms": figure.median_ms,
+                        "p10_ms": figure.p10_ms,
+                        "p90_ms": figure.p90_ms,
+                        "steps": figure.steps,
+                    }
+                )
+                progress.advance(task)
+        if arguments.json:
+            found |= series(progress, budget_s=1.0)
+    show(console, found)
     if arguments.json:
-        with open(arguments.json, "w", encoding="utf-8") as file:
-            json.dump({"socket_gb_per_s": limit, "cases": rows}, file, indent=1)
+        arguments.json.write_text(json.dumps(found, indent=1), encoding="utf-8")
 
 
 if __name__ == "__main__":
