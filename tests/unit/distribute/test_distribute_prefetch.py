@@ -209,6 +209,11 @@ def test_a_push_that_failed_is_raised_by_the_next_step_at_the_latest_and_once(
         steps()
     assert caught.value is error
     session_of(strategy).finish()
+    if isinstance(error, PeerLostError):
+        # The push may have been applied; the next one must not be taken for it.
+        with pytest.raises(PeerLostError, match="its outcome is not known"):
+            strategy.run(step)
+        return
     strategy.run(step)
     session_of(strategy).finish()
     assert w.read_value()[0] == before + 2, "the steps before the failure and after it was raised"
