@@ -37,11 +37,11 @@ def first_not_finite(arrays: Mapping[str, Array]) -> str | None:
         if array.nbytes > _SMALL_BYTES:
             if not all_finite(array):
                 return name
-        else:
+        elif is_float(array.dtype):
             small.setdefault(array.dtype, []).append(array)
     for dtype, several in small.items():
         num_bytes = sum(array.nbytes for array in several)
         together = Piece(several, dtype, num_bytes).buffer()
-        if is_float(dtype) and not all_finite(np.frombuffer(together, dtype)):
+        if not all_finite(np.frombuffer(together, dtype)):
             return next(name for name, array in arrays.items() if not all_finite(array))
     return None

@@ -151,18 +151,12 @@ class Block:
 
     def assign_add(self, where: Range, gradient: Gradient) -> None:
         """Add to a range, or to rows of its shard."""
-        value = self.value[where.start : where.stop]
-        if self.dtype == np.bool_ or self.dtype != self.compute_dtype:
-            # Types Numba does not know; adding booleans is "or".
-            if gradient.rows is None:
-                value += gradient.values
-            else:
-                table = self._table(where, self.value)
-                table[gradient.rows] += gradient.values.reshape(gradient.rows.size, table.shape[1])
+        if gradient.rows is None:
+            value = self.value[where.start : where.stop]
+            value += gradient.values
         else:
-            rows_, width = self._rows(where, gradient)
-            none = value[:0]
-            _call("add", value, [none] * 3, gradient.values, rows_, width, none)
+            table = self._table(where, self.value)
+            table[gradient.rows] += gradient.values.reshape(gradient.rows.size, table.shape[1])
         self.versions[where.first : where.last] += 1
 
     def apply(self, where: Range, gradient: Gradient, rule: UpdateRule, facts: StepFacts) -> None:

@@ -163,14 +163,3 @@ def ftrl(w, s0, s1, s2, g, rows, width, h):  # type: ignore[no-untyped-def]  # n
             zr[i] += x + shrinkage * wr[i] - (after - before) / lr * wr[i]
             nr[i] = new
             wr[i] = (_clip(zr[i], l1) - zr[i]) / (after / lr + l2)
-
-
-@_kernel
-def add(w, s0, s1, s2, g, rows, width, h):  # type: ignore[no-untyped-def]  # noqa: ARG001
-    """``w += g``: assign_add, for every dtype."""
-    for r in range(rows.size):
-        lo = rows[r] * width
-        wr = w[lo : lo + width]
-        gr = g[r * width : (r + 1) * width]
-        for i in range(width):
-            wr[i] += gr[i]

@@ -59,15 +59,6 @@ def test_it_computes_the_bits_that_numba_computes(
         np.testing.assert_array_equal(ours, theirs)
 
 
-@pytest.mark.parametrize("dtype", [np.int8, np.uint64], ids=["int8", "uint64"])
-def test_integers_add_and_wrap(dtype: type[np.integer]) -> None:
-    w = np.array([1, np.iinfo(dtype).max], dtype)
-    none = w[:0]
-    kernel = machine_code.find_kernel("add", w.dtype)
-    kernel(w, none, none, none, np.ones(2, dtype), np.zeros(1, np.int64), 2, none)
-    np.testing.assert_array_equal(w, np.array([2, np.iinfo(dtype).min], dtype))
-
-
 def test_a_kernel_refuses_arrays_that_it_would_read_wrongly() -> None:
     kernel = machine_code.find_kernel("sgd", F32)
     w, rows = np.ones(8, np.float32), np.zeros(1, np.int64)
