@@ -32,10 +32,12 @@ STATUS_OF: dict[type[errors.WindlassError], grpc.StatusCode] = {
     errors.NonFiniteGradientError: grpc.StatusCode.INVALID_ARGUMENT,
     errors.SequenceError: grpc.StatusCode.OUT_OF_RANGE,
     errors.SegmentError: grpc.StatusCode.FAILED_PRECONDITION,
+    errors.CollectiveMismatchError: grpc.StatusCode.FAILED_PRECONDITION,
     errors.FencedError: grpc.StatusCode.ABORTED,
     errors.ProgramError: grpc.StatusCode.INTERNAL,
     errors.RetryableError: grpc.StatusCode.UNAVAILABLE,
     errors.PeerLostError: grpc.StatusCode.UNAVAILABLE,
+    errors.CollectiveTimeoutError: grpc.StatusCode.DEADLINE_EXCEEDED,
     errors.JoinTimeoutError: grpc.StatusCode.DEADLINE_EXCEEDED,
     errors.JobStoppedError: grpc.StatusCode.CANCELLED,
 }
@@ -68,6 +70,16 @@ def from_detail(detail: errors_pb2.ErrorDetail) -> errors.WindlassError:
     """The error a message stands for; a kind of a newer version becomes the base class."""
     cls = _BY_NAME.get(detail.kind, errors.WindlassError)
     return cls(detail.message, **dict(detail.fields))
+
+
+def to_bytes(error: Exception) -> bytes:
+    """An error as bytes, where no call carries it."""
+    return to_detail(error).SerializeToString()
+
+
+def from_bytes(data: bytes) -> errors.WindlassError:
+    """The error of :func:`to_bytes`."""
+    return from_detail(errors_pb2.ErrorDetail.FromString(data))
 
 
 def abort(context: grpc.ServicerContext, error: Exception) -> None:

@@ -17,10 +17,12 @@
     │   ├── NonFiniteGradientError
     │   ├── SequenceError
     │   ├── SegmentError            shared memory that cannot be used; the stream can
+    │   ├── CollectiveMismatchError workers in sync made different calls
     │   └── FencedError             an older generation of the task, or a second chief
     ├── ProgramError                the user's program failed on some task: exit 1
     └── RetryableError              exit >= 128
         ├── PeerLostError
+        ├── CollectiveTimeoutError  a worker in sync did not come to a call in time
         ├── JoinTimeoutError
         └── JobStoppedError
 
@@ -118,6 +120,10 @@ class SegmentError(RefusedError):
     """Shared memory that was offered cannot be opened; the payload must come through the stream."""
 
 
+class CollectiveMismatchError(RefusedError):
+    """Workers in sync made different collective calls."""
+
+
 class FencedError(RefusedError):
     """An older life of a task, or a second chief: somebody newer has its place."""
 
@@ -136,6 +142,12 @@ class RetryableError(WindlassError):
 
 class PeerLostError(RetryableError):
     """A task this one needs stopped answering, or lost its state."""
+
+
+class CollectiveTimeoutError(RetryableError):
+    """A worker in sync lives, but did not come to a collective call in time."""
+
+    exit_code = ExitCode.PEER_LOST
 
 
 class JoinTimeoutError(RetryableError):

@@ -20,7 +20,7 @@ RESPONSE_DATA = 3
 
 def field(number: int, content: bytes) -> bytes:
     """One length-delimited field."""
-    return _prefix(number, len(content)) + content
+    return prefix(number, len(content)) + content
 
 
 def read_fields(frame: bytes | bytearray) -> Iterator[tuple[int, memoryview]]:
@@ -85,13 +85,14 @@ class FrameWriter:
             yield self._frame()
 
     def _frame(self) -> bytes:
-        prefix = _prefix(self._data, self._size) if self._size else b""
-        frame = b"".join([self._head, prefix, *self._pieces])
+        tag = prefix(self._data, self._size) if self._size else b""
+        frame = b"".join([self._head, tag, *self._pieces])
         self._head, self._pieces, self._size = b"", [], 0
         return frame
 
 
-def _prefix(number: int, length: int) -> bytes:
+def prefix(number: int, length: int) -> bytes:
+    """Tag and length of a field, whose content follows."""
     out = bytearray([number << 3 | _LENGTH_DELIMITED])
     while length >= 0x80:
         out.append(length & 0x7F | 0x80)

@@ -197,7 +197,7 @@ def test_a_worker_of_another_user_is_not_let_in(
     start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     server = start()
-    monkeypatch.setattr(local_socket, "peer_user", lambda _: os.getuid() + 1)
+    monkeypatch.setattr("windlass.server.local_listener.peer_user", lambda _: os.getuid() + 1)
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as door:
         door.settimeout(5)
         door.connect(f"\0{door_of(server).name}")
@@ -207,7 +207,7 @@ def test_a_worker_of_another_user_is_not_let_in(
 def test_a_worker_the_socket_does_not_let_in_stays_with_grpc(
     start: Start, open_session: OpenSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(local_socket, "peer_user", lambda _: os.getuid() + 1)
+    monkeypatch.setattr("windlass.server.local_listener.peer_user", lambda _: os.getuid() + 1)
     session = open_session(start())
     define(session, W)
     works(session, 1)

@@ -1,0 +1,1 @@
+"""Collective operations between workers: a ring, ours, over shared memory or gRPC; NCCL between GPUs."""

@@ -1,0 +1,503 @@
+"""A group of workers in sync: its ring, and what happens when one of them is gone.
+
+A call that waits looks after the others from time to time. A worker whose process ended breaks its links,
+which its neighbours see at once; the one behind it passes the news on round the ring, so that every
+survivor's error names the same worker. One that hangs does not answer a probe.
+"""
+
+import logging
+import os
+import secrets
+import threading
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+
+from ...client.collective import WorkerClient
+from ...cluster.resolved import ResolvedTask
+from ...cluster.roles import workers_of
+from ...core import error_table
+from ...core.arrays import Array, as_dtype
+from ...core.errors import (
+    CollectiveMismatchError,
+    CollectiveTimeoutError,
+    JoinTimeoutError,
+    PeerLostError,
+    ShapeMismatchError,
+    WindlassError,
+)
+from ...core.ring_frames import (
+    NO_SLOT,
+    Call,
+    Head,
+    Kind,
+    Place,
+    Progress,
+    Receiver,
+    Sender,
+    dtype_number,
+)
+from ...core.settings import Settings
+from ...core.task import TaskId
+from .peers import borrow_server, give_back
+from .ring import Ring
+
+log = logging.getLogger(__name__)
+
+_LIFE = secrets.randbits(64)
+_PROBE_S = 3.0
+_NOTHING: Array = np.zeros(0, np.uint8)
+
+
+class CollectiveGroup:
+    """This worker's end of a ring. Calls are made by one thread at a time, in one order everywhere.
+
+    Args:
+        task: Who this is; its cluster's chief and workers are the group, in this order.
+        settings: Timeouts, bounds, and whether memory may be shared.
+        timeout_s: A call that waits longer for a worker fails; None: it waits while the worker lives.
+        still_wanted: Called while waiting; raises to give up.
+    """
+
+    def __init__(
+        self,
+        task: ResolvedTask,
+        settings: Settings,
+        *,
+        timeout_s: float | None = None,
+        still_wanted: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._task = task.task
+        self._settings = settings
+        self._timeout_s = timeout_s
+        self._still_wanted = still_wanted
+        self._members = workers_of(task.spec)
+        self._addresses = [task.address_of(member) for member in self._members]
+        self._ring = Ring(self._members.index(task.task), len(self._members))
+        self._lock = threading.Lock()
+        self._sequence = 0
+        self._doing = ""
+        self._waiting = False
+        self._failure: WindlassError | None = None
+        self._clients: dict[int, WorkerClient] = {}
+        self._sender: Sender | None = None
+        self._receiver: Receiver | None = None
+        self._number = 0
+        self._server_address = task.address
+
+    @property
+    def rank(self) -> int:
+        """This worker's number."""
+        return self._ring.rank
+
+    @property
+    def size(self) -> int:
+        """Workers."""
+        return self._ring.size
+
+    @property
+    def members(self) -> Sequence[TaskId]:
+        """The workers, by rank."""
+        return self._members
+
+    @property
+    def transport(self) -> str:
+        """How bytes travel to the next worker."""
+        return self._sender.description if self._sender is not None else "none"
+
+    # -- life --------------------------------------------------------------------------------
+
+    def open(self) -> None:
+        """Form the ring, waiting for workers that are late.
+
+        Raises:
+            AddressInUseError: This worker's port is taken.
+            JoinTimeoutError: A worker did not come.
+        """
+        if self.size == 1:
+            return
+        server, self._number = borrow_server(self._task, self._server_address, self._settings)
+        server.set_probe(self._number, self._progress)
+        place = Place(self._number, self.rank, self.size, _LIFE)
+        after = (self.rank + 1) % self.size
+        before = (self.rank - 1) % self.size
+        timeout_s = self._settings.join_timeout_s
+        began = time.monotonic()
+        try:
+            self._sender = self._client(after).open_link(
+                self._task, place, timeout_s=timeout_s, still_wanted=self._still_wanted
+            )
+        except PeerLostError as error:
+            raise self._nobody(after, error) from error
+        while self._receiver is None:
+            self._still_wanted()
+            self._receiver = server.incoming.take(self._number, before, 0.2)
+            if self._receiver is None and time.monotonic() - began > timeout_s:
+                raise self._nobody(before, None)
+        log.info(
+            "worker %d of %d in sync; %s to %s",
+            self.rank,
+            self.size,
+            self.transport,
+            self._members[after].short,
+        )
+
+    def _nobody(self, rank: int, error: WindlassError | None) -> JoinTimeoutError:
+        missing = self._members[rank]
+        return JoinTimeoutError(
+            f"{self._task} waited {self._settings.join_timeout_s:g} s (join_timeout_s) for {missing} at "
+            f"{self._addresses[rank]} to join the ring{f'; the last answer: {error}' if error else ''}. "
+            "Is it "
+            "started, with the same cluster and program?",
+            task=self._task,
+            missing=missing,
+        )
+
+    def _client(self, rank: int) -> WorkerClient:
+        if rank not in self._clients:
+            self._clients[rank] = WorkerClient(
+                self._members[rank], self._addresses[rank], self._settings
+            )
+        return self._clients[rank]
+
+    def close(self) -> None:
+        """Leave. Workers that still wait for this one get an error that says so."""
+        with self._lock:
+            sender, self._sender = self._sender, None
+            receiver, self._receiver = self._receiver, None
+        if sender is not None:
+            if self._failure is None:
+                self._tell(sender, Kind.BYE, _NOTHING)
+            sender.close()
+        if receiver is not None:
+            receiver.close()
+        for client in self._clients.values():
+            client.close()
+        if self._number:
+            give_back(self._server_address)
+            self._number = 0
+
+    # -- calls -------------------------------------------------------------------------------
+
+    def all_reduce(
+        self, values: Array, *, divisor: int | None = None, timeout_s: float | None = None
+    ) -> Array:
+        """The sum of an array over the workers, in its dtype; the same bits on each.
+
+        Args:
+            values: array, of one shape and dtype on all workers.
+            divisor: What the sum is divided by; None: nothing. For floats.
+            timeout_s: Instead of the group's.
+
+        Raises:
+            PeerLostError: A worker is gone.
+            CollectiveTimeoutError: One took too long.
+            CollectiveMismatchError: A neighbour is in another call.
+        """
+        given = _contiguous(values)
+        out = np.empty_like(given)
+        with self._call(Call.ALL_REDUCE, given, timeout_s) as link:
+            self._ring.all_reduce(link, given.reshape(-1), out.reshape(-1), divisor)
+        return out
+
+    def reduce_scatter(self, values: Array, *, timeout_s: float | None = None) -> Array:
+        """This worker's part of the sum of a flat array; see :func:`ring.bounds` for the cuts.
+
+        Raises:
+            WindlassError: As :meth:`all_reduce`.
+        """
+        given = _contiguous(values).reshape(-1)
+        with self._call(Call.REDUCE_SCATTER, given, timeout_s) as link:
+            return self._ring.reduce_scatter(link, given)
+
+    def all_gather(self, values: Array, *, timeout_s: float | None = None) -> list[Array]:
+        """Every worker's array, by rank. They may differ in shape along the first axis.
+
+        Raises:
+            ShapeMismatchError: They differ elsewhere.
+            WindlassError: As :meth:`all_reduce`.
+        """
+        given = _contiguous(values)
+        # As many numbers on each worker as arrays may have axes: ranks may differ, too, and say so.
+        facts = np.full(_MAX_AXES + 1, -1, np.int64)
+        facts[0] = given.ndim
+        facts[1 : 1 + given.ndim] = given.shape
+        with self._call(Call.ALL_GATHER, facts, timeout_s) as link:
+            everyones = self._ring.all_gather(link, facts, [facts.size] * self.size)
+        shapes = [tuple(int(x) for x in row[1 : 1 + int(row[0])]) for row in everyones]
+        self._check_gathered(shapes)
+        with self._call(Call.ALL_GATHER, given, timeout_s, compare=False) as link:
+            flat = self._ring.all_gather(
+                link, given.reshape(-1), [int(np.prod(shape)) for shape in shapes]
+            )
+        return [part.reshape(shape) for part, shape in zip(flat, shapes, strict=True)]
+
+    def _check_gathered(self, shapes: Sequence[tuple[int, ...]]) -> None:
+        if len({shape[1:] for shape in shapes}) > 1 or len({len(shape) for shape in shapes}) > 1:
+            shown = ", ".join(
+                f"{member.short} {shape}"
+                for member, shape in zip(self._members, shapes, strict=True)
+            )
+            raise ShapeMismatchError(
+                f"values to gather differ in more than their first axis: {shown}", task=self._task
+            )
+
+    def broadcast(self, values: Array, root: int = 0, *, timeout_s: float | None = None) -> Array:
+        """The array of worker ``root``; the others give one of the same shape and dtype.
+
+        Raises:
+            WindlassError: As :meth:`all_reduce`.
+        """
+        given = _contiguous(values)
+        out = given if self.rank == root else np.empty_like(given)
+        with self._call(Call.BROADCAST, given, timeout_s) as link:
+            self._ring.broadcast(link, out.reshape(-1), root)
+        return out
+
+    def barrier(self, *, timeout_s: float | None = None) -> None:
+        """Wait until every worker is here.
+
+        Raises:
+            WindlassError: As :meth:`all_reduce`.
+        """
+        one = np.ones(1, np.int64)
+        with self._call(Call.BARRIER, one, timeout_s) as link:
+            self._ring.all_reduce(link, one, one)
+
+    def _call(
+        self, call: Call, array: Array, timeout_s: float | None, *, compare: bool = True
+    ) -> "_Call":
+        self._raise_if_broken()
+        with self._lock:
+            self._sequence += 1
+            number = dtype_number(as_dtype(array.dtype))
+            head = Head(self._sequence, array.size, 0, NO_SLOT, Kind.DATA, call, number)
+            self._doing = f"{call.name.lower()} of {array.size} {array.dtype.name}"
+            self._waiting = True
+        limit = self._timeout_s if timeout_s is None else timeout_s
+        return _Call(self, head, limit, compare=compare)
+
+    def _raise_if_broken(self) -> None:
+        if self._failure is not None:
+            raise self._failure
+        if self._sender is None and self.size > 1:
+            raise PeerLostError(f"{self._task}: the ring is closed", task=self._task)
+
+    # -- what goes wrong ---------------------------------------------------------------------
+
+    def _done(self) -> None:
+        with self._lock:
+            self._waiting = False
+
+    def _progress(self) -> Progress:
+        """What a probe of another worker is answered, in grpc's thread."""
+        with self._lock:
+            return Progress(self._sequence, self._doing, self._waiting, self._failure)
+
+    def _fail(self, error: WindlassError) -> WindlassError:
+        """Break the ring, and pass on why."""
+        with self._lock:
+            if self._failure is not None:
+                return self._failure
+            self._failure = error
+            sender, receiver = self._sender, self._receiver
+        if sender is not None:
+            self._tell(sender, Kind.ABORT, np.frombuffer(error_table.to_bytes(error), np.uint8))
+            sender.close()
+        if receiver is not None:
+            receiver.close()
+        return error
+
+    def _tell(self, sender: Sender, kind: Kind, payload: Array) -> None:
+        head = Head(self._sequence, 0, payload.size, NO_SLOT, kind, Call.NONE, 0)
+        try:
+            sender.send(head, payload, 0.5)
+        except OSError as error:  # it is gone, or takes nothing any more
+            log.debug("the next worker does not hear it: %s", error)
+
+    def _lost(self, rank: int, why: str) -> PeerLostError:
+        member = self._members[rank]
+        return PeerLostError(
+            f"{member} at {self._addresses[rank]} is lost ({why}) in call {self._sequence}, {self._doing}; "
+            "a synchronous job needs every worker. Restart it: all workers resume from the last checkpoint",
+            task=member,
+            peer=member,
+            call=self._sequence,
+        )
+
+    def _judge(
+        self, waited_s: float, timeout_s: float | None, suspect: int
+    ) -> WindlassError | None:
+        """A call has waited for long: who is to blame? None: nobody, wait on."""
+        self._still_wanted()
+        answers = self._probe_all()
+        for answer in answers.values():
+            if isinstance(answer, Progress) and answer.failure is not None:
+                return answer.failure
+        silent = [rank for rank, answer in answers.items() if not isinstance(answer, Progress)]
+        if silent:
+            return self._lost(silent[0], f"it does not answer: {answers[silent[0]]}")
+        if timeout_s is None or waited_s < timeout_s:
+            return None
+        progress = {
+            rank: answer for rank, answer in answers.items() if isinstance(answer, Progress)
+        }
+        late = [rank for rank, answer in progress.items() if answer.calls < self._sequence]
+        rank = late[0] if late else suspect
+        where = ""
+        if rank in progress:
+            answer = progress[rank]
+            verb = "is in" if answer.waiting else "has finished"
+            where = f" It {verb} call {answer.calls}{f', {answer.doing}' if answer.doing else ''}."
+        return CollectiveTimeoutError(
+            f"{self._task} waited {waited_s:.1f} s (timeout_seconds {timeout_s:g}) for "
+            f"{self._members[rank]} in call "
+            f"{self._sequence}, {self._doing}.{where} Every worker must make the same calls; if it only "
+            "computes "
+            "for long, raise timeout_seconds",
+            task=self._members[rank],
+            call=self._sequence,
+            timeout_s=timeout_s,
+        )
+
+    def _probe_all(self) -> dict[int, Progress | WindlassError]:
+        others = [rank for rank in range(self.size) if rank != self.rank]
+        clients = [self._client(rank) for rank in others]
+
+        def ask(client: WorkerClient) -> Progress | WindlassError:
+            try:
+                return client.progress(self._number, _PROBE_S)
+            except WindlassError as error:
+                return error
+
+        with ThreadPoolExecutor(min(16, len(others)), thread_name_prefix="probe") as pool:
+            return dict(zip(others, pool.map(ask, clients), strict=True))
+
+
+_MAX_AXES = 8
+
+
+def _contiguous(values: Array) -> Array:
+    # NumPy's own makes a vector of a scalar.
+    return np.ascontiguousarray(values).reshape(np.shape(values))
+
+
+class _Call:
+    """One collective call: the ring's link, with deadlines and the comparison of heads."""
+
+    def __init__(
+        self, group: CollectiveGroup, head: Head, timeout_s: float | None, *, compare: bool
+    ) -> None:
+        self._group = group
+        self._head = head
+        self._timeout_s = timeout_s
+        self._compare = compare
+        patience = group._settings.lease_s
+        self._patience_s = min(patience, timeout_s) if timeout_s is not None else patience
+
+    def __enter__(self) -> "_Call":
+        return self
+
+    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
+        self._group._done()
+        if error is not None and not isinstance(error, WindlassError):
+            # Left in the middle of a call, by Ctrl-C perhaps: the next one would read its frames.
+            self._group._fail(
+                PeerLostError(
+                    f"{self._group._task} left call {self._head.sequence}, {self._head.what}: "
+                    f"{type(error).__name__}",
+                    task=self._group._task,
+                )
+            )
+
+    def send(self, payload: Array) -> None:
+        """Send a chunk."""
+        group, head = self._group, self._head
+        sender = group._sender
+        assert sender is not None  # noqa: S101 - checked when the call began
+        head = Head(
+            head.sequence, head.elements, payload.size, NO_SLOT, head.kind, head.call, head.dtype
+        )
+        after = (group.rank + 1) % group.size
+        self._patiently(lambda s: sender.send(head, payload, s), after)
+
+    def receive(self, use: Callable[[Array], None], num_bytes: int) -> None:
+        """Receive a chunk and use it."""
+        group = self._group
+        receiver = group._receiver
+        assert receiver is not None  # noqa: S101 - checked when the call began
+        before = (group.rank - 1) % group.size
+        frame = self._patiently(receiver.receive, before)
+        if frame is None:
+            raise group._fail(group._lost(before, "it closed the connection"))
+        head, data = frame
+        if head.kind is not Kind.DATA or not self._fits(head, num_bytes):
+            raise group._fail(self._explain(head, data, num_bytes))
+        use(data)
+        receiver.release()
+
+    def _fits(self, head: Head, num_bytes: int) -> bool:
+        mine = self._head
+        return (
+            head.sequence == mine.sequence
+            and head.call is mine.call
+            and head.dtype == mine.dtype
+            and head.length == num_bytes
+            and (head.elements == mine.elements or not self._compare)
+        )
+
+    def _explain(self, head: Head, data: Array, num_bytes: int) -> WindlassError:
+        group = self._group
+        before = (group.rank - 1) % group.size
+        if head.kind is Kind.ABORT:
+            return error_table.from_bytes(data.tobytes())
+        if head.kind is Kind.BYE:
+            return group._lost(
+                before, f"its program ended after {head.sequence} calls, ours made one more"
+            )
+        return CollectiveMismatchError(
+            f"{group._members[before]} is in call {head.sequence}, {head.what} ({head.length} bytes at "
+            "a time), "
+            f"and {group._task} in call {self._head.sequence}, {self._head.what} ({num_bytes} bytes); "
+            "every worker "
+            "must make the same calls, in the same order, with arrays of the same shape",
+            task=group._members[before],
+            call=self._head.sequence,
+        )
+
+    def _patiently(self, attempt: Callable[[float], Any], rank: int) -> Any:
+        """Try until it succeeds, looking after the others when nothing happens for a while."""
+        began = time.monotonic()
+        while True:
+            try:
+                return attempt(self._patience_s)
+            except TimeoutError:
+                waited = time.monotonic() - began
+                error = self._group._judge(waited, self._timeout_s, rank)
+                if error is not None:
+                    raise self._group._fail(error) from None
+            except OSError as error:
+                why = f"the connection broke: {os.strerror(error.errno) if error.errno else error}"
+                raise self._group._fail(self._heard() or self._group._lost(rank, why)) from error
+
+    def _heard(self) -> WindlassError | None:
+        """Why the ring broke, if the news has come from behind: that worker knows better who is gone."""
+        receiver = self._group._receiver
+        if receiver is None:
+            return None
+        until = time.monotonic() + 1.0
+        while time.monotonic() < until:
+            try:
+                frame = receiver.receive(0.2)
+            except (TimeoutError, OSError):
+                continue
+            if frame is None:
+                return None
+            head, data = frame
+            if head.kind is Kind.ABORT:
+                return error_table.from_bytes(data.tobytes())
+            receiver.release()
+        return None

@@ -1,0 +1,46 @@
+"""The one collective server of a process, shared by the rings of its strategies."""
+
+import threading
+from typing import TYPE_CHECKING
+
+from ...core.settings import Settings
+from ...core.task import TaskId
+
+if TYPE_CHECKING:
+    from ...server.collective.server import CollectiveServer
+
+_lock = threading.Lock()
+_servers: "dict[str, tuple[CollectiveServer, int]]" = {}  # address → (server, rings that use it)
+_rings: dict[str, int] = {}  # address → rings made so far
+
+
+def borrow_server(task: TaskId, address: str, settings: Settings) -> "tuple[CollectiveServer, int]":
+    """The server at this worker's address, started if it is not, and the number of a new ring.
+
+    Numbers agree between workers that create their strategies in the same order.
+
+    Raises:
+        AddressInUseError: The port is taken.
+    """
+    # Workers of a parameter-server job serve nothing, and load nothing for it.
+    from ...server.collective.server import CollectiveServer
+
+    with _lock:
+        server, users = _servers.get(address, (None, 0))
+        if server is None:
+            server = CollectiveServer(task, settings)
+            server.start(address)
+        _servers[address] = (server, users + 1)
+        _rings[address] = _rings.get(address, 0) + 1
+        return server, _rings[address]
+
+
+def give_back(address: str) -> None:
+    """A ring is closed; the last one takes the server with it."""
+    with _lock:
+        server, users = _servers.pop(address, (None, 0))
+        if server is not None and users > 1:
+            _servers[address] = (server, users - 1)
+            return
+    if server is not None:
+        server.stop()

@@ -1,0 +1,165 @@
+"""The server of one worker of a synchronous job: lets the worker before it in the ring send to it."""
+
+import logging
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import grpc
+
+from ...core import error_table
+from ...core.errors import WindlassError
+from ...core.frames import field, read_fields
+from ...core.local_link import LocalReceiver
+from ...core.ring_frames import Progress
+from ...core.settings import Settings
+from ...core.shared_memory import unavailable
+from ...core.task import TaskId
+from ...core.versions import Versions, check_protocol, own_versions
+from ...proto.v1 import collective_pb2, common_pb2
+from ..hosting import GrpcHost
+from ..local_listener import LocalListener
+from .incoming import Incoming, StreamReceiver
+
+log = logging.getLogger(__name__)
+
+_SERVICE = collective_pb2.DESCRIPTOR.services_by_name["Collective"]
+_HELLO = collective_pb2.LinkFrame.HELLO_FIELD_NUMBER
+_THREADS = 32
+_MAX_LINKS = 64  # rings of one program, and links that are about to be replaced
+
+Probe = Callable[[], Progress]
+
+
+class CollectiveServer:
+    """Answers the other workers. One per process; every ring of the process uses it.
+
+    Args:
+        task: This worker.
+        settings: For the bind rule and the bounds.
+    """
+
+    def __init__(self, task: TaskId, settings: Settings) -> None:
+        self._task = task
+        self.incoming = Incoming()
+        self._lock = threading.Lock()
+        self._probes: dict[int, Probe] = {}
+        shares = settings.shared_memory and not unavailable()
+        self._local = LocalListener(self._local_link, _MAX_LINKS) if shares else None
+        self._host = GrpcHost(
+            task,
+            threads=_THREADS,
+            settings=settings,
+            add=self._add_to_server,
+            services=[_SERVICE.full_name],
+        )
+
+    def start(self, address: str) -> None:
+        """Listen.
+
+        Raises:
+            AddressInUseError: The port is taken.
+            ConfigurationError: The address is not loopback and ``insecure`` was not said.
+        """
+        self._host.start(address)
+        if self._local is not None:
+            self._local.start()
+
+    @property
+    def port(self) -> int:
+        """Where it listens."""
+        return self._host.port
+
+    def stop(self) -> None:
+        """Answer nobody any more."""
+        if self._local is not None:
+            self._local.stop()
+        self.incoming.close()
+        self._host.stop(0)
+
+    def set_probe(self, ring: int, probe: Probe) -> None:
+        """What tells how far a ring is."""
+        with self._lock:
+            self._probes[ring] = probe
+
+    def _add_to_server(self, server: grpc.Server) -> None:
+        handlers: dict[str, grpc.RpcMethodHandler[Any, Any]] = {
+            "Join": grpc.unary_unary_rpc_method_handler(
+                self._join,
+                request_deserializer=collective_pb2.JoinRingRequest.FromString,
+                response_serializer=collective_pb2.JoinRingResponse.SerializeToString,
+            ),
+            # Frames pass as they are.
+            "Send": grpc.stream_stream_rpc_method_handler(self._send),
+            "Probe": grpc.unary_unary_rpc_method_handler(
+                self._probe,
+                request_deserializer=collective_pb2.ProbeRequest.FromString,
+                response_serializer=collective_pb2.ProbeResponse.SerializeToString,
+            ),
+        }
+        server.add_generic_rpc_handlers(
+            (grpc.method_handlers_generic_handler(_SERVICE.full_name, handlers),)
+        )
+
+    def _join(
+        self, request: collective_pb2.JoinRingRequest, context: grpc.ServicerContext
+    ) -> collective_pb2.JoinRingResponse:
+        ours, theirs = own_versions(), request.versions
+        try:
+            check_protocol(
+                ours,
+                Versions(theirs.protocol, theirs.windlass, theirs.python, theirs.numpy),
+                peer=f"/job:{getattr(request, 'from').type}/task:{getattr(request, 'from').index}",
+            )
+        except WindlassError as error:
+            error_table.abort(context, error)
+        return collective_pb2.JoinRingResponse(
+            versions=common_pb2.Versions(
+                protocol=ours.protocol,
+                windlass=ours.windlass,
+                python=ours.python,
+                numpy=ours.numpy,
+            ),
+            local_socket=self._local.name if self._local is not None else "",
+        )
+
+    def _send(self, requests: Iterator[bytes], context: grpc.ServicerContext) -> Iterator[bytes]:
+        receiver = StreamReceiver()
+        context.add_callback(receiver.end)
+        try:
+            hello = collective_pb2.RingPlace.FromString(
+                bytes(dict(read_fields(next(requests)))[_HELLO])
+            )
+            self.incoming.put(hello.ring, hello.rank, receiver)
+            yield field(_HELLO, b"")  # taken in
+            receiver.feed(requests)
+        except (grpc.RpcError, StopIteration):
+            log.debug("a link broke off")
+        finally:
+            receiver.end()
+
+    def _probe(
+        self,
+        request: collective_pb2.ProbeRequest,
+        context: grpc.ServicerContext,  # noqa: ARG002
+    ) -> collective_pb2.ProbeResponse:
+        with self._lock:
+            probe = self._probes.get(request.ring)
+        found = probe() if probe is not None else Progress()
+        return collective_pb2.ProbeResponse(
+            task=common_pb2.Task(type=self._task.type, index=self._task.index),
+            calls=found.calls,
+            doing=found.doing,
+            waiting=found.waiting,
+            failure=error_table.to_detail(found.failure) if found.failure is not None else None,
+        )
+
+    def _local_link(self, connection: socket.socket) -> None:
+        try:
+            receiver = LocalReceiver(connection)
+        except (OSError, WindlassError) as error:
+            log.debug("a local link was refused: %s", error)
+            connection.close()
+            return
+        self.incoming.put(receiver.place.ring, receiver.place.rank, receiver)
