@@ -378,6 +378,14 @@ class ParameterSession:
             for ps, names in holders.items():
                 self._transports[ps].bind(list(names), rule)
 
+    def shards(self, variable: str) -> list[tuple[int, ShardDefinition]]:
+        """(index of the ps, shard) of a variable, in order.
+
+        Raises:
+            UnknownVariableError: It was not defined.
+        """
+        return list(self._place(variable).shards)
+
     def placement(self) -> dict[str, list[tuple[str, str, int]]]:
         """Per ps: (shard, shape, bytes), for people."""
         table: dict[str, list[tuple[str, str, int]]] = {}

@@ -1,11 +1,17 @@
 """The programming model: strategies, variables, contexts, values, reductions, input.
 
-Names, signatures and semantics are those of ``tf.distribute``, without TensorFlow.
+Names, signatures and semantics are those of ``tf.distribute``, without TensorFlow;
+``docs/tf-distribute.md`` lists every name of it with its state here.
 """
+
+from typing import Any
 
 from ..cluster import partitioners, placement
 from ..core.wire_format import WireFormat
-from . import cluster_resolver
+from . import cluster_resolver, experimental
+from .aggregating_variable import AggregatingVariable
+from .central_storage import CentralStorageStrategy
+from .communication import CommunicationImplementation, CommunicationOptions
 from .context import (
     ReplicaContext,
     experimental_set_strategy,
@@ -14,27 +20,61 @@ from .context import (
     has_strategy,
     in_cross_replica_context,
 )
-from .input import DistributedDataset, DistributedIterator, from_arrays
+from .cross_device_ops import (
+    CrossDeviceOps,
+    HierarchicalCopyAllReduce,
+    NcclAllReduce,
+    ReductionToOneDevice,
+)
+from .data.distributed import DistributedDataset, DistributedIterator
+from .data.options import InputContext, InputOptions, InputReplicationMode
+from .mirrored import MirroredStrategy
+from .mirrored_variable import DistributedVariable, MirroredVariable, SyncOnReadVariable
+from .multi_worker import CollectiveAllReduceStrategy, MultiWorkerMirroredStrategy
+from .one_device import OneDeviceStrategy
 from .parameter_server import ParameterServerStrategy
 from .reduce_op import ReduceOp
+from .run_options import RunOptions
+from .sharded_variable import ShardedVariable
 from .strategy import Strategy, StrategyExtended
-from .values import DistributedValues, Mirrored, PerReplica
+from .values import DistributedValues, Mirrored, PerReplica, ValueContext
 
 __all__ = [
+    "AggregatingVariable",
+    "CentralStorageStrategy",
+    "CollectiveAllReduceStrategy",
+    "CommunicationImplementation",
+    "CommunicationOptions",
+    "CrossDeviceOps",
     "DistributedDataset",
     "DistributedIterator",
     "DistributedValues",
+    "DistributedVariable",
+    "HierarchicalCopyAllReduce",
+    "InputContext",
+    "InputOptions",
+    "InputReplicationMode",
     "Mirrored",
+    "MirroredStrategy",
+    "MirroredVariable",
+    "MultiWorkerMirroredStrategy",
+    "NcclAllReduce",
+    "OneDeviceStrategy",
     "ParameterServerStrategy",
     "PerReplica",
     "ReduceOp",
+    "ReductionToOneDevice",
     "ReplicaContext",
+    "RunOptions",
+    "ShardedVariable",
     "Strategy",
     "StrategyExtended",
+    "SyncOnReadVariable",
+    "ValueContext",
     "WireFormat",
     "cluster_resolver",
+    "experimental",
     "experimental_set_strategy",
-    "from_arrays",
     "get_replica_context",
     "get_strategy",
     "has_strategy",
@@ -42,3 +82,11 @@ __all__ = [
     "partitioners",
     "placement",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    if name == "TPUStrategy":
+        from .tpu import explain
+
+        explain(name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

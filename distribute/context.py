@@ -1,27 +1,36 @@
-"""Which strategy is current, and on which side of it we are: replica or cross-replica.
+"""Which strategy is current, and on which side of it we are: replica, cross-replica or update.
 
 Contexts are a stack per thread, as in TensorFlow. Outside everything the default strategy is current, in
 a replica context with id 0.
 """
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from .reduce_op import ReduceOp
-from .values import PerReplica, map_structure, on_every_replica
+from .values import PerReplica, flatten, on_every_replica
 
 if TYPE_CHECKING:
+    from .communication import CommunicationOptions
     from .strategy import Strategy
 
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """One entered context. ``replica`` is None in cross-replica context."""
+    """One entered context.
+
+    Attributes:
+        replica: None in cross-replica context.
+        component: In an update context, which device's component is updated.
+    """
 
     strategy: "Strategy"
     replica: "ReplicaContext | None"
+    component: int | None = None
 
 
 class _Stack(threading.local):
@@ -39,16 +48,30 @@ def push_frame(frame: Frame) -> None:
 
 
 def pop_frame(frame: Frame) -> None:
-    """Leave a context.
+    """Leave a context, and with it those in it that were not left.
 
     Raises:
         RuntimeError: It is not the one entered last.
     """
-    if not _stack.frames or _stack.frames[-1] is not frame:
-        raise RuntimeError(
-            "Strategy scopes were left in another order than they were entered in; use `with`"
-        )
-    _stack.frames.pop()
+    frames = _stack.frames
+    if frames and frames[-1] is frame:
+        frames.pop()
+        return
+    depth = next((i for i, entry in enumerate(frames) if entry is frame), len(frames))
+    del frames[depth:]
+    raise RuntimeError(
+        "Strategy scopes were left in another order than they were entered in; use `with`"
+    )
+
+
+@contextmanager
+def entered(frame: Frame) -> Iterator[None]:
+    """Enter a context for a block."""
+    push_frame(frame)
+    try:
+        yield
+    finally:
+        pop_frame(frame)
 
 
 def top_frame() -> Frame | None:
@@ -56,6 +79,11 @@ def top_frame() -> Frame | None:
     if _stack.frames:
         return _stack.frames[-1]
     return Frame(_global[0], None) if _global else None
+
+
+def is_running(strategy: "Strategy") -> bool:
+    """Whether this thread is in a ``run`` of a strategy, be it in a merge."""
+    return any(frame.replica is not None and frame.strategy is strategy for frame in _stack.frames)
 
 
 def get_strategy() -> "Strategy":
@@ -70,7 +98,7 @@ def has_strategy() -> bool:
 
 
 def in_cross_replica_context() -> bool:
-    """True in ``scope()`` and in merge_call functions; False by default and inside ``run``."""
+    """True in ``scope()``, in merge_call and in update functions; False by default and inside ``run``."""
     frame = top_frame()
     return frame is not None and frame.replica is None
 
@@ -79,6 +107,12 @@ def get_replica_context() -> "ReplicaContext | None":
     """This replica's context; None in cross-replica context."""
     frame = top_frame()
     return frame.replica if frame is not None else ReplicaContext(default_strategy(), 0)
+
+
+def update_component() -> int | None:
+    """Which component an update function works on; None outside of ``extended.update``."""
+    frame = top_frame()
+    return frame.component if frame is not None else None
 
 
 def experimental_set_strategy(strategy: "Strategy | None") -> None:
@@ -115,18 +149,49 @@ def require_cross_replica(strategy: "Strategy", method: str) -> None:
         )
 
 
+def code_of(function: Callable[..., Any]) -> object:
+    """What functions made on each replica by the same line have in common."""
+    while isinstance(function, partial):
+        function = function.func
+    plain = getattr(function, "__func__", function)
+    return getattr(plain, "__code__", plain)
+
+
+@dataclass(frozen=True, slots=True)
+class Merging:
+    """A function for ``merge_call`` on whose ``agreed`` replicas must agree, not on its code alone."""
+
+    function: Callable[..., Any]
+    agreed: tuple[object, ...]
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self.function(*args, **kwargs)
+
+
 MergeCall = Callable[[Callable[..., Any], tuple[Any, ...], dict[str, Any]], Any]
 
 
 class ReplicaContext:
-    """What a replica may do inside ``run``. As ``tf.distribute.ReplicaContext``."""
+    """What a replica may do inside ``run``. As ``tf.distribute.ReplicaContext``.
+
+    Args:
+        strategy: Whose replica it is.
+        replica_id_in_sync_group: Its number over all workers in sync.
+        merge: How it meets the other replicas of this worker; None: there are none.
+        local_id: Its number on this worker.
+    """
 
     def __init__(
-        self, strategy: "Strategy", replica_id_in_sync_group: int, merge: MergeCall | None = None
+        self,
+        strategy: "Strategy",
+        replica_id_in_sync_group: int,
+        merge: MergeCall | None = None,
+        local_id: int = 0,
     ) -> None:
         self._strategy = strategy
         self._replica_id = replica_id_in_sync_group
         self._merge = merge
+        self.local_id = local_id
 
     @property
     def strategy(self) -> "Strategy":
@@ -135,7 +200,7 @@ class ReplicaContext:
 
     @property
     def replica_id_in_sync_group(self) -> int:
-        """Number of this replica among those in sync."""
+        """Number of this replica among those in sync, over all workers."""
         return self._replica_id
 
     @property
@@ -146,7 +211,7 @@ class ReplicaContext:
     @property
     def devices(self) -> tuple[str, ...]:
         """Device of this replica."""
-        return (self._strategy.extended.worker_devices[self._replica_id],)
+        return (self._strategy.extended.replica_devices[self.local_id],)
 
     def merge_call(
         self,
@@ -156,40 +221,72 @@ class ReplicaContext:
     ) -> Any:
         """Pause every replica, run ``merge_fn(strategy, *args)`` once, give each its part of the result.
 
-        Arguments arrive as PerReplica values.
+        Arguments arrive as PerReplica values; what is the very same object on every replica arrives as it is.
+        With several workers it runs once on each of them.
 
         Raises:
-            RuntimeError: This is not the current replica, or other replicas do not make the same calls.
+            RuntimeError: This is not the current replica, or the replicas do not make the same calls in the
+                same order; the message shows where each of them is.
         """
         self._require_current("merge_call")
         if self._merge is not None:
             return self._merge(merge_fn, args, kwargs or {})
-        inner = Frame(self._strategy, None)
-        push_frame(inner)
-        try:
+        with entered(Frame(self._strategy, None)):
             return merge_fn(self._strategy, *args, **(kwargs or {}))
-        finally:
-            pop_frame(inner)
 
-    def all_reduce(self, reduce_op: ReduceOp | str, value: Any) -> Any:
+    def all_reduce(
+        self, reduce_op: ReduceOp | str, value: Any, options: "CommunicationOptions | None" = None
+    ) -> Any:
         """Reduce a nested value over the replicas; every replica gets the result.
+
+        Args:
+            reduce_op: SUM or MEAN.
+            value: Arrays, numbers or IndexedSlices, nested. IndexedSlices are concatenated.
+            options: For strategies of several workers.
 
         Raises:
             RuntimeError: This is not the current replica.
         """
         op = ReduceOp.of(reduce_op)
         self._require_current("all_reduce")
+        if self.num_replicas_in_sync == 1:
+            return value
 
         def merge(strategy: "Strategy", tree: Any) -> Any:
             # The very same object from every replica is each one's value.
-            count = strategy.num_replicas_in_sync
-            return map_structure(
-                lambda leaf: strategy.reduce(op, on_every_replica(leaf, count), axis=None), tree
+            extended = strategy.extended
+            found, rebuild = flatten(tree)
+            count = len(extended.replica_devices)
+            pairs = [(on_every_replica(leaf, count),) * 2 for leaf in found]
+            return rebuild(extended.batch_reduce_to(op, pairs, options))
+
+        return self.merge_call(Merging(merge, (op,)), (value,))
+
+    def all_gather(
+        self, value: Any, axis: int, options: "CommunicationOptions | None" = None
+    ) -> Any:
+        """Concatenate a nested value over the replicas; every replica gets the result.
+
+        Args:
+            value: Arrays, nested. They may differ in length along ``axis``, and in nothing else.
+            axis: Along which they are put together.
+            options: For strategies of several workers.
+
+        Raises:
+            RuntimeError: This is not the current replica.
+            ValueError: A scalar, or shapes that differ elsewhere.
+        """
+        self._require_current("all_gather")
+
+        def merge(strategy: "Strategy", tree: Any) -> Any:
+            extended = strategy.extended
+            found, rebuild = flatten(tree)
+            count = len(extended.replica_devices)
+            return rebuild(
+                [extended.gather_to_all(on_every_replica(v, count), axis, options) for v in found]
             )
 
-        if self.num_replicas_in_sync == 1:
-            return value
-        return self.merge_call(merge, (value,))
+        return self.merge_call(Merging(merge, (int(axis),)), (value,))
 
     def _require_current(self, method: str) -> None:
         frame = top_frame()
@@ -198,7 +295,13 @@ class ReplicaContext:
             frame.replica is self if frame is not None else self._strategy is default_strategy()
         )
         if not current:
-            raise RuntimeError(f"{method} of a replica context that is not current")
+            raise RuntimeError(
+                f"{method} of a replica context that is not current. "
+                "Need to be inside `call_for_each_replica()` (`strategy.run`)"
+            )
+
+    def __repr__(self) -> str:
+        return f"<ReplicaContext {self._replica_id} of {self.num_replicas_in_sync}>"
 
 
 __all__ = [

@@ -12,8 +12,6 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
 from ..core import update_rules as rules
 from ..core.indexed_slices import IndexedSlices
 from ..core.schedules import (
@@ -24,10 +22,11 @@ from ..core.schedules import (
     PolynomialDecay,
     Schedule,
 )
+from .arrays import as_array
 from .context import get_replica_context
 from .reduce_op import ReduceOp
 from .strategy import Strategy
-from .values import PerReplica
+from .values import DistributedValues, PerReplica, on_every_replica
 from .variable import Variable
 
 __all__ = [
@@ -52,6 +51,7 @@ Rate = float | Schedule
 class _Given:
     """What one replica gave; not a structure, so that it is not taken apart on its way to the others."""
 
+    rule: rules.UpdateRule
     pairs: list[tuple[Any, Variable]]
 
 
@@ -62,7 +62,9 @@ class Optimizer:
         self.rule = rule
 
     def apply_gradients(self, grads_and_vars: Iterable[tuple[Any, Variable]]) -> None:
-        """Apply gradients: summed over the local replicas, then pushed once with the step.
+        """Apply gradients: summed over the replicas in sync, then applied once.
+
+        With parameter servers they are pushed with the step.
 
         The servers' values change when the step ends; reads in this step do not. With several replicas scale
         the loss by the global batch, as with TensorFlow.
@@ -77,22 +79,29 @@ class Optimizer:
         owner = pairs[0][1].strategy
         context = get_replica_context()
         if context is None or context.strategy is not owner or owner.num_replicas_in_sync == 1:
-            owner.extended.apply_gradients(self, pairs)
+            owner.extended.apply_gradients(self, [(_summed(g, v), v) for g, v in pairs])
             return
-        context.merge_call(self._apply_sum, (_Given(pairs),))
+        context.merge_call(self._apply_sum, (_Given(self.rule, pairs),))
 
-    def _apply_sum(self, strategy: Strategy, given: PerReplica) -> None:
-        everyones = [part.pairs for part in given.values]
+    def _apply_sum(self, strategy: Strategy, given: Any) -> None:
+        extended = strategy.extended
+        parts = on_every_replica(given, 1).values
+        if any(part.rule is not self.rule and part.rule != self.rule for part in parts):
+            shown = "; ".join(f"replica {i}: {part.rule!r}" for i, part in enumerate(parts))
+            raise ValueError(f"replicas used different optimizers ({shown})")
+        everyones = [part.pairs for part in parts]
         names = [[variable.name for _, variable in pairs] for pairs in everyones]
         if any(other != names[0] for other in names):
             # Added up by position they would mix: None gradients are left out by each replica for itself.
             shown = "; ".join(f"replica {i}: {', '.join(own)}" for i, own in enumerate(names))
             raise ValueError(f"replicas gave gradients for different variables ({shown})")
-        total = [
-            (strategy.reduce(ReduceOp.SUM, PerReplica(g for g, _ in parts)), parts[0][1])
-            for parts in zip(*everyones, strict=True)
-        ]
-        strategy.extended.apply_gradients(self, total)
+        columns = list(zip(*everyones, strict=True))
+        variables = [column[0][1] for column in columns]
+        gradients = [PerReplica(gradient for gradient, _ in column) for column in columns]
+        totals = extended.batch_reduce_to(
+            ReduceOp.SUM, list(zip(gradients, variables, strict=True))
+        )
+        extended.apply_gradients(self, list(zip(totals, variables, strict=True)))
 
     def __repr__(self) -> str:
         return repr(self.rule)
@@ -254,12 +263,20 @@ class Ftrl(Optimizer):
         )
 
 
+def _summed(gradient: Any, variable: Variable) -> Any:
+    """Outside of ``run`` a gradient per replica is summed as in it."""
+    if not isinstance(gradient, PerReplica):
+        return gradient
+    return variable.strategy.extended.reduce_to(ReduceOp.SUM, gradient, variable)
+
+
 def _gradients_of(pairs: Iterable[tuple[Any, Variable]]) -> list[tuple[Any, Variable]]:
     kept: list[tuple[Any, Variable]] = []
     for gradient, variable in pairs:
         if gradient is None:
             continue
-        whole = gradient if isinstance(gradient, IndexedSlices) else np.asarray(gradient)
+        distributed = isinstance(gradient, IndexedSlices | DistributedValues)
+        whole = gradient if distributed else as_array(gradient)
         kept.append((whole, variable))
     if not kept:
         raise ValueError("No gradients provided for any variable.")

@@ -12,22 +12,26 @@ from typing import Any
 
 from ..client.plans import Push
 from ..client.session import PendingStep, StepResult
-from ..cluster.partitioners import Partitioner
+from ..cluster.partitioners import Partitioner, parts_of
 from ..cluster.placement import Placement, greedy_by_bytes
 from ..cluster.resolved import ResolvedTask, resolve
 from ..cluster.resolver import ClusterResolver
-from ..cluster.roles import CHIEF, PS, WORKER, ps_of
+from ..cluster.roles import CHIEF, PS, WORKER, ps_of, workers_of
 from ..cluster.tf_config import TFConfigClusterResolver
 from ..core.arrays import Array
+from ..core.definitions import ShardDefinition
 from ..core.errors import ConfigurationError, NonFiniteGradientError
 from ..core.finite import first_not_finite
 from ..core.indexed_slices import IndexedSlices
 from ..core.steps import Operation
 from ..core.wire_format import WireFormat
+from .arrays import to_host
+from .data.options import AutoShardPolicy
 from .devices import compute_devices
 from .ps_variable import PsVariable
 from .reduce_op import clip_scale
 from .runtime import ClusterRuntime, current_runtime, local_runtime
+from .sharded_variable import PsShard, PsShardedVariable
 from .strategy import Strategy, StrategyExtended
 from .variable import Variable, VariableSpec
 
@@ -104,9 +108,7 @@ class ParameterServerStrategy(Strategy):
     @property
     def task_index(self) -> int:
         """Number of this task among those that train, the chief first; a seed for its input."""
-        task, spec = self._ps.runtime.task.task, self._ps.runtime.task.spec
-        ahead = spec.num_tasks(CHIEF) if task.type == WORKER and CHIEF in spec.jobs else 0
-        return task.index + ahead
+        return self._ps.input_pipeline_id
 
 
 class ParameterServerExtended(StrategyExtended):
@@ -149,25 +151,74 @@ class ParameterServerExtended(StrategyExtended):
         tasks = ps_of(self.runtime.task.spec)
         return tuple(str(task) for task in tasks) or ("/job:ps/task:0",)
 
+    @property
+    def num_input_pipelines(self) -> int:
+        """Tasks that train."""
+        return max(1, len(workers_of(self.runtime.task.spec)))
+
+    @property
+    def input_pipeline_id(self) -> int:
+        """This task's number among them, the chief first."""
+        task, spec = self.runtime.task.task, self.runtime.task.spec
+        ahead = spec.num_tasks(CHIEF) if task.type == WORKER and CHIEF in spec.jobs else 0
+        return task.index + ahead
+
+    @property
+    def default_shard_policy(self) -> AutoShardPolicy:
+        """Workers are not in sync: as in TensorFlow each goes through all of its dataset."""
+        return AutoShardPolicy.OFF
+
+    @property
+    def experimental_between_graph(self) -> bool:
+        """Every worker runs the program."""
+        return True
+
+    @property
+    def experimental_should_init(self) -> bool:
+        """The chief creates variables."""
+        return self.runtime.task.is_chief
+
+    @property
+    def should_checkpoint(self) -> bool:
+        """The chief writes checkpoints."""
+        return self.runtime.task.is_chief
+
+    @property
+    def should_save_summary(self) -> bool:
+        """The chief writes summaries."""
+        return self.runtime.task.is_chief
+
     # -- variables ---------------------------------------------------------------------------
 
     def create_variable(self, spec: VariableSpec) -> PsVariable:
         """Note a variable; the servers hear of it with its neighbours, when the scope ends."""
         with self._lock:
-            name, count = spec.name, 0
-            while name in self._variables:
-                count += 1
-                name = f"{spec.name}_{count}"
-            variable = PsVariable(spec, name, self._strategy, self)
+            name = self.unique_name(spec.name)
+            near = self._colocated[-1] if self._colocated else None
+            cut = near is None and parts_of(self._partitioner, spec.shape, spec.dtype) > 1
+            kind = PsShardedVariable if cut else PsVariable
+            variable = kind(spec, name, self._strategy, self)
             self._variables[name] = variable
-            self._undefined.append(variable)
+            if near is not None:
+                self._define()  # what it goes to has to have a place
+                self._undefined.append(variable)
+                self._define(near)
+            else:
+                self._undefined.append(variable)
             return variable
+
+    def shards_of(self, variable: PsVariable) -> list[tuple[int, ShardDefinition]]:
+        """(index of the ps, shard), in order."""
+        with self._lock:
+            self._define()
+            return self.runtime.session.shards(variable.name)
 
     def scope_left(self) -> None:
         """Define what was created: errors show where the model is built."""
         self._define()
 
-    def _define(self) -> None:
+    def _define(self, near: Variable | None = None) -> None:
+        """Make known what was created; ``near`` is the variable to whose ps it goes."""
         with self._lock:
             if not self._undefined:
                 return
@@ -177,13 +228,18 @@ class ParameterServerExtended(StrategyExtended):
                 [variable._spec.definition(variable.name) for variable in new],
                 {v.name: v._spec.initial for v in new if v._spec.initial is not None},
                 create=runtime.task.is_chief,
-                partitioner=self._partitioner,
-                placement=self._placement,
+                partitioner=None if near is not None else self._partitioner,
+                placement=self._placement if near is None else self._beside(near),
                 restore_from=runtime.restore_from,
                 still_wanted=runtime.check,
             )
             if restored:
                 log.info("restored %d variables from %s", len(restored), runtime.restore_from)
+
+    def _beside(self, near: Variable) -> Placement:
+        """Places everything on the ps that holds the variable, or its first shard, or this shard of one."""
+        ps = near.ps if isinstance(near, PsShard) else self.runtime.session.shards(near.name)[0][0]
+        return lambda sizes, loads, placed: [ps] * len(sizes)  # noqa: ARG005
 
     def read(self, variable: PsVariable) -> Array:
         """The value: of this step's pull inside ``run``, current outside."""
@@ -219,7 +275,9 @@ class ParameterServerExtended(StrategyExtended):
             self._define()
             return self.runtime.session.lookup(variable.name, indices)
 
-    def write(self, variable: PsVariable, operation: Operation, value: Array) -> None:
+    def write(
+        self, variable: PsVariable, operation: Operation, value: Array | IndexedSlices
+    ) -> None:
         """Assign or add on the servers, at once."""
         with self._lock:
             self._define()
@@ -239,7 +297,10 @@ class ParameterServerExtended(StrategyExtended):
     # -- steps -------------------------------------------------------------------------------
 
     def call_for_each_replica(
-        self, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+        self,
+        fn: Callable[..., Any],
+        args: tuple[Any, ...] | list[Any] = (),
+        kwargs: dict[str, Any] | None = None,
     ) -> Any:
         """One step: pull, run, push."""
         self.runtime.check()
@@ -268,14 +329,15 @@ class ParameterServerExtended(StrategyExtended):
                 self._flush(list(self._reads), read)
             self._pushes, self._clip, self._counted = {}, None, False
 
-    def apply_gradients(self, optimizer: Any, pairs: list[tuple[Any, Variable]]) -> None:
+    def apply_gradients(self, optimizer: Any, pairs: Sequence[tuple[Any, Variable]]) -> None:
         """Put gradients into this step's push; outside ``run``, push them now."""
         rule = optimizer.rule
         with self._lock:
             self._define()
             named: dict[str, Array | IndexedSlices] = {}
             again: list[tuple[str, Array | IndexedSlices]] = []
-            for gradient, variable in pairs:
+            for given, variable in pairs:
+                gradient = given if isinstance(given, IndexedSlices) else to_host(given)
                 if not isinstance(variable, PsVariable) or variable._strategy is not self._strategy:
                     raise ValueError(
                         f"{variable.name!r} was created outside this strategy's scope; create it in "

@@ -5,18 +5,24 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..core.arrays import Array
+from ..core.indexed_slices import IndexedSlices
 from ..core.steps import Operation
-from .context import get_replica_context
-from .reduce_op import ReduceOp, VariableAggregation
+from .aggregating_variable import AggregatedVariable
+from .arrays import to_host
 from .values import DistributedValues
-from .variable import Variable, VariableSpec, row_numbers
+from .variable import Scatter, VariableSpec, row_numbers
 
 if TYPE_CHECKING:
     from .parameter_server import ParameterServerExtended
     from .strategy import Strategy
 
 
-class PsVariable(Variable):
+def ps_device(ps: int) -> str:
+    """The device of a parameter server, as TensorFlow names it."""
+    return f"/job:ps/replica:0/task:{ps}/device:CPU:0"
+
+
+class PsVariable(AggregatedVariable):
     """See :class:`~windlass.distribute.variable.Variable`.
 
     In ``run``, reads give the value of the step's pull, and do not change until the next step. Assignments go
@@ -33,6 +39,11 @@ class PsVariable(Variable):
         self._set_up(spec, name, strategy)
         self._extended = extended
 
+    @property
+    def device(self) -> str:
+        """The ps that holds it, or its first shard."""
+        return ps_device(self._extended.shards_of(self)[0][0])
+
     def read_value(self) -> Array:
         """In ``run``: as of the step's pull. Outside: as it is now."""
         return self._extended.read(self)
@@ -41,37 +52,31 @@ class PsVariable(Variable):
         """Rows by number, in order; only these travel, and only from the ps that hold them."""
         return self._extended.read_rows(self, row_numbers(indices, self.shape, self.name))
 
-    def assign(self, value: Any) -> "PsVariable":
-        """Overwrite the value on the servers."""
-        self._write(Operation.ASSIGN, value)
-        return self
-
-    def assign_add(self, delta: Any) -> "PsVariable":
-        """Add to the value on the servers."""
-        self._write(Operation.ASSIGN_ADD, delta)
-        return self
-
-    def _write(self, operation: Operation, value: Any) -> None:
-        value = value if isinstance(value, DistributedValues) else self._given(value)
-        context = get_replica_context()
-        if context is None or context.num_replicas_in_sync == 1:
-            self._extended.write(self, operation, np.asarray(value))
-            return
-        if self.aggregation is VariableAggregation.NONE:
-            raise ValueError(
-                f"You must specify an aggregation method to update variable {self.name!r} from "
-                f"{context.num_replicas_in_sync} replicas: create it with "
-                "aggregation=wl.VariableAggregation.SUM, MEAN or ONLY_FIRST_REPLICA (for counters)"
-            )
-        context.merge_call(self._merged_write, (operation, value))
-
-    def _merged_write(self, strategy: "Strategy", operation: Operation, value: Any) -> None:
+    def _write_all(self, method: str, value: Any) -> None:
         if isinstance(value, DistributedValues):
-            if self.aggregation is VariableAggregation.ONLY_FIRST_REPLICA:
-                value = value.values[0]
-            else:
-                value = strategy.reduce(ReduceOp[self.aggregation.name], value, axis=None)
-        elif self.aggregation is VariableAggregation.SUM:
-            # The very same object from every replica: a sum counts it once for each.
-            value = np.asarray(value) * strategy.num_replicas_in_sync
-        self._extended.write(self, operation, np.asarray(value))
+            value = value.values[0]
+        if isinstance(value, IndexedSlices):
+            self._scatter(method.removeprefix("scatter_"), value)
+            return
+        if method == "assign_sub":
+            method, value = "assign_add", -value
+        self._extended.write(self, _OPERATIONS[method], to_host(value))
+
+    def _scatter(self, kind: str, delta: IndexedSlices) -> None:
+        if kind == Scatter.UPDATE:
+            # Of repeated rows the last counts; a push adds them up.
+            rows, last = np.unique(delta.indices[::-1], return_index=True)
+            values = delta.values[::-1][last]
+            self._extended.write(self, Operation.ASSIGN, IndexedSlices(values, rows))
+        elif kind in (Scatter.ADD, Scatter.SUB):
+            values = delta.values if kind == Scatter.ADD else -delta.values
+            self._extended.write(self, Operation.ASSIGN_ADD, IndexedSlices(values, delta.indices))
+        else:
+            raise NotImplementedError(
+                f"scatter_{kind} of {self.name!r}: a ps adds to rows or overwrites them, so that a push "
+                "means the "
+                "same whichever comes first; use scatter_add, scatter_sub or scatter_update"
+            )
+
+
+_OPERATIONS = {"assign": Operation.ASSIGN, "assign_add": Operation.ASSIGN_ADD}

@@ -4,27 +4,39 @@
 on parameter servers there.
 """
 
-import threading
 from abc import ABCMeta
 from collections.abc import Callable
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.lib.mixins import NDArrayOperatorsMixin
 
 from ..core.arrays import Array, DType, as_dtype, is_float
-from ..core.definitions import ShardDefinition, VariableDefinition
-from ..core.errors import DefinitionMismatchError, ShapeMismatchError
+from ..core.definitions import VariableDefinition
+from ..core.errors import ShapeMismatchError
 from ..core.indexed_slices import IndexedSlices
 from ..core.initializers import Initializer
-from ..core.task import Incarnation, TaskId
-from ..core.update_rules import UpdateRule
-from .context import get_strategy
+from .arrays import as_array, to_host
+from .context import get_replica_context, get_strategy
+from .devices import HOST
 from .reduce_op import VariableAggregation, VariableSynchronization
 
 if TYPE_CHECKING:
     from .strategy import Strategy
+
+
+class Scatter(StrEnum):
+    """What is done with rows of a variable; the names of TensorFlow's ``scatter_`` methods."""
+
+    ADD = "add"
+    SUB = "sub"
+    MUL = "mul"
+    DIV = "div"
+    MIN = "min"
+    MAX = "max"
+    UPDATE = "update"
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +66,7 @@ class _DispatchingMeta(ABCMeta):
 
     def __call__(cls, *args: Any, **kwargs: Any) -> Any:
         if cls is Variable:
-            return get_strategy().extended.create_variable(_spec(*args, **kwargs))
+            return _create(_spec(*args, **kwargs))
         return super().__call__(*args, **kwargs)
 
 
@@ -138,9 +150,14 @@ class Variable(NDArrayOperatorsMixin, metaclass=_DispatchingMeta):
         """The strategy it was made under."""
         return self._strategy
 
+    @property
+    def device(self) -> str:
+        """Where its value is, or the first copy of it."""
+        return HOST
+
     # Not abstract methods: to a type checker `Variable(...)` makes a Variable, and it could not.
-    def read_value(self) -> Array:
-        """The value: in ``run`` as of the step's pull, outside as it is now. Read-only."""
+    def read_value(self) -> Any:
+        """The value, as an array where the variable is: NumPy's on the host, CuPy's on a GPU. Read-only."""
         raise TypeError(f"{type(self).__name__} must define read_value")
 
     def assign(self, value: Any) -> "Variable":
@@ -151,31 +168,72 @@ class Variable(NDArrayOperatorsMixin, metaclass=_DispatchingMeta):
         """Add to the value."""
         raise TypeError(f"{type(self).__name__} must define assign_add({delta!r})")
 
-    def sparse_read(self, indices: Any) -> Array:
+    def sparse_read(self, indices: Any) -> Any:
         """Rows by number, in the order asked for; only these are read."""
         raise TypeError(f"{type(self).__name__} must define sparse_read({indices!r})")
 
     def assign_sub(self, delta: Any) -> "Variable":
         """Subtract from the value."""
-        return self.assign_add(np.negative(self._given(delta)))
+        return self.assign_add(-self._given(delta))
 
-    def _given(self, value: Any) -> Array:
+    def scatter(self, kind: Scatter, delta: IndexedSlices) -> "Variable":
+        """Change rows; what the ``scatter_`` methods call."""
+        raise TypeError(f"{type(self).__name__} must define scatter({kind}, {delta!r})")
+
+    def scatter_add(self, sparse_delta: IndexedSlices) -> "Variable":
+        """Add to rows; repeated ones add up."""
+        return self.scatter(Scatter.ADD, sparse_delta)
+
+    def scatter_sub(self, sparse_delta: IndexedSlices) -> "Variable":
+        """Subtract from rows; repeated ones add up."""
+        return self.scatter(Scatter.SUB, sparse_delta)
+
+    def scatter_mul(self, sparse_delta: IndexedSlices) -> "Variable":
+        """Multiply rows; repeated ones multiply."""
+        return self.scatter(Scatter.MUL, sparse_delta)
+
+    def scatter_div(self, sparse_delta: IndexedSlices) -> "Variable":
+        """Divide rows; repeated ones divide again."""
+        return self.scatter(Scatter.DIV, sparse_delta)
+
+    def scatter_min(self, sparse_delta: IndexedSlices) -> "Variable":
+        """The smaller of old and given elements, in rows."""
+        return self.scatter(Scatter.MIN, sparse_delta)
+
+    def scatter_max(self, sparse_delta: IndexedSlices) -> "Variable":
+        """The larger of old and given elements, in rows."""
+        return self.scatter(Scatter.MAX, sparse_delta)
+
+    def scatter_update(self, sparse_delta: IndexedSlices) -> "Variable":
+        """Overwrite rows; of repeated ones the last counts."""
+        return self.scatter(Scatter.UPDATE, sparse_delta)
+
+    def batch_scatter_update(self, sparse_delta: IndexedSlices) -> "Variable":
+        """As :meth:`scatter_update`; rows are of axis 0 alone."""
+        return self.scatter(Scatter.UPDATE, sparse_delta)
+
+    def gather_nd(self, indices: Any) -> Any:
+        """Elements or slices at ``indices`` of shape ``(..., k)``, along the first ``k`` axes."""
+        where = np.asarray(indices)
+        return self.read_value()[tuple(np.moveaxis(where, -1, 0))]
+
+    def _given(self, value: Any) -> Any:
         """A value to write. Python integers take an integer variable's dtype; arrays keep their own."""
-        given = np.asarray(value)
+        given = as_array(value)
         if not hasattr(value, "dtype") and given.dtype.kind in "iu" and self.dtype.kind in "iu":
             return given.astype(self.dtype)
         return given
 
     def numpy(self) -> Array:
-        """A copy of the value that is the caller's own."""
-        return np.array(self.read_value())
+        """A copy of the value on the host that is the caller's own."""
+        return np.array(to_host(self.read_value()))
 
-    def value(self) -> Array:
+    def value(self) -> Any:
         """The value, as :meth:`read_value`."""
         return self.read_value()
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
-        value = self.read_value()
+        value = to_host(self.read_value())
         if dtype is not None and np.dtype(dtype) != value.dtype:
             return value.astype(dtype)
         return np.array(value) if copy else value
@@ -189,6 +247,15 @@ class Variable(NDArrayOperatorsMixin, metaclass=_DispatchingMeta):
     # NumPy would ask for elements one by one.
     def __getitem__(self, index: Any) -> Any:
         return self.read_value()[index]
+
+    def __bool__(self) -> bool:
+        return bool(to_host(self.read_value()))
+
+    def __int__(self) -> int:
+        return int(to_host(self.read_value()))
+
+    def __float__(self) -> float:
+        return float(to_host(self.read_value()))
 
     def __len__(self) -> int:
         if not self.shape:
@@ -207,6 +274,34 @@ class Variable(NDArrayOperatorsMixin, metaclass=_DispatchingMeta):
 
     def __repr__(self) -> str:
         return f"<Variable {self.name!r} shape={self.shape} dtype={self.dtype.name}>"
+
+
+def _create(spec: VariableSpec) -> Variable:
+    """What the current strategy makes; in ``run`` the replicas get one variable together."""
+    context = get_replica_context()
+    if context is not None and len(context.strategy.extended.replica_devices) > 1:
+        made: Variable = context.merge_call(_create_once, (_Asked(spec),))
+        return made
+    return get_strategy().extended.create_variable(spec)
+
+
+class _Asked:
+    """A spec on its way through a merge: not a structure, so it is not taken apart."""
+
+    def __init__(self, spec: VariableSpec) -> None:
+        self.spec = spec
+
+
+def _create_once(strategy: "Strategy", asked: Any) -> Variable:
+    specs = [part.spec for part in asked.values]
+    wanted = [f"{spec.name!r} of shape {spec.shape} and {spec.dtype.name}" for spec in specs]
+    if len(set(wanted)) > 1:
+        shown = "; ".join(f"replica {i}: {one}" for i, one in enumerate(wanted))
+        raise RuntimeError(
+            f"replicas disagree: they create different variables ({shown}); every replica must make the same "
+            "calls in the same order"
+        )
+    return strategy.extended.create_variable(specs[0])
 
 
 def _spec(
@@ -254,88 +349,6 @@ def _spec(
     )
 
 
-class LocalVariable(Variable):
-    """A variable in this process, updated by the same kernels as on a ps."""
-
-    def __init__(self, spec: VariableSpec, strategy: "Strategy") -> None:
-        # A worker of a cluster has no use for the ps's half.
-        from ..server.ps.block import Block
-
-        self._set_up(spec, spec.name, strategy)
-        definition = spec.definition(spec.name)
-        self._block = Block([ShardDefinition(definition)])
-        self._lock = threading.Lock()
-        self._pushes = 0
-        rows = definition.shape[0] if definition.shape else 1
-        value = spec.initial
-        if value is None and spec.initializer is not None:
-            value = spec.initializer.rows(spec.shape, spec.dtype, 0, rows)
-        self._block.view(0)[...] = value
-
-    def read_value(self) -> Array:
-        """A read-only copy of the value."""
-        with self._lock:
-            value = self._block.view(0).copy()
-        value.flags.writeable = False
-        return value
-
-    def sparse_read(self, indices: Any) -> Array:
-        """Rows by number."""
-        numbers = row_numbers(indices, self.shape, self.name)
-        with self._lock:
-            return np.array(self._block.view(0)[numbers])
-
-    def assign(self, value: Any) -> "LocalVariable":
-        """Overwrite the value."""
-        given = np.asarray(value, self.dtype)
-        self._check_shape(given)
-        with self._lock:
-            self._block.view(0)[...] = given
-        return self
-
-    def assign_add(self, delta: Any) -> "LocalVariable":
-        """Add to the value."""
-        given = np.asarray(delta, self.dtype)
-        self._check_shape(given)
-        with self._lock:
-            self._block.view(0)[...] += given
-        return self
-
-    def apply(
-        self, gradient: Array | IndexedSlices, rule: UpdateRule, *, gradient_scale: float
-    ) -> None:
-        """Run an update rule."""
-        from ..server.ps.block import Gradient, StepFacts
-
-        with self._lock:
-            bound = self._block.rules[0]
-            if bound is None:
-                self._block.bind(0, rule)
-            elif bound != rule:
-                # As on a ps: another rule would begin with empty slots, without a word.
-                raise DefinitionMismatchError(
-                    f"{self.name!r} is updated by {bound!r}; it cannot be updated by {rule!r} as well",
-                    variable=self.name,
-                )
-            self._pushes += 1
-            facts = StepFacts(
-                Incarnation(TaskId("worker", 0), 1), self._pushes, self._pushes - 1, gradient_scale
-            )
-            if isinstance(gradient, IndexedSlices):
-                rows = gradient.combined()
-                values = np.ascontiguousarray(rows.values, self.dtype).reshape(-1)
-                piece = Gradient(values, rows.indices)
-            else:
-                given = np.asarray(gradient)
-                self._check_shape(given)
-                piece = Gradient(np.ascontiguousarray(given, self.dtype).reshape(-1))
-            self._block.apply(self._block.range_of(0), piece, rule, facts)
-
-    def _check_shape(self, value: Array) -> None:
-        if value.shape != self.shape:
-            raise ValueError(f"{self.name!r} has shape {self.shape}, the value has {value.shape}")
-
-
 def row_numbers(indices: Any, shape: tuple[int, ...], name: str) -> Array:
     """Row numbers as integers; an empty list is no rows.
 
@@ -355,4 +368,4 @@ def row_numbers(indices: Any, shape: tuple[int, ...], name: str) -> Array:
             f"row {low if low < 0 else high} of {name!r} is out of range: it has {rows} rows",
             variable=name,
         )
-    return numbers
+    return numbers.astype(np.int64, copy=False)  # small ones would wrap when an offset is added

@@ -65,6 +65,7 @@ class Manifest(_Record):
         global_step: Worker steps applied.
         final: The job was complete; an evaluator ends after this one.
         blocks: Which pushes are in which values.
+        places: Where iterators and random generators were, by name.
     """
 
     format: Literal["windlass-checkpoint"] = "windlass-checkpoint"
@@ -76,6 +77,7 @@ class Manifest(_Record):
     variables: dict[str, VariableRecord]
     tensors: tuple[TensorRecord, ...]
     blocks: tuple[BlockRecord, ...] = ()
+    places: dict[str, dict[str, Any]] = {}
 
 
 def parse_manifest(text: bytes, *, path: str) -> Manifest:

@@ -21,12 +21,15 @@ if TYPE_CHECKING:
     from .core import errors
     from .core.indexed_slices import IndexedSlices
     from .core.initializers import Initializer
-    from .distribute import config, optimizers
+    from .distribute import config, data, optimizers, random
+    from .distribute.checkpoint import Checkpoint
+    from .distribute.devices import on_device as device
     from .distribute.reduce_op import VariableAggregation, VariableSynchronization
     from .distribute.variable import Variable
 
 # Public name → where it is. A module is given by its path, anything else by path and attribute.
 _WHERE = {
+    "Checkpoint": ("distribute.checkpoint", "Checkpoint"),
     "ClusterSpec": ("cluster.spec", "ClusterSpec"),
     "IndexedSlices": ("core.indexed_slices", "IndexedSlices"),
     "Initializer": ("core.initializers", "Initializer"),
@@ -34,14 +37,18 @@ _WHERE = {
     "VariableAggregation": ("distribute.reduce_op", "VariableAggregation"),
     "VariableSynchronization": ("distribute.reduce_op", "VariableSynchronization"),
     "config": ("distribute.config", None),
+    "data": ("distribute.data", None),
+    "device": ("distribute.devices", "on_device"),
     "distribute": ("distribute", None),
     "errors": ("core.errors", None),
     "optimizers": ("distribute.optimizers", None),
+    "random": ("distribute.random", None),
     "testing": ("testing", None),
     "training": ("training", None),
 }
 
 __all__ = [
+    "Checkpoint",
     "ClusterSpec",
     "IndexedSlices",
     "Initializer",
@@ -49,9 +56,12 @@ __all__ = [
     "VariableAggregation",
     "VariableSynchronization",
     "config",
+    "data",
+    "device",
     "distribute",
     "errors",
     "optimizers",
+    "random",
     "testing",
     "training",
 ]

@@ -8,15 +8,26 @@ import windlass
 
 NAMES = {
     "windlass": """
-        ClusterSpec IndexedSlices Initializer Variable VariableAggregation VariableSynchronization
-        config distribute errors optimizers testing training
+        Checkpoint ClusterSpec IndexedSlices Initializer Variable VariableAggregation
+        VariableSynchronization config data device distribute errors optimizers random testing
+        training
     """,
     "windlass.distribute": """
-        DistributedDataset DistributedIterator DistributedValues Mirrored ParameterServerStrategy
-        PerReplica ReduceOp ReplicaContext Strategy StrategyExtended cluster_resolver
-        WireFormat experimental_set_strategy from_arrays get_replica_context get_strategy has_strategy
+        AggregatingVariable CentralStorageStrategy CollectiveAllReduceStrategy
+        CommunicationImplementation CommunicationOptions MultiWorkerMirroredStrategy
+        CrossDeviceOps DistributedDataset DistributedIterator DistributedValues DistributedVariable
+        HierarchicalCopyAllReduce InputContext InputOptions InputReplicationMode Mirrored
+        MirroredStrategy MirroredVariable NcclAllReduce OneDeviceStrategy ParameterServerStrategy
+        PerReplica ReduceOp ReductionToOneDevice ReplicaContext RunOptions ShardedVariable Strategy
+        StrategyExtended SyncOnReadVariable ValueContext WireFormat cluster_resolver experimental
+        experimental_set_strategy get_replica_context get_strategy has_strategy
         in_cross_replica_context partitioners placement
     """,
+    "windlass.data": """
+        SHARD_HINT ArraySpec AutoShardPolicy Dataset DistributeOptions Options as_dataset
+        from_arrays from_files
+    """,
+    "windlass.random": "Generator",
     "windlass.optimizers": """
         SGD Adagrad Adam AdamW CosineDecay ExponentialDecay Ftrl InverseTimeDecay Optimizer
         PiecewiseConstantDecay PolynomialDecay RMSprop

@@ -4,13 +4,21 @@ import copy
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any
 
 import numpy as np
 import pytest
 
 import windlass as wl
-from windlass.distribute import ParameterServerStrategy, ReplicaContext, Strategy
+from windlass.distribute import (
+    CentralStorageStrategy,
+    MirroredStrategy,
+    OneDeviceStrategy,
+    ParameterServerStrategy,
+    ReplicaContext,
+    Strategy,
+)
 from windlass.distribute.strategy import the_default_strategy
 
 Where = tuple[Strategy, int | None, bool]
@@ -28,7 +36,14 @@ def plain_process(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 @pytest.fixture(
-    params=[Strategy, ParameterServerStrategy], ids=["Strategy", "ParameterServerStrategy"]
+    params=[
+        Strategy,
+        partial(OneDeviceStrategy, "/cpu:0"),
+        MirroredStrategy,
+        CentralStorageStrategy,
+        ParameterServerStrategy,
+    ],
+    ids=["Strategy", "OneDevice", "Mirrored", "CentralStorage", "ParameterServer"],
 )
 def strategy(request: pytest.FixtureRequest) -> Strategy:
     made: Strategy = request.param()
@@ -161,6 +176,26 @@ def test_run_inside_run_is_refused(strategy: Strategy) -> None:
     strategy.run(step)
 
 
+def test_run_in_a_merge_of_run_is_refused_and_does_not_wait_for_itself(strategy: Strategy) -> None:
+    def merge(given: Strategy) -> None:
+        with pytest.raises(RuntimeError, match=r"strategy\.run inside merge_call"):
+            given.run(where)
+        assert where() == (strategy, None, True)
+
+    strategy.run(lambda: current_context().merge_call(merge))
+    assert strategy.run(where) == (strategy, 0, False)
+
+
+def test_a_scope_that_a_merge_leaves_open_is_an_error(strategy: Strategy) -> None:
+    def merge(given: Strategy) -> None:
+        given.scope().__enter__()
+
+    with pytest.raises(RuntimeError, match="another order"):
+        strategy.run(lambda: current_context().merge_call(merge))
+    assert where() == (the_default_strategy(), 0, False)
+    assert strategy.run(where) == (strategy, 0, False)
+
+
 def test_cross_replica_methods_inside_run_say_to_use_merge_call(strategy: Strategy) -> None:
     def step() -> None:
         with pytest.raises(RuntimeError, match=r"(?s)reduce requires .*merge_call\(\)"):
@@ -176,8 +211,10 @@ def test_scopes_left_in_another_order_are_an_error(strategy: Strategy) -> None:
         inner.__enter__()
         with pytest.raises(RuntimeError, match="another order"):
             outer.__exit__(None, None, None)
+        assert where() == (the_default_strategy(), 0, False), "the inner one was left with it"
+        with pytest.raises(RuntimeError, match="another order"):
+            inner.__exit__(None, None, None)
 
-    # The stack of the thread is spoilt by this, so it is a thread's that ends.
     with ThreadPoolExecutor(1) as pool:
         pool.submit(leave_wrong).result(5)
 

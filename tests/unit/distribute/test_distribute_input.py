@@ -1,4 +1,4 @@
-"""Input: batches of arrays and iterables, and how they are split over replicas."""
+"""Input of one worker: batches of arrays and iterables, and how its replicas share them."""
 
 from collections.abc import Iterator
 from itertools import islice
@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 import windlass as wl
-from windlass.distribute import DistributedDataset, DistributedIterator, PerReplica, from_arrays
+from windlass.distribute import DistributedDataset, DistributedIterator, PerReplica
+from windlass.distribute.data import from_arrays
 
 Array = np.ndarray[Any, np.dtype[Any]]
 X = np.arange(10)
@@ -25,6 +26,12 @@ def plain_process(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 def lists(batches: Any) -> list[list[int]]:
     return [np.asarray(batch).tolist() for batch in batches]
+
+
+def distributed(dataset: Any, replicas: int) -> DistributedDataset:
+    """A dataset under a strategy with that many replicas, on logical CPU devices."""
+    wl.config.set_logical_cpu_devices(replicas)
+    return wl.distribute.ParameterServerStrategy().experimental_distribute_dataset(dataset)
 
 
 # -- from_arrays -------------------------------------------------------------------------------
@@ -110,33 +117,30 @@ def test_an_epoch_without_a_full_batch_is_empty() -> None:
 
 
 def test_with_one_replica_batches_pass_through_as_they_are() -> None:
-    batches = [object(), (np.ones(2), None), 3]
-    strategy = wl.distribute.ParameterServerStrategy()
-    assert all(
-        got is given
-        for got, given in zip(
-            strategy.experimental_distribute_dataset(batches), batches, strict=True
-        )
-    )
+    odd = object()
+    first, (array, nothing), number = distributed([odd, (np.ones(2), None), 3], 1)
+    assert first is odd
+    np.testing.assert_array_equal(array, [1, 1])
+    assert (nothing, number) == (None, 3)
 
 
 def test_arrays_count_batches_along_their_first_axis() -> None:
-    data = DistributedDataset((np.arange(6).reshape(3, 2), {"y": np.arange(3)}), 1)
+    data = distributed((np.arange(6).reshape(3, 2), {"y": np.arange(3)}), 1)
     batches = list(data)
     assert len(batches) == 3
     x, more = batches[1]
     np.testing.assert_array_equal(x, [2, 3])
     assert more["y"] == 1
-    assert lists(DistributedDataset(X.reshape(5, 2), 1))[-1] == [8, 9]
+    assert lists(distributed(X.reshape(5, 2), 1))[-1] == [8, 9]
 
 
 def test_iterables_and_generators_are_iterated() -> None:
-    assert list(DistributedDataset([1, 2, 3], 1)) == [1, 2, 3]
-    assert list(DistributedDataset((i for i in range(3)), 1)) == [0, 1, 2]
+    assert list(distributed([1, 2, 3], 1)) == [1, 2, 3]
+    assert list(distributed((i for i in range(3)), 1)) == [0, 1, 2]
 
 
 def test_a_list_is_an_iterable_of_batches_and_can_be_gone_through_again() -> None:
-    data = DistributedDataset([X[:2], X[2:6]], 2)
+    data = distributed([X[:2], X[2:6]], 2)
     assert [len(list(data)), len(list(data))] == [2, 2]
 
 
@@ -144,20 +148,22 @@ def test_a_list_is_an_iterable_of_batches_and_can_be_gone_through_again() -> Non
     ("size", "parts"),
     [
         (6, [[0, 1], [2, 3], [4, 5]]),
-        (7, [[0, 1, 2], [3, 4], [5, 6]]),
+        (7, [[0, 1, 2], [3, 4, 5], [6]]),
         (8, [[0, 1, 2], [3, 4, 5], [6, 7]]),
+        (4, [[0, 1], [2, 3], []]),
         (2, [[0], [1], []]),
         (1, [[0], [], []]),
         (0, [[], [], []]),
     ],
     ids=lambda value: str(value) if isinstance(value, int) else None,
 )
-def test_three_replicas_share_a_batch_and_all_of_them_run(
+def test_batches_of_unknown_size_are_cut_in_parts_rounded_up(
     size: int, parts: list[list[int]]
 ) -> None:
+    """And every replica runs, also without an example."""
     wl.config.set_logical_cpu_devices(3)
     strategy = wl.distribute.ParameterServerStrategy()
-    [batch] = strategy.experimental_distribute_dataset([np.arange(10)[:size]])
+    [batch] = strategy.experimental_distribute_dataset([X[:size]])
     assert isinstance(batch, PerReplica)
     assert lists(batch.values) == parts
     seen = strategy.run(lambda part: part * 1, args=(batch,))
@@ -165,14 +171,39 @@ def test_three_replicas_share_a_batch_and_all_of_them_run(
     assert {part.dtype for part in batch.values} == {X.dtype}
 
 
+@pytest.mark.parametrize(
+    ("examples", "steps"),
+    [
+        (7, [[[0, 1, 2], [3, 4], [5, 6]]]),
+        (9, [[[0, 1, 2], [3, 4], [5, 6]], [[7, 8], [], []]]),
+        (5, [[[0, 1, 2], [3, 4], []]]),
+        (4, [[[0, 1, 2], [3], []]]),
+        (0, []),
+    ],
+    ids=["full", "second-short", "short", "mid-replica", "nothing"],
+)
+def test_batches_of_known_size_give_the_first_replicas_one_more_and_fill_them_in_order(
+    examples: int, steps: list[list[list[int]]]
+) -> None:
+    """Of 7 over 3: 3, 2, 2. A batch that is short leaves the last replicas empty."""
+    data = distributed(from_arrays(X[:examples], 7, shuffle=False), 3)
+    assert [lists(batch.values) for batch in data] == steps
+
+
+def test_a_batch_longer_than_was_said_is_cut_evenly_rather_than_lost() -> None:
+    data = from_arrays(X[:4], 2, shuffle=False).map(lambda x: np.concatenate([x, x, x]))
+    [first, _] = distributed(data, 2)
+    assert lists(first.values) == [[0, 1, 0], [1, 0, 1]]
+
+
 def test_nested_batches_are_split_leaf_by_leaf_and_alike() -> None:
-    [batch] = DistributedDataset([{"x": X, "y": (X * 10,)}], 3)
+    [batch] = distributed([{"x": X, "y": (X * 10,)}], 3)
     for x, y in zip(batch["x"].values, batch["y"][0].values, strict=True):
         np.testing.assert_array_equal(y, x * 10)
 
 
 def test_trailing_axes_stay_whole_even_for_an_empty_part() -> None:
-    [batch] = DistributedDataset([np.ones((1, 4, 2), np.float32)], 2)
+    [batch] = distributed([np.ones((1, 4, 2), np.float32)], 2)
     assert [part.shape for part in batch.values] == [(1, 4, 2), (0, 4, 2)]
 
 
@@ -188,18 +219,18 @@ def test_mean_over_split_batches_is_the_mean_of_the_batch() -> None:
 
 @pytest.mark.parametrize("batch", [3.0, (X, 2.0), (X, X[:3])], ids=["scalar", "mixed", "uneven"])
 def test_single_examples_cannot_be_split_and_the_error_says_to_batch(batch: Any) -> None:
-    with pytest.raises(ValueError, match="call the `batch` method on the input dataset"):
-        next(iter(DistributedDataset([batch], 2)))
+    with pytest.raises(ValueError, match="Call the `batch` method on the input Dataset"):
+        next(iter(distributed([batch], 2)))
 
 
 @pytest.mark.parametrize("dataset", [3, None], ids=repr)
 def test_what_cannot_be_iterated_is_a_type_error(dataset: Any) -> None:
     with pytest.raises(TypeError, match="a dataset must be an iterable of batches or nested array"):
-        iter(DistributedDataset(dataset, 1))
+        distributed(dataset, 1)
 
 
 def test_an_iterator_can_be_asked_for_the_next_batch() -> None:
-    iterator = iter(DistributedDataset([1], 1))
+    iterator = iter(distributed([1], 1))
     assert isinstance(iterator, DistributedIterator)
     assert iter(iterator) is iterator
     assert iterator.get_next() == 1
@@ -208,11 +239,13 @@ def test_an_iterator_can_be_asked_for_the_next_batch() -> None:
 
 
 def test_an_error_of_the_dataset_is_raised_where_it_is_iterated() -> None:
+    """After the batches before it, although it happened ahead of them, in a thread."""
+
     def broken() -> Iterator[Array]:
         yield X
         raise OSError("disk")
 
-    iterator = iter(DistributedDataset(broken(), 2))
+    iterator = iter(distributed(broken(), 2))
     next(iterator)
     with pytest.raises(OSError, match="disk"):
         next(iterator)

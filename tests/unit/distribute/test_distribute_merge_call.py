@@ -1,31 +1,53 @@
 """Several replicas in one worker: they meet in merge_call, and never wait for ever."""
 
 import gc
+import signal
+import sys
 import threading
 import weakref
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import numpy as np
 import pytest
 
 import windlass as wl
-from windlass.distribute import PerReplica, ReplicaContext, Strategy, replica_runner
+from windlass.distribute import (
+    MirroredStrategy,
+    ParameterServerStrategy,
+    PerReplica,
+    ReplicaContext,
+    Strategy,
+    replica_runner,
+)
+from windlass.distribute.replica_runner import ReplicaRunner
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
 pytestmark = pytest.mark.timeout(20)
 
 
-@pytest.fixture
-def replicas(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[int], Strategy]]:
+@pytest.fixture(autouse=True)
+def ctrl_c_is_heard() -> Iterator[None]:
+    """A shell's background job ignores SIGINT, and so would its children."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.fixture(params=[MirroredStrategy, ParameterServerStrategy], ids=["Mirrored", "PS"])
+def replicas(
+    request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Callable[[int], Strategy]]:
     """Makes a strategy of so many replicas in this process."""
     monkeypatch.delenv("TF_CONFIG", raising=False)
     monkeypatch.setattr("windlass.distribute.devices.count_gpus", lambda: 0)
 
     def make(count: int) -> Strategy:
         wl.config.set_logical_cpu_devices(count)
-        return wl.distribute.ParameterServerStrategy()
+        made: Strategy = request.param()
+        return made
 
     yield make
     wl.config.set_logical_cpu_devices(1)
@@ -39,6 +61,15 @@ def context() -> ReplicaContext:
 
 def replica() -> int:
     return context().replica_id_in_sync_group
+
+
+def meeting_of(current: ReplicaContext) -> replica_runner._Meeting:
+    """The run a replica takes part in."""
+    merge = current._merge
+    assert isinstance(merge, partial)
+    meeting = getattr(merge.func, "__self__", None)
+    assert isinstance(meeting, replica_runner._Meeting)
+    return meeting
 
 
 Replicas = Callable[[int], Strategy]
@@ -200,6 +231,25 @@ def test_an_exception_in_a_merge_function_is_raised_once_in_the_caller(replicas:
     assert strategy.run(replica).values == (0, 1)
 
 
+def test_a_merge_may_answer_with_an_array_or_nothing(replicas: Replicas) -> None:
+    """Of which the truth must not be asked."""
+    strategy = replicas(2)
+
+    def step() -> tuple[Any, Any, Any]:
+        mine = np.array([1.0, 2.0]) * (1 + replica())
+        merge = context().merge_call
+        return (
+            merge(lambda given, v: given.reduce("SUM", v), (mine,)),
+            merge(lambda _: None),
+            merge(lambda _: ()),
+        )
+
+    total, nothing, empty = strategy.run(step)
+    np.testing.assert_array_equal(total, [3, 6])
+    assert nothing is None
+    assert empty == ()
+
+
 def test_inside_merge_call_cross_replica_methods_work(replicas: Replicas) -> None:
     strategy = replicas(2)
 
@@ -226,60 +276,138 @@ def test_merge_call_of_another_replicas_context_is_refused(replicas: Replicas) -
     strategy.run(step)
 
 
+def test_ctrl_c_reaches_a_caller_that_waits_in_a_merge(
+    replicas: Replicas, wait_until: Callable[..., None]
+) -> None:
+    """The caller waits for a replica that runs on, and neither may hold the other up."""
+    strategy = replicas(2)
+    together = threading.Barrier(2)
+    outcome: list[str] = []
+
+    def step() -> None:
+        together.wait(5)
+        if replica() == 1:
+            meeting = meeting_of(context())
+            wait_until(lambda: meeting._waiting == 1, 5, "the caller to wait in the merge")
+            signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+            wait_until(lambda: meeting.interrupted, 5, "Ctrl-C to reach the caller")
+            outcome.append("the other replica comes to the merge")
+        context().merge_call(lambda _: outcome.append("merged"))
+
+    with pytest.raises(KeyboardInterrupt):
+        strategy.run(step)
+    assert outcome == ["the other replica comes to the merge"], "and is unwound there"
+    assert strategy.run(replica).values == (0, 1), "the next step works"
+
+
 def test_ctrl_c_reaches_a_caller_whose_replicas_wait(
+    replicas: Replicas, wait_until: Callable[..., None]
+) -> None:
+    """Replicas wait for a merge that will never be held; the caller is through with its own part."""
+    strategy = replicas(3)
+    together, unwound = threading.Barrier(3), threading.Event()
+    caller = threading.get_ident()
+
+    def caller_waits() -> bool:
+        return sys._current_frames()[caller].f_code is ReplicaRunner._wait_out.__code__
+
+    def step() -> None:
+        together.wait(5)
+        if replica() == 1:
+            try:
+                context().merge_call(lambda _: None)
+            finally:
+                unwound.set()
+        elif replica() == 2:
+            wait_until(caller_waits, 5, "the caller to wait for the others")
+            signal.pthread_kill(caller, signal.SIGINT)
+            assert unwound.wait(5), "a replica waits on, though nobody will come"
+
+    with pytest.raises(KeyboardInterrupt):
+        strategy.run(step)
+    assert strategy.run(replica).values == (0, 1, 2), "the next step works"
+
+
+def test_a_second_ctrl_c_leaves_a_replica_behind_that_hangs(
+    replicas: Replicas, wait_until: Callable[..., None]
+) -> None:
+    """Nothing reaches a thread that hangs in the program's own code."""
+    strategy = replicas(2)
+    together, released = threading.Barrier(2), threading.Event()
+    caller = threading.get_ident()
+    hanging: list[threading.Thread] = []
+
+    def caller_waits() -> bool:
+        return sys._current_frames()[caller].f_code is ReplicaRunner._wait_out.__code__
+
+    def step() -> None:
+        together.wait(5)
+        if replica() == 1:
+            meeting = meeting_of(context())
+            hanging.append(threading.current_thread())
+            wait_until(caller_waits, 5, "the caller to wait for the other replica")
+            signal.pthread_kill(caller, signal.SIGINT)
+            wait_until(lambda: meeting.interrupted, 5, "Ctrl-C to reach the caller")
+            wait_until(caller_waits, 5, "the caller to wait all the same")
+            signal.pthread_kill(caller, signal.SIGINT)
+            released.wait(10)
+
+    with pytest.raises(KeyboardInterrupt):
+        strategy.run(step)
+    assert hanging[0].is_alive()
+
+    def next_step() -> int:
+        together.wait(5)  # passes only if another thread runs the second replica
+        return replica()
+
+    assert strategy.run(next_step).values == (0, 1)
+    released.set()
+    hanging[0].join(5)
+    assert not hanging[0].is_alive(), "once it moves again its thread ends"
+
+
+def test_after_ctrl_c_in_the_first_replica_no_other_begins(
     replicas: Replicas, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Replicas wait for a merge that the interrupted caller will never hold."""
-    strategy = replicas(2)
-    caller = threading.current_thread()
+    """The caller would run those whose threads are not awake yet."""
+    strategy = replicas(3)
+    monkeypatch.setattr(replica_runner._Thread, "start", lambda thread, work: None)
+    begun: list[int] = []
 
-    class Interrupted(threading.Condition):
-        """Ctrl-C comes while the caller waits for the replicas."""
+    def step() -> None:
+        begun.append(replica())
+        raise KeyboardInterrupt
 
-        def wait_for(self, predicate: Callable[[], Any], timeout: float | None = None) -> Any:
-            if threading.current_thread() is caller:
-                raise KeyboardInterrupt
-            return super().wait_for(predicate, timeout)
-
-    meeting = replica_runner._Meeting([], Interrupted())
-
-    def meet(group: list[replica_runner._Replica]) -> replica_runner._Meeting:
-        meeting.replicas = group
-        return meeting
-
-    late = threading.Event()
-
-    def rescue() -> None:
-        late.set()
-        with meeting.changed:
-            meeting.aborted = True
-            meeting.changed.notify_all()
-
-    monkeypatch.setattr(replica_runner, "_Meeting", meet)
-    timer = threading.Timer(3, rescue)
-    timer.start()
-    try:
-        with pytest.raises(KeyboardInterrupt):
-            strategy.run(lambda: context().merge_call(lambda _: None))
-    finally:
-        timer.cancel()
-        timer.join()
-    assert not late.is_set(), "the caller waited for replicas that waited for it"
+    with pytest.raises(KeyboardInterrupt):
+        strategy.run(step)
+    assert begun == [0]
 
 
-def test_a_strategy_that_is_gone_leaves_no_threads(replicas: Replicas) -> None:
+def test_a_strategy_that_is_gone_leaves_no_threads(
+    replicas: Replicas, wait_until: Callable[..., None]
+) -> None:
+    """The first replica runs in the caller's thread."""
     before = set(threading.enumerate())
     strategy = replicas(4)
+    assert not set(threading.enumerate()) - before, "none before the first step"
+    strategy.run(lambda: context().merge_call(lambda _: None))
     strategy.run(lambda: context().merge_call(lambda _: None))
     mine = [thread for thread in threading.enumerate() if thread not in before]
-    assert len(mine) == 4
+    assert len(mine) == 3
     gone = weakref.ref(strategy)
     del strategy
-    gc.collect()
-    assert gone() is None
+    # Its threads let go of the last step a moment after the caller does.
+    wait_until(lambda: gc.collect() >= 0 and gone() is None, 5, "the strategy to be freed")
     for thread in mine:
         thread.join(5)
         assert not thread.is_alive()
+
+
+def test_one_replica_needs_no_thread(replicas: Replicas) -> None:
+    before = set(threading.enumerate())
+    strategy = replicas(1)
+    assert strategy.run(threading.get_ident) == threading.get_ident()
+    assert set(threading.enumerate()) == before
 
 
 def test_the_number_of_logical_devices_is_that_of_the_replicas(replicas: Replicas) -> None:

@@ -284,7 +284,7 @@ def test_both_replicas_read_the_same_values_in_a_step() -> None:
     optimizer = SGD(1.0)
 
     def step() -> Array:
-        value = w.read_value()
+        value: Array = w.read_value()
         optimizer.apply_gradients([(value * 0 - 1, w)])
         np.testing.assert_array_equal(w.read_value(), value)
         return value

@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 import windlass as wl
-from windlass.distribute import ParameterServerStrategy, Strategy, from_arrays, partitioners
+from windlass.distribute import ParameterServerStrategy, Strategy, partitioners
+from windlass.distribute.data import from_arrays
 from windlass.distribute.optimizers import Optimizer
 
 Array = np.ndarray[Any, np.dtype[Any]]

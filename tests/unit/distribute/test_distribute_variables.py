@@ -10,7 +10,7 @@ import windlass as wl
 from windlass.core.arrays import BFLOAT16, DTYPES, DType
 from windlass.core.errors import ShapeMismatchError
 from windlass.distribute import ParameterServerStrategy, Strategy
-from windlass.distribute.variable import LocalVariable
+from windlass.distribute.local_variable import LocalVariable
 
 Array = np.ndarray[Any, np.dtype[Any]]
 Aggregation = wl.VariableAggregation
@@ -334,7 +334,7 @@ def test_the_default_strategy_adds_up_repeated_rows() -> None:
 
 def test_the_default_strategy_refuses_gradients_of_another_shape() -> None:
     v = wl.Variable([1.0, 2.0], name="w")
-    with pytest.raises(ValueError, match=r"'w' has shape \(2,\), the value has \(3,\)"):
+    with pytest.raises(ValueError, match=r"'w' has shape \(2,\), the gradient has \(3,\)"):
         wl.optimizers.SGD().apply_gradients([(np.ones(3), v)])
 
 

@@ -1,0 +1,16 @@
+"""``windlass.data``: datasets, and how they are divided between workers and replicas."""
+
+from .dataset import ArraySpec, Dataset, as_dataset, from_arrays, from_files
+from .options import SHARD_HINT, AutoShardPolicy, DistributeOptions, Options
+
+__all__ = [
+    "SHARD_HINT",
+    "ArraySpec",
+    "AutoShardPolicy",
+    "Dataset",
+    "DistributeOptions",
+    "Options",
+    "as_dataset",
+    "from_arrays",
+    "from_files",
+]

@@ -1,0 +1,394 @@
+"""Datasets: what gives batches, and knows enough of itself to be sharded, split and resumed.
+
+``as_dataset`` takes what programs have: arrays, iterables, generator functions, PyTorch DataLoaders, Hugging
+Face datasets, tf.data-like objects. ``from_arrays`` and ``from_files`` make datasets of arrays and of files.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from copy import copy
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any
+
+import numpy as np
+
+from ...core.arrays import Array, DType
+from ..values import flatten, map_structure
+from .options import SHARD_HINT, AutoShardPolicy, Options
+from .sharding import as_arrays, common_length
+
+
+@dataclass(frozen=True, slots=True)
+class ArraySpec:
+    """What is known of an array before it is there. As ``tf.TensorSpec``; None: an extent that varies."""
+
+    shape: tuple[int | None, ...]
+    dtype: DType
+
+
+class Dataset:
+    """Something that gives elements, from the beginning each time it is iterated over.
+
+    Attributes:
+        batch_size: Examples per element, if every element but the last has as many; None: not known.
+        files: Paths it reads, if it can be divided by files.
+        infinite: It never ends.
+        once: It can be gone through once: whoever looks at an element takes it away.
+    """
+
+    batch_size: int | None = None
+    files: tuple[str, ...] | None = None
+    infinite: bool = False
+    once: bool = False
+
+    def __init__(self) -> None:
+        self._policy = AutoShardPolicy.AUTO
+
+    def __iter__(self) -> Iterator[Any]:
+        return self.iterate(0)
+
+    def iterate(self, start: int) -> Iterator[Any]:
+        """Elements from number ``start`` on."""
+        return islice(self._elements(), start, None)
+
+    def _elements(self) -> Iterator[Any]:
+        raise TypeError(f"{type(self).__name__} must define _elements")
+
+    @property
+    def auto_shard_policy(self) -> AutoShardPolicy:
+        """How strategies divide it between workers; see :meth:`with_options`."""
+        return self._policy
+
+    @property
+    def element_spec(self) -> Any:
+        """ArraySpec per leaf, from the first element; the first extent is not fixed.
+
+        Raises:
+            ValueError: There is no element, or looking at it would take it away.
+        """
+        if self.once:
+            raise ValueError(
+                "the dataset can be gone through once, and looking at its first element would lose it. Make "
+                "it of a function that returns the generator, instead of the generator"
+            )
+        for element in self.iterate(0):
+            return map_structure(
+                lambda leaf: ArraySpec((None, *leaf.shape[1:]) if leaf.ndim else (), leaf.dtype),
+                as_arrays(element),
+            )
+        raise ValueError("the dataset has no element, so nothing is known of them")
+
+    def with_options(self, options: Options) -> "Dataset":
+        """The same dataset with options."""
+        other = copy(self)
+        other._policy = AutoShardPolicy(options.experimental_distribute.auto_shard_policy)
+        return other
+
+    def of_files(self, files: Sequence[str]) -> "Dataset":
+        """The same dataset, of these files alone."""
+        raise ValueError(
+            f"{type(self).__name__} does not read files that could be divided: {files}"
+        )
+
+    def resolve_hint(self, workers: int, worker: int) -> "Dataset":
+        """The same dataset, sharded where ``shard(SHARD_HINT, SHARD_HINT)`` stands, if it does."""
+        del workers, worker
+        return self
+
+    def shard(self, num_shards: int, index: int) -> "Dataset":
+        """Every ``num_shards``-th element, from number ``index`` on.
+
+        Raises:
+            ValueError: ``index`` is not below ``num_shards``.
+        """
+        return _Sharded(self, num_shards, index)
+
+    def batch(self, batch_size: int, drop_remainder: bool = False) -> "Dataset":
+        """Elements stacked to batches along a new first axis.
+
+        Raises:
+            ValueError: ``batch_size`` < 1.
+        """
+        return _Batched(self, batch_size, drop_remainder)
+
+    def map(self, function: Callable[[Any], Any]) -> "Dataset":
+        """``function`` of every element."""
+        return _Mapped(self, function)
+
+    def repeat(self, count: int | None = None) -> "Dataset":
+        """Again from the beginning when it ends: ``count`` times in all; None or -1: for ever."""
+        return _Repeated(self, count)
+
+
+class _Derived(Dataset):
+    """Made of another dataset; divided where that one is."""
+
+    def __init__(self, source: Dataset) -> None:
+        super().__init__()
+        self._source = source
+        self._policy = source.auto_shard_policy
+        self.files = source.files
+        self.infinite = source.infinite
+        self.once = source.once
+
+    def of_files(self, files: Sequence[str]) -> Dataset:
+        return self._on(self._source.of_files(files))
+
+    def resolve_hint(self, workers: int, worker: int) -> Dataset:
+        return self._on(self._source.resolve_hint(workers, worker))
+
+    def _on(self, source: Dataset) -> Dataset:
+        other = copy(self)
+        other._source = source
+        other.files = source.files
+        return other
+
+
+class _Sharded(_Derived):
+    def __init__(self, source: Dataset, num_shards: int, index: int) -> None:
+        super().__init__(source)
+        hint = num_shards == SHARD_HINT and index == SHARD_HINT
+        if not hint and (num_shards < 1 or not 0 <= index < num_shards):
+            raise ValueError(f"index must be in [0, num_shards), got {index} of {num_shards}")
+        self._num_shards, self._index = num_shards, index
+        self.batch_size = source.batch_size
+
+    def _elements(self) -> Iterator[Any]:
+        if self._num_shards == SHARD_HINT:
+            raise ValueError(
+                "shard(SHARD_HINT, SHARD_HINT) is filled in by a strategy whose policy is "
+                "AutoShardPolicy.HINT; set it with `with_options`"
+            )
+        return islice(iter(self._source), self._index, None, self._num_shards)
+
+    def resolve_hint(self, workers: int, worker: int) -> Dataset:
+        source = self._source.resolve_hint(workers, worker)
+        if self._num_shards != SHARD_HINT:
+            return self._on(source)
+        return _Sharded(source, workers, worker)
+
+
+class _Batched(_Derived):
+    def __init__(self, source: Dataset, batch_size: int, drop_remainder: bool) -> None:
+        super().__init__(source)
+        if batch_size < 1:
+            raise ValueError(f"batch_size must be at least 1, got {batch_size}")
+        self.batch_size = batch_size
+        self._drop_remainder = drop_remainder
+
+    def _elements(self) -> Iterator[Any]:
+        source = iter(self._source)
+        while examples := list(islice(source, self.batch_size)):
+            if len(examples) < (self.batch_size or 1) and self._drop_remainder:
+                return
+            columns = zip(*(flatten(example)[0] for example in examples), strict=True)
+            _, rebuild = flatten(examples[0])
+            yield rebuild([np.stack([np.asarray(item) for item in column]) for column in columns])
+
+
+class _Mapped(_Derived):
+    def __init__(self, source: Dataset, function: Callable[[Any], Any]) -> None:
+        super().__init__(source)
+        self._function = function
+        self.batch_size = source.batch_size
+
+    def iterate(self, start: int) -> Iterator[Any]:
+        return map(self._function, self._source.iterate(start))
+
+
+class _Repeated(_Derived):
+    def __init__(self, source: Dataset, count: int | None) -> None:
+        super().__init__(source)
+        self._count = None if count is not None and count < 0 else count
+        self.batch_size = source.batch_size
+        endless = self._count is None and not source.once
+        self.infinite = self._count != 0 and (endless or source.infinite)
+
+    def _elements(self) -> Iterator[Any]:
+        done = 0
+        while self._count is None or done < self._count:
+            empty = True
+            for element in self._source:
+                empty = False
+                yield element
+            if empty:
+                return  # again and again nothing
+            done += 1
+
+
+class _IterableDataset(Dataset):
+    """Anything that can be iterated over; what can be only once, is."""
+
+    def __init__(
+        self,
+        open_source: Callable[[], Iterable[Any]],
+        batch_size: int | None,
+        *,
+        once: bool = False,
+    ) -> None:
+        super().__init__()
+        self._open = open_source
+        self.once = once
+        self.batch_size = batch_size
+
+    def _elements(self) -> Iterator[Any]:
+        return iter(self._open())
+
+
+class ArrayDataset(Dataset):
+    """See :func:`from_arrays`. Every iteration starts anew, with the same orders."""
+
+    def __init__(
+        self,
+        arrays: Any,
+        batch_size: int,
+        shuffle: bool,
+        seed: int,
+        epochs: int | None,
+        drop_remainder: bool,
+    ) -> None:
+        super().__init__()
+        self._arrays = map_structure(np.asarray, arrays)
+        self._examples = common_length(self._arrays)
+        if batch_size < 1:
+            raise ValueError(f"batch_size must be at least 1, got {batch_size}")
+        if epochs is None and self._examples < (batch_size if drop_remainder else 1):
+            raise ValueError(
+                f"{self._examples} examples never fill a batch of {batch_size}: an endless dataset of them "
+                "would never give one"
+            )
+        self.batch_size: int = batch_size
+        self._shuffle = shuffle
+        self._seed = seed
+        self._epochs = epochs
+        self._drop_remainder = drop_remainder
+        self.infinite = epochs is None
+
+    @property
+    def element_spec(self) -> Any:
+        """ArraySpec per leaf."""
+        return map_structure(
+            lambda array: ArraySpec((None, *array.shape[1:]), array.dtype), self._arrays
+        )
+
+    def iterate(self, start: int) -> Iterator[Any]:
+        """Batches from number ``start`` on; those before are not gathered."""
+        rng = np.random.default_rng(self._seed)
+        per_epoch = self._examples // self.batch_size
+        if not self._drop_remainder and self._examples % self.batch_size:
+            per_epoch += 1
+        epoch = 0
+        while self._epochs is None or epoch < self._epochs:
+            order = rng.permutation(self._examples) if self._shuffle else np.arange(self._examples)
+            epoch += 1
+            if start >= per_epoch:
+                start -= per_epoch
+                continue
+            for number in range(start, per_epoch):
+                picked = order[number * self.batch_size : (number + 1) * self.batch_size]
+                yield self._pick(picked)
+            start = 0
+
+    def _pick(self, rows: Array) -> Any:
+        return map_structure(lambda array: array[rows], self._arrays)
+
+
+class FileDataset(Dataset):
+    """See :func:`from_files`."""
+
+    def __init__(
+        self, files: Sequence[str], read: Callable[[str], Iterable[Any]], batch_size: int | None
+    ) -> None:
+        super().__init__()
+        self.files: tuple[str, ...] = tuple(str(file) for file in files)
+        self._read = read
+        self.batch_size = batch_size
+
+    def of_files(self, files: Sequence[str]) -> Dataset:
+        """The same dataset, of these files alone."""
+        other = copy(self)
+        other.files = tuple(files)
+        return other
+
+    def _elements(self) -> Iterator[Any]:
+        for file in self.files:
+            yield from self._read(file)
+
+
+def from_arrays(
+    arrays: Any,
+    batch_size: int,
+    *,
+    shuffle: bool = True,
+    seed: int = 0,
+    epochs: int | None = 1,
+    drop_remainder: bool = False,
+) -> ArrayDataset:
+    """A dataset of batches of arrays that fit in memory.
+
+    Args:
+        arrays: Nested arrays with one first axis: the examples.
+        batch_size: Examples per global batch.
+        shuffle: Draw a new order for every epoch.
+        seed: Of the orders.
+        epochs: How often the data is gone through; None: for ever.
+        drop_remainder: Leave out a last batch that is not full.
+
+    Raises:
+        ValueError: First axes differ, or ``batch_size`` < 1.
+    """
+    return ArrayDataset(arrays, batch_size, shuffle, seed, epochs, drop_remainder)
+
+
+def from_files(
+    files: Sequence[str], read: Callable[[str], Iterable[Any]], *, batch_size: int | None = None
+) -> FileDataset:
+    """A dataset of what files hold; workers in sync divide the files.
+
+    Args:
+        files: Paths, in the same order on every worker.
+        read: Gives the elements of one file.
+        batch_size: Examples per element, if they are batches of one size.
+    """
+    return FileDataset(files, read, batch_size)
+
+
+def as_dataset(source: Any) -> Dataset:
+    """A dataset out of what programs have.
+
+    Args:
+        source: A Dataset; nested arrays, whose first axis counts elements; a PyTorch DataLoader; a Hugging
+            Face
+            dataset (examples: call ``batch``); what has ``as_numpy_iterator`` (tf.data); a function without
+            arguments that returns an iterable; any iterable. A generator or iterator can be gone through
+            once.
+
+    Raises:
+        TypeError: It is none of these.
+    """
+    if isinstance(source, Dataset):
+        return source
+    if isinstance(source, np.ndarray | tuple | dict):
+        arrays = map_structure(np.asarray, source)
+        count = common_length(arrays)
+        first = flatten(arrays)[0][0]
+        return _IterableDataset(
+            lambda: (map_structure(lambda array: array[i], arrays) for i in range(count)),  # noqa: B023
+            first.shape[1] if first.ndim > 1 else None,
+        )
+    if hasattr(source, "as_numpy_iterator"):
+        return _IterableDataset(source.as_numpy_iterator, None)
+    if hasattr(source, "with_format") and hasattr(source, "features"):
+        return _IterableDataset(lambda: source.with_format("numpy"), None)
+    if isinstance(source, Iterable):
+        size = getattr(source, "batch_size", None)
+        return _IterableDataset(
+            lambda: source,
+            size if isinstance(size, int) else None,
+            once=isinstance(source, Iterator),
+        )
+    if callable(source):
+        return _IterableDataset(source, None)
+    raise TypeError(
+        f"a dataset must be an iterable of batches or nested arrays, got {type(source).__name__}"
+    )

@@ -1,0 +1,122 @@
+"""Options of distributed input, as TensorFlow's."""
+
+from dataclasses import dataclass, field
+from enum import Enum, IntEnum
+
+SHARD_HINT = -1
+"""``dataset.shard(SHARD_HINT, SHARD_HINT)``: shard here, under the policy HINT."""
+
+
+class AutoShardPolicy(IntEnum):
+    """How input is divided between workers. As ``tf.data.experimental.AutoShardPolicy``.
+
+    AUTO: FILE if the dataset reads files, else DATA. FILE: file k goes to worker ``k % n``. DATA: every
+    global batch is cut, each worker takes its part. HINT: at ``shard(SHARD_HINT, SHARD_HINT)``. OFF: not at
+    all.
+    """
+
+    OFF = -1
+    AUTO = 0
+    FILE = 1
+    DATA = 2
+    HINT = 3
+
+
+class InputReplicationMode(Enum):
+    """How many input pipelines a worker has. As ``tf.distribute.InputReplicationMode``."""
+
+    PER_WORKER = "PER_WORKER"
+    PER_REPLICA = "PER_REPLICA"
+
+
+@dataclass
+class DistributeOptions:
+    """``tf.data.experimental.DistributeOptions``.
+
+    Attributes:
+        auto_shard_policy: How input is divided; AUTO leaves it to the strategy: workers in sync divide it,
+            workers of a parameter-server job do not.
+    """
+
+    auto_shard_policy: AutoShardPolicy = AutoShardPolicy.AUTO
+
+
+@dataclass
+class Options:
+    """``tf.data.Options``: what ``dataset.with_options`` takes."""
+
+    experimental_distribute: DistributeOptions = field(default_factory=DistributeOptions)
+
+
+@dataclass(frozen=True)
+class InputOptions:
+    """As ``tf.distribute.InputOptions``.
+
+    Attributes:
+        experimental_fetch_to_device: Copy batches to the replicas' devices ahead of use; None: yes.
+        experimental_replication_mode: One pipeline per worker, or per replica
+            (``distribute_datasets_from_function`` alone).
+        experimental_place_dataset_on_device: TensorFlow's; needs PER_REPLICA and no fetching.
+        experimental_per_replica_buffer_size: Steps prepared ahead, in a thread; 0: none, without one.
+    """
+
+    experimental_fetch_to_device: bool | None = None
+    experimental_replication_mode: InputReplicationMode = InputReplicationMode.PER_WORKER
+    experimental_place_dataset_on_device: bool = False
+    experimental_per_replica_buffer_size: int = 1
+
+    def __post_init__(self) -> None:
+        if self.experimental_place_dataset_on_device:
+            if self.experimental_replication_mode is InputReplicationMode.PER_WORKER:
+                raise ValueError(
+                    "`experimental_place_dataset_on_device` needs InputReplicationMode.PER_REPLICA"
+                )
+            if self.experimental_fetch_to_device is not False:
+                raise ValueError(
+                    "`experimental_place_dataset_on_device` can not be set to True when "
+                    "experimental_fetch_to_device is True"
+                )
+        if self.experimental_per_replica_buffer_size < 0:
+            raise ValueError(
+                "experimental_per_replica_buffer_size must be >= 0, got "
+                f"{self.experimental_per_replica_buffer_size}"
+            )
+
+
+class InputContext:
+    """What an input function is told. As ``tf.distribute.InputContext``.
+
+    Args:
+        num_input_pipelines: How many pipelines there are.
+        input_pipeline_id: Which of them this is.
+        num_replicas_in_sync: Replicas that share a global batch.
+    """
+
+    def __init__(
+        self,
+        num_input_pipelines: int = 1,
+        input_pipeline_id: int = 0,
+        num_replicas_in_sync: int = 1,
+    ) -> None:
+        self.num_input_pipelines = num_input_pipelines
+        self.input_pipeline_id = input_pipeline_id
+        self.num_replicas_in_sync = num_replicas_in_sync
+
+    def get_per_replica_batch_size(self, global_batch_size: int) -> int:
+        """The batch size of one replica.
+
+        Raises:
+            ValueError: The global batch does not divide evenly.
+        """
+        if global_batch_size % self.num_replicas_in_sync:
+            raise ValueError(
+                f"The `global_batch_size` {global_batch_size} is not divisible by `num_replicas_in_sync` "
+                f"{self.num_replicas_in_sync}"
+            )
+        return global_batch_size // self.num_replicas_in_sync
+
+    def __str__(self) -> str:
+        return (
+            f"tf.distribute.InputContext(input pipeline id {self.input_pipeline_id}, "
+            f"total: {self.num_input_pipelines})"
+        )

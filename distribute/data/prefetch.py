@@ -1,0 +1,82 @@
+"""Preparing elements ahead, in a thread, while the program computes."""
+
+import queue
+import threading
+import weakref
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from ..values import map_structure
+
+_WAIT_S = 0.1
+
+
+class _End:
+    """After the last element; carries what ended them early."""
+
+    def __init__(self, error: BaseException | None) -> None:
+        self.error = error
+
+
+class Prefetcher:
+    """Iterates over ``source`` a few elements ahead. Its thread ends with it, or with the source.
+
+    Args:
+        source: Used in the thread alone from now on.
+        depth: Elements that wait at most.
+    """
+
+    def __init__(self, source: Iterator[Any], depth: int) -> None:
+        self._queue: queue.Queue[Any] = queue.Queue(depth)
+        self._stopped = threading.Event()
+        self._end: _End | None = None
+        thread = threading.Thread(
+            target=_fill, args=(source, self._queue, self._stopped), name="prefetch", daemon=True
+        )
+        thread.start()
+        weakref.finalize(self, self._stopped.set)
+
+    def __iter__(self) -> "Prefetcher":
+        return self
+
+    def __next__(self) -> Any:
+        if self._end is None:
+            item = self._queue.get()
+            if not isinstance(item, _End):
+                return item
+            self._end = item
+        error, self._end.error = self._end.error, None
+        if error is not None:
+            raise error
+        raise StopIteration
+
+    def close(self) -> None:
+        """Prepare nothing more."""
+        self._stopped.set()
+
+
+def _copied(leaf: Any) -> Any:
+    return leaf.copy() if isinstance(leaf, np.ndarray) else leaf
+
+
+def _fill(source: Iterator[Any], into: "queue.Queue[Any]", stopped: threading.Event) -> None:
+    def put(item: Any) -> bool:
+        while not stopped.is_set():
+            try:
+                into.put(item, timeout=_WAIT_S)
+            except queue.Full:
+                continue
+            return True
+        return False
+
+    try:
+        for item in source:
+            # A generator may use one buffer for all of its batches, and goes on to the next one now.
+            if not put(map_structure(_copied, item)):
+                return
+    except BaseException as error:  # noqa: BLE001 - raised where the element would have been
+        put(_End(error))
+    else:
+        put(_End(None))

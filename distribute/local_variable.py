@@ -1,0 +1,335 @@
+"""A variable in this process's memory: a program's own, or one device's copy of a distributed one.
+
+On the host it is updated by the kernels of a ps; on a GPU by the same formulas in CuPy.
+"""
+
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+
+from ..core.arrays import Array, is_float
+from ..core.definitions import ShardDefinition
+from ..core.errors import DefinitionMismatchError, RefusedError, ShapeMismatchError
+from ..core.indexed_slices import IndexedSlices
+from ..core.task import Incarnation, TaskId
+from ..core.update_rules import UpdateRule
+from .arrays import as_array, to_host
+from .context import get_replica_context
+from .devices import HOST, is_gpu, place
+from .values import DistributedValues
+from .variable import Scatter, Variable, VariableSpec, row_numbers
+
+if TYPE_CHECKING:
+    from .strategy import Strategy
+
+_NOBODY = Incarnation(TaskId("worker", 0), 1)
+
+
+class _Memory(Protocol):
+    """Where a value and its slots are."""
+
+    updates: int
+
+    @property
+    def rule(self) -> UpdateRule | None:
+        """The rule that updates it."""
+
+    @property
+    def value(self) -> Any:
+        """The array itself."""
+
+    def apply(self, gradient: Any, rows: Array | None, scale: float) -> None:
+        """Run the bound rule, on the whole or on rows that occur once."""
+
+    def bind(self, rule: UpdateRule) -> None:
+        """Take a rule, with fresh slots."""
+
+    def slots(self) -> dict[str, Any]:
+        """Slot arrays by name."""
+
+
+class _HostMemory:
+    """A block of one variable, as on a ps."""
+
+    def __init__(self, spec: VariableSpec) -> None:
+        # A worker of a cluster has no use for the ps's half.
+        from ..server.ps.block import Block
+
+        self._block = Block([ShardDefinition(spec.definition(spec.name))])
+        self.value: Array = self._block.view(0)
+
+    @property
+    def updates(self) -> int:
+        return int(self._block.updates[0])
+
+    @updates.setter
+    def updates(self, count: int) -> None:
+        self._block.updates[0] = count
+
+    @property
+    def rule(self) -> UpdateRule | None:
+        return self._block.rules[0]
+
+    def bind(self, rule: UpdateRule) -> None:
+        self._block.bind(0, rule)
+
+    def slots(self) -> dict[str, Any]:
+        return {name: self._block.view(0, name) for name in self._block.slots}
+
+    def apply(self, gradient: Array, rows: Array | None, scale: float) -> None:
+        from ..server.ps.block import Gradient, StepFacts
+
+        rule = self.rule
+        assert rule is not None  # noqa: S101 - bound by the caller
+        facts = StepFacts(_NOBODY, self.updates + 1, self.updates, scale)
+        values = np.ascontiguousarray(gradient, self.value.dtype).reshape(-1)
+        self._block.apply(self._block.range_of(0), Gradient(values, rows), rule, facts)
+        # FTRL leaves out a step whose rate is zero; a schedule that begins with one has to go on.
+        self.updates = facts.sequence
+
+
+@dataclass(frozen=True, slots=True)
+class _Restored:
+    """Slots of a checkpoint, and the rule that had them."""
+
+    slots: dict[str, Array]
+    rule: dict[str, Any] | None
+
+
+class LocalVariable(Variable):
+    """See :class:`~windlass.distribute.variable.Variable`. Thread-safe.
+
+    Args:
+        spec: What was asked for; its value, if it has one, is copied.
+        strategy: Under which it was made.
+        device: Where it is.
+        name: Under which it is known; None: the one asked for.
+    """
+
+    def __init__(
+        self,
+        spec: VariableSpec,
+        strategy: "Strategy",
+        device: str = HOST,
+        name: str | None = None,
+    ) -> None:
+        self._set_up(spec, name or spec.name, strategy)
+        self._device = device
+        self._lock = threading.Lock()
+        self._copy: Any = None
+        # Of a checkpoint, until a rule is bound.
+        self._restored: _Restored | None = None
+        # The distributed variable this is a component of.
+        self.container: Variable | None = None
+        if is_gpu(device):
+            from .gpu_memory import GpuMemory
+
+            self._memory: _Memory = GpuMemory(spec, device)
+        else:
+            self._memory = _HostMemory(spec)
+        value = spec.initial
+        if value is None and spec.initializer is not None:
+            rows = spec.shape[0] if spec.shape else 1
+            value = spec.initializer.rows(spec.shape, spec.dtype, 0, rows)
+        self._memory.value[...] = place(value, device)
+
+    @property
+    def device(self) -> str:
+        """Where it is."""
+        return self._device
+
+    def read_value(self) -> Any:
+        """The value, as it is now; later changes do not show in it. Read-only on the host."""
+        with self._lock:
+            if self._copy is None:
+                self._copy = self._memory.value.copy()
+                if isinstance(self._copy, np.ndarray):
+                    self._copy.flags.writeable = False
+            return self._copy
+
+    def sparse_read(self, indices: Any) -> Any:
+        """Rows by number."""
+        numbers = row_numbers(indices, self.shape, self.name)
+        with self._lock:
+            # Picking by an array copies; by one without axes it would be a view.
+            picked = self._memory.value[numbers.reshape(-1)]
+        return picked.reshape((*numbers.shape, *self.shape[1:]))
+
+    def assign(self, value: Any) -> "LocalVariable":
+        """Overwrite the value."""
+
+        def write(memory: Any, given: Any) -> None:
+            memory[...] = given
+
+        return self._write(value, write)
+
+    def assign_add(self, delta: Any) -> "LocalVariable":
+        """Add to the value."""
+
+        def write(memory: Any, given: Any) -> None:
+            memory += given
+
+        return self._write(delta, write)
+
+    def _write(self, value: Any, write: Callable[[Any, Any], None]) -> "LocalVariable":
+        given = self._converted(as_array(_own_part(value)))
+        if given.shape != self.shape:
+            raise ValueError(f"{self.name!r} has shape {self.shape}, the value has {given.shape}")
+        with self._lock:
+            self._copy = None
+            write(self._memory.value, place(given, self._device))
+        return self
+
+    def _converted(self, given: Any) -> Any:
+        """What is written, in the dtype of the variable."""
+        if is_float(given.dtype) and not is_float(self.dtype):
+            raise ShapeMismatchError(
+                f"the value for {self.name!r} is {given.dtype.name}, the variable is {self.dtype.name}; "
+                "convert "
+                "it explicitly",
+                variable=self.name,
+            )
+        return given.astype(self.dtype, copy=False)
+
+    def scatter(self, kind: Scatter, delta: IndexedSlices) -> "LocalVariable":
+        """Change rows."""
+        part = _own_part(delta)
+        if not isinstance(part, IndexedSlices):
+            raise TypeError(f"scatter_{kind} takes IndexedSlices, got {type(part).__name__}")
+        rows = row_numbers(part.indices, self.shape, self.name)
+        values = self._converted(part.values)
+        self._check_rows(values)
+        with self._lock:
+            self._copy = None
+            change_rows(kind, self._memory.value, rows, values)
+        return self
+
+    def slots(self) -> tuple[dict[str, Array], int, dict[str, Any] | None]:
+        """Copies of the slot variables on the host, how often its rule was applied, and the rule."""
+        with self._lock:
+            memory, restored = self._memory, self._restored
+            if restored is not None:
+                return dict(restored.slots), memory.updates, restored.rule
+            slots = {name: np.array(to_host(slot)) for name, slot in memory.slots().items()}
+            rule = memory.rule
+            return slots, memory.updates, rule.model_dump(mode="json") if rule is not None else None
+
+    def restore_slots(
+        self, slots: Mapping[str, Array], updates: int, rule: dict[str, Any] | None
+    ) -> None:
+        """Take slots from a checkpoint: now, or when a rule is bound.
+
+        As on a ps they are of use to a rule of the same name only; others begin with fresh ones.
+        """
+        with self._lock:
+            self._restored = _Restored(dict(slots), rule)
+            self._memory.updates = updates
+            if self._memory.rule is not None:
+                self._bind(self._memory.rule)
+
+    def _bind(self, rule: UpdateRule) -> None:
+        memory, restored = self._memory, self._restored
+        memory.bind(rule)
+        if restored is None:
+            return
+        self._restored = None
+        if restored.rule is None or restored.rule.get("name") != rule.name:
+            memory.updates = 0
+            return
+        for name, slot in memory.slots().items():
+            if name in restored.slots:
+                slot[...] = place(restored.slots[name], self._device)
+
+    def apply(self, gradient: Any, rule: UpdateRule, *, gradient_scale: float = 1.0) -> None:
+        """Run an update rule.
+
+        Raises:
+            DefinitionMismatchError: Another one updates the variable.
+            RefusedError: It is not of a float dtype.
+            ValueError: The gradient has another shape.
+        """
+        if not is_float(self.dtype):
+            raise RefusedError(
+                f"{self.name!r} is {self.dtype.name}; update rules need a float dtype. Use assign or "
+                "assign_add, or trainable=False",
+                variable=self.name,
+            )
+        memory = self._memory
+        part = self._checked(gradient)
+        with self._lock:
+            if memory.rule is None:
+                self._bind(rule)
+            elif memory.rule != rule:
+                # As on a ps: another rule would begin with empty slots, without a word.
+                raise DefinitionMismatchError(
+                    f"{self.name!r} is updated by {memory.rule!r}; it cannot be updated by {rule!r} as well",
+                    variable=self.name,
+                )
+            self._copy = None
+            if isinstance(part, IndexedSlices):
+                memory.apply(part.values, part.indices, gradient_scale)
+            else:
+                memory.apply(part, None, gradient_scale)
+
+    def _checked(self, gradient: Any) -> Any:
+        """A gradient that fits: an array where the variable is, or rows that occur once.
+
+        Before anything is changed, and because kernels trust it: they would read beyond rows too short.
+        """
+        if isinstance(gradient, IndexedSlices):
+            rows = gradient.combined()
+            row_numbers(rows.indices, self.shape, self.name)
+            self._check_rows(rows.values)
+            return rows
+        given = place(gradient, self._device)
+        if given.shape != self.shape:
+            raise ValueError(
+                f"{self.name!r} has shape {self.shape}, the gradient has {given.shape}"
+            )
+        return given
+
+    def _check_rows(self, values: Any) -> None:
+        if values.shape[1:] != self.shape[1:]:
+            raise ValueError(
+                f"rows of {self.name!r} have shape {self.shape[1:]}, the given ones {values.shape[1:]}"
+            )
+
+
+def change_rows(kind: Scatter, table: Any, rows: Array, values: Any) -> None:
+    """Change rows of an array in place; repeated ones count each.
+
+    Args:
+        kind: How.
+        table: array, shape ``(rows, *row)``. Modified.
+        rows: integer array, shape ``(n,)``.
+        values: array, shape ``(n, *row)``.
+    """
+    if kind is Scatter.UPDATE:
+        table[rows] = values
+    elif isinstance(table, np.ndarray):
+        _UFUNCS[kind].at(table, rows, values)
+    else:
+        from .gpu_memory import change_rows_on_gpu
+
+        change_rows_on_gpu(kind, table, rows, values)
+
+
+_UFUNCS: dict[Scatter, np.ufunc] = {
+    Scatter.ADD: np.add,
+    Scatter.SUB: np.subtract,
+    Scatter.MUL: np.multiply,
+    Scatter.DIV: np.divide,
+    Scatter.MIN: np.minimum,
+    Scatter.MAX: np.maximum,
+}
+
+
+def _own_part(value: Any) -> Any:
+    """A distributed value, written to a component directly: the current replica's part."""
+    if not isinstance(value, DistributedValues) or isinstance(value, Variable):
+        return value
+    context = get_replica_context()
+    return value.values[context.local_id if context is not None else 0]

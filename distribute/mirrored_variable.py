@@ -1,0 +1,192 @@
+"""Variables with a copy on every local device.
+
+``MirroredVariable`` keeps the copies equal when it is written (ON_WRITE); ``SyncOnReadVariable`` lets each
+replica write its own and makes one value of them when it is read (ON_READ): metrics, batch statistics.
+What each may do in which context is TensorFlow's table; tests go through all of it.
+"""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ..core.indexed_slices import IndexedSlices
+from .aggregating_variable import AggregatedVariable
+from .arrays import as_array
+from .context import get_replica_context, update_component
+from .local_variable import LocalVariable
+from .reduce_op import ReduceOp, VariableAggregation
+from .values import DistributedValues, on_every_replica
+from .variable import Scatter, Variable, VariableSpec, row_numbers
+
+if TYPE_CHECKING:
+    from .strategy import Strategy
+
+_NONE = VariableAggregation.NONE
+_SUM = VariableAggregation.SUM
+_FIRST = VariableAggregation.ONLY_FIRST_REPLICA
+
+
+class DistributedVariable(Variable, DistributedValues):
+    """A variable that is one component per local device; ``values`` are those."""
+
+    def __init__(
+        self,
+        spec: VariableSpec,
+        name: str,
+        strategy: "Strategy",
+        components: Sequence[LocalVariable],
+    ) -> None:
+        DistributedValues.__init__(self, components)
+        self._set_up(spec, name, strategy)
+        for component in components:
+            component.container = self
+
+    @property
+    def values(self) -> tuple[LocalVariable, ...]:
+        """The components, one per local device."""
+        return self._values
+
+    @property
+    def device(self) -> str:
+        """Of the first component."""
+        return self.values[0].device
+
+    def _here(self) -> LocalVariable:
+        """The component of this replica or update; outside of both, the first one."""
+        component = update_component()
+        if component is not None:
+            return self.values[component]
+        context = get_replica_context()
+        inside = context is not None and context.strategy is self._strategy
+        return self.values[context.local_id if inside and context is not None else 0]
+
+    def _in_replica(self) -> bool:
+        context = get_replica_context()
+        return context is not None and context.strategy is self._strategy
+
+    def __repr__(self) -> str:
+        kind = type(self).__name__
+        return f"<{kind} {self.name!r} shape={self.shape} dtype={self.dtype.name} copies={len(self.values)}>"
+
+
+class MirroredVariable(AggregatedVariable, DistributedVariable):
+    """Equal copies: whoever writes, writes all of them."""
+
+    def read_value(self) -> Any:
+        """This replica's copy; in cross-replica context the first one."""
+        return self._here().read_value()
+
+    def sparse_read(self, indices: Any) -> Any:
+        """Rows of this replica's copy."""
+        return self._here().sparse_read(indices)
+
+    def _write_all(self, method: str, value: Any) -> None:
+        parts = on_every_replica(value, len(self.values)).values
+        for component, part in zip(self.values, parts, strict=True):
+            getattr(component, method)(part)
+
+    def _write_each(self, method: str, value: Any) -> None:
+        self._write_all(method, value)  # as in TensorFlow: each copy its own
+
+    def _write_component(self, component: int, method: str, value: Any) -> None:
+        getattr(self.values[component], method)(value)
+
+
+class SyncOnReadVariable(DistributedVariable):
+    """Copies of their own, made one value when they are read in cross-replica context."""
+
+    def read_value(self) -> Any:
+        """This replica's copy; in cross-replica context the aggregate of all.
+
+        Raises:
+            ValueError: In cross-replica context, without an aggregation.
+        """
+        if update_component() is not None or self._in_replica():
+            return self._here().read_value()
+        self._require_aggregation("read")
+        parts = DistributedValues([component.read_value() for component in self.values])
+        extended = self._strategy.extended
+        if self.aggregation is _FIRST:
+            return extended.of_first_replica(parts)
+        return extended.reduce_to(ReduceOp[self.aggregation.name], parts, self.values[0])
+
+    def sparse_read(self, indices: Any) -> Any:
+        """Rows of :meth:`read_value`."""
+        if update_component() is not None or self._in_replica():
+            return self._here().sparse_read(indices)
+        return self.read_value()[row_numbers(indices, self.shape, self.name)]
+
+    def assign(self, value: Any) -> "SyncOnReadVariable":
+        """In replica context this replica's copy; otherwise all, so that reading gives ``value``."""
+        if update_component() is not None or self._in_replica():
+            self._here().assign(value)
+            return self
+        self._require_aggregation("assign")
+        if isinstance(value, DistributedValues) and not isinstance(value, Variable):
+            for component, part in zip(self.values, value.values, strict=True):
+                component.assign(part)
+            return self
+        given = self._given(value)
+        if self.aggregation is _SUM:
+            given = self._share(given)
+        for component in self.values:
+            component.assign(given)
+        return self
+
+    def _share(self, value: Any) -> Any:
+        """One replica's part of a sum."""
+        share = value / self._strategy.num_replicas_in_sync
+        if self.dtype.kind in "iu" and (np.asarray(share) != np.floor(share)).any():
+            raise ValueError(
+                f"{self.name!r} is {self.dtype.name} and summed over {self._strategy.num_replicas_in_sync} "
+                f"replicas, so each gets a share of what is assigned; {value} cannot be shared evenly. "
+                "Make it a float variable"
+            )
+        return as_array(share).astype(self.dtype)
+
+    def assign_add(self, delta: Any) -> "SyncOnReadVariable":
+        """In replica context to this replica's copy; otherwise to the value read.
+
+        Raises:
+            ValueError: In cross-replica context, of a variable that is summed: each replica would add it.
+        """
+        return self._assign_changed(delta, 1)
+
+    def assign_sub(self, delta: Any) -> "SyncOnReadVariable":
+        """As :meth:`assign_add`, subtracting."""
+        return self._assign_changed(delta, -1)
+
+    def _assign_changed(self, delta: Any, sign: int) -> "SyncOnReadVariable":
+        given = self._given(delta)
+        if update_component() is not None or self._in_replica():
+            here = self._here()
+            here.assign_add(given) if sign > 0 else here.assign_sub(given)
+            return self
+        method = "assign_add" if sign > 0 else "assign_sub"
+        self._require_aggregation(method)
+        if self.aggregation is _SUM:
+            raise ValueError(
+                f"SyncOnReadVariable does not support `{method}` in cross-replica context when "
+                f"aggregation is set to SUM: {self.name!r}. Read it and assign the result"
+            )
+        value = self.read_value()
+        return self.assign(value + given if sign > 0 else value - given)
+
+    def scatter(self, kind: Scatter, delta: IndexedSlices) -> "SyncOnReadVariable":
+        """Not offered."""
+        raise NotImplementedError(
+            f"scatter_{kind} is not supported for ON_READ variables: {self.name!r}"
+        )
+
+    def _require_aggregation(self, doing: str) -> None:
+        if self.aggregation is _NONE:
+            raise ValueError(
+                f"Could not {doing} {self.name!r}: it has synchronization ON_READ and no aggregation, so its "
+                f"{len(self.values)} copies do not make one value; create it with an aggregation, or "
+                "use it in "
+                "replica context"
+            )
+
+
+__all__ = ["DistributedVariable", "MirroredVariable", "SyncOnReadVariable"]

@@ -1,0 +1,278 @@
+"""MultiWorkerMirroredStrategy: replicas of several workers in sync, with equal copies of the variables.
+
+Every worker runs the program; a reduction first adds up the replicas of a worker, then goes round the ring of
+workers (``collectives``).
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from ..cluster.resolved import ResolvedTask, resolve
+from ..cluster.resolver import ClusterResolver
+from ..cluster.roles import PS, ps_of
+from ..cluster.tf_config import TFConfigClusterResolver
+from ..core.arrays import is_float
+from ..core.errors import ConfigurationError
+from ..core.indexed_slices import IndexedSlices
+from ..core.settings import load_settings
+from .arrays import as_array, to_host
+from .collectives.group import CollectiveGroup
+from .communication import CommunicationImplementation, CommunicationOptions
+from .cross_device_ops import choose_cross_device_ops, devices_of, mirror
+from .devices import HOST, compute_devices
+from .mirrored import MirroredExtended
+from .packing import by_dtype, join, packs_by_bytes, split
+from .reduce_op import ReduceOp, axis_sums, concatenate, divided
+from .runtime import current_runtime
+from .strategy import Strategy
+from .values import DistributedValues, is_variable, on_every_replica
+from .variable import VariableSpec
+
+
+class MultiWorkerMirroredStrategy(Strategy):
+    """As ``tf.distribute.MultiWorkerMirroredStrategy``.
+
+    Every worker runs the program, with its own ``TF_CONFIG``; making the strategy waits for the others.
+
+    Args:
+        cluster_resolver: Where the cluster comes from; None: TF_CONFIG, or this process alone.
+        communication_options: Packing, timeout and implementation of collective operations.
+
+    Raises:
+        ConfigurationError: The cluster has parameter servers, or this process is no worker of it.
+        JoinTimeoutError: A worker did not come.
+        NotImplementedError: ``implementation=NCCL``; RING is used between workers.
+    """
+
+    def __init__(
+        self,
+        cluster_resolver: ClusterResolver | None = None,
+        communication_options: CommunicationOptions | None = None,
+    ) -> None:
+        runtime = current_runtime()
+        given = cluster_resolver if cluster_resolver is not None else TFConfigClusterResolver()
+        task = runtime.task if runtime is not None else resolve(given, source=_source(given))
+        self._resolver = given
+        options = communication_options or CommunicationOptions()
+        if options.implementation is CommunicationImplementation.NCCL:
+            raise NotImplementedError(
+                "NCCL between workers is not there yet; use AUTO or RING (NCCL is used between the GPUs "
+                "of one "
+                "worker)"
+            )
+        super().__init__(MultiWorkerExtended(self, task, options))
+
+    @property
+    def cluster_resolver(self) -> ClusterResolver:
+        """As given, or of TF_CONFIG."""
+        return self._resolver
+
+    def close(self) -> None:
+        """Leave the ring. A process that ends leaves it, too."""
+        self._extended_group.close()
+
+    @property
+    def _extended_group(self) -> CollectiveGroup:
+        extended = self.extended
+        assert isinstance(extended, MultiWorkerExtended)  # noqa: S101 - made above
+        return extended.group
+
+
+CollectiveAllReduceStrategy = MultiWorkerMirroredStrategy
+
+
+def _source(resolver: ClusterResolver) -> str:
+    return "TF_CONFIG" if isinstance(resolver, TFConfigClusterResolver) else type(resolver).__name__
+
+
+class MultiWorkerExtended(MirroredExtended):
+    """The algorithms of :class:`MultiWorkerMirroredStrategy`."""
+
+    def __init__(
+        self, strategy: Strategy, task: ResolvedTask, options: CommunicationOptions
+    ) -> None:
+        if ps_of(task.spec) or task.task.type == PS:
+            raise ConfigurationError(
+                f"{task.task}: MultiWorkerMirroredStrategy has no use for parameter servers; take `ps` "
+                "out of the "
+                "cluster, or use ParameterServerStrategy",
+                task=task.task,
+            )
+        runtime = current_runtime()
+        self._options = options
+        self.group = CollectiveGroup(
+            task,
+            runtime.settings if runtime is not None else load_settings(),
+            timeout_s=options.timeout_seconds,
+            still_wanted=runtime.check if runtime is not None else lambda: None,
+        )
+        devices = compute_devices()
+        super().__init__(
+            strategy,
+            devices,
+            choose_cross_device_ops(devices),
+            first_replica=self.group.rank * len(devices),
+        )
+        self.group.open()
+        counts = self.group.all_gather(np.array([len(devices)]))
+        if any(int(count[0]) != len(devices) for count in counts):
+            self.group.close()
+            shown = ", ".join(
+                f"{member.short}: {int(count[0])}"
+                for member, count in zip(self.group.members, counts, strict=True)
+            )
+            raise ConfigurationError(
+                f"{task.task}: every worker needs the same number of devices ({shown})",
+                task=task.task,
+            )
+
+    # -- what there is -----------------------------------------------------------------------
+
+    @property
+    def num_replicas_in_sync(self) -> int:
+        """Replicas of all workers."""
+        return len(self._devices) * self.group.size
+
+    @property
+    def num_input_pipelines(self) -> int:
+        """Workers."""
+        return self.group.size
+
+    @property
+    def input_pipeline_id(self) -> int:
+        """This worker's number."""
+        return self.group.rank
+
+    @property
+    def experimental_between_graph(self) -> bool:
+        """Every worker runs the program."""
+        return True
+
+    @property
+    def should_checkpoint(self) -> bool:
+        """Saving is done together; the first worker writes."""
+        return self.group.rank == 0
+
+    @property
+    def should_save_summary(self) -> bool:
+        """The first worker does."""
+        return self.group.rank == 0
+
+    def any_worker(self, mine: bool) -> bool:
+        """Whether it is so on any worker; every one of them must ask."""
+        return bool(self.group.all_reduce(np.array([mine], np.int64))[0])
+
+    # -- variables ---------------------------------------------------------------------------
+
+    def _first_value(self, spec: VariableSpec) -> Any:
+        """The first worker's, so that random ones agree."""
+        return self.group.broadcast(np.asarray(super()._first_value(spec), spec.dtype))
+
+    # -- reducing ----------------------------------------------------------------------------
+
+    def differs(self, value: Any) -> bool:
+        """With one replica per worker ``run`` returns its value as it is: each worker has another one."""
+        if isinstance(value, DistributedValues) or is_variable(value):
+            return super().differs(value)
+        return len(self._devices) == 1 and self.group.size > 1
+
+    def _reduce_to(
+        self,
+        op: ReduceOp,
+        value: Any,
+        destinations: Any,
+        options: CommunicationOptions | None,
+    ) -> Any:
+        if not self.differs(value):
+            return super()._reduce_to(op, value, destinations, options)
+        return self._batch_reduce_to(op, [(value, destinations)], options)[0]
+
+    def _batch_reduce_to(
+        self,
+        op: ReduceOp,
+        pairs: Sequence[tuple[Any, Any]],
+        options: CommunicationOptions | None,
+    ) -> list[Any]:
+        chosen = self._options.merge(options)
+        results: list[Any] = [None] * len(pairs)
+        dense: list[tuple[int, Any]] = []
+        for number, (value, where) in enumerate(pairs):
+            if not self.differs(value):
+                results[number] = super()._reduce_to(op, value, where, options)
+                continue
+            parts = on_every_replica(value, 1)
+            local = self._cross_device_ops.reduce(ReduceOp.SUM, parts, HOST, options)
+            if isinstance(local, IndexedSlices):
+                total: Any = self._gather_slices(op, local, chosen)
+                results[number] = mirror(total, devices_of(where))
+            else:
+                dense.append((number, np.asarray(to_host(local))))
+        for group in by_dtype([array for _, array in dense]):
+            arrays = [dense[i][1] for i in group]
+            for pack in packs_by_bytes([a.nbytes for a in arrays], chosen.bytes_per_pack):
+                members = [arrays[i] for i in pack]
+                totals = split(self._sum(op, join(members), chosen), members)
+                for i, total in zip(pack, totals, strict=True):
+                    number = dense[group[i]][0]
+                    results[number] = mirror(total, devices_of(pairs[number][1]))
+        return results
+
+    def _sum(self, op: ReduceOp, flat: Any, options: CommunicationOptions) -> Any:
+        """One pack, over the workers."""
+        mean = op is ReduceOp.MEAN
+        if mean and is_float(flat.dtype):
+            return self.group.all_reduce(
+                flat, divisor=self.num_replicas_in_sync, timeout_s=options.timeout_seconds
+            )
+        total = self.group.all_reduce(flat, timeout_s=options.timeout_seconds)
+        return divided(total, self.num_replicas_in_sync, flat.dtype) if mean else total
+
+    def _gather_slices(
+        self, op: ReduceOp, local: IndexedSlices, options: CommunicationOptions
+    ) -> IndexedSlices:
+        timeout_s = options.timeout_seconds
+        rows = np.concatenate(self.group.all_gather(np.asarray(local.values), timeout_s=timeout_s))
+        indices = np.concatenate(self.group.all_gather(local.indices, timeout_s=timeout_s))
+        if op is ReduceOp.MEAN:
+            rows = divided(rows, self.num_replicas_in_sync, rows.dtype)
+        return IndexedSlices(rows, indices, local.dense_shape)
+
+    def reduce_over(self, op: ReduceOp, value: DistributedValues, axis: Any) -> Any:
+        """``strategy.reduce`` of one value, to the host of every worker."""
+        if axis is None:
+            return self._reduce_to(op, value, HOST, None)
+        mean = op is ReduceOp.MEAN
+        values = [to_host(part) for part in value.values]
+        sums, count = axis_sums(values, axis, wide=mean)
+        total = sums[0]
+        for part in sums[1:]:
+            total = total + part
+        total = self.group.all_reduce(np.asarray(total))
+        if not mean:
+            return total
+        counts = self.group.all_reduce(np.array([count], np.int64))
+        return divided(total, int(counts[0]), as_array(values[0]).dtype)
+
+    def gather_to_host(self, value: DistributedValues, axis: int) -> Any:
+        """Values of the replicas of all workers put together."""
+        local = concatenate([to_host(part) for part in value.values], axis)
+        # The ring gathers along the first axis.
+        everyones = self.group.all_gather(np.moveaxis(local, axis, 0))
+        return np.moveaxis(np.concatenate(everyones), 0, axis)
+
+    def gather_to_all(
+        self, value: DistributedValues, axis: int, options: CommunicationOptions | None = None
+    ) -> Any:
+        """Values of the replicas of all workers put together, on every replica."""
+        del options
+        return mirror(self.gather_to_host(value, axis), self._devices)
+
+    def of_first_replica(self, value: DistributedValues) -> Any:
+        """What the first replica of the first worker has."""
+        first = value.values[0]
+        if isinstance(first, IndexedSlices):
+            rows = self.group.all_gather(np.asarray(first.values))[0]
+            return IndexedSlices(rows, self.group.all_gather(first.indices)[0], first.dense_shape)
+        return self.group.broadcast(np.asarray(to_host(first)))

@@ -1,0 +1,19 @@
+"""RunOptions: what TensorFlow's ``strategy.run(options=…)`` takes. Of use on TPUs alone."""
+
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True)
+class RunOptions:
+    """As ``tf.distribute.RunOptions``. Accepted and without effect: arrays have the shapes they have.
+
+    Attributes:
+        experimental_enable_dynamic_batch_size: TensorFlow's.
+        experimental_bucketizing_dynamic_shape: TensorFlow's.
+        experimental_xla_options: TensorFlow's.
+    """
+
+    experimental_enable_dynamic_batch_size: bool = True
+    experimental_bucketizing_dynamic_shape: bool = False
+    experimental_xla_options: Any = None

@@ -1,0 +1,229 @@
+"""Variables cut along axis 0: ``ShardedVariable``, and its shards on parameter servers."""
+
+from collections.abc import Iterator, Sequence
+from itertools import accumulate
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ..core.arrays import Array
+from ..core.definitions import ShardDefinition
+from ..core.indexed_slices import IndexedSlices
+from .arrays import to_host
+from .ps_variable import PsVariable, ps_device
+from .reduce_op import VariableAggregation, VariableSynchronization
+from .variable import Scatter, Variable, VariableSpec, row_numbers
+
+if TYPE_CHECKING:
+    from .parameter_server import ParameterServerExtended
+    from .strategy import Strategy
+
+
+class ShardedVariable(Variable):
+    """Variables that are the parts, along axis 0, of one. As ``tf.distribute.experimental.ShardedVariable``.
+
+    Reading or assigning the whole touches every shard; rows, elements and slices only the shards they are in.
+
+    Args:
+        variables: The shards, in order: one dtype, and one shape but for axis 0.
+        name: Of the whole.
+
+    Raises:
+        TypeError: ``variables`` is no list of variables.
+        ValueError: It is empty, or dtypes or shapes differ.
+    """
+
+    def __init__(self, variables: Sequence[Variable], name: str = "ShardedVariable") -> None:
+        if not isinstance(variables, list | tuple) or not all(
+            isinstance(variable, Variable) for variable in variables
+        ):
+            raise TypeError(f"`variables` should be a list of variables, got {variables!r}")
+        if not variables:
+            raise ValueError("`variables` must have at least one variable")
+        first = variables[0]
+        for variable in variables:
+            if variable.dtype != first.dtype:
+                raise ValueError(
+                    f"All elements in `variables` must have the same dtype, got {first.dtype.name} and "
+                    f"{variable.dtype.name}"
+                )
+            if variable.shape[1:] != first.shape[1:] or not variable.shape:
+                raise ValueError(
+                    "All elements in `variables` must have the same shape but for axis 0, got "
+                    f"{first.shape} and {variable.shape}"
+                )
+        shape = (sum(variable.shape[0] for variable in variables), *first.shape[1:])
+        self._set_up(
+            VariableSpec(
+                None, name, shape, first.dtype, first.trainable, VariableSynchronization.AUTO,
+                VariableAggregation.NONE, None,
+            ),
+            name,
+            first.strategy,
+        )  # fmt: skip
+        self._shards = list(variables)
+
+    @property
+    def variables(self) -> Sequence[Variable]:
+        """The shards, in order."""
+        return self._shards
+
+    def __iter__(self) -> Iterator[Variable]:
+        return iter(self.variables)
+
+    def read_value(self) -> Any:
+        """The shards put together."""
+        return np.concatenate([to_host(shard.read_value()) for shard in self.variables])
+
+    def assign(self, value: Any) -> Variable:
+        """Overwrite every shard with its part."""
+        self._each("assign", value)
+        return self
+
+    def assign_add(self, delta: Any) -> Variable:
+        """Add to every shard its part."""
+        self._each("assign_add", delta)
+        return self
+
+    def _each(self, method: str, value: Any) -> None:
+        given = to_host(value)
+        if given.shape != self.shape:
+            raise ValueError(f"{self.name!r} has shape {self.shape}, the value has {given.shape}")
+        for shard, start in zip(self.variables, self._offsets(), strict=True):
+            getattr(shard, method)(given[start : start + shard.shape[0]])
+
+    def _offsets(self) -> list[int]:
+        return [0, *accumulate(shard.shape[0] for shard in self.variables[:-1])]
+
+    def scatter(self, kind: Scatter, delta: IndexedSlices) -> Variable:
+        """Change rows, in the shards that have them."""
+        rows = row_numbers(delta.indices, self.shape, self.name)
+        for shard, start in zip(self.variables, self._offsets(), strict=True):
+            mine = (rows >= start) & (rows < start + shard.shape[0])
+            if mine.any():
+                shard.scatter(kind, IndexedSlices(delta.values[mine], rows[mine] - start))
+        return self
+
+    def sparse_read(self, indices: Any) -> Any:
+        """Rows by number, in the order asked for; only their shards are read.
+
+        (TensorFlow gives them grouped by shard.)
+        """
+        rows = row_numbers(indices, self.shape, self.name)
+        out = np.empty((*rows.shape, *self.shape[1:]), self.dtype)
+        for shard, start in zip(self.variables, self._offsets(), strict=True):
+            mine = (rows >= start) & (rows < start + shard.shape[0])
+            if mine.any():
+                out[mine] = to_host(shard.sparse_read(rows[mine] - start))
+        return out
+
+    def embedding_lookup(self, ids: Any) -> Any:
+        """Rows ``ids``, in their order and shape, as ``tf.nn.embedding_lookup``."""
+        return self.sparse_read(ids)
+
+    def gather_nd(self, indices: Any) -> Any:
+        """Elements or slices at ``indices`` of shape ``(..., k)``; only the rows they are in are read."""
+        where = np.asarray(indices)
+        if where.shape[-1] == 0:
+            raise ValueError("gather_nd needs at least one index per element")
+        rows = self.sparse_read(where[..., 0])
+        rest = np.moveaxis(where[..., 1:], -1, 0)
+        places = np.indices(where.shape[:-1])
+        return rows[(*places, *rest)]
+
+    def __getitem__(self, index: Any) -> Any:
+        first, rest = (index[0], index[1:]) if isinstance(index, tuple) and index else (index, ())
+        rows = self._rows_of(first)
+        if rows is None or any(isinstance(item, np.ndarray | list) for item in rest):
+            # (Arrays of numbers go together along their axes, which parts would not.)
+            return to_host(self.read_value())[index]
+        picked = self.sparse_read(rows)
+        return picked[rest] if np.ndim(rows) == 0 else picked[(slice(None), *rest)]
+
+    def _rows_of(self, first: Any) -> Array | None:
+        """The rows an index takes along axis 0; None: read the whole, it is needed or simpler."""
+        count = self.shape[0]
+        if isinstance(first, int | np.integer) and not isinstance(first, bool):
+            if not -count <= first < count:
+                raise IndexError(
+                    f"index {first} is out of bounds for {self.name!r} with {count} rows"
+                )
+            return np.asarray(int(first) % count)
+        if isinstance(first, slice):
+            rows = range(*first.indices(count))  # ValueError for a step of 0
+            return None if len(rows) == count and rows.step == 1 else np.asarray(rows, np.int64)
+        if isinstance(first, np.ndarray | list):
+            given = np.asarray(first)
+            if given.dtype == np.bool_ and given.shape == (count,):
+                return np.flatnonzero(given)
+        return None
+
+
+class PsShard(Variable):
+    """One shard of a variable on parameter servers, with the whole variable's rules."""
+
+    def __init__(self, whole: "PsShardedVariable", shard: ShardDefinition, ps: int) -> None:
+        spec = whole._spec
+        self._whole = whole
+        self._start, self._rows = shard.row_offset, shard.rows
+        self.ps = ps
+        own = VariableSpec(
+            None, f"{whole.name}/part_{shard.part}", (shard.rows, *spec.shape[1:]), spec.dtype,
+            spec.trainable, spec.synchronization, spec.aggregation, None,
+        )  # fmt: skip
+        self._set_up(own, own.name, whole.strategy)
+
+    @property
+    def device(self) -> str:
+        """The ps that holds it."""
+        return ps_device(self.ps)
+
+    def _numbers(self) -> Array:
+        return np.arange(self._start, self._start + self._rows)
+
+    def read_value(self) -> Any:
+        """The shard, from its ps alone."""
+        return self._whole.sparse_read(self._numbers())
+
+    def sparse_read(self, indices: Any) -> Any:
+        """Rows of the shard."""
+        return self._whole.sparse_read(row_numbers(indices, self.shape, self.name) + self._start)
+
+    def assign(self, value: Any) -> "PsShard":
+        """Overwrite the shard."""
+        return self._write(Scatter.UPDATE, value)
+
+    def assign_add(self, delta: Any) -> "PsShard":
+        """Add to the shard."""
+        return self._write(Scatter.ADD, delta)
+
+    def _write(self, kind: Scatter, value: Any) -> "PsShard":
+        given = to_host(value).astype(self.dtype, copy=False)
+        if given.shape != self.shape:
+            raise ValueError(f"{self.name!r} has shape {self.shape}, the value has {given.shape}")
+        self._whole.scatter(kind, IndexedSlices(given, self._numbers()))
+        return self
+
+    def scatter(self, kind: Scatter, delta: IndexedSlices) -> "PsShard":
+        """Change rows of the shard."""
+        rows = row_numbers(delta.indices, self.shape, self.name)
+        self._whole.scatter(kind, IndexedSlices(delta.values, rows + self._start))
+        return self
+
+
+class PsShardedVariable(PsVariable, ShardedVariable):
+    """A variable whose shards are on several parameter servers. Reads and writes as :class:`PsVariable`."""
+
+    def __init__(
+        self,
+        spec: VariableSpec,
+        name: str,
+        strategy: "Strategy",
+        extended: "ParameterServerExtended",
+    ) -> None:
+        PsVariable.__init__(self, spec, name, strategy, extended)
+
+    @property
+    def variables(self) -> Sequence[Variable]:
+        """The shards, in order."""
+        return [PsShard(self, shard, ps) for ps, shard in self._extended.shards_of(self)]

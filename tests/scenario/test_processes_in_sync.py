@@ -1,0 +1,156 @@
+"""Workers in sync as real processes: they train as one device would, and hear who is lost."""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from windlass.core.settings import child_environment
+
+pytestmark = [pytest.mark.scenario, pytest.mark.timeout(100)]
+
+PROGRAM = """
+import sys
+import numpy as np
+import windlass as wl
+
+mode, out = sys.argv[1], sys.argv[2]
+wl.config.set_logical_cpu_devices(int(sys.argv[3]))
+if mode == "alone":
+    strategy = wl.distribute.OneDeviceStrategy("CPU:0")
+else:
+    options = wl.distribute.CommunicationOptions(timeout_seconds=20)
+    strategy = wl.distribute.MultiWorkerMirroredStrategy(communication_options=options)
+from sklearn.datasets import load_digits
+digits = load_digits()
+x = (digits.data[:600] / 16).astype(np.float32)
+y = np.eye(10, dtype=np.float32)[digits.target[:600]]
+rng = np.random.default_rng(None if mode == "sync" else 0)  # only the first worker's values count
+with strategy.scope():
+    start = np.random.default_rng(0) if mode == "alone" or strategy.extended.should_checkpoint else rng
+    w = wl.Variable((start.normal(size=(64, 10)) * 0.01).astype(np.float32), name="w")
+    b = wl.Variable(np.zeros(10, np.float32), name="b")
+    seen = wl.Variable(0.0, name="seen", synchronization=wl.VariableSynchronization.ON_READ,
+                       aggregation=wl.VariableAggregation.SUM)
+    steps = wl.Variable(0, name="steps", trainable=False,
+                        aggregation=wl.VariableAggregation.ONLY_FIRST_REPLICA)
+optimizer = wl.optimizers.Adam(0.01)
+
+def step(batch):
+    features, targets = batch
+    logits = features @ w.read_value() + b.read_value()
+    p = np.exp(logits - logits.max(axis=1, keepdims=True)) if len(logits) else logits
+    p = p / p.sum(axis=1, keepdims=True)
+    error = (p - targets) / 64
+    optimizer.apply_gradients([(features.T @ error, w), (error.sum(axis=0), b)])
+    seen.assign_add(np.float32(len(features)))
+    steps.assign_add(1)
+    return -np.log((p * targets).sum(axis=1))
+
+data = wl.data.from_arrays((x, y), batch_size=64, epochs=2, seed=4)
+number = 0
+for batch in strategy.experimental_distribute_dataset(data):
+    losses = strategy.run(step, args=(batch,))
+    loss = strategy.reduce("mean", losses, axis=0)
+    number += 1
+    print("step", number, flush=True)
+total, count = float(seen.numpy()), int(steps.numpy())
+everyone = strategy.gather(np.ones((1, 1)) if mode == "alone" else
+    strategy.experimental_distribute_values_from_function(lambda c: np.full((1, 1),
+    c.replica_id_in_sync_group)), axis=0)
+np.savez(out, w=w.numpy(), b=b.numpy(), loss=loss, seen=total, steps=count, everyone=everyone)
+"""
+
+
+def start(
+    tmp_path: Path, mode: str, rank: int, ports: list[int], devices: int = 1
+) -> subprocess.Popen[str]:
+    program = tmp_path / "program.py"
+    program.write_text(PROGRAM)
+    cluster = {"worker": [f"127.0.0.1:{port}" for port in ports]}
+    config = {"cluster": cluster, "task": {"type": "worker", "index": rank}}
+    environment = child_environment(TF_CONFIG=json.dumps(config) if ports else "")
+    return subprocess.Popen(
+        [sys.executable, program, mode, tmp_path / f"{mode}-{rank}.npz", str(devices)],
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+@pytest.fixture
+def processes() -> Iterator[list[subprocess.Popen[str]]]:
+    started: list[subprocess.Popen[str]] = []
+    yield started
+    for process in started:
+        if process.poll() is None:
+            process.send_signal(signal.SIGCONT)
+            process.kill()
+        process.communicate(timeout=10)
+
+
+def free_ports(count: int) -> list[int]:
+    with ExitStack() as stack:
+        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
+        for one in sockets:
+            one.bind(("127.0.0.1", 0))
+        return [one.getsockname()[1] for one in sockets]
+
+
+@pytest.mark.parametrize("devices", [1, 2])
+def test_three_workers_train_as_one_device_does(
+    tmp_path: Path, processes: list[subprocess.Popen[str]], devices: int
+) -> None:
+    processes.append(start(tmp_path, "alone", 0, []))
+    _, errors = processes[0].communicate(timeout=60)
+    assert processes[0].returncode == 0, errors
+    expected = np.load(tmp_path / "alone-0.npz")
+    ports = free_ports(3)
+    processes.extend(start(tmp_path, "sync", rank, ports, devices) for rank in range(3))
+    for process in processes[1:]:
+        _, errors = process.communicate(timeout=60)
+        assert process.returncode == 0, errors
+    found = [np.load(tmp_path / f"sync-{rank}.npz") for rank in range(3)]
+    for worker in found:
+        # Copies are equal to the bit; to one device, float32 sums in another order.
+        np.testing.assert_array_equal(worker["w"], found[0]["w"])
+        np.testing.assert_allclose(worker["w"], expected["w"], rtol=1e-3, atol=1e-5)
+        np.testing.assert_allclose(worker["b"], expected["b"], rtol=1e-3, atol=1e-5)
+        np.testing.assert_allclose(worker["loss"], expected["loss"], rtol=1e-4)
+        assert float(worker["seen"]) == float(expected["seen"]) == 1200
+        assert int(worker["steps"]) == int(expected["steps"]) == 20
+        np.testing.assert_array_equal(worker["everyone"][:, 0], np.arange(3 * devices))
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP], ids=["killed", "hanging"])
+def test_every_survivor_names_the_worker_that_is_lost(
+    tmp_path: Path, processes: list[subprocess.Popen[str]], number: signal.Signals
+) -> None:
+    ports = free_ports(3)
+    environment = os.environ.get("WINDLASS_LEASE_S")
+    os.environ["WINDLASS_LEASE_S"] = "2"
+    try:
+        processes.extend(start(tmp_path, "sync", rank, ports) for rank in range(3))
+    finally:
+        if environment is None:
+            del os.environ["WINDLASS_LEASE_S"]
+        else:
+            os.environ["WINDLASS_LEASE_S"] = environment
+    output = processes[1].stdout
+    assert output is not None
+    assert output.readline() == "step 1\n"
+    processes[1].send_signal(number)
+    for rank in (0, 2):
+        _, errors = processes[rank].communicate(timeout=40)
+        assert processes[rank].returncode != 0
+        assert "/job:worker/task:1 at 127.0.0.1" in errors
+        assert "is lost" in errors
