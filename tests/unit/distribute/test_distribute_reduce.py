@@ -1,6 +1,6 @@
 """One value out of one per replica: SUM and MEAN, over replicas and over axes."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -8,16 +8,35 @@ import pytest
 
 import windlass as wl
 from windlass.core.arrays import BFLOAT16
-from windlass.distribute import PerReplica, ReduceOp, Strategy
+from windlass.distribute import (
+    CentralStorageStrategy,
+    HierarchicalCopyAllReduce,
+    Mirrored,
+    MirroredStrategy,
+    NcclAllReduce,
+    ParameterServerStrategy,
+    PerReplica,
+    ReduceOp,
+    Strategy,
+)
+from windlass.distribute.reduce_op import aggregation_to_reduce_op
+
+KINDS: dict[str, Callable[[], Strategy]] = {
+    "ParameterServer": ParameterServerStrategy,
+    "CentralStorage": CentralStorageStrategy,
+    "Mirrored": MirroredStrategy,
+    "MirroredCopy": lambda: MirroredStrategy(cross_device_ops=HierarchicalCopyAllReduce()),
+    "MirroredNccl": lambda: MirroredStrategy(cross_device_ops=NcclAllReduce()),
+}
 
 
-@pytest.fixture
-def strategy(monkeypatch: pytest.MonkeyPatch) -> Iterator[Strategy]:
+@pytest.fixture(params=KINDS.values(), ids=list(KINDS))
+def strategy(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Strategy]:
     """Two replicas in a plain process."""
     monkeypatch.delenv("TF_CONFIG", raising=False)
     monkeypatch.setattr("windlass.distribute.devices.count_gpus", lambda: 0)
     wl.config.set_logical_cpu_devices(2)
-    yield wl.distribute.ParameterServerStrategy()
+    yield request.param()
     wl.config.set_logical_cpu_devices(1)
 
 
@@ -152,9 +171,34 @@ def test_the_mean_of_what_is_not_distributed_is_itself(strategy: Strategy) -> No
 def test_the_sum_of_what_is_not_distributed_is_ambiguous_with_several_replicas(
     strategy: Strategy,
 ) -> None:
-    with pytest.raises(ValueError, match="not distributed over 2 replicas"):
-        strategy.reduce("SUM", 1.0)
+    for axis in (None, 0):
+        with pytest.raises(ValueError, match="not distributed over 2 replicas"):
+            strategy.reduce("SUM", np.ones(3), axis=axis)
     assert Strategy().reduce("SUM", 1.0) == 1.0
+    assert Strategy().reduce("SUM", np.ones(3), axis=0) == 3.0
+
+
+def test_zeros_that_are_not_distributed_add_up_to_zeros(strategy: Strategy) -> None:
+    for zero in (0, 0.0, np.zeros(2)):
+        np.testing.assert_array_equal(strategy.reduce("SUM", zero), zero)
+
+
+def test_a_mirrored_value_is_its_own_mean_and_has_no_sum(strategy: Strategy) -> None:
+    value = Mirrored([floats(1, 2)] * 2)
+    np.testing.assert_array_equal(strategy.reduce("MEAN", value), floats(1, 2))
+    with pytest.raises(ValueError, match="ambiguous"):
+        strategy.reduce("SUM", value)
+
+
+@pytest.mark.parametrize("name", ["SUM", "MEAN"])
+def test_an_aggregation_names_a_reduction(name: str) -> None:
+    assert aggregation_to_reduce_op(wl.VariableAggregation[name]) is ReduceOp[name]
+
+
+@pytest.mark.parametrize("name", ["NONE", "ONLY_FIRST_REPLICA"])
+def test_an_aggregation_that_is_no_reduction_is_refused(name: str) -> None:
+    with pytest.raises(ValueError, match=f"aggregation {name} is no reduction"):
+        aggregation_to_reduce_op(wl.VariableAggregation[name])
 
 
 def test_indexed_slices_are_concatenated_and_their_mean_divides(strategy: Strategy) -> None:

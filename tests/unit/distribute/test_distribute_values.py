@@ -7,8 +7,25 @@ import numpy as np
 import pytest
 
 import windlass as wl
-from windlass.distribute import DistributedValues, Mirrored, PerReplica, Strategy
-from windlass.distribute.values import leaves, map_structure, regroup, select_replica
+from windlass.distribute import (
+    DistributedValues,
+    DistributedVariable,
+    Mirrored,
+    MirroredStrategy,
+    PerReplica,
+    Strategy,
+    ValueContext,
+)
+from windlass.distribute.values import (
+    container_of,
+    flatten,
+    leaves,
+    map_structure,
+    on_every_replica,
+    regroup,
+    select_component,
+    select_replica,
+)
 
 Pair = namedtuple("Pair", ["first", "second"])
 
@@ -24,7 +41,14 @@ def plain_process(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 def two_replicas() -> Strategy:
     wl.config.set_logical_cpu_devices(2)
-    return wl.distribute.ParameterServerStrategy()
+    return MirroredStrategy()
+
+
+def two_copies() -> DistributedVariable:
+    with two_replicas().scope():
+        variable = wl.Variable([1.0, 2.0], name="v")
+    assert isinstance(variable, DistributedVariable)
+    return variable
 
 
 @pytest.mark.parametrize(
@@ -47,6 +71,24 @@ def test_distributed_values_show_each_replicas_value() -> None:
     assert repr(PerReplica([1, "x"])) == "PerReplica:{\n  0: 1,\n  1: 'x'\n}"
     assert Mirrored([3, 3]).values == (3, 3)
     assert isinstance(Mirrored([3]), DistributedValues)
+
+
+def test_a_per_replica_value_inside_run_is_this_replicas_part() -> None:
+    strategy = two_replicas()
+    value = PerReplica([np.array([1, 2]), np.array([3, 4])])
+    sums = strategy.run(lambda: int(np.sum(np.asarray(value, np.int32))))
+    assert sums.values == (3, 7)
+    other = PerReplica([1, 2, 3])
+    with pytest.raises(ValueError, match="PerReplica of 3 values is no array"):
+        strategy.run(lambda: np.asarray(other))
+
+
+def test_a_mirrored_value_is_the_array_all_have() -> None:
+    value = Mirrored([np.array([1.5, 2.5])] * 2)
+    np.testing.assert_array_equal(value, [1.5, 2.5])
+    assert np.asarray(value, np.float32).dtype == np.float32
+    assert np.array(value, copy=True) is not value.values[0]
+    assert np.asarray(value) is value.values[0], "not copied"
 
 
 def test_one_replicas_result_stays_bare() -> None:
@@ -83,6 +125,30 @@ def test_none_on_one_replica_only_is_a_value_of_its_own() -> None:
     assert regroup([None, 1]).values == (None, 1)
 
 
+def test_what_is_one_object_or_of_one_replica_can_be_wrapped_as_well() -> None:
+    assert regroup([5, 5], always_wrap=True).values == (5, 5)
+    assert regroup([{"a": 5}], always_wrap=True)["a"].values == (5,)
+
+
+def test_results_that_are_the_same_everywhere_become_mirrored() -> None:
+    grouped = regroup([[1.5], [2.5]], mirrored=True)
+    assert isinstance(grouped[0], Mirrored)
+
+
+def test_components_become_their_variable_and_others_do_not() -> None:
+    variable = two_copies()
+    first, second = variable.values
+    assert regroup([{"v": first}, {"v": second}])["v"] is variable
+    assert regroup([variable, variable]) is variable
+    mixed = regroup([first, np.ones(2)])
+    assert isinstance(mixed, PerReplica)
+    assert container_of(first) is variable
+    assert container_of(variable) is None
+    assert container_of(np.ones(2)) is None
+    alone = wl.Variable([1.0], name="alone")
+    assert container_of(alone) is None
+
+
 @pytest.mark.parametrize(
     "results", [[(1,), (1, 2)], [{"a": 1}, {"b": 1}], [[1], 1]], ids=["length", "keys", "depth"]
 )
@@ -95,6 +161,45 @@ def test_selecting_a_replica_leaves_what_is_not_distributed() -> None:
     tree = {"x": PerReplica([1, 2]), "y": (None, [3, Mirrored([4, 4])])}
     assert select_replica(0, tree) == {"x": 1, "y": (None, [3, 4])}
     assert select_replica(1, tree) == {"x": 2, "y": (None, [3, 4])}
+
+
+@pytest.mark.parametrize(
+    "tree",
+    [(), {}, None, 0, np.zeros(3), np.zeros(0), np.ones((2, 2))],
+    ids=["tuple", "dict", "none", "zero", "zeros", "empty", "ones"],
+)
+def test_what_is_not_distributed_goes_to_every_replica_as_it_is(tree: object) -> None:
+    """Its truth is not asked, which an array has not."""
+    selected = select_replica(1, tree)
+    assert selected is tree or selected == tree
+
+
+def test_a_variable_goes_to_every_replica_whole_and_to_an_update_by_component() -> None:
+    variable = two_copies()
+    assert select_replica(1, (variable,)) == (variable,)
+    assert select_component(1, {"v": variable, "x": PerReplica([1, 2]), "y": 3}) == {
+        "v": variable.values[1],
+        "x": 2,
+        "y": 3,
+    }
+
+
+def test_what_is_not_distributed_every_replica_has() -> None:
+    value = PerReplica([1, 2])
+    assert on_every_replica(value, 2) is value
+    assert on_every_replica("x", 3).values == ("x", "x", "x")
+
+
+def test_a_flattened_structure_is_built_again_out_of_others() -> None:
+    found, rebuild = flatten({"a": [1, None], "b": Pair(2, ())})
+    assert found == [1, None, 2]
+    assert rebuild([4, 5, 6]) == {"a": [4, 5], "b": Pair(6, ())}
+
+
+def test_a_value_context_tells_the_replica_and_how_many_there_are() -> None:
+    assert ValueContext() == ValueContext(0, 1)
+    told = two_replicas().experimental_distribute_values_from_function(lambda given: given)
+    assert told.values == (ValueContext(0, 2), ValueContext(1, 2))
 
 
 def test_none_is_a_leaf_everywhere() -> None:
