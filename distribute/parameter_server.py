@@ -130,6 +130,7 @@ class ParameterServerExtended(StrategyExtended):
         self._lock = threading.RLock()
         self._variables: dict[str, PsVariable] = {}
         self._undefined: list[PsVariable] = []
+        self._beside_others = 0  # variables created near another
         # What this step reads: values of its pull, and what was read or written since.
         self._pulled: Mapping[str, Array] = {}
         self._fresh: dict[str, Array] = {}
@@ -203,6 +204,7 @@ class ParameterServerExtended(StrategyExtended):
                 self._define()  # what it goes to has to have a place
                 self._undefined.append(variable)
                 self._define(near)
+                self._beside_others += 1
             else:
                 self._undefined.append(variable)
             return variable
@@ -229,12 +231,16 @@ class ParameterServerExtended(StrategyExtended):
                 {v.name: v._spec.initial for v in new if v._spec.initial is not None},
                 create=runtime.task.is_chief,
                 partitioner=None if near is not None else self._partitioner,
-                placement=self._placement if near is None else self._beside(near),
+                placement=self._in_turn if near is None else self._beside(near),
                 restore_from=runtime.restore_from,
                 still_wanted=runtime.check,
             )
             if restored:
                 log.info("restored %d variables from %s", len(restored), runtime.restore_from)
+
+    def _in_turn(self, sizes: Sequence[int], loads: Sequence[int], placed: int) -> list[int]:
+        """As the placement says; variables placed near others take nobody's turn."""
+        return self._placement(sizes, loads, placed - self._beside_others)
 
     def _beside(self, near: Variable) -> Placement:
         """Places everything on the ps that holds the variable, or its first shard, or this shard of one."""
