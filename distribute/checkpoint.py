@@ -64,10 +64,12 @@ class Checkpoint:
         places: What has ``state_dict`` and ``load_state_dict``, by name. Kept per checkpoint, not per worker.
 
     Raises:
-        ValueError: Two variables have one name, or belong to different strategies.
+        ValueError: Two variables have one name, or belong to different strategies; or ``keep`` < 1.
     """
 
     def __init__(self, variables: Iterable[Variable], *, keep: int = 5, **places: Stateful) -> None:
+        if keep < 1:
+            raise ValueError(f"at least one checkpoint is kept, got keep={keep}")
         self._variables: dict[str, Variable] = {}
         for variable in variables:
             if variable.name in self._variables:
@@ -106,7 +108,8 @@ class Checkpoint:
         path = checkpoint_path(directory, global_step)
         if strategy is None or strategy.extended.input_pipeline_id == 0:
             self._write(path, values, global_step)
-            prune(directory, self._keep)
+            if path in [info.path for info in list_checkpoints(directory)[-self._keep :]]:
+                prune(directory, self._keep)  # else it would remove what was just saved
         if strategy is not None:
             strategy.extended.any_worker(True)  # nobody goes on before it is there
         return path
