@@ -103,7 +103,7 @@ def test_two_seeds_have_nothing_in_common() -> None:
 
 
 def distance(drawn: Array, distribution: Callable[[float], float]) -> float:
-    """Kolmogorov and Smirnov's: between the sample's distribution function and the true one, times sqrt(n)."""
+    """Kolmogorov and Smirnov's: between the sample's distribution and the true one, times sqrt(n)."""
     n = drawn.size
     expected = np.array([distribution(x) for x in np.sort(drawn)])
     found = np.arange(n + 1) / n
