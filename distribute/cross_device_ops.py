@@ -66,10 +66,11 @@ def mirror(value: Any, devices: Sequence[str]) -> Any:
     if len(devices) == 1:
         return _on(value, devices[0])
     if isinstance(value, np.ndarray) and not any(is_gpu(device) for device in devices):
-        if value.flags.writeable:
-            value = value.view()
-            value.flags.writeable = False  # all devices share it
-        return Mirrored([value] * len(devices))
+        # Shared memory, but an object for each: the very same one would regroup as not distributed.
+        views = [value.view() for _ in devices]
+        for view in views:
+            view.flags.writeable = False
+        return Mirrored(views)
     return Mirrored([_on(value, device) for device in devices])
 
 

@@ -159,6 +159,20 @@ def test_all_reduce_counts_an_object_all_replicas_share_once_for_each(replicas: 
     np.testing.assert_array_equal(mean, shared)
 
 
+def test_what_all_replicas_got_is_a_result_per_replica_again(replicas: Replicas) -> None:
+    strategy = replicas(2)
+
+    def step() -> dict[str, Any]:
+        mine = np.array([1.0, replica()])
+        return {"sum": context().all_reduce("SUM", mine), "all": context().all_gather(mine, 0)}
+
+    results = strategy.experimental_local_results(strategy.run(step))
+    assert len(results) == 2
+    for result in results:
+        np.testing.assert_array_equal(result["sum"], [2, 1])
+        np.testing.assert_array_equal(result["all"], [1, 0, 1, 1])
+
+
 def test_all_reduce_with_one_replica_is_the_value() -> None:
     assert Strategy().run(lambda: context().all_reduce("SUM", 5)) == 5
     with pytest.raises(ValueError, match="SUM or MEAN"):
