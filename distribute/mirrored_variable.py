@@ -16,7 +16,7 @@ from .arrays import as_array
 from .context import get_replica_context, update_component
 from .local_variable import LocalVariable
 from .reduce_op import ReduceOp, VariableAggregation
-from .values import DistributedValues, on_every_replica
+from .values import DistributedValues, Mirrored, on_every_replica
 from .variable import Scatter, Variable, VariableSpec, row_numbers
 
 if TYPE_CHECKING:
@@ -123,6 +123,8 @@ class SyncOnReadVariable(DistributedVariable):
             self._here().assign(value)
             return self
         self._require_aggregation("assign")
+        if isinstance(value, Mirrored):
+            value = value.values[0]  # one value, as any other
         if isinstance(value, DistributedValues) and not isinstance(value, Variable):
             for component, part in zip(self.values, value.values, strict=True):
                 component.assign(part)

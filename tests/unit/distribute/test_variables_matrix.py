@@ -549,3 +549,13 @@ def test_optimizers_leave_sync_on_read_variables_alone() -> None:
     v = made(strategy, ON_READ, SUM)
     with pytest.raises(ValueError, match="'v' has synchronization ON_READ"):
         strategy.run(lambda: wl.optimizers.SGD().apply_gradients([(np.ones(2), v)]))
+
+
+@pytest.mark.parametrize("aggregation", [SUM, MEAN, FIRST], ids=lambda value: value.name)
+def test_a_value_that_is_mirrored_is_read_on_read_as_it_was_assigned(
+    aggregation: Aggregation,
+) -> None:
+    strategy = mirrored(2)
+    v = made(strategy, ON_READ, aggregation)
+    v.assign(Mirrored([np.array([4, 6], np.float32)] * 2))
+    np.testing.assert_array_equal(v.read_value(), [4, 6])
