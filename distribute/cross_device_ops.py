@@ -7,6 +7,7 @@ On GPUs it is copied, or NCCL leaves it everywhere.
 import logging
 import threading
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
@@ -71,6 +72,8 @@ def mirror(value: Any, devices: Sequence[str]) -> Any:
         for view in views:
             view.flags.writeable = False
         return Mirrored(views)
+    if isinstance(value, IndexedSlices):
+        return Mirrored([replace(value) for _ in devices])
     return Mirrored([_on(value, device) for device in devices])
 
 

@@ -164,13 +164,19 @@ def test_what_all_replicas_got_is_a_result_per_replica_again(replicas: Replicas)
 
     def step() -> dict[str, Any]:
         mine = np.array([1.0, replica()])
-        return {"sum": context().all_reduce("SUM", mine), "all": context().all_gather(mine, 0)}
+        rows = wl.IndexedSlices(mine.reshape(1, 2), np.array([replica()]))
+        return {
+            "sum": context().all_reduce("SUM", mine),
+            "all": context().all_gather(mine, 0),
+            "rows": context().all_reduce("SUM", rows),
+        }
 
     results = strategy.experimental_local_results(strategy.run(step))
     assert len(results) == 2
     for result in results:
         np.testing.assert_array_equal(result["sum"], [2, 1])
         np.testing.assert_array_equal(result["all"], [1, 0, 1, 1])
+        np.testing.assert_array_equal(result["rows"].indices, [0, 1])
 
 
 def test_all_reduce_with_one_replica_is_the_value() -> None:
