@@ -29,8 +29,8 @@ class ShardedVariable(Variable):
         name: Of the whole.
 
     Raises:
-        TypeError: ``variables`` is no list of variables.
-        ValueError: It is empty, or dtypes or shapes differ.
+        TypeError: ``variables`` is no list of variables, or empty.
+        ValueError: Dtypes or shapes differ.
     """
 
     def __init__(self, variables: Sequence[Variable], name: str = "ShardedVariable") -> None:
@@ -39,7 +39,9 @@ class ShardedVariable(Variable):
         ):
             raise TypeError(f"`variables` should be a list of variables, got {variables!r}")
         if not variables:
-            raise ValueError("`variables` must have at least one variable")
+            raise TypeError(
+                "`variables` should be a list of at least one variable, got an empty one"
+            )
         first = variables[0]
         for variable in variables:
             if variable.dtype != first.dtype:

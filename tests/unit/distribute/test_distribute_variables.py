@@ -369,3 +369,9 @@ def test_strategies_of_one_replica_share_the_variables_rules() -> None:
     assert v.strategy is strategy
     strategy.run(lambda: wl.optimizers.SGD(1.0).apply_gradients([([1.0], v)]))
     assert v.read_value()[0] == 3
+
+
+@pytest.mark.parametrize("shards", [[], [1.0], None], ids=["none", "a-number", "no-list"])
+def test_a_sharded_variable_is_made_of_a_list_of_variables(shards: Any) -> None:
+    with pytest.raises(TypeError, match="should be a list"):
+        wl.distribute.ShardedVariable(shards)
