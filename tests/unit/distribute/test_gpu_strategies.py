@@ -1,0 +1,167 @@
+"""Strategies on a GPU, through CuPy; the CPU is the reference."""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+import windlass as wl
+from windlass.core.accelerators import count_gpus, load_cupy
+from windlass.distribute import (
+    CentralStorageStrategy,
+    HierarchicalCopyAllReduce,
+    MirroredStrategy,
+    NcclAllReduce,
+    OneDeviceStrategy,
+    PerReplica,
+    ReductionToOneDevice,
+    Strategy,
+)
+from windlass.distribute.arrays import as_array, is_on_gpu, to_host
+from windlass.distribute.cross_device_ops import nccl_available
+from windlass.distribute.devices import place
+
+pytestmark = [
+    pytest.mark.skipif(count_gpus() == 0, reason="needs a GPU that CuPy can use"),
+    pytest.mark.timeout(120),
+]
+
+SUM = wl.VariableAggregation.SUM
+
+
+@pytest.fixture
+def two_gpus() -> Iterator[tuple[str, str]]:
+    """Two logical GPU devices, on one GPU or two."""
+    wl.config.set_logical_gpu_devices(2)
+    yield "/device:GPU:0", "/device:GPU:1"
+    wl.config.set_logical_gpu_devices(None)
+    wl.config.set_logical_cpu_devices(1)
+
+
+def replica() -> int:
+    context = wl.distribute.get_replica_context()
+    assert context is not None
+    return context.replica_id_in_sync_group
+
+
+def test_mirrored_takes_the_gpus_and_values_of_a_step_stay_there(
+    two_gpus: tuple[str, str],
+) -> None:
+    strategy = MirroredStrategy()
+    assert strategy.extended.worker_devices == two_gpus
+    with strategy.scope():
+        v = wl.Variable(np.array([1.0, 2.0], np.float32), name="v", aggregation=SUM)
+
+    def step() -> Any:
+        value = v.read_value()
+        assert is_on_gpu(value)
+        v.assign_add(value * (replica() + 1))
+        context = wl.distribute.get_replica_context()
+        assert context is not None
+        return context.all_reduce("MEAN", value + replica())
+
+    result = strategy.run(step)
+    for part in strategy.experimental_local_results(result):
+        assert is_on_gpu(part)
+        np.testing.assert_allclose(to_host(part), [1.5, 2.5])
+    np.testing.assert_allclose(v.numpy(), [4, 8])
+    total = strategy.reduce("SUM", strategy.run(lambda: v.read_value() * 1))
+    assert isinstance(total, np.ndarray), "reduce is to the host"
+    np.testing.assert_allclose(total, [8, 16])
+
+
+@pytest.mark.parametrize(
+    "make",
+    [ReductionToOneDevice, HierarchicalCopyAllReduce, NcclAllReduce],
+    ids=["one-device", "hierarchical", "nccl"],
+)
+@pytest.mark.parametrize("dtype", [np.float32, np.float64, np.float16, np.int32], ids=str)
+@pytest.mark.parametrize("op", ["SUM", "MEAN"])
+def test_cross_device_ops_agree_with_numpy(
+    two_gpus: tuple[str, str], make: Callable[[], Any], dtype: Any, op: str
+) -> None:
+    if make is NcclAllReduce and not nccl_available():
+        pytest.skip("CuPy has no NCCL here")
+    rng = np.random.default_rng(5)
+    host = [
+        [rng.integers(0, 50, shape).astype(dtype) for shape in ((4, 3), (), (7,))] for _ in "ab"
+    ]
+    placed = [
+        [place(a, device) for a in arrays] for arrays, device in zip(host, two_gpus, strict=True)
+    ]
+    values = [PerReplica(pair) for pair in zip(*placed, strict=True)]
+    results = make().batch_reduce(op, [(value, value) for value in values])
+    for result, ours in zip(results, zip(*host, strict=True), strict=True):
+        wanted = np.add(*ours).astype(np.float64) / (2 if op == "MEAN" else 1)
+        for part in result.values:
+            assert is_on_gpu(part)
+            # Small integers: sums are exact, halves of them too.
+            np.testing.assert_array_equal(to_host(part).astype(np.float64), wanted)
+    for array, before in zip(placed[0], host[0], strict=True):
+        np.testing.assert_array_equal(to_host(array), before, "the replicas' own stay as they are")
+
+
+OPTIMIZERS: dict[str, Callable[[], wl.optimizers.Optimizer]] = {
+    "sgd": lambda: wl.optimizers.SGD(0.1),
+    "nesterov": lambda: wl.optimizers.SGD(0.1, momentum=0.9, nesterov=True),
+    "adagrad": lambda: wl.optimizers.Adagrad(0.1),
+    "rmsprop": lambda: wl.optimizers.RMSprop(0.1, momentum=0.5, centered=True),
+    "adam-clipped": lambda: wl.optimizers.Adam(0.1, global_clipnorm=1.0),
+    "adamw": lambda: wl.optimizers.AdamW(0.1, weight_decay=0.1),
+    "ftrl": lambda: wl.optimizers.Ftrl(0.1, l1_regularization_strength=0.01),
+}
+
+
+def train(strategy: Strategy, optimizer: wl.optimizers.Optimizer) -> list[Any]:
+    """Six steps, of one whole gradient and one of rows."""
+    rng = np.random.default_rng(2)
+    with strategy.scope():
+        w = wl.Variable(rng.normal(size=(4, 3)).astype(np.float32), name="w")
+        table = wl.Variable(rng.normal(size=(5, 2)).astype(np.float32), name="table")
+    gradients = rng.normal(size=(6, 2, 4, 3)).astype(np.float32)
+    rows = rng.normal(size=(6, 2, 3, 2)).astype(np.float32)
+    count = strategy.num_replicas_in_sync
+
+    def step(number: int) -> None:
+        # Two replicas take one half each, one replica both.
+        mine = slice(replica(), replica() + 1) if count == 2 else slice(None)
+        picked = np.tile([0, 3, 3], len(range(2)[mine]))
+        sparse = wl.IndexedSlices(rows[number, mine].reshape(-1, 2), picked, (5, 2))
+        optimizer.apply_gradients([(gradients[number, mine].sum(axis=0), w), (sparse, table)])
+
+    for number in range(6):
+        strategy.run(step, args=(number,))
+    return [w.numpy(), table.numpy()]
+
+
+@pytest.mark.parametrize("make", OPTIMIZERS.values(), ids=list(OPTIMIZERS))
+@pytest.mark.parametrize("kind", ["one", "mirrored", "central"])
+def test_update_rules_on_a_gpu_are_those_of_the_cpu(
+    two_gpus: tuple[str, str], kind: str, make: Callable[[], wl.optimizers.Optimizer]
+) -> None:
+    strategies: dict[str, Callable[[], Strategy]] = {
+        "one": lambda: OneDeviceStrategy("gpu:0"),
+        "mirrored": MirroredStrategy,
+        "central": lambda: CentralStorageStrategy(parameter_device="gpu:0"),
+    }
+    trained = train(strategies[kind](), make())
+    for ours, wanted in zip(trained, train(OneDeviceStrategy("cpu:0"), make()), strict=True):
+        # float32, summed in another order and divided by small numbers.
+        np.testing.assert_allclose(ours, wanted, rtol=1e-4, atol=1e-5)
+
+
+def test_an_array_on_a_gpu_is_taken_without_a_copy() -> None:
+    cupy = load_cupy()
+    array = cupy.arange(6, dtype=np.float32)
+
+    class OnlyDLPack:
+        def __dlpack__(self, **options: Any) -> Any:
+            return array.__dlpack__(**options)
+
+        def __dlpack_device__(self) -> Any:
+            return array.__dlpack_device__()
+
+    taken = as_array(OnlyDLPack())
+    assert taken.data.ptr == array.data.ptr
+    assert place(array, "/device:GPU:0") is array
