@@ -55,6 +55,8 @@ class _Scope:
     def __enter__(self) -> "Strategy":
         strategy = self._strategy
         current = top_frame()
+        if current is not None and current.strategy is the_default_strategy():
+            current = None  # inside its `run`: there is no other strategy
         if current is not None and current.strategy is not strategy:
             raise RuntimeError(
                 "Mixing different tf.distribute.Strategy objects: "
@@ -533,7 +535,11 @@ class Strategy:
             raise ValueError(f"positional args must be a list or tuple, got {type(args).__name__}")
         frame = top_frame()
         if frame is not None and frame.replica is not None:
-            raise RuntimeError("strategy.run inside strategy.run; call the function itself")
+            default = the_default_strategy()
+            if frame.strategy is not default or self is default:
+                raise RuntimeError("strategy.run inside strategy.run; call the function itself")
+            with self.scope():
+                return self._extended.call_for_each_replica(fn, tuple(args), kwargs)
         return self._extended.call_for_each_replica(fn, tuple(args), kwargs)
 
     def reduce(self, reduce_op: ReduceOp | str, value: Any, axis: Any = None) -> Any:

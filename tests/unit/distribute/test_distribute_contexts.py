@@ -196,6 +196,18 @@ def test_a_scope_that_a_merge_leaves_open_is_an_error(strategy: Strategy) -> Non
     assert strategy.run(where) == (strategy, 0, False)
 
 
+def test_inside_the_default_strategys_run_a_strategy_is_used_as_outside(strategy: Strategy) -> None:
+    def program() -> tuple[bool, bool]:
+        with strategy.scope():
+            inside = wl.distribute.get_strategy() is strategy
+        return inside, strategy.run(lambda: wl.distribute.get_strategy() is strategy)
+
+    default = the_default_strategy()
+    assert default.run(program) == (True, True)
+    with pytest.raises(RuntimeError, match=r"run inside strategy\.run"):
+        default.run(lambda: default.run(lambda: None))
+
+
 def test_cross_replica_methods_inside_run_say_to_use_merge_call(strategy: Strategy) -> None:
     def step() -> None:
         with pytest.raises(RuntimeError, match=r"(?s)reduce requires .*merge_call\(\)"):
