@@ -11,6 +11,6 @@ def explain(name: str) -> NoReturn:
     """
     raise ImportError(
         f"windlass.distribute has no {name}: nobody here has a TPU to test it on. On TPUs use JAX "
-        "(jax.sharding, or "
-        "Keras 3 with keras.distribution.DataParallel); for several CPUs or GPUs MirroredStrategy"
+        "(jax.sharding, or Keras 3 with keras.distribution.DataParallel); for several CPUs or GPUs "
+        "MirroredStrategy, on several machines MultiWorkerMirroredStrategy"
     )

@@ -26,7 +26,7 @@ pytestmark = [
 ]
 
 DEVICES = 4
-ERRORS = (
+ERRORS: tuple[type[Exception], ...] = (
     NotImplementedError,  # before RuntimeError, which it is a kind of
     AssertionError,
     IndexError,

@@ -206,7 +206,7 @@ def test_an_initializer_makes_the_same_rows_in_shards_as_in_one() -> None:
 @pytest.mark.parametrize(
     ("variables", "error", "message"),
     [
-        (list, ValueError, "must have at least one variable"),
+        (list, TypeError, "at least one variable"),
         (lambda: wl.Variable([1.0]), TypeError, "should be a list of variables"),
         (lambda: [np.ones(2)], TypeError, "should be a list of variables"),
         (
