@@ -46,3 +46,26 @@ def pick(ids: Sequence[str]) -> list[Case]:
     if unknown := set(ids) - known:
         raise ValueError(f"no case {', '.join(sorted(unknown))}; there are {', '.join(known)}")
     return [case for case in CASES if not ids or case.id in ids]
+
+
+@dataclass(frozen=True)
+class RingCase:
+    """An all-reduce of ``elements`` float32 between two processes of this machine."""
+
+    id: str
+    title: str
+    elements: int
+
+
+RING_CASES = [
+    RingCase("ring-10kb", "all-reduce, 10 KB", 2_560),
+    RingCase("ring-4mb", "all-reduce, 4 MB", 1024 * 1024),
+    RingCase("ring-64mb", "all-reduce, 64 MB", 16 * 1024 * 1024),
+]
+INPUT_STEP_MS = 5.0
+SYNC_TITLES = {
+    **{case.id: case.title for case in RING_CASES},
+    "empty-run": "strategy.run, empty, 2 replicas",
+    "step-without-input": f"step of {INPUT_STEP_MS:g} ms, batch at hand",
+    "step-with-input": f"step of {INPUT_STEP_MS:g} ms, batch split and fetched",
+}

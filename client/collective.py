@@ -1,5 +1,6 @@
 """Reaching the other workers of a synchronous job: the link to the next one in the ring, and probes."""
 
+import contextlib
 import logging
 import os
 import queue
@@ -17,7 +18,7 @@ from ..core.errors import PeerLostError, WindlassError
 from ..core.frame_socket import peer_user
 from ..core.frames import field, prefix
 from ..core.local_link import LocalSender
-from ..core.ring_frames import Head, Place, Progress, Sender
+from ..core.ring_frames import Place, Progress, Sender
 from ..core.settings import Settings
 from ..core.task import TaskId
 from ..core.versions import Versions, check_protocol, own_versions
@@ -30,6 +31,7 @@ _SEND = "/windlass.proto.v1.Collective/Send"
 _FRAME = collective_pb2.LinkFrame
 _CALL_S = 5.0
 _CONNECT_S = 2.0
+_LINGER_S = 1.0
 _BACKLOG = 8  # frames that wait for grpc's thread
 
 
@@ -179,14 +181,14 @@ class StreamSender:
         while (frame := self._frames.get()) is not None:
             yield frame
 
-    def send(self, head: Head, payload: Array, timeout_s: float) -> None:
+    def send(self, head: bytes, payload: Array, timeout_s: float) -> None:
         """Send one frame."""
         if self._broken.is_set():
             raise ConnectionError("the stream ended")
         data = payload.data if payload.size else b""
         frame = b"".join(
             (
-                field(_FRAME.HEAD_FIELD_NUMBER, head.pack()),
+                field(_FRAME.HEAD_FIELD_NUMBER, head),
                 prefix(_FRAME.PAYLOAD_FIELD_NUMBER, payload.size),
                 data,
             )
@@ -199,8 +201,9 @@ class StreamSender:
             raise TimeoutError from None
 
     def close(self) -> None:
-        """End the stream, when what was sent is on its way."""
-        try:
-            self._frames.put(None, timeout=1.0)
-        except queue.Full:
-            self._call.cancel()
+        """End the stream, once the receiver has read what was sent or for ``_LINGER_S`` reads nothing."""
+        with contextlib.suppress(queue.Full):
+            self._frames.put(None, timeout=_LINGER_S)
+            if self._broken.wait(_LINGER_S):
+                return
+        self._call.cancel()

@@ -12,6 +12,7 @@ from typing import Any, Generic, TypeVar
 import numpy as np
 
 from ..core.arrays import Array, DType, narrow, row_shape, size_of
+from ..core.buffers import BufferPool
 from ..core.definitions import ShardDefinition, VariableDefinition
 from ..core.errors import ShapeMismatchError
 from ..core.indexed_slices import IndexedSlices
@@ -20,7 +21,7 @@ from ..core.steps import Encoding, LayoutEntry, Operation, WireLayout
 from ..core.task import Incarnation
 from ..core.wire_format import WireFormat
 from .error_feedback import MIN_ELEMENTS, ErrorFeedback
-from .values import BufferPool, Place, Values
+from .values import Place, Values
 
 _SMALL_BYTES = (
     64 * 1024

@@ -1,9 +1,14 @@
-"""A link of a ring between two processes of one machine: a segment of shared memory and a Unix socket.
+"""A link of a ring between two processes of one machine: slots in a segment of shared memory.
 
-The sender copies a payload into one of a few slots of its segment and says so in a frame on the socket; the
-receiver works on the slot in place and gives it back with a byte. Few and small slots stay in the cache the
-cores share, so that a chunk is copied and used without going through memory. Small payloads travel in the
-frame itself.
+The sender copies a payload into the next slot and moves a counter on; the receiver works on the slot in place
+and moves another one. Both look at the other's counter for a moment before they sleep, so that a chunk passes
+without a system call. Few and small slots stay in the cache the cores share: what is copied into one and used
+from it does not go through memory.
+
+A Unix socket goes with the segment. A byte on it wakes who sleeps, and its end tells that the process at the
+other one is gone. Counters rely on stores that become visible in their order, as a segment does (see
+:func:`shared_memory.unavailable`). A sleeper says so in a word of the segment first; should the other end,
+which moves its counter and then looks, still miss that word, the sleep is short.
 """
 
 import contextlib
@@ -13,59 +18,88 @@ import socket
 import struct
 import time
 
-import numpy as np
-
 from .arrays import Array
 from .errors import RefusedError
-from .ring_frames import (
-    HEAD_BYTES,
-    NO_SLOT,
-    PLACE_BYTES,
-    Head,
-    Place,
-    unpack_head,
-    unpack_place,
-)
+from .ring_frames import HEAD_BYTES, LENGTH, PLACE_BYTES, Place, unpack_place
 from .shared_memory import HEADER_BYTES, Segment, SegmentAddress
 
 SLOT_BYTES = 256 * 1024
 SLOTS = 4
-_INLINE_BYTES = 16 * 1024
-_READ_BYTES = 64 * 1024
 _LOOK_S = 300e-6
+_LOOKS = 16  # in a row, then others may run
+_SLEEP_S = 0.02
+_LINE = 64  # a cache line: what two processes write is never in the same one
+_SENT, _RETURNED, _RECEIVER_SLEEPS, _SENDER_SLEEPS = (8 * i for i in range(4))  # words, of 8 bytes
+_HEADS = HEADER_BYTES + 4 * _LINE
+_SLOTS = _HEADS + SLOTS * _LINE
+_LINK_BYTES = _SLOTS - HEADER_BYTES + SLOTS * SLOT_BYTES
 _ADDRESS = struct.Struct("<QQQ16s")
 
 
-class _Reader:
-    """Reads from a socket with a timeout, looking a moment before it sleeps."""
+class _End:
+    """What both ends have: the segment's parts, and waiting for the other one's counter."""
 
-    def __init__(self, connection: socket.socket) -> None:
+    def __init__(self, connection: socket.socket, segment: Segment) -> None:
         self._socket = connection
-        self.buffer = b""
+        self._segment = segment
+        memory = memoryview(segment.memory.data)
+        self._words = memory[HEADER_BYTES:_HEADS].cast("Q")
+        self._heads = [memory[start : start + HEAD_BYTES] for start in range(_HEADS, _SLOTS, _LINE)]
+        self._slots = [
+            segment.memory[_SLOTS + i * SLOT_BYTES : _SLOTS + (i + 1) * SLOT_BYTES]
+            for i in range(SLOTS)
+        ]
 
-    def more(self, timeout_s: float) -> bool:
-        """Read what has come into ``buffer``; False: the peer closed.
+    def _wait(self, counter: int, known: int, flag: int, timeout_s: float) -> bool:
+        """Wait until a counter is not ``known`` any more. False: the other end is closed, and it still is.
 
         Raises:
-            TimeoutError: Nothing came.
+            TimeoutError: It did not move.
         """
-        until = time.perf_counter() + min(_LOOK_S, timeout_s)
-        while True:
-            try:
-                data = self._socket.recv(_READ_BYTES, socket.MSG_DONTWAIT)
-                break
-            except BlockingIOError:
-                pass
-            if time.perf_counter() > until:
-                if not select.select([self._socket], [], [], timeout_s)[0]:
-                    raise TimeoutError
-            else:
-                os.sched_yield()
-        self.buffer = self.buffer + data if self.buffer else data
-        return bool(data)
+        words = self._words
+        began = time.perf_counter()
+        while time.perf_counter() - began < _LOOK_S:
+            for _ in range(_LOOKS):
+                if words[counter] != known:
+                    return True
+            os.sched_yield()
+        while words[counter] == known:
+            left = timeout_s - (time.perf_counter() - began)
+            if left <= 0:
+                raise TimeoutError
+            words[flag] = 1
+            os.sched_yield()  # a system call: the flag is visible before the counter is looked at
+            if words[counter] == known and not self._sleep(min(left, _SLEEP_S)):
+                return words[counter] != known
+            words[flag] = 0
+        return True
+
+    def _sleep(self, timeout_s: float) -> bool:
+        """Sleep until the other end wakes this one; False: it is closed."""
+        try:
+            if not select.select([self._socket], [], [], timeout_s)[0]:
+                return True
+        except ValueError as error:  # the descriptor of a closed socket
+            raise ConnectionError("the link is closed") from error
+        return bool(self._socket.recv(_LINE, socket.MSG_DONTWAIT))
+
+    def _move(self, counter: int, value: int, flag: int) -> None:
+        """Move a counter on, and wake the other end if it sleeps."""
+        self._words[counter] = value
+        if self._words[flag]:
+            # A full socket means that there are bytes to wake it already.
+            with contextlib.suppress(BlockingIOError):
+                self._socket.send(b"\0", socket.MSG_DONTWAIT)
+
+    def close(self) -> None:
+        """Break the link."""
+        with contextlib.suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RDWR)
+        self._socket.close()
+        self._segment.close()
 
 
-class LocalSender:
+class LocalSender(_End):
     """The sending end.
 
     Args:
@@ -80,51 +114,34 @@ class LocalSender:
     description = "shared memory"
 
     def __init__(self, connection: socket.socket, place: Place, timeout_s: float = 5.0) -> None:
-        self._socket = connection
-        self._segment = Segment.create(SLOTS * SLOT_BYTES)
-        memory = self._segment.memory[HEADER_BYTES:]
-        self._slots = [memory[i * SLOT_BYTES : (i + 1) * SLOT_BYTES] for i in range(SLOTS)]
+        super().__init__(connection, Segment.create(_LINK_BYTES))
         self._sent = 0
-        self._returned = 0
-        self._reader = _Reader(connection)
         address = self._segment.address
         connection.sendall(
             place.pack() + _ADDRESS.pack(address.pid, address.fd, address.num_bytes, address.word)
         )
-        if not self._reader.more(timeout_s):
+        connection.settimeout(timeout_s)
+        if not connection.recv(1):
             raise ConnectionError("the receiver cannot open the segment")
-        self._reader.buffer = b""
+        connection.settimeout(None)
 
-    def send(self, head: Head, payload: Array, timeout_s: float) -> None:
+    def send(self, head: bytes, payload: Array, timeout_s: float) -> None:
         """Send one frame."""
-        if payload.size <= _INLINE_BYTES:
-            self._socket.sendall(head.pack() + payload.tobytes())
-            return
-        if self._sent - self._returned >= SLOTS:
-            self._collect(timeout_s)
-        slot = self._sent % SLOTS
-        np.copyto(self._slots[slot][: payload.size], payload)
-        self._sent += 1
-        self._socket.sendall(
-            Head(
-                head.sequence, head.elements, head.length, slot, head.kind, head.call, head.dtype
-            ).pack()
-        )
-
-    def _collect(self, timeout_s: float) -> None:
-        """Wait for a slot the receiver gives back."""
-        if not self._reader.more(timeout_s):
+        sent = self._sent
+        returned = self._words[_RETURNED]
+        if sent - returned >= SLOTS and not self._wait(
+            _RETURNED, returned, _SENDER_SLEEPS, timeout_s
+        ):
             raise ConnectionError("the connection was closed")
-        self._returned += len(self._reader.buffer)
-        self._reader.buffer = b""
+        slot = sent % SLOTS
+        self._heads[slot][:] = head
+        if payload.size:
+            self._slots[slot][: payload.size] = payload
+        self._sent = sent + 1
+        self._move(_SENT, sent + 1, _RECEIVER_SLEEPS)
 
-    def close(self) -> None:
-        """Break the link."""
-        _shut(self._socket)
-        self._segment.close()
 
-
-class LocalReceiver:
+class LocalReceiver(_End):
     """The receiving end.
 
     Args:
@@ -139,65 +156,40 @@ class LocalReceiver:
     """
 
     def __init__(self, connection: socket.socket, timeout_s: float = 5.0) -> None:
-        self._socket = connection
-        self._reader = _Reader(connection)
-        while len(self._reader.buffer) < PLACE_BYTES + _ADDRESS.size:
-            if not self._reader.more(timeout_s):
+        connection.settimeout(timeout_s)
+        hello = b""
+        while len(hello) < PLACE_BYTES + _ADDRESS.size:
+            data = connection.recv(PLACE_BYTES + _ADDRESS.size - len(hello))
+            if not data:
                 raise RefusedError("the sender left before it began")
-        self.place = unpack_place(self._reader.buffer[:PLACE_BYTES])
-        pid, fd, num_bytes, word = _ADDRESS.unpack_from(self._reader.buffer, PLACE_BYTES)
-        self._reader.buffer = self._reader.buffer[PLACE_BYTES + _ADDRESS.size :]
-        self._segment = Segment.open(SegmentAddress(pid, fd, num_bytes, word))
-        memory = self._segment.memory[HEADER_BYTES:]
-        if memory.size < SLOTS * SLOT_BYTES:
+            hello += data
+        self.place = unpack_place(hello[:PLACE_BYTES])
+        pid, fd, num_bytes, word = _ADDRESS.unpack_from(hello, PLACE_BYTES)
+        segment = Segment.open(SegmentAddress(pid, fd, num_bytes, word))
+        if segment.memory.size < HEADER_BYTES + _LINK_BYTES:
+            segment.close()
             raise RefusedError("the segment is smaller than its slots")
+        super().__init__(connection, segment)
         connection.sendall(b"\1")
-        self._slots = [memory[i * SLOT_BYTES : (i + 1) * SLOT_BYTES] for i in range(SLOTS)]
-        self._taken = False
+        connection.settimeout(None)
+        self._taken = 0
 
-    def receive(self, timeout_s: float) -> tuple[Head, Array] | None:
+    def receive(self, timeout_s: float) -> tuple[bytes, Array] | None:
         """The next frame."""
-        reader = self._reader
-        while len(reader.buffer) < HEAD_BYTES:
-            if not self._more(timeout_s):
-                return None
-        head = unpack_head(reader.buffer)
-        if head.slot != NO_SLOT:
-            if head.slot >= SLOTS or head.length > SLOT_BYTES:
-                raise RefusedError(f"a frame names slot {head.slot} with {head.length} bytes")
-            reader.buffer = reader.buffer[HEAD_BYTES:]
-            self._taken = True
-            return head, self._slots[head.slot][: head.length]
-        if head.length > _READ_BYTES:
-            raise RefusedError(f"a frame of {head.length} bytes is not in a slot")
-        stop = HEAD_BYTES + head.length
-        while len(reader.buffer) < stop:
-            if not self._more(timeout_s):
-                raise ConnectionError("the connection ended inside a frame")
-        payload = np.frombuffer(reader.buffer, np.uint8, head.length, HEAD_BYTES)
-        reader.buffer = reader.buffer[stop:]
-        return head, payload
-
-    def _more(self, timeout_s: float) -> bool:
-        try:
-            return self._reader.more(timeout_s)
-        except ConnectionResetError:
-            return False
+        taken = self._taken
+        if self._words[_SENT] == taken and not self._wait(
+            _SENT, taken, _RECEIVER_SLEEPS, timeout_s
+        ):
+            return None
+        slot = taken % SLOTS
+        head = bytes(self._heads[slot])
+        (length,) = LENGTH.unpack_from(head)
+        if length > SLOT_BYTES:
+            raise RefusedError(f"a frame names {length} bytes, in a slot of {SLOT_BYTES}")
+        return head, self._slots[slot][:length]
 
     def release(self) -> None:
         """Give the slot back."""
-        if self._taken:
-            self._taken = False
-            with contextlib.suppress(OSError):  # the next receive finds out
-                self._socket.send(b"\0")
-
-    def close(self) -> None:
-        """Break the link."""
-        _shut(self._socket)
-        self._segment.close()
-
-
-def _shut(connection: socket.socket) -> None:
-    with contextlib.suppress(OSError):
-        connection.shutdown(socket.SHUT_RDWR)
-    connection.close()
+        self._taken += 1
+        with contextlib.suppress(OSError):  # the next receive finds out
+            self._move(_RETURNED, self._taken, _SENDER_SLEEPS)

@@ -13,9 +13,10 @@ import numpy as np
 from .arrays import DTYPES, Array
 from .errors import WindlassError
 
-_HEAD = struct.Struct("<QQIIBBBB")
+_HEAD = struct.Struct("<QQIBBBx")
 _PLACE = struct.Struct("<IIIQ")
 HEAD_BYTES = _HEAD.size
+LENGTH = struct.Struct("<16xI")  # of the payload, in a packed head
 PLACE_BYTES = _PLACE.size
 
 
@@ -44,9 +45,8 @@ class Head:
 
     Attributes:
         sequence: Number of the call in its ring, from 1 on.
-        elements: Of the call's array, to compare.
+        elements: Of the call's array; 0: they differ between workers.
         length: Bytes of this frame's payload.
-        slot: Where they are in the sender's segment; NO_SLOT: after the head.
         kind: What the frame is.
         call: Which call.
         dtype: Number of the dtype in ``DTYPES``.
@@ -55,7 +55,6 @@ class Head:
     sequence: int
     elements: int
     length: int
-    slot: int
     kind: Kind
     call: Call
     dtype: int
@@ -63,23 +62,13 @@ class Head:
     def pack(self) -> bytes:
         """As bytes."""
         return _HEAD.pack(
-            self.sequence,
-            self.elements,
-            self.length,
-            self.slot,
-            self.kind,
-            self.call,
-            self.dtype,
-            0,
+            self.sequence, self.elements, self.length, self.kind, self.call, self.dtype
         )
 
     @property
     def what(self) -> str:
         """For people: ``all_reduce of 1024 float32``."""
         return f"{self.call.name.lower()} of {self.elements} {DTYPES[self.dtype].name}"
-
-
-NO_SLOT = 0xFFFFFFFF
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,10 +103,10 @@ def unpack_head(data: bytes | bytearray | memoryview) -> Head:
     Raises:
         ValueError: It is none.
     """
-    sequence, elements, length, slot, kind, call, dtype, _ = _HEAD.unpack_from(data)
+    sequence, elements, length, kind, call, dtype = _HEAD.unpack_from(data)
     if dtype >= len(DTYPES):
         raise ValueError(f"dtype {dtype} of a ring frame is unknown")
-    return Head(sequence, elements, length, slot, Kind(kind), Call(call), dtype)
+    return Head(sequence, elements, length, Kind(kind), Call(call), dtype)
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,8 +146,8 @@ class Sender(Protocol):
         """How bytes travel, for people."""
         ...
 
-    def send(self, head: Head, payload: Array, timeout_s: float) -> None:
-        """Send one frame; ``payload`` (flat bytes) may be changed afterwards.
+    def send(self, head: bytes, payload: Array, timeout_s: float) -> None:
+        """Send one frame, its head packed; ``payload`` (flat bytes) may be changed afterwards.
 
         Raises:
             TimeoutError: The receiver took nothing for so long; nothing was sent, it may be tried again.
@@ -174,8 +163,8 @@ class Sender(Protocol):
 class Receiver(Protocol):
     """The end of a link that receives. Used by one thread at a time, but for ``close``."""
 
-    def receive(self, timeout_s: float) -> tuple[Head, Array] | None:
-        """The next frame and its payload as flat bytes, valid until :meth:`release`.
+    def receive(self, timeout_s: float) -> tuple[bytes, Array] | None:
+        """The next frame: its packed head, and its payload as flat bytes, valid until :meth:`release`.
 
         None: the sender has closed the link.
 

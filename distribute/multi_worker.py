@@ -23,7 +23,7 @@ from .communication import CommunicationImplementation, CommunicationOptions
 from .cross_device_ops import choose_cross_device_ops, devices_of, mirror
 from .devices import HOST, compute_devices
 from .mirrored import MirroredExtended
-from .packing import by_dtype, join, packs_by_bytes, split
+from .packing import by_dtype, join, packs_to_send, split
 from .reduce_op import ReduceOp, axis_sums, concatenate, divided
 from .runtime import current_runtime
 from .strategy import Strategy
@@ -211,7 +211,7 @@ class MultiWorkerExtended(MirroredExtended):
                 dense.append((number, np.asarray(to_host(local))))
         for group in by_dtype([array for _, array in dense]):
             arrays = [dense[i][1] for i in group]
-            for pack in packs_by_bytes([a.nbytes for a in arrays], chosen.bytes_per_pack):
+            for pack in packs_to_send([a.nbytes for a in arrays], chosen.bytes_per_pack):
                 members = [arrays[i] for i in pack]
                 totals = split(self._sum(op, join(members), chosen), members)
                 for i, total in zip(pack, totals, strict=True):

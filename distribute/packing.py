@@ -5,6 +5,8 @@ from typing import Any
 
 from .arrays import namespace_of
 
+_ALONE_BYTES = 1024 * 1024
+
 
 def packs_by_bytes(sizes: Sequence[int], bytes_per_pack: int) -> list[list[int]]:
     """Which arrays travel together.
@@ -30,6 +32,14 @@ def packs_by_bytes(sizes: Sequence[int], bytes_per_pack: int) -> list[list[int]]
             packs.append([])
             filled = 0
     return [sorted(pack) for pack in packs]
+
+
+def packs_to_send(sizes: Sequence[int], bytes_per_pack: int) -> list[list[int]]:
+    """As :func:`packs_by_bytes`, but a large array travels by itself: joining it would only copy it."""
+    small = [i for i, size in enumerate(sizes) if size < _ALONE_BYTES]
+    packs = packs_by_bytes([sizes[i] for i in small], bytes_per_pack)
+    large = [[i] for i in reversed(range(len(sizes))) if sizes[i] >= _ALONE_BYTES]
+    return [[small[i] for i in pack] for pack in packs] + large
 
 
 def cuts_by_count(total: int, num_packs: int) -> list[tuple[int, int]]:

@@ -142,18 +142,23 @@ def measure(
         if not times:
             until = time.perf_counter() + budget_s
         times.append(took)
-    p10, median, p90 = (float(each) * 1000 for each in np.percentile(times, [10, 50, 90]))
-    result = {
-        "case": case.id,
-        "bytes_both_ways": case.bytes_both_ways,
-        "median_ms": median,
-        "p10_ms": p10,
-        "p90_ms": p90,
-        "steps": len(times),
-    }
+    milliseconds = [each * 1000 for each in times]
+    result = {**summary(case.id, milliseconds), "bytes_both_ways": case.bytes_both_ways}
     if reference:
         result["checked"] = reference.checked
     return result
+
+
+def summary(case: str, milliseconds: Sequence[float]) -> dict[str, Any]:
+    """The figures of a case: median and spread."""
+    p10, median, p90 = (float(each) for each in np.percentile(milliseconds, [10, 50, 90]))
+    return {
+        "case": case,
+        "median_ms": median,
+        "p10_ms": p10,
+        "p90_ms": p90,
+        "steps": len(milliseconds),
+    }
 
 
 def not_measured(case: Case, reason: str) -> dict[str, Any]:

@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -21,6 +22,7 @@ from ...cluster.resolved import ResolvedTask
 from ...cluster.roles import workers_of
 from ...core import error_table
 from ...core.arrays import Array, as_dtype
+from ...core.buffers import BufferPools
 from ...core.errors import (
     CollectiveMismatchError,
     CollectiveTimeoutError,
@@ -30,7 +32,6 @@ from ...core.errors import (
     WindlassError,
 )
 from ...core.ring_frames import (
-    NO_SLOT,
     Call,
     Head,
     Kind,
@@ -39,6 +40,7 @@ from ...core.ring_frames import (
     Receiver,
     Sender,
     dtype_number,
+    unpack_head,
 )
 from ...core.settings import Settings
 from ...core.task import TaskId
@@ -85,6 +87,7 @@ class CollectiveGroup:
         self._clients: dict[int, WorkerClient] = {}
         self._sender: Sender | None = None
         self._receiver: Receiver | None = None
+        self._buffers = BufferPools()
         self._number = 0
         self._server_address = task.address
 
@@ -198,7 +201,7 @@ class CollectiveGroup:
             CollectiveMismatchError: A neighbour is in another call.
         """
         given = _contiguous(values)
-        out = np.empty_like(given)
+        out = self._buffers.take(given.nbytes).view(given.dtype).reshape(given.shape)
         with self._call(Call.ALL_REDUCE, given, timeout_s) as link:
             self._ring.all_reduce(link, given.reshape(-1), out.reshape(-1), divisor)
         return out
@@ -274,11 +277,12 @@ class CollectiveGroup:
         with self._lock:
             self._sequence += 1
             number = dtype_number(as_dtype(array.dtype))
-            head = Head(self._sequence, array.size, 0, NO_SLOT, Kind.DATA, call, number)
+            elements = array.size if compare else 0
+            head = Head(self._sequence, elements, 0, Kind.DATA, call, number)
             self._doing = f"{call.name.lower()} of {array.size} {array.dtype.name}"
             self._waiting = True
         limit = self._timeout_s if timeout_s is None else timeout_s
-        return _Call(self, head, limit, compare=compare)
+        return _Call(self, head, limit)
 
     def _raise_if_broken(self) -> None:
         if self._failure is not None:
@@ -312,9 +316,9 @@ class CollectiveGroup:
         return error
 
     def _tell(self, sender: Sender, kind: Kind, payload: Array) -> None:
-        head = Head(self._sequence, 0, payload.size, NO_SLOT, kind, Call.NONE, 0)
+        head = Head(self._sequence, 0, payload.size, kind, Call.NONE, 0)
         try:
-            sender.send(head, payload, 0.5)
+            sender.send(head.pack(), payload, 0.5)
         except OSError as error:  # it is gone, or takes nothing any more
             log.debug("the next worker does not hear it: %s", error)
 
@@ -388,13 +392,11 @@ def _contiguous(values: Array) -> Array:
 class _Call:
     """One collective call: the ring's link, with deadlines and the comparison of heads."""
 
-    def __init__(
-        self, group: CollectiveGroup, head: Head, timeout_s: float | None, *, compare: bool
-    ) -> None:
+    def __init__(self, group: CollectiveGroup, head: Head, timeout_s: float | None) -> None:
         self._group = group
         self._head = head
         self._timeout_s = timeout_s
-        self._compare = compare
+        self._heads: dict[int, bytes] = {}
         patience = group._settings.lease_s
         self._patience_s = min(patience, timeout_s) if timeout_s is not None else patience
 
@@ -415,17 +417,16 @@ class _Call:
 
     def send(self, payload: Array) -> None:
         """Send a chunk."""
-        group, head = self._group, self._head
+        group = self._group
         sender = group._sender
         assert sender is not None  # noqa: S101 - checked when the call began
-        head = Head(
-            head.sequence, head.elements, payload.size, NO_SLOT, head.kind, head.call, head.dtype
+        head = self._head_of(payload.size)
+        self._patiently(
+            lambda timeout_s: sender.send(head, payload, timeout_s), (group.rank + 1) % group.size
         )
-        after = (group.rank + 1) % group.size
-        self._patiently(lambda s: sender.send(head, payload, s), after)
 
-    def receive(self, use: Callable[[Array], None], num_bytes: int) -> None:
-        """Receive a chunk and use it."""
+    def receive(self, num_bytes: int) -> Array:
+        """The next chunk, valid until :meth:`release`."""
         group = self._group
         receiver = group._receiver
         assert receiver is not None  # noqa: S101 - checked when the call began
@@ -433,21 +434,24 @@ class _Call:
         frame = self._patiently(receiver.receive, before)
         if frame is None:
             raise group._fail(group._lost(before, "it closed the connection"))
-        head, data = frame
-        if head.kind is not Kind.DATA or not self._fits(head, num_bytes):
-            raise group._fail(self._explain(head, data, num_bytes))
-        use(data)
-        receiver.release()
+        head: bytes = frame[0]
+        data: Array = frame[1]
+        if head != self._head_of(num_bytes):
+            raise group._fail(self._explain(unpack_head(head), data, num_bytes))
+        return data
 
-    def _fits(self, head: Head, num_bytes: int) -> bool:
-        mine = self._head
-        return (
-            head.sequence == mine.sequence
-            and head.call is mine.call
-            and head.dtype == mine.dtype
-            and head.length == num_bytes
-            and (head.elements == mine.elements or not self._compare)
-        )
+    def release(self) -> None:
+        """The chunk received last is not needed any more."""
+        receiver = self._group._receiver
+        if receiver is not None:
+            receiver.release()
+
+    def _head_of(self, num_bytes: int) -> bytes:
+        """What a chunk's head is, here and before."""
+        head = self._heads.get(num_bytes)
+        if head is None:
+            head = self._heads[num_bytes] = replace(self._head, length=num_bytes).pack()
+        return head
 
     def _explain(self, head: Head, data: Array, num_bytes: int) -> WindlassError:
         group = self._group
@@ -497,7 +501,7 @@ class _Call:
             if frame is None:
                 return None
             head, data = frame
-            if head.kind is Kind.ABORT:
+            if unpack_head(head).kind is Kind.ABORT:
                 return error_table.from_bytes(data.tobytes())
             receiver.release()
         return None

@@ -8,7 +8,7 @@ the cache. Patarasuk and Yuan, "Bandwidth optimal all-reduce algorithms for clus
 Every element is summed in one order, on one worker, and copied from there: all workers have the same bits.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Protocol
@@ -18,6 +18,7 @@ import numpy as np
 from ...core.arrays import Array
 
 CHUNK_BYTES = 256 * 1024
+_AHEAD = 2  # chunks sent before as many are received: the neighbours need not keep in step exactly
 _SMALL_BYTES = 64 * 1024  # gathered whole and summed everywhere: half as many hops
 
 
@@ -28,8 +29,12 @@ class Link(Protocol):
         """Send a chunk to the next worker."""
         ...
 
-    def receive(self, use: Callable[[Array], None], num_bytes: int) -> None:
-        """Wait for a chunk of the worker before, and hand its bytes to ``use``; they are valid until then."""
+    def receive(self, num_bytes: int) -> Array:
+        """Wait for a chunk of the worker before; its bytes are valid until :meth:`release`."""
+        ...
+
+    def release(self) -> None:
+        """The chunk received last is not needed any more."""
         ...
 
 
@@ -81,44 +86,44 @@ class Ring:
         count = -(-source[0].size // chunk)
         # Chunk t - s is in step s at tick t: each step of a chunk follows on the one before.
         for tick in range(count + 2 * n - 3):
-            for step in range(2 * n - 2):
-                number = tick - step
-                if not 0 <= number < count:
-                    continue
-                cut = slice(number * chunk, (number + 1) * chunk)
-                self._one_chunk(link, step, cut, source, target, divisor)
+            steps = range(max(0, tick - count + 1), min(2 * n - 2, tick + 1))
+            for first in range(0, len(steps), _AHEAD):
+                now = [
+                    (step, slice((tick - step) * chunk, (tick - step + 1) * chunk))
+                    for step in steps[first : first + _AHEAD]
+                ]
+                for step, cut in now:
+                    self._send_chunk(link, (target if step else source), step, cut)
+                for step, cut in now:
+                    self._take_chunk(link, source, target, step, cut, divisor)
 
-    def _one_chunk(
+    def _send_chunk(self, link: Link, parts: Sequence[Array], step: int, cut: slice) -> None:
+        going = parts[(self.rank - step) % self.size][cut]
+        if going.size:
+            link.send(going.view(np.uint8))
+
+    def _take_chunk(
         self,
         link: Link,
-        step: int,
-        cut: slice,
         source: Sequence[Array],
         target: Sequence[Array],
+        step: int,
+        cut: slice,
         divisor: int | None,
     ) -> None:
         n = self.size
-        gathering = step >= n - 1
-        turn = step - (n - 1) if gathering else step
-        first = self.rank + 1 if gathering else self.rank
-        going = (target if step else source)[(first - turn) % n][cut]
-        coming = (first - turn - 1) % n
-        mine, into = source[coming][cut], target[coming][cut]
-        if going.size:
-            link.send(going.view(np.uint8))
+        part = (self.rank - step - 1) % n
+        into = target[part][cut]
         if not into.size:
             return
-
-        def use(data: Array) -> None:
-            received = data.view(into.dtype)
-            if gathering:
-                np.copyto(into, received)
-                return
-            np.add(mine, received, out=into)
+        received = link.receive(into.nbytes).view(into.dtype)
+        if step >= n - 1:  # it is summed up, and goes round
+            np.copyto(into, received)
+        else:
+            np.add(source[part][cut], received, out=into)
             if divisor is not None and step == n - 2:
                 np.divide(into, into.dtype.type(divisor), out=into)
-
-        link.receive(use, into.nbytes)
+        link.release()
 
     # -- the others --------------------------------------------------------------------------
 
@@ -148,7 +153,9 @@ class Ring:
                     link.send(out.view(np.uint8))
                 mine, into = source[coming][cut], work[coming][cut]
                 if into.size:
-                    link.receive(_adder(mine, into), into.nbytes)
+                    received = link.receive(into.nbytes)
+                    np.add(mine, received.view(into.dtype), out=into)
+                    link.release()
         return work[self.rank]
 
     def all_gather(self, link: Link, mine: Array, sizes: Sequence[int]) -> list[Array]:
@@ -185,7 +192,7 @@ class Ring:
                 if going.size:
                     link.send(going.view(np.uint8))
                 if into.size:
-                    link.receive(_copier(into), into.nbytes)
+                    _take(link, into)
 
     def broadcast(self, link: Link, values: Array, root: int) -> None:
         """Fill ``values`` with those of ``root``, chunk after chunk along the ring."""
@@ -196,7 +203,7 @@ class Ring:
         for start in range(0, values.size, chunk):
             part = values[start : start + chunk]
             if self.rank != root:
-                link.receive(_copier(part), part.nbytes)
+                _take(link, part)
             if self.rank != last:
                 link.send(part.view(np.uint8))
 
@@ -222,15 +229,6 @@ def _finish(total: Array, out: Array, divisor: int | None) -> None:
         np.divide(total, total.dtype.type(divisor), out=out)
 
 
-def _copier(into: Array) -> Callable[[Array], None]:
-    def use(data: Array) -> None:
-        np.copyto(into, data.view(into.dtype))
-
-    return use
-
-
-def _adder(mine: Array, into: Array) -> Callable[[Array], None]:
-    def use(data: Array) -> None:
-        np.add(mine, data.view(into.dtype), out=into)
-
-    return use
+def _take(link: Link, into: Array) -> None:
+    np.copyto(into, link.receive(into.nbytes).view(into.dtype))
+    link.release()

@@ -9,7 +9,7 @@ import numpy as np
 
 from ...core.arrays import Array
 from ...core.frames import read_fields
-from ...core.ring_frames import Head, Receiver, unpack_head
+from ...core.ring_frames import Receiver
 from ...proto.v1 import collective_pb2
 
 _HEAD = collective_pb2.LinkFrame.HEAD_FIELD_NUMBER
@@ -61,24 +61,23 @@ class StreamReceiver:
     """Frames of a gRPC stream, read in its thread, a few ahead."""
 
     def __init__(self) -> None:
-        self._frames: queue.Queue[tuple[Head, Array] | None] = queue.Queue(_BACKLOG)
+        self._frames: queue.Queue[tuple[bytes, Array] | None] = queue.Queue(_BACKLOG)
         self._closed = threading.Event()
 
     def feed(self, frames: Iterator[bytes]) -> None:
         """Read frames until the sender ends the stream or this end is closed."""
         for frame in frames:
             fields = dict(read_fields(frame))
-            head = unpack_head(fields[_HEAD])
             payload = fields.get(_PAYLOAD)
             data = _EMPTY if payload is None else np.frombuffer(payload, np.uint8)
-            if not self._put((head, data)):
+            if not self._put((bytes(fields[_HEAD]), data)):
                 return
 
     def end(self) -> None:
         """The stream is over."""
         self._put(None)
 
-    def _put(self, item: tuple[Head, Array] | None) -> bool:
+    def _put(self, item: tuple[bytes, Array] | None) -> bool:
         while not self._closed.is_set():
             try:
                 self._frames.put(item, timeout=0.1)
@@ -87,7 +86,7 @@ class StreamReceiver:
             return True
         return False
 
-    def receive(self, timeout_s: float) -> tuple[Head, Array] | None:
+    def receive(self, timeout_s: float) -> tuple[bytes, Array] | None:
         """The next frame."""
         try:
             item = self._frames.get(timeout=timeout_s)

@@ -62,9 +62,15 @@ class CollectiveServer:
             AddressInUseError: The port is taken.
             ConfigurationError: The address is not loopback and ``insecure`` was not said.
         """
-        self._host.start(address)
+        # First the socket: whoever hears its name from the port may come at once.
         if self._local is not None:
             self._local.start()
+        try:
+            self._host.start(address)
+        except WindlassError:
+            if self._local is not None:
+                self._local.stop()
+            raise
 
     @property
     def port(self) -> int:

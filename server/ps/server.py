@@ -6,6 +6,7 @@ import time
 import grpc
 
 from ...core.clock import Clock, SystemClock
+from ...core.errors import WindlassError
 from ...core.exit_codes import ExitCode
 from ...core.settings import Settings
 from ...core.states import Phase
@@ -66,9 +67,15 @@ class PsServer:
             AddressInUseError: The port is taken.
             ConfigurationError: The address is not loopback and ``insecure`` was not said.
         """
-        self._host.start(address)
+        # First the socket: whoever hears its name from the port may come at once.
         if self._local is not None:
             self._local.start()
+        try:
+            self._host.start(address)
+        except WindlassError:
+            if self._local is not None:
+                self._local.stop()
+            raise
         log.info("ready at port %d", self._host.port)
 
     @property

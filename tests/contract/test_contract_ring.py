@@ -30,12 +30,21 @@ Together = Callable[..., list[Any]]
 pytestmark = pytest.mark.timeout(60)
 
 
+_used: set[int] = set()
+
+
 def free_ports(count: int) -> list[int]:
+    """Ports no ring of this process has had: rings are numbered by address."""
     with ExitStack() as stack:
-        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for one in sockets:
+        found: list[int] = []
+        while len(found) < count:
+            one = stack.enter_context(socket.socket())
             one.bind(("127.0.0.1", 0))
-        return [one.getsockname()[1] for one in sockets]
+            port = one.getsockname()[1]
+            if port not in _used:
+                _used.add(port)
+                found.append(port)
+        return found
 
 
 def groups_of(count: int, settings: Settings, timeout_s: float | None) -> list[CollectiveGroup]:

@@ -1,16 +1,11 @@
 """Pulled values: a read-only mapping over one buffer, and buffers that are used again when nobody looks."""
 
-import gc
-import weakref
 from collections.abc import Mapping
-from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
-from windlass.client.values import BufferPool, Place, Values
+from windlass.client.values import Place, Values
 from windlass.core.arrays import BFLOAT16, Array
 
 F32, F64 = np.dtype(np.float32), np.dtype(np.float64)
@@ -67,111 +62,3 @@ def test_an_array_is_made_when_it_is_asked_for() -> None:
     assert not values._made
     assert values["a"].base is not None
     assert list(values._made) == ["a"]
-
-
-# -- buffers -----------------------------------------------------------------------------------
-
-
-def use(pool: BufferPool, mark: int) -> Array:
-    """A step: takes a buffer, fills it, keeps it; the caller decides who looks at it."""
-    buffer, _ = pool.take()
-    pool.forget()
-    buffer[:] = mark
-    pool.keep(buffer)
-    return buffer
-
-
-def test_there_are_no_latest_values_at_first() -> None:
-    buffer, latest = BufferPool(8).take()
-    assert buffer.nbytes == 8
-    assert latest is None
-
-
-def test_values_nobody_looks_at_are_overwritten_in_place() -> None:
-    pool = BufferPool(8)
-    address = use(pool, 1).ctypes.data
-    for mark in range(2, 9):
-        buffer, latest = pool.take()
-        assert latest is buffer
-        assert buffer.ctypes.data == address
-        assert buffer[0] == mark - 1
-        del buffer, latest
-        use(pool, mark)
-
-
-@pytest.mark.parametrize(
-    "look",
-    [
-        lambda buffer: buffer,
-        lambda buffer: buffer[2:4],
-        lambda buffer: buffer.view(np.float32).reshape(1, 2),
-        lambda buffer: buffer.data,
-        lambda buffer: Values({"a": (0, 8, (2,), F32, F32)}, buffer),
-        lambda buffer: Values({"a": (0, 8, (2,), F32, F32)}, buffer)["a"][1:],
-    ],
-    ids=["itself", "slice", "reshaped", "memoryview", "values", "part-of-a-value"],
-)
-def test_while_somebody_looks_another_buffer_is_taken_and_the_latest_is_at_hand(look: Any) -> None:
-    pool = BufferPool(8)
-    seen = look(use(pool, 1))
-    buffer, latest = pool.take()
-    assert latest is not None
-    assert (latest == 1).all()
-    assert not np.shares_memory(buffer, latest)
-    del buffer, latest, seen
-    buffer, latest = pool.take()
-    assert buffer is latest, "nobody looks any more"
-
-
-def test_after_values_were_lost_there_are_no_latest_ones() -> None:
-    pool = BufferPool(8)
-    use(pool, 1)
-    pool.forget()
-    assert pool.take()[1] is None
-
-
-def test_a_program_that_keeps_everything_does_not_make_the_pool_grow() -> None:
-    pool = BufferPool(8)
-    kept = [use(pool, mark) for mark in range(20)]
-    assert len(pool._buffers) <= pool._KEEP
-    assert len({buffer.ctypes.data for buffer in kept}) == 20
-    gone = [weakref.ref(buffer) for buffer in kept]
-    kept.clear()
-    gc.collect()
-    assert sum(ref() is not None for ref in gone) <= pool._KEEP
-
-
-def test_a_buffer_beyond_the_pools_is_not_taken_for_the_latest() -> None:
-    pool = BufferPool(8)
-    kept = [use(pool, mark) for mark in range(10)]
-    _, latest = pool.take()
-    assert latest is None or (latest == kept[-1]).all()
-
-
-@settings(deadline=None)
-@given(st.lists(st.tuples(st.booleans(), st.integers(0, 5), st.booleans()), max_size=60))
-def test_what_is_kept_never_changes_and_the_latest_is_what_came_last(
-    steps: list[tuple[bool, int, bool]],
-) -> None:
-    """(keep the values, let go of so many, the step fails)"""
-    pool = BufferPool(8)
-    kept: list[tuple[int, Array]] = []
-    arrived: int | None = None
-    for mark, (keep, let_go, fails) in enumerate(steps):
-        buffer, latest = pool.take()
-        if latest is not None:
-            assert arrived is not None
-            assert (latest == arrived % 256).all()
-        pool.forget()
-        buffer[:] = mark % 256
-        if fails:
-            arrived = None
-        else:
-            arrived = mark
-            pool.keep(buffer)
-            if keep:
-                kept.append((mark, buffer[3:]))
-        del kept[:let_go], buffer, latest
-        for old, view in kept:
-            assert (view == old % 256).all()
-        assert len(pool._buffers) <= pool._KEEP
