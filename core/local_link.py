@@ -2,8 +2,8 @@
 
 The sender copies a payload into the next slot and moves a counter on; the receiver works on the slot in place
 and moves another one. Both look at the other's counter for a moment before they sleep, so that a chunk passes
-without a system call. Few and small slots stay in the cache the cores share: what is copied into one and used
-from it does not go through memory.
+without a system call. Few and small chunks stay in the cache the cores share: what is copied into a slot and
+used from it does not go through memory.
 
 A Unix socket goes with the segment. A byte on it wakes who sleeps, and its end tells that the process at the
 other one is gone. Counters rely on stores that become visible in their order, as a segment does (see
@@ -23,7 +23,7 @@ from .errors import RefusedError
 from .ring_frames import HEAD_BYTES, LENGTH, PLACE_BYTES, Place, unpack_place
 from .shared_memory import HEADER_BYTES, Segment, SegmentAddress
 
-SLOT_BYTES = 256 * 1024
+SLOT_BYTES = 1024 * 1024  # the most; what is not written to takes no memory
 SLOTS = 4
 _LOOK_S = 300e-6
 _LOOKS = 16  # in a row, then others may run

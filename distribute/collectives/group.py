@@ -31,6 +31,7 @@ from ...core.errors import (
     ShapeMismatchError,
     WindlassError,
 )
+from ...core.local_link import LocalSender
 from ...core.ring_frames import (
     Call,
     Head,
@@ -45,7 +46,7 @@ from ...core.ring_frames import (
 from ...core.settings import Settings
 from ...core.task import TaskId
 from .peers import borrow_server, give_back
-from .ring import Ring
+from .ring import STREAM_CHUNK_BYTES, Ring
 
 log = logging.getLogger(__name__)
 
@@ -140,6 +141,10 @@ class CollectiveGroup:
             self._receiver = server.incoming.take(self._number, before, 0.2)
             if self._receiver is None and time.monotonic() - began > timeout_s:
                 raise self._nobody(before, None)
+        streams = self.all_reduce(np.array([self.transport != LocalSender.description], np.int64))
+        if streams[0]:
+            self._ring = replace(self._ring, chunk_bytes=STREAM_CHUNK_BYTES)
+        self._sequence = 0  # calls are numbered as the program makes them
         log.info(
             "worker %d of %d in sync; %s to %s",
             self.rank,

@@ -17,7 +17,8 @@ import numpy as np
 
 from ...core.arrays import Array
 
-CHUNK_BYTES = 256 * 1024
+CHUNK_BYTES = 256 * 1024  # where all links share memory: a few of them fit in the cache
+STREAM_CHUNK_BYTES = 1024 * 1024  # where a frame of a stream is worth its price
 _AHEAD = 2  # chunks sent before as many are received: the neighbours need not keep in step exactly
 _SMALL_BYTES = 64 * 1024  # gathered whole and summed everywhere: half as many hops
 
@@ -45,10 +46,12 @@ class Ring:
     Attributes:
         rank: Its number.
         size: Workers.
+        chunk_bytes: Most bytes sent at a time; the same for all workers.
     """
 
     rank: int
     size: int
+    chunk_bytes: int = CHUNK_BYTES
 
     # -- all-reduce --------------------------------------------------------------------------
 
@@ -82,7 +85,7 @@ class Ring:
     ) -> None:
         n = self.size
         source, target = _parts(values, n), _parts(out, n)
-        chunk = max(1, CHUNK_BYTES // values.itemsize)
+        chunk = max(1, self.chunk_bytes // values.itemsize)
         count = -(-source[0].size // chunk)
         # Chunk t - s is in step s at tick t: each step of a chunk follows on the one before.
         for tick in range(count + 2 * n - 3):
@@ -141,7 +144,7 @@ class Ring:
         source = _parts(values, n)
         if n == 1:
             return values.copy()
-        chunk = max(1, CHUNK_BYTES // values.itemsize)
+        chunk = max(1, self.chunk_bytes // values.itemsize)
         work = [np.empty_like(part) for part in source]
         for step in range(n - 1):
             # One more than in the all-reduce, so that part `rank` ends here.
@@ -179,7 +182,7 @@ class Ring:
         n = self.size
         if n == 1:
             return
-        chunk = max(1, CHUNK_BYTES // everyones[0].itemsize)
+        chunk = max(1, self.chunk_bytes // everyones[0].itemsize)
         count = -(-max(part.size for part in everyones) // chunk)
         for tick in range(count + n - 2):
             for step in range(n - 1):
@@ -198,7 +201,7 @@ class Ring:
         """Fill ``values`` with those of ``root``, chunk after chunk along the ring."""
         if self.size == 1:
             return
-        chunk = max(1, CHUNK_BYTES // values.itemsize)
+        chunk = max(1, self.chunk_bytes // values.itemsize)
         last = (root - 1) % self.size
         for start in range(0, values.size, chunk):
             part = values[start : start + chunk]
