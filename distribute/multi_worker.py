@@ -53,7 +53,10 @@ class MultiWorkerMirroredStrategy(Strategy):
     ) -> None:
         runtime = current_runtime()
         given = cluster_resolver if cluster_resolver is not None else TFConfigClusterResolver()
-        task = runtime.task if runtime is not None else resolve(given, source=_source(given))
+        if runtime is not None and not runtime.alone:
+            task = runtime.task
+        else:
+            task = resolve(given, source=_source(given))
         self._resolver = given
         options = communication_options or CommunicationOptions()
         if options.implementation is CommunicationImplementation.NCCL:

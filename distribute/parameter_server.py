@@ -16,7 +16,7 @@ from ..cluster.partitioners import Partitioner, parts_of
 from ..cluster.placement import Placement, greedy_by_bytes
 from ..cluster.resolved import ResolvedTask, resolve
 from ..cluster.resolver import ClusterResolver
-from ..cluster.roles import CHIEF, PS, WORKER, ps_of, workers_of
+from ..cluster.roles import CHIEF, EVALUATOR, PS, WORKER, ps_of, workers_of
 from ..cluster.tf_config import TFConfigClusterResolver
 from ..core.arrays import Array
 from ..core.definitions import ShardDefinition
@@ -59,7 +59,8 @@ class ParameterServerStrategy(Strategy):
             the program's; the staleness in the status counts it.
 
     Raises:
-        ConfigurationError: The process belongs to a cluster, but was not started by ``windlass run``.
+        ConfigurationError: The process belongs to a cluster, but was not started by ``windlass run``; or the
+            cluster has no ps.
         ValueError: ``cluster_resolver`` names another task than this process runs as.
     """
 
@@ -83,8 +84,8 @@ class ParameterServerStrategy(Strategy):
                     f"{runtime.task.task.short}"
                 )
         self._resolver = cluster_resolver
-        if runtime.connection is not None:
-            runtime.connection.wire_format = wire_format
+        if runtime.task.task.type != EVALUATOR:
+            runtime.session.wire_format = wire_format
         self._ps = ParameterServerExtended(
             self, runtime, variable_partitioner, placement, prefetch=prefetch
         )

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 
 from ..client.session import ParameterSession, SessionCounters
 from ..cluster.resolved import ResolvedTask
+from ..cluster.roles import EVALUATOR
 from ..core.errors import ConfigurationError
 from ..core.report import TaskReport
 from ..core.settings import Settings, load_settings
@@ -39,6 +40,7 @@ class ClusterRuntime:
         settings: Of this task.
         connection: To every ps; None for an evaluator.
         check: Called between steps; raises when the program should end.
+        alone: This process is the whole cluster.
         restore_from: Checkpoint the chief starts from; empty: none.
         progress: For the status.
     """
@@ -47,6 +49,7 @@ class ClusterRuntime:
     settings: Settings
     connection: ParameterSession | None = None
     check: Callable[[], None] = lambda: None
+    alone: bool = False
     restore_from: str = ""
     progress: Progress = field(default_factory=Progress)
 
@@ -57,6 +60,12 @@ class ClusterRuntime:
         Raises:
             ConfigurationError: This task has none.
         """
+        if self.connection is None and self.task.task.type != EVALUATOR:
+            raise ConfigurationError(
+                f"{self.task.task}: the cluster has no ps; ParameterServerStrategy needs at least one ps to "
+                "hold the variables. Without any, workers train in sync with MultiWorkerMirroredStrategy",
+                task=self.task.task,
+            )
         if self.connection is None:
             raise ConfigurationError(
                 f"{self.task.task} has no variables on parameter servers: an evaluator reads checkpoints. "
@@ -125,4 +134,5 @@ def local_runtime(task: ResolvedTask, num_ps: int = 1) -> ClusterRuntime:
     settings = load_settings()
     who = Incarnation(task.task, 1)
     transports = [LocalTransport(TaskId("ps", i), who, settings) for i in range(num_ps)]
-    return ClusterRuntime(task, settings, ParameterSession(transports, who, settings))
+    session = ParameterSession(transports, who, settings)
+    return ClusterRuntime(task, settings, session, alone=True)

@@ -144,7 +144,11 @@ def _run(
     "--workers", type=click.IntRange(0), default=1, show_default=True, help="Worker tasks."
 )
 @click.option(
-    "--ps", type=click.IntRange(1), default=1, show_default=True, help="Parameter servers."
+    "--ps",
+    type=click.IntRange(0),
+    default=1,
+    show_default=True,
+    help="Parameter servers; 0: the tasks train in sync (MultiWorkerMirroredStrategy).",
 )
 @click.option(
     "--chief/--no-chief", default=True, show_default=True, help="A chief; else worker 0 leads."
@@ -173,6 +177,8 @@ def local_command(
 
     if not chief and not workers:
         raise ConfigurationError("--no-chief needs at least one worker: somebody must lead")
+    if evaluator and not ps:
+        raise ConfigurationError("--evaluator needs --ps: it reads the checkpoints that ps write")
     if flags.get("save_every_s") is None and flags.get("save_every_steps") is None:
         flags["save_every_s"] = 2.0
     if not flags.get("model_dir"):

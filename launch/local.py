@@ -64,6 +64,11 @@ class LocalCluster:
         ]
 
     @property
+    def in_sync(self) -> bool:
+        """Without ps nobody leads, and no task can do without another."""
+        return not self.ps
+
+    @property
     def chief_task(self) -> TaskId:
         """Who leads."""
         return TaskId(CHIEF, 0) if self.chief else TaskId(WORKER, 0)
@@ -241,7 +246,11 @@ class LocalJob:
             for reader in process.readers:
                 reader.join(1)
             verdict = on_exit(
-                task, code, chief=self._cluster.chief_task, stopping=self._is_expected_to_end(task)
+                task,
+                code,
+                chief=self._cluster.chief_task,
+                stopping=self._is_expected_to_end(task),
+                in_sync=self._cluster.in_sync,
             )
             if verdict.failed and self._follows_the_chief(task, code):
                 # The chief told it that the job is over, and ends next: that end tells why.
@@ -302,6 +311,8 @@ class LocalJob:
             client.close()
 
     def _job_ended(self) -> bool:
+        if self._cluster.in_sync:
+            return False  # each task ends for itself
         chief = self._processes[self._cluster.chief_task]
         return chief.code == 0
 
@@ -335,6 +346,8 @@ class LocalJob:
             self._begin_stop("")
 
     def _watch_status(self) -> None:
+        if self._cluster.in_sync:
+            return  # nobody knows more than the tasks' output tells
         address = self.addresses[self._cluster.chief_task]
         # The tasks need the machine more while they start: loading grpc waits until there is a chief to ask.
         while not _somebody_listens(address):
@@ -406,7 +419,8 @@ class LocalJob:
         self._display.table(result_table(result))
         if result.metrics:
             self._display.say(f"last evaluation: {metrics_text(result.metrics)}")
-        self._display.say(f"model directory: {result.model_dir}")
+        if Path(result.model_dir).is_dir():  # a job in sync writes what its program does
+            self._display.say(f"model directory: {result.model_dir}")
 
 
 class _Speed:
@@ -434,15 +448,16 @@ def result_table(result: LocalResult) -> "Table":
     from .display import activity, metrics_text, placement_text
 
     table = Table(title="tasks", title_justify="left", title_style="bold")
-    for name in ("task", "exit", "steps", "pushes", "sent", "received", "shards and notes"):
-        right = name in ("exit", "steps", "pushes", "sent", "received")
+    counted = ("steps", "pushes", "sent", "received") if result.status is not None else ()
+    for name in ("task", "exit", *counted, "shards and notes" if counted else "notes"):
+        right = name == "exit" or name in counted
         table.add_column(
-            name, justify="right" if right else "left", no_wrap=name != "shards and notes"
+            name, justify="right" if right else "left", no_wrap=not name.endswith("notes")
         )
     known = {item.task: item for item in result.status.tasks} if result.status is not None else {}
     for task, code in result.exits.items():
         item = known.get(task)
-        numbers = activity(item) if item is not None else ("", "", "", "")
+        numbers = activity(item) if item is not None else ("",) * len(counted)
         notes = placement_text(item) if item is not None else ""
         if task.type == EVALUATOR:
             notes = metrics_text(result.metrics)

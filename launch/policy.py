@@ -22,7 +22,9 @@ class Verdict:
     message: str = ""
 
 
-def on_exit(task: TaskId, code: int, *, chief: TaskId, stopping: bool) -> Verdict:
+def on_exit(
+    task: TaskId, code: int, *, chief: TaskId, stopping: bool, in_sync: bool = False
+) -> Verdict:
     """Judge the end of a task.
 
     A worker killed by a signal, or one that may come back, does not end the job: training is asynchronous.
@@ -33,13 +35,14 @@ def on_exit(task: TaskId, code: int, *, chief: TaskId, stopping: bool) -> Verdic
         code: As ``subprocess`` reports it: negative for a signal.
         chief: Who leads.
         stopping: The job is being stopped or is over; ends are expected.
+        in_sync: There are no ps, and nobody can go on without any other.
     """
     if code == 0 or stopping:
         return Verdict()
     why = (
         f"{task.short} ended with {code if code > 0 else f'signal {-code}'}: {describe_exit(code)}"
     )
-    if task.type == PS or task == chief or task.type == CHIEF:
+    if in_sync or task.type in (PS, CHIEF) or task == chief:
         return Verdict(job_ends=True, failed=True, message=why)
     if task.type in (WORKER, EVALUATOR) and code in (ExitCode.PEER_LOST, ExitCode.DRAINED):
         return Verdict(message=why)  # perhaps since the whole job ends; its chief knows

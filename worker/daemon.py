@@ -13,7 +13,7 @@ from types import FrameType
 from typing import TYPE_CHECKING
 
 from ..cluster.resolved import ResolvedTask
-from ..cluster.roles import CHIEF, EVALUATOR, PS
+from ..cluster.roles import CHIEF, EVALUATOR, PS, ps_of
 from ..cluster.spec import ClusterSpec
 from ..core.errors import JobStoppedError, RetryableError, WindlassError
 from ..core.exit_codes import ExitCode
@@ -23,7 +23,10 @@ from ..core.task import TaskId
 from .program import Ending, ending_of, find_script, run_script
 
 if TYPE_CHECKING:
+    from .sync_task import SyncTask
     from .task import EvaluatorTask, TrainingTask
+
+    Member = TrainingTask | EvaluatorTask | SyncTask
 
 log = logging.getLogger(__name__)
 
@@ -122,6 +125,10 @@ def _play(
         return _run_program(EvaluatorTask(task, settings), settings, path, arguments)
     if task.is_local:
         return _run_alone(settings, path, arguments)
+    if not ps_of(task.spec):
+        from .sync_task import SyncTask
+
+        return _run_program(SyncTask(task, settings), settings, path, arguments)
     return _run_program(TrainingTask(task, settings), settings, path, arguments)
 
 
@@ -148,15 +155,15 @@ def _run_alone(settings: Settings, path: Path, arguments: Sequence[str]) -> int:
     spec = ClusterSpec({CHIEF: ["127.0.0.1:0"], PS: [f"127.0.0.1:{server.port}"]})
     task = ResolvedTask(chief, spec, chief, address="127.0.0.1:0")
     alone = settings.model_copy(update={"host": "127.0.0.1"})
+    member = TrainingTask(task, alone)
+    member.runtime.alone = True
     try:
-        return _run_program(TrainingTask(task, alone), alone, path, arguments)
+        return _run_program(member, alone, path, arguments)
     finally:
         server.stop()
 
 
-def _run_program(
-    member: "TrainingTask | EvaluatorTask", settings: Settings, path: Path, arguments: Sequence[str]
-) -> int:
+def _run_program(member: "Member", settings: Settings, path: Path, arguments: Sequence[str]) -> int:
     from ..distribute.runtime import set_runtime
     from .task import TrainingTask
 
@@ -184,7 +191,7 @@ def _run_program(
 
 
 def _join_and_run(
-    member: "TrainingTask | EvaluatorTask",
+    member: "Member",
     interrupter: _Interrupter,
     path: Path,
     arguments: Sequence[str],

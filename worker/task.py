@@ -42,11 +42,6 @@ class TrainingTask:
     """
 
     def __init__(self, task: ResolvedTask, settings: Settings) -> None:
-        if not ps_of(task.spec):
-            raise ConfigurationError(
-                f"{task.task}: the cluster has no ps; there must be at least one ps to hold the variables",
-                task=task.task,
-            )
         self.task = task
         self._settings = settings
         self._pending: WindlassError | None = None
@@ -266,7 +261,9 @@ class EvaluatorTask:
         self._settings = settings
         self._pending: WindlassError | None = None
         self._leaving = threading.Event()
-        self._chief = ChiefClient(task.chief_address, settings) if task.chief_address else None
+        # Without ps nobody leads, and the address is a worker's ring.
+        led = bool(task.chief_address and ps_of(task.spec))
+        self._chief = ChiefClient(task.chief_address, settings) if led else None
         self._membership: Membership | None = None
         self._joining = threading.Thread(target=self._join, name="evaluator-join", daemon=True)
         self.runtime = ClusterRuntime(task, settings, check=self.check)

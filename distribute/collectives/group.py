@@ -279,6 +279,17 @@ class CollectiveGroup:
         self, call: Call, array: Array, timeout_s: float | None, *, compare: bool = True
     ) -> "_Call":
         self._raise_if_broken()
+        try:
+            self._still_wanted()
+        except WindlassError as error:
+            self._fail(
+                PeerLostError(
+                    f"{self._task} left after call {self._sequence}: {error.message}",
+                    task=self._task,
+                    peer=self._task,
+                )
+            )
+            raise
         with self._lock:
             self._sequence += 1
             number = dtype_number(as_dtype(array.dtype))

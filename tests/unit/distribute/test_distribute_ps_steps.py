@@ -3,6 +3,7 @@
 import json
 import logging
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -435,11 +436,20 @@ def test_a_resolver_must_name_the_task_the_process_runs_as() -> None:
 
 
 def test_an_evaluator_has_no_parameter_servers_and_is_told_what_it_has() -> None:
-    task = runtime_of(ParameterServerStrategy()).task
+    task = replace(runtime_of(ParameterServerStrategy()).task, task=TaskId("evaluator", 0))
     with thread_runtime(ClusterRuntime(task, Settings())):
         strategy = ParameterServerStrategy()
         with pytest.raises(ConfigurationError, match="SidecarEvaluator"), strategy.scope():
             wl.Variable([1.0])
+
+
+def test_a_cluster_without_ps_is_told_what_to_use_instead() -> None:
+    task = runtime_of(ParameterServerStrategy()).task
+    with (
+        thread_runtime(ClusterRuntime(task, Settings())),
+        pytest.raises(ConfigurationError, match="has no ps.*MultiWorkerMirroredStrategy"),
+    ):
+        ParameterServerStrategy()
 
 
 def test_a_job_that_is_asked_to_stop_ends_the_program_at_its_next_step() -> None:

@@ -325,7 +325,13 @@ def test_a_folder_without_a_readable_status_is_an_error_in_one_line(
         pytest.param(["local"], 2, ["SCRIPT"], id="no script"),
         pytest.param(["local", "gone.py"], 2, ["gone.py", "does not exist"], id="script is gone"),
         pytest.param(["local", ".", "--plain"], 2, ["is a folder"], id="script is a folder"),
-        pytest.param(["local", "--ps", "0", "x.py"], 2, ["--ps"], id="no ps"),
+        pytest.param(["local", "--ps", "-1", "x.py"], 2, ["--ps"], id="ps below zero"),
+        pytest.param(
+            ["local", "--ps", "0", "--evaluator", "x.py"],
+            2,
+            ["--evaluator needs --ps"],
+            id="nothing to evaluate",
+        ),
         pytest.param(
             ["local", "--no-chief", "--workers", "0", "x.py"], 2, ["at least one worker"], id="none"
         ),
