@@ -55,13 +55,14 @@ format: $(DEV_STAMP)  ## rewrite the code in the house format
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-bench: $(DEV_STAMP)  ## measure a step, the start of a cluster and the memory of a ps here
+bench: $(DEV_STAMP)  ## measure a step, work in sync, the start of a cluster and the memory of a ps here
 	$(BIN)/python -m benchmarks.step
+	$(BIN)/python -m benchmarks.sync
 	$(BIN)/python -m benchmarks.start
 	$(BIN)/python -m benchmarks.memory
 
 # A peer that cannot be installed is shown as such by the comparison.
-bench-peers: $(DEV_STAMP)  ## compare with TensorFlow and Ray, installed into .venv-peers; RESULTS is written
+bench-peers: $(DEV_STAMP)  ## compare with TensorFlow, Ray and gloo, installed into .venv-peers; RESULTS is written
 	-$(MAKE) --no-print-directory $(PEERS_STAMP)
 	$(BIN)/python -m benchmarks.compare --json $(RESULTS) $(ARGS)
 

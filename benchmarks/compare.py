@@ -1,5 +1,7 @@
 """The step of windlass beside the same step of TensorFlow and Ray, measured in one run on one machine.
 
+Then what works in sync, beside PyTorch's gloo and TensorFlow's MirroredStrategy.
+
     python -m benchmarks.compare                     # ours and the peers; a few minutes
     python -m benchmarks.compare --json results.json
 
@@ -22,7 +24,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from .cases import CASES
+from .cases import CASES, SYNC_TITLES
 
 Json = dict[str, Any]
 
@@ -32,6 +34,10 @@ PEERS_PYTHON = Path(".venv-peers/bin/python")
 PEERS = {
     "tensorflow": "benchmarks.peers.tensorflow_ps",
     "ray": "benchmarks.peers.ray_ps",
+}
+IN_SYNC_PEERS = {
+    "gloo": "benchmarks.peers.torch_gloo",
+    "tensorflow": "benchmarks.peers.tensorflow_mirrored",
 }
 # A hung peer must end: about thirty times what a case is given, for all cases and their set-up.
 TIMEOUT_PER_BUDGET = 30
@@ -136,6 +142,23 @@ def peer(name: str, python: Path, budget_s: float, cases: str, timeout_s: float)
     return Outcome(document)
 
 
+def in_sync(python: Path, budget_s: float, timeout_s: float) -> Json:
+    """Ours and the peers' figures of :mod:`benchmarks.sync`, and who gave none."""
+    outcomes = {"windlass": measured("benchmarks.sync", timeout_s)}
+    for name, module in IN_SYNC_PEERS.items():
+        command = [str(python), "-m", module, "--budget-s", str(budget_s)]
+        outcomes[name] = run_script(command, timeout_s)
+    rows: list[Json] = []
+    failures: Json = {}
+    for name, outcome in outcomes.items():
+        if outcome.failure:
+            failures[f"{name}, in sync"] = outcome.failure
+            continue
+        system = outcome.document.get("system")
+        rows += [{"system": system, **row} for row in outcome.document["results"]]
+    return {"results": rows, "failures": failures}
+
+
 def merge(mine: Outcome, peers: dict[str, Outcome]) -> Json:
     """One document of everything: our own, with the peers' rows after ours.
 
@@ -213,6 +236,26 @@ def table_rows(document: Json) -> tuple[list[str], list[list[str]]]:
     return titles, rows
 
 
+def in_sync_rows(document: Json) -> list[list[str]]:
+    """The cells of the second table: what, system, ms, and how often our best time fits in."""
+    rows = document.get("in_sync", [])
+    best: dict[str, float] = {}
+    for row in rows:
+        if row["system"].startswith("windlass"):
+            best[row["case"]] = min(row["median_ms"], best.get(row["case"], float("inf")))
+    return [
+        [
+            title,
+            row["system"],
+            f"{row['median_ms']:.3f}",
+            "" if row["system"].startswith("windlass") else ratio(row["median_ms"], best.get(case)),
+        ]
+        for case, title in SYNC_TITLES.items()
+        for row in rows
+        if row["case"] == case
+    ]
+
+
 def remarks(document: Json) -> list[str]:
     """What the table cannot say: limits, start-up times, and what is missing and why."""
     lines = []
@@ -242,6 +285,13 @@ def show(document: Json, console: Console) -> None:
     for cells in rows:
         table.add_row(*cells)
     console.print(table)
+    if cells_in_sync := in_sync_rows(document):
+        table = Table(title="in sync, median; ratio = theirs / our best", title_justify="left")
+        for title in ("what", "system", "ms", "ratio"):
+            table.add_column(title, justify="left" if title in ("what", "system") else "right")
+        for cells in cells_in_sync:
+            table.add_row(*cells)
+        console.print(table)
     for line in remarks(document):
         console.print(line, markup=False, highlight=False)
 
@@ -265,7 +315,7 @@ def main() -> None:
     columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
     outcomes: dict[str, Outcome] = {}
     with Progress(*columns, console=Console(stderr=True)) as progress:
-        task = progress.add_task("windlass", total=1 + len(PEERS))
+        task = progress.add_task("windlass", total=2 + len(PEERS))
         earlier = arguments.ours
         mine = Outcome(json.loads(earlier.read_text())) if earlier else ours(timeout_s)
         for name in PEERS:
@@ -273,8 +323,12 @@ def main() -> None:
             outcomes[name] = peer(
                 name, arguments.peers_python, arguments.budget_s, arguments.cases, timeout_s
             )
+        progress.update(task, advance=1, description="in sync")
+        together = in_sync(arguments.peers_python, arguments.budget_s, timeout_s)
         progress.update(task, advance=1, description="done")
     document = merge(mine, outcomes)
+    document["in_sync"] = together["results"]
+    document["failures"].update(together["failures"])
     show(document, console)
     if arguments.json:
         arguments.json.parent.mkdir(parents=True, exist_ok=True)

@@ -447,7 +447,7 @@ def test_a_cluster_without_ps_is_told_what_to_use_instead() -> None:
     task = runtime_of(ParameterServerStrategy()).task
     with (
         thread_runtime(ClusterRuntime(task, Settings())),
-        pytest.raises(ConfigurationError, match="has no ps.*MultiWorkerMirroredStrategy"),
+        pytest.raises(ConfigurationError, match=r"has no ps.*MultiWorkerMirroredStrategy"),
     ):
         ParameterServerStrategy()
 
