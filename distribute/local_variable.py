@@ -12,7 +12,7 @@ import numpy as np
 
 from ..core.arrays import Array, is_float
 from ..core.definitions import ShardDefinition
-from ..core.errors import DefinitionMismatchError, RefusedError, ShapeMismatchError
+from ..core.errors import DefinitionMismatchError, RefusedError
 from ..core.indexed_slices import IndexedSlices
 from ..core.task import Incarnation, TaskId
 from ..core.update_rules import UpdateRule
@@ -20,7 +20,7 @@ from .arrays import as_array, to_host
 from .context import get_replica_context
 from .devices import HOST, is_gpu, place
 from .values import DistributedValues
-from .variable import Scatter, Variable, VariableSpec, row_numbers
+from .variable import Scatter, Variable, VariableSpec, in_dtype, row_numbers
 
 if TYPE_CHECKING:
     from .strategy import Strategy
@@ -175,7 +175,7 @@ class LocalVariable(Variable):
         return self._write(delta, write)
 
     def _write(self, value: Any, write: Callable[[Any, Any], None]) -> "LocalVariable":
-        given = self._converted(as_array(_own_part(value)))
+        given = in_dtype(as_array(_own_part(value)), self.dtype, self.name)
         if given.shape != self.shape:
             raise ValueError(f"{self.name!r} has shape {self.shape}, the value has {given.shape}")
         with self._lock:
@@ -183,24 +183,13 @@ class LocalVariable(Variable):
             write(self._memory.value, place(given, self._device))
         return self
 
-    def _converted(self, given: Any) -> Any:
-        """What is written, in the dtype of the variable."""
-        if is_float(given.dtype) and not is_float(self.dtype):
-            raise ShapeMismatchError(
-                f"the value for {self.name!r} is {given.dtype.name}, the variable is {self.dtype.name}; "
-                "convert "
-                "it explicitly",
-                variable=self.name,
-            )
-        return given.astype(self.dtype, copy=False)
-
     def scatter(self, kind: Scatter, delta: IndexedSlices) -> "LocalVariable":
         """Change rows."""
         part = _own_part(delta)
         if not isinstance(part, IndexedSlices):
             raise TypeError(f"scatter_{kind} takes IndexedSlices, got {type(part).__name__}")
         rows = row_numbers(part.indices, self.shape, self.name)
-        values = self._converted(part.values)
+        values = in_dtype(part.values, self.dtype, self.name)
         self._check_rows(values)
         with self._lock:
             self._copy = None

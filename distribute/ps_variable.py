@@ -10,7 +10,7 @@ from ..core.steps import Operation
 from .aggregating_variable import AggregatedVariable
 from .arrays import to_host
 from .values import DistributedValues
-from .variable import Scatter, VariableSpec, row_numbers
+from .variable import Scatter, VariableSpec, in_dtype, row_numbers
 
 if TYPE_CHECKING:
     from .parameter_server import ParameterServerExtended
@@ -58,18 +58,20 @@ class PsVariable(AggregatedVariable):
         if isinstance(value, IndexedSlices):
             self._scatter(method.removeprefix("scatter_"), value)
             return
+        given = in_dtype(to_host(value), self.dtype, self.name)
         if method == "assign_sub":
-            method, value = "assign_add", -value
-        self._extended.write(self, _OPERATIONS[method], to_host(value))
+            method, given = "assign_add", -given
+        self._extended.write(self, _OPERATIONS[method], given)
 
     def _scatter(self, kind: str, delta: IndexedSlices) -> None:
+        given = in_dtype(delta.values, self.dtype, self.name)
         if kind == Scatter.UPDATE:
             # Of repeated rows the last counts; a push adds them up.
             rows, last = np.unique(delta.indices[::-1], return_index=True)
-            values = delta.values[::-1][last]
+            values = given[::-1][last]
             self._extended.write(self, Operation.ASSIGN, IndexedSlices(values, rows))
         elif kind in (Scatter.ADD, Scatter.SUB):
-            values = delta.values if kind == Scatter.ADD else -delta.values
+            values = given if kind == Scatter.ADD else -given
             self._extended.write(self, Operation.ASSIGN_ADD, IndexedSlices(values, delta.indices))
         else:
             raise NotImplementedError(

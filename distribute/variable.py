@@ -174,7 +174,8 @@ class Variable(NDArrayOperatorsMixin, metaclass=_DispatchingMeta):
 
     def assign_sub(self, delta: Any) -> "Variable":
         """Subtract from the value."""
-        return self.assign_add(-self._given(delta))
+        # Negated in the variable's dtype: an unsigned number has no negative.
+        return self.assign_add(-in_dtype(self._given(delta), self.dtype, self.name))
 
     def scatter(self, kind: Scatter, delta: IndexedSlices) -> "Variable":
         """Change rows; what the ``scatter_`` methods call."""
@@ -221,7 +222,7 @@ class Variable(NDArrayOperatorsMixin, metaclass=_DispatchingMeta):
         """A value to write. Python integers take an integer variable's dtype; arrays keep their own."""
         given = as_array(value)
         if not hasattr(value, "dtype") and given.dtype.kind in "iu" and self.dtype.kind in "iu":
-            return given.astype(self.dtype)
+            return in_dtype(given, self.dtype, self.name)
         return given
 
     def numpy(self) -> Array:
@@ -347,6 +348,31 @@ def _spec(
         aggregation=aggregation,
         initializer=initializer,
     )
+
+
+def in_dtype(given: Any, dtype: DType, name: str) -> Any:
+    """What is written to a variable, in its dtype.
+
+    Raises:
+        ShapeMismatchError: Floats for an integer variable, or integers its dtype does not hold.
+    """
+    if given.dtype == dtype:
+        return given
+    if is_float(given.dtype) and not is_float(dtype):
+        raise ShapeMismatchError(
+            f"the value for {name!r} is {given.dtype.name}, the variable is {dtype.name}; convert "
+            "it explicitly",
+            variable=name,
+        )
+    if dtype.kind in "iu" and given.dtype.kind in "iu" and given.size:
+        low, high, limits = int(given.min()), int(given.max()), np.iinfo(dtype)
+        if low < limits.min or high > limits.max:
+            raise ShapeMismatchError(
+                f"the value for {name!r} has {low if low < limits.min else high}, the variable is "
+                f"{dtype.name}, which goes from {limits.min} to {limits.max}",
+                variable=name,
+            )
+    return given.astype(dtype, copy=False)
 
 
 def row_numbers(indices: Any, shape: tuple[int, ...], name: str) -> Array:

@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from typing import Any
 
 import numpy as np
@@ -232,6 +233,32 @@ def test_floats_do_not_become_integers_unasked(dtype: DType, given: Any, method:
     with pytest.raises(ShapeMismatchError, match=message):
         getattr(v, method)(value)
     np.testing.assert_array_equal(v.read_value(), [1, 0])
+
+
+@pytest.mark.parametrize("dtype", NUMBERS, ids=lambda d: d.name)
+@pytest.mark.parametrize("kind", ["local", "mirrored", "ps"])
+def test_unsigned_numbers_are_subtracted(kind: str, dtype: DType) -> None:
+    strategy: wl.distribute.Strategy | None = {
+        "local": lambda: None,
+        "mirrored": wl.distribute.MirroredStrategy,
+        "ps": wl.distribute.ParameterServerStrategy,
+    }[kind]()
+    with nullcontext() if strategy is None else strategy.scope():
+        v: Any = wl.Variable(np.array([10, 20], dtype), name="v")
+    assert v.assign_sub(np.array([5, 0], np.uint8)).numpy().tolist() == [5, 20]
+    v.scatter_sub(slices([5], [1], np.uint8))
+    assert v.numpy().tolist() == [5, 15]
+
+
+@pytest.mark.parametrize("given", [300, -1, np.int64(300), np.array(-1)], ids=repr)
+@pytest.mark.parametrize("method", ["assign", "assign_add", "assign_sub"])
+def test_integers_the_dtype_does_not_hold_are_refused(method: str, given: Any) -> None:
+    v = variable(np.array(7, np.uint8))
+    with pytest.raises(
+        ShapeMismatchError, match=r"'v' has (300|-1), the variable is uint8, .* 0 to 255"
+    ):
+        getattr(v, method)(given)
+    assert v.numpy() == 7
 
 
 @pytest.mark.parametrize("dtype", INTEGERS, ids=lambda d: d.name)
