@@ -7,7 +7,7 @@ says, and carried out once. (Mirrored variables are written on every device, by 
 from typing import TYPE_CHECKING, Any
 
 from ..core.indexed_slices import IndexedSlices
-from .context import get_replica_context, update_component
+from .context import get_replica_context, require_own, update_component
 from .local_variable import LocalVariable
 from .reduce_op import ReduceOp, VariableAggregation
 from .values import DistributedValues, PerReplica, on_every_replica
@@ -61,6 +61,7 @@ class AggregatedVariable(Variable):
         """Change rows.
 
         Raises:
+            RuntimeError: Under another strategy.
             NotImplementedError: The replicas' rows would be summed, and the change is no sum.
         """
         if kind in _NOT_SUMS and self._in_replica() and self.aggregation not in (_NONE, _FIRST):
@@ -76,6 +77,7 @@ class AggregatedVariable(Variable):
         return context is not None and context.strategy is self._strategy
 
     def _write(self, method: str, value: Any) -> "AggregatedVariable":
+        require_own(self._strategy, repr(self.name))
         if isinstance(value, Variable):
             value = value.read_value()  # its components are not what replicas give
         if not isinstance(value, IndexedSlices | DistributedValues):

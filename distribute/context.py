@@ -149,6 +149,21 @@ def require_cross_replica(strategy: "Strategy", method: str) -> None:
         )
 
 
+def require_own(strategy: "Strategy", what: str) -> None:
+    """Refuse to change what belongs to one strategy under another: its replicas would do it once each.
+
+    Raises:
+        RuntimeError: The current strategy is neither this one nor the default one.
+    """
+    current = get_strategy()
+    if current is not strategy and current is not default_strategy():
+        raise RuntimeError(
+            f"Mixing different tf.distribute.Strategy objects: {what} belongs to "
+            f"{type(strategy).__name__} and is changed under {type(current).__name__}; create variables in "
+            "the scope of the strategy that runs them"
+        )
+
+
 def code_of(function: Callable[..., Any]) -> object:
     """What functions made on each replica by the same line have in common."""
     while isinstance(function, partial):

@@ -13,7 +13,7 @@ import numpy as np
 from ..core.indexed_slices import IndexedSlices
 from .aggregating_variable import AggregatedVariable
 from .arrays import as_array
-from .context import get_replica_context, update_component
+from .context import get_replica_context, require_own, update_component
 from .local_variable import LocalVariable
 from .reduce_op import ReduceOp, VariableAggregation
 from .values import DistributedValues, Mirrored, on_every_replica
@@ -119,6 +119,7 @@ class SyncOnReadVariable(DistributedVariable):
 
     def assign(self, value: Any) -> "SyncOnReadVariable":
         """In replica context this replica's copy; otherwise all, so that reading gives ``value``."""
+        require_own(self._strategy, repr(self.name))
         if update_component() is not None or self._in_replica():
             self._here().assign(value)
             return self
@@ -160,6 +161,7 @@ class SyncOnReadVariable(DistributedVariable):
         return self._assign_changed(delta, -1)
 
     def _assign_changed(self, delta: Any, sign: int) -> "SyncOnReadVariable":
+        require_own(self._strategy, repr(self.name))
         given = self._given(delta)
         if update_component() is not None or self._in_replica():
             here = self._here()

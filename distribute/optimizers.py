@@ -23,7 +23,7 @@ from ..core.schedules import (
     Schedule,
 )
 from .arrays import as_array
-from .context import get_replica_context
+from .context import get_replica_context, require_own
 from .reduce_op import ReduceOp
 from .strategy import Strategy
 from .values import DistributedValues, PerReplica, on_every_replica
@@ -74,9 +74,11 @@ class Optimizer:
 
         Raises:
             ValueError: No gradient at all, or a variable of another strategy.
+            RuntimeError: The variables belong to another strategy than the one that runs.
         """
         pairs = _gradients_of(grads_and_vars)
         owner = pairs[0][1].strategy
+        require_own(owner, repr(pairs[0][1].name))
         context = get_replica_context()
         if context is None or context.strategy is not owner or owner.num_replicas_in_sync == 1:
             owner.extended.apply_gradients(self, [(_summed(g, v), v) for g, v in pairs])

@@ -2,6 +2,7 @@
 
 import copy
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from typing import Any
 
 import numpy as np
@@ -872,3 +873,40 @@ def test_a_step_of_gradients_for_different_variables_is_refused(
 
     with pytest.raises(ValueError, match=r"different variables \(replica 0: w; replica 1: v"):
         strategy.run(step)
+
+
+# -- one strategy's variables under another ------------------------------------------------------
+
+OUTSIDERS: dict[str, Callable[[], Any]] = {
+    "plain": nullcontext,
+    "of another": lambda: MirroredStrategy().scope(),
+}
+
+
+@several
+@pytest.mark.parametrize("scope", OUTSIDERS.values(), ids=list(OUTSIDERS))
+def test_an_optimizer_refuses_variables_created_outside_of_the_strategy_that_runs(
+    kind: Callable[[], Strategy], scope: Callable[[], Any]
+) -> None:
+    with scope():
+        v: Any = wl.Variable(np.zeros(1, np.float32), name="outside")
+    optimizer = wl.optimizers.SGD(1.0)
+    with pytest.raises(RuntimeError, match=r"Mixing different .* 'outside' belongs to .* scope"):
+        kind().run(lambda: optimizer.apply_gradients([(np.ones(1, np.float32), v)]))
+    assert v.numpy() == 0, "or each replica would have updated it"
+
+
+@pytest.mark.parametrize("sync", ["ON_WRITE", "ON_READ"])
+def test_variables_of_one_strategy_are_not_written_in_a_run_of_another(sync: str) -> None:
+    owner, other = MirroredStrategy(), MirroredStrategy()
+    with owner.scope():
+        v: Any = wl.Variable(
+            0.0, name="v", aggregation=MEAN, synchronization=wl.VariableSynchronization[sync]
+        )
+    for write in (v.assign, v.assign_add, v.assign_sub):
+        with pytest.raises(RuntimeError, match=r"'v' belongs to MirroredStrategy"):
+            other.run(write, (1.0,))
+        with other.scope(), pytest.raises(RuntimeError, match="Mixing"):
+            write(1.0)
+    assert v.numpy() == 0
+    assert v.assign(2.0).numpy() == 2, "outside of every strategy it may be"
