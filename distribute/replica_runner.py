@@ -295,7 +295,7 @@ class ReplicaRunner:
             entered(Frame(strategy, context)),
             on_device(device) if is_gpu(device) else nullcontext(),
         ):
-            return function(*select_replica(0, args), **select_replica(0, kwargs))
+            return function(*select_replica(0, args, 1), **select_replica(0, kwargs, 1))
 
     def _run_all(
         self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -303,7 +303,8 @@ class ReplicaRunner:
         if not self._threads:
             self._threads = [_Thread(f"replica-{index}") for index in range(1, len(self._devices))]
             weakref.finalize(self, _stop, self._threads)
-        meeting = _Meeting(self, len(self._devices))
+        count = len(self._devices)
+        meeting = _Meeting(self, count)
         strategy = self.strategy
 
         def work(index: int) -> None:
@@ -316,7 +317,7 @@ class ReplicaRunner:
             try:
                 with entered(Frame(strategy, context)), on_device(self._devices[index]):
                     place.result = function(
-                        *select_replica(index, args), **select_replica(index, kwargs)
+                        *select_replica(index, args, count), **select_replica(index, kwargs, count)
                     )
             except BaseException as error:  # noqa: BLE001 - raised again in the caller's thread
                 failure = error

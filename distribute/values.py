@@ -93,11 +93,25 @@ def is_variable(leaf: Any) -> bool:
     return hasattr(leaf, "read_value")
 
 
-def select_replica(replica: int, tree: Any) -> Any:
-    """One replica's part of nested arguments; what is not distributed goes to every replica."""
+def select_replica(replica: int, tree: Any, replicas: int | None = None) -> Any:
+    """One replica's part of nested arguments; what is not distributed goes to every replica.
+
+    Args:
+        replica: Which one.
+        tree: The arguments.
+        replicas: How many there are; None: not checked.
+
+    Raises:
+        ValueError: A value has parts for another number of replicas: some would be left out.
+    """
 
     def pick(leaf: Any) -> Any:
         if isinstance(leaf, DistributedValues) and not is_variable(leaf):
+            if replicas is not None and len(leaf.values) != replicas:
+                raise ValueError(
+                    f"a {type(leaf).__name__} of {len(leaf.values)} values was given to {replicas} "
+                    "replica(s); make it by the strategy that runs, e.g. let that one distribute the dataset"
+                )
             return leaf.values[replica]
         return leaf
 

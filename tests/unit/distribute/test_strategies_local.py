@@ -910,3 +910,20 @@ def test_variables_of_one_strategy_are_not_written_in_a_run_of_another(sync: str
             write(1.0)
     assert v.numpy() == 0
     assert v.assign(2.0).numpy() == 2, "outside of every strategy it may be"
+
+
+@pytest.mark.parametrize("given", [1, 3, 5])
+def test_values_for_another_number_of_replicas_are_refused(
+    strategy: Strategy, replicas: int, given: int
+) -> None:
+    if given == replicas:
+        return
+    value = PerReplica(range(given))
+    with pytest.raises(
+        ValueError, match=f"PerReplica of {given} values was given to {replicas} rep"
+    ):
+        strategy.run(lambda x: x, args=({"x": value},))
+    with pytest.raises(
+        ValueError, match=f"PerReplica of {given} values was given to {replicas} rep"
+    ):
+        strategy.run(lambda x: x, kwargs={"x": value})
