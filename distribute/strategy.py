@@ -116,7 +116,7 @@ class StrategyExtended:
         self._cross_device_ops = cross_device_ops or ReductionToOneDevice()
         self._first_replica = first_replica
         self._runner = ReplicaRunner(strategy, self._devices, first_replica)
-        self._names: set[str] = set()
+        self._names: dict[str, int] = {}  # name → the last number tried for one like it
         self._colocated: list[Variable] = []
 
     # -- what there is -----------------------------------------------------------------------
@@ -193,11 +193,12 @@ class StrategyExtended:
 
     def unique_name(self, wished: str) -> str:
         """A name no variable of this strategy has; the same on every task that runs the program."""
-        name, count = wished, 0
+        name, count = wished, self._names.get(wished, 0)
         while name in self._names:
             count += 1
             name = f"{wished}_{count}"
-        self._names.add(name)
+        self._names[wished] = count
+        self._names.setdefault(name, 0)
         return name
 
     def colocate_vars_with(self, colocate_with_variable: Variable) -> AbstractContextManager[None]:

@@ -927,3 +927,14 @@ def test_values_for_another_number_of_replicas_are_refused(
         ValueError, match=f"PerReplica of {given} values was given to {replicas} rep"
     ):
         strategy.run(lambda x: x, kwargs={"x": value})
+
+
+def test_names_stay_unique_and_cost_the_same_however_many_there_are() -> None:
+    extended = MirroredStrategy().extended
+    taken = ["x", "x_2", "x", "x", "x_2", "x_1"]
+    given = [extended.unique_name(name) for name in taken]
+    assert given == ["x", "x_2", "x_1", "x_3", "x_2_1", "x_1_1"]
+
+    for _ in range(30_000):  # one look at all of them for each would take a minute
+        extended.unique_name("y")
+    assert extended.unique_name("y") == "y_30000"
