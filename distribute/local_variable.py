@@ -4,6 +4,7 @@ On the host it is updated by the kernels of a ps; on a GPU by the same formulas 
 """
 
 import threading
+import weakref
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
@@ -122,8 +123,7 @@ class LocalVariable(Variable):
         self._copy: Any = None
         # Of a checkpoint, until a rule is bound.
         self._restored: _Restored | None = None
-        # The distributed variable this is a component of.
-        self.container: Variable | None = None
+        self._container: Callable[[], Variable | None] = lambda: None
         if is_gpu(device):
             from .gpu_memory import GpuMemory
 
@@ -135,6 +135,16 @@ class LocalVariable(Variable):
             rows = spec.shape[0] if spec.shape else 1
             value = spec.initializer.rows(spec.shape, spec.dtype, 0, rows)
         self._memory.value[...] = place(value, device)
+
+    @property
+    def container(self) -> Variable | None:
+        """The distributed variable this is a component of, while that one is in use."""
+        return self._container()
+
+    @container.setter
+    def container(self, variable: Variable) -> None:
+        # Each knows the other: memory would wait for the garbage collector, blind to its size.
+        self._container = weakref.ref(variable)
 
     @property
     def device(self) -> str:

@@ -229,13 +229,15 @@ class ParameterServerExtended(StrategyExtended):
             runtime = self.runtime
             restored = runtime.session.define(
                 [variable._spec.definition(variable.name) for variable in new],
-                {v.name: v._spec.initial for v in new if v._spec.initial is not None},
+                {v.name: v.first_value for v in new if v.first_value is not None},
                 create=runtime.task.is_chief,
                 partitioner=None if near is not None else self._partitioner,
                 placement=self._in_turn if near is None else self._beside(near),
                 restore_from=runtime.restore_from,
                 still_wanted=runtime.check,
             )
+            for variable in new:
+                variable.first_value = None
             if restored:
                 log.info("restored %d variables from %s", len(restored), runtime.restore_from)
 

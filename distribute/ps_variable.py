@@ -37,6 +37,7 @@ class PsVariable(AggregatedVariable):
         extended: "ParameterServerExtended",
     ) -> None:
         self._set_up(spec, name, strategy)
+        self.first_value = spec.initial  # until the servers have it
         self._extended = extended
 
     @property

@@ -6,7 +6,7 @@ on parameter servers there.
 
 from abc import ABCMeta
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
@@ -111,7 +111,8 @@ class Variable(NDArrayOperatorsMixin, metaclass=_DispatchingMeta):
 
     def _set_up(self, spec: VariableSpec, name: str, strategy: "Strategy") -> None:
         """What the constructors of the strategies' variables call."""
-        self._spec = spec
+        # Without the first value: it would stay in memory as long as the variable.
+        self._spec = replace(spec, initial=None)
         self._name = name
         self._strategy = strategy
 

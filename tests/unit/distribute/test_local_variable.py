@@ -1,6 +1,9 @@
 """A variable in this process's memory: what is handed out never changes, rows, dtypes, rules, threads."""
 
+import gc
 import threading
+import tracemalloc
+import weakref
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from typing import Any
@@ -90,6 +93,56 @@ def test_what_is_given_is_copied() -> None:
     v.assign(given)
     given[...] = 7
     np.testing.assert_array_equal(v.read_value(), 1)
+
+
+KINDS: dict[str, Callable[[], Any]] = {
+    "local": nullcontext,
+    "mirrored": lambda: wl.distribute.MirroredStrategy().scope(),
+    "central": lambda: wl.distribute.CentralStorageStrategy().scope(),
+}
+
+
+@pytest.mark.parametrize("scope", KINDS.values(), ids=list(KINDS))
+def test_the_first_value_is_not_kept_beside_the_variable(scope: Callable[[], Any]) -> None:
+    wl.config.set_logical_cpu_devices(2)
+    tracemalloc.start()
+    try:
+        given = np.ones(1_000_000, np.float32)
+        with scope():
+            v = wl.Variable(given, name="v")
+        before = tracemalloc.get_traced_memory()[0]
+        del given
+        kept = tracemalloc.get_traced_memory()[0]
+    finally:
+        tracemalloc.stop()
+    copies = len(v.values) if isinstance(v, wl.distribute.DistributedVariable) else 1
+    assert before - kept > 3_900_000, "what the program gave up is free"
+    assert kept < copies * 4_000_000 + 2_000_000, "and nobody has another copy of it"
+
+
+def test_a_first_value_is_given_up_once_the_servers_have_it() -> None:
+    with wl.distribute.ParameterServerStrategy().scope():
+        v: Any = wl.Variable(np.ones(10), name="v")
+        holder = weakref.ref(v.first_value)
+        assert holder() is not None
+        assert v.numpy().tolist() == [1.0] * 10
+        assert holder() is None
+
+
+@pytest.mark.parametrize(
+    "scope", [KINDS["mirrored"], KINDS["central"]], ids=["mirrored", "central"]
+)
+def test_the_memory_of_a_variable_is_free_when_it_is_dropped(scope: Callable[[], Any]) -> None:
+    wl.config.set_logical_cpu_devices(2)
+    with scope():
+        v: Any = wl.Variable(np.zeros(10), name="v")
+    holder = weakref.ref(v.values[0] if hasattr(v, "values") else v.component())
+    gc.disable()
+    try:
+        del v
+        assert holder() is None, "without the garbage collector"
+    finally:
+        gc.enable()
 
 
 def test_reading_twice_copies_once() -> None:
