@@ -236,7 +236,7 @@ class _AllReduce(CrossDeviceOps):
     ) -> Any:
         """All-reduce where the values are; to other devices through one of them."""
         values = per_replica_value.values
-        if _is_sparse(per_replica_value) or len(devices) != len(values):
+        if is_sparse(per_replica_value) or len(devices) != len(values):
             return self._otherwise.reduce_implementation(
                 reduce_op, per_replica_value, devices, options
             )
@@ -253,7 +253,7 @@ class _AllReduce(CrossDeviceOps):
         results: list[Any] = [None] * len(pairs)
         packed: list[int] = []
         for number, (value, devices) in enumerate(pairs):
-            if _is_sparse(value) or len(devices) != len(value.values):
+            if is_sparse(value) or len(devices) != len(value.values):
                 results[number] = self.reduce_implementation(reduce_op, value, devices, options)
             else:
                 packed.append(number)
@@ -289,7 +289,8 @@ class _AllReduce(CrossDeviceOps):
         raise NotImplementedError(f"{type(self).__name__}._reduce_flat({op}, {arrays})")
 
 
-def _is_sparse(value: DistributedValues) -> bool:
+def is_sparse(value: DistributedValues) -> bool:
+    """Whether a value is rows, on any replica."""
     return any(isinstance(part, IndexedSlices) for part in value.values)
 
 

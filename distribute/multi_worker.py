@@ -13,21 +13,21 @@ from ..cluster.resolved import ResolvedTask, resolve
 from ..cluster.resolver import ClusterResolver
 from ..cluster.roles import PS, ps_of
 from ..cluster.tf_config import TFConfigClusterResolver
-from ..core.arrays import is_float
+from ..core.arrays import DType, is_float
 from ..core.errors import ConfigurationError
 from ..core.indexed_slices import IndexedSlices
 from ..core.settings import load_settings
 from .arrays import as_array, to_host
 from .collectives.group import CollectiveGroup
 from .communication import CommunicationImplementation, CommunicationOptions
-from .cross_device_ops import choose_cross_device_ops, devices_of, mirror
+from .cross_device_ops import choose_cross_device_ops, devices_of, is_sparse, mirror
 from .devices import HOST, compute_devices
 from .mirrored import MirroredExtended
 from .packing import by_dtype, join, packs_to_send, split
-from .reduce_op import ReduceOp, axis_sums, concatenate, divided
+from .reduce_op import ReduceOp, axis_sums, combine, concatenate, divided, widened
 from .runtime import current_runtime
 from .strategy import Strategy
-from .values import DistributedValues, is_variable, on_every_replica
+from .values import DistributedValues, PerReplica, is_variable, on_every_replica
 from .variable import VariableSpec
 
 
@@ -201,11 +201,16 @@ class MultiWorkerExtended(MirroredExtended):
         chosen = self._options.merge(options)
         results: list[Any] = [None] * len(pairs)
         dense: list[tuple[int, Any]] = []
+        kinds: dict[int, DType] = {}
         for number, (value, where) in enumerate(pairs):
             if not self.differs(value):
                 results[number] = super()._reduce_to(op, value, where, options)
                 continue
             parts = on_every_replica(value, 1)
+            if op is ReduceOp.MEAN and not is_sparse(parts):
+                arrays = [as_array(part) for part in parts.values]
+                kinds[number] = arrays[0].dtype
+                parts = PerReplica([widened(array) for array in arrays])
             local = self._cross_device_ops.reduce(ReduceOp.SUM, parts, HOST, options)
             if isinstance(local, IndexedSlices):
                 total: Any = self._gather_slices(op, local, chosen)
@@ -219,18 +224,18 @@ class MultiWorkerExtended(MirroredExtended):
                 totals = split(self._sum(op, join(members), chosen), members)
                 for i, total in zip(pack, totals, strict=True):
                     number = dense[group[i]][0]
-                    results[number] = mirror(total, devices_of(pairs[number][1]))
+                    kind = kinds.get(number, total.dtype)
+                    reduced = total.astype(kind, copy=False) if is_float(kind) else total
+                    results[number] = mirror(reduced, devices_of(pairs[number][1]))
         return results
 
     def _sum(self, op: ReduceOp, flat: Any, options: CommunicationOptions) -> Any:
-        """One pack, over the workers."""
-        mean = op is ReduceOp.MEAN
-        if mean and is_float(flat.dtype):
-            return self.group.all_reduce(
-                flat, divisor=self.num_replicas_in_sync, timeout_s=options.timeout_seconds
-            )
-        total = self.group.all_reduce(flat, timeout_s=options.timeout_seconds)
-        return divided(total, self.num_replicas_in_sync, flat.dtype) if mean else total
+        """One pack, over the workers; of a mean it is of floats."""
+        return self.group.all_reduce(
+            flat,
+            divisor=self.num_replicas_in_sync if op is ReduceOp.MEAN else None,
+            timeout_s=options.timeout_seconds,
+        )
 
     def _gather_slices(
         self, op: ReduceOp, local: IndexedSlices, options: CommunicationOptions
@@ -249,10 +254,7 @@ class MultiWorkerExtended(MirroredExtended):
         mean = op is ReduceOp.MEAN
         values = [to_host(part) for part in value.values]
         sums, count = axis_sums(values, axis, wide=mean)
-        total = sums[0]
-        for part in sums[1:]:
-            total = total + part
-        total = self.group.all_reduce(np.asarray(total))
+        total = self.group.all_reduce(combine(ReduceOp.SUM, sums))
         if not mean:
             return total
         counts = self.group.all_reduce(np.array([count], np.int64))

@@ -1,0 +1,127 @@
+"""MultiWorkerMirroredStrategy: what several workers, each with several replicas, make of their values."""
+
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from typing import Any
+
+import numpy as np
+import pytest
+
+import windlass as wl
+from windlass.cluster.spec import ClusterSpec
+from windlass.core.arrays import BFLOAT16
+from windlass.distribute import MultiWorkerMirroredStrategy, PerReplica, ReplicaContext
+from windlass.distribute.cluster_resolver import SimpleClusterResolver
+
+Work = Callable[[MultiWorkerMirroredStrategy, int], Any]
+
+pytestmark = pytest.mark.timeout(60)
+
+
+@pytest.fixture(autouse=True, params=[1, 2], ids=["one replica each", "two replicas each"])
+def replicas(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
+    """So many per worker; no GPU."""
+    monkeypatch.delenv("TF_CONFIG", raising=False)
+    monkeypatch.setattr("windlass.distribute.devices.count_gpus", lambda: 0)
+    wl.config.set_logical_cpu_devices(request.param)
+    yield request.param
+    wl.config.set_logical_cpu_devices(1)
+
+
+def together(work: Work, workers: int = 2) -> list[Any]:
+    """Runs a function as each worker, in threads; their results, by rank. Raises what one raised."""
+    with ExitStack() as stack:
+        sockets = [stack.enter_context(socket.socket()) for _ in range(workers)]
+        for one in sockets:
+            one.bind(("127.0.0.1", 0))
+        addresses = [f"127.0.0.1:{one.getsockname()[1]}" for one in sockets]
+    spec = ClusterSpec({"worker": addresses})
+    results: list[Any] = [None] * workers
+    errors: list[BaseException] = []
+
+    def worker(rank: int) -> None:
+        try:
+            strategy = MultiWorkerMirroredStrategy(SimpleClusterResolver(spec, "", "worker", rank))
+            try:
+                results[rank] = work(strategy, rank)
+            finally:
+                strategy.close()
+        except BaseException as error:  # noqa: BLE001 - raised below
+            errors.append(error)
+
+    threads = [threading.Thread(target=worker, args=(i,), daemon=True) for i in range(workers)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(40)
+    assert not any(thread.is_alive() for thread in threads), "a worker hangs"
+    if errors:
+        raise errors[0]
+    return results
+
+
+def context() -> ReplicaContext:
+    found = wl.distribute.get_replica_context()
+    assert found is not None
+    return found
+
+
+def replica() -> int:
+    return context().replica_id_in_sync_group
+
+
+def of_replicas(strategy: MultiWorkerMirroredStrategy, value: Callable[[int], Any]) -> Any:
+    return strategy.run(lambda: value(replica()))
+
+
+@pytest.mark.parametrize(
+    "dtype", [np.float16, BFLOAT16, np.float32], ids=lambda d: np.dtype(d).name
+)
+def test_a_mean_over_workers_does_not_overflow_on_the_way(dtype: Any, replicas: int) -> None:
+    def work(strategy: MultiWorkerMirroredStrategy, rank: int) -> Any:
+        value = of_replicas(strategy, lambda i: np.array([60000 - 1000 * i, 1], dtype))
+        means = [strategy.reduce("mean", value)]
+        means += [
+            part[0]
+            for part in strategy.experimental_local_results(
+                strategy.run(lambda v: [context().all_reduce("mean", v)], (value,))
+            )
+        ]
+        return means
+
+    parts = [np.array([60000 - 1000 * i, 1], dtype).astype(np.float64) for i in range(2 * replicas)]
+    expected = np.mean(parts, axis=0).astype(dtype)
+    for means in together(work):
+        for mean in means:
+            assert mean.dtype == dtype
+            # One rounding, to the dtype: what was added up was wider.
+            np.testing.assert_array_equal(mean.astype(np.float64), expected.astype(np.float64))
+
+
+@pytest.mark.parametrize(
+    "dtype", [np.int8, np.uint8, np.int64, np.bool_], ids=lambda d: np.dtype(d).name
+)
+def test_a_mean_of_integers_over_workers_is_float64_and_does_not_wrap(
+    dtype: Any, replicas: int
+) -> None:
+    def work(strategy: MultiWorkerMirroredStrategy, rank: int) -> Any:
+        return strategy.reduce(
+            "mean", of_replicas(strategy, lambda i: np.array([100 + i, 1], dtype))
+        )
+
+    parts = [np.array([100 + i, 1], dtype).astype(np.float64) for i in range(2 * replicas)]
+    for mean in together(work):
+        assert mean.dtype == np.float64
+        np.testing.assert_allclose(mean, np.mean(parts, axis=0), rtol=1e-15)
+
+
+def test_sums_over_an_axis_of_shapes_that_differ_are_refused_and_not_spread(replicas: int) -> None:
+    def work(strategy: MultiWorkerMirroredStrategy, rank: int) -> Any:
+        shapes = [(4, 3), (4, 1)][:replicas]
+        with pytest.raises(ValueError, match=r"differ in shape .*\(3,\).*\(1,\)"):
+            strategy.reduce("sum", PerReplica([np.ones(shape) for shape in shapes]), axis=0)
+
+    if replicas == 2:
+        together(work)
