@@ -32,6 +32,7 @@ from .arrays import to_host
 from .context import require_cross_replica
 from .local_variable import LocalVariable
 from .mirrored_variable import DistributedVariable, SyncOnReadVariable
+from .values import DistributedValues
 from .variable import Variable
 
 _FILE = "variables.safetensors"
@@ -104,7 +105,7 @@ class Checkpoint:
         values = {name: _saved(variable) for name, variable in self._variables.items()}
         if global_step is None:
             newest = list_checkpoints(directory)
-            global_step = newest[-1].global_step + 1 if newest else 1
+            global_step = self._agreed(newest[-1].global_step + 1 if newest else 1)
         path = checkpoint_path(directory, global_step)
         if strategy is None or strategy.extended.input_pipeline_id == 0:
             self._write(path, values, global_step)
@@ -113,6 +114,13 @@ class Checkpoint:
         if strategy is not None:
             strategy.extended.any_worker(True)  # nobody goes on before it is there
         return path
+
+    def _agreed(self, number: int) -> int:
+        """The first worker's: it may have written before another one looked, or where that cannot look."""
+        if self._strategy is None:
+            return number
+        mine = DistributedValues([np.array(number, np.int64)])
+        return int(self._strategy.extended.of_first_replica(mine))
 
     def _write(self, path: str, values: Mapping[str, Array], global_step: int) -> None:
         fs, root = open_fs(path)

@@ -4,6 +4,7 @@ import socket
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -125,3 +126,17 @@ def test_sums_over_an_axis_of_shapes_that_differ_are_refused_and_not_spread(repl
 
     if replicas == 2:
         together(work)
+
+
+def test_workers_agree_on_the_number_of_a_checkpoint_they_do_not_name(tmp_path: Path) -> None:
+    def work(strategy: MultiWorkerMirroredStrategy, rank: int) -> Any:
+        with strategy.scope():
+            v = wl.Variable(1.0, name="v")
+        # Each on a disk of its own: only the first one sees what is written.
+        directory = str(tmp_path / str(rank))
+        checkpoint = wl.Checkpoint([v])
+        return [checkpoint.save(directory) for _ in range(3)]
+
+    first, second = together(work)
+    assert [Path(path).name for path in first] == [f"ckpt-{i:010d}" for i in (1, 2, 3)]
+    assert [Path(path).name for path in second] == [Path(path).name for path in first]
