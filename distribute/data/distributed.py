@@ -111,7 +111,8 @@ class DistributedIterator:
         self._taken = 0
         self._steps: Iterator[list[Any]] | None = None
         self._template: Any = None
-        self._ended = False
+        self._ended = False  # this worker's data
+        self._over = False  # everybody's
 
     @property
     def element_spec(self) -> Any:
@@ -150,6 +151,8 @@ class DistributedIterator:
                 "it and "
                 "pass the element to strategy.run"
             )
+        if self._over:
+            return Optional()  # the others are not there any more to be asked
         batches: list[Any] = [] if self._ended else self._next_batches()
         in_step = self._extended.num_replicas_in_sync > len(self._extended.replica_devices)
         if self._infinite and in_step and not batches:
@@ -163,7 +166,7 @@ class DistributedIterator:
         else:
             somebody = self._extended.any_worker(bool(batches))
         if not somebody:
-            self._ended = True
+            self._over = True
             return Optional()
         if batches:
             self._template = batches[0]
@@ -205,7 +208,7 @@ class DistributedIterator:
         if isinstance(self._steps, Prefetcher):
             self._steps.close()
         self._steps = None
-        self._ended = False
+        self._ended = self._over = False
         self._taken = int(state["steps"])
 
 

@@ -140,3 +140,15 @@ def test_workers_agree_on_the_number_of_a_checkpoint_they_do_not_name(tmp_path: 
     first, second = together(work)
     assert [Path(path).name for path in first] == [f"ckpt-{i:010d}" for i in (1, 2, 3)]
     assert [Path(path).name for path in second] == [Path(path).name for path in first]
+
+
+def test_one_worker_may_ask_again_after_the_end() -> None:
+    def work(strategy: MultiWorkerMirroredStrategy, rank: int) -> Any:
+        data = wl.data.from_arrays(np.arange(8.0), 4, shuffle=False)
+        steps = iter(strategy.experimental_distribute_dataset(data))
+        count = len(list(steps))
+        if rank == 0:
+            assert next(steps, None) is None, "everybody's data have ended: nobody has to be asked"
+        return count, strategy.reduce("sum", of_replicas(strategy, lambda i: np.float32(1)))
+
+    assert {count for count, _ in together(work)} == {2}
