@@ -7,7 +7,7 @@ Face datasets, tf.data-like objects. ``from_arrays`` and ``from_files`` make dat
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from copy import copy
 from dataclasses import dataclass
-from itertools import islice
+from itertools import chain, islice
 from typing import Any
 
 import numpy as np
@@ -71,12 +71,20 @@ class Dataset:
                 "the dataset can be gone through once, and looking at its first element would lose it. Make "
                 "it of a function that returns the generator, instead of the generator"
             )
-        for element in self.iterate(0):
-            return map_structure(
-                lambda leaf: ArraySpec((None, *leaf.shape[1:]) if leaf.ndim else (), leaf.dtype),
-                as_arrays(element),
-            )
-        raise ValueError("the dataset has no element, so nothing is known of them")
+        element = self.example()
+        if element is None:
+            raise ValueError("the dataset has no element, so nothing is known of them")
+        return map_structure(
+            lambda leaf: ArraySpec((None, *leaf.shape[1:]) if leaf.ndim else (), leaf.dtype),
+            as_arrays(element),
+        )
+
+    def example(self) -> Any:
+        """Something like its elements, also where it has none itself: of a part, one of the whole.
+
+        None: nothing is known of them.
+        """
+        return None if self.once else next(self.iterate(0), None)
 
     def with_options(self, options: Options) -> "Dataset":
         """The same dataset with options."""
@@ -153,6 +161,9 @@ class _Sharded(_Derived):
         self._num_shards, self._index = num_shards, index
         self.batch_size = source.batch_size
 
+    def example(self) -> Any:
+        return self._source.example()
+
     def _elements(self) -> Iterator[Any]:
         if self._num_shards == SHARD_HINT:
             raise ValueError(
@@ -176,14 +187,22 @@ class _Batched(_Derived):
         self.batch_size = batch_size
         self._drop_remainder = drop_remainder
 
+    def example(self) -> Any:
+        one = self._source.example()
+        return None if one is None else _stacked([one])
+
     def _elements(self) -> Iterator[Any]:
         source = iter(self._source)
         while examples := list(islice(source, self.batch_size)):
             if len(examples) < (self.batch_size or 1) and self._drop_remainder:
                 return
-            columns = zip(*(flatten(example)[0] for example in examples), strict=True)
-            _, rebuild = flatten(examples[0])
-            yield rebuild([np.stack([np.asarray(item) for item in column]) for column in columns])
+            yield _stacked(examples)
+
+
+def _stacked(examples: Sequence[Any]) -> Any:
+    columns = zip(*(flatten(example)[0] for example in examples), strict=True)
+    _, rebuild = flatten(examples[0])
+    return rebuild([np.stack([np.asarray(item) for item in column]) for column in columns])
 
 
 class _Mapped(_Derived):
@@ -191,6 +210,10 @@ class _Mapped(_Derived):
         super().__init__(source)
         self._function = function
         self.batch_size = source.batch_size
+
+    def example(self) -> Any:
+        one = self._source.example()
+        return None if one is None else self._function(one)
 
     def iterate(self, start: int) -> Iterator[Any]:
         return map(self._function, self._source.iterate(start))
@@ -203,6 +226,9 @@ class _Repeated(_Derived):
         self.batch_size = source.batch_size
         endless = self._count is None and not source.once
         self.infinite = self._count != 0 and (endless or source.infinite)
+
+    def example(self) -> Any:
+        return self._source.example()
 
     def _elements(self) -> Iterator[Any]:
         done = 0
@@ -264,12 +290,9 @@ class ArrayDataset(Dataset):
         self._drop_remainder = drop_remainder
         self.infinite = epochs is None
 
-    @property
-    def element_spec(self) -> Any:
-        """ArraySpec per leaf."""
-        return map_structure(
-            lambda array: ArraySpec((None, *array.shape[1:]), array.dtype), self._arrays
-        )
+    def example(self) -> Any:
+        """A batch of one, if there is one: nothing has to be drawn for it."""
+        return map_structure(lambda array: array[:1], self._arrays)
 
     def iterate(self, start: int) -> Iterator[Any]:
         """Batches from number ``start`` on; those before are not gathered."""
@@ -301,6 +324,7 @@ class FileDataset(Dataset):
     ) -> None:
         super().__init__()
         self.files: tuple[str, ...] = tuple(str(file) for file in files)
+        self._everyones = self.files
         self._read = read
         self.batch_size = batch_size
 
@@ -309,6 +333,11 @@ class FileDataset(Dataset):
         other = copy(self)
         other.files = tuple(files)
         return other
+
+    def example(self) -> Any:
+        """From a file of its own, or of another worker's if these hold nothing."""
+        files = dict.fromkeys([*self.files, *self._everyones])
+        return next(chain.from_iterable(map(self._read, files)), None)
 
     def _elements(self) -> Iterator[Any]:
         for file in self.files:

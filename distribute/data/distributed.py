@@ -43,41 +43,52 @@ class Optional:
         return self._value
 
 
+@dataclass(frozen=True, slots=True)
+class _Input:
+    """This worker's part of a dataset.
+
+    Attributes:
+        open: Opens the pipeline.
+        sources: The datasets it is made of: one, or one per replica.
+        options: How far it is prepared ahead.
+    """
+
+    open: _Opener
+    sources: list[Dataset]
+    options: InputOptions
+
+    @property
+    def infinite(self) -> bool:
+        """It never ends."""
+        return all(source.infinite for source in self.sources)
+
+    def spec(self, replicas: int) -> Any:
+        """ArraySpec per leaf of one replica's batch; PerReplica with several replicas."""
+        spec = self.sources[0].element_spec
+        if replicas == 1:
+            return spec
+        return map_structure(lambda leaf: PerReplica([leaf] * replicas), spec)
+
+
 class DistributedDataset:
     """A dataset split over replicas. As ``tf.distribute.DistributedDataset``. Iterate over it, in a loop.
 
     Args:
         strategy: Whose replicas.
-        open_steps: Opens the pipeline.
-        options: How far it is prepared ahead.
-        infinite: It never ends, on any worker.
-        spec: ``element_spec`` of the dataset it is made of.
+        source: Where their batches come from.
     """
 
-    def __init__(
-        self,
-        strategy: "Strategy",
-        open_steps: _Opener,
-        options: InputOptions,
-        *,
-        infinite: bool,
-        spec: Callable[[], Any],
-    ) -> None:
+    def __init__(self, strategy: "Strategy", source: _Input) -> None:
         self._strategy = strategy
-        self._open = open_steps
-        self._options = options
-        self._infinite = infinite
-        self._spec = spec
+        self._source = source
 
     @property
     def element_spec(self) -> Any:
         """ArraySpec per leaf of one replica's batch; PerReplica with several replicas."""
-        return self._spec()
+        return self._source.spec(len(self._strategy.extended.replica_devices))
 
     def __iter__(self) -> "DistributedIterator":
-        return DistributedIterator(
-            self._strategy, self._open, self._options, infinite=self._infinite, spec=self._spec
-        )
+        return DistributedIterator(self._strategy, self._source)
 
     def reduce(self, initial_state: Any, reduce_func: Callable[[Any, Any], Any]) -> Any:
         """``state = reduce_func(state, element)`` over all elements; the last state."""
@@ -93,21 +104,10 @@ class DistributedIterator:
     Its place can be kept (``state_dict``) and found again (``load_state_dict``), also in another process.
     """
 
-    def __init__(
-        self,
-        strategy: "Strategy",
-        open_steps: _Opener,
-        options: InputOptions,
-        *,
-        infinite: bool,
-        spec: Callable[[], Any],
-    ) -> None:
+    def __init__(self, strategy: "Strategy", source: _Input) -> None:
         self._extended = strategy.extended
-        self._move = _to_devices(strategy, options)
-        self._open = open_steps
-        self._options = options
-        self._infinite = infinite
-        self._spec = spec
+        self._move = _to_devices(strategy, source.options)
+        self._source = source
         self._taken = 0
         self._steps: Iterator[list[Any]] | None = None
         self._template: Any = None
@@ -117,7 +117,7 @@ class DistributedIterator:
     @property
     def element_spec(self) -> Any:
         """As the dataset's."""
-        return self._spec()
+        return self._source.spec(len(self._extended.replica_devices))
 
     def __iter__(self) -> "DistributedIterator":
         return self
@@ -155,21 +155,19 @@ class DistributedIterator:
             return Optional()  # the others are not there any more to be asked
         batches: list[Any] = [] if self._ended else self._next_batches()
         in_step = self._extended.num_replicas_in_sync > len(self._extended.replica_devices)
-        if self._infinite and in_step and not batches:
+        infinite = self._source.infinite
+        if infinite and in_step and not batches:
             raise ValueError(
                 "this worker's part of an endless dataset ended, and the workers in sync with it do not "
                 "look out "
                 "for an end. Give every worker at least one batch: check the sharding of the input"
             )
-        if self._infinite or not in_step:
-            somebody = bool(batches)
-        else:
-            somebody = self._extended.any_worker(bool(batches))
+        somebody = bool(batches)
+        if in_step and not infinite:
+            somebody = self._extended.any_worker(somebody)
         if not somebody:
             self._over = True
             return Optional()
-        if batches:
-            self._template = batches[0]
         self._taken += 1
         without = range(len(batches), len(self._extended.replica_devices))
         batches = batches + [self._move(replica, self._empty()) for replica in without]
@@ -179,23 +177,24 @@ class DistributedIterator:
 
     def _next_batches(self) -> list[Any]:
         if self._steps is None:
-            source = self._open(self._taken)
-            depth = self._options.experimental_per_replica_buffer_size
+            source = self._source.open(self._taken)
+            depth = self._source.options.experimental_per_replica_buffer_size
             self._steps = Prefetcher(source, depth) if depth else source
         batches: list[Any] = next(self._steps, [])
+        if batches:
+            self._template = batches[0]
         self._ended = not batches
         return batches
 
     def _empty(self) -> Any:
         """A batch without examples, for a replica that gets none."""
         if self._template is None:
-            # Resumed after the last step of this worker: its first one shows what its batches are.
-            self._template = next(self._open(0), [None])[0]
+            # It never had any, or was resumed after the last one.
+            self._template = self._source.sources[0].example()
         if self._template is None:
             raise ValueError(
                 "this worker's input is empty while others have data, so nothing is known of its "
-                "batches. Give "
-                "every worker at least one batch: check the sharding of the input"
+                "batches. Give every worker at least one batch: check the sharding of the input"
             )
         return empty_like(self._template)
 
@@ -260,13 +259,7 @@ def distribute_dataset(
             next(found, None)
         return _steps_of(found, replicas, _to_devices(strategy, options))
 
-    return DistributedDataset(
-        strategy,
-        open_steps,
-        options,
-        infinite=dataset.infinite,
-        spec=lambda: _spec(dataset.element_spec, replicas),
-    )
+    return DistributedDataset(strategy, _Input(open_steps, [dataset], options))
 
 
 def distribute_from_function(
@@ -301,13 +294,7 @@ def distribute_from_function(
             return _steps_of(datasets[0].iterate(start * replicas), replicas, move)
         return _side_by_side([dataset.iterate(start) for dataset in datasets], move)
 
-    return DistributedDataset(
-        strategy,
-        open_steps,
-        options,
-        infinite=all(dataset.infinite for dataset in datasets),
-        spec=lambda: _spec(datasets[0].element_spec, replicas),
-    )
+    return DistributedDataset(strategy, _Input(open_steps, datasets, options))
 
 
 _Move = Callable[[int, Any], Any]
@@ -377,12 +364,6 @@ def _divide(dataset: Dataset, policy: AutoShardPolicy, workers: int, worker: int
             f"enough for the required {workers} shards/workers. Use the policy DATA or OFF, or more files"
         )
     return dataset.of_files(files[worker::workers])
-
-
-def _spec(spec: Any, replicas: int) -> Any:
-    return (
-        spec if replicas == 1 else map_structure(lambda leaf: PerReplica([leaf] * replicas), spec)
-    )
 
 
 __all__ = ["DistributedDataset", "DistributedIterator", "Optional"]

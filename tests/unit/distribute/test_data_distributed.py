@@ -492,10 +492,47 @@ def test_a_worker_whose_part_of_an_endless_dataset_is_empty_says_so() -> None:
         shared(data, 2, 1, stop=3)
 
 
-def test_a_worker_that_never_had_a_batch_says_so_while_others_have_data() -> None:
-    data = from_files("ab", lambda name: range(4) if name == "a" else []).batch(4)
+WITHOUT_DATA: dict[str, Dataset] = {
+    "files": from_files("ab", lambda name: np.arange(4.0) if name == "a" else []).batch(4),
+    "mapped": from_files("ab", lambda name: range(4) if name == "a" else [])
+    .map(lambda x: x / 2)
+    .batch(4)
+    .repeat(1),
+    "hint": with_policy(as_dataset([np.arange(4.0)]).shard(SHARD_HINT, SHARD_HINT), HINT),
+}
+
+
+@pytest.mark.parametrize("replicas", [1, 2], ids=["1-replica", "2-replicas"])
+@pytest.mark.parametrize("data", WITHOUT_DATA.values(), ids=list(WITHOUT_DATA))
+def test_a_worker_that_never_has_data_gets_empty_batches_of_the_right_kind(
+    data: Dataset, replicas: int
+) -> None:
+    def kinds(strategy: Strategy) -> list[Any]:
+        distributed = strategy.experimental_distribute_dataset(data)
+        parts = (strategy.experimental_local_results(batch) for batch in distributed)
+        return [f"{part.dtype}{part.shape}" for step in parts for part in step]
+
+    [first, second] = on_workers(kinds, 2, replicas)
+    steps = len(examples_of([first])) // replicas
+    assert steps in (1, 2)
+    assert examples_of([second]) == ["float64(0,)"] * replicas * steps
+
+
+def test_a_shard_of_a_function_without_data_gets_empty_batches_too() -> None:
+    def mine(context: InputContext) -> Dataset:
+        whole = from_arrays(np.arange(4.0), 4, shuffle=False)
+        return whole.shard(context.num_input_pipelines, context.input_pipeline_id)
+
+    first, second = on_workers(lambda s: s.distribute_datasets_from_function(mine), 2, 1)
+    assert (first, second) == ([[[0, 1, 2, 3]]], [[[]]])
+
+
+def test_a_worker_of_whose_batches_nothing_is_known_says_so_while_others_have_data() -> None:
+    def mine(context: InputContext) -> Any:
+        return [np.arange(4)] if context.input_pipeline_id == 0 else []
+
     with pytest.raises(ValueError, match="at least one batch: check the sharding"):
-        shared(data, 2, 1)
+        on_workers(lambda s: s.distribute_datasets_from_function(mine), 2, 1)
 
 
 # -- going on where it was ---------------------------------------------------------------------
