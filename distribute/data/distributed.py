@@ -62,6 +62,11 @@ class _Input:
         """It never ends."""
         return all(source.infinite for source in self.sources)
 
+    @property
+    def once(self) -> bool:
+        """It cannot be opened a second time."""
+        return any(source.once for source in self.sources)
+
     def spec(self, replicas: int) -> Any:
         """ArraySpec per leaf of one replica's batch; PerReplica with several replicas."""
         spec = self.sources[0].element_spec
@@ -203,12 +208,33 @@ class DistributedIterator:
         return {"steps": self._taken}
 
     def load_state_dict(self, state: dict[str, int]) -> None:
-        """Go on where an iterator was when it gave ``state``."""
+        """Go on where an iterator was when it gave ``state``.
+
+        Raises:
+            ValueError: Its dataset can be gone through once, and is beyond that already.
+        """
+        steps = int(state["steps"])
+        if self._source.once and self._steps is not None:
+            self._go_on_to(steps)
+            return
         if isinstance(self._steps, Prefetcher):
             self._steps.close()
         self._steps = None
         self._ended = self._over = False
-        self._taken = int(state["steps"])
+        self._taken = steps
+
+    def _go_on_to(self, steps: int) -> None:
+        """Leave out steps; opened anew, the source would go on where it is and leave them out again."""
+        if steps < self._taken:
+            raise ValueError(
+                f"the iterator is at step {self._taken} of a dataset that can be gone through once, and "
+                f"cannot go back to step {steps}. Make the dataset of a function that returns the "
+                "generator, instead of the generator"
+            )
+        while self._taken < steps and not self._ended:
+            self._next_batches()
+            self._taken += 1
+        self._taken, self._over = steps, False
 
 
 def distribute_dataset(

@@ -611,6 +611,22 @@ def test_an_iterator_in_use_can_be_put_elsewhere() -> None:
     assert steps_of(iterator) == everything
 
 
+@pytest.mark.parametrize("buffer", [0, 2], ids=["unbuffered", "buffered"])
+def test_what_can_be_gone_through_once_goes_on_from_where_it_is(buffer: int) -> None:
+    options = InputOptions(experimental_per_replica_buffer_size=buffer)
+    source = (np.full(2, i) for i in range(6))
+    iterator = iter(mirrored(2).experimental_distribute_dataset(source, options))
+    next(iterator), next(iterator)
+    iterator.load_state_dict(iterator.state_dict())
+    assert lists(next(iterator)) == [[2], [2]], "nothing is left out twice"
+    iterator.load_state_dict({"steps": 5})
+    with pytest.raises(
+        ValueError, match=r"at step 5 .* go back to step 4\. Make the dataset of a func"
+    ):
+        iterator.load_state_dict({"steps": 4})
+    assert steps_of(iterator) == [[[5], [5]]]
+
+
 # -- datasets from functions -------------------------------------------------------------------
 
 
