@@ -1,6 +1,6 @@
 """Options of distributed input, as TensorFlow's."""
 
-from dataclasses import dataclass, field
+from dataclasses import InitVar, dataclass, field
 from enum import Enum, IntEnum
 
 SHARD_HINT = -1
@@ -58,14 +58,24 @@ class InputOptions:
             (``distribute_datasets_from_function`` alone).
         experimental_place_dataset_on_device: TensorFlow's; needs PER_REPLICA and no fetching.
         experimental_per_replica_buffer_size: Steps prepared ahead, in a thread; 0: none, without one.
+        experimental_prefetch_to_device: ``experimental_fetch_to_device``, as TensorFlow 2.4 spelled it.
     """
 
     experimental_fetch_to_device: bool | None = None
     experimental_replication_mode: InputReplicationMode = InputReplicationMode.PER_WORKER
     experimental_place_dataset_on_device: bool = False
     experimental_per_replica_buffer_size: int = 1
+    experimental_prefetch_to_device: InitVar[bool | None] = None
 
-    def __post_init__(self) -> None:
+    def __post_init__(self, experimental_prefetch_to_device: bool | None) -> None:
+        older, fetch = experimental_prefetch_to_device, self.experimental_fetch_to_device
+        if older is not None and fetch is not None and older is not fetch:
+            raise ValueError(
+                f"experimental_fetch_to_device={fetch} and experimental_prefetch_to_device={older} are two "
+                "names of one option; give the first one"
+            )
+        if older is not None:
+            object.__setattr__(self, "experimental_fetch_to_device", older)
         if self.experimental_place_dataset_on_device:
             if self.experimental_replication_mode is InputReplicationMode.PER_WORKER:
                 raise ValueError(

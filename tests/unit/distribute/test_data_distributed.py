@@ -769,14 +769,29 @@ def test_the_spec_of_a_dataset_from_a_function_is_one_per_replica() -> None:
             "experimental_fetch_to_device",
         ),
         ({"experimental_per_replica_buffer_size": -1}, "must be >= 0, got -1"),
+        (
+            {"experimental_fetch_to_device": True, "experimental_prefetch_to_device": False},
+            "two names of one option",
+        ),
     ],
-    ids=["place-per-worker", "place-and-fetch-by-default", "place-and-fetch", "buffer"],
+    ids=["place-per-worker", "place-and-fetch-by-default", "place-and-fetch", "buffer", "names"],
 )
 def test_options_that_contradict_each_other_are_refused(
     options: dict[str, Any], message: str
 ) -> None:
     with pytest.raises(ValueError, match=message):
         InputOptions(**options)
+
+
+def test_options_may_be_spelled_as_in_tensorflow_2_4() -> None:
+    assert InputOptions(experimental_prefetch_to_device=False) == InputOptions(False)
+    assert InputOptions(experimental_prefetch_to_device=True).experimental_fetch_to_device is True
+    placed = InputOptions(
+        experimental_prefetch_to_device=False,
+        experimental_replication_mode=PER_REPLICA,
+        experimental_place_dataset_on_device=True,
+    )
+    assert placed.experimental_fetch_to_device is False
 
 
 def test_a_dataset_may_be_placed_on_devices_when_nothing_is_fetched_there() -> None:
