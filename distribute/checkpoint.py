@@ -180,7 +180,7 @@ class Checkpoint:
 
         Raises:
             CheckpointError: There is none, or it is damaged.
-            ShapeMismatchError: A variable has another shape there.
+            ShapeMismatchError: A variable has another shape there, or numbers its dtype does not hold.
         """
         if self._strategy is not None:
             require_cross_replica(self._strategy, "Checkpoint.restore")
@@ -207,7 +207,7 @@ class Checkpoint:
                 )
         for name, record in found.items():
             variable = self._variables[name]
-            _assign(variable, reader.read(name).astype(variable.dtype, copy=False))
+            _assign(variable, reader.read(name))
             slots = {slot: reader.read(name, slot) for slot in reader.slots(name)}
             for holder in _holders(variable):
                 holder.restore_slots(slots, record.updates, record.rule)

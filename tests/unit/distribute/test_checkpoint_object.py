@@ -568,3 +568,23 @@ def test_places_it_does_not_have_stay_where_they_are(tmp_path: Path) -> None:
     noise, twin = (wl.random.Generator.from_seed(1) for _ in range(2))
     wl.Checkpoint([v], noise=noise).restore(str(tmp_path))
     np.testing.assert_array_equal(noise.normal((3,)), twin.normal((3,)))
+
+
+@pytest.mark.parametrize(
+    ("saved", "dtype"), [(0.75, np.int64), (300, np.uint8)], ids=["float-to-int", "too-large"]
+)
+def test_numbers_a_variable_does_not_hold_are_not_restored_as_others(
+    tmp_path: Path, saved: Any, dtype: Any
+) -> None:
+    path = wl.Checkpoint([wl.Variable(saved, name="v")]).save(str(tmp_path))
+    v = wl.Variable(np.array(1, dtype), name="v")
+    with pytest.raises(ShapeMismatchError, match="'v'"):
+        wl.Checkpoint([v]).restore(path)
+    assert v.numpy() == 1
+
+
+def test_a_checkpoint_of_another_width_is_converted(tmp_path: Path) -> None:
+    path = wl.Checkpoint([wl.Variable(np.float64(0.1), name="v")]).save(str(tmp_path))
+    v = wl.Variable(np.float16(0), name="v")
+    wl.Checkpoint([v]).restore(path)
+    assert v.numpy() == np.float16(0.1)
