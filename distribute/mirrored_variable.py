@@ -8,8 +8,6 @@ What each may do in which context is TensorFlow's table; tests go through all of
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from ..core.indexed_slices import IndexedSlices
 from .aggregating_variable import AggregatedVariable
 from .arrays import as_array
@@ -17,7 +15,7 @@ from .context import get_replica_context, require_own, update_component
 from .local_variable import LocalVariable
 from .reduce_op import ReduceOp, VariableAggregation
 from .values import DistributedValues, Mirrored, on_every_replica
-from .variable import Scatter, Variable, VariableSpec, row_numbers
+from .variable import Scatter, Variable, VariableSpec, in_dtype, row_numbers
 
 if TYPE_CHECKING:
     from .strategy import Strategy
@@ -131,22 +129,22 @@ class SyncOnReadVariable(DistributedVariable):
                 component.assign(part)
             return self
         given = self._given(value)
-        if self.aggregation is _SUM:
-            given = self._share(given)
-        for component in self.values:
-            component.assign(given)
+        shares = self._shares(given) if self.aggregation is _SUM else [given] * len(self.values)
+        for component, share in zip(self.values, shares, strict=True):
+            component.assign(share)
         return self
 
-    def _share(self, value: Any) -> Any:
-        """One replica's part of a sum."""
-        share = value / self._strategy.num_replicas_in_sync
-        if self.dtype.kind in "iu" and (np.asarray(share) != np.floor(share)).any():
-            raise ValueError(
-                f"{self.name!r} is {self.dtype.name} and summed over {self._strategy.num_replicas_in_sync} "
-                f"replicas, so each gets a share of what is assigned; {value} cannot be shared evenly. "
-                "Make it a float variable"
-            )
-        return as_array(share).astype(self.dtype)
+    def _shares(self, value: Any) -> list[Any]:
+        """What each copy gets of a sum. Integers stay whole: the first replicas get what is left over."""
+        count = self._strategy.num_replicas_in_sync
+        if self.dtype.kind not in "iu":
+            return [as_array(value / count).astype(self.dtype)] * len(self.values)
+        whole = in_dtype(value, self.dtype, self.name)
+        base, rest = whole // count, whole % count
+        first = self._strategy.extended.first_replica
+        return [
+            as_array(base + (first + i < rest)).astype(self.dtype) for i in range(len(self.values))
+        ]
 
     def assign_add(self, delta: Any) -> "SyncOnReadVariable":
         """In replica context to this replica's copy; otherwise to the value read.

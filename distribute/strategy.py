@@ -114,7 +114,7 @@ class StrategyExtended:
         self._strategy = strategy
         self._devices = tuple(devices)
         self._cross_device_ops = cross_device_ops or ReductionToOneDevice()
-        self._first_replica = first_replica
+        self.first_replica = first_replica
         self._runner = ReplicaRunner(strategy, self._devices, first_replica)
         self._names: dict[str, int] = {}  # name → the last number tried for one like it
         self._colocated: list[Variable] = []
@@ -606,7 +606,7 @@ class Strategy:
         extended = self._extended
         count = len(extended.replica_devices)
         values = [
-            value_fn(ValueContext(extended._first_replica + i, self.num_replicas_in_sync))
+            value_fn(ValueContext(extended.first_replica + i, self.num_replicas_in_sync))
             for i in range(count)
         ]
         return values[0] if count == 1 else regroup(values, always_wrap=True)
