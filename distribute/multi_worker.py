@@ -17,6 +17,7 @@ from ..core.arrays import DType, is_float
 from ..core.errors import ConfigurationError
 from ..core.indexed_slices import IndexedSlices
 from ..core.settings import load_settings
+from ..core.task import TaskId
 from .arrays import as_array, to_host
 from .collectives.group import CollectiveGroup
 from .communication import CommunicationImplementation, CommunicationOptions
@@ -118,17 +119,23 @@ class MultiWorkerExtended(MirroredExtended):
             choose_cross_device_ops(devices),
             first_replica=self.group.rank * len(devices),
         )
+        try:
+            self._join(task.task, len(devices))
+        except BaseException:
+            self.group.close()  # nobody else has it, and its port is taken
+            raise
+
+    def _join(self, task: TaskId, devices: int) -> None:
+        """Form the ring, of workers with as many devices each."""
         self.group.open()
-        counts = self.group.all_gather(np.array([len(devices)]))
-        if any(int(count[0]) != len(devices) for count in counts):
-            self.group.close()
+        counts = self.group.all_gather(np.array([devices]))
+        if any(int(count[0]) != devices for count in counts):
             shown = ", ".join(
                 f"{member.short}: {int(count[0])}"
                 for member, count in zip(self.group.members, counts, strict=True)
             )
             raise ConfigurationError(
-                f"{task.task}: every worker needs the same number of devices ({shown})",
-                task=task.task,
+                f"{task}: every worker needs the same number of devices ({shown})", task=task
             )
 
     # -- what there is -----------------------------------------------------------------------

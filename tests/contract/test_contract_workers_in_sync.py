@@ -13,12 +13,15 @@ import pytest
 import windlass as wl
 from windlass.cluster.spec import ClusterSpec
 from windlass.core.arrays import BFLOAT16
+from windlass.core.errors import JoinTimeoutError
 from windlass.distribute import MultiWorkerMirroredStrategy, PerReplica, ReplicaContext
 from windlass.distribute.cluster_resolver import SimpleClusterResolver
 
 Work = Callable[[MultiWorkerMirroredStrategy, int], Any]
 
 pytestmark = pytest.mark.timeout(60)
+
+_used: set[str] = set()
 
 
 @pytest.fixture(autouse=True, params=[1, 2], ids=["one replica each", "two replicas each"])
@@ -31,14 +34,24 @@ def replicas(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) ->
     wl.config.set_logical_cpu_devices(1)
 
 
+def addresses(count: int) -> list[str]:
+    """That nobody listens at, and no test has used."""
+    found: list[str] = []
+    with ExitStack() as stack:
+        while len(found) < count:
+            one = stack.enter_context(socket.socket())
+            one.bind(("127.0.0.1", 0))
+            address = f"127.0.0.1:{one.getsockname()[1]}"
+            # Rings are numbered per address: one that is used again would be another number than its peer's.
+            if address not in _used:
+                _used.add(address)
+                found.append(address)
+    return found
+
+
 def together(work: Work, workers: int = 2) -> list[Any]:
     """Runs a function as each worker, in threads; their results, by rank. Raises what one raised."""
-    with ExitStack() as stack:
-        sockets = [stack.enter_context(socket.socket()) for _ in range(workers)]
-        for one in sockets:
-            one.bind(("127.0.0.1", 0))
-        addresses = [f"127.0.0.1:{one.getsockname()[1]}" for one in sockets]
-    spec = ClusterSpec({"worker": addresses})
+    spec = ClusterSpec({"worker": addresses(workers)})
     results: list[Any] = [None] * workers
     errors: list[BaseException] = []
 
@@ -152,3 +165,14 @@ def test_one_worker_may_ask_again_after_the_end() -> None:
         return count, strategy.reduce("sum", of_replicas(strategy, lambda i: np.float32(1)))
 
     assert {count for count, _ in together(work)} == {2}
+
+
+def test_a_strategy_that_cannot_be_made_gives_its_port_back(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("WINDLASS_JOIN_TIMEOUT_S", "0.3")
+    spec = ClusterSpec({"worker": addresses(2)})
+    with pytest.raises(JoinTimeoutError, match="task:1"):
+        MultiWorkerMirroredStrategy(SimpleClusterResolver(spec, "", "worker", 0))
+    with socket.socket() as again:
+        again.bind(("127.0.0.1", int(spec.task_address("worker", 0).rpartition(":")[2])))
