@@ -335,9 +335,12 @@ class ReplicaRunner:
 
         # What the caller set for its thread holds for the replicas, too; what the first one sets does not.
         scopes = [contextvars.copy_context() for _ in self._devices]
-        for index, thread in enumerate(self._threads, 1):
-            thread.start(partial(work_in_thread, index, scopes[index]))
-        work(0)
+        try:
+            for index, thread in enumerate(self._threads, 1):
+                thread.start(partial(work_in_thread, index, scopes[index]))
+            work(0)
+        except BaseException as error:  # noqa: BLE001 - Ctrl-C just beside the first replica; raised below
+            meeting.interrupt(error)
         for index in range(1, len(self._devices)):
             # A step that is shorter than it takes to wake a thread is done by the time that is awake.
             if not meeting.claim(index):

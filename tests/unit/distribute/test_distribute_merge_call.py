@@ -386,6 +386,34 @@ def test_a_second_ctrl_c_leaves_a_replica_behind_that_hangs(
     assert not hanging[0].is_alive(), "once it moves again its thread ends"
 
 
+def test_ctrl_c_before_the_first_replica_begins_unwinds_the_others(
+    replicas: Replicas, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    strategy = replicas(2)
+    begun, unwound = threading.Event(), threading.Event()
+
+    class Interrupted(ReplicaContext):
+        def __init__(self, strategy: Any, number: int, *rest: Any) -> None:
+            if number == 0:
+                assert begun.wait(5)
+                raise KeyboardInterrupt
+            super().__init__(strategy, number, *rest)
+
+    def step() -> None:
+        begun.set()
+        try:
+            context().merge_call(lambda _: None)
+        finally:
+            unwound.set()
+
+    with monkeypatch.context() as patch:
+        patch.setattr(replica_runner, "ReplicaContext", Interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            strategy.run(step)
+    assert unwound.is_set(), "it waits for a replica that will not come, and in the next step, too"
+    assert strategy.run(replica).values == (0, 1)
+
+
 def test_after_ctrl_c_in_the_first_replica_no_other_begins(
     replicas: Replicas, monkeypatch: pytest.MonkeyPatch
 ) -> None:
