@@ -5,6 +5,7 @@ CuPy is imported only when a GPU's array is met or asked for.
 """
 
 import sys
+from contextlib import AbstractContextManager, nullcontext
 from types import ModuleType
 from typing import Any
 
@@ -26,6 +27,11 @@ def is_on_gpu(array: Any) -> bool:
     """Whether it is a CuPy array. Does not import CuPy."""
     cupy = sys.modules.get("cupy")
     return cupy is not None and isinstance(array, cupy.ndarray)
+
+
+def beside(array: Any) -> AbstractContextManager[Any]:
+    """A context in which results are where an array is: CuPy puts them, and copies, on the current GPU."""
+    return array.device if is_on_gpu(array) else nullcontext()
 
 
 def as_array(value: Any) -> Any:

@@ -15,7 +15,7 @@ import numpy as np
 
 from ..core.accelerators import load_cupy
 from ..core.indexed_slices import IndexedSlices
-from .arrays import as_array, is_on_gpu
+from .arrays import as_array, beside, is_on_gpu
 from .communication import CommunicationOptions
 from .context import get_strategy
 from .devices import canonical, compute_devices, device_of, is_gpu, on_device, physical_gpu, place
@@ -343,7 +343,7 @@ class NcclAllReduce(_AllReduce):
         for array in arrays:
             by_gpu.setdefault(array.device.id, []).append(array)
         sums = [
-            combine(ReduceOp.SUM, group) if len(group) > 1 else group[0].copy()
+            combine(ReduceOp.SUM, group) if len(group) > 1 else _copy(group[0])
             for group in by_gpu.values()
         ]
         if len(sums) > 1:
@@ -352,6 +352,11 @@ class NcclAllReduce(_AllReduce):
             sums = [divided(total, len(arrays), arrays[0].dtype) for total in sums]
         per_gpu = dict(zip(by_gpu, sums, strict=True))
         return [per_gpu[array.device.id] for array in arrays]
+
+
+def _copy(array: Any) -> Any:
+    with beside(array):
+        return array.copy()
 
 
 _nccl_lock = threading.Lock()

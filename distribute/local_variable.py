@@ -17,7 +17,7 @@ from ..core.errors import DefinitionMismatchError, RefusedError
 from ..core.indexed_slices import IndexedSlices
 from ..core.task import Incarnation, TaskId
 from ..core.update_rules import UpdateRule
-from .arrays import as_array, to_host
+from .arrays import as_array, beside, to_host
 from .context import get_replica_context
 from .devices import HOST, is_gpu, place
 from .values import DistributedValues
@@ -134,7 +134,8 @@ class LocalVariable(Variable):
         if value is None and spec.initializer is not None:
             rows = spec.shape[0] if spec.shape else 1
             value = spec.initializer.rows(spec.shape, spec.dtype, 0, rows)
-        self._memory.value[...] = place(value, device)
+        with beside(self._memory.value):
+            self._memory.value[...] = place(value, device)
 
     @property
     def container(self) -> Variable | None:
@@ -153,17 +154,20 @@ class LocalVariable(Variable):
 
     def read_value(self) -> Any:
         """The value, as it is now; later changes do not show in it. Read-only on the host."""
-        with self._lock:
-            if self._copy is None:
-                self._copy = self._memory.value.copy()
-                if isinstance(self._copy, np.ndarray):
-                    self._copy.flags.writeable = False
-            return self._copy
+        with self._lock, beside(self._memory.value):
+            if self._copy is not None:
+                return self._copy
+            copy = self._memory.value.copy()
+            if isinstance(copy, np.ndarray):
+                copy.flags.writeable = False
+                # Only what nobody can change is given out twice; a GPU's arrays can be written to.
+                self._copy = copy
+            return copy
 
     def sparse_read(self, indices: Any) -> Any:
         """Rows by number."""
         numbers = row_numbers(indices, self.shape, self.name)
-        with self._lock:
+        with self._lock, beside(self._memory.value):
             # Picking by an array copies; by one without axes it would be a view.
             picked = self._memory.value[numbers.reshape(-1)]
         return picked.reshape((*numbers.shape, *self.shape[1:]))
@@ -188,7 +192,7 @@ class LocalVariable(Variable):
         given = in_dtype(as_array(_own_part(value)), self.dtype, self.name)
         if given.shape != self.shape:
             raise ValueError(f"{self.name!r} has shape {self.shape}, the value has {given.shape}")
-        with self._lock:
+        with self._lock, beside(self._memory.value):
             self._copy = None
             write(self._memory.value, place(given, self._device))
         return self
@@ -240,7 +244,8 @@ class LocalVariable(Variable):
             return
         for name, slot in memory.slots().items():
             if name in restored.slots:
-                slot[...] = place(restored.slots[name], self._device)
+                with beside(slot):
+                    slot[...] = place(restored.slots[name], self._device)
 
     def apply(self, gradient: Any, rule: UpdateRule, *, gradient_scale: float = 1.0) -> None:
         """Run an update rule.

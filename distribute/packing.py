@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from .arrays import namespace_of
+from .arrays import beside, namespace_of
 
 _ALONE_BYTES = 1024 * 1024
 
@@ -51,9 +51,10 @@ def cuts_by_count(total: int, num_packs: int) -> list[tuple[int, int]]:
 
 def join(arrays: Sequence[Any]) -> Any:
     """One flat array out of several of one dtype."""
-    if len(arrays) == 1:
-        return arrays[0].reshape(-1)
-    return namespace_of(arrays[0]).concatenate([array.reshape(-1) for array in arrays])
+    with beside(arrays[0]):
+        if len(arrays) == 1:
+            return arrays[0].reshape(-1)
+        return namespace_of(arrays[0]).concatenate([array.reshape(-1) for array in arrays])
 
 
 def split(flat: Any, like: Sequence[Any]) -> list[Any]:

@@ -8,7 +8,7 @@ import numpy as np
 
 from ..core.arrays import DType, is_float
 from ..core.indexed_slices import IndexedSlices
-from .arrays import as_array, namespace_of
+from .arrays import as_array, beside, namespace_of
 
 
 class ReduceOp(Enum):
@@ -80,14 +80,17 @@ def combine(op: ReduceOp, values: Sequence[Any], *, count: int | None = None) ->
     if len(arrays) == 1 and count in (None, 1):
         return arrays[0]
     dtype = arrays[0].dtype
-    if op is ReduceOp.MEAN:
-        arrays = [widened(array) for array in arrays]
-    total = arrays[0]
-    if len(arrays) > 1:
-        total = arrays[0] + arrays[1]
-        for array in arrays[2:]:
-            total += array
-    return as_array(total) if op is ReduceOp.SUM else divided(total, count or len(arrays), dtype)
+    with beside(arrays[0]):
+        if op is ReduceOp.MEAN:
+            arrays = [widened(array) for array in arrays]
+        total = arrays[0]
+        if len(arrays) > 1:
+            total = arrays[0] + arrays[1]
+            for array in arrays[2:]:
+                total += array
+        if op is ReduceOp.SUM:
+            return as_array(total)
+        return divided(total, count or len(arrays), dtype)
 
 
 def check_shapes(arrays: Sequence[Any]) -> None:
@@ -99,17 +102,19 @@ def check_shapes(arrays: Sequence[Any]) -> None:
 
 def widened(array: Any) -> Any:
     """Where a mean is summed: small integers would wrap, booleans saturate, halves overflow."""
-    if not is_float(array.dtype):
-        return array.astype(np.float64)
-    return array.astype(np.float32) if array.dtype.itemsize < 4 else array
+    with beside(array):
+        if not is_float(array.dtype):
+            return array.astype(np.float64)
+        return array.astype(np.float32) if array.dtype.itemsize < 4 else array
 
 
 def divided(total: Any, count: int, dtype: DType) -> Any:
     """A sum as a mean of ``dtype``; of float64 if that is no float."""
     given = as_array(total)
-    mean = given / given.dtype.type(count) if is_float(given.dtype) else given / count
-    kind = dtype if is_float(dtype) else np.dtype(np.float64)
-    return as_array(mean).astype(kind, copy=False)
+    with beside(given):
+        mean = given / given.dtype.type(count) if is_float(given.dtype) else given / count
+        kind = dtype if is_float(dtype) else np.dtype(np.float64)
+        return as_array(mean).astype(kind, copy=False)
 
 
 def _combine_slices(
@@ -179,7 +184,8 @@ def concatenate(values: Sequence[Any], axis: int) -> Any:
         raise NotImplementedError("gather does not support IndexedSlices; reduce concatenates them")
     arrays = [as_array(value) for value in values]
     check_gatherable(arrays, axis)
-    return namespace_of(arrays[0]).concatenate(arrays, axis=axis)
+    with beside(arrays[0]):
+        return namespace_of(arrays[0]).concatenate(arrays, axis=axis)
 
 
 def check_gatherable(arrays: Sequence[Any], axis: int) -> None:
@@ -202,7 +208,8 @@ def clip_scale(gradients: Sequence[Any], limit: float) -> float:
     total = 0.0
     for gradient in gradients:
         array = gradient.combined().values if isinstance(gradient, IndexedSlices) else gradient
-        flat = array.reshape(-1).astype(np.float64, copy=False)
-        total += float(namespace_of(flat).dot(flat, flat))
+        with beside(array):
+            flat = array.reshape(-1).astype(np.float64, copy=False)
+            total += float(namespace_of(flat).dot(flat, flat))
     norm = float(np.sqrt(total))
     return limit / norm if norm > limit else 1.0

@@ -1,0 +1,233 @@
+"""Arrays of several GPUs, played on the host: CuPy computes, and copies, on the GPU that is current.
+
+The machine tests run on has one GPU at most. What is played here is the one rule that matters with several:
+an operation on an array of a GPU that is not the current one is an error (or goes through a slow mapping),
+and a copy of it would be on the current one.
+"""
+
+import sys
+import threading
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+import windlass as wl
+from windlass.core.update_rules import SGD
+from windlass.distribute import (
+    HierarchicalCopyAllReduce,
+    MirroredStrategy,
+    NcclAllReduce,
+    ReductionToOneDevice,
+)
+from windlass.distribute.arrays import to_host
+
+GPUS = 3
+
+
+class Current(threading.local):
+    gpu = 0
+
+
+current = Current()
+
+
+class Device:
+    """``cupy.cuda.Device``."""
+
+    def __init__(self, number: int) -> None:
+        self.id = int(number)
+        self._before: list[int] = []
+
+    def __enter__(self) -> "Device":
+        self._before.append(current.gpu)
+        current.gpu = self.id
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        current.gpu = self._before.pop()
+
+
+class Played:
+    """``cupy.ndarray``: an array of a GPU."""
+
+    __array_priority__ = 100
+
+    def __init__(self, host: Any, gpu: int) -> None:
+        self._host, self._gpu = host, gpu
+
+    @property
+    def device(self) -> Device:
+        return Device(self._gpu)
+
+    def host(self) -> Any:
+        """The array, for an operation of the current GPU."""
+        assert self._gpu == current.gpu, f"GPU {current.gpu} works on an array of GPU {self._gpu}"
+        return self._host
+
+    @property
+    def data(self) -> Any:
+        return SimpleNamespace(ptr=self)
+
+    shape = property(lambda self: self._host.shape)
+    ndim = property(lambda self: self._host.ndim)
+    dtype = property(lambda self: self._host.dtype)
+    size = property(lambda self: self._host.size)
+    nbytes = property(lambda self: self._host.nbytes)
+
+    def copy(self) -> "Played":
+        return Played(self._host.copy(), current.gpu)  # sic: the current one
+
+    def astype(self, dtype: Any, copy: bool = True) -> "Played":
+        return Played(self.host().astype(dtype, copy=copy), self._gpu)
+
+    def reshape(self, *shape: Any) -> "Played":
+        return Played(self._host.reshape(*shape), self._gpu)
+
+    def __getitem__(self, index: Any) -> "Played":
+        return Played(self._host[index], self._gpu)
+
+    def __setitem__(self, index: Any, value: Any) -> None:
+        self.host()[index] = unwrapped(value)
+
+    def __add__(self, other: Any) -> "Played":
+        return Played(self.host() + unwrapped(other), self._gpu)
+
+    def __sub__(self, other: Any) -> "Played":
+        return Played(self.host() - unwrapped(other), self._gpu)
+
+    def __mul__(self, other: Any) -> "Played":
+        return Played(self.host() * unwrapped(other), self._gpu)
+
+    __rmul__ = __mul__
+
+    def __neg__(self) -> "Played":
+        return Played(-self.host(), self._gpu)
+
+    def __truediv__(self, other: Any) -> "Played":
+        return Played(self.host() / unwrapped(other), self._gpu)
+
+    def __iadd__(self, other: Any) -> "Played":
+        host = self.host()
+        host += unwrapped(other)
+        return self
+
+
+def unwrapped(value: Any) -> Any:
+    return value.host() if isinstance(value, Played) else value
+
+
+def asarray(value: Any) -> Played:
+    if isinstance(value, Played):  # between GPUs it is copied
+        return value if value._gpu == current.gpu else Played(value._host.copy(), current.gpu)
+    return Played(np.array(value), current.gpu)
+
+
+class Communicator:
+    """``cupy.cuda.nccl.NcclCommunicator``, of calls that come in order."""
+
+    def __init__(self, gpu: int, group: list[tuple[Played, Played]]) -> None:
+        self._gpu, self._group = gpu, group
+
+    @staticmethod
+    def initAll(gpus: list[int]) -> list["Communicator"]:
+        assert len(set(gpus)) == len(gpus), f"NCCL takes each GPU once, got {gpus}"
+        group: list[tuple[Played, Played]] = []
+        return [Communicator(gpu, group) for gpu in gpus]
+
+    def allReduce(self, source: Any, target: Any, *rest: Any) -> None:
+        assert source._gpu == self._gpu == current.gpu
+        self._group.append((source, target))
+        if len(self._group) == len({played._gpu for played, _ in self._group}) == GPUS:
+            total = np.sum([given._host for given, _ in self._group], axis=0)
+            for _, into in self._group:
+                into._host[...] = total
+            self._group.clear()
+
+
+def cupy() -> Any:
+    def nothing(*args: Any) -> None:
+        """Of no use here."""
+
+    nccl = SimpleNamespace(
+        available=True, NcclCommunicator=Communicator, groupStart=nothing, groupEnd=nothing,
+        NCCL_FLOAT32=7, NCCL_FLOAT64=8, NCCL_FLOAT16=6, NCCL_SUM=0,
+    )  # fmt: skip
+    return SimpleNamespace(
+        ndarray=Played,
+        asarray=asarray,
+        asnumpy=lambda array: array._host.copy(),
+        empty=lambda shape, dtype: Played(np.empty(shape, dtype), current.gpu),
+        full=lambda shape, value, dtype: Played(np.full(shape, value, dtype), current.gpu),
+        concatenate=lambda arrays, axis=0: Played(
+            np.concatenate([array.host() for array in arrays], axis), current.gpu
+        ),
+        cuda=SimpleNamespace(
+            Device=Device,
+            nccl=nccl,
+            get_current_stream=lambda: SimpleNamespace(ptr=0),
+            runtime=SimpleNamespace(getDeviceCount=lambda: GPUS, CUDARuntimeError=RuntimeError),
+        ),
+    )
+
+
+@pytest.fixture(autouse=True)
+def three_gpus(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    from windlass.distribute.cross_device_ops import _communicators
+
+    monkeypatch.setitem(sys.modules, "cupy", cupy())
+    _communicators.cache_clear()
+    yield
+    _communicators.cache_clear()
+
+
+OPS = [NcclAllReduce, HierarchicalCopyAllReduce, ReductionToOneDevice]
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float16, np.int32], ids=lambda d: d.__name__)
+@pytest.mark.parametrize("op", ["sum", "mean"])
+@pytest.mark.parametrize("ops", OPS, ids=lambda kind: kind.__name__)
+def test_what_is_reduced_is_on_every_gpu(ops: Any, op: str, dtype: Any) -> None:
+    strategy = MirroredStrategy(cross_device_ops=ops())
+    assert strategy.num_replicas_in_sync == GPUS
+
+    def step() -> Any:
+        context = wl.distribute.get_replica_context()
+        assert context is not None
+        number = context.replica_id_in_sync_group
+        given = [asarray(np.full(n, number + 1, dtype)) for n in (2, 3)]
+        return context.all_reduce(op, given)
+
+    expected = 6 if op == "sum" else 2
+    for reduced in strategy.run(step):
+        for gpu, part in enumerate(reduced.values):
+            assert part.device.id == gpu
+            assert to_host(part).tolist() == [expected] * part.size
+
+
+def test_copies_of_a_variable_are_read_and_written_on_their_gpus() -> None:
+    strategy = MirroredStrategy()
+    with strategy.scope():
+        v: Any = wl.Variable(
+            np.ones(2, np.float32), name="v", aggregation=wl.VariableAggregation.SUM
+        )
+    strategy.run(lambda: v.assign_add(np.ones(2, np.float32)))
+    v.assign_sub(np.ones(2, np.float32))
+    for gpu, component in enumerate(v.values):
+        assert component.read_value().device.id == gpu
+        assert component.numpy().tolist() == [3, 3]
+        component.apply(np.ones(2, np.float32), SGD(learning_rate=1.0))
+        assert component.sparse_read([1]).device.id == gpu
+        assert component.numpy().tolist() == [2, 2]
+
+
+def test_nothing_that_is_read_is_a_way_into_the_variable() -> None:
+    """CuPy has no arrays that cannot be written to."""
+    with wl.distribute.OneDeviceStrategy("gpu:1").scope():
+        v: Any = wl.Variable(np.ones(2, np.float32), name="v")
+    with Device(1):
+        read = v.read_value()
+        read += 1
+    assert v.numpy().tolist() == [1, 1]
