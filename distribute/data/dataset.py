@@ -382,6 +382,12 @@ def from_files(
     return FileDataset(files, read, batch_size)
 
 
+def _read_only(leaf: Any) -> Array:
+    array = np.asarray(leaf).view()
+    array.flags.writeable = False
+    return array
+
+
 def as_dataset(source: Any) -> Dataset:
     """A dataset out of what programs have.
 
@@ -398,7 +404,8 @@ def as_dataset(source: Any) -> Dataset:
     if isinstance(source, Dataset):
         return source
     if isinstance(source, np.ndarray | tuple | dict):
-        arrays = map_structure(np.asarray, source)
+        # Elements are views: a step that wrote to one would change the program's data.
+        arrays = map_structure(_read_only, source)
         count = common_length(arrays)
         first = flatten(arrays)[0][0]
         return _IterableDataset(

@@ -439,3 +439,12 @@ def test_the_public_names_are_in_wl_data() -> None:
         "ArraySpec", "AutoShardPolicy", "Dataset", "DistributeOptions", "Options", "SHARD_HINT",
         "as_dataset", "from_arrays", "from_files",
     ]  # fmt: skip
+
+
+def test_what_is_made_of_an_array_is_no_way_into_it() -> None:
+    source = np.zeros((2, 4), np.float32)
+    for element in as_dataset(source):
+        with pytest.raises(ValueError, match="read-only"):
+            element[...] = 1
+    assert not source.any()
+    source += 1  # the program's own array stays as it was
