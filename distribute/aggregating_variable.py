@@ -47,15 +47,15 @@ class AggregatedVariable(Variable):
 
     def assign(self, value: Any) -> "AggregatedVariable":
         """Overwrite the value."""
-        return self._write("assign", value)
+        return self._write("assign", self._not_rows(value))
 
     def assign_add(self, delta: Any) -> "AggregatedVariable":
         """Add to the value."""
-        return self._write("assign_add", delta)
+        return self._write("assign_add", self._not_rows(delta))
 
     def assign_sub(self, delta: Any) -> "AggregatedVariable":
         """Subtract from the value."""
-        return self._write("assign_sub", delta)
+        return self._write("assign_sub", self._not_rows(delta))
 
     def scatter(self, kind: Scatter, delta: IndexedSlices) -> "AggregatedVariable":
         """Change rows.
@@ -63,7 +63,12 @@ class AggregatedVariable(Variable):
         Raises:
             RuntimeError: Under another strategy.
             NotImplementedError: The replicas' rows would be summed, and the change is no sum.
+            TypeError: They are no IndexedSlices.
         """
+        if not isinstance(delta, IndexedSlices | DistributedValues):
+            raise TypeError(
+                f"scatter_{kind} of {self.name!r} takes IndexedSlices, got {type(delta).__name__}"
+            )
         if kind in _NOT_SUMS and self._in_replica() and self.aggregation not in (_NONE, _FIRST):
             raise NotImplementedError(
                 f"scatter_{kind} of {self.name!r} in replica context needs aggregation "

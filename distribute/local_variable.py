@@ -189,7 +189,7 @@ class LocalVariable(Variable):
         return self._write(delta, write)
 
     def _write(self, value: Any, write: Callable[[Any, Any], None]) -> "LocalVariable":
-        given = in_dtype(as_array(_own_part(value)), self.dtype, self.name)
+        given = in_dtype(as_array(_own_part(self._not_rows(value))), self.dtype, self.name)
         if given.shape != self.shape:
             raise ValueError(f"{self.name!r} has shape {self.shape}, the value has {given.shape}")
         with self._lock, beside(self._memory.value):

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.lib.mixins import NDArrayOperatorsMixin
 
-from ..core.arrays import Array, DType, as_dtype, is_float
+from ..core.arrays import DTYPES, Array, DType, as_dtype, is_float
 from ..core.definitions import VariableDefinition
 from ..core.errors import ShapeMismatchError
 from ..core.indexed_slices import IndexedSlices
@@ -176,7 +176,7 @@ class Variable(NDArrayOperatorsMixin, metaclass=_DispatchingMeta):
     def assign_sub(self, delta: Any) -> "Variable":
         """Subtract from the value."""
         # Negated in the variable's dtype: an unsigned number has no negative.
-        return self.assign_add(-in_dtype(self._given(delta), self.dtype, self.name))
+        return self.assign_add(-in_dtype(self._given(self._not_rows(delta)), self.dtype, self.name))
 
     def scatter(self, kind: Scatter, delta: IndexedSlices) -> "Variable":
         """Change rows; what the ``scatter_`` methods call."""
@@ -219,6 +219,15 @@ class Variable(NDArrayOperatorsMixin, metaclass=_DispatchingMeta):
         where = np.asarray(indices)
         return self.read_value()[tuple(np.moveaxis(where, -1, 0))]
 
+    def _not_rows(self, value: Any) -> Any:
+        """Not rows: those are for the ``scatter_`` methods."""
+        if isinstance(value, IndexedSlices):
+            raise TypeError(
+                f"{self.name!r} is assigned as a whole, got IndexedSlices; use scatter_update, "
+                "scatter_add or scatter_sub for rows"
+            )
+        return value
+
     def _given(self, value: Any) -> Any:
         """A value to write. Python integers take an integer variable's dtype; arrays keep their own."""
         given = as_array(value)
@@ -241,8 +250,12 @@ class Variable(NDArrayOperatorsMixin, metaclass=_DispatchingMeta):
         return np.array(value) if copy else value
 
     def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **kwargs: Any) -> Any:
-        if any(isinstance(target, Variable) for target in kwargs.get("out", ())):
-            return NotImplemented  # a variable changes through assign only
+        for target in kwargs.get("out", ()):
+            if isinstance(target, Variable):
+                raise TypeError(
+                    f"{target.name!r} is a variable and changes through assign, assign_add and assign_sub "
+                    "alone, not through `+=` or `out=`"
+                )
         values = [item.read_value() if isinstance(item, Variable) else item for item in inputs]
         return getattr(ufunc, method)(*values, **kwargs)
 
@@ -273,6 +286,13 @@ class Variable(NDArrayOperatorsMixin, metaclass=_DispatchingMeta):
 
     def __hash__(self) -> int:
         return id(self)
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        # What copy.copy, copy.deepcopy and pickle ask: a copy would share memory, and know nothing of it.
+        raise TypeError(
+            f"variable {self.name!r} belongs to its strategy and cannot be copied or pickled; copy its value "
+            "(`Variable(v.numpy())`), or save it with wl.Checkpoint"
+        )
 
     def __repr__(self) -> str:
         return f"<Variable {self.name!r} shape={self.shape} dtype={self.dtype.name}>"
@@ -356,9 +376,14 @@ def in_dtype(given: Any, dtype: DType, name: str) -> Any:
 
     Raises:
         ShapeMismatchError: Floats for an integer variable, or integers its dtype does not hold.
+        TypeError: No numbers, or complex ones.
     """
     if given.dtype == dtype:
         return given
+    if given.dtype not in DTYPES:
+        raise TypeError(
+            f"the value for {name!r} is {given.dtype.name}, the variable is {dtype.name}"
+        )
     if is_float(given.dtype) and not is_float(dtype):
         raise ShapeMismatchError(
             f"the value for {name!r} is {given.dtype.name}, the variable is {dtype.name}; convert "

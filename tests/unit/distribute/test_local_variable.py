@@ -15,7 +15,7 @@ import windlass as wl
 from windlass.core.arrays import BFLOAT16, DTYPES, FLOATS, INTEGERS, DType
 from windlass.core.errors import DefinitionMismatchError, RefusedError, ShapeMismatchError
 from windlass.core.update_rules import SGD, Adam
-from windlass.distribute import PerReplica
+from windlass.distribute import MirroredStrategy, ParameterServerStrategy, PerReplica, Strategy
 from windlass.distribute.local_variable import LocalVariable, change_rows
 from windlass.distribute.variable import Scatter
 
@@ -289,14 +289,9 @@ def test_floats_do_not_become_integers_unasked(dtype: DType, given: Any, method:
 
 
 @pytest.mark.parametrize("dtype", NUMBERS, ids=lambda d: d.name)
-@pytest.mark.parametrize("kind", ["local", "mirrored", "ps"])
-def test_unsigned_numbers_are_subtracted(kind: str, dtype: DType) -> None:
-    strategy: wl.distribute.Strategy | None = {
-        "local": lambda: None,
-        "mirrored": wl.distribute.MirroredStrategy,
-        "ps": wl.distribute.ParameterServerStrategy,
-    }[kind]()
-    with nullcontext() if strategy is None else strategy.scope():
+@pytest.mark.parametrize("kind", [None, MirroredStrategy, ParameterServerStrategy])
+def test_unsigned_numbers_are_subtracted(kind: Callable[[], Strategy] | None, dtype: DType) -> None:
+    with kind().scope() if kind is not None else nullcontext():
         v: Any = wl.Variable(np.array([10, 20], dtype), name="v")
     assert v.assign_sub(np.array([5, 0], np.uint8)).numpy().tolist() == [5, 20]
     v.scatter_sub(slices([5], [1], np.uint8))

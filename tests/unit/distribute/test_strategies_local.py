@@ -1,6 +1,7 @@
 """The strategies of one machine: sections 2 to 5 and 9 of tf.distribute, promise by promise."""
 
 import copy
+import pickle
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from typing import Any
@@ -17,6 +18,7 @@ from windlass.distribute import (
     Mirrored,
     MirroredStrategy,
     OneDeviceStrategy,
+    ParameterServerStrategy,
     PerReplica,
     ReduceOp,
     ReplicaContext,
@@ -938,3 +940,56 @@ def test_names_stay_unique_and_cost_the_same_however_many_there_are() -> None:
     for _ in range(30_000):  # one look at all of them for each would take a minute
         extended.unique_name("y")
     assert extended.unique_name("y") == "y_30000"
+
+
+# -- what is done with variables that cannot be ------------------------------------------------
+
+
+@pytest.fixture(params=[*ALL, "ParameterServer"])
+def any_variable(request: pytest.FixtureRequest) -> Any:
+    """Of every strategy in turn."""
+    kind = {**ALL, "ParameterServer": ParameterServerStrategy}[request.param]
+    with kind().scope():
+        return wl.Variable(np.zeros((3, 2), np.float32), name="v", aggregation=SUM)
+
+
+@pytest.mark.parametrize(
+    "make", [copy.copy, copy.deepcopy, pickle.dumps], ids=["copy", "deepcopy", "pickle"]
+)
+def test_a_variable_is_not_copied_and_says_what_to_copy(
+    any_variable: Any, make: Callable[[Any], Any]
+) -> None:
+    """A shallow copy would share the memory, and give out values that are no longer there."""
+    with pytest.raises(TypeError, match=r"'v' belongs to its strategy .* copy its value"):
+        make(any_variable)
+
+
+MISTAKES: dict[str, tuple[Callable[[Any], Any], str]] = {
+    "scatter-array": (
+        lambda v: v.scatter_add(np.ones((3, 2))),
+        "scatter_add .*IndexedSlices, got ndarray",
+    ),
+    "complex": (
+        lambda v: v.assign(np.full((3, 2), 1j)),
+        "'v' is complex128, the variable is float32",
+    ),
+    "text": (lambda v: v.assign_add(np.full((3, 2), "1")), "'v' is str32, the variable is float32"),
+    "in-place": (lambda v: v.__iadd__(1), "'v' is a variable and changes through assign"),
+    "out": (lambda v: np.add(1, 1, out=v), "'v' is a variable and changes through assign"),
+}
+
+
+@pytest.mark.parametrize(("mistake", "message"), MISTAKES.values(), ids=list(MISTAKES))
+def test_what_a_variable_does_not_take_is_named(
+    any_variable: Any, mistake: Callable[[Any], Any], message: str
+) -> None:
+    with pytest.raises(TypeError, match=message):
+        mistake(any_variable)
+    assert not any_variable.numpy().any()
+
+
+def test_rows_are_not_assigned_as_a_whole(any_variable: Any) -> None:
+    rows = wl.IndexedSlices(np.ones((1, 2), np.float32), np.array([0]))
+    for write in (any_variable.assign, any_variable.assign_add, any_variable.assign_sub):
+        with pytest.raises(TypeError, match="'v' is assigned as a whole, got IndexedSlices"):
+            write(rows)
