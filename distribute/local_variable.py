@@ -247,11 +247,11 @@ class LocalVariable(Variable):
                 with beside(slot):
                     slot[...] = place(restored.slots[name], self._device)
 
-    def apply(self, gradient: Any, rule: UpdateRule, *, gradient_scale: float = 1.0) -> None:
-        """Run an update rule.
+    def check_update(self, gradient: Any, rule: UpdateRule) -> None:
+        """Raise what :meth:`apply` would, and change nothing.
 
         Raises:
-            DefinitionMismatchError: Another one updates the variable.
+            DefinitionMismatchError: Another rule updates the variable.
             RefusedError: It is not of a float dtype.
             ValueError: The gradient has another shape.
         """
@@ -261,39 +261,41 @@ class LocalVariable(Variable):
                 "assign_add, or trainable=False",
                 variable=self.name,
             )
-        memory = self._memory
-        part = self._checked(gradient)
+        bound = self._memory.rule
+        if bound is not None and bound != rule:
+            # As on a ps: another rule would begin with empty slots, without a word.
+            raise DefinitionMismatchError(
+                f"{self.name!r} is updated by {bound!r}; it cannot be updated by {rule!r} as well",
+                variable=self.name,
+            )
+        if isinstance(gradient, IndexedSlices):
+            row_numbers(gradient.indices, self.shape, self.name)
+            self._check_rows(gradient.values)
+        elif np.shape(gradient) != self.shape:
+            raise ValueError(
+                f"{self.name!r} has shape {self.shape}, the gradient has {np.shape(gradient)}"
+            )
+
+    def apply(self, gradient: Any, rule: UpdateRule, *, gradient_scale: float = 1.0) -> None:
+        """Run an update rule.
+
+        Raises:
+            DefinitionMismatchError: Another rule updates the variable.
+            RefusedError: It is not of a float dtype.
+            ValueError: The gradient has another shape.
+        """
         with self._lock:
+            # Before anything is changed, and because kernels trust it: they would read beyond rows too short.
+            self.check_update(gradient, rule)
+            memory = self._memory
             if memory.rule is None:
                 self._bind(rule)
-            elif memory.rule != rule:
-                # As on a ps: another rule would begin with empty slots, without a word.
-                raise DefinitionMismatchError(
-                    f"{self.name!r} is updated by {memory.rule!r}; it cannot be updated by {rule!r} as well",
-                    variable=self.name,
-                )
             self._copy = None
-            if isinstance(part, IndexedSlices):
-                memory.apply(part.values, part.indices, gradient_scale)
+            if isinstance(gradient, IndexedSlices):
+                rows = gradient.combined()
+                memory.apply(rows.values, rows.indices, gradient_scale)
             else:
-                memory.apply(part, None, gradient_scale)
-
-    def _checked(self, gradient: Any) -> Any:
-        """A gradient that fits: an array where the variable is, or rows that occur once.
-
-        Before anything is changed, and because kernels trust it: they would read beyond rows too short.
-        """
-        if isinstance(gradient, IndexedSlices):
-            rows = gradient.combined()
-            row_numbers(rows.indices, self.shape, self.name)
-            self._check_rows(rows.values)
-            return rows
-        given = place(gradient, self._device)
-        if given.shape != self.shape:
-            raise ValueError(
-                f"{self.name!r} has shape {self.shape}, the gradient has {given.shape}"
-            )
-        return given
+                memory.apply(place(gradient, self._device), None, gradient_scale)
 
     def _check_rows(self, values: Any) -> None:
         if values.shape[1:] != self.shape[1:]:

@@ -357,12 +357,20 @@ class StrategyExtended:
         rule = optimizer.rule
         whole = [g.values[0] if isinstance(g, DistributedValues) else g for g, _ in pairs]
         scale = 1.0 if rule.global_clipnorm is None else clip_scale(whole, rule.global_clipnorm)
-        for gradient, variable in pairs:
-            for number, component in enumerate(self._components(variable)):
-                part = (
-                    gradient.values[number] if isinstance(gradient, DistributedValues) else gradient
-                )
-                _holder(component).apply(part, rule, gradient_scale=scale)
+        parts = [
+            (
+                _holder(component),
+                gradient.values[number] if isinstance(gradient, DistributedValues) else gradient,
+            )
+            for gradient, variable in pairs
+            for number, component in enumerate(self._components(variable))
+        ]
+        for holder, part in parts:
+            holder.check_update(
+                part, rule
+            )  # of a step that cannot be applied as a whole nothing is
+        for holder, part in parts:
+            holder.apply(part, rule, gradient_scale=scale)
 
     # -- reducing ----------------------------------------------------------------------------
 

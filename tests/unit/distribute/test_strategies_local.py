@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import windlass as wl
+from windlass.core.errors import ShapeMismatchError
 from windlass.distribute import (
     AggregatingVariable,
     CentralStorageStrategy,
@@ -993,3 +994,25 @@ def test_rows_are_not_assigned_as_a_whole(any_variable: Any) -> None:
     for write in (any_variable.assign, any_variable.assign_add, any_variable.assign_sub):
         with pytest.raises(TypeError, match="'v' is assigned as a whole, got IndexedSlices"):
             write(rows)
+
+
+BAD_GRADIENTS: dict[str, Any] = {
+    "shape": np.ones(2, np.float32),
+    "row": wl.IndexedSlices(np.ones(1, np.float32), np.array([3])),
+}
+
+
+@pytest.mark.parametrize("gradient", BAD_GRADIENTS.values(), ids=list(BAD_GRADIENTS))
+@pytest.mark.parametrize("kind", [*ALL, "ParameterServer"])
+def test_of_a_step_with_a_gradient_that_does_not_fit_nothing_is_applied(
+    kind: str, gradient: Any
+) -> None:
+    strategy = {**ALL, "ParameterServer": ParameterServerStrategy}[kind]()
+    with strategy.scope():
+        fits = wl.Variable(np.zeros(2, np.float32), name="fits")
+        other = wl.Variable(np.zeros(3, np.float32), name="other")
+    optimizer = wl.optimizers.SGD(1.0)
+    pairs = [(np.ones(2, np.float32), fits), (gradient, other)]
+    with pytest.raises((ValueError, ShapeMismatchError), match="'other'"):
+        strategy.run(lambda: optimizer.apply_gradients(pairs))
+    assert not fits.numpy().any()
