@@ -9,6 +9,7 @@ deadlock.
 """
 
 import contextvars
+import os
 import sys
 import threading
 import traceback
@@ -244,6 +245,17 @@ def _stop(threads: list[_Thread]) -> None:
         thread.stop()
 
 
+_runners: "weakref.WeakSet[ReplicaRunner]" = weakref.WeakSet()
+
+
+def _after_fork() -> None:
+    for runner in list(_runners):
+        runner.forget_threads()
+
+
+os.register_at_fork(after_in_child=_after_fork)
+
+
 class ReplicaRunner:
     """Runs functions on the local replicas of ``strategy``, one run at a time.
 
@@ -259,6 +271,11 @@ class ReplicaRunner:
         self._first_id = first_id
         self._busy = threading.Lock()
         self._threads: list[_Thread] = []
+        _runners.add(self)
+
+    def forget_threads(self) -> None:
+        """In a forked process: there are none there, and nobody is busy."""
+        self._busy, self._threads = threading.Lock(), []
 
     @property
     def strategy(self) -> "Strategy":

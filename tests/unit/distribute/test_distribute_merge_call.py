@@ -1,6 +1,7 @@
 """Several replicas in one worker: they meet in merge_call, and never wait for ever."""
 
 import gc
+import os
 import signal
 import sys
 import threading
@@ -449,6 +450,22 @@ def test_a_strategy_that_is_gone_leaves_no_threads(
     for thread in mine:
         thread.join(5)
         assert not thread.is_alive()
+
+
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+def test_replicas_meet_in_a_forked_process_too(replicas: Replicas) -> None:
+    """Threads do not come along: it would wait for them."""
+    strategy = replicas(2)
+
+    def step() -> Any:
+        return context().merge_call(lambda _, number: sum(number.values), (replica(),))
+
+    assert strategy.experimental_local_results(strategy.run(step))[0] == 1
+    child = os.fork()
+    if not child:
+        signal.alarm(5)
+        os._exit(0 if strategy.experimental_local_results(strategy.run(step))[0] == 1 else 1)
+    assert os.waitpid(child, 0)[1] == 0
 
 
 def test_one_replica_needs_no_thread(replicas: Replicas) -> None:
