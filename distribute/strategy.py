@@ -497,9 +497,14 @@ def _holder(variable: Any) -> LocalVariable:
     """What holds a variable's value in this process."""
     component = getattr(variable, "component", None)
     holder = component() if component is not None else variable
-    if not isinstance(holder, LocalVariable):
-        raise ValueError(f"{variable.name!r} was created under another strategy")
-    return holder
+    if isinstance(holder, LocalVariable):
+        return holder
+    if hasattr(variable, "variables"):
+        raise ValueError(
+            f"{variable.name!r} is made of {len(variable.variables)} variables; give the optimizer those "
+            "(`.variables`), each with its part of the gradient"
+        )
+    raise ValueError(f"{variable.name!r} was created under another strategy")
 
 
 class Strategy:

@@ -681,3 +681,13 @@ def test_shards_may_be_variables_of_several_replicas() -> None:
     v = ShardedVariable(shards)
     strategy.run(lambda: v.assign_add(WHOLE))
     np.testing.assert_array_equal(v.read_value(), WHOLE * 3)
+
+
+def test_an_optimizer_takes_the_shards_made_by_hand_and_says_so() -> None:
+    shards = [wl.Variable(np.zeros((2, 2), np.float32), name=f"part_{i}") for i in range(2)]
+    whole = ShardedVariable(shards, name="whole")
+    optimizer = wl.optimizers.SGD(1.0)
+    with pytest.raises(ValueError, match=r"'whole' is made of 2 variables; .* `\.variables`"):
+        optimizer.apply_gradients([(np.ones((4, 2), np.float32), whole)])
+    optimizer.apply_gradients([(np.ones((2, 2), np.float32), shard) for shard in whole.variables])
+    assert (whole.numpy() == -1).all()
