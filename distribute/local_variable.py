@@ -262,7 +262,7 @@ class LocalVariable(Variable):
                 variable=self.name,
             )
         bound = self._memory.rule
-        if bound is not None and bound != rule:
+        if bound is not None and bound is not rule and bound != rule:
             # As on a ps: another rule would begin with empty slots, without a word.
             raise DefinitionMismatchError(
                 f"{self.name!r} is updated by {bound!r}; it cannot be updated by {rule!r} as well",
