@@ -9,8 +9,10 @@ DEV_STAMP := $(VENV)/.installed-dev
 BENCH_STAMP := $(VENV)/.installed-bench
 PEERS_VENV := .venv-peers
 PEERS_STAMP := $(PEERS_VENV)/.installed
+PARITY_VENV := .venv-parity
+PARITY_STAMP := $(PARITY_VENV)/.installed
 
-.PHONY: help setup demo test check format bench bench-peers bench-plots protos clean
+.PHONY: help setup demo test check format parity bench bench-peers bench-plots protos clean
 
 help:  ## this list
 	@grep -E '^[a-z-]+:.*##' Makefile | sed -E 's/:.*## /\t/' | expand -t 14
@@ -34,6 +36,12 @@ $(PEERS_STAMP): benchmarks/peers/requirements.txt
 	$(PEERS_VENV)/bin/python -m pip install --quiet --requirement $<
 	touch $@
 
+$(PARITY_STAMP): pyproject.toml
+	$(PYTHON) -m venv $(PARITY_VENV)
+	$(PARITY_VENV)/bin/python -m pip install --quiet --upgrade 'pip>=25.1'
+	$(PARITY_VENV)/bin/python -m pip install --quiet --editable . --group parity
+	touch $@
+
 setup: $(DEV_STAMP)  ## create .venv with the package and everything to develop it
 
 demo: $(STAMP)  ## train examples/digits on a local cluster: chief, 2 workers, 2 ps, evaluator
@@ -55,6 +63,9 @@ format: $(DEV_STAMP)  ## rewrite the code in the house format
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
+parity: $(PARITY_STAMP)  ## run the same programs under TensorFlow and here, in .venv-parity
+	$(PARITY_VENV)/bin/python -m pytest -m tensorflow tests/parity $(ARGS)
+
 bench: $(DEV_STAMP)  ## measure a step, work in sync, the start of a cluster and the memory of a ps here
 	$(BIN)/python -m benchmarks.step
 	$(BIN)/python -m benchmarks.sync
@@ -73,4 +84,4 @@ protos: $(DEV_STAMP)  ## generate proto/v1 anew
 	$(BIN)/python tools/gen_protos.py
 
 clean:  ## remove what the other targets made
-	rm -rf $(VENV) $(PEERS_VENV) build dist .coverage* .mypy_cache .pytest_cache .ruff_cache .hypothesis runs
+	rm -rf $(VENV) $(PEERS_VENV) $(PARITY_VENV) build dist .coverage* .mypy_cache .pytest_cache .ruff_cache .hypothesis runs

@@ -10,6 +10,7 @@ import threading
 import warnings
 from collections.abc import Callable, Iterator
 from importlib.util import find_spec
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -18,10 +19,11 @@ import pytest
 
 import windlass as wl
 
-HERE = find_spec("tensorflow") is not None
+if find_spec("tensorflow") is None:
+    pytest.skip("needs TensorFlow: make parity", allow_module_level=True)
+
 pytestmark = [
     pytest.mark.tensorflow,
-    pytest.mark.skipif(not HERE, reason="needs TensorFlow: make parity"),
     pytest.mark.filterwarnings("ignore"),  # TensorFlow's own are not ours to mend
 ]
 
@@ -1238,16 +1240,24 @@ INPUT = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("count", "batch", "replicas", "drop"), INPUT, ids=str)
-@pytest.mark.parametrize("kind", ["Mirrored", "CentralStorage"])
+def last_parts(count: int, batch: int, replicas: int, drop: bool) -> list[int]:
+    """Sizes of the replicas' parts of the last step."""
+    rest = batch if drop or not count % batch else count % batch
+    sizes = [batch // replicas + (i < batch % replicas) for i in range(replicas)]
+    return [max(0, min(size, rest - sum(sizes[:i]))) for i, size in enumerate(sizes)]
+
+
+SPLITS = [
+    *(("Mirrored", *sizes) for sizes in INPUT),
+    # The others differ: the next test.
+    *(("CentralStorage", *sizes) for sizes in INPUT if all(last_parts(*sizes))),
+]
+
+
+@pytest.mark.parametrize(("kind", "count", "batch", "replicas", "drop"), SPLITS, ids=str)
 def test_batches_are_split_alike(
     same: Same, kind: str, count: int, batch: int, replicas: int, drop: bool
 ) -> None:
-    if kind == "CentralStorage" and any(
-        not part for part in last_parts(count, batch, replicas, drop)
-    ):
-        pytest.skip("differs on purpose: see below")
-
     def program(side: Side) -> Any:
         strategy = side.strategy(kind, replicas)
         data = strategy.experimental_distribute_dataset(
@@ -1256,13 +1266,6 @@ def test_batches_are_split_alike(
         return [strategy.experimental_local_results(step) for step in data]
 
     same(program)
-
-
-def last_parts(count: int, batch: int, replicas: int, drop: bool) -> list[int]:
-    """Sizes of the replicas' parts of the last step."""
-    rest = batch if drop or not count % batch else count % batch
-    sizes = [batch // replicas + (i < batch % replicas) for i in range(replicas)]
-    return [max(0, min(size, rest - sum(sizes[:i]))) for i, size in enumerate(sizes)]
 
 
 def test_central_storage_gives_the_last_step_to_the_replicas_it_reaches(both: Both) -> None:
@@ -1439,21 +1442,25 @@ def writing(synchronization: str, aggregation: str, method: str, kind: str, writ
     return program
 
 
-@pytest.mark.parametrize("writer", WRITERS)
-@pytest.mark.parametrize("kind", ["per-replica", "same", "number", "mirrored"])
-@pytest.mark.parametrize("method", WRITES)
-@pytest.mark.parametrize("aggregation", AGGREGATIONS)
+KINDS = ["per-replica", "same", "number", "mirrored"]
+MIRRORED_WRITES = [
+    (aggregation, method, kind, writer)
+    for aggregation, method, kind, writer in product(AGGREGATIONS, WRITES, KINDS, WRITERS)
+    # These differ: the next two tests.
+    if writer != "replica"
+    or aggregation not in ("NONE", "SUM")
+    or (aggregation == "SUM" and kind not in ("same", "number"))
+]
+
+
+@pytest.mark.parametrize(("aggregation", "method", "kind", "writer"), MIRRORED_WRITES)
 def test_writes_of_mirrored_variables_are_the_same(
     same: Same, aggregation: str, method: str, kind: str, writer: str
 ) -> None:
-    if writer == "replica" and aggregation == "NONE":
-        pytest.skip("differs on purpose: see below")
-    if writer == "replica" and aggregation == "SUM" and kind in ("same", "number"):
-        pytest.skip("differs on purpose: see below")
     same(writing("ON_WRITE", aggregation, method, kind, writer))
 
 
-@pytest.mark.parametrize("kind", ["per-replica", "same", "number", "mirrored"])
+@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("method", WRITES)
 def test_replicas_do_not_write_a_mirrored_variable_without_aggregation(
     both: Both, method: str, kind: str
@@ -1466,33 +1473,57 @@ def test_replicas_do_not_write_a_mirrored_variable_without_aggregation(
 
 
 @pytest.mark.parametrize("kind", ["same", "number"])
-def test_what_every_replica_adds_counts_once_for_each(both: Both, kind: str) -> None:
-    """TensorFlow refuses to SUM what is the very same object on every replica."""
-    theirs, ours = both(writing("ON_WRITE", "SUM", "assign_add", kind, "replica"))
-    assert theirs["error"] == "ValueError"
-    wanted = 1 + 2 * 3 if kind == "number" else [1 + 2 * 4, 2 + 2 * 6]
-    assert [v.tolist() for v in ours["value"]] == [wanted, wanted]
-
-
-@pytest.mark.parametrize("writer", WRITERS)
-@pytest.mark.parametrize("kind", ["per-replica", "same", "number", "mirrored"])
 @pytest.mark.parametrize("method", WRITES)
-@pytest.mark.parametrize("aggregation", AGGREGATIONS)
+def test_what_every_replica_writes_counts_once_for_each(both: Both, method: str, kind: str) -> None:
+    """TensorFlow refuses to SUM what is the very same object on every replica."""
+    theirs, ours = both(writing("ON_WRITE", "SUM", method, kind, "replica"))
+    assert theirs["error"] == "ValueError"
+    old = np.asarray(1.0 if kind == "number" else [1.0, 2.0])
+    given = 2 * np.asarray(3.0 if kind == "number" else [4.0, 6.0])
+    wanted = {"assign": given, "assign_add": old + given, "assign_sub": old - given}[method]
+    assert [v.tolist() for v in ours["value"]] == [wanted.tolist()] * 2
+
+
+# In one place a value for each replica: the next test.
+DISTRIBUTED_WRITES = [("per-replica", "cross"), ("per-replica", "merge"), ("mirrored", "merge")]
+ON_READ_WRITES = [
+    (aggregation, method, kind, writer)
+    for aggregation, method, kind, writer in product(AGGREGATIONS, WRITES, KINDS, WRITERS)
+    if (kind, writer) not in DISTRIBUTED_WRITES
+]
+
+
+@pytest.mark.parametrize(("aggregation", "method", "kind", "writer"), ON_READ_WRITES)
 def test_writes_of_on_read_variables_are_the_same(
     same: Same, aggregation: str, method: str, kind: str, writer: str
 ) -> None:
-    in_one_place = writer in ("cross", "merge")
-    if in_one_place and (kind == "per-replica" or (kind, writer) == ("mirrored", "merge")):
-        pytest.skip("TensorFlow fails on a value per replica, each time in another way: see below")
     same(writing("ON_READ", aggregation, method, kind, writer))
 
 
+@pytest.mark.parametrize(("kind", "writer"), DISTRIBUTED_WRITES)
 @pytest.mark.parametrize("aggregation", AGGREGATED)
-def test_an_on_read_variable_takes_a_value_for_each_copy(both: Both, aggregation: str) -> None:
+def test_an_on_read_variable_is_assigned_a_value_for_each_copy(
+    both: Both, aggregation: str, kind: str, writer: str
+) -> None:
     """TensorFlow fails by an AttributeError or TypeError."""
-    theirs, ours = both(writing("ON_READ", aggregation, "assign", "per-replica", "cross"))
+    theirs, ours = both(writing("ON_READ", aggregation, "assign", kind, writer))
     assert theirs["error"] in ("AttributeError", "TypeError")
-    assert [v.tolist() for v in ours["value"]] == [[1, 3], [5, 8]]
+    wanted = [[1, 3], [5, 8]] if kind == "per-replica" else [[6, 11], [6, 11]]
+    assert [v.tolist() for v in ours["value"]] == wanted
+
+
+@pytest.mark.parametrize(("kind", "writer"), DISTRIBUTED_WRITES)
+@pytest.mark.parametrize(
+    ("aggregation", "method"),
+    [("NONE", "assign"), *product(AGGREGATIONS, ["assign_add", "assign_sub"])],
+)
+def test_a_value_for_each_copy_is_not_added_in_one_place(
+    both: Both, aggregation: str, method: str, kind: str, writer: str
+) -> None:
+    """TensorFlow says so of SUM, and fails by an AttributeError otherwise."""
+    theirs, ours = both(writing("ON_READ", aggregation, method, kind, writer))
+    assert theirs["error"] == ("ValueError" if aggregation == "SUM" else "AttributeError")
+    assert ours["error"] == "ValueError"
 
 
 @pytest.mark.parametrize(
@@ -1522,18 +1553,23 @@ def test_reads_are_the_same(
     same(program)
 
 
-@pytest.mark.parametrize("where", ["replica", "cross"])
-@pytest.mark.parametrize("kind", SCATTERS)
-@pytest.mark.parametrize("aggregation", AGGREGATIONS)
-@pytest.mark.parametrize("synchronization", ["ON_WRITE", "ON_READ"])
+NO_SUMS = [(op, kind) for op in ("SUM", "MEAN") for kind in ("min", "max", "update")]
+SCATTERED = [
+    (synchronization, aggregation, kind, where)
+    for synchronization, aggregation, kind, where in product(
+        ["ON_WRITE", "ON_READ"], AGGREGATIONS, SCATTERS, ["replica", "cross"]
+    )
+    # These differ: the next two tests.
+    if synchronization == "ON_READ"
+    or (where == "replica" and aggregation != "NONE")
+    or (where == "cross" and (aggregation, kind) not in NO_SUMS)
+]
+
+
+@pytest.mark.parametrize(("synchronization", "aggregation", "kind", "where"), SCATTERED)
 def test_scatters_are_the_same(
     same: Same, synchronization: str, aggregation: str, kind: str, where: str
 ) -> None:
-    if where == "replica" and (synchronization, aggregation) == ("ON_WRITE", "NONE"):
-        pytest.skip("differs on purpose: replicas do not write without an aggregation")
-    no_sum = kind in ("min", "max", "update") and aggregation in ("SUM", "MEAN")
-    if where == "cross" and synchronization == "ON_WRITE" and no_sum:
-        pytest.skip("differs on purpose: see below")
     same(scattering(synchronization, aggregation, kind, where))
 
 
@@ -1566,10 +1602,23 @@ def scattering(synchronization: str, aggregation: str, kind: str, where: str) ->
     return program
 
 
-@pytest.mark.parametrize("kind", ["min", "max", "update"])
-def test_one_writer_may_scatter_whatever_the_aggregation(both: Both, kind: str) -> None:
+@pytest.mark.parametrize("kind", SCATTERS)
+def test_replicas_do_not_scatter_into_a_mirrored_variable_without_aggregation(
+    both: Both, kind: str
+) -> None:
+    """TensorFlow lets each change its own copy, as in the other writes."""
+    theirs, ours = both(scattering("ON_WRITE", "NONE", kind, "replica"))
+    assert "value" in theirs
+    assert ours["error"] == "ValueError"
+    assert "aggregation" in ours["words"]
+
+
+@pytest.mark.parametrize(("aggregation", "kind"), NO_SUMS)
+def test_one_writer_may_scatter_whatever_the_aggregation(
+    both: Both, aggregation: str, kind: str
+) -> None:
     """TensorFlow refuses it in cross-replica context too, where there is nothing to aggregate."""
-    theirs, ours = both(scattering("ON_WRITE", "SUM", kind, "cross"))
+    theirs, ours = both(scattering("ON_WRITE", aggregation, kind, "cross"))
     assert theirs["error"] == "NotImplementedError"
     assert "value" in ours
 
