@@ -11,7 +11,7 @@ import numpy as np
 
 from ..cluster.resolved import ResolvedTask, resolve
 from ..cluster.resolver import ClusterResolver
-from ..cluster.roles import PS, ps_of
+from ..cluster.roles import CHIEF, PS, WORKER, ps_of
 from ..cluster.tf_config import TFConfigClusterResolver
 from ..core.arrays import DType, is_float
 from ..core.errors import ConfigurationError
@@ -102,6 +102,12 @@ class MultiWorkerExtended(MirroredExtended):
                 f"{task.task}: MultiWorkerMirroredStrategy has no use for parameter servers; take `ps` "
                 "out of the "
                 "cluster, or use ParameterServerStrategy",
+                task=task.task,
+            )
+        if task.task.type not in (CHIEF, WORKER):
+            raise ConfigurationError(
+                f"{task.task} is no worker of the cluster, so it is not in sync with them; evaluate "
+                "under MirroredStrategy, or without a strategy",
                 task=task.task,
             )
         runtime = current_runtime()

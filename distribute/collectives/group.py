@@ -77,8 +77,9 @@ class CollectiveGroup:
         self._settings = settings
         self._timeout_s = timeout_s
         self._still_wanted = still_wanted
-        self._members = workers_of(task.spec)
-        self._addresses = [task.address_of(member) for member in self._members]
+        # Without a cluster this process is all of it.
+        self._members = workers_of(task.spec) or [task.task]
+        self._addresses = [task.address_of(member) for member in workers_of(task.spec)]
         self._ring = Ring(self._members.index(task.task), len(self._members))
         self._lock = threading.Lock()
         self._sequence = 0

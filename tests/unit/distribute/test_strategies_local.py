@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import windlass as wl
-from windlass.core.errors import ShapeMismatchError
+from windlass.core.errors import ConfigurationError, ShapeMismatchError
 from windlass.distribute import (
     AggregatingVariable,
     CentralStorageStrategy,
@@ -192,6 +192,27 @@ def test_tpu_strategy_says_what_to_use_instead(module: Any) -> None:
 def test_tpu_strategy_cannot_be_imported_by_name() -> None:
     with pytest.raises(ImportError, match="MultiWorkerMirroredStrategy"):
         from windlass.distribute import TPUStrategy  # noqa: F401
+
+
+def test_without_a_cluster_the_strategy_of_workers_is_this_process_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delenv("TF_CONFIG", raising=False)
+    strategy = wl.distribute.MultiWorkerMirroredStrategy()
+    assert strategy.num_replicas_in_sync == len(strategy.extended.worker_devices)
+    assert strategy.extended.num_input_pipelines == 1
+    with strategy.scope():
+        v = wl.Variable(np.zeros(2), aggregation=SUM)
+    strategy.run(lambda: v.assign_add(np.ones(2)))
+    assert v.numpy().tolist() == [strategy.num_replicas_in_sync] * 2
+    strategy.close()
+
+
+def test_an_evaluator_is_not_in_sync_with_the_workers(monkeypatch: pytest.MonkeyPatch) -> None:
+    workers = '"cluster": {"worker": ["localhost:1", "localhost:2"]}'
+    monkeypatch.setenv("TF_CONFIG", f'{{{workers}, "task": {{"type": "evaluator", "index": 0}}}}')
+    with pytest.raises(ConfigurationError, match="evaluator/task:0 is no worker of the cluster"):
+        wl.distribute.MultiWorkerMirroredStrategy()
 
 
 # -- contexts: the matrix of section 1 ---------------------------------------------------------
