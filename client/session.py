@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ..cluster.partitioners import Partitioner, parts_of
+from ..cluster.partitioners import PartitionFunction, parts_of
 from ..cluster.placement import Placement, greedy_by_bytes
 from ..core.arrays import Array, as_bytes, num_rows, row_shape, total_bytes
 from ..core.definitions import ShardDefinition, VariableDefinition, cut
@@ -236,7 +236,7 @@ class ParameterSession:
         initial: Mapping[str, Array],
         *,
         create: bool,
-        partitioner: Partitioner | None = None,
+        partitioner: PartitionFunction | None = None,
         placement: Placement = greedy_by_bytes,
         restore_from: str = "",
         still_wanted: Callable[[], None] = lambda: None,
@@ -311,7 +311,7 @@ class ParameterSession:
         self,
         definitions: Sequence[VariableDefinition],
         initial: Mapping[str, Array],
-        partitioner: Partitioner | None,
+        partitioner: PartitionFunction | None,
         placement: Placement,
         restore_from: str,
     ) -> list[str]:

@@ -1,7 +1,7 @@
 """Partitioners: into how many parts a variable is cut. Pure.
 
 Names, arguments and results are those of ``tf.distribute.experimental.partitioners``: a callable that
-returns one number per axis, 1 everywhere but on ``axis``.
+returns one number per axis, 1 everywhere but on ``axis``. A function will do.
 """
 
 import math
@@ -9,7 +9,21 @@ from collections.abc import Callable, Sequence
 
 from ..core.arrays import DType, as_dtype, size_of
 
-Partitioner = Callable[[Sequence[int], DType], Sequence[int]]
+PartitionFunction = Callable[[Sequence[int], DType], Sequence[int]]
+
+
+class Partitioner:
+    """Base class of partitioners. As ``tf.distribute.experimental.partitioners.Partitioner``."""
+
+    def __call__(self, shape: Sequence[int], dtype: object, axis: int = 0) -> Sequence[int]:
+        """Parts per axis for a variable of ``shape`` and ``dtype``; of a subclass.
+
+        Raises:
+            NotImplementedError: It does not say.
+        """
+        raise NotImplementedError(
+            f"{type(self).__name__} must define __call__(shape={shape}, dtype={dtype}, axis={axis})"
+        )
 
 
 def _positive(name: str, value: int) -> int:
@@ -29,7 +43,7 @@ def _check_axis(shape: Sequence[int], axis: int) -> None:
         raise ValueError(f"axis {axis} is out of range for shape {tuple(shape)}")
 
 
-class FixedShardsPartitioner:
+class FixedShardsPartitioner(Partitioner):
     """Always ``num_shards`` parts, or as many as there are rows if those are fewer."""
 
     def __init__(self, num_shards: int) -> None:
@@ -41,7 +55,7 @@ class FixedShardsPartitioner:
         return _result(shape, axis, max(1, min(self._num_shards, shape[axis])))
 
 
-class MinSizePartitioner:
+class MinSizePartitioner(Partitioner):
     """As many parts as keep each at about ``min_shard_bytes`` or more, at most ``max_shards``.
 
     As TensorFlow's: the default ``max_shards=1`` never splits, and the count is rounded up, so parts can be
@@ -63,7 +77,7 @@ class MinSizePartitioner:
         return _result(shape, axis, max(1, min(shape[axis], self._max_shards, wanted)))
 
 
-class MaxSizePartitioner:
+class MaxSizePartitioner(Partitioner):
     """As few parts as keep each at ``max_shard_bytes`` or less, at most ``max_shards`` (None: no cap)."""
 
     def __init__(
@@ -88,7 +102,7 @@ class MaxSizePartitioner:
         return _result(shape, axis, max(1, parts))
 
 
-def parts_of(partitioner: Partitioner | None, shape: tuple[int, ...], dtype: DType) -> int:
+def parts_of(partitioner: PartitionFunction | None, shape: tuple[int, ...], dtype: DType) -> int:
     """Into how many parts along axis 0 a variable is cut.
 
     Raises:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from .arrays import Array
+from .arrays import Array, DType
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -37,6 +37,16 @@ class IndexedSlices:
             )
         object.__setattr__(self, "values", values)
         object.__setattr__(self, "indices", indices.astype(np.int64, copy=False))
+
+    @property
+    def dtype(self) -> DType:
+        """Of the rows."""
+        return self.values.dtype
+
+    @property
+    def shape(self) -> tuple[int, ...] | None:
+        """Of the whole: ``dense_shape``."""
+        return self.dense_shape
 
     def combined(self) -> "IndexedSlices":
         """The same gradient with each index once, ascending; repeated rows are summed.

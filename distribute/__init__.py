@@ -15,6 +15,7 @@ from .communication import CommunicationImplementation, CommunicationOptions
 from .context import (
     ReplicaContext,
     experimental_set_strategy,
+    get_loss_reduction,
     get_replica_context,
     get_strategy,
     has_strategy,
@@ -75,6 +76,7 @@ __all__ = [
     "cluster_resolver",
     "experimental",
     "experimental_set_strategy",
+    "get_loss_reduction",
     "get_replica_context",
     "get_strategy",
     "has_strategy",

@@ -115,6 +115,14 @@ def update_component() -> int | None:
     return frame.component if frame is not None else None
 
 
+def get_loss_reduction() -> ReduceOp:
+    """How losses of replicas become one: always SUM. As ``tf.compat.v1.distribute.get_loss_reduction``.
+
+    A program divides its loss by the global batch size; TensorFlow says MEAN inside its Estimator alone.
+    """
+    return ReduceOp.SUM
+
+
 def experimental_set_strategy(strategy: "Strategy | None") -> None:
     """Make a strategy current without ``with``; None clears it.
 
@@ -324,6 +332,7 @@ __all__ = [
     "PerReplica",
     "ReplicaContext",
     "experimental_set_strategy",
+    "get_loss_reduction",
     "get_replica_context",
     "get_strategy",
     "has_strategy",

@@ -84,7 +84,10 @@ def _on(value: Any, device: str) -> Any:
 
 
 class CrossDeviceOps:
-    """As ``tf.distribute.CrossDeviceOps``: subclasses define the three ``_implementation`` methods."""
+    """As ``tf.distribute.CrossDeviceOps``: subclasses define the three ``_implementation`` methods.
+
+    What these are given as destinations is always a tuple of devices' names.
+    """
 
     def reduce(
         self,
@@ -146,30 +149,30 @@ class CrossDeviceOps:
         self,
         reduce_op: ReduceOp,
         per_replica_value: DistributedValues,
-        devices: tuple[str, ...],
+        destinations: tuple[str, ...],
         options: CommunicationOptions | None,
     ) -> Any:
-        """One value, reduced, on ``devices``."""
+        """One value, reduced, on ``destinations``."""
         raise NotImplementedError(
             f"{type(self).__name__}.reduce_implementation"
-            f"({reduce_op}, {per_replica_value}, {devices}, {options})"
+            f"({reduce_op}, {per_replica_value}, {destinations}, {options})"
         )
 
     def batch_reduce_implementation(
         self,
         reduce_op: ReduceOp,
-        pairs: Sequence[tuple[DistributedValues, tuple[str, ...]]],
+        value_destination_pairs: Sequence[tuple[DistributedValues, tuple[str, ...]]],
         options: CommunicationOptions | None,
     ) -> list[Any]:
         """Many values; one after the other unless a subclass knows better."""
         return [
             self.reduce_implementation(reduce_op, value, devices, options)
-            for value, devices in pairs
+            for value, devices in value_destination_pairs
         ]
 
-    def broadcast_implementation(self, tensor: Any, devices: tuple[str, ...]) -> Any:
-        """One value, copied to ``devices``."""
-        return mirror(tensor, devices)
+    def broadcast_implementation(self, tensor: Any, destinations: tuple[str, ...]) -> Any:
+        """One value, copied to ``destinations``."""
+        return mirror(tensor, destinations)
 
 
 def _require_distributed(value: Any) -> None:
@@ -200,14 +203,14 @@ class ReductionToOneDevice(CrossDeviceOps):
         self,
         reduce_op: ReduceOp,
         per_replica_value: DistributedValues,
-        devices: tuple[str, ...],
+        destinations: tuple[str, ...],
         options: CommunicationOptions | None,  # noqa: ARG002 - of use between workers
     ) -> Any:
         """Reduce on one device."""
-        where = self.reduce_to_device or devices[0]
+        where = self.reduce_to_device or destinations[0]
         values = [_on(value, where) for value in per_replica_value.values]
         with on_device(where):
-            return mirror(self._combined(reduce_op, values), devices)
+            return mirror(self._combined(reduce_op, values), destinations)
 
     def _combined(self, reduce_op: ReduceOp, values: list[Any]) -> Any:
         if self.accumulation_fn is None or any(isinstance(v, IndexedSlices) for v in values):
@@ -231,25 +234,26 @@ class _AllReduce(CrossDeviceOps):
         self,
         reduce_op: ReduceOp,
         per_replica_value: DistributedValues,
-        devices: tuple[str, ...],
+        destinations: tuple[str, ...],
         options: CommunicationOptions | None,
     ) -> Any:
         """All-reduce where the values are; to other devices through one of them."""
         values = per_replica_value.values
-        if is_sparse(per_replica_value) or len(devices) != len(values):
+        if is_sparse(per_replica_value) or len(destinations) != len(values):
             return self._otherwise.reduce_implementation(
-                reduce_op, per_replica_value, devices, options
+                reduce_op, per_replica_value, destinations, options
             )
         parts = [[as_array(value)] for value in values]
-        return self._spread([one for (one,) in self._all_reduce(reduce_op, parts)], devices)
+        return self._spread([one for (one,) in self._all_reduce(reduce_op, parts)], destinations)
 
     def batch_reduce_implementation(
         self,
         reduce_op: ReduceOp,
-        pairs: Sequence[tuple[DistributedValues, tuple[str, ...]]],
+        value_destination_pairs: Sequence[tuple[DistributedValues, tuple[str, ...]]],
         options: CommunicationOptions | None,
     ) -> list[Any]:
         """Arrays of one dtype are packed; rows and others go one by one."""
+        pairs = value_destination_pairs
         results: list[Any] = [None] * len(pairs)
         packed: list[int] = []
         for number, (value, devices) in enumerate(pairs):

@@ -139,11 +139,14 @@ class on_device:  # noqa: N801 - used as a function, as `tf.device`
     """A context in which work of this thread goes to a device. As ``tf.device``.
 
     Args:
-        device: Its name; of a GPU it becomes CuPy's current one.
+        device_name: Of a GPU: it becomes CuPy's current one.
+
+    Raises:
+        ValueError: It names no CPU or GPU.
     """
 
-    def __init__(self, device: str) -> None:
-        self._device = canonical(device)
+    def __init__(self, device_name: str) -> None:
+        self._device = canonical(device_name)
         self._before: str | None = None
         self._current: Any = None
 

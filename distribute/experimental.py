@@ -3,6 +3,8 @@
 from typing import Any
 
 from ..cluster import partitioners
+from ..cluster.resolver import ClusterResolver
+from . import multi_worker
 from .central_storage import CentralStorageStrategy
 from .communication import (
     CollectiveCommunication,
@@ -10,9 +12,30 @@ from .communication import (
     CommunicationImplementation,
     CommunicationOptions,
 )
-from .multi_worker import MultiWorkerMirroredStrategy
 from .parameter_server import ParameterServerStrategy
 from .values import ValueContext
+
+
+class MultiWorkerMirroredStrategy(multi_worker.MultiWorkerMirroredStrategy):
+    """As ``tf.distribute.experimental.MultiWorkerMirroredStrategy``; only the arguments are other ones.
+
+    Args:
+        communication: What carries collective operations.
+        cluster_resolver: Where the cluster comes from; None: TF_CONFIG, or this process alone.
+
+    Raises:
+        ConfigurationError: See ``windlass.distribute.MultiWorkerMirroredStrategy``.
+        JoinTimeoutError: A worker did not come.
+        NotImplementedError: ``communication=NCCL``.
+    """
+
+    def __init__(
+        self,
+        communication: CommunicationImplementation = CommunicationImplementation.AUTO,
+        cluster_resolver: ClusterResolver | None = None,
+    ) -> None:
+        super().__init__(cluster_resolver, CommunicationOptions(implementation=communication))
+
 
 __all__ = [
     "CentralStorageStrategy",

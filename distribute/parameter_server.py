@@ -12,7 +12,7 @@ from typing import Any
 
 from ..client.plans import Push
 from ..client.session import PendingStep, StepResult
-from ..cluster.partitioners import Partitioner, parts_of
+from ..cluster.partitioners import PartitionFunction, parts_of
 from ..cluster.placement import Placement, greedy_by_bytes
 from ..cluster.resolved import ResolvedTask, resolve
 from ..cluster.resolver import ClusterResolver
@@ -67,7 +67,7 @@ class ParameterServerStrategy(Strategy):
     def __init__(
         self,
         cluster_resolver: ClusterResolver | None = None,
-        variable_partitioner: Partitioner | None = None,
+        variable_partitioner: PartitionFunction | None = None,
         *,
         placement: Placement = greedy_by_bytes,
         wire_format: WireFormat = _AS_IT_IS,
@@ -119,7 +119,7 @@ class ParameterServerExtended(StrategyExtended):
         self,
         strategy: Strategy,
         runtime: ClusterRuntime,
-        partitioner: Partitioner | None,
+        partitioner: PartitionFunction | None,
         placement: Placement,
         *,
         prefetch: bool,

@@ -532,6 +532,10 @@ class Strategy:
         """Make this strategy current; create variables and optimizers in it."""
         return _Scope(self)
 
+    def colocate_vars_with(self, colocate_with_variable: Variable) -> AbstractContextManager[None]:
+        """As ``extended.colocate_vars_with``, which is TensorFlow's newer name of it."""
+        return self._extended.colocate_vars_with(colocate_with_variable)
+
     def run(
         self,
         fn: Callable[..., Any],

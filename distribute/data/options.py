@@ -93,24 +93,19 @@ class InputOptions:
             )
 
 
+@dataclass(frozen=True)
 class InputContext:
     """What an input function is told. As ``tf.distribute.InputContext``.
 
-    Args:
+    Attributes:
         num_input_pipelines: How many pipelines there are.
         input_pipeline_id: Which of them this is.
         num_replicas_in_sync: Replicas that share a global batch.
     """
 
-    def __init__(
-        self,
-        num_input_pipelines: int = 1,
-        input_pipeline_id: int = 0,
-        num_replicas_in_sync: int = 1,
-    ) -> None:
-        self.num_input_pipelines = num_input_pipelines
-        self.input_pipeline_id = input_pipeline_id
-        self.num_replicas_in_sync = num_replicas_in_sync
+    num_input_pipelines: int = 1
+    input_pipeline_id: int = 0
+    num_replicas_in_sync: int = 1
 
     def get_per_replica_batch_size(self, global_batch_size: int) -> int:
         """The batch size of one replica.

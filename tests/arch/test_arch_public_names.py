@@ -20,7 +20,7 @@ NAMES = {
         MirroredStrategy MirroredVariable NcclAllReduce OneDeviceStrategy ParameterServerStrategy
         PerReplica ReduceOp ReductionToOneDevice ReplicaContext RunOptions ShardedVariable Strategy
         StrategyExtended SyncOnReadVariable ValueContext WireFormat cluster_resolver experimental
-        experimental_set_strategy get_replica_context get_strategy has_strategy
+        experimental_set_strategy get_loss_reduction get_replica_context get_strategy has_strategy
         in_cross_replica_context partitioners placement
     """,
     "windlass.data": """

@@ -1,6 +1,7 @@
 """Partitioners: the same counts as ``tf.distribute.experimental.partitioners``."""
 
 import math
+from collections.abc import Sequence
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ from windlass.cluster.partitioners import (
     MaxSizePartitioner,
     MinSizePartitioner,
     Partitioner,
+    PartitionFunction,
     parts_of,
 )
 from windlass.core.definitions import VariableDefinition, cut
@@ -47,7 +49,7 @@ sizes = st.integers(1, 1 << 20)
     ],
 )
 def test_counts_are_those_of_tensorflow(
-    partitioner: Partitioner, shape: tuple[int, ...], parts: list[int]
+    partitioner: PartitionFunction, shape: tuple[int, ...], parts: list[int]
 ) -> None:
     assert partitioner(shape, FLOAT32) == parts
 
@@ -126,6 +128,17 @@ def test_a_number_that_is_not_positive_is_named(
         cls(**arguments)
 
 
+def test_a_partitioner_of_ones_own_is_a_subclass() -> None:
+    class Halves(Partitioner):
+        def __call__(self, shape: Sequence[int], dtype: object, axis: int = 0) -> list[int]:
+            return [2 if i == axis else 1 for i in range(len(shape))]
+
+    assert parts_of(Halves(), (10, 3), FLOAT32) == 2
+    assert isinstance(FixedShardsPartitioner(2), Partitioner)
+    with pytest.raises(NotImplementedError, match="must define __call__"):
+        Partitioner()((1,), FLOAT32)
+
+
 @pytest.mark.parametrize(
     ("partitioner", "shape", "parts"),
     [
@@ -137,7 +150,7 @@ def test_a_number_that_is_not_positive_is_named(
     ],
 )
 def test_a_variable_is_cut_as_its_partitioner_says(
-    partitioner: Partitioner | None, shape: tuple[int, ...], parts: int
+    partitioner: PartitionFunction | None, shape: tuple[int, ...], parts: int
 ) -> None:
     assert parts_of(partitioner, shape, FLOAT32) == parts
 

@@ -97,3 +97,10 @@ def test_rows_and_indices_that_do_not_fit_are_refused(
 def test_without_a_shape_there_is_no_whole_array() -> None:
     with pytest.raises(ValueError, match="dense_shape is not known"):
         IndexedSlices(np.ones(1), np.array([0])).to_dense()
+
+
+def test_dtype_and_shape_are_those_of_the_whole() -> None:
+    rows = IndexedSlices(np.ones((2, 3), np.float32), np.asarray([4, 0]), (5, 3))
+    assert rows.dtype == np.float32
+    assert rows.shape == (5, 3)
+    assert IndexedSlices(rows.values, rows.indices).shape is None

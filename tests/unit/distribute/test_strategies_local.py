@@ -215,6 +215,39 @@ def test_an_evaluator_is_not_in_sync_with_the_workers(monkeypatch: pytest.Monkey
         wl.distribute.MultiWorkerMirroredStrategy()
 
 
+def test_the_experimental_strategy_of_workers_takes_its_communication_first(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delenv("TF_CONFIG", raising=False)
+    experimental = wl.distribute.experimental
+    ring = experimental.CommunicationImplementation.RING
+    strategy = experimental.MultiWorkerMirroredStrategy(ring)
+    assert isinstance(strategy, wl.distribute.MultiWorkerMirroredStrategy)
+    strategy.close()
+    nccl = experimental.CommunicationImplementation.NCCL
+    with pytest.raises(NotImplementedError, match="NCCL"):
+        experimental.MultiWorkerMirroredStrategy(communication=nccl)
+
+
+def test_variables_are_colocated_by_the_strategys_older_method_too() -> None:
+    strategy = MirroredStrategy()
+    with strategy.scope():
+        v = wl.Variable(1.0)
+        with strategy.colocate_vars_with(v):
+            assert wl.Variable(2.0).strategy is strategy
+    with pytest.raises(ValueError, match="same strategy scope"):
+        MirroredStrategy().colocate_vars_with(v)
+
+
+def test_losses_of_replicas_are_summed() -> None:
+    assert wl.distribute.get_loss_reduction() is ReduceOp.SUM
+
+
+def test_a_device_is_named_by_tensorflows_keyword() -> None:
+    with wl.device(device_name="cpu:0") as name:
+        assert name == "/device:CPU:0"
+
+
 # -- contexts: the matrix of section 1 ---------------------------------------------------------
 
 
