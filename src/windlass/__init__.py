@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from .core import errors
     from .core.indexed_slices import IndexedSlices
     from .core.initializers import Initializer
-    from .distribute import config, data, optimizers, random
+    from .distribute import config, data, nn, optimizers, random
     from .distribute.checkpoint import Checkpoint
     from .distribute.devices import on_device as device
     from .distribute.reduce_op import VariableAggregation, VariableSynchronization
@@ -41,6 +41,7 @@ _WHERE = {
     "device": ("distribute.devices", "on_device"),
     "distribute": ("distribute", None),
     "errors": ("core.errors", None),
+    "nn": ("distribute.nn", None),
     "optimizers": ("distribute.optimizers", None),
     "random": ("distribute.random", None),
     "testing": ("testing", None),
@@ -60,6 +61,7 @@ __all__ = [
     "device",
     "distribute",
     "errors",
+    "nn",
     "optimizers",
     "random",
     "testing",

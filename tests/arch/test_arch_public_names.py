@@ -9,7 +9,7 @@ import windlass
 NAMES = {
     "windlass": """
         Checkpoint ClusterSpec IndexedSlices Initializer Variable VariableAggregation
-        VariableSynchronization config data device distribute errors optimizers random testing
+        VariableSynchronization config data device distribute errors nn optimizers random testing
         training
     """,
     "windlass.distribute": """
@@ -27,6 +27,7 @@ NAMES = {
         SHARD_HINT ArraySpec AutoShardPolicy Dataset DistributeOptions Options as_dataset
         from_arrays from_files
     """,
+    "windlass.nn": "compute_average_loss scale_regularization_loss",
     "windlass.random": "Generator",
     "windlass.optimizers": """
         SGD Adagrad Adam AdamW CosineDecay ExponentialDecay Ftrl InverseTimeDecay Optimizer
