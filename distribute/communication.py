@@ -23,9 +23,9 @@ class CommunicationOptions:
 
     Attributes:
         bytes_per_pack: Small arrays travel together until a pack exceeds this; 0: all of one dtype are one
-        pack. timeout_seconds: After this a collective operation that waits for a worker is an error naming
-        it.
-            None: it waits as long as the worker lives.
+            pack.
+        timeout_seconds: After this a collective operation that waits for a worker is an error naming it; 0:
+            it waits as long as the worker lives. None: as the strategy's options say, or as 0.
         implementation: What carries them.
     """
 
@@ -41,8 +41,8 @@ class CommunicationOptions:
     ) -> None:
         if bytes_per_pack < 0:
             raise ValueError(f"bytes_per_pack must be >= 0, got {bytes_per_pack}")
-        if timeout_seconds is not None and timeout_seconds <= 0:
-            raise ValueError(f"timeout_seconds must be > 0, or None, got {timeout_seconds}")
+        if timeout_seconds is not None and timeout_seconds < 0:
+            raise ValueError(f"timeout_seconds must be >= 0, or None, got {timeout_seconds}")
         object.__setattr__(self, "bytes_per_pack", bytes_per_pack)
         object.__setattr__(self, "timeout_seconds", timeout_seconds)
         object.__setattr__(self, "implementation", _implementation(implementation))

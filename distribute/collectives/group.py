@@ -61,7 +61,7 @@ class CollectiveGroup:
     Args:
         task: Who this is; its cluster's chief and workers are the group, in this order.
         settings: Timeouts, bounds, and whether memory may be shared.
-        timeout_s: A call that waits longer for a worker fails; None: it waits while the worker lives.
+        timeout_s: A call that waits longer for a worker fails; None or 0: it waits while the worker lives.
         still_wanted: Called while waiting; raises to give up.
     """
 
@@ -199,7 +199,7 @@ class CollectiveGroup:
         Args:
             values: array, of one shape and dtype on all workers.
             divisor: What the sum is divided by; None: nothing. For floats.
-            timeout_s: Instead of the group's.
+            timeout_s: Instead of the group's; 0: none.
 
         Raises:
             PeerLostError: A worker is gone.
@@ -299,7 +299,7 @@ class CollectiveGroup:
             self._doing = f"{call.name.lower()} of {array.size} {array.dtype.name}"
             self._waiting = True
         limit = self._timeout_s if timeout_s is None else timeout_s
-        return _Call(self, head, limit)
+        return _Call(self, head, limit or None)
 
     def _raise_if_broken(self) -> None:
         if self._failure is not None:

@@ -231,6 +231,21 @@ def test_a_worker_that_takes_too_long_is_named_with_what_it_does(together: Toget
         assert "It has finished call 1, barrier" in str(error)
 
 
+def test_a_timeout_of_zero_is_none(together: Together) -> None:
+    """Of a group, or of a call in a group that has one."""
+    late = threading.Event()
+
+    def work(group: CollectiveGroup) -> Any:
+        if group.rank:
+            late.wait(0.5)
+        return group.all_reduce(np.ones(5, np.float32), timeout_s=0 if patient else None).sum()
+
+    patient = False
+    assert together(2, work, timeout_s=0) == [10, 10]
+    patient = True
+    assert together(2, work, timeout_s=0.1) == [10, 10]
+
+
 def test_a_worker_that_never_comes_is_a_join_timeout_naming_it() -> None:
     groups = groups_of(2, Settings(join_timeout_s=0.6), 5)
     with pytest.raises(JoinTimeoutError, match=r"/job:worker/task:1 at 127\.0\.0\.1:\d+"):

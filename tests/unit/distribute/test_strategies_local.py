@@ -239,6 +239,14 @@ def test_variables_are_colocated_by_the_strategys_older_method_too() -> None:
         MirroredStrategy().colocate_vars_with(v)
 
 
+def test_a_timeout_of_zero_overrides_another() -> None:
+    options = wl.distribute.CommunicationOptions
+    assert options(timeout_seconds=5).merge(options(timeout_seconds=0)).timeout_seconds == 0
+    assert options(timeout_seconds=5).merge(options()).timeout_seconds == 5
+    with pytest.raises(ValueError, match="timeout_seconds must be >= 0"):
+        options(timeout_seconds=-1)
+
+
 def test_losses_of_replicas_are_summed() -> None:
     assert wl.distribute.get_loss_reduction() is ReduceOp.SUM
 
