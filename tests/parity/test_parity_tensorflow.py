@@ -5,10 +5,12 @@ differ on purpose a test asserts what we do, and its docstring says what TensorF
 """
 
 import copy
+import json
 import os
 import threading
 import warnings
 from collections.abc import Callable, Iterator
+from functools import partial
 from importlib.util import find_spec
 from itertools import product
 from pathlib import Path
@@ -106,6 +108,14 @@ class Side:
         """Rows of a sharded variable."""
         raise NotImplementedError
 
+    def cluster_spec(self, cluster: Any) -> Any:
+        """A ClusterSpec."""
+        raise NotImplementedError
+
+    def shape(self, shape: tuple[int, ...], dtype: str) -> tuple[Any, Any]:
+        """What partitioners are told of a variable."""
+        raise NotImplementedError
+
     def kind_of(self, error: Exception) -> str:
         """The built-in error that it stands for."""
         kinds = [kind for kind in ERRORS if isinstance(error, kind)] or [type(error)]
@@ -160,6 +170,12 @@ class Windlass(Side):
     def lookup(self, variable: Any, ids: Any) -> Any:
         return variable.embedding_lookup(ids)
 
+    def cluster_spec(self, cluster: Any) -> Any:
+        return wl.ClusterSpec(cluster)
+
+    def shape(self, shape: tuple[int, ...], dtype: str) -> tuple[Any, Any]:
+        return shape, np.dtype(dtype)
+
 
 class TensorFlow(Side):
     """Theirs."""
@@ -203,6 +219,12 @@ class TensorFlow(Side):
 
     def lookup(self, variable: Any, ids: Any) -> Any:
         return self.root.nn.embedding_lookup(variable, ids)
+
+    def cluster_spec(self, cluster: Any) -> Any:
+        return self.root.train.ClusterSpec(cluster)
+
+    def shape(self, shape: tuple[int, ...], dtype: str) -> tuple[Any, Any]:
+        return self.root.TensorShape(shape), self.root.as_dtype(dtype)
 
     def kind_of(self, error: Exception) -> str:
         if isinstance(error, self.root.errors.InvalidArgumentError):
@@ -686,6 +708,11 @@ def element_of_per_replica(side: Side) -> Any:
 @misuse("TypeError")
 def per_replica_plus_one(side: Side) -> Any:
     return distributed(side, side.strategy("Mirrored", 2), [1.0], [2.0]) + 1
+
+
+@misuse("TypeError")
+def a_union_of_what_is_no_resolver(side: Side) -> None:
+    side.distribute.cluster_resolver.UnionResolver(side.cluster_spec(TWO))
 
 
 @pytest.mark.parametrize(("program", "expected"), MISUSE)
@@ -1854,3 +1881,431 @@ def test_what_is_no_list_of_shards_is_refused_alike(
     same: Same, shards: Callable[[Side], Any], expected: str
 ) -> None:
     assert same(lambda side: side.sharded_variable(shards(side))) == expected
+
+
+# -- partitioners ------------------------------------------------------------------------------------
+
+PARTITIONERS: list[Any] = [
+    ("FixedShardsPartitioner", {"num_shards": 1}),
+    ("FixedShardsPartitioner", {"num_shards": 3}),
+    ("FixedShardsPartitioner", {"num_shards": 1000}),
+    ("MinSizePartitioner", {}),
+    ("MinSizePartitioner", {"min_shard_bytes": 64, "max_shards": 4}),
+    ("MinSizePartitioner", {"min_shard_bytes": 1, "max_shards": 1000}),
+    ("MaxSizePartitioner", {"max_shard_bytes": 1}),
+    ("MaxSizePartitioner", {"max_shard_bytes": 64}),
+    ("MaxSizePartitioner", {"max_shard_bytes": 64, "max_shards": 3}),
+    ("MaxSizePartitioner", {"max_shard_bytes": 1 << 20, "max_shards": None}),
+]
+SHAPES = [(1,), (10,), (100,), (7, 3), (100, 16), (3, 1000), (2, 3, 4), (1000, 1)]
+
+
+@pytest.mark.parametrize(("name", "arguments"), PARTITIONERS, ids=str)
+@pytest.mark.parametrize("dtype", ["float32", "float64", "int8"])
+def test_partitioners_cut_alike(
+    same: Same, dtype: str, name: str, arguments: dict[str, Any]
+) -> None:
+    def program(side: Side) -> Any:
+        partitioner = getattr(side.distribute.experimental.partitioners, name)(**arguments)
+        cuts = [
+            list(partitioner(*side.shape(shape, dtype), axis))
+            for shape in SHAPES
+            for axis in range(len(shape))
+        ]
+        return [
+            cuts,
+            isinstance(partitioner, side.distribute.experimental.partitioners.Partitioner),
+        ]
+
+    same(program)
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments"),
+    [
+        ("MinSizePartitioner", {"min_shard_bytes": 0}),
+        ("MinSizePartitioner", {"max_shards": 0}),
+        ("MinSizePartitioner", {"bytes_per_string": 0}),
+        ("MaxSizePartitioner", {"max_shard_bytes": 0}),
+        ("MaxSizePartitioner", {"max_shard_bytes": 8, "max_shards": -1}),
+        ("MaxSizePartitioner", {"max_shard_bytes": 8, "max_shards": 0}),
+        ("MaxSizePartitioner", {"max_shard_bytes": 8, "bytes_per_string": 0}),
+    ],
+    ids=str,
+)
+def test_partitioners_refuse_alike(same: Same, name: str, arguments: dict[str, Any]) -> None:
+    def program(side: Side) -> Any:
+        getattr(side.distribute.experimental.partitioners, name)(**arguments)
+
+    same(program)
+
+
+@pytest.mark.parametrize("shards", [0, -1])
+def test_no_shards_at_all_are_refused_at_once(both: Both, shards: int) -> None:
+    """TensorFlow makes the partitioner, and fails on the first variable."""
+
+    def program(side: Side) -> Any:
+        make = side.distribute.experimental.partitioners.FixedShardsPartitioner
+        return list(make(shards)(*side.shape((5,), "float32")))
+
+    theirs, ours = both(program)
+    assert (theirs["value"], ours["error"]) == ([shards], "ValueError")
+
+
+# -- ClusterSpec and resolvers -------------------------------------------------------------------------
+
+CLUSTERS: list[Any] = [
+    {},
+    {"worker": ["a:1", "b:2"], "ps": ["c:3"]},
+    {"worker": ("a:1",)},
+    {"worker": {1: "b:2"}, "ps": {0: "c:3", 1: "d:4"}},
+    {"worker": {"1": "b:2"}},
+    {"worker": "a:1"},
+    {"worker": 1},
+    {"worker": [1]},
+    {"worker": None},
+    {1: ["a:1"]},
+    ["a:1"],
+    None,
+    "a:1",
+]  # fmt: skip
+
+
+def outcomes(side: Side, *calls: Callable[[], Any]) -> list[Any]:
+    """What each call gives; of an error its kind."""
+
+    def one(call: Callable[[], Any]) -> Any:
+        told = outcome(side, lambda _: call())
+        return told.get("error", told.get("value"))
+
+    return [one(call) for call in calls]
+
+
+@pytest.mark.parametrize("cluster", CLUSTERS, ids=str)
+def test_cluster_specs_are_the_same(same: Same, cluster: Any) -> None:
+    def program(side: Side) -> Any:
+        spec = side.cluster_spec(cluster)
+        again = side.cluster_spec(spec)
+        calls: list[Callable[[], Any]] = [
+            spec.as_dict, lambda: list(spec.jobs), lambda: bool(spec),
+            lambda: again == spec, lambda: spec == side.cluster_spec({"x": ["y:1"]}),
+        ]  # fmt: skip
+        for job in ("worker", "ps", "chief"):
+            calls += [partial(f, job) for f in (spec.num_tasks, spec.task_indices, spec.job_tasks)]
+            calls += [partial(spec.task_address, job, index) for index in (0, 1, 2, -1)]
+        return outcomes(side, *calls)
+
+    same(program)
+
+
+@pytest.mark.parametrize("tasks", [[], {}], ids=repr)
+def test_a_job_without_tasks_has_none(both: Both, tasks: Any) -> None:
+    """TensorFlow's ``job_tasks`` fails by the ValueError of ``max()``."""
+    theirs, ours = both(lambda side: side.cluster_spec({"worker": tasks}).job_tasks("worker"))
+    assert (theirs["error"], ours["value"]) == ("ValueError", [])
+
+
+@pytest.mark.parametrize(
+    ("index", "kind"), [("first", "TypeError"), (-1, "ValueError")], ids=["word", "negative"]
+)
+def test_what_is_no_index_of_a_task_is_refused_at_once(both: Both, index: Any, kind: str) -> None:
+    """TensorFlow raises a ValueError about a word, and fails on a negative number when it counts them."""
+    theirs, ours = both(
+        lambda side: side.cluster_spec({"worker": {index: "a:1"}}).job_tasks("worker")
+    )
+    assert theirs["error"] in ("ValueError", "IndexError")
+    assert ours["error"] == kind
+
+
+TWO: dict[str, Any] = {"worker": ["a:1", "b:2"], "ps": ["c:3"]}
+TF_CONFIGS: list[Any] = [
+    None,
+    {},
+    {"cluster": TWO, "task": {"type": "worker", "index": 1}},
+    {"cluster": TWO, "task": {"type": "worker", "index": "1"}},
+    {"cluster": TWO, "task": {"type": "ps", "index": 0}, "rpc_layer": "grpc"},
+    {"cluster": TWO, "task": {"type": "ps", "index": 7}},
+    {"cluster": TWO, "task": {"type": "chief", "index": 0}},
+    {"cluster": TWO},
+    {"cluster": {"worker": ["a:1"]}, "task": {"type": "worker", "index": 0}},
+    {"cluster": TWO, "task": {"type": "worker", "index": 0}, "session_master": "grpc://x:9"},
+    {"cluster": {"worker": {"1": "b:2"}, "ps": ["c:3"]}, "task": {"type": "worker", "index": 1}},
+    {"cluster": TWO, "task": {"type": "worker", "index": 0}, "environment": "cloud"},
+    {"task": {"type": "worker", "index": 0}},
+    "{",
+]
+
+
+def ask(side: Side, resolver: Any) -> list[Any]:
+    """What a resolver says of everything."""
+    return outcomes(
+        side,
+        lambda: resolver.cluster_spec().as_dict(),
+        lambda: resolver.task_type,
+        lambda: resolver.task_id,
+        lambda: resolver.rpc_layer,
+        lambda: resolver.environment or "",
+        resolver.master,
+        lambda: resolver.master("worker", 0),
+        lambda: resolver.master("ps", 0, "grpc"),
+        lambda: resolver.master("worker", 5),
+        lambda: resolver.master(rpc_layer="grpc"),
+    )
+
+
+@pytest.mark.parametrize("config", TF_CONFIGS, ids=str)
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {},
+        {"task_type": "worker", "task_id": 0},
+        {"task_id": 1, "rpc_layer": "http", "environment": "cloud"},
+        {"task_type": "ps", "task_id": 0, "rpc_layer": ""},
+    ],
+    ids=str,
+)
+def test_tf_config_is_read_alike(
+    same: Same, monkeypatch: pytest.MonkeyPatch, arguments: dict[str, Any], config: Any
+) -> None:
+    if config is not None:
+        text = config if isinstance(config, str) else json.dumps(config)
+        monkeypatch.setenv("TF_CONFIG", text)
+
+    def program(side: Side) -> Any:
+        resolvers = side.distribute.cluster_resolver
+        resolver = resolvers.TFConfigClusterResolver(**arguments)
+        told = ask(side, resolver)
+        resolver.task_type, resolver.task_id, resolver.rpc_layer = "worker", 1, "quic"
+        return [told, ask(side, resolver)]
+
+    same(program)
+
+
+def test_an_empty_tf_config_is_none(both: Both, monkeypatch: pytest.MonkeyPatch) -> None:
+    """TensorFlow says that it is no JSON; templates leave an empty value where there is no cluster."""
+    monkeypatch.setenv("TF_CONFIG", "")
+
+    def program(side: Side) -> Any:
+        resolver = side.distribute.cluster_resolver.TFConfigClusterResolver()
+        return [resolver.cluster_spec().as_dict(), resolver.task_type]
+
+    theirs, ours = both(program)
+    assert (theirs["error"], ours["value"]) == ("ValueError", [{}, None])
+
+
+def test_nobodys_environment_is_empty(both: Both) -> None:
+    """TensorFlow's base class promises an empty string, its TFConfigClusterResolver gives None."""
+    theirs, ours = both(
+        lambda side: side.distribute.cluster_resolver.TFConfigClusterResolver().environment
+    )
+    assert (theirs["value"], ours["value"]) == (None, "")
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {"master": "m:1"},
+        {"master": "m:1", "task_type": "worker", "task_id": 1, "rpc_layer": "grpc"},
+        {"master": "m:1", "environment": "google", "num_accelerators": {"GPU": 3}},
+        {"master": 1},
+        {"cluster_spec": {"worker": ["a:1"]}},
+    ],
+    ids=str,
+)
+def test_simple_resolvers_are_the_same(same: Same, arguments: dict[str, Any]) -> None:
+    def program(side: Side) -> Any:
+        given = {"cluster_spec": side.cluster_spec(TWO), **arguments}
+        resolver = side.distribute.cluster_resolver.SimpleClusterResolver(**given)
+        counted = resolver.num_accelerators() if "num_accelerators" in arguments else None
+        return [*ask(side, resolver), counted]
+
+    same(program)
+
+
+def test_an_empty_master_stays_empty(both: Both) -> None:
+    """TensorFlow puts the rpc layer even before nothing."""
+
+    def program(side: Side) -> Any:
+        resolvers = side.distribute.cluster_resolver
+        return resolvers.SimpleClusterResolver(side.cluster_spec(TWO)).master(rpc_layer="grpc")
+
+    theirs, ours = both(program)
+    assert (theirs["value"], ours["value"]) == ("grpc://", "")
+
+
+UNIONS: list[Any] = [
+    [TWO],
+    [TWO, {"worker": ["d:4"], "chief": ["e:5"]}],
+    [{"worker": ["a:1"]}, {"worker": {1: "b:2"}}],
+    [{"worker": ["a:1"]}, {"worker": {0: "b:2"}}],
+    [{"worker": {3: "a:1"}}, {"worker": {1: "b:2"}}],
+    [],
+]
+
+
+@pytest.mark.parametrize("clusters", UNIONS, ids=str)
+@pytest.mark.parametrize(
+    "arguments",
+    [{}, {"task_type": "ps", "task_id": 1, "rpc_layer": "grpc"}, {"nonsense": 1}],
+    ids=str,
+)
+def test_unions_of_resolvers_are_the_same(
+    same: Same, arguments: dict[str, Any], clusters: list[Any]
+) -> None:
+    def program(side: Side) -> Any:
+        resolvers = side.distribute.cluster_resolver
+        parts = [
+            resolvers.SimpleClusterResolver(
+                side.cluster_spec(cluster), f"m{i}:1", task_type="worker", task_id=i + 1
+            )
+            for i, cluster in enumerate(clusters)
+        ]
+        return ask(side, resolvers.UnionResolver(*parts, **arguments))
+
+    same(program)
+
+
+# -- losses, options, operations between devices -------------------------------------------------------
+
+
+@pytest.mark.parametrize("size", [None, 4, 0, -1, 2.5], ids=repr)
+@pytest.mark.parametrize("weights", [None, 2.0, [1.0, 3.0], [[1.0], [3.0]]], ids=repr)
+@pytest.mark.parametrize("losses", [[1.0, 2.0], [[1.0, 2.0], [3.0, 4.0]], 1.0], ids=repr)
+def test_average_losses_are_the_same(same: Same, losses: Any, weights: Any, size: Any) -> None:
+    def program(side: Side) -> Any:
+        strategy = side.strategy("Mirrored", 2)
+        loss = side.array(losses)
+        weight = None if weights is None else side.array(weights)
+
+        def step() -> Any:
+            return side.root.nn.compute_average_loss(loss, weight, size)
+
+        return strategy.reduce("SUM", strategy.run(lambda: step() + replica(side)), axis=None)
+
+    same(program)
+
+
+@pytest.mark.parametrize("name", ["compute_average_loss", "scale_regularization_loss"])
+def test_losses_are_of_replicas(same: Same, name: str) -> None:
+    def program(side: Side) -> Any:
+        strategy = side.strategy("Mirrored", 2)
+        scale = getattr(side.root.nn, name)
+        loss = side.array([1.0, 2.0, 4.0])
+
+        def in_scope() -> Any:
+            with strategy.scope():
+                return scale(loss)
+
+        on_replicas = strategy.run(lambda: scale(loss) + replica(side))
+        return [on_replicas, scale(loss), *outcomes(side, in_scope)]
+
+    assert same(program)[-1] == "RuntimeError"
+
+
+def test_enumerations_have_the_same_members(same: Same) -> None:
+    def program(side: Side) -> Any:
+        data = side.root.data.experimental if isinstance(side, TensorFlow) else wl.data
+        numbers = [data.AutoShardPolicy, side.root.VariableAggregation]
+        names = [
+            side.distribute.ReduceOp, side.distribute.InputReplicationMode,
+            side.root.VariableSynchronization,
+            side.distribute.experimental.CommunicationImplementation,
+        ]  # fmt: skip
+        return [
+            [{member.name: int(member.value) for member in kind} for kind in numbers],
+            [sorted(member.name for member in kind) for kind in names],
+            int(data.SHARD_HINT),
+        ]
+
+    same(program)
+
+
+def test_cross_device_ops_are_the_same(same: Same) -> None:
+    def program(side: Side) -> Any:
+        strategy = side.strategy("Mirrored", 2)
+        ops = side.distribute.ReductionToOneDevice()
+        total = side.distribute.ReduceOp.SUM
+        value = distributed(side, strategy, [1.0], [2.0])
+        return outcomes(
+            side,
+            lambda: ops.reduce(total, value, value),
+            lambda: ops.reduce(total, value, "/cpu:1"),
+            lambda: ops.reduce(side.distribute.ReduceOp.MEAN, value, value),
+            lambda: ops.batch_reduce(total, [(value, value), (value, "/cpu:0")]),
+            lambda: ops.broadcast(side.array([1.0]), value),
+            lambda: ops.batch_reduce(total, [value]),
+            lambda: ops.batch_reduce(total, (value, value)),
+        )
+
+    same(program)
+
+
+def test_what_cross_device_ops_reduce_is_distributed(both: Both) -> None:
+    """TensorFlow takes anything else for the value of one replica, and fails on an empty list."""
+
+    def program(side: Side) -> Any:
+        ops, total = side.distribute.ReductionToOneDevice(), side.distribute.ReduceOp.SUM
+        one = side.array([1.0])
+        return outcomes(
+            side, lambda: ops.reduce(total, one, "/cpu:0"), lambda: ops.batch_reduce(total, [])
+        )
+
+    theirs, ours = both(program)
+    assert [theirs["value"][0].tolist(), theirs["value"][1]] == [[1], "IndexError"]
+    assert ours["value"] == ["ValueError", []]
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {"bytes_per_pack": 1},
+        {"timeout_seconds": 2.5},
+        {"implementation": "ring"},
+        {"implementation": "Nccl"},
+        {"implementation": 3},
+        {"timeout_seconds": 0},
+    ],
+    ids=str,
+)
+def test_communication_options_are_the_same(same: Same, arguments: dict[str, Any]) -> None:
+    def program(side: Side) -> Any:
+        options = side.distribute.experimental.CommunicationOptions(**arguments)
+        told = options.implementation
+        return [options.bytes_per_pack, options.timeout_seconds, getattr(told, "name", told)]
+
+    same(program)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {},
+        {"experimental_place_dataset_on_device": True},
+        {"experimental_fetch_to_device": False, "experimental_per_replica_buffer_size": 2},
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("mode", ["PER_WORKER", "PER_REPLICA"])
+def test_input_options_are_taken_alike(same: Same, mode: str, arguments: dict[str, Any]) -> None:
+    def program(side: Side) -> Any:
+        strategy = side.strategy("Mirrored", 2)
+        modes = side.distribute.InputReplicationMode
+        options = side.distribute.InputOptions(
+            experimental_replication_mode=modes[mode], **arguments
+        )
+        data = strategy.distribute_datasets_from_function(lambda _: side.numbers(4, 2), options)
+        return [strategy.experimental_local_results(step) for step in data]
+
+    same(program)
+
+
+def test_a_negative_buffer_size_is_refused(both: Both) -> None:
+    """TensorFlow takes it, and prepares as much ahead as it sees fit."""
+    make = "InputOptions"
+    theirs, ours = both(
+        lambda side: (
+            getattr(side.distribute, make)(experimental_per_replica_buffer_size=-1) and None
+        )
+    )
+    assert "value" in theirs
+    assert ours["error"] == "ValueError"
