@@ -64,7 +64,7 @@ format: $(DEV_STAMP)  ## rewrite the code in the house format
 	$(BIN)/ruff format .
 
 parity: $(PARITY_STAMP)  ## run the same programs under TensorFlow and here, in .venv-parity
-	$(PARITY_VENV)/bin/python -m pytest -m tensorflow tests/parity $(ARGS)
+	$(PARITY_VENV)/bin/python -m pytest -m tensorflow tests/parity tests/docs/test_docs_tf_names.py $(ARGS)
 
 bench: $(DEV_STAMP)  ## measure a step, work in sync, the start of a cluster and the memory of a ps here
 	$(BIN)/python -m benchmarks.step
