@@ -20,6 +20,7 @@ import numpy as np
 import pytest
 
 import windlass as wl
+from windlass.distribute.data.sharding import batch_sizes
 
 if find_spec("tensorflow") is None:
     pytest.skip("needs TensorFlow: make parity", allow_module_level=True)
@@ -1306,6 +1307,28 @@ def test_central_storage_gives_the_last_step_to_the_replicas_it_reaches(both: Bo
     theirs, ours = both(program)
     assert theirs["value"] == [[2, 2]]
     assert ours["value"] == [[2, 2], [1, 0]]
+
+
+@pytest.mark.parametrize("replicas", [1, 2, 3])
+@pytest.mark.parametrize("workers", [1, 2, 4])
+def test_workers_share_out_a_global_batch_alike(tf: Any, workers: int, replicas: int) -> None:
+    """The sizes a worker cuts global batches into, over and over."""
+    from tensorflow.python.data.experimental.ops.distribute import batch_sizes_for_worker
+
+    for size, worker in product(range(1, 30), range(workers)):
+        theirs = batch_sizes_for_worker(size, workers, replicas, worker)
+        assert batch_sizes(size, workers, replicas, worker) == theirs.numpy().tolist()
+
+
+@pytest.mark.parametrize(("size", "replicas"), [(8, 2), (7, 2), (0, 3), (6, 3)], ids=str)
+def test_the_global_batch_is_divided_by_an_input_context_alike(
+    same: Same, size: int, replicas: int
+) -> None:
+    def program(side: Side) -> Any:
+        context = side.distribute.InputContext(2, 1, replicas)
+        return [str(context), context.get_per_replica_batch_size(size)]
+
+    same(program)
 
 
 def test_structures_of_batches_are_split_alike(same: Same) -> None:
