@@ -76,7 +76,7 @@ class Place:
     """Whose link it is.
 
     Attributes:
-        ring: Every strategy of a program has one, numbered in the order of creation.
+        ring: Every strategy of a program has one: a number of its cluster and the order of creation.
         rank: Of the sender.
         size: Workers in the ring.
         life: Of the sender's process; a restarted one is somebody else.

@@ -124,7 +124,9 @@ class CollectiveGroup:
         """
         if self.size == 1:
             return
-        server, self._number = borrow_server(self._task, self._server_address, self._settings)
+        server, self._number = borrow_server(
+            self._task, self._server_address, self._addresses, self._settings
+        )
         server.set_probe(self._number, self._progress)
         place = Place(self._number, self.rank, self.size, _LIFE)
         after = (self.rank + 1) % self.size

@@ -1,7 +1,9 @@
 """The one collective server of a process, shared by the rings of its strategies."""
 
 import threading
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
+from zlib import crc32
 
 from ...core.settings import Settings
 from ...core.task import TaskId
@@ -11,13 +13,15 @@ if TYPE_CHECKING:
 
 _lock = threading.Lock()
 _servers: "dict[str, tuple[CollectiveServer, int]]" = {}  # address → (server, rings that use it)
-_rings: dict[str, int] = {}  # address → rings made so far
+_rings: dict[tuple[str, ...], int] = {}  # addresses of all workers → rings made so far
 
 
-def borrow_server(task: TaskId, address: str, settings: Settings) -> "tuple[CollectiveServer, int]":
+def borrow_server(
+    task: TaskId, address: str, cluster: Sequence[str], settings: Settings
+) -> "tuple[CollectiveServer, int]":
     """The server at this worker's address, started if it is not, and the number of a new ring.
 
-    Numbers agree between workers that create their strategies in the same order.
+    Numbers agree between workers of one cluster that create their strategies in the same order.
 
     Raises:
         AddressInUseError: The port is taken.
@@ -31,8 +35,9 @@ def borrow_server(task: TaskId, address: str, settings: Settings) -> "tuple[Coll
             server = CollectiveServer(task, settings)
             server.start(address)
         _servers[address] = (server, users + 1)
-        _rings[address] = _rings.get(address, 0) + 1
-        return server, _rings[address]
+        members = tuple(cluster)
+        _rings[members] = _rings.get(members, 0) + 1
+        return server, crc32(f"{','.join(members)} {_rings[members]}".encode())
 
 
 def give_back(address: str) -> None:

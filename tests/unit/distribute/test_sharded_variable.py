@@ -687,7 +687,7 @@ def test_an_optimizer_takes_the_shards_made_by_hand_and_says_so() -> None:
     shards = [wl.Variable(np.zeros((2, 2), np.float32), name=f"part_{i}") for i in range(2)]
     whole = ShardedVariable(shards, name="whole")
     optimizer = wl.optimizers.SGD(1.0)
-    with pytest.raises(ValueError, match=r"'whole' is made of 2 variables; .* `\.variables`"):
+    with pytest.raises(ValueError, match=r"'whole' is made of 2 variables; .*`\.variables`"):
         optimizer.apply_gradients([(np.ones((4, 2), np.float32), whole)])
     optimizer.apply_gradients([(np.ones((2, 2), np.float32), shard) for shard in whole.variables])
     assert (whole.numpy() == -1).all()
