@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 _lock = threading.Lock()
 _servers: "dict[str, tuple[CollectiveServer, int]]" = {}  # address → (server, rings that use it)
-_rings: dict[tuple[str, ...], int] = {}  # addresses of all workers → rings made so far
+_rings: dict[tuple[str, ...], int] = {}  # this address and all workers' → rings made so far
 
 
 def borrow_server(
@@ -35,9 +35,9 @@ def borrow_server(
             server = CollectiveServer(task, settings)
             server.start(address)
         _servers[address] = (server, users + 1)
-        members = tuple(cluster)
-        _rings[members] = _rings.get(members, 0) + 1
-        return server, crc32(f"{','.join(members)} {_rings[members]}".encode())
+        mine = (address, *cluster)
+        count = _rings[mine] = _rings.get(mine, 0) + 1
+        return server, crc32(f"{','.join(cluster)} {count}".encode())
 
 
 def give_back(address: str) -> None:

@@ -74,7 +74,8 @@ def start(
     tmp_path: Path, mode: str, rank: int, ports: list[int], devices: int = 1
 ) -> subprocess.Popen[str]:
     program = tmp_path / "program.py"
-    program.write_text(PROGRAM)
+    if not program.exists():  # the others may be reading it
+        program.write_text(PROGRAM)
     cluster = {"worker": [f"127.0.0.1:{port}" for port in ports]}
     config = {"cluster": cluster, "task": {"type": "worker", "index": rank}}
     environment = child_environment(TF_CONFIG=json.dumps(config) if ports else "")
@@ -95,7 +96,8 @@ def processes() -> Iterator[list[subprocess.Popen[str]]]:
         if process.poll() is None:
             process.send_signal(signal.SIGCONT)
             process.kill()
-        process.communicate(timeout=10)
+        if process.stderr is not None and not process.stderr.closed:
+            print(process.pid, *process.communicate(timeout=10))  # shown if the test fails
 
 
 def free_ports(count: int) -> list[int]:

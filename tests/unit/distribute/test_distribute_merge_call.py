@@ -452,7 +452,7 @@ def test_a_strategy_that_is_gone_leaves_no_threads(
         assert not thread.is_alive()
 
 
-@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+@pytest.mark.filterwarnings("ignore:.*fork")  # Python's, and JAX's if another test has loaded it
 def test_replicas_meet_in_a_forked_process_too(replicas: Replicas) -> None:
     """Threads do not come along: it would wait for them."""
     strategy = replicas(2)
