@@ -8,8 +8,8 @@ from typing import Any
 class CommunicationImplementation(Enum):
     """What carries collective operations. As ``tf.distribute.experimental.CommunicationImplementation``.
 
-    AUTO: NCCL if every replica has a GPU, else RING. RING: ours, shared memory inside a host and gRPC between
-    hosts. NCCL: NVIDIA's, through CuPy.
+    AUTO: RING, until NCCL has been tried between machines. RING: ours, shared memory inside a host and gRPC
+    between hosts. NCCL: NVIDIA's, through CuPy, between the first GPUs of the workers.
     """
 
     AUTO = "AUTO"

@@ -16,6 +16,7 @@ import numpy as np
 from ..core.accelerators import load_cupy
 from ..core.indexed_slices import IndexedSlices
 from .arrays import as_array, beside, is_on_gpu
+from .collectives.nccl import nccl_available, nccl_dtype
 from .communication import CommunicationOptions
 from .context import get_strategy
 from .devices import canonical, compute_devices, device_of, is_gpu, on_device, physical_gpu, place
@@ -364,24 +365,6 @@ def _copy(array: Any) -> Any:
 
 
 _nccl_lock = threading.Lock()
-
-
-def nccl_dtype(array: Any) -> int:
-    """NCCL's number of an array's dtype."""
-    nccl = load_cupy().cuda.nccl
-    return int(
-        {"float32": nccl.NCCL_FLOAT32, "float64": nccl.NCCL_FLOAT64, "float16": nccl.NCCL_FLOAT16}[
-            array.dtype.name
-        ]
-    )
-
-
-def nccl_available() -> bool:
-    """Whether CuPy has NCCL."""
-    try:
-        return bool(load_cupy().cuda.nccl.available)
-    except (ImportError, AttributeError):
-        return False
 
 
 @lru_cache(maxsize=8)

@@ -18,11 +18,13 @@ from ..core.errors import ConfigurationError
 from ..core.indexed_slices import IndexedSlices
 from ..core.settings import load_settings
 from ..core.task import TaskId
-from .arrays import as_array, to_host
+from .arrays import as_array, is_on_gpu, to_host
 from .collectives.group import CollectiveGroup
+from .collectives.nccl import DTYPES as NCCL_DTYPES
+from .collectives.nccl import NcclLink, nccl_available
 from .communication import CommunicationImplementation, CommunicationOptions
 from .cross_device_ops import choose_cross_device_ops, devices_of, is_sparse, mirror
-from .devices import HOST, compute_devices
+from .devices import HOST, compute_devices, is_gpu, physical_gpu
 from .mirrored import MirroredExtended
 from .packing import by_dtype, join, packs_to_send, split
 from .reduce_op import ReduceOp, axis_sums, combine, concatenate, divided, widened
@@ -42,9 +44,9 @@ class MultiWorkerMirroredStrategy(Strategy):
         communication_options: Packing, timeout and implementation of collective operations.
 
     Raises:
-        ConfigurationError: The cluster has parameter servers, or this process is no worker of it.
+        ConfigurationError: The cluster has parameter servers, or this process is no worker of it; or NCCL
+            is asked for and a replica has no GPU, or CuPy no NCCL.
         JoinTimeoutError: A worker did not come.
-        NotImplementedError: ``implementation=NCCL``; RING is used between workers.
     """
 
     def __init__(
@@ -60,12 +62,6 @@ class MultiWorkerMirroredStrategy(Strategy):
             task = resolve(given, source=_source(given))
         self._resolver = given
         options = communication_options or CommunicationOptions()
-        if options.implementation is CommunicationImplementation.NCCL:
-            raise NotImplementedError(
-                "NCCL between workers is not there yet; use AUTO or RING (NCCL is used between the GPUs "
-                "of one "
-                "worker)"
-            )
         super().__init__(MultiWorkerExtended(self, task, options))
 
     @property
@@ -119,6 +115,14 @@ class MultiWorkerExtended(MirroredExtended):
             still_wanted=runtime.check if runtime is not None else lambda: None,
         )
         devices = compute_devices()
+        self._nccl: NcclLink | None = None
+        with_nccl = options.implementation is CommunicationImplementation.NCCL
+        if with_nccl and not (all(map(is_gpu, devices)) and nccl_available()):
+            raise ConfigurationError(
+                f"{task.task}: implementation=NCCL needs a GPU for every replica and CuPy with NCCL, and the "
+                f"replicas' devices are {', '.join(devices)}; use RING",
+                task=task.task,
+            )
         super().__init__(
             strategy,
             devices,
@@ -127,6 +131,8 @@ class MultiWorkerExtended(MirroredExtended):
         )
         try:
             self._join(task.task, len(devices))
+            if with_nccl and self.group.size > 1:
+                self._nccl = NcclLink(self.group, physical_gpu(devices[0]))
         except BaseException:
             self.group.close()  # nobody else has it, and its port is taken
             raise
@@ -212,6 +218,8 @@ class MultiWorkerExtended(MirroredExtended):
         options: CommunicationOptions | None,
     ) -> list[Any]:
         chosen = self._options.merge(options)
+        ring = chosen.implementation is CommunicationImplementation.RING
+        nccl = None if ring else self._nccl
         results: list[Any] = [None] * len(pairs)
         dense: list[tuple[int, Any]] = []
         kinds: dict[int, DType] = {}
@@ -224,10 +232,13 @@ class MultiWorkerExtended(MirroredExtended):
                 arrays = [as_array(part) for part in parts.values]
                 kinds[number] = arrays[0].dtype
                 parts = PerReplica([widened(array) for array in arrays])
-            local = self._cross_device_ops.reduce(ReduceOp.SUM, parts, HOST, options)
+            home = HOST if nccl is None else self._devices[0]
+            local = self._cross_device_ops.reduce(ReduceOp.SUM, parts, home, options)
             if isinstance(local, IndexedSlices):
                 total: Any = self._gather_slices(op, local, chosen)
                 results[number] = mirror(total, devices_of(where))
+            elif nccl is not None and local.dtype.name in NCCL_DTYPES:
+                dense.append((number, local))
             else:
                 dense.append((number, np.asarray(to_host(local))))
         for group in by_dtype([array for _, array in dense]):
@@ -244,6 +255,14 @@ class MultiWorkerExtended(MirroredExtended):
 
     def _sum(self, op: ReduceOp, flat: Any, options: CommunicationOptions) -> Any:
         """One pack, over the workers; of a mean it is of floats."""
+        if is_on_gpu(flat):
+            assert self._nccl is not None  # noqa: S101 - who else leaves it there
+            with flat.device:
+                total = flat.copy()
+                self._nccl.all_reduce(total, timeout_s=options.timeout_seconds)
+                if op is ReduceOp.MEAN:
+                    total /= self.num_replicas_in_sync
+            return total
         return self.group.all_reduce(
             flat,
             divisor=self.num_replicas_in_sync if op is ReduceOp.MEAN else None,

@@ -278,6 +278,38 @@ class CollectiveGroup:
         with self._call(Call.BARRIER, one, timeout_s) as link:
             self._ring.all_reduce(link, one, one)
 
+    def watch(
+        self, is_done: Callable[[], bool], doing: str, *, timeout_s: float | None = None
+    ) -> None:
+        """Wait for work beside the ring that needs every worker, and look after them meanwhile.
+
+        Args:
+            is_done: Whether it is; soon asked again.
+            doing: For messages.
+            timeout_s: Instead of the group's.
+
+        Raises:
+            WindlassError: As :meth:`all_reduce`.
+        """
+        self._raise_if_broken()
+        limit = (self._timeout_s if timeout_s is None else timeout_s) or None
+        patience_s = min(self._settings.lease_s, limit or self._settings.lease_s)
+        with self._lock:
+            self._sequence += 1
+            self._doing, self._waiting = doing, True
+        began = looked = time.monotonic()
+        pause, pause_s = threading.Event(), 20e-6
+        while not is_done():
+            pause.wait(pause_s)
+            pause_s = min(2 * pause_s, 1e-3)
+            now = time.monotonic()
+            if now - looked > patience_s:
+                error = self._judge(now - began, limit, (self.rank + 1) % self.size)
+                if error is not None:
+                    raise self._fail(error)
+                looked = time.monotonic()
+        self._done()
+
     def _call(
         self, call: Call, array: Array, timeout_s: float | None, *, compare: bool = True
     ) -> "_Call":

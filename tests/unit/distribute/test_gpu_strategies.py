@@ -19,7 +19,7 @@ from windlass.distribute import (
     Strategy,
 )
 from windlass.distribute.arrays import as_array, is_on_gpu, to_host
-from windlass.distribute.cross_device_ops import nccl_available
+from windlass.distribute.collectives.nccl import nccl_available
 from windlass.distribute.devices import place
 
 pytestmark = [

@@ -1,0 +1,241 @@
+"""NCCL between workers: calls are compared, sums are sums, and a lost worker ends the wait.
+
+NCCL needs a GPU per worker, which no machine of ours has two of. Here CuPy is played on the host, with an
+NCCL that, like the real one, never comes to an end when a worker does not come.
+"""
+
+import socket
+import threading
+from collections.abc import Callable
+from contextlib import ExitStack
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from windlass.cluster.resolved import ResolvedTask
+from windlass.cluster.spec import ClusterSpec
+from windlass.core.errors import (
+    CollectiveMismatchError,
+    CollectiveTimeoutError,
+    PeerLostError,
+    WindlassError,
+)
+from windlass.core.settings import Settings
+from windlass.core.task import TaskId
+from windlass.distribute.collectives import nccl as module
+from windlass.distribute.collectives.group import CollectiveGroup
+from windlass.distribute.collectives.nccl import NcclLink
+
+pytestmark = pytest.mark.timeout(60)
+
+WORKERS = 3
+
+
+class PlayedNccl:
+    """``cupy.cuda.nccl``: adds up when everybody has come."""
+
+    NCCL_FLOAT16, NCCL_FLOAT32, NCCL_FLOAT64, NCCL_SUM = 6, 7, 8, 0
+    available = True
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.arrays: dict[int, np.ndarray[Any, Any]] = {}  # by address, in place of a GPU's memory
+        self.come: dict[tuple[int, ...], list[list[int]]] = {}
+        self.identities: set[tuple[int, ...]] = set()
+        self.aborted: list[int] = []
+        self.count = 0
+
+    def get_unique_id(self) -> tuple[int, ...]:
+        with self.lock:
+            self.count += 1
+            return (self.count, *range(127))
+
+    def NcclCommunicator(self, size: int, identity: tuple[int, ...], rank: int) -> Any:
+        assert size == WORKERS
+        self.identities.add(identity)
+        calls = 0
+
+        def reduce(
+            source: int, target: int, count: int, dtype: int, op: int, stream: SimpleNamespace
+        ) -> None:
+            nonlocal calls
+            assert (source, op) == (target, self.NCCL_SUM)
+            assert (
+                dtype == {"float16": 6, "float32": 7, "float64": 8}[self.arrays[source].dtype.name]
+            )
+            with self.lock:
+                rounds = self.come.setdefault(identity, [])
+                if len(rounds) == calls:
+                    rounds.append([])
+                mine = rounds[calls]
+                mine.append(source)
+                stream.waits_for = mine
+                if len(mine) == WORKERS:
+                    total = sum(self.arrays[address][:count] for address in mine)
+                    for address in mine:
+                        self.arrays[address][:count] = total
+            calls += 1
+
+        return SimpleNamespace(allReduce=reduce, abort=lambda: self.aborted.append(rank))
+
+
+class OnGpu:
+    """A ``cupy.ndarray``, as far as NCCL is concerned."""
+
+    def __init__(self, nccl: PlayedNccl, values: Any) -> None:
+        self.host = np.asarray(values)
+        self.size, self.dtype = self.host.size, self.host.dtype
+        self.data = SimpleNamespace(ptr=id(self))
+        self.device = threading.Lock()  # a context, entered by one at a time
+        nccl.arrays[id(self)] = self.host
+
+
+@pytest.fixture
+def nccl(monkeypatch: pytest.MonkeyPatch) -> PlayedNccl:
+    played = PlayedNccl()
+
+    class Event:
+        def record(self, stream: SimpleNamespace) -> None:
+            self._waits_for = stream.waits_for
+
+        @property
+        def done(self) -> bool:
+            with played.lock:
+                return len(self._waits_for) == WORKERS
+
+    streams = threading.local()
+
+    def current_stream() -> SimpleNamespace:
+        if not hasattr(streams, "one"):
+            streams.one = SimpleNamespace(waits_for=[])
+            streams.one.ptr = streams.one
+        return streams.one  # type: ignore[no-any-return]
+
+    cuda = SimpleNamespace(
+        nccl=played,
+        Device=lambda _: threading.Lock(),
+        Event=Event,
+        get_current_stream=current_stream,
+    )
+    monkeypatch.setattr(module, "load_cupy", lambda: SimpleNamespace(cuda=cuda))
+    return played
+
+
+def free_ports(count: int) -> list[int]:
+    with ExitStack() as stack:
+        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
+        for one in sockets:
+            one.bind(("127.0.0.1", 0))
+        return [one.getsockname()[1] for one in sockets]
+
+
+Work = Callable[[CollectiveGroup, NcclLink], Any]
+
+
+@pytest.fixture
+def together(nccl: PlayedNccl) -> Callable[..., list[Any]]:
+    """Runs a function as each worker; gives their results or errors, by rank."""
+
+    def run(work: Work, timeout_s: float | None = None) -> list[Any]:
+        spec = ClusterSpec({"worker": [f"127.0.0.1:{port}" for port in free_ports(WORKERS)]})
+        settings = Settings(join_timeout_s=20, lease_s=1)
+        results: list[Any] = [None] * WORKERS
+
+        def worker(rank: int) -> None:
+            task = ResolvedTask(
+                TaskId("worker", rank),
+                spec,
+                TaskId("worker", 0),
+                address=spec.task_address("worker", rank),
+            )
+            group = CollectiveGroup(task, settings, timeout_s=timeout_s)
+            try:
+                group.open()
+                results[rank] = work(group, NcclLink(group, 0))
+            except WindlassError as error:
+                results[rank] = error
+            finally:
+                group.close()
+
+        threads = [threading.Thread(target=worker, args=(i,), daemon=True) for i in range(WORKERS)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(40)
+        assert not any(thread.is_alive() for thread in threads), "a worker hangs"
+        return results
+
+    return run
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
+def test_every_worker_has_the_sum(
+    nccl: PlayedNccl, together: Callable[..., list[Any]], dtype: str
+) -> None:
+    def work(group: CollectiveGroup, link: NcclLink) -> Any:
+        sums = []
+        for number in range(3):
+            array = OnGpu(nccl, np.arange(4).astype(dtype) + group.rank + number)
+            link.all_reduce(array)
+            sums.append(array.host.tolist())
+        return sums
+
+    expected = [[3.0 * i + 3 + 3 * number for i in range(4)] for number in range(3)]
+    assert together(work) == [expected] * WORKERS
+    assert len(nccl.identities) == 1, "all have the first worker's"
+    assert not nccl.aborted
+
+
+def test_workers_in_different_calls_are_told_before_nccl_adds_up_anything(
+    nccl: PlayedNccl, together: Callable[..., list[Any]]
+) -> None:
+    def work(group: CollectiveGroup, link: NcclLink) -> Any:
+        link.all_reduce(OnGpu(nccl, np.ones(4 + (group.rank == 1), np.float32)))
+
+    results = together(work)
+    assert all(isinstance(error, CollectiveMismatchError) for error in results)
+    assert "reduces 5 elements" in str(results[0])
+    assert not nccl.come
+
+
+def test_a_worker_that_is_lost_while_nccl_waits_is_named_and_nccl_given_up(
+    nccl: PlayedNccl, together: Callable[..., list[Any]]
+) -> None:
+    def work(group: CollectiveGroup, link: NcclLink) -> Any:
+        if group.rank == 1:
+            link._compare(4, PlayedNccl.NCCL_FLOAT32, None)  # it comes, and then is no more
+            return "gone"
+        link.all_reduce(OnGpu(nccl, np.ones(4, np.float32)))
+        return "done"
+
+    results = together(work)
+    assert results[1] == "gone"
+    for rank in (0, 2):
+        assert isinstance(results[rank], PeerLostError)
+        assert "/job:worker/task:1" in str(results[rank])
+    assert sorted(nccl.aborted) == [0, 2]
+
+
+def test_a_worker_that_takes_too_long_is_named(
+    nccl: PlayedNccl, together: Callable[..., list[Any]]
+) -> None:
+    over = threading.Event()
+
+    def work(group: CollectiveGroup, link: NcclLink) -> Any:
+        if group.rank == 1:
+            link._compare(4, PlayedNccl.NCCL_FLOAT32, None)
+            over.wait(20)
+            return "late"
+        try:
+            link.all_reduce(OnGpu(nccl, np.ones(4, np.float32)), timeout_s=1)
+        finally:
+            if group.rank == 2:
+                over.set()
+
+    results = together(work)
+    assert results[1] == "late"
+    assert any(isinstance(error, CollectiveTimeoutError) for error in results)
+    assert all(isinstance(results[rank], WindlassError) for rank in (0, 2))
+    assert "/job:worker/task:1" in str(results[2])
