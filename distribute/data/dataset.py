@@ -33,12 +33,14 @@ class Dataset:
         batch_size: Examples per element, if every element but the last has as many; None: not known.
         files: Paths it reads, if it can be divided by files.
         infinite: It never ends.
+        fresh: Each element has memory of its own, which nobody uses again.
         once: It can be gone through once: whoever looks at an element takes it away.
     """
 
     batch_size: int | None = None
     files: tuple[str, ...] | None = None
     infinite: bool = False
+    fresh: bool = False
     once: bool = False
 
     def __init__(self) -> None:
@@ -263,6 +265,8 @@ class _IterableDataset(Dataset):
 
 class ArrayDataset(Dataset):
     """See :func:`from_arrays`. Every iteration starts anew, with the same orders."""
+
+    fresh = True
 
     def __init__(
         self,

@@ -184,7 +184,8 @@ class DistributedIterator:
         if self._steps is None:
             source = self._source.open(self._taken)
             depth = self._source.options.experimental_per_replica_buffer_size
-            self._steps = Prefetcher(source, depth) if depth else source
+            fresh = all(dataset.fresh for dataset in self._source.sources)
+            self._steps = Prefetcher(source, depth, fresh=fresh) if depth else source
         batches: list[Any] = next(self._steps, [])
         if batches:
             self._template = batches[0]

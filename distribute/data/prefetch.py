@@ -26,14 +26,22 @@ class Prefetcher:
     Args:
         source: Used in the thread alone from now on.
         depth: Elements that wait at most.
+        fresh: The source gives memory that it does not use again; else elements are copied.
     """
 
-    def __init__(self, source: Iterator[Any], depth: int) -> None:
-        self._queue: queue.Queue[Any] = queue.Queue(depth)
+    def __init__(self, source: Iterator[Any], depth: int, *, fresh: bool = False) -> None:
+        # Two queues without a bound, which are C, instead of one with, which is Python.
+        self._ready: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        self._free: queue.SimpleQueue[None] = queue.SimpleQueue()
+        for _ in range(depth):
+            self._free.put(None)
         self._stopped = threading.Event()
         self._end: _End | None = None
         thread = threading.Thread(
-            target=_fill, args=(source, self._queue, self._stopped), name="prefetch", daemon=True
+            target=_fill,
+            args=(source, self._ready, self._free, self._stopped, fresh),
+            name="prefetch",
+            daemon=True,
         )
         thread.start()
         weakref.finalize(self, self._stopped.set)
@@ -43,7 +51,8 @@ class Prefetcher:
 
     def __next__(self) -> Any:
         if self._end is None:
-            item = self._queue.get()
+            item = self._ready.get()
+            self._free.put(None)
             if not isinstance(item, _End):
                 return item
             self._end = item
@@ -61,20 +70,27 @@ def _copied(leaf: Any) -> Any:
     return leaf.copy() if isinstance(leaf, np.ndarray) else leaf
 
 
-def _fill(source: Iterator[Any], into: "queue.Queue[Any]", stopped: threading.Event) -> None:
+def _fill(
+    source: Iterator[Any],
+    ready: "queue.SimpleQueue[Any]",
+    free: "queue.SimpleQueue[None]",
+    stopped: threading.Event,
+    fresh: bool,
+) -> None:
     def put(item: Any) -> bool:
         while not stopped.is_set():
             try:
-                into.put(item, timeout=_WAIT_S)
-            except queue.Full:
+                free.get(timeout=_WAIT_S)
+            except queue.Empty:
                 continue
+            ready.put(item)
             return True
         return False
 
     try:
         for item in source:
             # A generator may use one buffer for all of its batches, and goes on to the next one now.
-            if not put(map_structure(_copied, item)):
+            if not put(item if fresh else map_structure(_copied, item)):
                 return
     except BaseException as error:  # noqa: BLE001 - raised where the element would have been
         put(_End(error))
