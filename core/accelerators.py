@@ -1,6 +1,8 @@
 """GPUs through CuPy: how many this machine has. The one place that imports CuPy."""
 
+import sys
 from types import ModuleType
+from typing import Any
 
 
 def load_cupy() -> ModuleType:
@@ -26,3 +28,15 @@ def count_gpus() -> int:
         return int(cupy.cuda.runtime.getDeviceCount())
     except cupy.cuda.runtime.CUDARuntimeError:
         return 0
+
+
+def gpus_in_use() -> bool:
+    """Whether this process has loaded CuPy, and there is a GPU. Does not load it."""
+    return "cupy" in sys.modules and count_gpus() > 0
+
+
+def pinned_memory(num_bytes: int) -> Any:
+    """A flat ``uint8`` NumPy array that the driver copies as it is. Takes time to make: use it again."""
+    import cupyx
+
+    return cupyx.empty_pinned((num_bytes,), "uint8")

@@ -5,7 +5,18 @@ from collections import OrderedDict
 
 import numpy as np
 
+from .accelerators import gpus_in_use, pinned_memory
 from .arrays import Array
+
+
+def host_memory(num_bytes: int) -> Array:
+    """Memory whose content may be copied to or from GPUs: pinned once CuPy is in use."""
+    if not gpus_in_use():
+        return np.empty(num_bytes, np.uint8)
+    pinned: Array = pinned_memory(num_bytes)
+    while isinstance(pinned.base, np.ndarray):
+        pinned = pinned.base  # views of a view refer to this one, and a pool counts its references
+    return pinned
 
 
 class BufferPool:
@@ -34,10 +45,15 @@ class BufferPool:
         for index in range(len(self._buffers)):
             if index != self._latest and sys.getrefcount(self._buffers[index]) == 2:
                 return self._buffers[index], latest
-        buffer = np.empty(self._num_bytes, np.uint8)
+        buffer = host_memory(self._num_bytes)
         if len(self._buffers) < self._KEEP:
             self._buffers.append(buffer)
         return buffer, latest
+
+    @property
+    def held_bytes(self) -> int:
+        """Bytes of the buffers that are kept."""
+        return self._num_bytes * len(self._buffers)
 
     def forget(self) -> None:
         """Nothing is kept: the values are being overwritten."""
@@ -54,10 +70,14 @@ class BufferPools:
     Args:
         least_bytes: Smaller ones come from the heap, which is as fast.
         sizes: How many are kept.
+        most_bytes: Of all that is kept, but for what was asked for last.
     """
 
-    def __init__(self, least_bytes: int = 256 * 1024, sizes: int = 64) -> None:
+    def __init__(
+        self, least_bytes: int = 256 * 1024, sizes: int = 64, most_bytes: int = 2**30
+    ) -> None:
         self._least_bytes = least_bytes
+        self._most_bytes = most_bytes
         self._sizes = sizes
         self._pools: OrderedDict[int, BufferPool] = OrderedDict()
 
@@ -68,7 +88,10 @@ class BufferPools:
         pool = self._pools.get(num_bytes)
         if pool is None:
             pool = self._pools[num_bytes] = BufferPool(num_bytes)
-            if len(self._pools) > self._sizes:
-                self._pools.popitem(last=False)
         self._pools.move_to_end(num_bytes)
-        return pool.take()[0]
+        taken, _ = pool.take()
+        held = sum(each.held_bytes for each in self._pools.values())
+        while len(self._pools) > self._sizes or (held > self._most_bytes and len(self._pools) > 1):
+            _, oldest = self._pools.popitem(last=False)
+            held -= oldest.held_bytes
+        return taken

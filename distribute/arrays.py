@@ -5,6 +5,7 @@ CuPy is imported only when a GPU's array is met or asked for.
 """
 
 import sys
+import threading
 from contextlib import AbstractContextManager, nullcontext
 from types import ModuleType
 from typing import Any
@@ -13,6 +14,7 @@ import numpy as np
 
 from ..core.accelerators import load_cupy
 from ..core.arrays import Array
+from ..core.buffers import BufferPools
 
 _DLPACK_CPU = 1  # kDLCPU
 _DLPACK_CUDA = 2  # kDLCUDA
@@ -51,7 +53,20 @@ def as_array(value: Any) -> Any:
     return np.asarray(value)
 
 
+class _OfThread(threading.local):
+    def __init__(self) -> None:
+        self.buffers = BufferPools()
+
+
+_of_thread = _OfThread()
+
+
 def to_host(value: Any) -> Array:
-    """A value as a NumPy array; copied from a GPU if it is there."""
+    """A value as a NumPy array; copied from a GPU if it is there, into memory that is used again."""
     array = as_array(value)
-    return array if isinstance(array, np.ndarray) else np.asarray(load_cupy().asnumpy(array))
+    if isinstance(array, np.ndarray):
+        return array
+    target: Array = _of_thread.buffers.take(array.nbytes).view(array.dtype).reshape(array.shape)
+    with array.device:
+        array.get(out=target)
+    return target

@@ -77,6 +77,10 @@ class Played:
     size = property(lambda self: self._host.size)
     nbytes = property(lambda self: self._host.nbytes)
 
+    def get(self, out: Any) -> None:
+        assert out.flags.c_contiguous
+        out[...] = self.host()
+
     def copy(self) -> "Played":
         return Played(self._host.copy(), current.gpu)  # sic: the current one
 
@@ -113,6 +117,16 @@ class Played:
         host = self.host()
         host += unwrapped(other)
         return self
+
+
+pinned: list[int] = []  # addresses
+
+
+def empty_pinned(shape: tuple[int, ...], dtype: Any) -> Any:
+    """``cupyx.empty_pinned``: an array of memory that is not NumPy's own."""
+    made = np.frombuffer(bytearray(int(np.prod(shape))), dtype).reshape(shape)
+    pinned.append(made.ctypes.data)
+    return made
 
 
 def unwrapped(value: Any) -> Any:
@@ -158,7 +172,6 @@ def cupy() -> Any:
     return SimpleNamespace(
         ndarray=Played,
         asarray=asarray,
-        asnumpy=lambda array: array._host.copy(),
         empty=lambda shape, dtype: Played(np.empty(shape, dtype), current.gpu),
         full=lambda shape, value, dtype: Played(np.full(shape, value, dtype), current.gpu),
         concatenate=lambda arrays, axis=0: Played(
@@ -178,6 +191,8 @@ def three_gpus(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     from windlass.distribute.cross_device_ops import _communicators
 
     monkeypatch.setitem(sys.modules, "cupy", cupy())
+    monkeypatch.setitem(sys.modules, "cupyx", SimpleNamespace(empty_pinned=empty_pinned))
+    pinned.clear()
     _communicators.cache_clear()
     yield
     _communicators.cache_clear()
@@ -231,3 +246,31 @@ def test_nothing_that_is_read_is_a_way_into_the_variable() -> None:
         read = v.read_value()
         read += 1
     assert v.numpy().tolist() == [1, 1]
+
+
+# -- to the host -----------------------------------------------------------------------------
+
+
+def test_copies_to_the_host_go_into_pinned_memory_that_is_used_again() -> None:
+    array = Played(np.arange(100_000, dtype=np.float32).reshape(100, 1000), 2)
+    first = to_host(array)
+    np.testing.assert_array_equal(first, array._host)
+    assert first.ctypes.data == pinned[-1]
+    count = len(pinned)
+    held = to_host(array)
+    assert not np.shares_memory(first, held), "the program still has the first one"
+    address = first.ctypes.data
+    del first
+    again = to_host(array)
+    assert again.ctypes.data == address
+    assert len(pinned) == count + 1
+    np.testing.assert_array_equal(held, array._host)
+
+
+@pytest.mark.parametrize("shape", [(), (0, 3), (2, 3)])
+def test_small_copies_have_their_shape(shape: tuple[int, ...]) -> None:
+    array = Played(np.ones(shape, np.float16), 1)
+    found = to_host(array)
+    assert found.shape == shape
+    assert found.dtype == np.float16
+    np.testing.assert_array_equal(found, array._host)
