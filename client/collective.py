@@ -31,7 +31,6 @@ _SEND = "/windlass.proto.v1.Collective/Send"
 _FRAME = collective_pb2.LinkFrame
 _CALL_S = 5.0
 _CONNECT_S = 2.0
-_LINGER_S = 1.0
 _BACKLOG = 8  # frames that wait for grpc's thread
 
 
@@ -174,6 +173,7 @@ class StreamSender:
         try:
             next(self._call)  # taken in
         except (grpc.RpcError, StopIteration) as error:
+            self._frames.put(None)
             raise PeerLostError(f"{peer} refused the link", peer=peer) from error
         self._call.add_callback(self._broken.set)
 
@@ -200,10 +200,10 @@ class StreamSender:
                 raise ConnectionError("the stream ended") from None
             raise TimeoutError from None
 
-    def close(self) -> None:
-        """End the stream, once the receiver has read what was sent or for ``_LINGER_S`` reads nothing."""
+    def close(self, linger_s: float = 1.0) -> None:
+        """End the stream, once the receiver has read what was sent or for ``linger_s`` reads nothing."""
         with contextlib.suppress(queue.Full):
-            self._frames.put(None, timeout=_LINGER_S)
-            if self._broken.wait(_LINGER_S):
+            self._frames.put(None, timeout=linger_s)
+            if self._broken.wait(linger_s):
                 return
         self._call.cancel()

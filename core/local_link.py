@@ -68,10 +68,12 @@ class _End:
             if left <= 0:
                 raise TimeoutError
             words[flag] = 1
-            os.sched_yield()  # a system call: the flag is visible before the counter is looked at
-            if words[counter] == known and not self._sleep(min(left, _SLEEP_S)):
-                return words[counter] != known
-            words[flag] = 0
+            try:
+                os.sched_yield()  # a system call: the flag is visible before the counter is looked at
+                if words[counter] == known and not self._sleep(min(left, _SLEEP_S)):
+                    return words[counter] != known
+            finally:
+                words[flag] = 0
         return True
 
     def _sleep(self, timeout_s: float) -> bool:
@@ -81,18 +83,24 @@ class _End:
                 return True
         except ValueError as error:  # the descriptor of a closed socket
             raise ConnectionError("the link is closed") from error
-        return bool(self._socket.recv(_LINE, socket.MSG_DONTWAIT))
+        try:
+            return bool(self._socket.recv(_LINE, socket.MSG_DONTWAIT))
+        except BlockingIOError:
+            return True
+        except OSError:  # it was closed with bytes of ours unread
+            return False
 
     def _move(self, counter: int, value: int, flag: int) -> None:
         """Move a counter on, and wake the other end if it sleeps."""
         self._words[counter] = value
         if self._words[flag]:
-            # A full socket means that there are bytes to wake it already.
-            with contextlib.suppress(BlockingIOError):
+            # Full, and there are bytes to wake it already; or broken, and the next wait finds out.
+            with contextlib.suppress(OSError):
                 self._socket.send(b"\0", socket.MSG_DONTWAIT)
 
-    def close(self) -> None:
-        """Break the link."""
+    def close(self, linger_s: float = 0.0) -> None:
+        """Break the link. What was sent stays in the receiver's memory."""
+        del linger_s
         with contextlib.suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)
         self._socket.close()
@@ -191,5 +199,4 @@ class LocalReceiver(_End):
     def release(self) -> None:
         """Give the slot back."""
         self._taken += 1
-        with contextlib.suppress(OSError):  # the next receive finds out
-            self._move(_RETURNED, self._taken, _SENDER_SLEEPS)
+        self._move(_RETURNED, self._taken, _SENDER_SLEEPS)

@@ -11,7 +11,7 @@ from typing import Protocol
 import numpy as np
 
 from .arrays import DTYPES, Array
-from .errors import WindlassError
+from .errors import RefusedError, WindlassError
 
 _HEAD = struct.Struct("<QQIBBBx")
 _PLACE = struct.Struct("<IIIQ")
@@ -101,12 +101,14 @@ def unpack_head(data: bytes | bytearray | memoryview) -> Head:
     """The head in the first ``HEAD_BYTES`` of ``data``.
 
     Raises:
-        ValueError: It is none.
+        RefusedError: It is none.
     """
-    sequence, elements, length, kind, call, dtype = _HEAD.unpack_from(data)
-    if dtype >= len(DTYPES):
-        raise ValueError(f"dtype {dtype} of a ring frame is unknown")
-    return Head(sequence, elements, length, Kind(kind), Call(call), dtype)
+    try:
+        sequence, elements, length, kind, call, dtype = _HEAD.unpack_from(data)
+        DTYPES[dtype]
+        return Head(sequence, elements, length, Kind(kind), Call(call), dtype)
+    except (struct.error, ValueError, IndexError) as error:
+        raise RefusedError(f"what came round the ring is no frame: {error}") from error
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,8 +157,8 @@ class Sender(Protocol):
         """
         ...
 
-    def close(self) -> None:
-        """Break the link."""
+    def close(self, linger_s: float = 1.0) -> None:
+        """Break the link. What was sent arrives if it is read within ``linger_s``, or is in shared memory."""
         ...
 
 

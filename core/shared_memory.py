@@ -88,6 +88,8 @@ class Segment:
         Raises:
             RefusedError: It cannot be reached from here, or is not what the peer meant; says why.
         """
+        if address.num_bytes < HEADER_BYTES:
+            raise RefusedError(f"a segment of {address.num_bytes} bytes has no header")
         path = f"/proc/{address.pid}/fd/{address.fd}"
         try:
             fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)

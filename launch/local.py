@@ -319,7 +319,8 @@ class LocalJob:
     def _begin_stop(self, reason: str) -> None:
         self._stopping_since = time.monotonic()
         if reason:
-            self._display.say(f"{reason}: saving a checkpoint and stopping")
+            doing = "stopping" if self._cluster.in_sync else "saving a checkpoint and stopping"
+            self._display.say(f"{reason}: {doing}")
         for task, process in self._processes.items():
             if task.type != PS:
                 process.signal(signal.SIGTERM)

@@ -1,8 +1,10 @@
 """Hosting a gRPC service: binding, bounds, health, and who may be served without encryption."""
 
 import ipaddress
+import threading
 from collections.abc import Callable, Sequence
 from concurrent import futures
+from typing import Any
 
 import grpc
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
@@ -45,6 +47,33 @@ def bind_address(address: str, settings: Settings) -> str:
     return f"{listen}:{port}"
 
 
+class DaemonThreads(futures.Executor):
+    """A thread for each call, for which the end of the process does not wait.
+
+    Args:
+        limit: Most calls at once; further ones wait.
+        name: Of the threads.
+    """
+
+    def __init__(self, limit: int, name: str) -> None:
+        self._free = threading.Semaphore(limit)
+        self._name = name
+
+    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> "futures.Future[Any]":
+        """Call ``fn`` in a thread of its own."""
+        future: futures.Future[Any] = futures.Future()
+
+        def run() -> None:
+            with self._free:
+                try:
+                    future.set_result(fn(*args, **kwargs))
+                except BaseException as error:  # noqa: BLE001 - whoever asks for the result gets it
+                    future.set_exception(error)
+
+        threading.Thread(target=run, name=self._name, daemon=True).start()
+        return future
+
+
 class GrpcHost:
     """A gRPC server with a health service.
 
@@ -54,6 +83,7 @@ class GrpcHost:
         settings: For bounds, the bind rule and the health port.
         add: Adds the servicers.
         services: Full names, for the health service.
+        daemon: The process may end while calls are under way.
     """
 
     def __init__(
@@ -64,13 +94,19 @@ class GrpcHost:
         settings: Settings,
         add: Callable[[grpc.Server], None],
         services: Sequence[str],
+        daemon: bool = False,
     ) -> None:
         self._task = task
         self._settings = settings
         self._services = ("", *services)
         self._health = health.HealthServicer()
         # grpc does not end the threads of a pool it was given.
-        self._pools = [futures.ThreadPoolExecutor(threads, thread_name_prefix=f"{task.short}-rpc")]
+        name = f"{task.short}-rpc"
+        self._pools: list[Any] = [
+            DaemonThreads(threads, name)
+            if daemon
+            else futures.ThreadPoolExecutor(threads, thread_name_prefix=name)
+        ]
         self._server = grpc.server(
             self._pools[0],
             options=[

@@ -71,9 +71,16 @@ class LocalListener:
             if not welcome:
                 connection.close()
                 continue
-            threading.Thread(
+            handler = threading.Thread(
                 target=self._run, args=(connection,), name="session", daemon=True
-            ).start()
+            )
+            try:
+                handler.start()
+            except RuntimeError as error:  # no more threads
+                log.warning("a connection could not be served: %s", error)
+                connection.close()
+                with self._lock:
+                    self._open -= 1
 
     def _run(self, connection: socket.socket) -> None:
         try:

@@ -42,4 +42,4 @@ class SyncTask:
         return ending.code
 
     def close(self) -> None:
-        """Leave: the ring goes with the process."""
+        """Leave: the strategy does when the process ends."""

@@ -5,15 +5,17 @@ which its neighbours see at once; the one behind it passes the news on round the
 survivor's error names the same worker. One that hangs does not answer a probe.
 """
 
+import atexit
 import logging
 import os
 import secrets
 import threading
 import time
+import weakref
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -45,13 +47,18 @@ from ...core.ring_frames import (
 )
 from ...core.settings import Settings
 from ...core.task import TaskId
-from .peers import borrow_server, give_back
+from .peers import borrow_server, give_back, never_formed
 from .ring import STREAM_CHUNK_BYTES, Ring
+
+if TYPE_CHECKING:
+    from ...server.collective.server import CollectiveServer
 
 log = logging.getLogger(__name__)
 
 _LIFE = secrets.randbits(64)
 _PROBE_S = 3.0
+_LINGER_S = 5.0  # a neighbour that computes reads what was sent to it later
+_FRAME_BYTES = 4096  # of a stream's message beside the chunk, and more than enough
 _NOTHING: Array = np.zeros(0, np.uint8)
 
 
@@ -91,6 +98,8 @@ class CollectiveGroup:
         self._receiver: Receiver | None = None
         self._buffers = BufferPools()
         self._number = 0
+        self._server: CollectiveServer | None = None
+        self._forming_until = 0.0
         self._server_address = task.address
 
     @property
@@ -127,6 +136,24 @@ class CollectiveGroup:
         server, self._number = borrow_server(
             self._task, self._server_address, self._addresses, self._settings
         )
+        self._server = server
+        self._forming_until = time.monotonic() + self._settings.join_timeout_s
+        try:
+            self._form(server)
+        except BaseException:
+            never_formed(self._server_address, self._addresses)
+            raise
+        self._forming_until = 0.0
+        _open_groups.add(self)
+        log.info(
+            "worker %d of %d in sync; %s to %s",
+            self.rank,
+            self.size,
+            self.transport,
+            self._members[(self.rank + 1) % self.size].short,
+        )
+
+    def _form(self, server: "CollectiveServer") -> None:
         server.set_probe(self._number, self._progress)
         place = Place(self._number, self.rank, self.size, _LIFE)
         after = (self.rank + 1) % self.size
@@ -144,17 +171,16 @@ class CollectiveGroup:
             self._receiver = server.incoming.take(self._number, before, 0.2)
             if self._receiver is None and time.monotonic() - began > timeout_s:
                 raise self._nobody(before, None)
-        streams = self.all_reduce(np.array([self.transport != LocalSender.description], np.int64))
-        if streams[0]:
-            self._ring = replace(self._ring, chunk_bytes=STREAM_CHUNK_BYTES)
+        # The smallest message that anybody's settings allow bounds everybody's chunks.
+        chunks = np.zeros(self.size, np.int64)
+        streams = self.transport != LocalSender.description
+        room = self._settings.max_message_bytes - _FRAME_BYTES
+        chunks[self.rank] = min(STREAM_CHUNK_BYTES, room) if streams else 0
+        everyones = self.all_reduce(chunks, timeout_s=0)
+        if everyones.any():
+            chunk_bytes = int(everyones[everyones > 0].min())
+            self._ring = replace(self._ring, chunk_bytes=chunk_bytes)
         self._sequence = 0  # calls are numbered as the program makes them
-        log.info(
-            "worker %d of %d in sync; %s to %s",
-            self.rank,
-            self.size,
-            self.transport,
-            self._members[after].short,
-        )
 
     def _nobody(self, rank: int, error: WindlassError | None) -> JoinTimeoutError:
         missing = self._members[rank]
@@ -179,17 +205,21 @@ class CollectiveGroup:
         with self._lock:
             sender, self._sender = self._sender, None
             receiver, self._receiver = self._receiver, None
+        _open_groups.discard(self)
         if sender is not None:
-            if self._failure is None:
+            in_order = self._failure is None
+            if in_order:
                 self._tell(sender, Kind.BYE, _NOTHING)
-            sender.close()
+            sender.close(_LINGER_S if in_order else 1.0)
         if receiver is not None:
             receiver.close()
         for client in self._clients.values():
             client.close()
-        if self._number:
+        self._buffers = BufferPools()
+        if self._server is not None:
+            self._server.forget_probe(self._number)
+            self._server = None
             give_back(self._server_address)
-            self._number = 0
 
     # -- calls -------------------------------------------------------------------------------
 
@@ -299,35 +329,34 @@ class CollectiveGroup:
             self._doing, self._waiting = doing, True
         began = looked = time.monotonic()
         pause, pause_s = threading.Event(), 20e-6
-        while not is_done():
-            pause.wait(pause_s)
-            pause_s = min(2 * pause_s, 1e-3)
-            now = time.monotonic()
-            if now - looked > patience_s:
-                error = self._judge(now - began, limit, (self.rank + 1) % self.size)
-                if error is not None:
-                    raise self._fail(error)
-                looked = time.monotonic()
-        self._done()
+        try:
+            while not is_done():
+                pause.wait(pause_s)
+                pause_s = min(2 * pause_s, 1e-3)
+                now = time.monotonic()
+                if now - looked > patience_s:
+                    error = self._judge(now - began, limit, (self.rank + 1) % self.size)
+                    if error is not None:
+                        raise self._fail(error)
+                    looked = time.monotonic()
+        except BaseException as error:
+            self._left(error)
+            raise
+        finally:
+            self._done()
 
     def _call(
         self, call: Call, array: Array, timeout_s: float | None, *, compare: bool = True
     ) -> "_Call":
         self._raise_if_broken()
+        number = dtype_number(as_dtype(array.dtype))
         try:
             self._still_wanted()
         except WindlassError as error:
-            self._fail(
-                PeerLostError(
-                    f"{self._task} left after call {self._sequence}: {error.message}",
-                    task=self._task,
-                    peer=self._task,
-                )
-            )
+            self._left(error)
             raise
         with self._lock:
             self._sequence += 1
-            number = dtype_number(as_dtype(array.dtype))
             elements = array.size if compare else 0
             head = Head(self._sequence, elements, 0, Kind.DATA, call, number)
             self._doing = f"{call.name.lower()} of {array.size} {array.dtype.name}"
@@ -337,9 +366,9 @@ class CollectiveGroup:
 
     def _raise_if_broken(self) -> None:
         if self._failure is not None:
-            raise self._failure
+            raise self._failure.with_traceback(None)
         if self._sender is None and self.size > 1:
-            raise PeerLostError(f"{self._task}: the ring is closed", task=self._task)
+            raise self._closed()
 
     # -- what goes wrong ---------------------------------------------------------------------
 
@@ -365,6 +394,21 @@ class CollectiveGroup:
         if receiver is not None:
             receiver.close()
         return error
+
+    def _left(self, error: BaseException) -> None:
+        """This worker leaves, by Ctrl-C perhaps: tell the others, and begin no further call.
+
+        It may be in the middle of one, and the next would read its frames.
+        """
+        if self._failure is None:
+            why = error.message if isinstance(error, WindlassError) else type(error).__name__
+            self._fail(
+                PeerLostError(
+                    f"{self._task} left after call {self._sequence}: {why}",
+                    task=self._task,
+                    peer=self._task,
+                )
+            )
 
     def _tell(self, sender: Sender, kind: Kind, payload: Array) -> None:
         head = Head(self._sequence, 0, payload.size, kind, Call.NONE, 0)
@@ -393,6 +437,9 @@ class CollectiveGroup:
             if isinstance(answer, Progress) and answer.failure is not None:
                 return answer.failure
         silent = [rank for rank, answer in answers.items() if not isinstance(answer, Progress)]
+        if self._forming_until:  # who does not answer may not have started yet
+            overdue = time.monotonic() > self._forming_until
+            return self._nobody((silent or [suspect])[0], None) if overdue else None
         if silent:
             return self._lost(silent[0], f"it does not answer: {answers[silent[0]]}")
         if timeout_s is None or waited_s < timeout_s:
@@ -418,6 +465,16 @@ class CollectiveGroup:
             timeout_s=timeout_s,
         )
 
+    def _closed(self) -> PeerLostError:
+        return PeerLostError(f"{self._task}: the ring is closed", task=self._task)
+
+    def _reported(self) -> WindlassError | None:
+        """What broke the ring for a worker that is still there: its own news may have got lost."""
+        for answer in self._probe_all().values():
+            if isinstance(answer, Progress) and answer.failure is not None:
+                return answer.failure
+        return None
+
     def _probe_all(self) -> dict[int, Progress | WindlassError]:
         others = [rank for rank in range(self.size) if rank != self.rank]
         clients = [self._client(rank) for rank in others]
@@ -433,6 +490,14 @@ class CollectiveGroup:
 
 
 _MAX_AXES = 8
+_open_groups: "weakref.WeakSet[CollectiveGroup]" = weakref.WeakSet()
+
+
+@atexit.register
+def _close_all() -> None:
+    """What was sent must arrive also if the program ends without closing its strategy."""
+    for group in list(_open_groups):
+        group.close()
 
 
 def _contiguous(values: Array) -> Array:
@@ -456,21 +521,15 @@ class _Call:
 
     def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
         self._group._done()
-        if error is not None and not isinstance(error, WindlassError):
-            # Left in the middle of a call, by Ctrl-C perhaps: the next one would read its frames.
-            self._group._fail(
-                PeerLostError(
-                    f"{self._group._task} left call {self._head.sequence}, {self._head.what}: "
-                    f"{type(error).__name__}",
-                    task=self._group._task,
-                )
-            )
+        if error is not None:
+            self._group._left(error)
 
     def send(self, payload: Array) -> None:
         """Send a chunk."""
         group = self._group
         sender = group._sender
-        assert sender is not None  # noqa: S101 - checked when the call began
+        if sender is None:
+            raise group._closed()
         head = self._head_of(payload.size)
         self._patiently(
             lambda timeout_s: sender.send(head, payload, timeout_s), (group.rank + 1) % group.size
@@ -480,14 +539,15 @@ class _Call:
         """The next chunk, valid until :meth:`release`."""
         group = self._group
         receiver = group._receiver
-        assert receiver is not None  # noqa: S101 - checked when the call began
+        if receiver is None:
+            raise group._closed()
         before = (group.rank - 1) % group.size
         frame = self._patiently(receiver.receive, before)
         if frame is None:
-            raise group._fail(group._lost(before, "it closed the connection"))
+            raise group._fail(group._reported() or group._lost(before, "it closed the connection"))
         head: bytes = frame[0]
         data: Array = frame[1]
-        if head != self._head_of(num_bytes):
+        if head != self._head_of(num_bytes) or data.size != num_bytes:
             raise group._fail(self._explain(unpack_head(head), data, num_bytes))
         return data
 
@@ -536,7 +596,10 @@ class _Call:
                     raise self._group._fail(error) from None
             except OSError as error:
                 why = f"the connection broke: {os.strerror(error.errno) if error.errno else error}"
-                raise self._group._fail(self._heard() or self._group._lost(rank, why)) from error
+                group = self._group
+                raise group._fail(
+                    self._heard() or group._reported() or group._lost(rank, why)
+                ) from error
 
     def _heard(self) -> WindlassError | None:
         """Why the ring broke, if the news has come from behind: that worker knows better who is gone."""
@@ -547,8 +610,10 @@ class _Call:
         while time.monotonic() < until:
             try:
                 frame = receiver.receive(0.2)
-            except (TimeoutError, OSError):
+            except TimeoutError:
                 continue
+            except OSError:
+                return None
             if frame is None:
                 return None
             head, data = frame

@@ -2,6 +2,7 @@
 
 NCCL waits for a worker that is gone for ever, and adds up whatever it is given. So the ring of the group
 passes on NCCL's identity, compares calls before they begin, and looks after the workers while NCCL waits.
+Only a worker that is lost while the communicator is made, right after all have answered, is NCCL's to notice.
 """
 
 from typing import Any
@@ -9,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from ...core.accelerators import load_cupy
-from ...core.errors import CollectiveMismatchError, WindlassError
+from ...core.errors import CollectiveMismatchError
 from .group import CollectiveGroup
 
 DTYPES = ("float16", "float32", "float64")
@@ -76,7 +77,7 @@ class NcclLink:
             end.record(stream)
         try:
             self._group.watch(lambda: bool(end.done), what, timeout_s=timeout_s)
-        except WindlassError:
+        except BaseException:
             self._communicator.abort()  # else the stream would never come to its end
             raise
 

@@ -40,6 +40,12 @@ def borrow_server(
         return server, crc32(f"{','.join(cluster)} {count}".encode())
 
 
+def never_formed(address: str, cluster: Sequence[str]) -> None:
+    """The ring numbered last has not come about: a strategy that is made again tries the same one."""
+    with _lock:
+        _rings[(address, *cluster)] -= 1
+
+
 def give_back(address: str) -> None:
     """A ring is closed; the last one takes the server with it."""
     with _lock:

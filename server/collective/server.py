@@ -50,6 +50,7 @@ class CollectiveServer:
         self._host = GrpcHost(
             task,
             threads=_THREADS,
+            daemon=True,  # a link of a neighbour that lives on must not keep this process
             settings=settings,
             add=self._add_to_server,
             services=[_SERVICE.full_name],
@@ -68,8 +69,7 @@ class CollectiveServer:
         try:
             self._host.start(address)
         except WindlassError:
-            if self._local is not None:
-                self._local.stop()
+            self.stop()
             raise
 
     @property
@@ -88,6 +88,11 @@ class CollectiveServer:
         """What tells how far a ring is."""
         with self._lock:
             self._probes[ring] = probe
+
+    def forget_probe(self, ring: int) -> None:
+        """The ring is closed."""
+        with self._lock:
+            self._probes.pop(ring, None)
 
     def _add_to_server(self, server: grpc.Server) -> None:
         handlers: dict[str, grpc.RpcMethodHandler[Any, Any]] = {
@@ -130,9 +135,12 @@ class CollectiveServer:
             local_socket=self._local.name if self._local is not None else "",
         )
 
-    def _send(self, requests: Iterator[bytes], context: grpc.ServicerContext) -> Iterator[bytes]:
+    def _send(
+        self,
+        requests: Iterator[bytes],
+        context: grpc.ServicerContext,  # noqa: ARG002
+    ) -> Iterator[bytes]:
         receiver = StreamReceiver()
-        context.add_callback(receiver.end)
         try:
             hello = collective_pb2.RingPlace.FromString(
                 bytes(dict(read_fields(next(requests)))[_HELLO])
@@ -164,7 +172,7 @@ class CollectiveServer:
     def _local_link(self, connection: socket.socket) -> None:
         try:
             receiver = LocalReceiver(connection)
-        except (OSError, WindlassError) as error:
+        except (OSError, ValueError, WindlassError) as error:
             log.debug("a local link was refused: %s", error)
             connection.close()
             return

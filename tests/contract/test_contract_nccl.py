@@ -142,6 +142,7 @@ def together(nccl: PlayedNccl) -> Callable[..., list[Any]]:
         spec = ClusterSpec({"worker": [f"127.0.0.1:{port}" for port in free_ports(WORKERS)]})
         settings = Settings(join_timeout_s=20, lease_s=1)
         results: list[Any] = [None] * WORKERS
+        groups: list[CollectiveGroup] = []
 
         def worker(rank: int) -> None:
             task = ResolvedTask(
@@ -157,7 +158,9 @@ def together(nccl: PlayedNccl) -> Callable[..., list[Any]]:
             except WindlassError as error:
                 results[rank] = error
             finally:
-                group.close()
+                if results[rank] == "gone":
+                    group.close()  # others stay, to be asked
+                groups.append(group)
 
         threads = [threading.Thread(target=worker, args=(i,), daemon=True) for i in range(WORKERS)]
         for thread in threads:
@@ -165,6 +168,8 @@ def together(nccl: PlayedNccl) -> Callable[..., list[Any]]:
         for thread in threads:
             thread.join(40)
         assert not any(thread.is_alive() for thread in threads), "a worker hangs"
+        for group in groups:
+            group.close()
         return results
 
     return run

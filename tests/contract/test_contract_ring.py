@@ -47,8 +47,10 @@ def free_ports(count: int) -> list[int]:
         return found
 
 
-def groups_of(count: int, settings: Settings, timeout_s: float | None) -> list[CollectiveGroup]:
-    spec = ClusterSpec({"worker": [f"127.0.0.1:{port}" for port in free_ports(count)]})
+def groups_of(
+    count: int, settings: Settings, timeout_s: float | None, ports: list[int] | None = None
+) -> list[CollectiveGroup]:
+    spec = ClusterSpec({"worker": [f"127.0.0.1:{port}" for port in ports or free_ports(count)]})
     return [
         CollectiveGroup(
             ResolvedTask(
@@ -251,3 +253,81 @@ def test_a_worker_that_never_comes_is_a_join_timeout_naming_it() -> None:
     with pytest.raises(JoinTimeoutError, match=r"/job:worker/task:1 at 127\.0\.0\.1:\d+"):
         groups[0].open()
     groups[0].close()
+
+
+def test_a_worker_that_starts_long_after_the_lease_is_waited_for() -> None:
+    """Of four workers two have both their links before the late one has any."""
+    groups = groups_of(4, Settings(join_timeout_s=20, lease_s=0.5), timeout_s=0.5)
+    results: list[Any] = [None] * 4
+
+    def worker(rank: int) -> None:
+        try:
+            if rank == 2:
+                threading.Event().wait(2.5)  # it is what the others have to sit out
+            groups[rank].open()
+            results[rank] = groups[rank].all_reduce(np.ones(2)).tolist()
+        except WindlassError as error:
+            results[rank] = error
+
+    threads = [threading.Thread(target=worker, args=(i,), daemon=True) for i in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30)
+    for group in groups:
+        group.close()
+    assert results == [[4.0, 4.0]] * 4
+
+
+def test_a_worker_that_was_not_there_in_time_is_named_by_all_that_wait() -> None:
+    groups = groups_of(4, Settings(join_timeout_s=1.5, lease_s=0.5), timeout_s=None)
+    results: list[Any] = [None] * 4
+
+    def worker(rank: int) -> None:
+        with pytest.raises((JoinTimeoutError, PeerLostError)) as caught:
+            groups[rank].open()
+        results[rank] = caught.value
+        groups[rank].close()
+
+    threads = [threading.Thread(target=worker, args=(i,), daemon=True) for i in (0, 1, 3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30)
+        assert not thread.is_alive(), "a worker hangs"
+    assert "task:2" in str(results[1])
+    assert isinstance(results[1], JoinTimeoutError)
+
+
+def test_a_ring_that_did_not_form_is_tried_again_under_its_number() -> None:
+    ports = free_ports(2)
+    alone, _ = groups_of(2, Settings(join_timeout_s=1), 20, ports)
+    with pytest.raises(JoinTimeoutError):
+        alone.open()
+    alone.close()
+    first, second = groups_of(2, Settings(join_timeout_s=15), 20, ports)
+    results: list[Any] = []
+
+    def again(group: CollectiveGroup) -> None:
+        group.open()
+        results.append(group.all_reduce(np.ones(1)).tolist())
+        group.close()
+
+    threads = [
+        threading.Thread(target=again, args=(each,), daemon=True) for each in (first, second)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(20)
+    assert results == [[2.0], [2.0]]
+
+
+def test_a_call_that_cannot_be_made_is_not_counted(together: Together) -> None:
+    def work(group: CollectiveGroup) -> Any:
+        if group.rank == 0:
+            with pytest.raises(TypeError, match="complex128"):
+                group.all_reduce(np.ones(2, np.complex128))
+        return group.all_reduce(np.ones(2)).tolist()
+
+    assert together(2, work) == [[2.0, 2.0]] * 2

@@ -156,3 +156,47 @@ def test_every_survivor_names_the_worker_that_is_lost(
         assert processes[rank].returncode != 0
         assert "/job:worker/task:1 at 127.0.0.1" in errors
         assert "is lost" in errors
+
+
+LEAVES = """
+import threading
+import numpy as np
+import windlass as wl
+
+strategy = wl.distribute.MultiWorkerMirroredStrategy()
+group = strategy.extended.group
+group.all_reduce(np.ones(1000))
+if group.rank == 1:
+    threading.Event().wait(1.5)  # the first worker has ended by then
+values = group.broadcast(np.full(3_000_000, group.rank, np.float32), root=0)
+assert values[0] == values[-1] == 0
+print(group.transport)
+"""
+
+
+@pytest.mark.parametrize("transport", ["shared memory", "grpc"])
+def test_programs_that_do_not_close_their_strategy_end_and_lose_nothing(
+    tmp_path: Path, processes: list[subprocess.Popen[str]], transport: str
+) -> None:
+    program = tmp_path / "leaves.py"
+    program.write_text(LEAVES)
+    cluster = {"worker": [f"127.0.0.1:{port}" for port in free_ports(3)]}
+    for rank in range(3):
+        config = {"cluster": cluster, "task": {"type": "worker", "index": rank}}
+        environment = child_environment(
+            TF_CONFIG=json.dumps(config),
+            WINDLASS_SHARED_MEMORY="1" if transport == "shared memory" else "0",
+        )
+        processes.append(
+            subprocess.Popen(
+                [sys.executable, program],
+                env=environment,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                text=True,
+            )
+        )
+    for process in processes:
+        output, errors = process.communicate(timeout=40)
+        assert process.returncode == 0, errors
+        assert output == f"{transport}\n"

@@ -225,7 +225,7 @@ def test_the_experimental_strategy_of_workers_takes_its_communication_first(
     assert isinstance(strategy, wl.distribute.MultiWorkerMirroredStrategy)
     strategy.close()
     nccl = experimental.CommunicationImplementation.NCCL
-    with pytest.raises(NotImplementedError, match="NCCL"):
+    with pytest.raises(ConfigurationError, match="NCCL needs a GPU"):
         experimental.MultiWorkerMirroredStrategy(communication=nccl)
 
 
