@@ -60,12 +60,16 @@ def _closed_gate() -> threading.Lock:
     return gate
 
 
+_LISTEN_S = 0.1
+
+
 @dataclass(slots=True)
 class _Place:
     """One replica's place in a meeting."""
 
     gate: threading.Lock = field(default_factory=_closed_gate)
     finished: threading.Lock = field(default_factory=_closed_gate)
+    is_through: bool = False
     thread: int = 0
     call: _Call | None = None
     answer: Any = None
@@ -348,6 +352,7 @@ class ReplicaRunner:
                     if not meeting.interrupted:
                         scope.run(work, index)
                 finally:
+                    meeting.places[index].is_through = True
                     meeting.places[index].finished.release()
 
         # What the caller set for its thread holds for the replicas, too; what the first one sets does not.
@@ -377,13 +382,17 @@ class ReplicaRunner:
 
         A second Ctrl-C leaves it behind: it may hang in the program's own code, where nothing reaches it.
         """
-        finished = meeting.places[index].finished
+        place = meeting.places[index]
+        # A Ctrl-C that comes just before a wait begins is heard at its end only; one just after it has ended
+        # finds the lock taken.
         try:
-            finished.acquire()
+            while not place.is_through:
+                place.finished.acquire(timeout=_LISTEN_S)
         except BaseException as error:  # noqa: BLE001 - raised when all replicas are through
             meeting.interrupt(error)
             try:
-                finished.acquire()
+                while not place.is_through:
+                    place.finished.acquire(timeout=_LISTEN_S)
             except BaseException:
                 _stop(self._threads)
                 self._threads = []  # the next run gets others
