@@ -12,9 +12,7 @@ import argparse
 import json
 import multiprocessing
 import os
-import socket
 import time
-from contextlib import ExitStack
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -31,6 +29,7 @@ from windlass.cluster.spec import ClusterSpec
 from windlass.core.settings import GLIBC_TUNABLES, Settings
 from windlass.core.task import TaskId
 from windlass.distribute.collectives.group import CollectiveGroup
+from windlass.launch.processes import free_ports
 
 Json = dict[str, Any]
 
@@ -78,15 +77,6 @@ def work(
                 report.send(times)
     finally:
         group.close()
-
-
-def free_ports(count: int) -> list[int]:
-    """Ports of loopback that nobody listens on."""
-    with ExitStack() as stack:
-        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for one in sockets:
-            one.bind(("127.0.0.1", 0))
-        return [one.getsockname()[1] for one in sockets]
 
 
 def ring(transport: str, budget_s: float, *, check: bool = False) -> list[Json]:

@@ -170,11 +170,17 @@ class StreamSender:
         )
         self._frames.put(field(_FRAME.HELLO_FIELD_NUMBER, hello.SerializeToString()))
         self._call: Any = channel.stream_stream(_SEND, _as_it_is, _as_it_is)(self._requests())
+        overdue = threading.Timer(_CALL_S, self._call.cancel)
+        overdue.start()
         try:
             next(self._call)  # taken in
         except (grpc.RpcError, StopIteration) as error:
             self._frames.put(None)
-            raise PeerLostError(f"{peer} refused the link", peer=peer) from error
+            raise PeerLostError(
+                f"{peer} did not take the link in within {_CALL_S:g} s: {error}", peer=peer
+            ) from error
+        finally:
+            overdue.cancel()
         self._call.add_callback(self._broken.set)
 
     def _requests(self) -> Iterator[bytes]:

@@ -26,7 +26,6 @@ class MultiWorkerMirroredStrategy(multi_worker.MultiWorkerMirroredStrategy):
     Raises:
         ConfigurationError: See ``windlass.distribute.MultiWorkerMirroredStrategy``.
         JoinTimeoutError: A worker did not come.
-        NotImplementedError: ``communication=NCCL``.
     """
 
     def __init__(

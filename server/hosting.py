@@ -48,15 +48,13 @@ def bind_address(address: str, settings: Settings) -> str:
 
 
 class DaemonThreads(futures.Executor):
-    """A thread for each call, for which the end of the process does not wait.
+    """A thread for each call, for which the end of the process does not wait. Who calls bounds them.
 
     Args:
-        limit: Most calls at once; further ones wait.
         name: Of the threads.
     """
 
-    def __init__(self, limit: int, name: str) -> None:
-        self._free = threading.Semaphore(limit)
+    def __init__(self, name: str) -> None:
         self._name = name
 
     def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> "futures.Future[Any]":
@@ -64,11 +62,10 @@ class DaemonThreads(futures.Executor):
         future: futures.Future[Any] = futures.Future()
 
         def run() -> None:
-            with self._free:
-                try:
-                    future.set_result(fn(*args, **kwargs))
-                except BaseException as error:  # noqa: BLE001 - whoever asks for the result gets it
-                    future.set_exception(error)
+            try:
+                future.set_result(fn(*args, **kwargs))
+            except BaseException as error:  # noqa: BLE001 - whoever asks for the result gets it
+                future.set_exception(error)
 
         threading.Thread(target=run, name=self._name, daemon=True).start()
         return future
@@ -103,12 +100,14 @@ class GrpcHost:
         # grpc does not end the threads of a pool it was given.
         name = f"{task.short}-rpc"
         self._pools: list[Any] = [
-            DaemonThreads(threads, name)
+            DaemonThreads(name)
             if daemon
             else futures.ThreadPoolExecutor(threads, thread_name_prefix=name)
         ]
         self._server = grpc.server(
             self._pools[0],
+            # Calls beyond a pool wait in it; beyond this they are refused, and tried again.
+            maximum_concurrent_rpcs=threads if daemon else None,
             options=[
                 # Without this two servers share one port silently, each getting half of the calls.
                 ("grpc.so_reuseport", 0),

@@ -4,10 +4,8 @@ NCCL needs a GPU per worker, which no machine of ours has two of. Here CuPy is p
 NCCL that, like the real one, never comes to an end when a worker does not come.
 """
 
-import socket
 import threading
 from collections.abc import Callable
-from contextlib import ExitStack
 from types import SimpleNamespace
 from typing import Any
 
@@ -27,6 +25,7 @@ from windlass.core.task import TaskId
 from windlass.distribute.collectives import nccl as module
 from windlass.distribute.collectives.group import CollectiveGroup
 from windlass.distribute.collectives.nccl import NcclLink
+from windlass.launch.processes import free_ports
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -121,14 +120,6 @@ def nccl(monkeypatch: pytest.MonkeyPatch) -> PlayedNccl:
     )
     monkeypatch.setattr(module, "load_cupy", lambda: SimpleNamespace(cuda=cuda))
     return played
-
-
-def free_ports(count: int) -> list[int]:
-    with ExitStack() as stack:
-        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for one in sockets:
-            one.bind(("127.0.0.1", 0))
-        return [one.getsockname()[1] for one in sockets]
 
 
 Work = Callable[[CollectiveGroup, NcclLink], Any]

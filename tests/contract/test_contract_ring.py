@@ -1,9 +1,7 @@
 """Workers in sync: every link carries the same calls, and every survivor hears who is lost."""
 
-import socket
 import threading
 from collections.abc import Callable
-from contextlib import ExitStack
 from typing import Any
 
 import numpy as np
@@ -22,29 +20,13 @@ from windlass.core.errors import (
 from windlass.core.settings import Settings
 from windlass.core.task import TaskId
 from windlass.distribute.collectives.group import CollectiveGroup
+from windlass.launch.processes import free_ports
 
 Array = np.ndarray[Any, np.dtype[Any]]
 Work = Callable[[CollectiveGroup], Any]
 Together = Callable[..., list[Any]]
 
 pytestmark = pytest.mark.timeout(60)
-
-
-_used: set[int] = set()
-
-
-def free_ports(count: int) -> list[int]:
-    """Ports no ring of this process has had: rings are numbered by address."""
-    with ExitStack() as stack:
-        found: list[int] = []
-        while len(found) < count:
-            one = stack.enter_context(socket.socket())
-            one.bind(("127.0.0.1", 0))
-            port = one.getsockname()[1]
-            if port not in _used:
-                _used.add(port)
-                found.append(port)
-        return found
 
 
 def groups_of(

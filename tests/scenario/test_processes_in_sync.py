@@ -3,17 +3,16 @@
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import ExitStack
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from windlass.core.settings import child_environment
+from windlass.launch.processes import free_ports
 
 pytestmark = [pytest.mark.scenario, pytest.mark.timeout(100)]
 
@@ -98,14 +97,6 @@ def processes() -> Iterator[list[subprocess.Popen[str]]]:
             process.kill()
         if process.stderr is not None and not process.stderr.closed:
             print(process.pid, *process.communicate(timeout=10))  # shown if the test fails
-
-
-def free_ports(count: int) -> list[int]:
-    with ExitStack() as stack:
-        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for one in sockets:
-            one.bind(("127.0.0.1", 0))
-        return [one.getsockname()[1] for one in sockets]
 
 
 @pytest.mark.parametrize("devices", [1, 2])
