@@ -29,7 +29,7 @@ from ..core.shared_memory import (
 from ..core.steps import HeldShard, MemoryLocation, PushResult, StepRequest, WireLayout
 from ..core.task import TaskId
 from ..core.update_rules import UpdateRule
-from .grpc_transport import GrpcTransport
+from .stream_transport import StreamTransport
 
 log = logging.getLogger(__name__)
 
@@ -74,7 +74,7 @@ class ShmTransport:
         stream: The session with the ps.
     """
 
-    def __init__(self, stream: GrpcTransport) -> None:
+    def __init__(self, stream: StreamTransport) -> None:
         self._stream = stream
         self._why_not = unavailable()
         self._memory: dict[ShardKey, tuple[MemoryLocation, int, DType]] = {}

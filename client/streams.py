@@ -1,44 +1,67 @@
-"""What carries the frames of a session: a gRPC stream, or a Unix socket of this machine."""
+"""What carries a session: a gRPC stream, or a socket."""
 
 import contextlib
 import os
 import queue
 import socket
-from collections.abc import Iterator
+import threading
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Protocol
 
 import grpc
 
 from ..core.error_table import from_rpc_error
 from ..core.errors import PeerLostError, RefusedError
-from ..core.frame_socket import FrameSocket, peer_user
+from ..core.frame_socket import FrameSocket, SocketWriter, frame_head, peer_user, prepare_tcp
+from ..core.frames import REQUEST_DATA, RESPONSE_DATA, FrameWriter, read_fields
 
 _EXCHANGE = "/windlass.proto.v1.ParameterServer/Exchange"
 _CONNECT_TIMEOUT_S = 2.0
+_BACKGROUND_BYTES = (
+    1024 * 1024
+)  # below, handing a payload to another thread costs more than it saves
 
 
 class Carrier(Protocol):
-    """Frames there and back. Used by one thread at a time, but for :meth:`cancel`."""
+    """Messages there and back, with payloads. Used by one thread at a time, but for :meth:`cancel`."""
 
     @property
     def description(self) -> str:
         """What it is, for people."""
         ...
 
-    @property
-    def sends_in_background(self) -> bool:
-        """Whether :meth:`send` returns before all is sent, so that answers can be read meanwhile."""
+    def sends_in_background(self, payload_bytes: int) -> bool:
+        """Whether :meth:`send` returns before so much is sent, so that answers can be read meanwhile."""
         ...
 
-    def send(self, frames: Iterator[bytes]) -> None:
-        """Send frames; a broken connection shows at :meth:`next`."""
+    def send(
+        self, messages: Sequence[bytes], payload_bytes: int = 0, parts: Iterable[memoryview] = ()
+    ) -> None:
+        """Send messages, the last with a payload; a broken connection shows at :meth:`next`.
+
+        What the parts are made of must stay as it is until the answer.
+        """
         ...
 
-    def next(self, doing: str) -> bytes | bytearray:
-        """The next frame of the peer.
+    def next(self, doing: str) -> bytes | memoryview:
+        """The next message of the peer.
 
         Raises:
             PeerLostError: The connection is broken, or was closed.
+        """
+        ...
+
+    def fill(self, first: memoryview, into: Sequence[memoryview], doing: str) -> None:
+        """Copy the payload of the last message to where its parts belong.
+
+        Args:
+            first: What came inside the message.
+            into: As many bytes as the payload has.
+            doing: For errors.
+
+        Raises:
+            PeerLostError: The connection is broken, or was closed.
+            RefusedError: The payload has another size.
         """
         ...
 
@@ -56,13 +79,19 @@ def _as_it_is(frame: bytes) -> bytes:
 
 
 class GrpcStream:
-    """An open Exchange call."""
+    """An open Exchange call. A payload is cut into the messages' ``data``.
+
+    Args:
+        channel: To the ps.
+        peer: For messages.
+        chunk_bytes: Most payload in one message; may be lowered.
+    """
 
     description = "grpc"
-    sends_in_background = True
 
-    def __init__(self, channel: grpc.Channel, peer: str) -> None:
+    def __init__(self, channel: grpc.Channel, peer: str, chunk_bytes: int) -> None:
         self._peer = peer
+        self.chunk_bytes = chunk_bytes
         self._outgoing: queue.SimpleQueue[Iterator[bytes] | None] = queue.SimpleQueue()
         # Frames are read and written by core/frames.py; grpc passes them on as they are.
         exchange = channel.stream_stream(_EXCHANGE, _as_it_is, _as_it_is)
@@ -73,12 +102,29 @@ class GrpcStream:
         while (frames := self._outgoing.get()) is not None:
             yield from frames
 
-    def send(self, frames: Iterator[bytes]) -> None:
-        """Send frames, from grpc's thread: what they are made of must stay until the answer."""
-        self._outgoing.put(frames)
+    def sends_in_background(self, payload_bytes: int) -> bool:  # noqa: ARG002 - always
+        """Always."""
+        return True
+
+    def send(
+        self,
+        messages: Sequence[bytes],
+        payload_bytes: int = 0,  # noqa: ARG002 - the step says it
+        parts: Iterable[memoryview] = (),
+    ) -> None:
+        """Send, from grpc's thread."""
+        self._outgoing.put(self._frames(messages, parts))
+
+    def _frames(self, messages: Sequence[bytes], parts: Iterable[memoryview]) -> Iterator[bytes]:
+        *before, last = messages
+        yield from before
+        writer = FrameWriter(last, REQUEST_DATA, self.chunk_bytes)
+        for part in parts:
+            yield from writer.add(part)
+        yield from writer.finish()
 
     def next(self, doing: str) -> bytes:
-        """The next frame."""
+        """The next message."""
         try:
             frame: bytes = next(self._call)
         except StopIteration:
@@ -88,6 +134,19 @@ class GrpcStream:
         except grpc.RpcError as failure:
             raise from_rpc_error(failure, peer=self._peer, doing=doing) from failure
         return frame
+
+    def fill(self, first: memoryview, into: Sequence[memoryview], doing: str) -> None:
+        """Copy this message's ``data`` and that of those which follow."""
+        frame = first
+        for target in into:
+            filled = 0
+            while filled < len(target):
+                if not frame:
+                    frame = dict(read_fields(self.next(doing))).get(RESPONSE_DATA, memoryview(b""))
+                piece = frame[: len(target) - filled]
+                target[filled : filled + len(piece)] = piece
+                filled += len(piece)
+                frame = frame[len(piece) :]
 
     def cancel(self) -> None:
         """End the call."""
@@ -100,55 +159,89 @@ class GrpcStream:
 
 
 class SocketStream:
-    """A connection to the local socket of a ps.
+    """A connected socket. A payload follows its message as it is.
 
     Args:
-        name: In the abstract namespace.
-        max_frame_bytes: Largest frame accepted.
+        connection: Owned from now on.
+        description: What it is, for people.
+        max_message_bytes: Longest message accepted.
         peer: For messages.
-
-    Raises:
-        RefusedError: It cannot be reached from here, or another user has it.
+        duplex: Send large payloads from a thread of its own, so that the answer can come meanwhile: on a
+            network that carries both directions at once. On one machine there is nothing to gain.
     """
 
-    description = "unix socket"
-    sends_in_background = False
-
-    def __init__(self, name: str, max_frame_bytes: int, peer: str) -> None:
+    def __init__(
+        self,
+        connection: socket.socket,
+        description: str,
+        max_message_bytes: int,
+        peer: str,
+        *,
+        duplex: bool,
+    ) -> None:
+        self.description = description
         self._peer = peer
-        connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        try:
-            connection.settimeout(_CONNECT_TIMEOUT_S)
-            connection.connect(f"\0{name}")
-            user = peer_user(connection)
-            connection.settimeout(None)
-        except OSError as error:
-            connection.close()
-            raise RefusedError(f"not on one machine: {error.strerror or error}") from error
-        if user != os.getuid():
-            connection.close()
-            raise RefusedError(f"not one user: {user} has it, we are {os.getuid()}")
-        self._frames = FrameSocket(connection, max_frame_bytes)
+        self._duplex = duplex
+        self._frames = FrameSocket(connection, max_message_bytes)
+        self._outgoing: queue.SimpleQueue[Iterator[bytes | memoryview] | None] | None = None
 
-    def send(self, frames: Iterator[bytes]) -> None:
-        """Send frames, from this thread."""
+    def sends_in_background(self, payload_bytes: int) -> bool:
+        """Large payloads, if both directions are used at once."""
+        return self._duplex and payload_bytes > _BACKGROUND_BYTES
+
+    def send(
+        self, messages: Sequence[bytes], payload_bytes: int = 0, parts: Iterable[memoryview] = ()
+    ) -> None:
+        """Send."""
+        pieces = _pieces(messages, payload_bytes, parts)
+        if not self.sends_in_background(payload_bytes):
+            self._write(pieces)
+            return
+        if self._outgoing is None:
+            self._outgoing = queue.SimpleQueue()
+            threading.Thread(
+                target=self._write_all, args=(self._outgoing,), name="send", daemon=True
+            ).start()
+        self._outgoing.put(pieces)
+
+    def _write_all(
+        self, outgoing: "queue.SimpleQueue[Iterator[bytes | memoryview] | None]"
+    ) -> None:
+        while (pieces := outgoing.get()) is not None:
+            self._write(pieces)
+            del pieces  # the step's arrays are not kept until the next one
+
+    def _write(self, pieces: Iterator[bytes | memoryview]) -> None:
         # The ps may have said why before it closed; `next` reads that, or finds the connection broken.
         with contextlib.suppress(OSError):
-            for frame in frames:
-                self._frames.send(frame)
+            for piece in pieces:
+                self._frames.write(piece)
 
-    def next(self, doing: str) -> bytes | bytearray:
-        """The next frame."""
+    def next(self, doing: str) -> memoryview:
+        """The next message."""
         try:
-            frame = self._frames.receive()
+            message = self._frames.receive()
         except OSError as error:
-            raise PeerLostError(
-                f"{doing}: the connection to {self._peer} broke: {error.strerror or error}",
-                peer=self._peer,
-            ) from error
-        if frame is None:
+            raise self._broken(doing, error) from error
+        if message is None:
             raise PeerLostError(f"{doing}: {self._peer} closed the session", peer=self._peer)
-        return frame
+        return message
+
+    def fill(self, first: memoryview, into: Sequence[memoryview], doing: str) -> None:
+        """Receive into place."""
+        if first:
+            raise RefusedError(f"{self._peer} sent {len(first)} bytes inside a message")
+        try:
+            for target in into:
+                self._frames.read_into(target)
+        except OSError as error:
+            raise self._broken(doing, error) from error
+
+    def _broken(self, doing: str, error: OSError) -> PeerLostError:
+        return PeerLostError(
+            f"{doing}: the connection to {self._peer} broke: {error.strerror or error}",
+            peer=self._peer,
+        )
 
     def cancel(self) -> None:
         """Break the connection."""
@@ -156,5 +249,62 @@ class SocketStream:
 
     def close(self) -> None:
         """Break and close the connection."""
+        if self._outgoing is not None:
+            self._outgoing.put(None)
         self._frames.cancel()
         self._frames.close()
+
+
+def _pieces(
+    messages: Sequence[bytes], payload_bytes: int, parts: Iterable[memoryview]
+) -> Iterator[bytes | memoryview]:
+    *before, last = messages
+    if before:
+        yield b"".join(map(frame_head, before))
+    writer = SocketWriter(last, payload_bytes)
+    for part in parts:
+        yield from writer.add(part)
+    yield from writer.finish()
+
+
+def local_connection(name: str) -> socket.socket:
+    """A connection to a Unix socket in the abstract namespace.
+
+    Raises:
+        RefusedError: It cannot be reached from here, or another user has it.
+    """
+    connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        connection.settimeout(_CONNECT_TIMEOUT_S)
+        connection.connect(f"\0{name}")
+        user = peer_user(connection)
+        connection.settimeout(None)
+    except OSError as error:
+        connection.close()
+        raise RefusedError(f"not on one machine: {error.strerror or error}") from error
+    if user != os.getuid():
+        connection.close()
+        raise RefusedError(f"not one user: {user} has it, we are {os.getuid()}")
+    return connection
+
+
+def tcp_connection(host: str, port: int) -> socket.socket:
+    """A connection to a ps's session port.
+
+    Raises:
+        RefusedError: It cannot be reached from here.
+    """
+    try:
+        connection = socket.create_connection((host.strip("[]"), port), _CONNECT_TIMEOUT_S)
+        prepare_tcp(connection)
+        connection.settimeout(None)
+    except OSError as error:
+        raise RefusedError(
+            f"its port {port} cannot be reached: {error.strerror or error}"
+        ) from error
+    return connection
+
+
+def is_here(connection: socket.socket) -> bool:
+    """Whether both ends of a TCP connection are this machine's."""
+    return bool(connection.getsockname()[0] == connection.getpeername()[0])

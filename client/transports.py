@@ -2,12 +2,12 @@
 
 from ..core.settings import Settings
 from ..core.task import Incarnation, TaskId
-from .grpc_transport import GrpcTransport
 from .shm_transport import ShmTransport
+from .stream_transport import StreamTransport
 from .transport import PsTransport
 
 
 def open_transport(task: TaskId, address: str, who: Incarnation, settings: Settings) -> PsTransport:
     """A transport to one ps, not connected yet."""
-    stream = GrpcTransport(task, address, who, settings, near=settings.shared_memory)
+    stream = StreamTransport(task, address, who, settings, near=settings.shared_memory)
     return ShmTransport(stream) if settings.shared_memory else stream

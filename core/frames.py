@@ -23,7 +23,7 @@ def field(number: int, content: bytes) -> bytes:
     return prefix(number, len(content)) + content
 
 
-def read_fields(frame: bytes | bytearray) -> Iterator[tuple[int, memoryview]]:
+def read_fields(frame: bytes | memoryview) -> Iterator[tuple[int, memoryview]]:
     """(field number, content) of a frame's top-level fields; contents are views of ``frame``.
 
     Raises:

@@ -100,6 +100,19 @@ class Settings(BaseModel):
         "Several times faster; where it is not possible the stream is used by itself.",
     )
 
+    tcp_sessions: bool = Field(
+        default=True,
+        description="Whether a worker's session with a ps goes on over a TCP connection of its own, beside "
+        "the gRPC port. Several times faster; where it cannot be reached gRPC is used by itself.",
+    )
+    session_port: int = Field(
+        default=0,
+        ge=0,
+        le=65535,
+        description="Port a ps listens at for such sessions; 0: any free one. Name one where a firewall or "
+        "a network policy lets known ports through only.",
+    )
+
     # Gradients
     nonfinite_gradients: Literal["refuse", "allow"] = Field(
         default="refuse",

@@ -7,7 +7,7 @@ from importlib import metadata
 from .errors import ProtocolMismatchError
 
 # Raised when the wire contract changes in a way old peers cannot follow; see proto/README.md.
-PROTOCOL = 1
+PROTOCOL = 2
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from ..core.task import Incarnation, TaskId
 from ..core.update_rules import UpdateRule
 from ..server.ps.block import StepFacts
 from ..server.ps.layout import Layout
-from ..server.ps.payload import PayloadReader
+from ..server.ps.payload import FramesReader
 from ..server.ps.store import Push, Store
 
 
@@ -124,7 +124,7 @@ class LocalTransport:
             size = request.value_bytes
             self.store.count_bytes(received=size)
             buffers: Iterator[memoryview] = (p.buffer() for p in request.values if p.num_bytes)
-            payload = PayloadReader(b"", size, lambda: next(buffers, memoryview(b"")))
+            payload = FramesReader(b"", size, lambda: next(buffers, memoryview(b"")))
             facts = StepFacts(
                 self._who, request.sequence, request.global_step, request.gradient_scale
             )
@@ -141,7 +141,7 @@ class LocalTransport:
         buffers = [as_bytes(array) for array in arrays]
         total = total_bytes(buffers)
         pieces = (buffer for buffer in buffers if len(buffer))
-        source = PayloadReader(b"", total, lambda: next(pieces, memoryview(b"")))
+        source = FramesReader(b"", total, lambda: next(pieces, memoryview(b"")))
         for target in into:
             np.copyto(
                 np.frombuffer(target, np.uint8), np.frombuffer(source.take(len(target)), np.uint8)

@@ -154,13 +154,15 @@ class Layout(_message.Message):
     def __init__(self, layout_id: _Optional[int] = ..., entries: _Optional[_Iterable[_Union[LayoutEntry, _Mapping]]] = ...) -> None: ...
 
 class Hello(_message.Message):
-    __slots__ = ("versions", "expected_ps_generation")
+    __slots__ = ("versions", "expected_ps_generation", "ticket")
     FROM_FIELD_NUMBER: _ClassVar[int]
     VERSIONS_FIELD_NUMBER: _ClassVar[int]
     EXPECTED_PS_GENERATION_FIELD_NUMBER: _ClassVar[int]
+    TICKET_FIELD_NUMBER: _ClassVar[int]
     versions: _common_pb2.Versions
     expected_ps_generation: int
-    def __init__(self, versions: _Optional[_Union[_common_pb2.Versions, _Mapping]] = ..., expected_ps_generation: _Optional[int] = ..., **kwargs) -> None: ...
+    ticket: bytes
+    def __init__(self, versions: _Optional[_Union[_common_pb2.Versions, _Mapping]] = ..., expected_ps_generation: _Optional[int] = ..., ticket: _Optional[bytes] = ..., **kwargs) -> None: ...
 
 class Step(_message.Message):
     __slots__ = ("request_id", "sequence", "push_layout", "pull_layout", "push_rows", "pull_rows", "payload_bytes", "global_step", "step_increment", "gradient_scale", "payload_in_segment", "direct_bytes", "known_request", "early_reply")
@@ -209,18 +211,22 @@ class ExchangeRequest(_message.Message):
     def __init__(self, hello: _Optional[_Union[Hello, _Mapping]] = ..., layout: _Optional[_Union[Layout, _Mapping]] = ..., step: _Optional[_Union[Step, _Mapping]] = ..., segment: _Optional[_Union[Segment, _Mapping]] = ..., data: _Optional[bytes] = ...) -> None: ...
 
 class Welcome(_message.Message):
-    __slots__ = ("ps_generation", "versions", "max_step_bytes", "max_message_bytes", "local_socket")
+    __slots__ = ("ps_generation", "versions", "max_step_bytes", "max_message_bytes", "local_socket", "session_port", "ticket")
     PS_GENERATION_FIELD_NUMBER: _ClassVar[int]
     VERSIONS_FIELD_NUMBER: _ClassVar[int]
     MAX_STEP_BYTES_FIELD_NUMBER: _ClassVar[int]
     MAX_MESSAGE_BYTES_FIELD_NUMBER: _ClassVar[int]
     LOCAL_SOCKET_FIELD_NUMBER: _ClassVar[int]
+    SESSION_PORT_FIELD_NUMBER: _ClassVar[int]
+    TICKET_FIELD_NUMBER: _ClassVar[int]
     ps_generation: int
     versions: _common_pb2.Versions
     max_step_bytes: int
     max_message_bytes: int
     local_socket: str
-    def __init__(self, ps_generation: _Optional[int] = ..., versions: _Optional[_Union[_common_pb2.Versions, _Mapping]] = ..., max_step_bytes: _Optional[int] = ..., max_message_bytes: _Optional[int] = ..., local_socket: _Optional[str] = ...) -> None: ...
+    session_port: int
+    ticket: bytes
+    def __init__(self, ps_generation: _Optional[int] = ..., versions: _Optional[_Union[_common_pb2.Versions, _Mapping]] = ..., max_step_bytes: _Optional[int] = ..., max_message_bytes: _Optional[int] = ..., local_socket: _Optional[str] = ..., session_port: _Optional[int] = ..., ticket: _Optional[bytes] = ...) -> None: ...
 
 class StepReply(_message.Message):
     __slots__ = ("request_id", "payload_bytes", "global_step", "staleness", "duplicate", "error", "changed", "outcome_follows")

@@ -19,7 +19,7 @@ from ...core.task import TaskId
 from ...core.versions import Versions, check_protocol, own_versions
 from ...proto.v1 import collective_pb2, common_pb2
 from ..hosting import GrpcHost
-from ..local_listener import LocalListener
+from ..listeners import LocalListener
 from .incoming import Incoming, StreamReceiver
 
 log = logging.getLogger(__name__)

@@ -1,14 +1,39 @@
-"""Reading the payload of a step from the frames of a stream, copying only where it must."""
+"""Reading the payload of a step from wherever it is, copying only where it must."""
 
 from collections.abc import Callable
+from typing import Protocol
 
 import numpy as np
 
+from ...core.arrays import Array
 from ...core.errors import RefusedError
+from ...core.frame_socket import FrameSocket
 from ...core.shared_memory import HEADER_BYTES, Segment
 
 
-class PayloadReader:
+class PayloadReader(Protocol):
+    """Hands out a payload piece by piece."""
+
+    @property
+    def torn(self) -> bool:
+        """Whether nobody knows any more where the next step begins."""
+        ...
+
+    def take(self, count: int) -> memoryview:
+        """The next ``count`` bytes; valid until the next call.
+
+        Raises:
+            RefusedError: So many are not left.
+            OSError: The connection is broken.
+        """
+        ...
+
+    def drain(self) -> None:
+        """Read to the end of the payload, for a step that is refused."""
+        ...
+
+
+class FramesReader:
     """Hands out the next n bytes; a piece inside one frame is not copied.
 
     Args:
@@ -61,6 +86,32 @@ class PayloadReader:
             )
         self._left -= len(data)
         self._frame = memoryview(data)
+
+
+class SocketReader:
+    """Hands out what follows a message on a socket.
+
+    Args:
+        frames: The connection.
+        total: Bytes the step announced.
+        memory: Lends at least so many bytes, where large pieces are put.
+    """
+
+    torn = False
+
+    def __init__(self, frames: FrameSocket, total: int, memory: Callable[[int], Array]) -> None:
+        if frames.unread_bytes != total:
+            raise RefusedError(f"{frames.unread_bytes} bytes follow a step of {total}")
+        self._frames = frames
+        self._memory = memory
+
+    def take(self, count: int) -> memoryview:
+        """The next ``count`` bytes."""
+        return self._frames.read(count, self._memory)
+
+    def drain(self) -> None:
+        """Read to the end of the payload."""
+        self._frames.skip()
 
 
 class SegmentReader:

@@ -11,9 +11,9 @@ from ...core.exit_codes import ExitCode
 from ...core.settings import Settings
 from ...core.states import Phase
 from ...core.task import TaskId
-from ..hosting import GrpcHost
+from ..hosting import GrpcHost, bind_address
+from .doors import Doors
 from .lease import ChiefLease
-from .local_socket import LocalSocket
 from .servicer import SERVICE, STREAMS_PER_SEAT, ParameterServerServicer, add_to_server
 from .store import Store
 
@@ -45,9 +45,7 @@ class PsServer:
         # Milliseconds of the wall clock: a restarted ps always has a higher one.
         self.generation = time.time_ns() // 1_000_000
         servicer = ParameterServerServicer(self.store, self.lease, self.generation, settings)
-        self._local = LocalSocket(servicer.serve, settings) if settings.shared_memory else None
-        if self._local is not None:
-            servicer.local_socket = self._local.name
+        self._doors = Doors(servicer, settings)
 
         def add(server: grpc.Server) -> None:
             add_to_server(servicer, server)
@@ -64,17 +62,15 @@ class PsServer:
         """Listen. Ready means answering, not that the cluster has formed.
 
         Raises:
-            AddressInUseError: The port is taken.
+            AddressInUseError: The port, or ``session_port``, is taken.
             ConfigurationError: The address is not loopback and ``insecure`` was not said.
         """
-        # First the socket: whoever hears its name from the port may come at once.
-        if self._local is not None:
-            self._local.start()
+        # First the doors: whoever hears of them at the port may come at once.
         try:
+            self._doors.start(bind_address(address, self._settings).rpartition(":")[0])
             self._host.start(address)
         except WindlassError:
-            if self._local is not None:
-                self._local.stop()
+            self._doors.stop()
             raise
         log.info("ready at port %d", self._host.port)
 
@@ -120,5 +116,4 @@ class PsServer:
         """Stop serving."""
         self._host.drain()
         self._host.stop(grace_s)
-        if self._local is not None:
-            self._local.stop()
+        self._doors.stop()

@@ -22,7 +22,7 @@ from ...core.errors import (
     ShapeMismatchError,
     WindlassError,
 )
-from ...core.frames import REQUEST_DATA, RESPONSE_DATA, FrameWriter, field, read_fields
+from ...core.frames import REQUEST_DATA, field, read_fields
 from ...core.settings import Settings
 from ...core.shared_memory import FIRST_SEGMENT_BYTES, HEADER_BYTES, Segment, SegmentAddress
 from ...core.steps import PushResult
@@ -35,6 +35,8 @@ from .lease import ChiefLease
 from .payload import PayloadReader, SegmentReader
 from .saving import save_shards
 from .store import Push, Store
+from .tickets import Tickets
+from .wires import GrpcWire, Piece, Wire, Writer
 
 _SERVICE = ps_pb2.DESCRIPTOR.services_by_name["ParameterServer"]
 SERVICE: str = _SERVICE.full_name
@@ -50,8 +52,8 @@ _STEP = ps_pb2.ExchangeRequest.STEP_FIELD_NUMBER
 _SEGMENT = ps_pb2.ExchangeRequest.SEGMENT_FIELD_NUMBER
 _REPLY = ps_pb2.ExchangeResponse.STEP_FIELD_NUMBER
 
-Frames = Iterator[bytes | bytearray]
-"""Serialized ExchangeRequests or ExchangeResponses; see core/frames.py."""
+Pieces = Iterator[Piece]
+"""What a session answers, in the order it is to be sent."""
 
 
 class ParameterServerServicer:
@@ -72,7 +74,10 @@ class ParameterServerServicer:
         self._generation = generation
         self._settings = settings
         self._seats = _Seats(store.task, settings.max_sessions)
-        self.local_socket = ""  # where workers of this machine may go on with a session
+        self._tickets = Tickets(STREAMS_PER_SEAT * settings.max_sessions)
+        # Where a session may go on: a Unix socket for workers of this machine, a TCP port for all.
+        self.local_socket = ""
+        self.session_port = 0
 
     def Define(
         self, request: ps_pb2.DefineRequest, context: grpc.ServicerContext
@@ -95,36 +100,44 @@ class ParameterServerServicer:
             held=[codec.held_to_wire(item) for item in held], held_bytes=self._store.held_bytes()
         )
 
-    def Exchange(self, requests: Frames, context: grpc.ServicerContext) -> Frames:
+    def Exchange(self, requests: Iterator[bytes], context: grpc.ServicerContext) -> Pieces:
         """One worker's session: steps in order, each answered before the next is read."""
         try:
-            yield from self.serve(requests)
+            yield from self.serve(GrpcWire(requests, self._settings.chunk_bytes))
         except WindlassError as error:
             error_table.abort(context, error)
 
-    def serve(self, requests: Frames) -> Frames:
-        """The answers to a session's frames, whatever carries them.
+    def serve(self, wire: Wire, *, by_ticket: bool = False) -> Pieces:
+        """The answers to a session's messages, whatever carries them.
+
+        Args:
+            wire: Brings the messages.
+            by_ticket: Whoever comes must show a ticket of a ``Welcome``: nobody asked who it is.
 
         Raises:
             WindlassError: The session is over.
         """
         with self._seats.stream(), ExitStack() as seat:
-            yield from self._serve(requests, seat)
+            yield from self._serve(wire, seat, by_ticket=by_ticket)
 
-    def _serve(self, requests: Frames, seat: ExitStack) -> Frames:
+    def _serve(self, wire: Wire, seat: ExitStack, *, by_ticket: bool) -> Pieces:
         session: _Session | None = None
-        for frame in requests:
-            fields = dict(read_fields(frame))
+        for message in wire.messages():
+            fields = dict(read_fields(message))
             if _HELLO in fields:
-                session = self._welcome(_parse(ps_pb2.Hello, fields[_HELLO]), seat)
+                hello = _parse(ps_pb2.Hello, fields[_HELLO])
+                session = self._welcome(hello, wire, seat, by_ticket=by_ticket)
                 welcome = ps_pb2.Welcome(
                     ps_generation=self._generation,
                     versions=codec.versions_to_wire(own_versions()),
                     max_step_bytes=self._settings.max_step_bytes,
                     max_message_bytes=self._settings.max_message_bytes,
                     local_socket=self.local_socket,
+                    session_port=self.session_port,
+                    ticket=b"" if by_ticket else self._tickets.issue(),
                 )
-                yield ps_pb2.ExchangeResponse(welcome=welcome).SerializeToString()
+                answer = ps_pb2.ExchangeResponse(welcome=welcome).SerializeToString()
+                yield from wire.writer(answer, 0).finish()
             elif session is None:
                 raise RefusedError("the first message of a session must be Hello")
             elif _LAYOUT in fields:
@@ -133,11 +146,15 @@ class ParameterServerServicer:
                 session.offer_segment(_parse(ps_pb2.Segment, fields[_SEGMENT]))
             elif _STEP in fields:
                 first = fields.get(REQUEST_DATA, memoryview(b""))
-                yield from session.step(_parse(ps_pb2.Step, fields[_STEP]), first, requests)
+                yield from session.step(_parse(ps_pb2.Step, fields[_STEP]), first)
             else:
                 raise RefusedError("a payload frame without a step")
 
-    def _welcome(self, hello: ps_pb2.Hello, seat: ExitStack) -> "_Session":
+    def _welcome(
+        self, hello: ps_pb2.Hello, wire: Wire, seat: ExitStack, *, by_ticket: bool
+    ) -> "_Session":
+        if by_ticket and not self._tickets.redeem(hello.ticket):
+            raise RefusedError(f"{self._store.task}: a session here begins with a gRPC stream")
         who = codec.incarnation_from_wire(getattr(hello, "from"))
         theirs = codec.versions_from_wire(hello.versions)
         check_protocol(own_versions(), theirs, peer=str(who.task))
@@ -151,7 +168,7 @@ class ParameterServerServicer:
         seat.close()  # of an earlier Hello
         seat.enter_context(self._seats.taken(who.task))
         self._store.meet(who)
-        return _Session(self._store, who, self._settings)
+        return _Session(self._store, who, wire, self._settings)
 
     def Attach(
         self, request: ps_pb2.AttachRequest, context: grpc.ServicerContext
@@ -289,9 +306,10 @@ class _Seats:
 class _Session:
     """One stream of one worker. Used by one thread."""
 
-    def __init__(self, store: Store, who: Incarnation, settings: Settings) -> None:
+    def __init__(self, store: Store, who: Incarnation, wire: Wire, settings: Settings) -> None:
         self._store = store
         self._who = who
+        self._wire = wire
         self._settings = settings
         self._layouts: dict[int, Layout | ps_pb2.Layout] = {0: Layout()}
         # Pull layout → the request that brought it last, and the versions of what it brought.
@@ -336,7 +354,7 @@ class _Session:
                 raise SegmentError(error.message) from error
         return self._opened
 
-    def step(self, step: ps_pb2.Step, first: memoryview, requests: Frames) -> Frames:
+    def step(self, step: ps_pb2.Step, first: memoryview) -> Pieces:
         """Carry out one step. A refused one is answered with its error; the session goes on."""
         if step.payload_bytes > self._settings.max_step_bytes:
             # Not read to its end: the limit is there to not receive it.
@@ -350,13 +368,13 @@ class _Session:
         self._store.count_bytes(received=step.payload_bytes)
         reply = ps_pb2.StepReply(request_id=step.request_id)
         pull, pull_rows = Layout(), list[Array]()
-        payload: PayloadReader | SegmentReader | None = None
-        early: Frames | None = None
+        payload: PayloadReader | None = None
+        early: Pieces | None = None
         try:
             if step.payload_in_segment:
                 payload = SegmentReader(self._segment(), step.payload_bytes)
             else:
-                payload = PayloadReader(first, step.payload_bytes, lambda: _next_data(requests))
+                payload = self._wire.payload(first, step.payload_bytes)
             push, pull, pull_rows = self._check(step, payload)
             if push is None:
                 reply.global_step = self._store.global_step
@@ -383,7 +401,7 @@ class _Session:
 
     def _answer(
         self, step: ps_pb2.Step, reply: ps_pb2.StepReply, pull: Layout, pull_rows: list[Array]
-    ) -> Frames:
+    ) -> Pieces:
         """The reply and what is pulled."""
         versions: Array | None = None
         # Of a small pull it costs more to find out what changed than to send it.
@@ -394,12 +412,12 @@ class _Session:
         writer = self._writer(reply)
         if pull.segments:
             seen = np.empty(pull.num_entries, np.int64) if versions is not None else None
-            # Frames are made under the lock of a block, one copy, and sent without it.
+            # Values are copied under the lock of a block, and sent without it.
             pieces = self._store.visit(
                 pull, pull_rows, lambda value: list(writer.add(as_bytes(value))), seen
             )
-            for frames in pieces:
-                yield from frames
+            for piece in pieces:
+                yield from piece
             if versions is not None and seen is not None:
                 versions[_bits(reply.changed, versions.size)] = seen
         yield from writer.finish()
@@ -407,8 +425,8 @@ class _Session:
             self._store.count_pull(0)
 
     def _overlapped(
-        self, step: ps_pb2.Step, push: Push, pull: Layout, payload: PayloadReader | SegmentReader
-    ) -> Frames:
+        self, step: ps_pb2.Step, push: Push, pull: Layout, payload: PayloadReader
+    ) -> Pieces:
         """Send each shard as soon as its push is applied, while the others still arrive.
 
         Raises:
@@ -430,13 +448,13 @@ class _Session:
                     done.add(id(applied))
                 applied, result = _advance(run)
             stop = entry + segment.where.last - segment.where.first
-            for frames in self._store.visit(
+            for piece in self._store.visit(
                 Layout((segment,), (0,)),
                 (),
                 lambda value: list(writer.add(as_bytes(value))),
                 versions[entry:stop],
             ):
-                yield from frames
+                yield from piece
             entry = stop
         yield from writer.finish()
         self._store.count_pull(0)
@@ -445,11 +463,10 @@ class _Session:
         self._pulled[step.pull_layout] = (step.request_id, versions)
         outcome = ps_pb2.StepReply(request_id=step.request_id)
         _put_result(outcome, result)
-        yield field(_REPLY, outcome.SerializeToString())
+        yield from self._writer(outcome).finish()
 
-    def _writer(self, reply: ps_pb2.StepReply) -> FrameWriter:
-        head = field(_REPLY, reply.SerializeToString())
-        return FrameWriter(head, RESPONSE_DATA, self._settings.chunk_bytes)
+    def _writer(self, reply: ps_pb2.StepReply) -> Writer:
+        return self._wire.writer(field(_REPLY, reply.SerializeToString()), reply.payload_bytes)
 
     def _only_changed(
         self, step: ps_pb2.Step, pull: Layout, reply: ps_pb2.StepReply
@@ -472,7 +489,7 @@ class _Session:
         return pull, known
 
     def _check(
-        self, step: ps_pb2.Step, payload: PayloadReader | SegmentReader
+        self, step: ps_pb2.Step, payload: PayloadReader
     ) -> tuple[Push | None, Layout, list[Array]]:
         """Check the step whole, before any of it is applied.
 
@@ -560,13 +577,6 @@ def _bits(packed: bytes, count: int) -> Array | slice:
     return bits.astype(np.bool_)
 
 
-def _next_data(requests: Frames) -> memoryview:
-    frame = next(requests, None)
-    if frame is None:
-        raise RefusedError("the session ended in the middle of a step")
-    return dict(read_fields(frame)).get(REQUEST_DATA, memoryview(b""))
-
-
 def _parse(kind: type[_Message], content: memoryview) -> _Message:
     try:
         return kind.FromString(bytes(content))
@@ -574,7 +584,7 @@ def _parse(kind: type[_Message], content: memoryview) -> _Message:
         raise RefusedError(f"a {kind.__name__} cannot be read: {error}") from error
 
 
-def _take_rows(payload: PayloadReader | SegmentReader, count: int) -> Array:
+def _take_rows(payload: PayloadReader, count: int) -> Array:
     # Copied: the payload's memory is reused while the values are read.
     return np.frombuffer(payload.take(8 * count), np.int64).copy()
 

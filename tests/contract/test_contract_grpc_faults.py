@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from windlass.client.channel import open_channel
-from windlass.client.grpc_transport import GrpcTransport
+from windlass.client.stream_transport import StreamTransport
 from windlass.client.plans import Push
 from windlass.client.ps_control import PsControl
 from windlass.client.session import ParameterSession
@@ -48,6 +48,7 @@ SETTINGS = Settings(
     request_timeout_s=5.0,
     reconnect_timeout_s=3.0,
     join_timeout_s=1.0,
+    tcp_sessions=False,
 )
 F32 = np.dtype(np.float32)
 W = VariableDefinition("w", (3,), F32)
@@ -76,7 +77,7 @@ def open_session() -> Iterator[Callable[..., ParameterSession]]:
     def make(
         address: str, settings: Settings = SETTINGS, who: Incarnation = WHO
     ) -> ParameterSession:
-        session = ParameterSession([GrpcTransport(PS, address, who, settings)], who, settings)
+        session = ParameterSession([StreamTransport(PS, address, who, settings)], who, settings)
         opened.append(session)
         session.connect()
         return session
@@ -89,9 +90,9 @@ def open_session() -> Iterator[Callable[..., ParameterSession]]:
 OpenSession = Callable[..., ParameterSession]
 
 
-def transport_of(session: ParameterSession) -> GrpcTransport:
+def transport_of(session: ParameterSession) -> StreamTransport:
     [transport] = session._transports
-    assert isinstance(transport, GrpcTransport)
+    assert isinstance(transport, StreamTransport)
     return transport
 
 
@@ -261,7 +262,7 @@ def test_nobody_listening_is_a_join_timeout_naming_the_ps() -> None:
     with closing(socket.socket()) as taken:
         taken.bind(("127.0.0.1", 0))  # bound, not listening: nobody else gets the port
         address = f"127.0.0.1:{taken.getsockname()[1]}"
-        session = ParameterSession([GrpcTransport(PS, address, WHO, SETTINGS)], WHO, SETTINGS)
+        session = ParameterSession([StreamTransport(PS, address, WHO, SETTINGS)], WHO, SETTINGS)
         waited: list[list[str]] = []
         began = time.monotonic()
         with pytest.raises(JoinTimeoutError, match=r"waited 1 s \(join_timeout_s\)") as caught:
@@ -276,7 +277,7 @@ def test_nobody_listening_is_a_join_timeout_naming_the_ps() -> None:
 def test_a_socket_that_accepts_and_says_nothing_is_a_join_timeout() -> None:
     with closing(socket.create_server(("127.0.0.1", 0))) as listener:
         address = f"127.0.0.1:{listener.getsockname()[1]}"
-        session = ParameterSession([GrpcTransport(PS, address, WHO, SETTINGS)], WHO, SETTINGS)
+        session = ParameterSession([StreamTransport(PS, address, WHO, SETTINGS)], WHO, SETTINGS)
         began = time.monotonic()
         with pytest.raises(JoinTimeoutError, match="/job:ps/task:0"):
             session.connect()
@@ -338,7 +339,7 @@ def _placed() -> Any:
 
 def test_a_ps_that_never_welcomes_is_a_join_timeout() -> None:
     with silent_ps(welcomes=False) as (address, _):
-        session = ParameterSession([GrpcTransport(PS, address, WHO, SETTINGS)], WHO, SETTINGS)
+        session = ParameterSession([StreamTransport(PS, address, WHO, SETTINGS)], WHO, SETTINGS)
         began = time.monotonic()
         with pytest.raises(JoinTimeoutError, match="/job:ps/task:0"):
             session.connect()

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from windlass.client import streams
-from windlass.client.grpc_transport import GrpcTransport
+from windlass.client.stream_transport import StreamTransport
 from windlass.client.plans import Push
 from windlass.client.session import ParameterSession
 from windlass.core.definitions import VariableDefinition
@@ -20,7 +20,8 @@ from windlass.core.errors import FencedError, LimitExceededError, PeerLostError,
 from windlass.core.settings import Settings
 from windlass.core.steps import Operation
 from windlass.core.task import Incarnation, TaskId
-from windlass.server.ps import local_socket
+from windlass.server.listeners import LocalListener
+from windlass.server.ps.doors import Doors
 from windlass.server.ps.server import PsServer
 
 PS = TaskId("ps", 0)
@@ -34,7 +35,10 @@ SETTINGS = Settings(
     request_timeout_s=5.0,
     reconnect_timeout_s=3.0,
     join_timeout_s=2.0,
+    tcp_sessions=False,  # a session that does not come near stays with gRPC
 )
+
+GRPC = "grpc (tcp_sessions is off)"
 
 pytestmark = pytest.mark.timeout(30)
 
@@ -64,7 +68,7 @@ def open_session() -> Iterator[Callable[..., ParameterSession]]:
         server: PsServer, index: int = 0, *, near: bool = True, settings: Settings = SETTINGS
     ) -> ParameterSession:
         who = Incarnation(TaskId("worker", index), 1)
-        transport = GrpcTransport(PS, f"127.0.0.1:{server.port}", who, settings, near=near)
+        transport = StreamTransport(PS, f"127.0.0.1:{server.port}", who, settings, near=near)
         session = ParameterSession([transport], who, settings)
         opened.append(session)
         session.connect()
@@ -79,9 +83,9 @@ Start = Callable[..., PsServer]
 OpenSession = Callable[..., ParameterSession]
 
 
-def transport_of(session: ParameterSession) -> GrpcTransport:
+def transport_of(session: ParameterSession) -> StreamTransport:
     [transport] = session._transports
-    assert isinstance(transport, GrpcTransport)
+    assert isinstance(transport, StreamTransport)
     return transport
 
 
@@ -89,13 +93,23 @@ def description(session: ParameterSession) -> str:
     return transport_of(session).description
 
 
-def door_of(server: PsServer) -> local_socket.LocalSocket:
-    assert server._local is not None
-    return server._local
+def door_of(server: PsServer) -> LocalListener:
+    local = server._doors.local
+    assert local is not None
+    return local
+
+
+def open_at(doors: Doors) -> int:
+    return len(doors._sessions)
 
 
 def servicer_of(server: PsServer) -> Any:
-    return door_of(server)._serve.__self__  # type: ignore[attr-defined]
+    return server._doors._servicer
+
+
+def by_socket(server: PsServer) -> streams.SocketStream:
+    connection = streams.local_connection(door_of(server).name)
+    return streams.SocketStream(connection, "unix socket", 2**20, "the ps", duplex=False)
 
 
 def cut(session: ParameterSession) -> None:
@@ -160,7 +174,7 @@ def test_workers_near_and_far_see_the_same_values(start: Start, open_session: Op
     for value in range(1, 9, 2):
         works(near, value)
         works(far, value + 1)
-    assert (description(near), description(far)) == ("unix socket", "grpc")
+    assert (description(near), description(far)) == ("unix socket", GRPC)
 
 
 def test_a_ps_that_shares_no_memory_has_no_socket(start: Start, open_session: OpenSession) -> None:
@@ -168,7 +182,7 @@ def test_a_ps_that_shares_no_memory_has_no_socket(start: Start, open_session: Op
     session = open_session(server)
     define(session, W)
     works(session, 1)
-    assert description(session) == "grpc"
+    assert description(session) == GRPC
 
 
 def test_a_name_nobody_listens_at_means_grpc(
@@ -180,7 +194,7 @@ def test_a_name_nobody_listens_at_means_grpc(
     session = open_session(server)
     define(session, W)
     works(session, 1)
-    assert description(session) == "grpc"
+    assert description(session) == GRPC
 
 
 def test_a_socket_of_another_user_is_not_used(
@@ -190,14 +204,14 @@ def test_a_socket_of_another_user_is_not_used(
     session = open_session(start())
     define(session, W)
     works(session, 1)
-    assert description(session) == "grpc"
+    assert description(session) == GRPC
 
 
 def test_a_worker_of_another_user_is_not_let_in(
     start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     server = start()
-    monkeypatch.setattr("windlass.server.local_listener.peer_user", lambda _: os.getuid() + 1)
+    monkeypatch.setattr("windlass.server.listeners.peer_user", lambda _: os.getuid() + 1)
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as door:
         door.settimeout(5)
         door.connect(f"\0{door_of(server).name}")
@@ -207,11 +221,11 @@ def test_a_worker_of_another_user_is_not_let_in(
 def test_a_worker_the_socket_does_not_let_in_stays_with_grpc(
     start: Start, open_session: OpenSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("windlass.server.local_listener.peer_user", lambda _: os.getuid() + 1)
+    monkeypatch.setattr("windlass.server.listeners.peer_user", lambda _: os.getuid() + 1)
     session = open_session(start())
     define(session, W)
     works(session, 1)
-    assert description(session) == "grpc"
+    assert description(session) == GRPC
 
 
 # -- limits and errors -------------------------------------------------------------------------
@@ -231,18 +245,18 @@ def test_more_sessions_than_allowed_are_refused_by_the_limits_name_as_over_grpc(
     # By hand: each has one seat, on the socket.
     carriers = []
     for index in range(2):
-        transport = GrpcTransport(
+        transport = StreamTransport(
             PS, "127.0.0.1:1", Incarnation(TaskId("worker", index), 1), SETTINGS
         )
-        carrier = streams.SocketStream(door_of(server).name, 2**20, "the ps")
+        carrier = by_socket(server)
         transport._greet(carrier)
         carriers.append((transport, carrier))
     assert servicer._seats.count == 2
     texts = []
     for near in (False, True):
         who = Incarnation(TaskId("worker", 9), 1)
-        transport = GrpcTransport(PS, f"127.0.0.1:{server.port}", who, SETTINGS)
-        carrier = streams.SocketStream(door_of(server).name, 2**20, "the ps")
+        transport = StreamTransport(PS, f"127.0.0.1:{server.port}", who, SETTINGS)
+        carrier = by_socket(server)
         with pytest.raises(LimitExceededError) as caught:
             transport._greet(carrier) if near else transport.connect(5)
         carrier.close()
@@ -267,7 +281,7 @@ def both(
         define(session, W)
         with pytest.raises(WindlassError) as caught:
             fail(session)
-        assert description(session) == ("unix socket" if near else "grpc")
+        assert description(session) == ("unix socket" if near else GRPC)
         told.append((type(caught.value), caught.value.message, caught.value.fields))
         other = open_session(server, 1, near=near)
         other.define([W], {}, create=False)
@@ -349,7 +363,7 @@ def test_a_ps_that_stops_ends_its_sessions(open_session: OpenSession) -> None:
     works(sessions[0], 1)
     local = door_of(server)
     server.stop(grace_s=0)
-    until(lambda: not local._sessions)
+    until(lambda: not open_at(server._doors))
     with pytest.raises(PeerLostError, match="/job:ps/task:0"):
         sessions[0].step(add(W, 1))
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as door, pytest.raises(OSError):  # noqa: PT011
@@ -372,7 +386,7 @@ def test_a_client_that_goes_away_leaves_nothing_behind(
         if not index:
             define(session, W)
         session.close()
-        until(lambda: not door_of(server)._sessions)
+        until(lambda: not open_at(server._doors))
 
 
 def test_an_answer_that_does_not_come_in_time_is_a_lost_ps(

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from windlass.client.grpc_transport import GrpcTransport
+from windlass.client.stream_transport import StreamTransport
 from windlass.client.shm_transport import ShmTransport
 from windlass.client.transport import PsTransport
 from windlass.core.arrays import BFLOAT16, DTYPES, FLOATS, INTEGERS, Array, DType, as_bytes
@@ -56,6 +56,7 @@ Open = Callable[[str, Incarnation, Settings], PsTransport]
 class Ps:
     """One ps, and how workers reach it."""
 
+    kind: str
     store: Store
     connect: Callable[[Incarnation], PsTransport]
     opened: list[PsTransport] = field(default_factory=list)
@@ -67,12 +68,12 @@ class Ps:
         return Worker(transport)
 
 
-@pytest.fixture(params=["local", "grpc", "shm"])
+@pytest.fixture(params=["local", "grpc", "tcp", "shm"])
 def ps(request: pytest.FixtureRequest) -> Iterator[Ps]:
     """A ps behind each kind of transport."""
     if request.param == "local":
         store = Store(PS, SETTINGS)
-        made = Ps(store, lambda who: LocalTransport(PS, who, SETTINGS, store))
+        made = Ps("local", store, lambda who: LocalTransport(PS, who, SETTINGS, store))
         yield made
         for transport in made.opened:
             transport.close()
@@ -82,10 +83,11 @@ def ps(request: pytest.FixtureRequest) -> Iterator[Ps]:
     address = f"127.0.0.1:{server.port}"
 
     def connect(who: Incarnation) -> PsTransport:
-        stream = GrpcTransport(PS, address, who, SETTINGS)
+        settings = SETTINGS.model_copy(update={"tcp_sessions": request.param == "tcp"})
+        stream = StreamTransport(PS, address, who, settings)
         return ShmTransport(stream) if request.param == "shm" else stream
 
-    made = Ps(server.store, connect)
+    made = Ps(request.param, server.store, connect)
     try:
         yield made
     finally:
@@ -217,7 +219,7 @@ def zeros(*variables: VariableDefinition) -> list[Put]:
 def test_a_transport_says_whom_it_reaches_and_how(ps: Ps) -> None:
     transport = ps.worker().transport
     assert transport.task == PS
-    assert transport.description.split()[0] in ("local", "grpc", "shm")
+    assert transport.description.split()[0] == ps.kind
 
 
 def test_defining_creates_and_a_value_makes_it_initialized(ps: Ps) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from windlass.client.grpc_transport import GrpcTransport
+from windlass.client.stream_transport import StreamTransport
 from windlass.client.plans import Push
 from windlass.client.session import ParameterSession
 from windlass.client.shm_transport import ShmTransport
@@ -51,7 +51,8 @@ class Cluster:
         if self.kind == "local":
             return LocalTransport(task, who, SETTINGS, self.stores[ps])
         near = self.kind in ("shm", "near")
-        stream = GrpcTransport(task, self.addresses[ps], who, SETTINGS, near=near)
+        settings = SETTINGS.model_copy(update={"tcp_sessions": self.kind == "tcp"})
+        stream = StreamTransport(task, self.addresses[ps], who, settings, near=near)
         return ShmTransport(stream) if self.kind == "shm" else stream
 
     def session(self, index: int = 0) -> ParameterSession:
@@ -62,7 +63,7 @@ class Cluster:
         return session
 
 
-@pytest.fixture(params=["local", "grpc", "near", "shm"])
+@pytest.fixture(params=["local", "grpc", "tcp", "near", "shm"])
 def cluster(request: pytest.FixtureRequest) -> Iterator[Cluster]:
     """Two ps behind each kind of transport."""
     tasks = [TaskId("ps", i) for i in range(2)]

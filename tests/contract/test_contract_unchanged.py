@@ -9,7 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from windlass.client.grpc_transport import GrpcTransport
+from windlass.client.stream_transport import StreamTransport
 from windlass.client.shm_transport import ShmTransport
 from windlass.client.transport import PsTransport
 from windlass.core.arrays import Array, as_bytes
@@ -53,7 +53,7 @@ class Ps:
         return self.kind != "local"
 
 
-@pytest.fixture(params=["local", "grpc", "near", "shm"])
+@pytest.fixture(params=["local", "grpc", "tcp", "near", "shm"])
 def ps(request: pytest.FixtureRequest) -> Iterator[Ps]:
     """A ps behind each kind of transport."""
     if request.param == "local":
@@ -65,7 +65,8 @@ def ps(request: pytest.FixtureRequest) -> Iterator[Ps]:
     near = request.param in ("near", "shm")
 
     def connect(who: Incarnation) -> PsTransport:
-        stream = GrpcTransport(PS, f"127.0.0.1:{server.port}", who, SETTINGS, near=near)
+        settings = SETTINGS.model_copy(update={"tcp_sessions": request.param == "tcp"})
+        stream = StreamTransport(PS, f"127.0.0.1:{server.port}", who, settings, near=near)
         return ShmTransport(stream) if request.param == "shm" else stream
 
     made = Ps(request.param, server.store, connect)
@@ -275,7 +276,7 @@ def test_many_small_variables_that_share_a_block(ps: Ps) -> None:
             expected[starts[i] : starts[i + 1]] = value
         moved = worker.pull(layout, [into], [into] if ps.kind == "shm" else [into.copy()])
         np.testing.assert_array_equal(into, expected)
-        if ps.kind in ("grpc", "near"):
+        if ps.kind in ("grpc", "tcp", "near"):
             assert moved == sum(small[i].num_bytes for i in chosen)
 
 
@@ -375,9 +376,9 @@ def test_a_number_that_stands_for_another_layout_now_knows_nothing_of_the_old_on
         check(into, *order)
 
 
-def stream_of(transport: PsTransport) -> GrpcTransport:
+def stream_of(transport: PsTransport) -> StreamTransport:
     stream = transport._stream if isinstance(transport, ShmTransport) else transport
-    assert isinstance(stream, GrpcTransport)
+    assert isinstance(stream, StreamTransport)
     return stream
 
 

@@ -129,7 +129,7 @@ def test_a_ps_without_shared_memory_says_so() -> None:
         session, transport = open_session(server.port)
         define(session, np.zeros(LARGE, np.float32))
         assert (add(session, np.ones(LARGE, np.float32)) == 1).all()
-        assert transport.description == "grpc (shared_memory is off at the ps)"
+        assert transport.description == "tcp (shared_memory is off at the ps)"
         session.close()
     finally:
         server.stop(grace_s=0)

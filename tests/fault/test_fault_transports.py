@@ -1,4 +1,4 @@
-"""Sessions of which one side is killed, stopped, slow or out of memory: real processes, both transports.
+"""Sessions of which one side is killed, stopped, slow or out of memory: real processes, every transport.
 
 Importing NumPy, Numba and grpc takes a second, so processes are forked from one that has done that and
 nothing else: a life then begins within milliseconds, and a test can afford a hundred of them. That process is
@@ -32,13 +32,14 @@ from windlass.client.plans import Push
 from windlass.client.ps_control import PsControl
 from windlass.client.session import ParameterSession, StepResult
 from windlass.client.shm_transport import ShmTransport
+from windlass.client.streams import local_connection, tcp_connection
 from windlass.client.transports import open_transport
 from windlass.core import codec
 from windlass.core.arrays import Array
 from windlass.core.checkpoint import CheckpointReader, latest_checkpoint
 from windlass.core.definitions import ShardDefinition, VariableDefinition
 from windlass.core.errors import LimitExceededError, PeerLostError, WindlassError
-from windlass.core.frame_socket import FrameSocket
+from windlass.core.frame_socket import FrameSocket, frame_head
 from windlass.core.report import PsCounters
 from windlass.core.settings import Settings
 from windlass.core.shared_memory import Segment, unavailable
@@ -63,7 +64,17 @@ HANG_S = 30.0  # no promise about speed: what takes this long will never end
 BLOCKS = [VariableDefinition(f"v{i}", (150_000,), F32) for i in range(4)]
 NAMES = [block.name for block in BLOCKS]
 
-ways = pytest.mark.parametrize("near", [True, False], ids=["shm", "grpc"])
+# How a worker's session goes on, and the settings of both sides that make it do so.
+WAYS: dict[str, dict[str, Any]] = {
+    "shm": {"shared_memory": True},
+    "tcp": {"shared_memory": False, "tcp_sessions": True},
+    "grpc": {"shared_memory": False, "tcp_sessions": False},
+}
+ways = pytest.mark.parametrize("way", list(WAYS))
+
+
+def transport_in(way: str) -> str:
+    return "grpc (tcp_sessions is off)" if way == "grpc" else way
 
 
 # -- in the processes ------------------------------------------------------------------------
@@ -397,9 +408,9 @@ class Nursery:
 class Ps:
     """A ps process."""
 
-    def __init__(self, nursery: Nursery, near: bool, **settings: Any) -> None:
-        self.near = near
-        self.life = nursery.start("ps", shared_memory=near, **settings)
+    def __init__(self, nursery: Nursery, way: str, **settings: Any) -> None:
+        self.way = way
+        self.life = nursery.start("ps", **WAYS[way], **settings)
         self.address = f"127.0.0.1:{self.life.until('ready')['port']}"
         self._control = PsControl(PS, self.address, Settings())
 
@@ -450,8 +461,8 @@ def nursery(one_nursery: Nursery) -> Iterator[Nursery]:
 def start_ps(nursery: Nursery) -> Iterator[StartPs]:
     started: list[Ps] = []
 
-    def start(near: bool, **settings: Any) -> Ps:
-        started.append(Ps(nursery, near, **settings))
+    def start(way: str, **settings: Any) -> Ps:
+        started.append(Ps(nursery, way, **settings))
         return started[-1]
 
     yield start
@@ -465,7 +476,7 @@ def join() -> Iterator[Join]:
     opened: list[ParameterSession] = []
 
     def make(ps: Ps, index: int, **settings: Any) -> ParameterSession:
-        opened.append(open_session(ps.address, index, **{"shared_memory": ps.near, **settings}))
+        opened.append(open_session(ps.address, index, **{**WAYS[ps.way], **settings}))
         return opened[-1]
 
     yield make
@@ -535,9 +546,9 @@ def most_memory(pid: int) -> Iterator[Callable[[], int]]:
 
 @ways
 def test_a_worker_killed_in_mid_push_leaves_whole_blocks_and_its_next_life_goes_on(
-    nursery: Nursery, start_ps: StartPs, join: Join, near: bool
+    nursery: Nursery, start_ps: StartPs, join: Join, way: str
 ) -> None:
-    ps = start_ps(near)
+    ps = start_ps(way)
     other = join(ps, 1)
     define(other, BLOCKS)
     mine = [VariableDefinition("mine", (200_000,), F32)]
@@ -551,7 +562,7 @@ def test_a_worker_killed_in_mid_push_leaves_whole_blocks_and_its_next_life_goes_
     for life in range(1, lives + 1):
         worker = nursery.start(
             "worker", address=ps.address, index=0, steps=MANY, generation=life,
-            shared_memory=near,
+            **WAYS[way],
         )  # fmt: skip
         worker.until_acked(rng.randrange(1, 6))
         threading.Event().wait(rng.uniform(0, 0.02))  # where in a step it is hit is left to chance
@@ -572,7 +583,7 @@ def test_a_worker_killed_in_mid_push_leaves_whole_blocks_and_its_next_life_goes_
             "the ps to give the dead worker's memory back",
         )
     last = nursery.start(
-        "worker", address=ps.address, index=0, steps=5, generation=lives + 1, shared_memory=near
+        "worker", address=ps.address, index=0, steps=5, generation=lives + 1, **WAYS[way]
     )
     last.until("done")
     last.bury()
@@ -585,19 +596,17 @@ def test_a_worker_killed_in_mid_push_leaves_whole_blocks_and_its_next_life_goes_
 
 @ways
 def test_an_older_life_that_only_hung_is_fenced_and_changes_nothing(
-    nursery: Nursery, start_ps: StartPs, join: Join, near: bool
+    nursery: Nursery, start_ps: StartPs, join: Join, way: str
 ) -> None:
-    ps = start_ps(near)
+    ps = start_ps(way)
     other = join(ps, 1)
     define(other, BLOCKS)
     older = nursery.start(
-        "worker", address=ps.address, index=0, steps=MANY, shared_memory=near
+        "worker", address=ps.address, index=0, steps=MANY, **WAYS[way]
     )  # fmt: skip
     older.until_acked(3)
     older.signal(signal.SIGSTOP)
-    newer = nursery.start(
-        "worker", address=ps.address, index=0, steps=5, generation=2, shared_memory=near
-    )
+    newer = nursery.start("worker", address=ps.address, index=0, steps=5, generation=2, **WAYS[way])
     newer.until("done")
     before = whole(other.step(None, NAMES).values)
     assert set(before.values()) <= {older.acked + 5.0, older.acked + 6.0}
@@ -613,15 +622,15 @@ def test_an_older_life_that_only_hung_is_fenced_and_changes_nothing(
 
 @ways
 def test_a_ps_killed_in_mid_push_is_an_error_that_names_it_and_never_a_hang(
-    nursery: Nursery, start_ps: StartPs, near: bool
+    nursery: Nursery, start_ps: StartPs, way: str
 ) -> None:
     rng = random.Random(21)
     for _ in range(2):
-        ps = start_ps(near)
+        ps = start_ps(way)
         workers = [
             nursery.start(
                 "worker", address=ps.address, index=index, steps=MANY, pull=bool(index),
-                shared_memory=near, reconnect_timeout_s=0.5,
+                **WAYS[way], reconnect_timeout_s=0.5,
             )
             for index in range(2)
         ]  # fmt: skip
@@ -676,11 +685,11 @@ def test_a_hundred_killed_workers_and_ten_killed_ps_leave_nothing_behind(
     used: set[tuple[int, int]] = set()
     names: set[str] = set()
     for _ in range(10):
-        ps = start_ps(True)
+        ps = start_ps("shm")
         names |= local_sockets(ps.pid)
         for index in range(10):
             worker = nursery.start(
-                "worker", address=ps.address, index=index, steps=MANY, shared_memory=True
+                "worker", address=ps.address, index=index, steps=MANY, **WAYS["shm"]
             )
             worker.until_acked(1)
             own = set(segments(worker.pid))
@@ -705,14 +714,14 @@ PULLED = [VariableDefinition(f"p{i}", (1_000_000,), F32) for i in range(8)]  # 4
 UNREAD_STEPS = 12
 
 
-def hello(index: int) -> bytes:
-    message = ps_pb2.Hello(versions=codec.versions_to_wire(own_versions()))
+def hello(index: int, ticket: bytes = b"") -> bytes:
+    message = ps_pb2.Hello(versions=codec.versions_to_wire(own_versions()), ticket=ticket)
     who = Incarnation(TaskId("worker", index), 1)
     getattr(message, "from").CopyFrom(codec.incarnation_to_wire(who))
     return ps_pb2.ExchangeRequest(hello=message).SerializeToString()
 
 
-def pulling_frames(index: int) -> list[bytes]:
+def pulling_frames(index: int, ticket: bytes = b"") -> list[bytes]:
     """A session that asks for everything again and again."""
     layout = WireLayout(1, tuple(LayoutEntry(v.name, 0, Operation.PULL) for v in PULLED))
     first = ps_pb2.ExchangeRequest(layout=codec.layout_to_wire(layout)).SerializeToString()
@@ -722,7 +731,7 @@ def pulling_frames(index: int) -> list[bytes]:
         ).SerializeToString()
         for number in range(UNREAD_STEPS)
     ]
-    return [hello(index), first, *steps]
+    return [hello(index, ticket), first, *steps]
 
 
 @contextmanager
@@ -744,27 +753,40 @@ def unread_grpc(ps: Ps, index: int) -> Iterator[None]:
 
 @contextmanager
 def unread_socket(ps: Ps, index: int) -> Iterator[None]:
-    """The same through the local socket."""
-    [name] = local_sockets(ps.pid)
-    with closing(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)) as connection:
-        connection.settimeout(HANG_S)
-        connection.connect("\0" + name[1:])
-        frames = FrameSocket(connection, 1 << 20)
-        for frame in pulling_frames(index):
-            frames.send(frame)
-        yield
+    """The same through the socket that a session goes on over."""
+    said: queue.SimpleQueue[ps_pb2.ExchangeRequest | None] = queue.SimpleQueue()
+    with open_channel(ps.address, Settings()) as channel:
+        call = ps_pb2_grpc.ParameterServerStub(channel).Exchange(iter(said.get, None))
+        said.put(ps_pb2.ExchangeRequest.FromString(hello(index)))
+        welcome = next(call).welcome
+        frames = FrameSocket(connected_by(welcome), 1 << 20)
+        with closing(frames):
+            first, *others = pulling_frames(index, welcome.ticket)
+            frames.write(frame_head(first))
+            assert frames.receive() is not None  # welcomed, so the stream may end
+            said.put(None)
+            call.cancel()
+            for frame in others:
+                frames.write(frame_head(frame))
+            yield
+
+
+def connected_by(welcome: ps_pb2.Welcome) -> socket.socket:
+    if welcome.local_socket:
+        return local_connection(welcome.local_socket)
+    return tcp_connection("127.0.0.1", welcome.session_port)
 
 
 @ways
 def test_clients_that_do_not_read_hold_up_nobody_and_fill_nothing(
-    start_ps: StartPs, join: Join, near: bool
+    start_ps: StartPs, join: Join, way: str
 ) -> None:
-    ps = start_ps(near)
+    ps = start_ps(way)
     other = join(ps, 0)
     define(other, PULLED)
     add(other, PULLED, 1, [v.name for v in PULLED])
     ps.until_sessions(1)
-    slow = unread_socket if near else unread_grpc
+    slow = unread_grpc if way == "grpc" else unread_socket
     block, pull = PULLED[0].num_bytes, sum(v.num_bytes for v in PULLED)
     before = ps.counters()
     with most_memory(ps.pid) as most, slow(ps, 1), slow(ps, 2), slow(ps, 3):
@@ -786,22 +808,29 @@ def test_clients_that_do_not_read_hold_up_nobody_and_fill_nothing(
         assert most() < bound
         assert bound * 5 < 3 * UNREAD_STEPS * pull
     ps.until_sessions(1)
-    wait_for(
-        lambda: not ps.near or len(local_connections(ps.pid)) <= 2, "their connections to be closed"
-    )
+    wait_for(lambda: len(connections(ps)) <= (way != "grpc"), "their connections to be closed")
     assert set(whole(add(other, PULLED, 1, ["p0"]).values, ["p0"]).values()) == {7}
 
 
-def local_connections(pid: int) -> list[str]:
-    """The process's sockets that are bound to a name: the listener and its connections."""
+def connections(ps: Ps) -> list[str]:
+    """The ps's ends of sockets that carry sessions and are not gRPC's."""
     inodes = set()
-    for link in Path(f"/proc/{pid}/fd").glob("*"):
+    for link in Path(f"/proc/{ps.pid}/fd").glob("*"):
         try:
             inodes.add(os.readlink(link).removeprefix("socket:[").removesuffix("]"))
         except OSError:
             continue
-    rows = [line.split() for line in Path("/proc/net/unix").read_text().splitlines()[1:]]
-    return [row[6] for row in rows if len(row) > 7 and row[6] in inodes]
+    found = []
+    for line in Path("/proc/net/unix").read_text().splitlines()[1:]:
+        row = line.split()
+        if len(row) > 7 and row[5] == "03":  # connected, and bound to a name: by way of a listener
+            found.append(row[6])
+    grpc_port = int(ps.address.rpartition(":")[2])
+    for line in Path("/proc/net/tcp").read_text().splitlines()[1:]:
+        row = line.split()
+        if row[3] == "01" and int(row[1].rpartition(":")[2], 16) != grpc_port:  # established
+            found.append(row[9])
+    return [inode for inode in found if inode in inodes]
 
 
 # -- memory that cannot be had ---------------------------------------------------------------
@@ -841,7 +870,7 @@ def test_a_worker_that_gets_no_segment_pushes_through_the_stream_and_says_why(
     number: int,
     said: str,
 ) -> None:
-    ps = start_ps(True)
+    ps = start_ps("shm")
     session = join(ps, 0)
     define(session, BLOCKS[:1])
     assert session.transports == ("ps:0 shm",)
@@ -860,7 +889,7 @@ def test_a_worker_that_gets_no_segment_pushes_through_the_stream_and_says_why(
 def test_a_worker_whose_files_may_not_grow_pushes_through_the_stream(
     nursery: Nursery, start_ps: StartPs, join: Join
 ) -> None:
-    ps = start_ps(True)
+    ps = start_ps("shm")
     worker = nursery.start(
         "worker", address=ps.address, index=0, steps=5, pull=True, break_memory="file size"
     )
@@ -878,7 +907,7 @@ def test_a_worker_whose_files_may_not_grow_pushes_through_the_stream(
 def test_a_side_that_may_not_look_into_the_other_has_values_through_the_stream(
     nursery: Nursery, start_ps: StartPs, join: Join, side: str
 ) -> None:
-    ps = start_ps(True, break_memory="proc" if side == "ps" else "")
+    ps = start_ps("shm", break_memory="proc" if side == "ps" else "")
     worker = nursery.start(
         "worker", address=ps.address, index=0, steps=5, pull=True,
         break_memory="proc" if side == "worker" else "",
@@ -898,7 +927,7 @@ def test_a_side_that_may_not_look_into_the_other_has_values_through_the_stream(
 def test_a_ps_that_gets_no_segment_keeps_values_of_its_own_and_serves_them(
     nursery: Nursery, start_ps: StartPs, join: Join
 ) -> None:
-    ps = start_ps(True, break_memory="file size")
+    ps = start_ps("shm", break_memory="file size")
     session = join(ps, 0)
     define(session, BLOCKS)
     warned = ps.life.until("warned")["text"]
@@ -909,7 +938,7 @@ def test_a_ps_that_gets_no_segment_keeps_values_of_its_own_and_serves_them(
 def test_a_small_limit_on_steps_does_not_keep_them_out_of_shared_memory(
     start_ps: StartPs, join: Join
 ) -> None:
-    ps = start_ps(True, max_step_bytes=512 * 1024)
+    ps = start_ps("shm", max_step_bytes=512 * 1024)
     session = join(ps, 0, max_step_bytes=512 * 1024)
     w = VariableDefinition("w", (50_000,), F32)
     define(session, [w])
@@ -934,7 +963,7 @@ def sequence_of(session: ParameterSession, variable: VariableDefinition) -> Arra
 def test_a_reader_asks_through_the_stream_for_what_is_being_written_all_the_time(
     start_ps: StartPs, join: Join
 ) -> None:
-    ps = start_ps(True)
+    ps = start_ps("shm")
     session, other = join(ps, 0), join(ps, 1)
     define(session, BLOCKS)
     define(other, BLOCKS)
@@ -960,7 +989,7 @@ def test_a_reader_asks_through_the_stream_for_what_is_being_written_all_the_time
 def test_a_reader_waits_for_a_write_that_ends_and_takes_what_it_wrote(
     start_ps: StartPs, join: Join
 ) -> None:
-    ps = start_ps(True)
+    ps = start_ps("shm")
     session = join(ps, 0)
     define(session, BLOCKS)
     sequence = sequence_of(session, BLOCKS[0])
@@ -993,18 +1022,18 @@ def test_a_reader_waits_for_a_write_that_ends_and_takes_what_it_wrote(
 @pytest.mark.scenario
 @ways
 def test_readers_of_a_ps_under_constant_writing_see_whole_blocks_that_never_go_back(
-    nursery: Nursery, start_ps: StartPs, join: Join, near: bool
+    nursery: Nursery, start_ps: StartPs, join: Join, way: str
 ) -> None:
-    steps = 300 if near else 80
-    ps = start_ps(near)
+    steps = 300 if way == "shm" else 80
+    ps = start_ps(way)
     writer = nursery.start(
-        "worker", address=ps.address, index=0, steps=steps, shared_memory=near
+        "worker", address=ps.address, index=0, steps=steps, **WAYS[way]
     )  # fmt: skip
     writer.until("ready")
     readers = [
         nursery.start(
             "reader", address=ps.address, index=index, until=steps, reads=20 * steps,
-            shared_memory=near,
+            **WAYS[way],
         )
         for index in (1, 2)
     ]  # fmt: skip
@@ -1013,7 +1042,7 @@ def test_readers_of_a_ps_under_constant_writing_see_whole_blocks_that_never_go_b
         reader.until("ready")
         done = reader.until("done")
         assert set(done["last"].values()) == {steps}
-        assert done["transports"] == [f"ps:0 {'shm' if near else 'grpc'}"]
+        assert done["transports"] == [f"ps:0 {transport_in(way)}"]
         reader.bury()
     writer.bury()
 
@@ -1023,12 +1052,12 @@ def test_readers_of_a_ps_under_constant_writing_see_whole_blocks_that_never_go_b
 
 @ways
 def test_a_ps_that_hangs_in_mid_step_and_wakes_up_has_every_step_once(
-    nursery: Nursery, start_ps: StartPs, join: Join, near: bool
+    nursery: Nursery, start_ps: StartPs, join: Join, way: str
 ) -> None:
-    ps = start_ps(near)
+    ps = start_ps(way)
     worker = nursery.start(
         "worker", address=ps.address, index=0, steps=100, pull=True,
-        shared_memory=near, request_timeout_s=0.5, reconnect_timeout_s=20.0,
+        **WAYS[way], request_timeout_s=0.5, reconnect_timeout_s=20.0,
     )  # fmt: skip
     rng = random.Random(23)
     for _ in range(3):
@@ -1050,12 +1079,12 @@ def test_a_ps_that_hangs_in_mid_step_and_wakes_up_has_every_step_once(
 
 @ways
 def test_a_ps_that_hangs_for_too_long_is_lost_and_its_next_worker_finds_each_push_once(
-    nursery: Nursery, start_ps: StartPs, join: Join, near: bool
+    nursery: Nursery, start_ps: StartPs, join: Join, way: str
 ) -> None:
-    ps = start_ps(near)
+    ps = start_ps(way)
     worker = nursery.start(
         "worker", address=ps.address, index=0, steps=MANY, pull=True,
-        shared_memory=near, request_timeout_s=0.5, reconnect_timeout_s=0.5,
+        **WAYS[way], request_timeout_s=0.5, reconnect_timeout_s=0.5,
     )  # fmt: skip
     worker.until_acked(5)
     ps.life.signal(signal.SIGSTOP)
@@ -1071,9 +1100,7 @@ def test_a_ps_that_hangs_for_too_long_is_lost_and_its_next_worker_finds_each_pus
     counts = whole(before.values)
     assert set(counts.values()) <= {worker.acked, worker.acked + 1}
     assert before.global_step in (worker.acked, worker.acked + 1)
-    again = nursery.start(
-        "worker", address=ps.address, index=0, steps=5, generation=2, shared_memory=near
-    )
+    again = nursery.start("worker", address=ps.address, index=0, steps=5, generation=2, **WAYS[way])
     again.until("done")
     after = other.step(None, NAMES)
     assert whole(after.values) == {name: count + 5 for name, count in counts.items()}
@@ -1086,7 +1113,7 @@ def test_a_step_after_one_that_was_given_up_does_not_change_what_that_one_pushes
 ) -> None:
     """The ps was stopped while it read the push in our memory, and wakes up later."""
     large = VariableDefinition("large", (16_000_000,), F32)  # 64 MB: applied for some ms
-    ps = start_ps(True)
+    ps = start_ps("shm")
     session = join(ps, 0, request_timeout_s=0.3, reconnect_timeout_s=0.3)
     define(session, [large])
     sequence = sequence_of(session, large)
@@ -1136,14 +1163,14 @@ def state_of(pid: int) -> str:
 @pytest.mark.scenario
 @ways
 def test_sixty_four_workers_at_once_add_up_within_bounds(
-    nursery: Nursery, start_ps: StartPs, join: Join, near: bool
+    nursery: Nursery, start_ps: StartPs, join: Join, way: str
 ) -> None:
     workers, steps, sizes = 64, 30, (50, 20_000)  # 400 bytes in a message, 160 kB beside it
-    ps = start_ps(near, max_sessions=workers)
+    ps = start_ps(way, max_sessions=workers)
     halves = [
         nursery.start(
             "swarm", address=ps.address, first=first, count=workers // 2, steps=steps,
-            sizes=sizes, shared_memory=near,
+            sizes=sizes, **WAYS[way],
         )
         for first in (0, workers // 2)
     ]  # fmt: skip
@@ -1162,7 +1189,7 @@ def test_sixty_four_workers_at_once_add_up_within_bounds(
         step = sum(8 * size for size in sizes)
         # A thread per session; on a machine shared with the workers also the one it was welcomed on.
         # Beside them grpc's own, the copying pool's 8, and the few of the server.
-        assert status_of(ps.pid, "Threads") <= workers * (1 + near) + 48
+        assert status_of(ps.pid, "Threads") <= workers * (1 + (way != "grpc")) + 48
         assert status_of(ps.pid, "Threads") <= threads + 8
         # Per session: a staging buffer, frames of what it pulls, and grpc's windows both ways of
         # 64 KiB to begin with, which hold a frame each; the heap keeps about as much again.
@@ -1187,10 +1214,10 @@ def test_sixty_four_workers_at_once_add_up_within_bounds(
 
 @ways
 def test_a_worker_is_not_in_its_own_way_at_a_full_ps(
-    start_ps: StartPs, join: Join, near: bool
+    start_ps: StartPs, join: Join, way: str
 ) -> None:
     """It dials before it goes near, and has two connections for a moment."""
-    ps = start_ps(near, max_sessions=1)
+    ps = start_ps(way, max_sessions=1)
     session = join(ps, 0)
     define(session, BLOCKS)
     add_and_check(ps, session)
@@ -1200,10 +1227,10 @@ def test_a_worker_is_not_in_its_own_way_at_a_full_ps(
 
 @ways
 def test_a_worker_that_comes_back_while_its_last_step_is_still_at_work_has_its_seat(
-    near: bool,
+    way: str,
 ) -> None:
     """The ps has not heard yet that the session it works for is dead."""
-    settings: dict[str, Any] = {"shared_memory": near, "max_sessions": 1}
+    settings: dict[str, Any] = {**WAYS[way], "max_sessions": 1}
     server = PsServer(PS, Settings(**settings))
     server.start("127.0.0.1:0")
     try:
@@ -1246,12 +1273,12 @@ WriteProgram = Callable[..., str]
 
 @pytest.mark.usefixtures("no_process_left")
 @pytest.mark.parametrize(
-    ("prefetch", "near"),
-    [(False, True), (True, True), (True, False)],
-    ids=["waiting", "prefetch-shm", "prefetch-grpc"],
+    ("prefetch", "way"),
+    [(False, "shm"), (True, "shm"), (True, "tcp"), (True, "grpc")],
+    ids=["waiting", "prefetch-shm", "prefetch-tcp", "prefetch-grpc"],
 )
 def test_a_job_that_prefetches_survives_a_killed_worker_as_one_that_waits(
-    write_program: WriteProgram, tmp_path: Path, prefetch: bool, near: bool
+    write_program: WriteProgram, tmp_path: Path, prefetch: bool, way: str
 ) -> None:
     program = write_program(
         replace={
@@ -1264,7 +1291,7 @@ def test_a_job_that_prefetches_survives_a_killed_worker_as_one_that_waits(
     )
     result = run_script(
         program, "300", "0.005", model_dir=str(tmp_path / "model"), workers=2,
-        faults=FaultPlan().kill("worker", 1, at_step=50), shared_memory=near,
+        faults=FaultPlan().kill("worker", 1, at_step=50), **WAYS[way],
     )  # fmt: skip
     assert result.exit_code == 0, result.text
     assert [code for code in result.exits.values() if code] == [-signal.SIGKILL]

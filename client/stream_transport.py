@@ -1,12 +1,12 @@
-"""Sessions with a ps over a stream of frames: gRPC's, or a socket of this machine.
+"""Sessions with a ps: begun over gRPC, gone on with over a socket where there is one.
 
-A new unary call costs about 0.25 ms and a 64 MiB message moves at 0.36 GB/s; a message on an open
-stream costs about half, and chunks of 512 KiB move at over 2 GB/s. So a session is one stream, and a step is
-a header frame with the first chunk in it, then chunks. Between processes of one machine and user the same
-frames go through a Unix socket, at a tenth of the cost of a message.
+gRPC finds the ps, asks who we are, and carries everything that is not a step. A session is a stream of
+messages, a step one with its payload: over a TCP connection beside gRPC's, over a Unix socket between
+processes of one machine and user, or over the gRPC stream itself where neither can be reached.
 """
 
 import logging
+import socket
 import threading
 import time
 from collections.abc import Iterator, Sequence
@@ -25,7 +25,7 @@ from ..core.errors import (
     RefusedError,
     WindlassError,
 )
-from ..core.frames import REQUEST_DATA, RESPONSE_DATA, FrameWriter, field, read_fields
+from ..core.frames import RESPONSE_DATA, field, read_fields
 from ..core.settings import Settings
 from ..core.shared_memory import SegmentAddress
 from ..core.steps import HeldShard, PushResult, StepRequest, WireLayout
@@ -35,7 +35,14 @@ from ..core.versions import check_protocol, own_versions
 from ..proto.v1 import errors_pb2, ps_pb2, ps_pb2_grpc
 from .channel import invoke, open_channel
 from .spans import cut_spans, runs_of
-from .streams import Carrier, GrpcStream, SocketStream
+from .streams import (
+    Carrier,
+    GrpcStream,
+    SocketStream,
+    is_here,
+    local_connection,
+    tcp_connection,
+)
 
 log = logging.getLogger(__name__)
 
@@ -50,7 +57,7 @@ _DEFINE_TIMEOUT_S = 3600.0
 _DEFINE_BATCH = 2000  # definitions per message: about 200 bytes each, far below max_message_bytes
 
 
-class GrpcTransport:
+class StreamTransport:
     """See :class:`~windlass.client.transport.PsTransport`.
 
     Args:
@@ -59,6 +66,8 @@ class GrpcTransport:
         who: This worker.
         settings: Deadlines and bounds.
         near: Use the ps's local socket where it can be reached.
+
+    What carries a session is in :attr:`description`, with the reason if it is gRPC for want of a better one.
     """
 
     def __init__(
@@ -79,9 +88,9 @@ class GrpcTransport:
         self._stub = ps_pb2_grpc.ParameterServerStub(self._channel)
         self._near = near
         self._stream: _Session | None = None
+        self._why_grpc = ""
         self._ps_generation = 0
         self._max_step_bytes = settings.max_step_bytes
-        self._chunk_bytes = settings.chunk_bytes
         self._held_bytes = 0
         self._request_id = 0
         self._request: StepRequest | None = None
@@ -98,7 +107,8 @@ class GrpcTransport:
     def description(self) -> str:
         """How bytes travel."""
         stream = self._stream
-        return stream.carrier.description if stream is not None else "grpc"
+        carrier = stream.carrier.description if stream is not None else "grpc"
+        return f"grpc ({self._why_grpc})" if self._why_grpc and carrier == "grpc" else carrier
 
     @property
     def shares_memory(self) -> bool:
@@ -117,25 +127,27 @@ class GrpcTransport:
         self._drop_stream()
         self._deadline = time.monotonic() + timeout_s
         try:
-            welcome = self._greet(GrpcStream(self._channel, self._peer))
-            if self._near and welcome.local_socket:
-                self._come_near(welcome.local_socket)
+            stream = GrpcStream(self._channel, self._peer, self._settings.chunk_bytes)
+            welcome = self._greet(stream)
+            # A frame is a message; leave room for its header.
+            stream.chunk_bytes = min(stream.chunk_bytes, welcome.max_message_bytes - 4096)
+            if not self._comes_near(welcome):
+                self._goes_direct(welcome)
         finally:
             self._deadline = float("inf")
         self._max_step_bytes = min(self._settings.max_step_bytes, welcome.max_step_bytes)
-        # A frame is a message; leave room for its header.
-        self._chunk_bytes = min(self._settings.chunk_bytes, welcome.max_message_bytes - 4096)
 
-    def _greet(self, carrier: Carrier) -> ps_pb2.Welcome:
+    def _greet(self, carrier: Carrier, ticket: bytes = b"") -> ps_pb2.Welcome:
         """Open a session on a new stream."""
         session = self._stream = _Session(carrier)
         hello = ps_pb2.Hello(
             versions=codec.versions_to_wire(own_versions()),
             expected_ps_generation=self._ps_generation,
+            ticket=ticket,
         )
         getattr(hello, "from").CopyFrom(codec.incarnation_to_wire(self._who))
         try:
-            carrier.send(iter([ps_pb2.ExchangeRequest(hello=hello).SerializeToString()]))
+            carrier.send([ps_pb2.ExchangeRequest(hello=hello).SerializeToString()])
             content = session.next("connect").get(_WELCOME, memoryview(b""))
             welcome = ps_pb2.Welcome.FromString(bytes(content))
         except WindlassError:
@@ -145,23 +157,52 @@ class GrpcTransport:
         self._ps_generation = welcome.ps_generation
         return welcome
 
-    def _come_near(self, name: str) -> None:
-        """Go on over the ps's local socket, or stay with gRPC where it cannot be reached."""
-        far = self._stream
+    def _comes_near(self, welcome: ps_pb2.Welcome) -> bool:
+        """Go on over the ps's local socket, if it can be reached."""
+        if not (self._near and welcome.local_socket):
+            return False
         try:
-            carrier = SocketStream(name, self._settings.max_message_bytes, self._peer)
+            connection = local_connection(welcome.local_socket)
         except RefusedError as error:
             log.debug("%s has a local socket that cannot be used: %s", self._peer, error)
+            return False
+        return not self._moved(self._carried_by(connection, "unix socket", duplex=False))
+
+    def _goes_direct(self, welcome: ps_pb2.Welcome) -> None:
+        """Go on over a TCP connection of our own, or stay with gRPC where the port cannot be reached."""
+        self._why_grpc = "" if self._settings.tcp_sessions else "tcp_sessions is off"
+        if not (self._settings.tcp_sessions and welcome.session_port):
             return
+        host = self._address.rpartition(":")[0]
         try:
-            self._greet(carrier)
-        except WindlassError as error:  # no seat is left beside ours, or the socket let us not in
-            log.debug("%s: its local socket did not welcome us: %s", self._peer, error)
+            connection = tcp_connection(host, welcome.session_port)
+        except RefusedError as error:
+            self._why_grpc = error.message
+        else:
+            carrier = self._carried_by(connection, "tcp", duplex=not is_here(connection))
+            self._why_grpc = self._moved(carrier, welcome.ticket)
+        if self._why_grpc:
+            log.info("%s: the session stays with gRPC: %s", self._peer, self._why_grpc)
+
+    def _carried_by(
+        self, connection: socket.socket, description: str, *, duplex: bool
+    ) -> SocketStream:
+        limit = self._settings.max_message_bytes
+        return SocketStream(connection, description, limit, self._peer, duplex=duplex)
+
+    def _moved(self, carrier: Carrier, ticket: bytes = b"") -> str:
+        """Greet anew over another carrier; returns why it is not used if it is not."""
+        before = self._stream
+        try:
+            self._greet(carrier, ticket)
+        except WindlassError as error:  # no seat is left beside ours, or it let us not in
+            log.debug("%s: not welcomed over %s: %s", self._peer, carrier.description, error)
             self._raise_if_aborted()
-            self._stream = far
-            return
-        if far is not None:
-            far.carrier.close()
+            self._stream = before
+            return error.message
+        if before is not None:
+            before.carrier.close()
+        return ""
 
     def expire(self, now: float) -> None:
         """Cancel a call that is past its deadline. From the session's watchdog thread."""
@@ -292,15 +333,23 @@ class GrpcTransport:
 
     def _transmit(self, stream: "_Session", request: StepRequest) -> None:
         self._deadline = time.monotonic() + self._settings.request_timeout_s
-        stream.carrier.send(self._messages(stream, request))
+        in_message = 0 if request.segment is not None else request.payload_bytes
+        messages = self._messages(stream, request, stream.carrier.sends_in_background(in_message))
+        parts = _parts(request) if request.segment is None else ()
+        stream.carrier.send(messages, in_message, parts)
 
-    def _messages(self, stream: "_Session", request: StepRequest) -> Iterator[bytes]:
+    def _messages(self, stream: "_Session", request: StepRequest, early_reply: bool) -> list[bytes]:
+        messages: list[bytes] = []
         for layout in (request.push, request.pull):
             # A number may have come to stand for another layout.
             if layout is not None and stream.layouts.get(layout.layout_id) is not layout:
                 stream.layouts[layout.layout_id] = layout
                 stream.pulls.pop(layout.layout_id, None)
-                yield field(_LAYOUT, codec.layout_to_wire(layout).SerializeToString())
+                messages.append(field(_LAYOUT, codec.layout_to_wire(layout).SerializeToString()))
+        if request.segment is not None and stream.segment != request.segment:
+            stream.segment = request.segment
+            offer = codec.segment_to_wire(request.segment)
+            messages.append(field(_SEGMENT, offer.SerializeToString()))
         step = ps_pb2.Step(
             request_id=self._request_id,
             sequence=request.sequence,
@@ -315,23 +364,9 @@ class GrpcTransport:
             payload_in_segment=request.segment is not None,
             direct_bytes=request.direct_bytes,
             known_request=stream.known_request(request),
-            early_reply=stream.carrier.sends_in_background and not request.segment,
+            early_reply=early_reply and request.segment is None,
         )
-        if request.segment is not None:
-            if stream.segment != request.segment:
-                stream.segment = request.segment
-                offer = codec.segment_to_wire(request.segment)
-                yield field(_SEGMENT, offer.SerializeToString())
-            yield field(_STEP, step.SerializeToString())
-            return
-        writer = FrameWriter(
-            field(_STEP, step.SerializeToString()), REQUEST_DATA, self._chunk_bytes
-        )
-        for numbers in (*request.push_rows, *request.pull_rows):
-            yield from writer.add(as_bytes(numbers))
-        for piece in request.values:
-            yield from writer.add(piece.buffer())
-        yield from writer.finish()
+        return [*messages, field(_STEP, step.SerializeToString())]
 
     def _receive(
         self,
@@ -352,7 +387,12 @@ class GrpcTransport:
             first = fields.get(RESPONSE_DATA, memoryview(b""))
             into = self._changed_parts(request, reply, into, previous)
             payload_bytes = reply.payload_bytes
-            _scatter(stream, first, payload_bytes, into, self._peer)
+            if total_bytes(into) != payload_bytes:
+                raise RefusedError(
+                    f"{self._peer} sent {payload_bytes} bytes for a pull of {total_bytes(into)}",
+                    peer=self._peer,
+                )
+            stream.carrier.fill(first, into, "step")
             if reply.outcome_follows:
                 last = stream.next("step").get(_REPLY, memoryview(b""))
                 reply = ps_pb2.StepReply.FromString(bytes(last))
@@ -424,20 +464,8 @@ class _Session:
             self.pulls[request.pull.layout_id] = request_id
 
 
-def _scatter(
-    stream: _Session, first: memoryview, total: int, into: Sequence[memoryview], peer: str
-) -> None:
-    """Copy a payload's frames to where its parts belong."""
-    room = total_bytes(into)
-    if room != total:
-        raise RefusedError(f"{peer} sent {total} bytes for a pull of {room}", peer=peer)
-    frame = first
-    for target in into:
-        filled = 0
-        while filled < len(target):
-            if not frame:
-                frame = stream.next("step").get(RESPONSE_DATA, memoryview(b""))
-            piece = frame[: len(target) - filled]
-            target[filled : filled + len(piece)] = piece
-            filled += len(piece)
-            frame = frame[len(piece) :]
+def _parts(request: StepRequest) -> Iterator[memoryview]:
+    for numbers in (*request.push_rows, *request.pull_rows):
+        yield as_bytes(numbers)
+    for piece in request.values:
+        yield piece.buffer()
