@@ -1,21 +1,24 @@
-"""Reading a payload from frames: every byte in order, copied only across frames, never too many."""
+"""Reading a payload, wherever it is: every byte in order, copied only where it must be, never too many."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from windlass.core.arrays import Array
 from windlass.core.errors import RefusedError
-from windlass.server.ps.payload import PayloadReader
+from windlass.core.shared_memory import HEADER_BYTES
+from windlass.server.ps.payload import FramesReader, SegmentReader, SocketReader
 
 
 class StreamEndedError(Exception):
     """What a transport raises when the other side is gone."""
 
 
-def reader(frames: list[bytes], total: int | None = None) -> PayloadReader:
+def reader(frames: list[bytes], total: int | None = None) -> FramesReader:
     """A reader whose first frame came with the header."""
     rest: Iterator[bytes] = iter(frames[1:])
 
@@ -24,7 +27,7 @@ def reader(frames: list[bytes], total: int | None = None) -> PayloadReader:
             return frame
         raise StreamEndedError
 
-    return PayloadReader(frames[0], sum(map(len, frames)) if total is None else total, more)
+    return FramesReader(frames[0], sum(map(len, frames)) if total is None else total, more)
 
 
 def shares_memory(piece: memoryview, frame: bytes) -> bool:
@@ -102,7 +105,7 @@ def test_an_empty_frame_is_refused_and_not_waited_on_forever(how: str) -> None:
 
 def test_more_than_was_announced_is_not_waited_for() -> None:
     rest = iter([b"cd", b"the next step"])
-    payload = PayloadReader(b"ab", 4, lambda: next(rest))
+    payload = FramesReader(b"ab", 4, lambda: next(rest))
     payload.take(2)
     with pytest.raises(RefusedError, match="where 0 bytes of the payload were left"):
         payload.take(3)
@@ -119,8 +122,94 @@ def test_the_end_of_the_stream_is_told_as_the_transport_tells_it(how: str) -> No
 @pytest.mark.parametrize("taken", [0, 1, 2, 3, 6, 7])
 def test_drain_reads_to_the_end_of_this_payload_and_no_further(taken: int) -> None:
     rest = iter([b"cd", b"efg", b"the next step"])
-    payload = PayloadReader(b"ab", 7, lambda: next(rest))
+    payload = FramesReader(b"ab", 7, lambda: next(rest))
     payload.take(taken)
     payload.drain()
     payload.drain()  # again is harmless
     assert next(rest) == b"the next step"
+
+
+# -- on a socket -------------------------------------------------------------------------------
+
+
+class Behind:
+    """The payload behind a message, as a FrameSocket has it."""
+
+    def __init__(self, payload: bytes) -> None:
+        self._payload, self.lent = payload, list[Array]()
+        self.memory = np.zeros(1000, np.uint8)
+
+    @property
+    def unread_bytes(self) -> int:
+        return len(self._payload)
+
+    def read(self, count: int, memory: Callable[[int], Array]) -> memoryview:
+        view = memory(count)[:count].data
+        view[:], self._payload = self._payload[:count], self._payload[count:]
+        return view
+
+    def skip(self) -> None:
+        self._payload = b""
+
+    def lend(self, count: int) -> Array:
+        self.lent.append(self.memory)
+        return self.memory
+
+    def reader(self, total: int) -> SocketReader:
+        frames: Any = self
+        return SocketReader(frames, total, self.lend)
+
+
+def test_on_a_socket_pieces_come_in_order_into_memory_that_is_lent() -> None:
+    behind = Behind(bytes(range(30)))
+    payload = behind.reader(30)
+    first = payload.take(10)
+    assert bytes(first) == bytes(range(10))
+    assert np.shares_memory(np.frombuffer(first, np.uint8), behind.memory)
+    assert bytes(payload.take(20)) == bytes(range(10, 30))
+    assert not payload.torn
+
+
+@pytest.mark.parametrize("total", [0, 29, 31])
+def test_on_a_socket_another_size_than_the_step_says_is_refused(total: int) -> None:
+    behind = Behind(bytes(30))
+    with pytest.raises(RefusedError, match=f"30 bytes follow a step of {total}"):
+        behind.reader(total)
+    assert behind.unread_bytes == 30
+
+
+def test_on_a_socket_a_refused_step_is_read_to_its_end() -> None:
+    behind = Behind(bytes(30))
+    payload = behind.reader(30)
+    payload.take(4)
+    payload.drain()
+    assert behind.unread_bytes == 0
+
+
+# -- in shared memory --------------------------------------------------------------------------
+
+
+class Shared:
+    """As much of a Segment as its reader looks at."""
+
+    def __init__(self, payload: bytes) -> None:
+        self.memory = np.frombuffer(bytes(HEADER_BYTES) + payload, np.uint8).copy()
+        self.num_bytes = self.memory.size
+
+
+def test_in_shared_memory_nothing_is_copied_and_nothing_can_be_written() -> None:
+    segment: Any = Shared(bytes(range(30)))
+    payload = SegmentReader(segment, 30)
+    first = payload.take(10)
+    assert bytes(first) == bytes(range(10))
+    assert first.readonly
+    assert np.shares_memory(np.frombuffer(first, np.uint8), segment.memory)
+    assert bytes(payload.take(20)) == bytes(range(10, 30))
+    payload.drain()
+    assert not payload.torn
+
+
+def test_in_shared_memory_more_than_the_segment_has_is_refused() -> None:
+    segment: Any = Shared(bytes(30))
+    with pytest.raises(RefusedError, match="a payload of 31 bytes in a segment of"):
+        SegmentReader(segment, 31)
