@@ -13,6 +13,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 import numpy as np
+from google.protobuf.message import DecodeError
 
 from ..core import codec
 from ..core.arrays import as_bytes, total_bytes
@@ -54,6 +55,7 @@ _REPLY = ps_pb2.ExchangeResponse.STEP_FIELD_NUMBER
 _FAILURE = ps_pb2.ExchangeResponse.FAILURE_FIELD_NUMBER
 
 _DEFINE_TIMEOUT_S = 3600.0
+_MOVE_TIMEOUT_S = 2.0  # to be welcomed where a session goes on; gRPC is there already
 _DEFINE_BATCH = 2000  # definitions per message: about 200 bytes each, far below max_message_bytes
 
 
@@ -131,6 +133,8 @@ class StreamTransport:
             welcome = self._greet(stream)
             # A frame is a message; leave room for its header.
             stream.chunk_bytes = min(stream.chunk_bytes, welcome.max_message_bytes - 4096)
+            # What is here must not be cancelled because something better does not answer.
+            self._deadline = float("inf")
             if not self._comes_near(welcome):
                 self._goes_direct(welcome)
         finally:
@@ -149,11 +153,12 @@ class StreamTransport:
         try:
             carrier.send([ps_pb2.ExchangeRequest(hello=hello).SerializeToString()])
             content = session.next("connect").get(_WELCOME, memoryview(b""))
-            welcome = ps_pb2.Welcome.FromString(bytes(content))
+            welcome = _parse_welcome(content)
+            theirs = codec.versions_from_wire(welcome.versions)
+            check_protocol(own_versions(), theirs, peer=self._peer)
         except WindlassError:
             self._drop_stream()
             raise
-        check_protocol(own_versions(), codec.versions_from_wire(welcome.versions), peer=self._peer)
         self._ps_generation = welcome.ps_generation
         return welcome
 
@@ -193,6 +198,7 @@ class StreamTransport:
     def _moved(self, carrier: Carrier, ticket: bytes = b"") -> str:
         """Greet anew over another carrier; returns why it is not used if it is not."""
         before = self._stream
+        self._deadline = time.monotonic() + _MOVE_TIMEOUT_S
         try:
             self._greet(carrier, ticket)
         except WindlassError as error:  # no seat is left beside ours, or it let us not in
@@ -200,6 +206,8 @@ class StreamTransport:
             self._raise_if_aborted()
             self._stream = before
             return error.message
+        finally:
+            self._deadline = float("inf")
         if before is not None:
             before.carrier.close()
         return ""
@@ -462,6 +470,13 @@ class _Session:
         """A pull was answered."""
         if request.pull is not None:
             self.pulls[request.pull.layout_id] = request_id
+
+
+def _parse_welcome(content: memoryview) -> ps_pb2.Welcome:
+    try:
+        return ps_pb2.Welcome.FromString(bytes(content))
+    except DecodeError as error:
+        raise RefusedError(f"a Welcome cannot be read: {error}") from error
 
 
 def _parts(request: StepRequest) -> Iterator[memoryview]:
