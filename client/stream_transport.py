@@ -383,6 +383,7 @@ class StreamTransport:
         into: Sequence[memoryview],
         previous: Sequence[memoryview] | None,
     ) -> PushResult:
+        refused: WindlassError | None = None
         try:
             fields = stream.next("step")
             reply = ps_pb2.StepReply.FromString(bytes(fields.get(_REPLY, b"")))
@@ -391,7 +392,8 @@ class StreamTransport:
                     f"{self._peer} answered request {reply.request_id}, not {self._request_id}"
                 )
             if reply.HasField("error"):
-                raise from_detail(reply.error)
+                refused = from_detail(reply.error)
+                raise refused
             first = fields.get(RESPONSE_DATA, memoryview(b""))
             into = self._changed_parts(request, reply, into, previous)
             payload_bytes = reply.payload_bytes
@@ -407,6 +409,10 @@ class StreamTransport:
             stream.pulled(request, self._request_id)
         except PeerLostError:
             self._drop_stream()
+            raise
+        except WindlassError as error:
+            if error is not refused:
+                stream.carrier.cancel()  # nobody knows where the next answer begins
             raise
         finally:
             self._deadline = float("inf")
