@@ -3,6 +3,7 @@
 Peers learn where from a gRPC call.
 """
 
+import contextlib
 import logging
 import os
 import secrets
@@ -129,17 +130,8 @@ class TcpListener(Listener):
         Raises:
             AddressInUseError: The port is taken, or the host is not this machine.
         """
-        bare = host.strip("[]")
         try:
-            # Not create_server: like gRPC's, this port must not be shared, also not with what it left behind.
-            found = socket.getaddrinfo(bare, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-            family, kind, protocol, _, address = found[0]
-            listener = socket.socket(family, kind, protocol)
-            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            if family == socket.AF_INET6:
-                listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, int(bare != "::"))
-            listener.bind(address)
-            listener.listen(self._limit)
+            listener = _listening(host.strip("[]"), port, self._limit)
         except OSError as error:
             raise AddressInUseError(
                 f"cannot listen at {host}:{port} for sessions: {error.strerror or error}. Stop the process "
@@ -153,3 +145,25 @@ class TcpListener(Listener):
     def _admit(self, connection: socket.socket) -> bool:
         prepare_tcp(connection)
         return True
+
+
+def _listening(host: str, port: int, backlog: int) -> socket.socket:
+    """A TCP socket that listens there."""
+    if host == "0.0.0.0":  # noqa: S104 - asked for
+        # As for gRPC, whose port this one is beside: every interface, those of IPv6 too.
+        with contextlib.suppress(OSError):
+            return _listening("::", port, backlog)
+    found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    family, kind, protocol, _, address = found[0]
+    made = socket.socket(family, kind, protocol)
+    try:
+        # Not create_server: like gRPC's, this port must not be shared, also not with what it left behind.
+        made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if family == socket.AF_INET6:
+            made.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, int(host != "::"))
+        made.bind(address)
+        made.listen(backlog)
+    except OSError:
+        made.close()
+        raise
+    return made
