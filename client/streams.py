@@ -294,11 +294,14 @@ def tcp_connection(host: str, port: int) -> socket.socket:
     Raises:
         RefusedError: It cannot be reached from here.
     """
+    connection: socket.socket | None = None
     try:
         connection = socket.create_connection((host.strip("[]"), port), _CONNECT_TIMEOUT_S)
         prepare_tcp(connection)
         connection.settimeout(None)
     except OSError as error:
+        if connection is not None:
+            connection.close()
         raise RefusedError(
             f"its port {port} cannot be reached: {error.strerror or error}"
         ) from error
