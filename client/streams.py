@@ -1,6 +1,7 @@
 """What carries a session: a gRPC stream, or a socket."""
 
 import contextlib
+import logging
 import os
 import queue
 import socket
@@ -14,6 +15,8 @@ from ..core.error_table import from_rpc_error
 from ..core.errors import PeerLostError, RefusedError
 from ..core.frame_socket import FrameSocket, SocketWriter, frame_head, peer_user, prepare_tcp
 from ..core.frames import REQUEST_DATA, RESPONSE_DATA, FrameWriter, read_fields
+
+log = logging.getLogger(__name__)
 
 _EXCHANGE = "/windlass.proto.v1.ParameterServer/Exchange"
 _CONNECT_TIMEOUT_S = 2.0
@@ -184,6 +187,7 @@ class SocketStream:
         self._duplex = duplex
         self._frames = FrameSocket(connection, max_message_bytes)
         self._outgoing: queue.SimpleQueue[Iterator[bytes | memoryview] | None] | None = None
+        self._sender: threading.Thread | None = None
 
     def sends_in_background(self, payload_bytes: int) -> bool:
         """Large payloads, if both directions are used at once."""
@@ -199,16 +203,22 @@ class SocketStream:
             return
         if self._outgoing is None:
             self._outgoing = queue.SimpleQueue()
-            threading.Thread(
+            self._sender = threading.Thread(
                 target=self._write_all, args=(self._outgoing,), name="send", daemon=True
-            ).start()
+            )
+            self._sender.start()
         self._outgoing.put(pieces)
 
     def _write_all(
         self, outgoing: "queue.SimpleQueue[Iterator[bytes | memoryview] | None]"
     ) -> None:
         while (pieces := outgoing.get()) is not None:
-            self._write(pieces)
+            try:
+                self._write(pieces)
+            except Exception:
+                # Say, no memory for a copy. Whoever waits for the answer finds the connection broken.
+                log.exception("a step for %s could not be sent", self._peer)
+                self._frames.cancel()
             del pieces  # the step's arrays are not kept until the next one
 
     def _write(self, pieces: Iterator[bytes | memoryview]) -> None:
@@ -249,9 +259,11 @@ class SocketStream:
 
     def close(self) -> None:
         """Break and close the connection."""
-        if self._outgoing is not None:
-            self._outgoing.put(None)
         self._frames.cancel()
+        if self._outgoing is not None and self._sender is not None:
+            self._outgoing.put(None)
+            # It must not write to whatever gets our descriptor's number next.
+            self._sender.join()
         self._frames.close()
 
 
