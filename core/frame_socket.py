@@ -19,6 +19,7 @@ from .copying import copy_into
 from .errors import RefusedError
 
 _LENGTHS = struct.Struct("<IQ")
+_RESET = struct.pack("ii", 1, 0)  # linger for 0 s
 _READ_BYTES = 64 * 1024
 _LOOK_S = 200e-6
 _SHORT_S = 500e-6
@@ -177,6 +178,9 @@ class FrameSocket:
         """Make a running and every later call fail. From any thread."""
         self._cancelled = True
         with contextlib.suppress(OSError):  # it is closed already
+            # Reset when it is closed. After a shutdown nobody tells a peer that waits for room to send that
+            # there is some, nor, if all was read, that it is over: it would wait for 25 s.
+            self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
             self._socket.shutdown(socket.SHUT_RDWR)
 
     def close(self) -> None:

@@ -77,17 +77,20 @@ class Doors:
         self._run(connection, by_ticket=True)
 
     def _run(self, connection: socket.socket, *, by_ticket: bool) -> None:
-        connection.settimeout(_HELLO_TIMEOUT_S)
         frames = FrameSocket(connection, self._settings.max_message_bytes)
         with self._lock:
             self._sessions.add(frames)
             if self._stopped:
                 frames.cancel()
+        # For all of it: whoever says it byte by byte would have a thread for as long as it likes.
+        patience = threading.Timer(_HELLO_TIMEOUT_S, frames.cancel)
+        patience.daemon = True
         try:
+            patience.start()
             pieces = self._servicer.serve(SocketWire(frames, self._scratch), by_ticket=by_ticket)
             for welcome in islice(pieces, 1):
                 frames.write(welcome)
-            connection.settimeout(None)
+            patience.cancel()
             for piece in pieces:
                 frames.write(piece)
         except WindlassError as error:
@@ -98,7 +101,7 @@ class Doors:
             log.exception("a session failed")
             _say(frames, error)
         finally:
-            frames.cancel()
+            patience.cancel()
             frames.close()
             with self._lock:
                 self._sessions.discard(frames)

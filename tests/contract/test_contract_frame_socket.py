@@ -3,6 +3,7 @@
 import itertools
 import os
 import queue
+import select
 import socket
 import struct
 import threading
@@ -476,6 +477,31 @@ def test_what_had_arrived_before_is_not_received_after_cancel(pair: Pair) -> Non
     assert received(mine) == b"first"
     mine.cancel()
     assert ended(mine)
+
+
+def test_a_peer_that_waits_for_room_hears_of_the_close_after_a_cancel(pair: Pair) -> None:
+    """Also if all that had arrived was read after the cancel: then TCP tells nobody of the room there is."""
+    mine, theirs = pair
+    size = 64 * MIB
+    heard = threading.Event()
+
+    def run() -> None:
+        try:
+            theirs.sendall(lengths(1, size) + b"m" + bytes(size))
+        except OSError:
+            heard.set()
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    assert mine.receive() is not None
+    while select.select([], [theirs], [], 0.1)[1]:
+        pass  # it has room yet
+    mine.cancel()
+    with pytest.raises(ConnectionError):
+        mine.read_into(memoryview(bytearray(size)))
+    mine.close()
+    assert heard.wait(5)
+    thread.join(5)
 
 
 def test_one_thread_may_write_while_another_reads(pair: Pair) -> None:
