@@ -4,7 +4,7 @@ import mmap
 import threading
 from collections import Counter
 from collections.abc import Generator, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from typing import Any, TypeVar
 
 import grpc
@@ -117,7 +117,8 @@ class ParameterServerServicer:
         Raises:
             WindlassError: The session is over.
         """
-        with self._seats.stream(), ExitStack() as seat:
+        # Whoever comes without being asked who it is must not take the place of those who are.
+        with nullcontext() if by_ticket else self._seats.stream(), ExitStack() as seat:
             yield from self._serve(wire, seat, by_ticket=by_ticket)
 
     def _serve(self, wire: Wire, seat: ExitStack, *, by_ticket: bool) -> Pieces:
@@ -166,6 +167,8 @@ class ParameterServerServicer:
                 task=self._store.task,
             )
         seat.close()  # of an earlier Hello
+        if by_ticket:
+            seat.enter_context(self._seats.stream())
         seat.enter_context(self._seats.taken(who.task))
         self._store.meet(who)
         return _Session(self._store, who, wire, self._settings)
