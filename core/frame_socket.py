@@ -92,7 +92,7 @@ class FrameSocket:
 
     def __init__(self, connection: socket.socket, max_message_bytes: int) -> None:
         self._socket = connection
-        self._max_message_bytes = max_message_bytes
+        self.max_message_bytes = max_message_bytes
         self._buffer, self._at = b"", 0
         self._cancelled = False
         self._waited_s = 0.0
@@ -126,9 +126,9 @@ class FrameSocket:
         if not self._buffered(_LENGTHS.size):
             return None
         length, payload_bytes = _LENGTHS.unpack_from(self._buffer, self._at)
-        if length > self._max_message_bytes:
+        if length > self.max_message_bytes:
             raise RefusedError(
-                f"a message of {length} bytes is over the limit {self._max_message_bytes}"
+                f"a message of {length} bytes is over the limit {self.max_message_bytes}"
             )
         self._at += _LENGTHS.size
         if length <= _READ_BYTES:

@@ -24,6 +24,7 @@ log = logging.getLogger(__name__)
 
 _FAILURE = ps_pb2.ExchangeResponse.FAILURE_FIELD_NUMBER
 _HELLO_TIMEOUT_S = 10.0
+_HELLO_BYTES = 64 * 1024  # a hello has less than 1 KiB; anybody may say one
 
 
 class Doors:
@@ -77,7 +78,7 @@ class Doors:
         self._run(connection, by_ticket=True)
 
     def _run(self, connection: socket.socket, *, by_ticket: bool) -> None:
-        frames = FrameSocket(connection, self._settings.max_message_bytes)
+        frames = FrameSocket(connection, _HELLO_BYTES)
         with self._lock:
             self._sessions.add(frames)
             if self._stopped:
@@ -91,6 +92,7 @@ class Doors:
             for welcome in islice(pieces, 1):
                 frames.write(welcome)
             patience.cancel()
+            frames.max_message_bytes = self._settings.max_message_bytes
             for piece in pieces:
                 frames.write(piece)
         except WindlassError as error:

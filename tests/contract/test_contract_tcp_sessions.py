@@ -748,6 +748,26 @@ def test_memory_is_not_taken_for_what_is_announced(
     assert lent == []
 
 
+def test_only_who_was_let_in_may_say_much(start: Start, open_session: OpenSession) -> None:
+    """A thousand strangers with 8 MiB each would fill a ps."""
+    server = start(max_message_bytes=8 * MIB)
+    with closing(FrameSocket(dial(server), MIB)) as frames:
+        frames.write(struct.pack("<IQ", 64 * 1024 + 1, 0))
+        message = frames.receive()
+        assert message is not None
+        failure = ps_pb2.ExchangeResponse.FromString(bytes(message)).failure
+        assert "65537 bytes is over the limit 65536" in error_table.from_detail(failure).message
+        assert frames.receive() is None
+    # A layout of thousands of variables is larger than any hello.
+    settings = SETTINGS.model_copy(update={"max_message_bytes": 8 * MIB})
+    session = open_session(server, settings=settings)
+    many = [VariableDefinition(f"a-rather-long-name-{i}", (1,), F32) for i in range(5000)]
+    define(session, *many)
+    values = session.step(add(many), [v.name for v in many]).values
+    assert all((values[v.name] == 1).all() for v in many)
+    assert description(session) == "tcp"
+
+
 def test_connections_beyond_the_limit_are_closed_and_leave_room_when_they_end(
     start: Start, open_session: OpenSession
 ) -> None:
