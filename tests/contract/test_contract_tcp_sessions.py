@@ -761,7 +761,7 @@ def test_only_who_was_let_in_may_say_much(start: Start, open_session: OpenSessio
     # A layout of thousands of variables is larger than any hello.
     settings = SETTINGS.model_copy(update={"max_message_bytes": 8 * MIB})
     session = open_session(server, settings=settings)
-    many = [VariableDefinition(f"a-rather-long-name-{i}", (1,), F32) for i in range(5000)]
+    many = [VariableDefinition(f"a-rather-long-name-{i}", (1,), F32) for i in range(2500)]
     define(session, *many)
     values = session.step(add(many), [v.name for v in many]).values
     assert all((values[v.name] == 1).all() for v in many)

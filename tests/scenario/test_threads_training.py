@@ -110,7 +110,7 @@ def test_a_chief_and_two_workers_train_over_two_ps_and_all_end() -> None:
     assert states[W1].report.metrics["loss"] == results[W1]["losses"][-1]
     how = [transport.split()[:2] for transport in states[W1].report.transports]
     assert [ps for ps, _ in how] == ["ps:0", "ps:1"]
-    assert {transport for _, transport in how} <= {"grpc", "shm"}
+    assert {transport for _, transport in how} <= {"tcp", "shm"}
 
 
 def test_without_a_chief_worker_0_leads() -> None:
