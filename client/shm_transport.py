@@ -8,63 +8,37 @@ its own) goes through the stream, and the status says why.
 """
 
 import logging
-import time
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
-from ..core.arrays import Array, DType, as_bytes
-from ..core.copying import copy_into
+from ..core.arrays import as_bytes
 from ..core.definitions import ShardDefinition, ShardKey
 from ..core.errors import RefusedError, SegmentError, WindlassError
 from ..core.pieces import Piece
 from ..core.shared_memory import (
+    APPLIED,
     FIRST_SEGMENT_BYTES,
     HEADER_BYTES,
+    WRITTEN,
     Segment,
     SegmentAddress,
     unavailable,
+    wait_for,
 )
-from ..core.steps import HeldShard, MemoryLocation, PushResult, StepRequest, WireLayout
+from ..core.steps import HeldShard, PushResult, StepRequest, WireLayout
 from ..core.task import TaskId
 from ..core.update_rules import UpdateRule
+from .direct_pull import DirectPull, Place
 from .stream_transport import StreamTransport
 
 log = logging.getLogger(__name__)
 
 _SMALL_BYTES = 64 * 1024  # up to this the message itself carries the payload
-_READ_TIMEOUT_S = (
-    0.25  # a block that is always being written is asked for through the stream instead
-)
-
-
-@dataclass(frozen=True, slots=True)
-class _Copy:
-    """Bytes ``source`` go to ``[start, stop)`` of the span; valid if ``sequence`` did not move."""
-
-    source: Array
-    sequence: Array
-    span: int
-    start: int
-    stop: int
-
-
-@dataclass(slots=True)
-class _DirectPull:
-    """A pull layout whose values are read from the ps's memory.
-
-    Attributes:
-        layout: The layout.
-        num_bytes: Of all its values.
-        copies: Made at the first pull, when the spans are known.
-        seen: The sequence of each copy's block when it was read last.
-    """
-
-    layout: WireLayout
-    num_bytes: int
-    copies: tuple[_Copy, ...] | None = None
-    seen: list[int] | None = None
+# From here on the ps begins while we still write, and we read what it is done with: both sides at work gain
+# more than they lose by looking at each other's counters.
+_ABREAST_BYTES = 2 * 1024 * 1024
 
 
 class ShmTransport:
@@ -77,12 +51,13 @@ class ShmTransport:
     def __init__(self, stream: StreamTransport) -> None:
         self._stream = stream
         self._why_not = unavailable()
-        self._memory: dict[ShardKey, tuple[MemoryLocation, int, DType]] = {}
+        self._places: dict[ShardKey, Place] = {}
         self._theirs: dict[SegmentAddress, Segment] = {}
         self._mine: Segment | None = None
-        self._pulls: dict[int, tuple[WireLayout, _DirectPull | None]] = {}
+        self._abreast = False  # the ps applies what we write while we write and read
+        self._pulls: dict[int, tuple[WireLayout, DirectPull | None]] = {}
         self._request: StepRequest | None = None
-        self._pull: _DirectPull | None = None
+        self._pull: DirectPull | None = None
 
     @property
     def task(self) -> TaskId:
@@ -111,7 +86,8 @@ class ShmTransport:
         for item in held:
             if item.memory is not None:
                 shard = item.shard
-                self._memory[shard.key] = (item.memory, shard.num_bytes, shard.variable.dtype)
+                dtype = shard.variable.dtype
+                self._places[shard.key] = Place(item.memory, shard.num_bytes, dtype)
         return held
 
     def bind(self, variables: Sequence[str], rule: UpdateRule) -> None:
@@ -128,21 +104,35 @@ class ShmTransport:
 
     def send(self, request: StepRequest) -> None:
         """Begin a step: its payload into our segment if it is large, its message into the stream."""
-        self._request, self._pull = request, None
+        self._request, self._pull, self._abreast = request, None, False
         lean = request
         if request.pull is not None and not request.pull_rows:
             self._pull = self._direct(request.pull)
         if self._pull is not None:
             lean = replace(lean, pull=None, direct_bytes=self._pull.num_bytes)
         size = request.payload_bytes
-        if size > _SMALL_BYTES and not self._why_not and self._stream.allows(size):
-            try:
-                lean = replace(
-                    lean, segment=self._put(request, size), segment_bytes=size, detached=False
-                )
-            except OSError as error:
-                self._give_up(f"no segment of {size} bytes: {error.strerror}")
+        if size <= _SMALL_BYTES or self._why_not or not self._stream.allows(size):
+            self._stream.send(lean)
+            return
+        try:
+            segment = self._segment(size)
+        except OSError as error:
+            self._give_up(f"no segment of {size} bytes: {error.strerror}")
+            self._stream.send(lean)
+            return
+        lean = replace(lean, segment=segment.address, segment_bytes=size, detached=False)
+        segment.counters[WRITTEN] = segment.counters[APPLIED] = 0
+        if size < _ABREAST_BYTES:
+            _write(request, segment)
+            self._stream.send(lean)
+            return
+        self._abreast = True
         self._stream.send(lean)
+        try:
+            _write(request, segment)
+        except BaseException:
+            self._stream.break_off()  # the ps waits for the rest
+            raise
 
     def receive(
         self, into: Sequence[memoryview], previous: Sequence[memoryview] | None = None
@@ -154,13 +144,25 @@ class ShmTransport:
         direct, self._pull = self._pull, None
         if direct is None:
             return self._receive(request, request, into, previous)
+        try:
+            reading = direct.begin(into, self._places, self._open, in_place=previous is into)
+        except RefusedError as error:
+            self._give_up(error.message)
+            reading = None
+        if reading is not None and self._abreast:
+            reading.go_on(direct.ready(request, self._places), self._is_applied)
         result = self._receive(request, replace(request, pull=None), (), None)
-        moved = self._read(direct, into, in_place=previous is into)
-        if moved is None:
-            self._stream.send(StepRequest(pull=request.pull))
-            again = self._stream.receive(into)
-            return replace(result, global_step=again.global_step, pulled_bytes=again.pulled_bytes)
-        return replace(result, pulled_bytes=moved)
+        if reading is not None and reading.go_on():
+            return replace(result, pulled_bytes=reading.finish())
+        self._stream.send(StepRequest(pull=request.pull))
+        again = self._stream.receive(into)
+        return replace(result, global_step=again.global_step, pulled_bytes=again.pulled_bytes)
+
+    def _is_applied(self, payload_bytes: int) -> bool:
+        """Wait until so much of the push is applied; False if the answer came first."""
+        if self._mine is None:
+            return False
+        return wait_for(self._mine.counters, APPLIED, payload_bytes, self._stream.is_silent)
 
     def _receive(
         self,
@@ -203,26 +205,17 @@ class ShmTransport:
 
     # -- pushing -----------------------------------------------------------------------------
 
-    def _put(self, request: StepRequest, size: int) -> SegmentAddress:
+    def _segment(self, size: int) -> Segment:
         segment = self._mine
         if segment is None or HEADER_BYTES + size > segment.num_bytes:
             if segment is not None:
                 segment.close()
             segment = self._mine = Segment.create(max(size, FIRST_SEGMENT_BYTES))
-        start = HEADER_BYTES
-        for numbers in (*request.push_rows, *request.pull_rows):
-            stop = start + numbers.nbytes
-            segment.memory[start:stop] = np.frombuffer(as_bytes(numbers), np.uint8)
-            start = stop
-        for piece in request.values:
-            stop = start + piece.num_bytes
-            piece.write(segment.memory[start:stop])
-            start = stop
-        return segment.address
+        return segment
 
     # -- pulling -----------------------------------------------------------------------------
 
-    def _direct(self, layout: WireLayout) -> _DirectPull | None:
+    def _direct(self, layout: WireLayout) -> DirectPull | None:
         """How to read a pull from here, if it is large and all of it can be read."""
         if self._why_not:
             return None
@@ -232,66 +225,14 @@ class ShmTransport:
             self._pulls[layout.layout_id] = known
         return known[1]
 
-    def _plan(self, layout: WireLayout) -> _DirectPull | None:
+    def _plan(self, layout: WireLayout) -> DirectPull | None:
         total = 0
         for entry in layout.entries:
-            place = self._memory.get((entry.variable, entry.part))
-            if place is None or entry.dtype not in (None, place[2]):
+            place = self._places.get((entry.variable, entry.part))
+            if place is None or entry.dtype not in (None, place.dtype):
                 return None
-            total += place[1]
-        return _DirectPull(layout, total) if total > _SMALL_BYTES else None
-
-    def _read(self, pull: _DirectPull, into: Sequence[memoryview], *, in_place: bool) -> int | None:
-        """Copy a pull out of the ps's memory.
-
-        Returns:
-            Bytes that were copied; None if it is not possible now.
-        """
-        if pull.copies is None:
-            try:
-                pull.copies = self._copies(pull.layout, [len(target) for target in into])
-            except RefusedError as error:
-                self._give_up(error.message)
-                return None
-        before = pull.seen if in_place else None
-        pull.seen = None
-        targets = [np.frombuffer(target, np.uint8) for target in into]
-        deadline = time.monotonic() + _READ_TIMEOUT_S
-        seen, moved = [], 0
-        for index, copy in enumerate(pull.copies):
-            last = before[index] if before is not None else -1
-            sequence = _read_one(copy, targets[copy.span], last, deadline)
-            if sequence is None:
-                return None
-            moved += copy.source.size if sequence != last else 0
-            seen.append(sequence)
-        pull.seen = seen
-        return moved
-
-    def _copies(self, layout: WireLayout, spans: Sequence[int]) -> tuple[_Copy, ...]:
-        """Which bytes go where; neighbours in memory become one copy."""
-        copies: list[_Copy] = []
-        span, start = 0, 0
-        for entry in layout.entries:
-            place, size, _ = self._memory[entry.variable, entry.part]
-            while span < len(spans) and start == spans[span]:
-                span, start = span + 1, 0
-            memory = self._open(place.segment).memory
-            sequence = memory[place.sequence_offset : place.sequence_offset + 8].view(np.int64)
-            source = memory[place.offset : place.offset + size]
-            last = copies[-1] if copies else None
-            if (
-                last is not None
-                and last.span == span
-                and last.sequence.ctypes.data == sequence.ctypes.data
-                and last.source.ctypes.data + last.source.size == source.ctypes.data
-            ):
-                whole = memory[place.offset - last.source.size : place.offset + size]
-                copies[-1] = replace(last, source=whole, stop=start + size)
-            else:
-                copies.append(_Copy(source, sequence, span, start, start + size))
-            start += size
-        return tuple(copy for copy in copies if copy.source.size)
+            total += place.num_bytes
+        return DirectPull(layout, total) if total > _SMALL_BYTES else None
 
     def _open(self, address: SegmentAddress) -> Segment:
         if address not in self._theirs:
@@ -304,21 +245,16 @@ class ShmTransport:
             log.info("%s: values go through the stream: %s", self.task.short, why)
 
 
-def _read_one(copy: _Copy, span: Array, last: int, deadline: float) -> int | None:
-    """One copy under a sequence lock: repeated while somebody writes, up to the deadline.
-
-    Returns:
-        The sequence of what is there now, ``last`` if that is there already; None: no luck in time.
-    """
-    target = span[copy.start : copy.stop]
-    while True:
-        before = int(copy.sequence[0])
-        if before == last:
-            return last
-        if not before & 1:
-            copy_into(target, copy.source)
-            if int(copy.sequence[0]) == before:
-                return before
-        if time.monotonic() > deadline:
-            return None
-        time.sleep(0)  # let the writer on
+def _write(request: StepRequest, segment: Segment) -> None:
+    """Put a step's payload into our segment, saying how far we are."""
+    start = HEADER_BYTES
+    for numbers in (*request.push_rows, *request.pull_rows):
+        stop = start + numbers.nbytes
+        segment.memory[start:stop] = np.frombuffer(as_bytes(numbers), np.uint8)
+        start = stop
+    for piece in request.values:
+        stop = start + piece.num_bytes
+        piece.write(segment.memory[start:stop])
+        start = stop
+        segment.counters[WRITTEN] = start - HEADER_BYTES
+    segment.counters[WRITTEN] = start - HEADER_BYTES

@@ -286,6 +286,15 @@ class StreamTransport:
 
     # -- steps -------------------------------------------------------------------------------
 
+    def is_silent(self) -> bool:
+        """Whether no answer has come to the step begun last. False if that cannot be known."""
+        return self._stream is not None and self._stream.carrier.is_silent()
+
+    def break_off(self) -> None:
+        """Break the session; the next call opens another."""
+        if self._stream is not None:
+            self._stream.carrier.cancel()
+
     def allows(self, payload_bytes: int) -> bool:
         """Whether a step of this size may be sent."""
         return payload_bytes <= self._max_step_bytes

@@ -54,6 +54,10 @@ class Carrier(Protocol):
         """
         ...
 
+    def is_silent(self) -> bool:
+        """Whether :meth:`next` would wait. False if that cannot be known."""
+        ...
+
     def fill(self, first: memoryview, into: Sequence[memoryview], doing: str) -> None:
         """Copy the payload of the last message to where its parts belong.
 
@@ -137,6 +141,10 @@ class GrpcStream:
         except grpc.RpcError as failure:
             raise from_rpc_error(failure, peer=self._peer, doing=doing) from failure
         return frame
+
+    def is_silent(self) -> bool:
+        """Not known."""
+        return False
 
     def fill(self, first: memoryview, into: Sequence[memoryview], doing: str) -> None:
         """Copy this message's ``data`` and that of those which follow."""
@@ -236,6 +244,10 @@ class SocketStream:
         if message is None:
             raise PeerLostError(f"{doing}: {self._peer} closed the session", peer=self._peer)
         return message
+
+    def is_silent(self) -> bool:
+        """Whether nothing has come."""
+        return self._frames.is_silent()
 
     def fill(self, first: memoryview, into: Sequence[memoryview], doing: str) -> None:
         """Receive into place."""

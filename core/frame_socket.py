@@ -174,6 +174,18 @@ class FrameSocket:
             self._count_read(count)
             self._take(count)
 
+    def is_silent(self) -> bool:
+        """Whether nothing has come, neither bytes nor an end. Does not wait."""
+        if self._cancelled or self._at < len(self._buffer):
+            return False
+        try:
+            self._socket.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT)
+        except BlockingIOError:
+            return True
+        except OSError:
+            return False
+        return False
+
     def cancel(self) -> None:
         """Make a running and every later call fail. From any thread."""
         self._cancelled = True

@@ -15,7 +15,9 @@ import mmap
 import os
 import platform
 import secrets
+import time
 import weakref
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -23,9 +25,16 @@ import numpy as np
 from .arrays import Array
 from .errors import RefusedError
 
-HEADER_BYTES = 64  # a cache line: the random word, then room for counters
+HEADER_BYTES = 64  # a cache line: the random word, then counters
 FIRST_SEGMENT_BYTES = 1024 * 1024  # a worker's segment is at least this large, then grows
 _WORD_BYTES = 16
+# Counters of a segment that a worker leaves its pushes in, both in bytes of the payload.
+WRITTEN = 0  # by the worker: so many are there
+APPLIED = 1  # by the ps: whatever these bring to a block is in its values
+_LOOK_S = 200e-6
+_LOOKS = 16  # in a row, then others may run
+_LONGEST_NAP_S = 2e-3
+_NAP_SHARE = 1 / 16  # of what was waited for already: so much later than possible at most
 _SEALS = getattr(fcntl, "F_SEAL_SHRINK", 0) | getattr(fcntl, "F_SEAL_SEAL", 0)
 
 
@@ -57,6 +66,8 @@ class Segment:
         self.num_bytes = num_bytes
         self._map = mmap.mmap(fd, num_bytes)
         self.memory: Array = np.frombuffer(self._map, np.uint8)
+        # Words of 8 bytes, each written by one of the two sides. Stores become visible in their order.
+        self.counters = memoryview(self.memory.data)[_WORD_BYTES:HEADER_BYTES].cast("q")
         # The descriptor is ours alone; the mapping goes with the last array.
         self._finalizer = weakref.finalize(self, os.close, fd)
 
@@ -121,3 +132,30 @@ class Segment:
     def close(self) -> None:
         """Give up the descriptor; arrays of the memory stay valid."""
         self._finalizer()
+
+
+def wait_for(counters: memoryview, index: int, least: int, goes_on: Callable[[], bool]) -> bool:
+    """Wait for the other side to move a counter to ``least``: awake for a moment, then looking now and then.
+
+    Args:
+        counters: A segment's.
+        index: Which one.
+        least: What it is waited for.
+        goes_on: Asked before every nap.
+
+    Returns:
+        Whether it is there; False if ``goes_on`` said no first.
+    """
+    if counters[index] >= least:
+        return True
+    began = time.perf_counter()
+    while time.perf_counter() < began + _LOOK_S:
+        for _ in range(_LOOKS):
+            if counters[index] >= least:
+                return True
+        os.sched_yield()
+    while counters[index] < least:
+        if not goes_on():
+            return bool(counters[index] >= least)
+        time.sleep(min((time.perf_counter() - began) * _NAP_SHARE, _LONGEST_NAP_S))
+    return True

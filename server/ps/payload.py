@@ -8,7 +8,7 @@ import numpy as np
 from ...core.arrays import Array
 from ...core.errors import RefusedError
 from ...core.frame_socket import FrameSocket
-from ...core.shared_memory import HEADER_BYTES, Segment
+from ...core.shared_memory import APPLIED, HEADER_BYTES, WRITTEN, Segment, wait_for
 
 
 class PayloadReader(Protocol):
@@ -26,6 +26,10 @@ class PayloadReader(Protocol):
             RefusedError: So many are not left.
             OSError: The connection is broken.
         """
+        ...
+
+    def applied(self) -> None:
+        """What was taken so far is in the values it is for; whoever pulls may want to know."""
         ...
 
     def drain(self) -> None:
@@ -70,6 +74,9 @@ class FramesReader:
             self._frame = self._frame[len(part) :]
         return self._staging[:count]
 
+    def applied(self) -> None:
+        """Nobody asks."""
+
     def drain(self) -> None:
         """Read to the end of the payload, for a step that is refused."""
         self._frame = memoryview(b"")
@@ -109,19 +116,31 @@ class SocketReader:
         """The next ``count`` bytes."""
         return self._frames.read(count, self._memory)
 
+    def applied(self) -> None:
+        """Nobody asks."""
+
     def drain(self) -> None:
         """Read to the end of the payload."""
         self._frames.skip()
 
 
 class SegmentReader:
-    """Hands out the next n bytes of a payload in shared memory; nothing is copied."""
+    """Hands out the next n bytes of a payload in shared memory, once they are there; nothing is copied.
+
+    Args:
+        segment: The worker's.
+        total: Bytes the step announced.
+        is_open: Whether the worker is still there.
+    """
 
     torn = False
 
-    def __init__(self, segment: Segment, total: int) -> None:
+    def __init__(self, segment: Segment, total: int, is_open: Callable[[], bool]) -> None:
         if HEADER_BYTES + total > segment.num_bytes:
             raise RefusedError(f"a payload of {total} bytes in a segment of {segment.num_bytes}")
+        self._counters = segment.counters
+        self._is_open = is_open
+        self._taken = 0
         self._left: memoryview = segment.memory[
             HEADER_BYTES : HEADER_BYTES + total
         ].data.toreadonly()
@@ -129,7 +148,14 @@ class SegmentReader:
     def take(self, count: int) -> memoryview:
         """The next ``count`` bytes."""
         piece, self._left = self._left[:count], self._left[count:]
+        self._taken += len(piece)
+        if not wait_for(self._counters, WRITTEN, self._taken, self._is_open):
+            raise ConnectionError("the worker left while it wrote its push")
         return piece
 
+    def applied(self) -> None:
+        """Tell the worker, which reads values before the step is over."""
+        self._counters[APPLIED] = self._taken
+
     def drain(self) -> None:
-        """Nothing is under way."""
+        """Nothing is under way but what the worker writes."""

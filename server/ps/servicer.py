@@ -103,7 +103,7 @@ class ParameterServerServicer:
     def Exchange(self, requests: Iterator[bytes], context: grpc.ServicerContext) -> Pieces:
         """One worker's session: steps in order, each answered before the next is read."""
         try:
-            yield from self.serve(GrpcWire(requests, self._settings.chunk_bytes))
+            yield from self.serve(GrpcWire(requests, self._settings.chunk_bytes, context.is_active))
         except WindlassError as error:
             error_table.abort(context, error)
 
@@ -375,7 +375,7 @@ class _Session:
         early: Pieces | None = None
         try:
             if step.payload_in_segment:
-                payload = SegmentReader(self._segment(), step.payload_bytes)
+                payload = SegmentReader(self._segment(), step.payload_bytes, self._wire.is_open)
             else:
                 payload = self._wire.payload(first, step.payload_bytes)
             push, pull, pull_rows = self._check(step, payload)
@@ -385,7 +385,7 @@ class _Session:
                 early = self._overlapped(step, push, pull, payload)
                 head = next(early)
             else:
-                _put_result(reply, self._store.push(push, payload.take))
+                _put_result(reply, self._store.push(push, payload.take, payload.applied))
         except WindlassError as error:
             if payload is not None:
                 if payload.torn:

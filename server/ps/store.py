@@ -402,8 +402,12 @@ class Store:
                     variable=label,
                 )
 
-    def push(self, push: Push, fetch: Fetch) -> PushResult:
+    def push(
+        self, push: Push, fetch: Fetch, applied: Callable[[], None] = lambda: None
+    ) -> PushResult:
         """Apply a push whose row numbers were checked, reading its values from ``fetch``.
+
+        ``applied`` is called when a block is done: all that was fetched is in the values, or waits for more.
 
         Applied at most once per (task, generation, sequence); a repeat is read to its end and answered
         as a duplicate. If ``fetch`` fails halfway, the same push may be sent again: blocks that were
@@ -420,6 +424,7 @@ class Store:
             except StopIteration as end:
                 result: PushResult = end.value
                 return result
+            applied()
 
     def applying(self, push: Push, fetch: Fetch) -> Generator[Block, None, PushResult]:
         """The same one block after the other: yields each when it is done, returns the result.

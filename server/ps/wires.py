@@ -4,7 +4,7 @@ The servicer reads messages and payloads from a wire, and gives back pieces to b
 may be memory that is used again, so each is sent before the next one is asked for.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Protocol
 
 import numpy as np
@@ -50,6 +50,10 @@ class Wire(Protocol):
         """For an answer: complete fields, and a payload of so many bytes."""
         ...
 
+    def is_open(self) -> bool:
+        """Whether the worker is still there, as far as it can be known without waiting."""
+        ...
+
 
 class GrpcWire:
     """The two directions of an ``Exchange`` call. A payload is cut into the messages' ``data``.
@@ -57,11 +61,15 @@ class GrpcWire:
     Args:
         requests: What gRPC receives.
         chunk_bytes: Most payload in one message.
+        is_active: Whether the call goes on.
     """
 
-    def __init__(self, requests: Iterator[bytes], chunk_bytes: int) -> None:
+    def __init__(
+        self, requests: Iterator[bytes], chunk_bytes: int, is_active: Callable[[], bool]
+    ) -> None:
         self._requests = requests
         self._chunk_bytes = chunk_bytes
+        self._is_active = is_active
 
     def messages(self) -> Iterator[bytes]:
         """What gRPC receives."""
@@ -74,6 +82,10 @@ class GrpcWire:
     def writer(self, message: bytes, payload_bytes: int) -> Writer:  # noqa: ARG002 - the reply says it
         """Cuts it into messages."""
         return FrameWriter(message, RESPONSE_DATA, self._chunk_bytes)
+
+    def is_open(self) -> bool:
+        """Whether the call goes on."""
+        return self._is_active()
 
     def _next_data(self) -> memoryview:
         frame = next(self._requests, None)
@@ -113,6 +125,10 @@ class SocketWire:
     def writer(self, message: bytes, payload_bytes: int) -> Writer:
         """Copies large parts into the memory that gradients came into: it is free by then."""
         return SocketWriter(message, payload_bytes, self._take)
+
+    def is_open(self) -> bool:
+        """Whether nothing came: a worker is silent until its step is answered."""
+        return self._frames.is_silent()
 
     def _take(self, num_bytes: int) -> Array:
         if self._memory.size < num_bytes:

@@ -13,10 +13,10 @@ import numpy as np
 import pytest
 
 from windlass.client.channel import open_channel
-from windlass.client.stream_transport import StreamTransport
 from windlass.client.plans import Push
 from windlass.client.ps_control import PsControl
 from windlass.client.session import ParameterSession
+from windlass.client.stream_transport import StreamTransport
 from windlass.core import codec, error_table
 from windlass.core.definitions import ShardDefinition, VariableDefinition
 from windlass.core.errors import (

@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 
 from windlass.client import streams
-from windlass.client.stream_transport import StreamTransport
 from windlass.client.plans import Push
 from windlass.client.session import ParameterSession
+from windlass.client.stream_transport import StreamTransport
 from windlass.core.definitions import VariableDefinition
 from windlass.core.errors import FencedError, LimitExceededError, PeerLostError, WindlassError
 from windlass.core.settings import Settings

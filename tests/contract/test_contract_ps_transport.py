@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from windlass.client.stream_transport import StreamTransport
 from windlass.client.shm_transport import ShmTransport
+from windlass.client.stream_transport import StreamTransport
 from windlass.client.transport import PsTransport
 from windlass.core.arrays import BFLOAT16, DTYPES, FLOATS, INTEGERS, Array, DType, as_bytes
 from windlass.core.definitions import ShardDefinition, VariableDefinition, cut

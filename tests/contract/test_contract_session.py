@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from windlass.client.stream_transport import StreamTransport
 from windlass.client.plans import Push
 from windlass.client.session import ParameterSession
 from windlass.client.shm_transport import ShmTransport
+from windlass.client.stream_transport import StreamTransport
 from windlass.client.transport import PsTransport
 from windlass.cluster.partitioners import FixedShardsPartitioner
 from windlass.core.arrays import Array

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from windlass.client.stream_transport import StreamTransport
 from windlass.client.shm_transport import ShmTransport
+from windlass.client.stream_transport import StreamTransport
 from windlass.client.transport import PsTransport
 from windlass.core.arrays import Array, as_bytes
 from windlass.core.definitions import ShardDefinition, VariableDefinition, cut
