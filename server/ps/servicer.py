@@ -443,13 +443,12 @@ class _Session:
         self._store.count_bytes(sent=pull.dense_bytes)
         writer = self._writer(reply)
         versions = np.empty(pull.num_entries, np.int64)
-        done: set[int] = set()
+        done = {id(applied)}
         entry = 0
         for segment in pull.segments:
             while result is None and id(segment.block) not in done:
-                if applied is not None:
-                    done.add(id(applied))
                 applied, result = _advance(run)
+                done.add(id(applied))
             stop = entry + segment.where.last - segment.where.first
             for piece in self._store.visit(
                 Layout((segment,), (0,)),
