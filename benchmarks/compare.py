@@ -28,7 +28,8 @@ from .cases import CASES, SYNC_TITLES
 
 Json = dict[str, Any]
 
-OURS = ("windlass shm", "windlass grpc")
+OURS = ("windlass shm", "windlass tcp", "windlass grpc")
+COMPARED = OURS[:2]  # gRPC carries steps only where nothing better can
 ROOT = Path(__file__).parent.parent
 PEERS_PYTHON = Path(".venv-peers/bin/python")
 PEERS = {
@@ -215,7 +216,7 @@ def table_rows(document: Json) -> tuple[list[str], list[list[str]]]:
     A system of ours has one column (ms). A peer's has ms and its ratio to each of ours.
     """
     names = systems(document)
-    mine = [name for name in names if name in OURS]
+    mine = [name for name in names if name in COMPARED]
     found = {(row["case"], row["system"]): row.get("median_ms") for row in document["results"]}
     short = " / ".join(each.removeprefix("windlass ") for each in mine)
     peers = f"ms (to {short})" if mine else "ms"

@@ -96,7 +96,9 @@ def measure(size_mb: int, transport: str) -> list[dict[str, float | str]]:
 
 def _stages(pid: int, address: str, size_mb: int, transport: str) -> list[dict[str, float | str]]:
     who = Incarnation(TaskId("worker", 0), 1)
-    settings = Settings(shared_memory=transport == "shm", join_timeout_s=30)
+    settings = Settings(
+        shared_memory=transport == "shm", tcp_sessions=transport != "grpc", join_timeout_s=30
+    )
     session = ParameterSession([open_transport(PS, address, who, settings)], who, settings)
     session.connect()
     watch = Watch(pid)
@@ -156,7 +158,7 @@ def main() -> None:
         )
     results = []
     for size in arguments.sizes:
-        for transport in ("shm", "grpc"):
+        for transport in ("shm", "tcp"):
             stages = measure(size, transport)
             results.append({"variables_mb": size, "transport": transport, "stages": stages})
             for stage in stages:

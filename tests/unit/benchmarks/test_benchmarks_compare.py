@@ -23,7 +23,7 @@ OURS = Outcome(
     {
         "limits": {"socket_gb_per_s": 2.5, "memory_copy_gb_per_s": 10.0},
         "results": [
-            row("small", 0.5, system="windlass grpc"),
+            row("small", 0.5, system="windlass tcp"),
             row("small", 0.25, system="windlass shm"),
         ],
         "start_s": 2.0,
@@ -59,7 +59,7 @@ def test_bytes_count_every_value_there_and_back() -> None:
 def test_each_peer_is_compared_with_each_of_ours() -> None:
     titles, rows = compare.table_rows(compare.merge(OURS, {"ray": RAY}))
     assert titles == [
-        "case", "windlass shm\nms", "windlass grpc\nms", "ray 2.60.0\nms (to shm / grpc)"
+        "case", "windlass shm\nms", "windlass tcp\nms", "ray 2.60.0\nms (to shm / tcp)"
     ]  # fmt: skip
     assert rows == [
         ["10 × (16, 16), SGD", "0.25", "0.50", "1.00 (4.0× / 2.0×)"],
