@@ -175,8 +175,11 @@ class StreamTransport:
 
     def _goes_direct(self, welcome: ps_pb2.Welcome) -> None:
         """Go on over a TCP connection of our own, or stay with gRPC where the port cannot be reached."""
-        self._why_grpc = "" if self._settings.tcp_sessions else "tcp_sessions is off"
-        if not (self._settings.tcp_sessions and welcome.session_port):
+        if not self._settings.tcp_sessions:
+            self._why_grpc = "tcp_sessions is off"
+            return
+        if not welcome.session_port:
+            self._why_grpc = "tcp_sessions is off at the ps"
             return
         host = self._address.rpartition(":")[0]
         try:

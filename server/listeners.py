@@ -154,7 +154,8 @@ def _listening(host: str, port: int, backlog: int) -> socket.socket:
         with contextlib.suppress(OSError):
             return _listening("::", port, backlog)
     found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-    family, kind, protocol, _, address = found[0]
+    # A name may stand for several addresses; who dials it tries all of them.
+    family, kind, protocol, _, address = min(found, key=lambda each: each[0] != socket.AF_INET)
     made = socket.socket(family, kind, protocol)
     try:
         # Not create_server: like gRPC's, this port must not be shared, also not with what it left behind.

@@ -147,8 +147,10 @@ class SegmentReader:
 
     def take(self, count: int) -> memoryview:
         """The next ``count`` bytes."""
+        if count > len(self._left):
+            raise RefusedError(f"{count} bytes of a payload that has {len(self._left)} left")
         piece, self._left = self._left[:count], self._left[count:]
-        self._taken += len(piece)
+        self._taken += count
         if not wait_for(self._counters, WRITTEN, self._taken, self._is_open):
             raise ConnectionError("the worker left while it wrote its push")
         return piece

@@ -541,7 +541,9 @@ def test_a_tcp_connection_sends_at_once_and_notices_a_peer_that_vanished() -> No
     with closing(mine), closing(theirs):
         assert mine.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
         assert mine.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
-        assert mine.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == 25_000
+        assert mine.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE) == 10
+        # A peer that lives and does not read for long is none that vanished.
+        assert mine.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == 0
 
 
 # -- writing a frame ---------------------------------------------------------------------------

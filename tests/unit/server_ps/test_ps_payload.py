@@ -195,11 +195,12 @@ class Shared:
     def __init__(self, payload: bytes) -> None:
         self.memory = np.frombuffer(bytes(HEADER_BYTES) + payload, np.uint8).copy()
         self.num_bytes = self.memory.size
+        self.counters = memoryview(np.array([len(payload), 0], np.int64))
 
 
 def test_in_shared_memory_nothing_is_copied_and_nothing_can_be_written() -> None:
     segment: Any = Shared(bytes(range(30)))
-    payload = SegmentReader(segment, 30)
+    payload = SegmentReader(segment, 30, lambda: True)
     first = payload.take(10)
     assert bytes(first) == bytes(range(10))
     assert first.readonly
@@ -212,4 +213,4 @@ def test_in_shared_memory_nothing_is_copied_and_nothing_can_be_written() -> None
 def test_in_shared_memory_more_than_the_segment_has_is_refused() -> None:
     segment: Any = Shared(bytes(30))
     with pytest.raises(RefusedError, match="a payload of 31 bytes in a segment of"):
-        SegmentReader(segment, 31)
+        SegmentReader(segment, 31, lambda: True)
