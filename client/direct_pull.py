@@ -88,11 +88,11 @@ class DirectPull:
     def ready(self, request: StepRequest, places: Mapping[ShardKey, Place]) -> tuple[int, ...]:
         """How much of a push must be applied before each of its blocks may be read, in bytes of the payload.
 
-        Only after :meth:`begin`.
+        More than it has: not before the answer. Only after :meth:`begin`.
         """
         push, total, copies = request.push, request.payload_bytes, self._copies or ()
         if push is None or request.push_rows or request.pull_rows:
-            return (total,) * len(copies)  # sizes differ from step to step
+            return (total + 1,) * len(copies)  # sizes differ from step to step, and may be 0
         if self._ready is None or self._ready[0] is not push:
             self._ready = (push, _ready(push, total, copies, places))
         return self._ready[1]
@@ -193,16 +193,19 @@ def _ready(
     push: WireLayout, total: int, copies: Sequence[_Copy], places: Mapping[ShardKey, Place]
 ) -> tuple[int, ...]:
     """How much of a dense push of ``total`` bytes comes up to the last part of each copy's block."""
+    unknown = (total + 1,) * len(copies)
     ends: dict[tuple[SegmentAddress, int], int] = {}
     end = 0
     for entry in push.entries:
         place = places.get((entry.variable, entry.part))
         if place is None or entry.dtype not in (None, place.dtype):
-            return (total,) * len(copies)
+            return unknown
+        if not place.num_bytes:
+            return unknown  # a block may wait for a part that adds nothing to what is applied
         end += place.num_bytes
         ends[place.block] = end
     if end != total:
-        return (total,) * len(copies)
+        return unknown
     return tuple(ends.get(copy.block, 0) for copy in copies)
 
 
