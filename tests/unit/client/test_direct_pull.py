@@ -15,7 +15,7 @@ from windlass.core.definitions import ShardKey
 from windlass.core.errors import RefusedError
 from windlass.core.pieces import Piece
 from windlass.core.shared_memory import HEADER_BYTES, Segment, SegmentAddress, unavailable
-from windlass.core.steps import Encoding, LayoutEntry, MemoryLocation, Operation, StepRequest
+from windlass.core.steps import LayoutEntry, MemoryLocation, Operation, StepRequest
 from windlass.core.steps import WireLayout as Layout
 
 pytestmark = pytest.mark.skipif(bool(unavailable()), reason=unavailable())
