@@ -54,6 +54,7 @@ class ShmTransport:
         self._places: dict[ShardKey, Place] = {}
         self._theirs: dict[SegmentAddress, Segment] = {}
         self._mine: Segment | None = None
+        self._mine_since = 0  # how often the stream had been connected then
         self._abreast = False  # the ps applies what we write while we write and read
         self._pulls: dict[int, tuple[WireLayout, DirectPull | None]] = {}
         self._request: StepRequest | None = None
@@ -127,11 +128,12 @@ class ShmTransport:
             self._stream.send(lean)
             return
         self._abreast = True
-        self._stream.send(lean)
         try:
+            self._stream.send(lean)
             _write(request, segment)
         except BaseException:
             self._stream.break_off()  # the ps waits for the rest
+            self._drop_segment()
             raise
 
     def receive(
@@ -187,9 +189,7 @@ class ShmTransport:
             return self._stream.receive(into, previous)
         except WindlassError:
             # The ps may be reading the push yet: what comes next must not be written over it.
-            if self._mine is not None:
-                self._mine.close()
-                self._mine = None
+            self._drop_segment()
             raise
 
     def abort(self, error: WindlassError) -> None:
@@ -206,12 +206,21 @@ class ShmTransport:
     # -- pushing -----------------------------------------------------------------------------
 
     def _segment(self, size: int) -> Segment:
+        connected = self._stream.times_connected
+        if connected != self._mine_since:
+            # A session that broke off may be at its last push yet, and say how much of it is applied.
+            self._drop_segment()
         segment = self._mine
         if segment is None or HEADER_BYTES + size > segment.num_bytes:
-            if segment is not None:
-                segment.close()
+            self._drop_segment()
             segment = self._mine = Segment.create(max(size, FIRST_SEGMENT_BYTES))
+        self._mine_since = connected
         return segment
+
+    def _drop_segment(self) -> None:
+        segment, self._mine = self._mine, None
+        if segment is not None:
+            segment.close()
 
     # -- pulling -----------------------------------------------------------------------------
 

@@ -92,6 +92,7 @@ class StreamTransport:
         self._stream: _Session | None = None
         self._why_grpc = ""
         self._ps_generation = 0
+        self._times_connected = 0
         self._max_step_bytes = settings.max_step_bytes
         self._held_bytes = 0
         self._request_id = 0
@@ -117,6 +118,11 @@ class StreamTransport:
         """No."""
         return False
 
+    @property
+    def times_connected(self) -> int:
+        """How often a session was opened, or tried to be: what went before may be at work at the ps yet."""
+        return self._times_connected
+
     def held_bytes(self) -> int:
         """Bytes of values on this ps, as of the last definition."""
         return self._held_bytes
@@ -126,6 +132,7 @@ class StreamTransport:
     def connect(self, timeout_s: float) -> None:
         """Open the session; one attempt."""
         self._raise_if_aborted()
+        self._times_connected += 1
         self._drop_stream()
         self._deadline = time.monotonic() + timeout_s
         try:
@@ -291,12 +298,14 @@ class StreamTransport:
 
     def is_silent(self) -> bool:
         """Whether no answer has come to the step begun last. False if that cannot be known."""
-        return self._stream is not None and self._stream.carrier.is_silent()
+        stream = self._stream  # `close` may take it away
+        return stream is not None and stream.carrier.is_silent()
 
     def break_off(self) -> None:
         """Break the session; the next call opens another."""
-        if self._stream is not None:
-            self._stream.carrier.cancel()
+        stream = self._stream
+        if stream is not None:
+            stream.carrier.cancel()
 
     def allows(self, payload_bytes: int) -> bool:
         """Whether a step of this size may be sent."""
