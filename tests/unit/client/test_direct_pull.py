@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from windlass.client import direct_pull
 from windlass.client.direct_pull import DirectPull, Place, Reading
 from windlass.core.arrays import Array, DType
+from windlass.core.copying import copy_into
 from windlass.core.definitions import ShardKey
 from windlass.core.errors import RefusedError
 from windlass.core.pieces import Piece
@@ -524,7 +525,7 @@ def test_what_changes_while_it_is_copied_is_copied_again(monkeypatch: pytest.Mon
     memory = Memory([[8]])
     pull = pull_of(memory, "v0")
     into = memory.into(["v0"])
-    copy_into, copies = direct_pull.copy_into, 0
+    copies = 0
 
     def changing(target: Array, source: Array) -> None:
         nonlocal copies
