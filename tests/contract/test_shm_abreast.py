@@ -4,9 +4,13 @@ A worker sees its own push in everything it reads, whatever goes how fast; each 
 breaks when.
 """
 
+import os
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -309,6 +313,23 @@ def test_any_mixture_of_steps(start: Start, join: Join, pace: str, num_ps: int) 
     assert all(np.array_equal(found[name], expected[name]) for name in names)
 
 
+def test_many_row_numbers_are_waited_for_like_values(start: Start, join: Join, pace: str) -> None:
+    """A payload of numbers alone, and one of more numbers than values."""
+    session = join(start())
+    rows = 300_000
+    table = np.arange(rows, dtype=F32).reshape(rows, 1)
+    define(session, {"table": table})
+    rng = np.random.default_rng(2)
+    for step in range(1, 4):
+        chosen = rng.permutation(rows)[:290_000]
+        assert np.array_equal(session.lookup("table", chosen), table[chosen] + (step - 1))
+        slices = IndexedSlices(np.ones((rows, 1), F32), rng.permutation(rows))
+        push = Push({"table": slices}, Operation.ASSIGN_ADD)
+        values = session.step(push, ["table"]).values
+        assert was_abreast(session)
+        assert np.array_equal(values["table"], table + step)
+
+
 def test_values_that_are_kept_do_not_change(start: Start, join: Join, pace: str) -> None:
     session = join(start())
     define(session, zeros())
@@ -485,6 +506,64 @@ def test_a_worker_interrupted_between_its_message_and_its_push_is_not_waited_for
     with pytest.raises(KeyboardInterrupt):
         session.step(add(), NAMES)
     until(lambda: servicer_of(server)._seats.count == 0, 5)
+
+
+WORKER = """
+import sys, threading
+import numpy as np
+from windlass.client.plans import Push
+from windlass.client.session import ParameterSession
+from windlass.client.transports import open_transport
+from windlass.core.definitions import VariableDefinition
+from windlass.core.pieces import Piece
+from windlass.core.settings import Settings
+from windlass.core.steps import Operation
+from windlass.core.task import Incarnation, TaskId
+
+who, write = Incarnation(TaskId("worker", 0), 1), Piece.write
+
+def writing(piece, out):
+    if piece.arrays[0] is last:
+        print("writing", flush=True)
+        threading.Event().wait(60)
+    write(piece, out)
+
+session = ParameterSession([open_transport(TaskId("ps", 0), sys.argv[1], who, Settings())], who, Settings())
+session.connect()
+names = ("large", "other")
+session.define([VariableDefinition(n, (600_000,), np.dtype(np.float32)) for n in names], {}, create=False)
+last = np.ones(600_000, np.float32)
+Piece.write = writing
+session.step(Push({"large": last.copy(), "other": last}, Operation.ASSIGN_ADD), names)
+"""
+
+
+def test_a_worker_killed_while_it_writes_is_not_waited_for(start: Start, join: Join) -> None:
+    server = start()
+    session = join(server, index=1)
+    names = ["large", "other"]
+    define(session, zeros(dict.fromkeys(names, 600_000)))
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    child = subprocess.Popen(
+        [sys.executable, "-c", WORKER, f"127.0.0.1:{server.port}"],
+        stdout=subprocess.PIPE,
+        env=environment,
+    )
+    try:
+        assert child.stdout is not None
+        assert child.stdout.readline() == b"writing\n"
+        [large, _] = server.store.blocks()
+        until(lambda: bool((large.value == 1).all()))  # before the rest is written
+        assert servicer_of(server)._seats.count == 2
+    finally:
+        child.kill()
+        child.wait(10)
+        if child.stdout is not None:
+            child.stdout.close()
+    until(lambda: servicer_of(server)._seats.count == 1, 5)
+    values = session.step(None, names).values
+    are(values, 1, ["large"])
+    are(values, 0, ["other"])
 
 
 def test_what_a_failed_push_left_in_the_segment_is_not_taken_for_the_next(
@@ -772,6 +851,42 @@ def test_a_ps_that_stops_while_it_is_written_is_lost(
     with pytest.raises(PeerLostError, match="/job:ps/task:0"):
         session.step(add(), NAMES)
     assert time.monotonic() - began < 8
+
+
+PS = """
+from windlass.server.ps.server import PsServer
+from windlass.core.settings import Settings
+from windlass.core.task import TaskId
+server = PsServer(TaskId('ps', 0), Settings())
+server.start('127.0.0.1:0')
+print(server.port, flush=True)
+server.wait()
+"""
+
+
+@pytest.mark.parametrize("number", [1, LARGE_WRITE + 1], ids=lambda n: f"write-{n}")
+def test_a_ps_that_is_killed_while_it_is_written_is_lost(
+    join: Join, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    child = subprocess.Popen([sys.executable, "-c", PS], stdout=subprocess.PIPE, env=environment)
+    try:
+        assert child.stdout is not None
+        remote: Any = SimpleNamespace(task=TaskId("ps", 0), port=int(child.stdout.readline()))
+        session = join(remote, reconnect_timeout_s=1.0)
+        define(session, zeros())
+        are(session.step(add(), NAMES).values, 1)
+        assert was_abreast(session)
+        at_write(monkeypatch, number, child.kill)
+        began = time.monotonic()
+        with pytest.raises(PeerLostError, match="/job:ps/task:0"):
+            session.step(add(), NAMES)
+        assert time.monotonic() - began < 8
+    finally:
+        child.kill()
+        child.wait(10)
+        if child.stdout is not None:
+            child.stdout.close()
 
 
 @pytest.mark.parametrize("stuck", ["large", "third"], ids=["own-block", "shared-block"])
