@@ -57,7 +57,7 @@ class DirectPull:
         self._copies: tuple[_Copy, ...] | None = None
         # The sequence of each copy's block when it was read last.
         self._seen: list[int] | None = None
-        self._ready: tuple[WireLayout, tuple[int, ...]] | None = None
+        self._ready: tuple[WireLayout, tuple[int, ...] | None] | None = None
 
     def begin(
         self,
@@ -85,16 +85,19 @@ class DirectPull:
         self._seen = None
         return Reading(self, self._copies, into, last)
 
-    def ready(self, request: StepRequest, places: Mapping[ShardKey, Place]) -> tuple[int, ...]:
+    def ready(
+        self, request: StepRequest, places: Mapping[ShardKey, Place]
+    ) -> tuple[int, ...] | None:
         """How much of a push must be applied before each of its blocks may be read, in bytes of the payload.
 
-        More than it has: not before the answer. Only after :meth:`begin`.
+        None: bytes do not tell, the answer must come first. Only after :meth:`begin`.
         """
-        push, total, copies = request.push, request.payload_bytes, self._copies or ()
+        push = request.push
         if push is None or request.push_rows or request.pull_rows:
-            return (total + 1,) * len(copies)  # sizes differ from step to step, and may be 0
+            return None  # sizes differ from step to step, and may be 0
         if self._ready is None or self._ready[0] is not push:
-            self._ready = (push, _ready(push, total, copies, places))
+            copies = self._copies or ()
+            self._ready = (push, _ready(push, request.payload_bytes, copies, places))
         return self._ready[1]
 
     def remember(self, seen: list[int]) -> None:
@@ -126,16 +129,17 @@ class Reading:
         self._seen: list[int] = []
         self._moved = 0
 
-    def go_on(
-        self, ready: Sequence[int] | None = None, is_applied: Callable[[int], bool] | None = None
-    ) -> bool:
-        """Read on, to the end, or as far as ``is_applied`` says yes to what ``ready`` has for a copy.
+    def go_on(self, may_read: Callable[[int], bool] = lambda _: True) -> bool:
+        """Read on, to the end or to the first copy that may not be read.
+
+        Args:
+            may_read: Given the number of a copy; may wait.
 
         Returns:
             Whether all was read; False also if a block was being written all the time.
         """
         for index in range(len(self._seen), len(self._copies)):
-            if ready is not None and is_applied is not None and not is_applied(ready[index]):
+            if not may_read(index):
                 return False
             copy = self._copies[index]
             last = self._last[index] if self._last is not None else -1
@@ -191,21 +195,20 @@ def _plan_copies(
 
 def _ready(
     push: WireLayout, total: int, copies: Sequence[_Copy], places: Mapping[ShardKey, Place]
-) -> tuple[int, ...]:
+) -> tuple[int, ...] | None:
     """How much of a dense push of ``total`` bytes comes up to the last part of each copy's block."""
-    unknown = (total + 1,) * len(copies)
     ends: dict[tuple[SegmentAddress, int], int] = {}
     end = 0
     for entry in push.entries:
         place = places.get((entry.variable, entry.part))
         if place is None or entry.dtype not in (None, place.dtype):
-            return unknown
+            return None
         if not place.num_bytes:
-            return unknown  # a block may wait for a part that adds nothing to what is applied
+            return None  # a block may wait for a part that adds nothing to what is applied
         end += place.num_bytes
         ends[place.block] = end
     if end != total:
-        return unknown
+        return None
     return tuple(ends.get(copy.block, 0) for copy in copies)
 
 

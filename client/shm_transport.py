@@ -151,8 +151,10 @@ class ShmTransport:
         except RefusedError as error:
             self._give_up(error.message)
             reading = None
-        if reading is not None and self._abreast:
-            reading.go_on(direct.ready(request, self._places), self._is_applied)
+        ready = direct.ready(request, self._places) if self._abreast else None
+        if reading is not None and ready is not None:
+            bounds = ready
+            reading.go_on(lambda index: self._is_applied(bounds[index]))
         result = self._receive(request, replace(request, pull=None), (), None)
         if reading is not None and reading.go_on():
             return replace(result, pulled_bytes=reading.finish())

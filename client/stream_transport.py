@@ -132,6 +132,8 @@ class StreamTransport:
     def connect(self, timeout_s: float) -> None:
         """Open the session; one attempt."""
         self._raise_if_aborted()
+        if self._closing.is_set():
+            raise PeerLostError(f"the session with {self._peer} was closed", peer=self._peer)
         self._times_connected += 1
         self._drop_stream()
         self._deadline = time.monotonic() + timeout_s

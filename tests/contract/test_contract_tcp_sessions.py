@@ -331,7 +331,7 @@ def test_a_ps_that_offers_no_tcp_has_no_port(start: Start, open_session: OpenSes
     session = open_session(server)
     define(session, W)
     works(session, 1)
-    assert description(session).startswith("grpc")
+    assert description(session) == "grpc (tcp_sessions is off at the ps)"
 
 
 # -- tickets -------------------------------------------------------------------------------------

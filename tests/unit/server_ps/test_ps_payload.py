@@ -195,7 +195,7 @@ class Shared:
     def __init__(self, payload: bytes) -> None:
         self.memory = np.frombuffer(bytes(HEADER_BYTES) + payload, np.uint8).copy()
         self.num_bytes = self.memory.size
-        self.counters = memoryview(np.array([len(payload), 0], np.int64))
+        self.counters = np.array([len(payload), 0], np.int64).data
 
 
 def test_in_shared_memory_nothing_is_copied_and_nothing_can_be_written() -> None:

@@ -155,4 +155,6 @@ def test_no_more_than_the_payload_is_taken() -> None:
     worker.write(30)
     reader = worker.reader()
     reader.take(20)
-    assert len(reader.take(20)) == 10
+    with pytest.raises(RefusedError, match="20 bytes of a payload that has 10 left"):
+        reader.take(20)
+    assert len(reader.take(10)) == 10
