@@ -305,7 +305,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--json", type=Path, help="write the figures, and the series, to this file")
     parser.add_argument("--cases", default="", help="some cases, separated by commas")
-    parser.add_argument("--budget-s", type=float, default=4.0, help="per case and transport")
+    parser.add_argument("--budget-s", type=float, default=2.5, help="per case and transport")
     parser.add_argument("--check", action="store_true", help="compare with NumPy, time nothing")
     arguments = parser.parse_args()
     cases = pick([name for name in arguments.cases.split(",") if name])

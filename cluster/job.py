@@ -188,6 +188,16 @@ class Job:
             and member.task != self.chief
         ]
 
+    def not_come(self) -> list[TaskId]:
+        """Workers of the spec that nobody has heard of yet."""
+        return [
+            member.task
+            for member in self.members.values()
+            if member.state is State.MISSING
+            and member.task.type not in (PS, EVALUATOR)
+            and member.task != self.chief
+        ]
+
     def untold(self) -> list[TaskId]:
         """Who is alive and has not yet heard that the job is over."""
         return [

@@ -169,9 +169,15 @@ class Coordinator:
     def _wait_for_workers(self, on_wait: Callable[[str], None]) -> None:
         told = ""
         deadline: float | None = None
+        began = self._board.clock.now()
         while True:
             with self._board.open() as (job, now):
                 waiting, phase = job.waited_for(), job.phase
+                # A program may be over before the last worker has started, which would then look for its
+                # peers in vain. One that is later than the join timeout is not on its way.
+                just_begun = began - job.began < self._settings.join_timeout_s
+                if just_begun and now - began < self._settings.leave_grace_s:
+                    waiting += job.not_come()
             if not waiting or phase.is_over:
                 return
             if phase is Phase.STOPPING:
@@ -186,7 +192,7 @@ class Coordinator:
             if names != told:
                 told = names
                 on_wait(names)
-            self._leaving.wait(0.05)
+            self._board.clock.wait(self._leaving, 0.05)
 
     def _dismiss(self, phase: Phase, reason: str) -> Phase:
         """Tell the ps, and wait until the others have heard."""

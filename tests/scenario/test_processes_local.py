@@ -51,6 +51,19 @@ def test_a_ps_applies_updates_without_the_compiler(
 
 
 @pytest.mark.scenario
+def test_a_job_shorter_than_the_start_of_its_workers_ends_in_order(
+    write_program: Callable[..., str], tmp_path: Path
+) -> None:
+    # The chief's step is over before a worker has loaded what it needs to look for its peers.
+    result = run_script(
+        write_program(), "1", "0", model_dir=str(tmp_path / "model"), workers=3, ps=1
+    )
+    assert result.exit_code == 0, result.text
+    assert set(result.exits.values()) == {0}, result.text
+    assert "SIGTERM" not in result.text
+
+
+@pytest.mark.scenario
 def test_a_job_of_every_role_ends_by_itself(
     write_program: Callable[..., str], tmp_path: Path
 ) -> None:

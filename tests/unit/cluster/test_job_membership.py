@@ -199,6 +199,17 @@ def test_workers_that_never_came_are_not_waited_for() -> None:
     assert job.waited_for() == [W1]
 
 
+def test_workers_that_have_not_come_are_told_from_those_that_left() -> None:
+    job, lives = _job(CHIEF, W1)
+    assert job.not_come() == [W0]  # not the ps nor the evaluator
+    job.expire(now=100)
+    assert job.not_come() == [W0]
+    job.register(W0, now=101, epoch=0)
+    assert job.not_come() == []
+    job.finish(lives[W1], Outcome.DONE, "", REPORT, now=102)
+    assert job.not_come() == []
+
+
 def test_a_job_that_runs_to_its_end_is_done() -> None:
     job, _ = _job()
     job.complete(now=8)

@@ -1,0 +1,79 @@
+"""The end of a job: whom the chief waits for, and for how long."""
+
+import pytest
+
+from windlass.cluster.job import Job
+from windlass.core.clock import ManualClock
+from windlass.core.report import TaskReport
+from windlass.core.settings import Settings
+from windlass.core.states import Outcome, Phase
+from windlass.core.task import Incarnation, TaskId
+from windlass.server.chief.servicer import JobBoard
+from windlass.worker.coordinator import Coordinator
+
+CHIEF, W0, W1 = TaskId("chief", 0), TaskId("worker", 0), TaskId("worker", 1)
+SETTINGS = Settings(leave_grace_s=5, join_timeout_s=120)
+
+
+class Ending:
+    """A job whose chief's program is over at ``now``."""
+
+    def __init__(self, now: float) -> None:
+        self.clock = ManualClock()
+        self.job = Job([(t, "") for t in (CHIEF, W0, W1)], chief=CHIEF, lease_s=1000, now=0)
+        self.who = self.come(CHIEF)
+        self.clock.advance(now)
+        self.told: list[str] = []
+
+    def come(self, task: TaskId) -> Incarnation:
+        return self.job.register(task, now=self.clock.now(), epoch=0)
+
+    def end(self) -> float:
+        """Ends it; how long that took."""
+        began = self.clock.now()
+        board = JobBoard(self.job, self.clock)
+        coordinator = Coordinator(board, self.who, "", [], None, SETTINGS)
+        coordinator._wait_for_workers(self.on_wait)
+        coordinator.close()
+        return self.clock.now() - began
+
+    def on_wait(self, names: str) -> None:
+        self.told.append(names)
+
+
+def test_workers_that_are_about_to_start_are_waited_for_until_the_leave_grace() -> None:
+    ending = Ending(now=1)
+    assert ending.end() == pytest.approx(5, abs=0.1)
+    assert ending.told == ["worker:0, worker:1"]
+
+
+def test_a_worker_that_comes_meanwhile_does_its_work() -> None:
+    ending = Ending(now=1)
+    first = ending.come(W0)
+
+    def on_wait(names: str) -> None:
+        ending.told.append(names)
+        if len(ending.told) == 1:
+            ending.come(W1)
+            ending.job.finish(first, Outcome.DONE, "", TaskReport(), now=ending.clock.now())
+        else:
+            ending.clock.advance(60)  # as long as it takes: it is here
+            life = Incarnation(W1, ending.job.members[W1].generation)
+            ending.job.finish(life, Outcome.DONE, "", TaskReport(), now=ending.clock.now())
+
+    ending.on_wait = on_wait  # type: ignore[method-assign]
+    assert ending.end() > 60
+    assert ending.told == ["worker:0, worker:1", "worker:1"]
+
+
+def test_a_worker_later_than_the_join_timeout_is_not_on_its_way() -> None:
+    ending = Ending(now=121)
+    assert ending.end() == 0
+    assert ending.told == []
+
+
+def test_nobody_is_waited_for_once_the_job_has_failed() -> None:
+    ending = Ending(now=1)
+    ending.job.fail("no", now=1)
+    assert ending.end() == 0
+    assert ending.job.phase is Phase.FAILED
