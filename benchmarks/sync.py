@@ -33,7 +33,7 @@ from windlass.launch.processes import free_ports
 
 Json = dict[str, Any]
 
-TRANSPORTS = ("shm", "grpc")
+TRANSPORTS = ("shm", "tcp", "grpc")
 
 
 # -- the ring --------------------------------------------------------------------------------
@@ -68,7 +68,8 @@ def work(
     task = ResolvedTask(
         TaskId("worker", rank), spec, TaskId("worker", 0), address=spec.task_address("worker", rank)
     )
-    group = CollectiveGroup(task, Settings(shared_memory=transport == "shm"), timeout_s=60)
+    settings = Settings(shared_memory=transport == "shm", tcp_sessions=transport != "grpc")
+    group = CollectiveGroup(task, settings, timeout_s=60)
     group.open()
     try:
         for case in RING_CASES:

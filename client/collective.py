@@ -21,9 +21,11 @@ from ..core.local_link import LocalSender
 from ..core.ring_frames import Place, Progress, Sender
 from ..core.settings import Settings
 from ..core.task import TaskId
+from ..core.tcp_link import TcpSender
 from ..core.versions import Versions, check_protocol, own_versions
 from ..proto.v1 import collective_pb2, common_pb2
 from .channel import invoke, open_channel
+from .streams import tcp_connection
 
 log = logging.getLogger(__name__)
 
@@ -72,7 +74,9 @@ class WorkerClient:
         timeout_s: float,
         still_wanted: Callable[[], None] = lambda: None,
     ) -> Sender:
-        """The link to this worker, waiting for it to start: shared memory on one machine, else a stream.
+        """The link to this worker, waiting for it to start: the best of those that can be reached.
+
+        Shared memory on one machine, a TCP connection between two, a gRPC stream for want of both.
 
         Raises:
             PeerLostError: It did not answer in time.
@@ -109,6 +113,12 @@ class WorkerClient:
                 return _local_link(answer.local_socket, place)
             except (OSError, WindlassError) as error:
                 log.debug("%s: no shared memory: %s", self.peer, error)
+        if answer.session_port and self._settings.tcp_sessions:
+            host = self.address.rpartition(":")[0]
+            try:
+                return _tcp_link(host, answer.session_port, place, answer.ticket)
+            except (OSError, WindlassError) as error:
+                log.info("%s: the link stays with gRPC: %s", self.peer, error)
         return StreamSender(self._channel, place, self.peer)
 
     def progress(self, ring: int, timeout_s: float) -> Progress:
@@ -142,6 +152,15 @@ def _local_link(name: str, place: Place) -> LocalSender:
         connection.settimeout(None)
         return LocalSender(connection, place)
     except (OSError, WindlassError):
+        connection.close()
+        raise
+
+
+def _tcp_link(host: str, port: int, place: Place, ticket: bytes) -> TcpSender:
+    connection = tcp_connection(host, port)
+    try:
+        return TcpSender(connection, place, ticket)
+    except OSError:
         connection.close()
         raise
 

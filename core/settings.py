@@ -102,15 +102,15 @@ class Settings(BaseModel):
 
     tcp_sessions: bool = Field(
         default=True,
-        description="Whether a worker's session with a ps goes on over a TCP connection of its own, beside "
-        "the gRPC port. Several times faster; where it cannot be reached gRPC is used by itself.",
+        description="Whether sessions with a ps, and links between workers in sync, go over TCP connections "
+        "beside the gRPC port. Several times faster; where that cannot be reached gRPC is used by itself.",
     )
     session_port: int = Field(
         default=0,
         ge=0,
         le=65535,
-        description="Port a ps listens at for such sessions; 0: any free one. Name one where a firewall or "
-        "a network policy lets known ports through only.",
+        description="Port at which a ps, or a worker in sync, listens for those; 0: any free one. Name one "
+        "where a firewall or a network policy lets known ports through only.",
     )
 
     # Gradients

@@ -28,12 +28,16 @@ class JoinRingRequest(_message.Message):
     def __init__(self, place: _Optional[_Union[RingPlace, _Mapping]] = ..., versions: _Optional[_Union[_common_pb2.Versions, _Mapping]] = ..., **kwargs) -> None: ...
 
 class JoinRingResponse(_message.Message):
-    __slots__ = ("versions", "local_socket")
+    __slots__ = ("versions", "local_socket", "session_port", "ticket")
     VERSIONS_FIELD_NUMBER: _ClassVar[int]
     LOCAL_SOCKET_FIELD_NUMBER: _ClassVar[int]
+    SESSION_PORT_FIELD_NUMBER: _ClassVar[int]
+    TICKET_FIELD_NUMBER: _ClassVar[int]
     versions: _common_pb2.Versions
     local_socket: str
-    def __init__(self, versions: _Optional[_Union[_common_pb2.Versions, _Mapping]] = ..., local_socket: _Optional[str] = ...) -> None: ...
+    session_port: int
+    ticket: bytes
+    def __init__(self, versions: _Optional[_Union[_common_pb2.Versions, _Mapping]] = ..., local_socket: _Optional[str] = ..., session_port: _Optional[int] = ..., ticket: _Optional[bytes] = ...) -> None: ...
 
 class LinkFrame(_message.Message):
     __slots__ = ("hello", "head", "payload")

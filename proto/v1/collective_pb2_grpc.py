@@ -62,7 +62,7 @@ class CollectiveServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def Send(self, request_iterator, context):
-        """One link of the ring, if the two do not share a machine: frames from the sender, in order.
+        """One link of the ring, if nothing better can be reached: frames from the sender, in order.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

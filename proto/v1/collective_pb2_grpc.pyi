@@ -29,7 +29,7 @@ class CollectiveStub:
         collective_pb2.LinkFrame,
         collective_pb2.LinkFrame,
     ]
-    """One link of the ring, if the two do not share a machine: frames from the sender, in order."""
+    """One link of the ring, if nothing better can be reached: frames from the sender, in order."""
 
     Probe: grpc.UnaryUnaryMultiCallable[
         collective_pb2.ProbeRequest,
@@ -48,7 +48,7 @@ class CollectiveAsyncStub:
         collective_pb2.LinkFrame,
         collective_pb2.LinkFrame,
     ]
-    """One link of the ring, if the two do not share a machine: frames from the sender, in order."""
+    """One link of the ring, if nothing better can be reached: frames from the sender, in order."""
 
     Probe: grpc.aio.UnaryUnaryMultiCallable[
         collective_pb2.ProbeRequest,
@@ -71,7 +71,7 @@ class CollectiveServicer(metaclass=abc.ABCMeta):
         request_iterator: _MaybeAsyncIterator[collective_pb2.LinkFrame],
         context: _ServicerContext,
     ) -> typing.Union[collections.abc.Iterator[collective_pb2.LinkFrame], collections.abc.AsyncIterator[collective_pb2.LinkFrame]]:
-        """One link of the ring, if the two do not share a machine: frames from the sender, in order."""
+        """One link of the ring, if nothing better can be reached: frames from the sender, in order."""
 
     @abc.abstractmethod
     def Probe(

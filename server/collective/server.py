@@ -16,10 +16,12 @@ from ...core.ring_frames import Progress
 from ...core.settings import Settings
 from ...core.shared_memory import unavailable
 from ...core.task import TaskId
+from ...core.tcp_link import TcpReceiver
 from ...core.versions import Versions, check_protocol, own_versions
 from ...proto.v1 import collective_pb2, common_pb2
-from ..hosting import GrpcHost
-from ..listeners import LocalListener
+from ..hosting import GrpcHost, bind_address
+from ..listeners import LocalListener, TcpListener
+from ..tickets import Tickets
 from .incoming import Incoming, StreamReceiver
 
 log = logging.getLogger(__name__)
@@ -47,6 +49,10 @@ class CollectiveServer:
         self._probes: dict[int, Probe] = {}
         shares = settings.shared_memory and not unavailable()
         self._local = LocalListener(self._local_link, _MAX_LINKS) if shares else None
+        self._tcp = TcpListener(self._tcp_link, _MAX_LINKS) if settings.tcp_sessions else None
+        self._tcp_port = 0
+        self._tickets = Tickets(_MAX_LINKS)
+        self._settings = settings
         self._host = GrpcHost(
             task,
             threads=_THREADS,
@@ -60,13 +66,16 @@ class CollectiveServer:
         """Listen.
 
         Raises:
-            AddressInUseError: The port is taken.
+            AddressInUseError: The port, or ``session_port``, is taken.
             ConfigurationError: The address is not loopback and ``insecure`` was not said.
         """
-        # First the socket: whoever hears its name from the port may come at once.
-        if self._local is not None:
-            self._local.start()
+        # First where links come in: whoever hears of it at the port may come at once.
         try:
+            if self._tcp is not None:
+                host = bind_address(address, self._settings).rpartition(":")[0]
+                self._tcp_port = self._tcp.start(host, self._settings.session_port)
+            if self._local is not None:
+                self._local.start()
             self._host.start(address)
         except WindlassError:
             self.stop()
@@ -79,8 +88,9 @@ class CollectiveServer:
 
     def stop(self) -> None:
         """Answer nobody any more."""
-        if self._local is not None:
-            self._local.stop()
+        for listener in (self._local, self._tcp):
+            if listener is not None:
+                listener.stop()
         self.incoming.close()
         self._host.stop(0)
 
@@ -133,6 +143,8 @@ class CollectiveServer:
                 numpy=ours.numpy,
             ),
             local_socket=self._local.name if self._local is not None else "",
+            session_port=self._tcp_port,
+            ticket=self._tickets.issue(),
         )
 
     def _send(
@@ -174,6 +186,18 @@ class CollectiveServer:
             receiver = LocalReceiver(connection)
         except (OSError, ValueError, WindlassError) as error:
             log.debug("a local link was refused: %s", error)
+            connection.close()
+            return
+        self.incoming.put(receiver.place.ring, receiver.place.rank, receiver)
+
+    def _tcp_link(self, connection: socket.socket) -> None:
+        try:
+            receiver = TcpReceiver(connection)
+            if not self._tickets.redeem(receiver.ticket):
+                raise ConnectionError("a link begins with a call of Join")
+            receiver.accept()
+        except (OSError, ValueError, WindlassError) as error:
+            log.debug("a link over TCP was refused: %s", error)
             connection.close()
             return
         self.incoming.put(receiver.place.ring, receiver.place.rank, receiver)

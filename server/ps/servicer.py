@@ -29,13 +29,13 @@ from ...core.steps import PushResult
 from ...core.task import Incarnation, TaskId
 from ...core.versions import check_protocol, own_versions
 from ...proto.v1 import common_pb2, ps_pb2
+from ..tickets import Tickets
 from .block import Block, StepFacts
 from .layout import Layout
 from .lease import ChiefLease
 from .payload import PayloadReader, SegmentReader
 from .saving import save_shards
 from .store import Push, Store
-from .tickets import Tickets
 from .wires import GrpcWire, Piece, Wire, Writer
 
 _SERVICE = ps_pb2.DESCRIPTOR.services_by_name["ParameterServer"]

@@ -48,11 +48,14 @@ def groups_of(
     ]
 
 
-@pytest.fixture(params=["shared memory", "grpc"])
+@pytest.fixture(params=["shared memory", "tcp", "grpc"])
 def together(request: pytest.FixtureRequest) -> Together:
     """Runs a function as each worker of a ring; gives their results or errors, by rank."""
     settings = Settings(
-        shared_memory=request.param == "shared memory", join_timeout_s=20, lease_s=2
+        shared_memory=request.param == "shared memory",
+        tcp_sessions=request.param != "grpc",
+        join_timeout_s=20,
+        lease_s=2,
     )
 
     def run(count: int, work: Work, timeout_s: float | None = 20) -> list[Any]:
