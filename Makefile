@@ -67,10 +67,10 @@ parity: $(PARITY_STAMP)  ## run the same programs under TensorFlow and here, in 
 	$(PARITY_VENV)/bin/python -m pytest -m tensorflow tests/parity tests/docs/test_docs_tf_names.py $(ARGS)
 
 bench: $(DEV_STAMP)  ## measure a step, work in sync, the start of a cluster and the memory of a ps here
-	$(BIN)/python -m benchmarks.step
-	$(BIN)/python -m benchmarks.sync
-	$(BIN)/python -m benchmarks.start
-	$(BIN)/python -m benchmarks.memory
+	$(BIN)/python -m benchmarks.step --budget-s 1.5
+	$(BIN)/python -m benchmarks.sync --budget-s 1.5
+	$(BIN)/python -m benchmarks.start --runs 5
+	$(BIN)/python -m benchmarks.memory --sizes 0 64
 
 # A peer that cannot be installed is shown as such by the comparison.
 bench-peers: $(DEV_STAMP)  ## compare with TensorFlow, Ray and gloo, installed into .venv-peers; RESULTS is written

@@ -1,6 +1,6 @@
 """How long a local cluster takes from the command to the first training step.
 
-    python -m benchmarks.start             # ten starts, a quarter of a minute
+    python -m benchmarks.start             # ten starts, half a minute
     python -m benchmarks.start --runs 20 --json results.json
 
 Starts ``windlass local`` with a chief, two workers and two ps as real processes, as a user does, and takes

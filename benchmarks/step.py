@@ -1,6 +1,6 @@
 """How long a step takes: pull + push of every variable, the update applied, one ps, loopback.
 
-    python -m benchmarks.step                     # the table; about two minutes
+    python -m benchmarks.step                     # the table; a minute
     python -m benchmarks.step --json results.json # and the series behind the plots
     python -m benchmarks.step --check             # compares every step with NumPy instead of timing it
 

@@ -314,7 +314,7 @@ def layouts_at(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> Callable[[]
 
 
 @pytest.mark.scenario
-def test_other_variables_in_every_step_for_ten_thousand_steps(
+def test_other_variables_in_every_step_for_thousands_of_steps(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The numbers of layouts that were dropped are used again; nothing is taken for what it was before."""
@@ -329,7 +329,7 @@ def test_other_variables_in_every_step_for_ten_thousand_steps(
     )
     expected = dict.fromkeys(names, 0.0)
     rng = np.random.default_rng(0)
-    for step in range(10_000):
+    for step in range(10_000 if cluster.kind == "local" else 2_000):  # far more than plans are kept
         # A bit pattern each: no set comes twice in a row of 2**14.
         mine = [name for i, name in enumerate(names) if (step * 2654435761 >> 7) >> i & 1] or names
         theirs = [name for name in names if name not in mine] or names
