@@ -364,12 +364,16 @@ class StreamTransport:
 
     def _transmit(self, stream: "_Session", request: StepRequest) -> None:
         self._deadline = time.monotonic() + self._settings.request_timeout_s
-        in_message = 0 if request.segment is not None else request.payload_bytes
-        messages = self._messages(stream, request, stream.carrier.sends_in_background(in_message))
+        size = request.payload_bytes
+        in_message = 0 if request.segment is not None else size
+        early_reply = stream.carrier.sends_in_background(in_message)
+        messages = self._messages(stream, request, size, early_reply)
         parts = _parts(request) if request.segment is None else ()
         stream.carrier.send(messages, in_message, parts)
 
-    def _messages(self, stream: "_Session", request: StepRequest, early_reply: bool) -> list[bytes]:
+    def _messages(
+        self, stream: "_Session", request: StepRequest, size: int, early_reply: bool
+    ) -> list[bytes]:
         messages: list[bytes] = []
         for layout in (request.push, request.pull):
             # A number may have come to stand for another layout.
@@ -388,7 +392,7 @@ class StreamTransport:
             pull_layout=request.pull.layout_id if request.pull is not None else 0,
             push_rows=[numbers.size for numbers in request.push_rows],
             pull_rows=[numbers.size for numbers in request.pull_rows],
-            payload_bytes=request.payload_bytes,
+            payload_bytes=size,
             global_step=request.global_step,
             step_increment=request.step_increment,
             gradient_scale=request.gradient_scale,

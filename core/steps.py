@@ -113,6 +113,8 @@ class StepRequest:
         """Row numbers and values, wherever they travel. Unit: bytes."""
         if self.segment is not None:
             return self.segment_bytes
+        if not self.push_rows and not self.pull_rows:
+            return self.value_bytes
         rows = sum(numbers.nbytes for numbers in (*self.push_rows, *self.pull_rows))
         return rows + self.value_bytes
 

@@ -165,7 +165,8 @@ class Block:
             return  # FTRL divides by the rate; a rate of zero means no change
         self.updates[where.first : where.last] += 1
         self.versions[where.first : where.last] += 1
-        for part in self._runs(where):
+        # Adam's correction depends on the number of updates, which may differ between entries.
+        for part in self._runs(where) if isinstance(rule, Adam | AdamW) else (where,):
             values = gradient.values[part.start - where.start : part.stop - where.start]
             piece = gradient if gradient.rows is not None else Gradient(values)
             scalars = hyperparameters(
@@ -177,7 +178,7 @@ class Block:
             self._run(rule, part, piece, scalars)
 
     def _runs(self, where: Range) -> list[Range]:
-        """Cut a range where the number of updates differs: Adam's correction depends on it."""
+        """Cut a range where the number of updates differs."""
         counts = self.updates[where.first : where.last]
         if where.last - where.first == 1 or bool((counts == counts[0]).all()):
             return [where]

@@ -52,6 +52,8 @@ _STEP = ps_pb2.ExchangeRequest.STEP_FIELD_NUMBER
 _SEGMENT = ps_pb2.ExchangeRequest.SEGMENT_FIELD_NUMBER
 _REPLY = ps_pb2.ExchangeResponse.STEP_FIELD_NUMBER
 
+_NOTHING = Layout()
+
 Pieces = Iterator[Piece]
 """What a session answers, in the order it is to be sent."""
 
@@ -314,7 +316,7 @@ class _Session:
         self._who = who
         self._wire = wire
         self._settings = settings
-        self._layouts: dict[int, Layout | ps_pb2.Layout] = {0: Layout()}
+        self._layouts: dict[int, Layout | ps_pb2.Layout] = {0: _NOTHING}
         # Pull layout → the request that brought it last, and the versions of what it brought.
         self._pulled: dict[int, tuple[int, Array]] = {}
         self._offered: SegmentAddress | None = None
@@ -370,7 +372,7 @@ class _Session:
             )
         self._store.count_bytes(received=step.payload_bytes)
         reply = ps_pb2.StepReply(request_id=step.request_id)
-        pull, pull_rows = Layout(), list[Array]()
+        pull, pull_rows = _NOTHING, list[Array]()
         payload: PayloadReader | None = None
         early: Pieces | None = None
         try:
@@ -393,7 +395,7 @@ class _Session:
                 payload.drain()
             self._store.count_refused()
             reply.error.CopyFrom(error_table.to_detail(error))
-            pull, pull_rows, early = Layout(), [], None
+            pull, pull_rows, early = _NOTHING, [], None
         if early is not None:
             yield head
             yield from early
