@@ -57,18 +57,25 @@ class TcpSender:
         self._behind = 0  # slots that were filled
         self._written = 0  # slots that were sent
         self._broken = False
+        self._within = False  # a frame was begun, perhaps, and what is left of it is in no slot
         self._thread = threading.Thread(target=self._write, name="link", daemon=True)
         self._thread.start()
 
     def send(self, head: bytes, payload: Array, timeout_s: float) -> None:
         """Send one frame."""
-        if self._broken:
+        if self._broken or self._within:  # by Ctrl-C: what comes next would be taken for the rest
             raise ConnectionError("the connection broke")
         sent = 0
-        if self._behind == self._written:
-            with contextlib.suppress(BlockingIOError):
-                sent = self._socket.sendmsg([head, payload.data], [], socket.MSG_DONTWAIT)
         total = len(head) + payload.size
+        if self._behind == self._written:
+            self._within = True
+            try:
+                sent = self._socket.sendmsg([head, payload.data], [], socket.MSG_DONTWAIT)
+            except BlockingIOError:
+                pass
+            except TimeoutError as error:
+                raise _given_up(error) from error
+            self._within = 0 < sent < total
         if sent == total:
             return
         try:
@@ -84,6 +91,7 @@ class TcpSender:
         slot[rest : rest + left.size] = left
         self._behind += 1
         self._filled.put((slot, rest + left.size))
+        self._within = False
 
     def _write(self) -> None:
         while (item := self._filled.get()) is not None:
@@ -104,6 +112,7 @@ class TcpSender:
             with contextlib.suppress(OSError):
                 self._socket.shutdown(socket.SHUT_RDWR)
             self._thread.join()
+        self._broken = True  # a slot filled from now on is sent by nobody
         self._socket.close()
 
 
@@ -173,6 +182,8 @@ class TcpReceiver:
             except BlockingIOError:
                 self._wait(began, deadline)
                 continue
+            except TimeoutError as error:
+                raise _given_up(error) from error
             if not count:
                 if self._arrived:
                     raise ConnectionError("the connection ended inside a frame")
@@ -204,3 +215,8 @@ class TcpReceiver:
         with contextlib.suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)
         self._socket.close()
+
+
+def _given_up(error: TimeoutError) -> ConnectionError:
+    """The system gave the peer up (ETIMEDOUT): that link is broken, ours that time out can be tried again."""
+    return ConnectionError(error.errno, error.strerror)

@@ -1,11 +1,13 @@
 """A link of a ring over TCP: every frame, in order, whole, and nobody waits for ever."""
 
+import errno
+import select
 import socket
 import struct
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import closing
+from contextlib import closing, suppress
 from typing import Any
 
 import numpy as np
@@ -224,6 +226,76 @@ def test_a_sender_does_not_linger_longer_than_it_may(link: Link) -> None:
     fill(link)
     link.sender.close(linger_s=0.1)
     assert not link.sender._thread.is_alive()
+
+
+def test_a_frame_that_was_interrupted_is_never_continued_by_another(
+    link: Link, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Interrupted:
+        def get(self, timeout: float) -> Array:
+            raise KeyboardInterrupt(timeout)
+
+    ahead = SLOT_BYTES
+    with monkeypatch.context() as patch:
+        patch.setattr(link.sender, "_free", Interrupted())
+        for number in range(100):  # until the kernel takes only the beginning of one
+            try:
+                link.sender.send(head_of(number, ahead), noise(ahead), timeout_s=1)
+            except KeyboardInterrupt:
+                break
+    assert number < 99
+    with pytest.raises(ConnectionError):  # the news that the ring is broken, say
+        link.sender.send(head_of(0, 10), noise(10), timeout_s=0.5)
+    thread = threading.Thread(target=link.sender.close)
+    thread.start()
+    check_received(link, [ahead] * number)
+    with pytest.raises(ConnectionError, match="inside a frame"):
+        link.receiver.receive(timeout_s=5)
+    thread.join(10)
+
+
+def test_a_sender_that_another_thread_closes_is_broken_not_slow(
+    link: Link, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    free = link.sender._free
+
+    class ClosedMeanwhile:
+        def get(self, timeout: float) -> Array:
+            link.sender.close(0.1)
+            return free.get(timeout=timeout)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(link.sender, "_free", ClosedMeanwhile())
+        for number in range(100):
+            link.sender.send(head_of(number, SLOT_BYTES), noise(SLOT_BYTES), timeout_s=0.1)
+            if not link.sender._thread.is_alive():
+                break
+    with pytest.raises(ConnectionError):
+        link.sender.send(head_of(0, 1), noise(1), timeout_s=0.1)
+
+
+def lose_the_peer(connection: socket.socket) -> None:
+    """Let the system give it up, as it does one that has vanished."""
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, 50)
+    with suppress(BlockingIOError):
+        while True:
+            connection.send(bytes(SLOT_BYTES), socket.MSG_DONTWAIT)
+    poll = select.poll()
+    poll.register(connection, 0)
+    assert poll.poll(10_000), "the system has not given it up"
+
+
+def test_a_peer_the_system_gave_up_is_lost_and_not_tried_again(link: Link) -> None:
+    lose_the_peer(link.receiver._socket)
+    with pytest.raises(ConnectionError) as caught:
+        link.receiver.receive(timeout_s=5)
+    assert caught.value.errno == errno.ETIMEDOUT
+    other = Link()
+    with closing(other):
+        lose_the_peer(other.sender._socket)
+        with pytest.raises(ConnectionError) as caught:
+            other.sender.send(head_of(0, 3), noise(3), timeout_s=5)
+        assert caught.value.errno == errno.ETIMEDOUT
 
 
 def test_a_receiver_closed_by_another_thread_stops_waiting(link: Link) -> None:
