@@ -24,6 +24,7 @@ SLOT_BYTES = 1024 * 1024  # the longest payload
 _SLOTS = 4
 _IN_BYTES = 256 * 1024
 _LOOK_S = 300e-6
+_COME_IN = b"\1"
 
 
 class TcpSender:
@@ -46,8 +47,8 @@ class TcpSender:
     ) -> None:
         connection.settimeout(timeout_s)
         connection.sendall(place.pack() + ticket)
-        if not connection.recv(1):
-            raise ConnectionError("the receiver let this end not in")
+        if connection.recv(1) != _COME_IN:
+            raise ConnectionError("the receiver let this end not in, or is something else")
         connection.settimeout(None)
         self._socket = connection
         self._free: queue.SimpleQueue[Array] = queue.SimpleQueue()
@@ -151,10 +152,14 @@ class TcpReceiver:
         """Let the sender begin.
 
         Raises:
-            OSError: The connection broke.
+            OSError: The connection broke, or the sender has given it up.
         """
-        self._socket.sendall(b"\1")
-        self._socket.settimeout(None)
+        self._socket.settimeout(None)  # with one MSG_DONTWAIT waits
+        with contextlib.suppress(BlockingIOError):
+            if not self._socket.recv(1, socket.MSG_DONTWAIT | socket.MSG_PEEK):
+                # It has another link by now, which this one must not replace.
+                raise ConnectionError("the sender did not wait for so long")
+        self._socket.sendall(_COME_IN)  # a byte always fits
 
     def receive(self, timeout_s: float) -> tuple[bytes, Array] | None:
         """The next frame."""

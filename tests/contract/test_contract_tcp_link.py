@@ -20,6 +20,7 @@ from windlass.core.ring_frames import HEAD_BYTES, Call, Head, Kind, Place
 from windlass.core.settings import Settings
 from windlass.core.task import TaskId
 from windlass.core.tcp_link import SLOT_BYTES, TICKET_BYTES, TcpReceiver, TcpSender
+from windlass.server.collective.incoming import StreamReceiver
 from windlass.server.collective.server import CollectiveServer
 
 PLACE = Place(ring=1, rank=2, size=3, life=4)
@@ -341,6 +342,30 @@ def test_a_ticket_lets_one_link_in(server: CollectiveServer) -> None:
     assert server.incoming.take(PLACE.ring, PLACE.rank, 0) is None
     sender.close()
     receiver.close()
+
+
+def test_what_speaks_first_at_the_port_is_no_receiver() -> None:
+    """A port that is mapped to something else, sshd for one."""
+    left, right = connections()
+    with closing(left), closing(right):
+        right.sendall(b"SSH-2.0-OpenSSH_9.2\r\n")
+        with pytest.raises(ConnectionError, match="something else"):
+            TcpSender(left, PLACE, TICKET)
+
+
+def test_a_sender_that_has_gone_on_to_another_link_does_not_break_it(
+    server: CollectiveServer,
+) -> None:
+    """The server was stopped for longer than the sender waits, and reads the hello of a closed connection."""
+    left, right = connections()
+    better = StreamReceiver()
+    server.incoming.put(PLACE.ring, PLACE.rank, better)
+    left.sendall(PLACE.pack() + server._tickets.issue())
+    left.close()
+    server._tcp_link(right)
+    assert right.fileno() < 0
+    assert server.incoming.take(PLACE.ring, PLACE.rank, 0) is better
+    assert not better._closed.is_set()
 
 
 @pytest.mark.parametrize(
