@@ -500,6 +500,10 @@ def _close_all() -> None:
         group.close()
 
 
+# A forked child has the same sockets: what it closed at its end would be closed for its parent.
+os.register_at_fork(after_in_child=_open_groups.clear)
+
+
 def _contiguous(values: Array) -> Array:
     # NumPy's own makes a vector of a scalar.
     return np.ascontiguousarray(values).reshape(np.shape(values))

@@ -1,5 +1,7 @@
 """Workers in sync: every link carries the same calls, and every survivor hears who is lost."""
 
+import subprocess
+import sys
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -316,3 +318,35 @@ def test_a_call_that_cannot_be_made_is_not_counted(together: Together) -> None:
         return group.all_reduce(np.ones(2)).tolist()
 
     assert together(2, work) == [[2.0, 2.0]] * 2
+
+
+def test_a_forked_child_that_ends_leaves_the_ring_alone() -> None:
+    """In a process of its own, since grpc's threads and a fork do not go together in this one."""
+    program = """
+import os, sys, threading
+import numpy as np
+from windlass.core.settings import Settings
+from tests.contract.test_contract_ring import groups_of
+
+groups = groups_of(2, Settings(shared_memory=False, join_timeout_s=10, lease_s=2), 10)
+
+def together(work):
+    threads = [threading.Thread(target=work, args=(each,)) for each in groups]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+together(lambda group: group.open())
+child = os.fork()
+if not child:
+    sys.exit(0)  # runs what is registered for the end of the program
+os.waitpid(child, 0)
+together(lambda group: print(group.all_reduce(np.ones(1))[0]))
+for group in groups:
+    group.close()
+"""
+    ran = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=50, check=False
+    )
+    assert ran.stdout.split() == ["2.0", "2.0"], ran.stderr
