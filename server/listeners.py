@@ -44,8 +44,9 @@ class Listener(ABC):
         with self._lock:
             listener, self._listener = self._listener, None
         if listener is not None:
-            # Closing alone does not wake a thread in accept.
-            listener.shutdown(socket.SHUT_RDWR)
+            # Closing alone does not wake a thread in accept. A child of a fork may have done it for us.
+            with contextlib.suppress(OSError):
+                listener.shutdown(socket.SHUT_RDWR)
             listener.close()
 
     def _listen(self, listener: socket.socket) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import grpc
 
 from ...core import error_table
-from ...core.errors import WindlassError
+from ...core.errors import AddressInUseError, WindlassError
 from ...core.frames import field, read_fields
 from ...core.local_link import LocalReceiver
 from ...core.ring_frames import Progress
@@ -66,20 +66,28 @@ class CollectiveServer:
         """Listen.
 
         Raises:
-            AddressInUseError: The port, or ``session_port``, is taken.
+            AddressInUseError: The port is taken.
             ConfigurationError: The address is not loopback and ``insecure`` was not said.
         """
         # First where links come in: whoever hears of it at the port may come at once.
         try:
             if self._tcp is not None:
-                host = bind_address(address, self._settings).rpartition(":")[0]
-                self._tcp_port = self._tcp.start(host, self._settings.session_port)
+                self._tcp_port = self._listen(self._tcp, address)
             if self._local is not None:
                 self._local.start()
             self._host.start(address)
         except WindlassError:
             self.stop()
             raise
+
+    def _listen(self, listener: TcpListener, address: str) -> int:
+        host = bind_address(address, self._settings).rpartition(":")[0]
+        try:
+            return listener.start(host, self._settings.session_port)
+        except AddressInUseError as error:
+            # Several workers of one host share memory, and only one can have the port that was named.
+            log.warning("links come in over gRPC if not in shared memory: %s", error)
+            return 0
 
     @property
     def port(self) -> int:

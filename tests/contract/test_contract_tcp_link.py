@@ -413,3 +413,14 @@ def test_no_port_is_open_where_nobody_wants_it() -> None:
     assert made._tcp is None
     assert made._tcp_port == 0
     made.stop()
+
+
+def test_workers_of_one_host_may_be_given_one_session_port() -> None:
+    first = CollectiveServer(TaskId("worker", 0), Settings())
+    first.start("127.0.0.1:0")
+    taken = Settings(session_port=first._tcp_port)
+    second = CollectiveServer(TaskId("worker", 1), taken)
+    second.start("127.0.0.1:0")
+    assert second._tcp_port == 0  # links come in another way
+    second.stop()
+    first.stop()
