@@ -14,6 +14,7 @@ from collections.abc import Callable
 
 from ..core.errors import AddressInUseError
 from ..core.frame_socket import peer_user, prepare_tcp
+from ..core.task import TaskId
 
 log = logging.getLogger(__name__)
 
@@ -116,7 +117,17 @@ class LocalListener(Listener):
 
 
 class TcpListener(Listener):
-    """For whoever reaches the port. ``handle`` must ask who it is."""
+    """For whoever reaches the port. ``handle`` must ask who it is.
+
+    Args:
+        task: Who listens, for messages.
+        handle: Owns the connection.
+        limit: Connections at once.
+    """
+
+    def __init__(self, task: TaskId, handle: Callable[[socket.socket], None], limit: int) -> None:
+        super().__init__(handle, limit)
+        self._task = task
 
     def start(self, host: str, port: int) -> int:
         """Listen.
@@ -135,8 +146,10 @@ class TcpListener(Listener):
             listener = _listening(host.strip("[]"), port, self._limit)
         except OSError as error:
             raise AddressInUseError(
-                f"cannot listen at {host}:{port} for sessions: {error.strerror or error}. Stop the process "
-                "that has the port, give session_port (WINDLASS_SESSION_PORT) another one, or 0 for any",
+                f"{self._task} cannot listen at {host}:{port} for sessions: {error.strerror or error}. "
+                "Stop the process that has the port, give session_port (WINDLASS_SESSION_PORT) another one, "
+                "or 0 for any",
+                task=self._task,
                 address=f"{host}:{port}",
             ) from error
         bound: int = listener.getsockname()[1]

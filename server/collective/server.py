@@ -49,7 +49,7 @@ class CollectiveServer:
         self._probes: dict[int, Probe] = {}
         shares = settings.shared_memory and not unavailable()
         self._local = LocalListener(self._local_link, _MAX_LINKS) if shares else None
-        self._tcp = TcpListener(self._tcp_link, _MAX_LINKS) if settings.tcp_sessions else None
+        self._tcp = TcpListener(task, self._tcp_link, _MAX_LINKS) if settings.tcp_sessions else None
         self._tcp_port = 0
         self._tickets = Tickets(_MAX_LINKS)
         self._settings = settings

@@ -14,6 +14,7 @@ from ...core.errors import WindlassError
 from ...core.frame_socket import FrameSocket, frame_head
 from ...core.frames import field
 from ...core.settings import Settings
+from ...core.task import TaskId
 from ...proto.v1 import ps_pb2
 from ..listeners import LocalListener, TcpListener
 from .scratch import ScratchPool
@@ -31,11 +32,12 @@ class Doors:
     """Accepts sessions; each has a thread, as on gRPC's side, and their number is bounded there.
 
     Args:
+        task: The ps, for messages.
         servicer: Answers a session, and tells workers where the doors are.
         settings: For the bounds, and which doors there are.
     """
 
-    def __init__(self, servicer: ParameterServerServicer, settings: Settings) -> None:
+    def __init__(self, task: TaskId, servicer: ParameterServerServicer, settings: Settings) -> None:
         self._servicer = servicer
         self._settings = settings
         self._scratch = ScratchPool()
@@ -45,7 +47,7 @@ class Doors:
         # As many as the servicer hears out, to tell them why they may not stay.
         limit = STREAMS_PER_SEAT * settings.max_sessions
         self.local = LocalListener(self._run_local, limit) if settings.shared_memory else None
-        self.tcp = TcpListener(self._run_tcp, limit) if settings.tcp_sessions else None
+        self.tcp = TcpListener(task, self._run_tcp, limit) if settings.tcp_sessions else None
 
     def start(self, host: str) -> None:
         """Listen; on ``host``, as the gRPC port does.

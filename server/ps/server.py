@@ -45,7 +45,7 @@ class PsServer:
         # Milliseconds of the wall clock: a restarted ps always has a higher one.
         self.generation = time.time_ns() // 1_000_000
         servicer = ParameterServerServicer(self.store, self.lease, self.generation, settings)
-        self._doors = Doors(servicer, settings)
+        self._doors = Doors(task, servicer, settings)
 
         def add(server: grpc.Server) -> None:
             add_to_server(servicer, server)
