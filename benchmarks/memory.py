@@ -21,10 +21,10 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from windlass.client.plans import Push
-from windlass.client.ps_control import PsControl
-from windlass.client.session import ParameterSession
-from windlass.client.transports import open_transport
+from windlass.client.ps.control import PsControl
+from windlass.client.ps.parameter_session import ParameterSession
+from windlass.client.ps.plans import Push
+from windlass.client.ps.transports import open_transport
 from windlass.core.definitions import VariableDefinition
 from windlass.core.initializers import Initializer
 from windlass.core.settings import Settings

@@ -32,9 +32,9 @@ from rich.table import Table
 
 from benchmarks import limits
 from benchmarks.cases import CASES, LEARNING_RATE, Case, pick
-from windlass.client.plans import Push
-from windlass.client.session import ParameterSession
-from windlass.client.transports import open_transport
+from windlass.client.ps.parameter_session import ParameterSession
+from windlass.client.ps.plans import Push
+from windlass.client.ps.transports import open_transport
 from windlass.core.arrays import Array
 from windlass.core.definitions import VariableDefinition
 from windlass.core.settings import GLIBC_TUNABLES, Settings

@@ -26,9 +26,9 @@ from benchmarks.cases import INPUT_STEP_MS, RING_CASES, SYNC_TITLES, RingCase
 from benchmarks.peers.harness import summary
 from windlass.cluster.resolved import ResolvedTask
 from windlass.cluster.spec import ClusterSpec
+from windlass.collectives.group import CollectiveGroup
 from windlass.core.settings import GLIBC_TUNABLES, Settings
 from windlass.core.task import TaskId
-from windlass.distribute.collectives.group import CollectiveGroup
 from windlass.launch.processes import free_ports
 
 Json = dict[str, Any]

@@ -17,9 +17,16 @@ from .definitions import ShardDefinition, VariableDefinition
 from .errors import RefusedError
 from .initializers import Initializer
 from .report import PsCounters, TaskReport
-from .shared_memory import SegmentAddress
 from .states import Outcome, Phase, State
-from .steps import Encoding, HeldShard, LayoutEntry, MemoryLocation, Operation, WireLayout
+from .steps import (
+    Encoding,
+    HeldShard,
+    LayoutEntry,
+    MemoryLocation,
+    Operation,
+    SegmentAddress,
+    WireLayout,
+)
 from .task import Incarnation, TaskId
 from .update_rules import UpdateRule, rule_from_dict
 from .versions import Versions

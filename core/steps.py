@@ -9,7 +9,6 @@ import numpy as np
 from .arrays import Array, DType
 from .definitions import ShardDefinition
 from .pieces import Piece
-from .shared_memory import SegmentAddress
 
 
 class Operation(StrEnum):
@@ -31,6 +30,16 @@ class Encoding(StrEnum):
     DENSE = "dense"
     ROWS = "rows"
     ELEMENTS = "elements"
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentAddress:
+    """What a peer needs to open a segment."""
+
+    pid: int
+    fd: int
+    num_bytes: int
+    word: bytes
 
 
 @dataclass(frozen=True, slots=True)

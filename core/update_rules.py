@@ -1,7 +1,7 @@
 """Update rules as data: what a worker chooses and a ps runs.
 
 A rule says its name, its hyperparameters and its slot variables. The kernels that carry it out are
-in ``server/ps/kernels.py``. Formulas, names and defaults are those of Keras 3 unless a docstring says
+in ``engine/kernels.py``. Formulas, names and defaults are those of Keras 3 unless a docstring says
 otherwise; where Keras, optax and PyTorch differ it says how.
 
 Below, ``g`` is the gradient (after clipping), ``w`` the variable, ``t`` the number of times the rule

@@ -13,10 +13,10 @@ from typing import Any
 
 import numpy as np
 
+from ..collectives.nccl import nccl_available, nccl_dtype
 from ..core.accelerators import load_cupy
 from ..core.indexed_slices import IndexedSlices
 from .arrays import as_array, beside, is_on_gpu
-from .collectives.nccl import nccl_available, nccl_dtype
 from .communication import CommunicationOptions
 from .context import get_strategy
 from .devices import canonical, compute_devices, device_of, is_gpu, on_device, physical_gpu, place

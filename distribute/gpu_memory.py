@@ -1,6 +1,6 @@
 """A variable's value and slots in a GPU's memory, and the update rules on it.
 
-The formulas of ``server/ps/kernels.py`` in array operations, so that the same code runs on NumPy arrays,
+The formulas of ``engine/kernels.py`` in array operations, so that the same code runs on NumPy arrays,
 where tests compare it with the kernels.
 """
 

@@ -12,14 +12,14 @@ from ..core.settings import Settings
 from ..core.steps import HeldShard, PushResult, StepRequest, WireLayout
 from ..core.task import Incarnation, TaskId
 from ..core.update_rules import UpdateRule
-from ..server.ps.block import StepFacts
+from ..engine.block import StepFacts
 from ..server.ps.layout import Layout
 from ..server.ps.payload import FramesReader
 from ..server.ps.store import Push, Store
 
 
 class LocalTransport:
-    """The ``local`` transport: see :class:`~windlass.client.transport.PsTransport`.
+    """The ``local`` transport: see :class:`~windlass.client.ps.transport.PsTransport`.
 
     Args:
         task: Which ps this plays.

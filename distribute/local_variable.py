@@ -57,7 +57,7 @@ class _HostMemory:
 
     def __init__(self, spec: VariableSpec) -> None:
         # A worker of a cluster has no use for the ps's half.
-        from ..server.ps.block import Block
+        from ..engine.block import Block
 
         self._block = Block([ShardDefinition(spec.definition(spec.name))])
         self.value: Array = self._block.view(0)
@@ -81,7 +81,7 @@ class _HostMemory:
         return {name: self._block.view(0, name) for name in self._block.slots}
 
     def apply(self, gradient: Array, rows: Array | None, scale: float) -> None:
-        from ..server.ps.block import Gradient, StepFacts
+        from ..engine.block import Gradient, StepFacts
 
         rule = self.rule
         assert rule is not None  # noqa: S101 - bound by the caller

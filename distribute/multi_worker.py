@@ -13,15 +13,15 @@ from ..cluster.resolved import ResolvedTask, resolve
 from ..cluster.resolver import ClusterResolver
 from ..cluster.roles import CHIEF, PS, WORKER, ps_of
 from ..cluster.tf_config import TFConfigClusterResolver
+from ..collectives.group import CollectiveGroup
+from ..collectives.nccl import DTYPES as NCCL_DTYPES
+from ..collectives.nccl import NcclLink, nccl_available
 from ..core.arrays import DType, is_float
 from ..core.errors import ConfigurationError
 from ..core.indexed_slices import IndexedSlices
 from ..core.settings import load_settings
 from ..core.task import TaskId
 from .arrays import as_array, is_on_gpu, to_host
-from .collectives.group import CollectiveGroup
-from .collectives.nccl import DTYPES as NCCL_DTYPES
-from .collectives.nccl import NcclLink, nccl_available
 from .communication import CommunicationImplementation, CommunicationOptions
 from .cross_device_ops import choose_cross_device_ops, devices_of, is_sparse, mirror
 from .devices import HOST, compute_devices, is_gpu, physical_gpu

@@ -10,8 +10,8 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from ..client.plans import Push
-from ..client.session import PendingStep, StepResult
+from ..client.ps.parameter_session import PendingStep, StepResult
+from ..client.ps.plans import Push
 from ..cluster.partitioners import PartitionFunction, parts_of
 from ..cluster.placement import Placement, greedy_by_bytes
 from ..cluster.resolved import ResolvedTask, resolve

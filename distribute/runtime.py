@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from ..client.session import ParameterSession, SessionCounters
+from ..client.ps.parameter_session import ParameterSession, SessionCounters
 from ..cluster.resolved import ResolvedTask
 from ..cluster.roles import EVALUATOR
 from ..core.errors import ConfigurationError

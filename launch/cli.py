@@ -215,7 +215,7 @@ def status_command(address: str, timeout_s: float) -> None:
 
     from rich.console import Console
 
-    from ..client.chief import ChiefClient
+    from ..client.chief.calls import ChiefClient
     from ..core.settings import load_settings
     from ..worker.status import read_status
     from .display import status_table

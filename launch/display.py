@@ -7,7 +7,7 @@ from rich.markup import escape
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from ..client.chief import JobStatus, TaskStatus
+from ..client.chief.calls import JobStatus, TaskStatus
 from ..core.states import State
 from ..core.task import TaskId
 from .plain import numbers

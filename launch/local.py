@@ -33,7 +33,7 @@ from .processes import Leash, Line, TaskProcess, free_ports, new_line_queue, sta
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from ..client.chief import JobStatus
+    from ..client.chief.calls import JobStatus
     from .plain import Display
 
 log = logging.getLogger(__name__)
@@ -299,7 +299,7 @@ class LocalJob:
         item = known.get(task)
         if item is None or not item.generation:
             return
-        from ..client.chief import ChiefClient
+        from ..client.chief.calls import ChiefClient
 
         client = ChiefClient(self.addresses[self._cluster.chief_task], self._settings)
         try:
@@ -354,7 +354,7 @@ class LocalJob:
         while not _somebody_listens(address):
             if self._over.wait(_STATUS_S):
                 return
-        from ..client.chief import ChiefClient
+        from ..client.chief.calls import ChiefClient
 
         client = ChiefClient(address, self._settings)
         try:

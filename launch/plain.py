@@ -12,7 +12,7 @@ from ..core.task import TaskId
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from ..client.chief import JobStatus
+    from ..client.chief.calls import JobStatus
 
 
 class Display(Protocol):

@@ -5,7 +5,7 @@ import logging
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 
-from ..client.ps_control import PsControl, SavedPart
+from ..client.ps.control import PsControl, SavedPart
 from ..core.checkpoint import (
     CheckpointInfo,
     Manifest,

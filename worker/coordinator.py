@@ -9,7 +9,7 @@ import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 
-from ..client.ps_control import PsAnswer, PsControl
+from ..client.ps.control import PsAnswer, PsControl
 from ..cluster.roles import PS
 from ..core.errors import FencedError, WindlassError
 from ..core.settings import Settings

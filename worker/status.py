@@ -10,7 +10,7 @@ from ..core.errors import ConfigurationError
 if TYPE_CHECKING:
     from pydantic import TypeAdapter
 
-    from ..client.chief import JobStatus
+    from ..client.chief.calls import JobStatus
 
 STATUS_FILE = "status.json"
 
@@ -51,6 +51,6 @@ def _adapter() -> "TypeAdapter[JobStatus]":
     # Built when a job ends, not when it starts: it takes 10 ms.
     from pydantic import TypeAdapter
 
-    from ..client.chief import JobStatus
+    from ..client.chief.calls import JobStatus
 
     return TypeAdapter(JobStatus)

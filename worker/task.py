@@ -10,11 +10,11 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from ..client.chief import ChiefClient, JobStatus
-from ..client.membership import Membership
-from ..client.ps_control import PsControl
-from ..client.session import ParameterSession
-from ..client.transports import open_transport
+from ..client.chief.calls import ChiefClient, JobStatus
+from ..client.chief.membership import Membership
+from ..client.ps.control import PsControl
+from ..client.ps.parameter_session import ParameterSession
+from ..client.ps.transports import open_transport
 from ..cluster.resolved import ResolvedTask
 from ..cluster.roles import EVALUATOR, ps_of
 from ..core.errors import ConfigurationError, JoinTimeoutError, WindlassError

@@ -8,8 +8,8 @@ from ...cluster.job import Job
 from ...core.clock import Clock, SystemClock
 from ...core.settings import Settings
 from ...core.task import TaskId
+from ...net.hosting import GrpcHost
 from ...proto.v1 import chief_pb2_grpc
-from ..hosting import GrpcHost
 from .servicer import ChiefServicer, JobBoard
 
 _THREADS = 16  # calls are short: heartbeats of hundreds of workers fit

@@ -11,12 +11,12 @@ from itertools import islice
 
 from ...core import error_table
 from ...core.errors import WindlassError
-from ...core.frame_socket import FrameSocket, frame_head
-from ...core.frames import field
 from ...core.settings import Settings
 from ...core.task import TaskId
+from ...net.frame_socket import FrameSocket, frame_head
+from ...net.frames import field
+from ...net.listeners import LocalListener, TcpListener
 from ...proto.v1 import ps_pb2
-from ..listeners import LocalListener, TcpListener
 from .scratch import ScratchPool
 from .servicer import STREAMS_PER_SEAT, ParameterServerServicer
 from .wires import SocketWire

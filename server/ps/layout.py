@@ -8,11 +8,11 @@ import numpy as np
 from ...core.arrays import Array, DType
 from ...core.steps import Encoding, Operation
 from ...core.update_rules import UpdateRule
-from .block import Block, Range
+from ...engine.block import Block, Range
 
 
 @dataclass(frozen=True, slots=True)
-class Segment:
+class LayoutRange:
     """Neighbours in the payload that are neighbours in memory, with one operation in common.
 
     Attributes:
@@ -48,7 +48,7 @@ class Segment:
         """Bytes in the payload of so many rows or elements."""
         return count * self.dtype.itemsize * (self.width if self.encoding is Encoding.ROWS else 1)
 
-    def part(self, first: int, last: int) -> "Segment":
+    def part(self, first: int, last: int) -> "LayoutRange":
         """Some of its entries, counted from its first one."""
         first, last = self.where.first + first, self.where.first + last
         offsets = self.block.offsets
@@ -68,10 +68,10 @@ class Layout:
         num_entries: Shards.
     """
 
-    segments: tuple[Segment, ...] = ()
+    segments: tuple[LayoutRange, ...] = ()
     pending: tuple[int, ...] = ()
     dense_bytes: int = field(init=False)
-    numbered: tuple[Segment, ...] = field(init=False)
+    numbered: tuple[LayoutRange, ...] = field(init=False)
     num_entries: int = field(init=False)
 
     def __post_init__(self) -> None:
@@ -96,7 +96,7 @@ class Layout:
 
     def only(self, wanted: Array) -> "Layout":
         """The entries that are wanted (bool, per entry), for a pull."""
-        kept: list[Segment] = []
+        kept: list[LayoutRange] = []
         start = 0
         for segment in self.segments:
             stop = start + segment.where.last - segment.where.first
@@ -111,9 +111,9 @@ class Layout:
         return Layout(tuple(kept), (0,) * len(kept))
 
 
-def join_segments(segments: Iterable[Segment]) -> Layout:
+def join_ranges(segments: Iterable[LayoutRange]) -> Layout:
     """A layout of these segments, in order; neighbours become one."""
-    joined: list[Segment] = []
+    joined: list[LayoutRange] = []
     for segment in segments:
         both = _join(joined[-1], segment) if joined else None
         if both is None:
@@ -129,7 +129,7 @@ def join_segments(segments: Iterable[Segment]) -> Layout:
     return Layout(tuple(joined), tuple(reversed(pending)))
 
 
-def _join(left: Segment, right: Segment) -> Segment | None:
+def _join(left: LayoutRange, right: LayoutRange) -> LayoutRange | None:
     """One segment for two neighbours, or None."""
     if (
         left.block is right.block

@@ -7,8 +7,8 @@ import numpy as np
 
 from ...core.arrays import Array
 from ...core.errors import RefusedError
-from ...core.frame_socket import FrameSocket
-from ...core.shared_memory import APPLIED, HEADER_BYTES, WRITTEN, Segment, wait_for
+from ...net.frame_socket import FrameSocket
+from ...net.shared_memory import APPLIED, HEADER_BYTES, WRITTEN, SharedSegment, wait_for
 
 
 class PayloadReader(Protocol):
@@ -135,7 +135,7 @@ class SegmentReader:
 
     torn = False
 
-    def __init__(self, segment: Segment, total: int, is_open: Callable[[], bool]) -> None:
+    def __init__(self, segment: SharedSegment, total: int, is_open: Callable[[], bool]) -> None:
         if HEADER_BYTES + total > segment.num_bytes:
             raise RefusedError(f"a payload of {total} bytes in a segment of {segment.num_bytes}")
         self._counters = segment.counters

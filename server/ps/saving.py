@@ -15,7 +15,7 @@ from ...core.checkpoint.tensor_file import TensorFileWriter, TensorSpec
 from ...core.copying import passing
 from ...core.definitions import ShardDefinition
 from ...core.task import Incarnation
-from .block import Block
+from ...engine.block import Block
 from .store import Store
 
 

@@ -11,7 +11,7 @@ from ...core.exit_codes import ExitCode
 from ...core.settings import Settings
 from ...core.states import Phase
 from ...core.task import TaskId
-from ..hosting import GrpcHost, bind_address
+from ...net.hosting import GrpcHost, bind_address
 from .doors import Doors
 from .lease import ChiefLease
 from .servicer import SERVICE, STREAMS_PER_SEAT, ParameterServerServicer, add_to_server

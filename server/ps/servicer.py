@@ -22,15 +22,15 @@ from ...core.errors import (
     ShapeMismatchError,
     WindlassError,
 )
-from ...core.frames import REQUEST_DATA, field, read_fields
 from ...core.settings import Settings
-from ...core.shared_memory import FIRST_SEGMENT_BYTES, HEADER_BYTES, Segment, SegmentAddress
-from ...core.steps import PushResult
+from ...core.steps import PushResult, SegmentAddress
 from ...core.task import Incarnation, TaskId
 from ...core.versions import check_protocol, own_versions
+from ...engine.block import Block, StepFacts
+from ...net.frames import REQUEST_DATA, field, read_fields
+from ...net.shared_memory import FIRST_SEGMENT_BYTES, HEADER_BYTES, SharedSegment
+from ...net.tickets import Tickets
 from ...proto.v1 import common_pb2, ps_pb2
-from ..tickets import Tickets
-from .block import Block, StepFacts
 from .layout import Layout
 from .lease import ChiefLease
 from .payload import PayloadReader, SegmentReader
@@ -320,7 +320,7 @@ class _Session:
         # Pull layout → the request that brought it last, and the versions of what it brought.
         self._pulled: dict[int, tuple[int, Array]] = {}
         self._offered: SegmentAddress | None = None
-        self._opened: Segment | None = None
+        self._opened: SharedSegment | None = None
 
     def add_layout(self, message: ps_pb2.Layout) -> None:
         """Keep a layout; the first step that uses it compiles it, and hears what is wrong with it."""
@@ -340,7 +340,7 @@ class _Session:
         self._offered = codec.segment_from_wire(message)
         self._opened = None
 
-    def _segment(self) -> Segment:
+    def _segment(self) -> SharedSegment:
         if self._opened is None:
             if self._offered is None:
                 raise SegmentError("no segment was offered in this session")
@@ -354,7 +354,7 @@ class _Session:
                     f"a segment of {self._offered.num_bytes} bytes is over max_step_bytes"
                 )
             try:
-                self._opened = Segment.open(self._offered)
+                self._opened = SharedSegment.open(self._offered)
             except RefusedError as error:
                 raise SegmentError(error.message) from error
         return self._opened

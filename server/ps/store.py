@@ -28,10 +28,11 @@ from ...core.settings import Settings
 from ...core.steps import Encoding, HeldShard, LayoutEntry, Operation, PushResult
 from ...core.task import Incarnation, TaskId
 from ...core.update_rules import UpdateRule, rule_from_dict
-from .arena import Arena
-from .block import Block, Gradient, StepFacts, warm_up
+from ...engine.arena import Arena
+from ...engine.block import Block, Gradient, StepFacts, warm_up
+from ...net.shared_memory import SharedSegment, unavailable
 from .dedup import PushLog
-from .layout import Layout, Segment, join_segments
+from .layout import Layout, LayoutRange, join_ranges
 
 _OWN_BLOCK_BYTES = 256 * 1024  # a shard this large has a block, and so a lock, of its own
 _LABELS = 8  # shards named in the status
@@ -95,7 +96,9 @@ class Store:
         self._held: dict[ShardKey, _Held] = {}
         self._parts: dict[str, list[int]] = {}
         self._blocks: list[Block] = []
-        self._arena = Arena(shared=settings.shared_memory)
+        self._arena = Arena(
+            SharedSegment.create if settings.shared_memory and not unavailable() else None
+        )
         self._log_lock = threading.Lock()
         self._log = PushLog()
         self._global_step = 0
@@ -328,9 +331,9 @@ class Store:
             RefusedError: An APPLY to a variable without an update rule.
         """
         with self._definitions:
-            return join_segments([self._segment(item) for item in entries])
+            return join_ranges([self._segment(item) for item in entries])
 
-    def _segment(self, item: LayoutEntry) -> Segment:
+    def _segment(self, item: LayoutEntry) -> LayoutRange:
         held = self._held.get((item.variable, item.part))
         if held is None:
             raise UnknownVariableError(
@@ -360,7 +363,7 @@ class Store:
             raise RefusedError(f"{self.task}: single elements are for gradients", task=self.task)
         applied = rule if item.operation is Operation.APPLY else None
         where = block.range_of(entry)
-        return Segment(block, where, item.operation, applied, item.encoding, dtype, width)
+        return LayoutRange(block, where, item.operation, applied, item.encoding, dtype, width)
 
     def meet(self, who: Incarnation) -> None:
         """A task opens a session; an older life of it is fenced.
@@ -437,7 +440,7 @@ class Store:
             if self._global_step > facts.global_step:
                 facts = replace(facts, global_step=self._global_step)
         rows = iter(push.rows)
-        waiting: dict[int, list[tuple[Segment, Gradient]]] = {}
+        waiting: dict[int, list[tuple[LayoutRange, Gradient]]] = {}
         for segment, pending in zip(push.layout.segments, push.layout.pending, strict=True):
             numbers = next(rows) if segment.encoding is not Encoding.DENSE else None
             size = segment.num_bytes if numbers is None else segment.numbered_bytes(numbers.size)
@@ -457,7 +460,7 @@ class Store:
         return self._finish(push, facts, fresh)
 
     @staticmethod
-    def _apply(block: Block, work: list[tuple[Segment, Gradient]], facts: StepFacts) -> None:
+    def _apply(block: Block, work: list[tuple[LayoutRange, Gradient]], facts: StepFacts) -> None:
         with block.writing():
             if block.has_applied(facts):
                 return
@@ -585,7 +588,7 @@ class Store:
             return list(self._blocks)
 
 
-def _decode(segment: Segment, values: Array, numbers: Array | None) -> Gradient:
+def _decode(segment: LayoutRange, values: Array, numbers: Array | None) -> Gradient:
     """What a payload's values mean to their block."""
     values = values.astype(segment.block.dtype, copy=False)
     if segment.encoding is not Encoding.ELEMENTS:

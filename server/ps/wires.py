@@ -11,8 +11,8 @@ import numpy as np
 
 from ...core.arrays import Array
 from ...core.errors import RefusedError
-from ...core.frame_socket import FrameSocket, SocketWriter
-from ...core.frames import REQUEST_DATA, RESPONSE_DATA, FrameWriter, read_fields
+from ...net.frame_socket import FrameSocket, SocketWriter
+from ...net.frames import REQUEST_DATA, RESPONSE_DATA, FrameWriter, read_fields
 from .payload import FramesReader, PayloadReader, SocketReader
 from .scratch import ScratchPool
 

@@ -20,7 +20,7 @@ from typing import Any, Generic, Self, TypeVar
 
 from rich.table import Table
 
-from .client.chief import JobStatus
+from .client.chief.calls import JobStatus
 from .cluster.resolved import ResolvedTask
 from .cluster.roles import CHIEF, PS, WORKER, chief_of
 from .cluster.spec import ClusterSpec

@@ -17,7 +17,8 @@ from windlass.core.exit_codes import ExitCode
 
 ROOT = Path(__file__).resolve().parents[2]
 ROOMS = (
-    "client", "cluster", "core", "distribute", "launch", "proto", "server", "training", "worker"
+    "client", "cluster", "collectives", "core", "distribute", "engine", "launch", "net", "proto",
+    "server", "training", "worker",
 )  # fmt: skip
 
 

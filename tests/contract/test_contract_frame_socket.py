@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from windlass.core.arrays import Array
 from windlass.core.errors import RefusedError
-from windlass.core.frame_socket import (
+from windlass.net.frame_socket import (
     FrameSocket,
     SocketWriter,
     frame_head,

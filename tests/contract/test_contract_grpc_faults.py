@@ -12,11 +12,10 @@ import grpc
 import numpy as np
 import pytest
 
-from windlass.client.channel import open_channel
-from windlass.client.plans import Push
-from windlass.client.ps_control import PsControl
-from windlass.client.session import ParameterSession
-from windlass.client.stream_transport import StreamTransport
+from windlass.client.ps.control import PsControl
+from windlass.client.ps.parameter_session import ParameterSession
+from windlass.client.ps.plans import Push
+from windlass.client.ps.stream_transport import StreamTransport
 from windlass.core import codec, error_table
 from windlass.core.definitions import ShardDefinition, VariableDefinition
 from windlass.core.errors import (
@@ -34,8 +33,9 @@ from windlass.core.settings import Settings
 from windlass.core.steps import Operation
 from windlass.core.task import Incarnation, TaskId
 from windlass.core.versions import Versions, own_versions
+from windlass.net.channel import open_channel
+from windlass.net.hosting import GrpcHost
 from windlass.proto.v1 import ps_pb2, ps_pb2_grpc
-from windlass.server.hosting import GrpcHost
 from windlass.server.ps.server import PsServer
 
 PS = TaskId("ps", 0)
@@ -332,7 +332,7 @@ class silent_ps:  # noqa: N801 - used as a function
 
 
 def _placed() -> Any:
-    from windlass.client.plans import Placed
+    from windlass.client.ps.plans import Placed
 
     return Placed(W, ((0, ShardDefinition(W)),))
 
@@ -723,7 +723,7 @@ def test_a_ps_that_cannot_write_says_where_and_what_is_needed(
 
 
 def test_a_peer_of_another_service_is_a_protocol_mismatch(server: PsServer) -> None:
-    from windlass.client.chief import ChiefClient
+    from windlass.client.chief.calls import ChiefClient
 
     client = ChiefClient(address_of(server), SETTINGS)
     try:

@@ -11,16 +11,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from windlass.client import streams
-from windlass.client.plans import Push
-from windlass.client.session import ParameterSession
-from windlass.client.stream_transport import StreamTransport
+from windlass.client.ps import streams
+from windlass.client.ps.parameter_session import ParameterSession
+from windlass.client.ps.plans import Push
+from windlass.client.ps.stream_transport import StreamTransport
 from windlass.core.definitions import VariableDefinition
 from windlass.core.errors import FencedError, LimitExceededError, PeerLostError, WindlassError
 from windlass.core.settings import Settings
 from windlass.core.steps import Operation
 from windlass.core.task import Incarnation, TaskId
-from windlass.server.listeners import LocalListener
+from windlass.net.listeners import LocalListener
 from windlass.server.ps.doors import Doors
 from windlass.server.ps.server import PsServer
 
@@ -211,7 +211,7 @@ def test_a_worker_of_another_user_is_not_let_in(
     start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     server = start()
-    monkeypatch.setattr("windlass.server.listeners.peer_user", lambda _: os.getuid() + 1)
+    monkeypatch.setattr("windlass.net.listeners.peer_user", lambda _: os.getuid() + 1)
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as door:
         door.settimeout(5)
         door.connect(f"\0{door_of(server).name}")
@@ -221,7 +221,7 @@ def test_a_worker_of_another_user_is_not_let_in(
 def test_a_worker_the_socket_does_not_let_in_stays_with_grpc(
     start: Start, open_session: OpenSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("windlass.server.listeners.peer_user", lambda _: os.getuid() + 1)
+    monkeypatch.setattr("windlass.net.listeners.peer_user", lambda _: os.getuid() + 1)
     session = open_session(start())
     define(session, W)
     works(session, 1)

@@ -14,6 +14,9 @@ import pytest
 
 from windlass.cluster.resolved import ResolvedTask
 from windlass.cluster.spec import ClusterSpec
+from windlass.collectives import nccl as module
+from windlass.collectives.group import CollectiveGroup
+from windlass.collectives.nccl import NcclLink
 from windlass.core.errors import (
     CollectiveMismatchError,
     CollectiveTimeoutError,
@@ -22,9 +25,6 @@ from windlass.core.errors import (
 )
 from windlass.core.settings import Settings
 from windlass.core.task import TaskId
-from windlass.distribute.collectives import nccl as module
-from windlass.distribute.collectives.group import CollectiveGroup
-from windlass.distribute.collectives.nccl import NcclLink
 from windlass.launch.processes import free_ports
 
 pytestmark = pytest.mark.timeout(60)

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from windlass.client.shm_transport import ShmTransport
-from windlass.client.stream_transport import StreamTransport
-from windlass.client.transport import PsTransport
+from windlass.client.ps.shm_transport import ShmTransport
+from windlass.client.ps.stream_transport import StreamTransport
+from windlass.client.ps.transport import PsTransport
 from windlass.core.arrays import BFLOAT16, DTYPES, FLOATS, INTEGERS, Array, DType, as_bytes
 from windlass.core.definitions import ShardDefinition, VariableDefinition, cut
 from windlass.core.errors import (

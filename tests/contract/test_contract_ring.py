@@ -11,6 +11,7 @@ import pytest
 
 from windlass.cluster.resolved import ResolvedTask
 from windlass.cluster.spec import ClusterSpec
+from windlass.collectives.group import CollectiveGroup
 from windlass.core.errors import (
     CollectiveMismatchError,
     CollectiveTimeoutError,
@@ -21,7 +22,6 @@ from windlass.core.errors import (
 )
 from windlass.core.settings import Settings
 from windlass.core.task import TaskId
-from windlass.distribute.collectives.group import CollectiveGroup
 from windlass.launch.processes import free_ports
 
 Array = np.ndarray[Any, np.dtype[Any]]

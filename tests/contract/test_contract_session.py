@@ -8,19 +8,18 @@ from typing import Any
 import numpy as np
 import pytest
 
-from windlass.client.plans import Push
-from windlass.client.session import ParameterSession
-from windlass.client.shm_transport import ShmTransport
-from windlass.client.stream_transport import StreamTransport
-from windlass.client.transport import PsTransport
+from windlass.client.ps.parameter_session import ParameterSession
+from windlass.client.ps.plans import Push
+from windlass.client.ps.shm_transport import ShmTransport
+from windlass.client.ps.stream_transport import StreamTransport
+from windlass.client.ps.transport import PsTransport
 from windlass.cluster.partitioners import FixedShardsPartitioner
 from windlass.core.arrays import Array
 from windlass.core.definitions import VariableDefinition
 from windlass.core.errors import LimitExceededError, PeerLostError, RefusedError, WindlassError
 from windlass.core.indexed_slices import IndexedSlices
 from windlass.core.settings import Settings
-from windlass.core.shared_memory import SegmentAddress
-from windlass.core.steps import Operation, PushResult
+from windlass.core.steps import Operation, PushResult, SegmentAddress
 from windlass.core.task import Incarnation, TaskId
 from windlass.core.update_rules import SGD
 from windlass.core.wire_format import WireFormat
@@ -393,15 +392,15 @@ def test_a_detached_push_whose_segment_is_refused_goes_out_as_it_was(
 ) -> None:
     if cluster.kind != "shm":
         pytest.skip("only shm has segments")
-    from windlass.core.shared_memory import Segment
+    from windlass.net.shared_memory import SharedSegment
 
     session = cluster.session()
     create(session, w=LARGE)
 
-    def refuse(address: SegmentAddress) -> Segment:
+    def refuse(address: SegmentAddress) -> SharedSegment:
         raise RefusedError("not on one machine")
 
-    monkeypatch.setattr(Segment, "open", refuse)
+    monkeypatch.setattr(SharedSegment, "open", refuse)
     value = np.ones(LARGE, np.float32)
     for expected in (1, 2):
         pending = session.begin(Push({"w": value}, ADD), detached=True)

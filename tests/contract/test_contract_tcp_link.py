@@ -15,13 +15,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from windlass.collectives.incoming import StreamReceiver
+from windlass.collectives.ring_frames import HEAD_BYTES, Call, Head, Kind, Place
+from windlass.collectives.server import CollectiveServer
+from windlass.collectives.tcp_link import SLOT_BYTES, TICKET_BYTES, TcpReceiver, TcpSender
 from windlass.core.errors import RefusedError
-from windlass.core.ring_frames import HEAD_BYTES, Call, Head, Kind, Place
 from windlass.core.settings import Settings
 from windlass.core.task import TaskId
-from windlass.core.tcp_link import SLOT_BYTES, TICKET_BYTES, TcpReceiver, TcpSender
-from windlass.server.collective.incoming import StreamReceiver
-from windlass.server.collective.server import CollectiveServer
 
 PLACE = Place(ring=1, rank=2, size=3, life=4)
 TICKET = bytes(range(TICKET_BYTES))

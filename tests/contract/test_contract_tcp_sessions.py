@@ -18,10 +18,10 @@ import grpc
 import numpy as np
 import pytest
 
-from windlass.client import stream_transport, streams
-from windlass.client.plans import Push
-from windlass.client.session import ParameterSession
-from windlass.client.stream_transport import StreamTransport
+from windlass.client.ps import stream_transport, streams
+from windlass.client.ps.parameter_session import ParameterSession
+from windlass.client.ps.plans import Push
+from windlass.client.ps.stream_transport import StreamTransport
 from windlass.core import codec, error_table
 from windlass.core.definitions import VariableDefinition
 from windlass.core.errors import (
@@ -31,14 +31,14 @@ from windlass.core.errors import (
     PeerLostError,
     RefusedError,
 )
-from windlass.core.frame_socket import FrameSocket, frame_head
 from windlass.core.settings import Settings
 from windlass.core.steps import Operation
 from windlass.core.task import Incarnation, TaskId
 from windlass.core.update_rules import SGD
 from windlass.core.versions import own_versions
+from windlass.net import listeners
+from windlass.net.frame_socket import FrameSocket, frame_head
 from windlass.proto.v1 import ps_pb2, ps_pb2_grpc
-from windlass.server import listeners
 from windlass.server.ps import doors, servicer, wires
 from windlass.server.ps.server import PsServer
 
@@ -845,7 +845,7 @@ def test_a_ps_that_gets_no_thread_closes_the_connection_and_counts_right(
             super().start()
 
     with monkeypatch.context() as patched:
-        patched.setattr("windlass.server.listeners.threading.Thread", NoMoreThreads)
+        patched.setattr("windlass.net.listeners.threading.Thread", NoMoreThreads)
         session = open_session(server)
         stays_with_grpc(session, "connect: ")
     tcp = server._doors.tcp

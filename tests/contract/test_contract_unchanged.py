@@ -9,9 +9,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from windlass.client.shm_transport import ShmTransport
-from windlass.client.stream_transport import StreamTransport
-from windlass.client.transport import PsTransport
+from windlass.client.ps.shm_transport import ShmTransport
+from windlass.client.ps.stream_transport import StreamTransport
+from windlass.client.ps.transport import PsTransport
 from windlass.core.arrays import Array, as_bytes
 from windlass.core.definitions import ShardDefinition, VariableDefinition, cut
 from windlass.core.errors import RefusedError

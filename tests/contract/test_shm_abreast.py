@@ -16,12 +16,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from windlass.client import direct_pull
-from windlass.client.plans import Push
-from windlass.client.session import ParameterSession
-from windlass.client.shm_transport import _ABREAST_BYTES, ShmTransport
-from windlass.client.stream_transport import StreamTransport
-from windlass.client.transports import open_transport
+from windlass.client.ps import direct_pull
+from windlass.client.ps.parameter_session import ParameterSession
+from windlass.client.ps.plans import Push
+from windlass.client.ps.shm_transport import _ABREAST_BYTES, ShmTransport
+from windlass.client.ps.stream_transport import StreamTransport
+from windlass.client.ps.transports import open_transport
 from windlass.cluster.partitioners import FixedShardsPartitioner
 from windlass.core.arrays import Array
 from windlass.core.definitions import VariableDefinition
@@ -35,12 +35,12 @@ from windlass.core.errors import (
 from windlass.core.indexed_slices import IndexedSlices
 from windlass.core.pieces import Piece
 from windlass.core.settings import Settings
-from windlass.core.shared_memory import APPLIED, Segment, SegmentAddress, unavailable
-from windlass.core.steps import Operation, StepRequest
+from windlass.core.steps import Operation, SegmentAddress, StepRequest
 from windlass.core.task import Incarnation, TaskId
 from windlass.core.update_rules import SGD
+from windlass.engine.block import Block
+from windlass.net.shared_memory import APPLIED, SharedSegment, unavailable
 from windlass.server.ps import servicer
-from windlass.server.ps.block import Block
 from windlass.server.ps.server import PsServer
 from windlass.server.ps.store import Store
 
@@ -511,9 +511,9 @@ def test_a_worker_interrupted_between_its_message_and_its_push_is_not_waited_for
 WORKER = """
 import sys, threading
 import numpy as np
-from windlass.client.plans import Push
-from windlass.client.session import ParameterSession
-from windlass.client.transports import open_transport
+from windlass.client.ps.plans import Push
+from windlass.client.ps.parameter_session import ParameterSession
+from windlass.client.ps.transports import open_transport
 from windlass.core.definitions import VariableDefinition
 from windlass.core.pieces import Piece
 from windlass.core.settings import Settings
@@ -653,9 +653,9 @@ def refuse_segments(monkeypatch: pytest.MonkeyPatch, after: int = 0) -> None:
             count += 1
             if count > after:
                 raise RefusedError("not on one machine")
-            return Segment.open(address)
+            return SharedSegment.open(address)
 
-    monkeypatch.setattr(servicer, "Segment", Refusing)
+    monkeypatch.setattr(servicer, "SharedSegment", Refusing)
 
 
 @pytest.mark.parametrize("detached", [False, True], ids=["attached", "detached"])

@@ -11,18 +11,18 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
-from windlass.client.plans import Push
-from windlass.client.session import ParameterSession
-from windlass.client.shm_transport import ShmTransport
-from windlass.client.transports import open_transport
+from windlass.client.ps.parameter_session import ParameterSession
+from windlass.client.ps.plans import Push
+from windlass.client.ps.shm_transport import ShmTransport
+from windlass.client.ps.transports import open_transport
 from windlass.core.arrays import Array
 from windlass.core.definitions import VariableDefinition
 from windlass.core.errors import PeerLostError, RefusedError
 from windlass.core.settings import Settings
-from windlass.core.shared_memory import Segment, unavailable
 from windlass.core.steps import Operation
 from windlass.core.task import Incarnation, TaskId
 from windlass.core.update_rules import SGD
+from windlass.net.shared_memory import SharedSegment, unavailable
 from windlass.server.ps.server import PsServer
 
 pytestmark = pytest.mark.skipif(bool(unavailable()), reason=unavailable())
@@ -110,10 +110,10 @@ def test_many_small_variables_are_read_as_few_pieces(server: PsServer) -> None:
 def test_memory_that_cannot_be_opened_means_the_stream_and_a_reason(
     server: PsServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def refuse(address: object) -> Segment:
+    def refuse(address: object) -> SharedSegment:
         raise RefusedError("not on one machine")
 
-    monkeypatch.setattr(Segment, "open", refuse)
+    monkeypatch.setattr(SharedSegment, "open", refuse)
     session, transport = open_session(server.port)
     define(session, np.zeros(LARGE, np.float32))
     for step in range(1, 4):
@@ -204,9 +204,9 @@ def test_a_session_that_ends_leaves_no_descriptor_at_the_ps(server: PsServer) ->
 WORKER = """
 import sys
 import numpy as np
-from windlass.client.plans import Push
-from windlass.client.session import ParameterSession
-from windlass.client.transports import open_transport
+from windlass.client.ps.plans import Push
+from windlass.client.ps.parameter_session import ParameterSession
+from windlass.client.ps.transports import open_transport
 from windlass.core.definitions import VariableDefinition
 from windlass.core.settings import Settings
 from windlass.core.steps import Operation

@@ -27,28 +27,28 @@ from typing import Any, NoReturn
 import numpy as np
 import pytest
 
-from windlass.client.channel import open_channel
-from windlass.client.plans import Push
-from windlass.client.ps_control import PsControl
-from windlass.client.session import ParameterSession, StepResult
-from windlass.client.shm_transport import ShmTransport
-from windlass.client.streams import local_connection, tcp_connection
-from windlass.client.transports import open_transport
+from windlass.client.ps.control import PsControl
+from windlass.client.ps.parameter_session import ParameterSession, StepResult
+from windlass.client.ps.plans import Push
+from windlass.client.ps.shm_transport import ShmTransport
+from windlass.client.ps.streams import local_connection, tcp_connection
+from windlass.client.ps.transports import open_transport
 from windlass.core import codec
 from windlass.core.arrays import Array
 from windlass.core.checkpoint import CheckpointReader, latest_checkpoint
 from windlass.core.definitions import ShardDefinition, VariableDefinition
 from windlass.core.errors import LimitExceededError, PeerLostError, WindlassError
-from windlass.core.frame_socket import FrameSocket, frame_head
 from windlass.core.report import PsCounters
 from windlass.core.settings import Settings
-from windlass.core.shared_memory import Segment, unavailable
 from windlass.core.states import Phase
 from windlass.core.steps import LayoutEntry, Operation, WireLayout
 from windlass.core.task import Incarnation, TaskId
 from windlass.core.versions import own_versions
+from windlass.engine.block import Block, Gradient
+from windlass.net.channel import open_channel
+from windlass.net.frame_socket import FrameSocket, frame_head
+from windlass.net.shared_memory import SharedSegment, unavailable
 from windlass.proto.v1 import ps_pb2, ps_pb2_grpc
-from windlass.server.ps.block import Block, Gradient
 from windlass.server.ps.server import PsServer
 from windlass.testing import FaultPlan, run_script
 
@@ -955,7 +955,7 @@ def sequence_of(session: ParameterSession, variable: VariableDefinition) -> Arra
     assert isinstance(transport, ShmTransport)
     [held] = transport.define([ShardDefinition(variable)], create=False)
     assert held.memory is not None
-    memory = Segment.open(held.memory.segment).memory
+    memory = SharedSegment.open(held.memory.segment).memory
     start = held.memory.sequence_offset
     return memory[start : start + 8].view(np.int64)
 
@@ -997,7 +997,7 @@ def test_a_reader_waits_for_a_write_that_ends_and_takes_what_it_wrote(
     assert isinstance(transport, ShmTransport)
     [held] = transport.define([ShardDefinition(BLOCKS[0])], create=False)
     assert held.memory is not None
-    memory = Segment.open(held.memory.segment).memory
+    memory = SharedSegment.open(held.memory.segment).memory
     values = memory[held.memory.offset : held.memory.offset + BLOCKS[0].num_bytes].view(F32)
     sequence[0] += 1
     values[: values.size // 2] = 7  # half a write

@@ -336,7 +336,7 @@ def test_a_job_that_is_asked_to_stop_ends_everywhere_at_the_next_step() -> None:
         client.stop_job("enough", timeout_s=5)
         client.close()
 
-    from windlass.client.chief import ChiefClient
+    from windlass.client.chief.calls import ChiefClient
     from windlass.core.settings import Settings
 
     stopper = threading.Thread(target=stop)

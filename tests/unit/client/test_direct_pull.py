@@ -8,16 +8,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from windlass.client import direct_pull
-from windlass.client.direct_pull import DirectPull, Place, Reading
+from windlass.client.ps import direct_pull
+from windlass.client.ps.direct_pull import DirectPull, Place, Reading
 from windlass.core.arrays import Array, DType
 from windlass.core.copying import copy_into
 from windlass.core.definitions import ShardKey
 from windlass.core.errors import RefusedError
 from windlass.core.pieces import Piece
-from windlass.core.shared_memory import HEADER_BYTES, Segment, SegmentAddress, unavailable
-from windlass.core.steps import LayoutEntry, MemoryLocation, Operation, StepRequest
+from windlass.core.steps import LayoutEntry, MemoryLocation, Operation, SegmentAddress, StepRequest
 from windlass.core.steps import WireLayout as Layout
+from windlass.net.shared_memory import HEADER_BYTES, SharedSegment, unavailable
 
 pytestmark = pytest.mark.skipif(bool(unavailable()), reason=unavailable())
 
@@ -38,7 +38,7 @@ class Memory:
         self, blocks: Sequence[Sequence[int]], dtype: DType = F32, *, slabs: int = 1
     ) -> None:
         total = sum(2 * LINE + sum(sizes) for sizes in blocks)
-        self.segments = [Segment.create(total) for _ in range(slabs)]
+        self.segments = [SharedSegment.create(total) for _ in range(slabs)]
         self.places: dict[ShardKey, Place] = {}
         self.sequences: list[Array] = []
         self.block_of: dict[str, int] = {}
@@ -69,7 +69,7 @@ class Memory:
         self.values(name)[:] = value
         sequence[0] += 1
 
-    def open(self, address: SegmentAddress) -> Segment:
+    def open(self, address: SegmentAddress) -> SharedSegment:
         self.opened.append(address)
         [segment] = [s for s in self.segments if s.address == address]
         return segment
@@ -203,7 +203,7 @@ def test_memory_that_cannot_be_opened_is_refused_and_may_be_tried_again() -> Non
     memory = Memory([[8]])
     pull = pull_of(memory, "v0")
 
-    def refuse(address: SegmentAddress) -> Segment:
+    def refuse(address: SegmentAddress) -> SharedSegment:
         raise RefusedError("not on one machine")
 
     with pytest.raises(RefusedError, match="not on one machine"):

@@ -7,9 +7,9 @@ from typing import Any, cast
 
 import pytest
 
-from windlass.client import membership as module
-from windlass.client.chief import ChiefClient
-from windlass.client.membership import Membership
+from windlass.client.chief import membership as module
+from windlass.client.chief.calls import ChiefClient
+from windlass.client.chief.membership import Membership
 from windlass.core.clock import ManualClock
 from windlass.core.errors import (
     FencedError,

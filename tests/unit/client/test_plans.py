@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from windlass.client.error_feedback import ErrorFeedback
-from windlass.client.plans import Placed, Push, PushPlan, Recent, plan_pull, plan_push
+from windlass.client.ps.error_feedback import ErrorFeedback
+from windlass.client.ps.plans import Placed, Push, PushPlan, Recent, plan_pull, plan_push
 from windlass.core.arrays import BFLOAT16, Array, DType
 from windlass.core.definitions import VariableDefinition, cut
 from windlass.core.errors import ShapeMismatchError

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from windlass.client.plans import Push
-from windlass.client.session import ParameterSession
+from windlass.client.ps.parameter_session import ParameterSession
+from windlass.client.ps.plans import Push
 from windlass.cluster.partitioners import FixedShardsPartitioner
 from windlass.cluster.placement import round_robin
 from windlass.core.arrays import BFLOAT16, Array, DType

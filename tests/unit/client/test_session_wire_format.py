@@ -5,8 +5,8 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import pytest
 
-from windlass.client.plans import Push
-from windlass.client.session import ParameterSession
+from windlass.client.ps.parameter_session import ParameterSession
+from windlass.client.ps.plans import Push
 from windlass.cluster.partitioners import FixedShardsPartitioner
 from windlass.core.arrays import BFLOAT16, Array, DType
 from windlass.core.definitions import VariableDefinition

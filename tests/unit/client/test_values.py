@@ -5,7 +5,7 @@ from collections.abc import Mapping
 import numpy as np
 import pytest
 
-from windlass.client.values import Place, Values
+from windlass.client.ps.values import Place, Values
 from windlass.core.arrays import BFLOAT16, Array
 
 F32, F64 = np.dtype(np.float32), np.dtype(np.float64)

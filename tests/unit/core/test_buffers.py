@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from windlass.client.values import Values
+from windlass.client.ps.values import Values
 from windlass.core.arrays import Array
 from windlass.core.buffers import BufferPool, BufferPools
 

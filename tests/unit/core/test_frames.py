@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from windlass.core.errors import RefusedError
-from windlass.core.frames import REQUEST_DATA, RESPONSE_DATA, FrameWriter, field, read_fields
+from windlass.net.frames import REQUEST_DATA, RESPONSE_DATA, FrameWriter, field, read_fields
 from windlass.proto.v1 import ps_pb2
 
 

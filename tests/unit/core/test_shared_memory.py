@@ -9,14 +9,14 @@ import numpy as np
 import pytest
 
 from windlass.core.errors import RefusedError
-from windlass.core.shared_memory import HEADER_BYTES, Segment, unavailable
+from windlass.net.shared_memory import HEADER_BYTES, SharedSegment, unavailable
 
 pytestmark = pytest.mark.skipif(bool(unavailable()), reason=unavailable())
 
 
 def test_what_one_side_writes_the_other_reads() -> None:
-    mine = Segment.create(1000)
-    theirs = Segment.open(mine.address)
+    mine = SharedSegment.create(1000)
+    theirs = SharedSegment.open(mine.address)
     mine.memory[HEADER_BYTES : HEADER_BYTES + 3] = [1, 2, 3]
     assert theirs.memory[HEADER_BYTES : HEADER_BYTES + 4].tolist() == [1, 2, 3, 0]
     theirs.memory[HEADER_BYTES] = 9
@@ -24,12 +24,12 @@ def test_what_one_side_writes_the_other_reads() -> None:
 
 
 def test_another_process_of_this_user_can_open_it() -> None:
-    mine = Segment.create(100)
+    mine = SharedSegment.create(100)
     address = mine.address
     code = (
-        "from windlass.core.shared_memory import *\n"
+        "from windlass.net.shared_memory import *\n"
         f"address = SegmentAddress({address.pid}, {address.fd}, {address.num_bytes}, {address.word!r})\n"
-        "s = Segment.open(address)\n"
+        "s = SharedSegment.open(address)\n"
         "s.memory[HEADER_BYTES] = 7"
     )
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
@@ -38,36 +38,36 @@ def test_another_process_of_this_user_can_open_it() -> None:
 
 
 def test_memory_lives_as_long_as_an_array_of_it() -> None:
-    segment = Segment.create(100)
+    segment = SharedSegment.create(100)
     memory = segment.memory
     address = segment.address
     segment.close()
     memory[HEADER_BYTES] = 5
     assert memory[HEADER_BYTES] == 5
     with pytest.raises(RefusedError, match="not on one machine"):
-        Segment.open(address)
+        SharedSegment.open(address)
 
 
 def test_nobody_can_take_the_memory_away() -> None:
-    segment = Segment.create(100)
-    theirs = Segment.open(segment.address)
+    segment = SharedSegment.create(100)
+    theirs = SharedSegment.open(segment.address)
     with pytest.raises(PermissionError):
         os.ftruncate(theirs.address.fd, 10)
 
 
 def test_what_was_opened_is_what_was_meant(tmp_path_factory: pytest.TempPathFactory) -> None:
-    segment, other = Segment.create(100), Segment.create(100)
+    segment, other = SharedSegment.create(100), SharedSegment.create(100)
     wrong_word = replace(other.address, word=segment.address.word)
     with pytest.raises(RefusedError, match="another segment"):
-        Segment.open(wrong_word)
+        SharedSegment.open(wrong_word)
     with pytest.raises(RefusedError, match="another file"):
-        Segment.open(replace(segment.address, num_bytes=segment.num_bytes * 2))
+        SharedSegment.open(replace(segment.address, num_bytes=segment.num_bytes * 2))
     with pytest.raises(RefusedError, match="not on one machine"):
-        Segment.open(replace(segment.address, pid=2**22 - 1))
+        SharedSegment.open(replace(segment.address, pid=2**22 - 1))
     path = tmp_path_factory.mktemp("plain") / "file"
     path.write_bytes(bytes(segment.num_bytes))
     with path.open("r+b") as file, pytest.raises(RefusedError, match="not a segment"):
-        Segment.open(replace(segment.address, fd=file.fileno()))
+        SharedSegment.open(replace(segment.address, fd=file.fileno()))
 
 
 def test_descriptors_go_with_their_segments() -> None:
@@ -76,8 +76,8 @@ def test_descriptors_go_with_their_segments() -> None:
 
     before = descriptors()
     for _ in range(20):
-        mine = Segment.create(10)
-        theirs = Segment.open(mine.address)
+        mine = SharedSegment.create(10)
+        theirs = SharedSegment.open(mine.address)
         assert np.array_equal(mine.memory, theirs.memory)
         del mine, theirs
     assert descriptors() == before

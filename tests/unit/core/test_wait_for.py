@@ -6,8 +6,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from windlass.core import shared_memory
-from windlass.core.shared_memory import APPLIED, WRITTEN, wait_for
+from windlass.net import shared_memory
+from windlass.net.shared_memory import APPLIED, WRITTEN, wait_for
 
 
 class Clock:

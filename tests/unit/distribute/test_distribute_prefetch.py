@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import windlass as wl
-from windlass.client.session import ParameterSession
+from windlass.client.ps.parameter_session import ParameterSession
 from windlass.core.arrays import Array
 from windlass.core.errors import PeerLostError, RefusedError
 from windlass.core.steps import PushResult

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 import windlass as wl
-from windlass.client.plans import Push
-from windlass.client.session import ParameterSession
+from windlass.client.ps.parameter_session import ParameterSession
+from windlass.client.ps.plans import Push
 from windlass.core.errors import ConfigurationError, DefinitionMismatchError, JobStoppedError
 from windlass.core.settings import Settings
 from windlass.core.steps import Operation

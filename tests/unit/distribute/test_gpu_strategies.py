@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 import windlass as wl
+from windlass.collectives.nccl import nccl_available
 from windlass.core.accelerators import count_gpus, load_cupy
 from windlass.distribute import (
     CentralStorageStrategy,
@@ -19,7 +20,6 @@ from windlass.distribute import (
     Strategy,
 )
 from windlass.distribute.arrays import as_array, is_on_gpu, to_host
-from windlass.distribute.collectives.nccl import nccl_available
 from windlass.distribute.devices import place
 
 pytestmark = [

@@ -7,7 +7,7 @@ import pytest
 from rich.console import Console
 from rich.table import Table
 
-from windlass.client.chief import JobStatus, TaskStatus
+from windlass.client.chief.calls import JobStatus, TaskStatus
 from windlass.core.report import PsCounters, TaskReport
 from windlass.core.states import Phase, State
 from windlass.core.task import TaskId

@@ -7,7 +7,7 @@ import grpc
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from windlass.client.chief import ChiefClient
+from windlass.client.chief.calls import ChiefClient
 from windlass.core import codec, error_table
 from windlass.core.clock import ManualClock
 from windlass.core.errors import (

@@ -4,7 +4,7 @@ import pytest
 
 from windlass.core.errors import ConfigurationError
 from windlass.core.settings import Settings
-from windlass.server.hosting import bind_address, is_loopback
+from windlass.net.hosting import bind_address, is_loopback
 
 
 @pytest.mark.parametrize(

@@ -3,15 +3,15 @@
 import numpy as np
 import pytest
 
-from windlass.core.shared_memory import Segment, unavailable
-from windlass.server.ps.arena import Arena
+from windlass.engine.arena import Arena
+from windlass.net.shared_memory import SharedSegment, unavailable
 
 FLOAT32 = np.dtype(np.float32)
 
 
 @pytest.mark.skipif(bool(unavailable()), reason=unavailable())
 def test_blocks_of_one_slab_do_not_overlap_and_can_be_found() -> None:
-    arena = Arena(shared=True)
+    arena = Arena(SharedSegment.create)
     first, second = arena.allocate(5, FLOAT32), arena.allocate(3, np.dtype(np.int64))
     first.values[:] = 1
     second.values[:] = 2
@@ -20,21 +20,20 @@ def test_blocks_of_one_slab_do_not_overlap_and_can_be_found() -> None:
     assert second.sequence[0] == 0
     where = second.location(1)
     assert where is not None
-    theirs = Segment.open(where.segment).memory
+    theirs = SharedSegment.open(where.segment).memory
     assert theirs[where.offset : where.offset + 16].view(np.int64).tolist() == [2, 2]
 
 
 def test_on_the_heap_there_is_no_location() -> None:
-    memory = Arena(shared=False).allocate(4, FLOAT32)
+    memory = Arena().allocate(4, FLOAT32)
     assert memory.values.tolist() == [0] * 4
     assert memory.location(0) is None
 
 
-def test_a_kernel_that_refuses_means_the_heap(monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(num_bytes: int) -> Segment:
+def test_a_kernel_that_refuses_means_the_heap() -> None:
+    def refuse(num_bytes: int) -> SharedSegment:
         raise OSError(1, "Operation not permitted")
 
-    monkeypatch.setattr(Segment, "create", refuse)
-    arena = Arena(shared=True)
+    arena = Arena(refuse)
     assert arena.allocate(4, FLOAT32).location(0) is None
     assert arena.allocate(4, FLOAT32).values.tolist() == [0] * 4

@@ -7,7 +7,7 @@ from windlass.core.arrays import BFLOAT16, DTYPES, Array, DType
 from windlass.core.definitions import ShardDefinition, VariableDefinition
 from windlass.core.task import Incarnation, TaskId
 from windlass.core.update_rules import SGD, Adam, Ftrl, RMSprop, UpdateRule
-from windlass.server.ps.block import Block, Gradient, Range, StepFacts, hyperparameters, warm_up
+from windlass.engine.block import Block, Gradient, Range, StepFacts, hyperparameters, warm_up
 
 TASK = TaskId("worker", 0)
 WORKER = Incarnation(TASK, 1)

@@ -21,7 +21,7 @@ from windlass.core.settings import Settings
 from windlass.core.steps import Encoding, LayoutEntry, Operation, PushResult
 from windlass.core.task import Incarnation, TaskId
 from windlass.core.update_rules import SGD
-from windlass.server.ps.block import StepFacts
+from windlass.engine.block import StepFacts
 from windlass.server.ps.store import Push, Store
 
 DTYPES = {"a": "f4", "b": "f4", "table": "f4", "x": "f8", "y": "f8", "h": "f2", "i": "i4"}

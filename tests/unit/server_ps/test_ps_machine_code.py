@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from windlass.core.arrays import Array
-from windlass.server.ps import compile_kernel, kernels, machine_code
+from windlass.engine import compile_kernel, kernels, machine_code
 
 pytestmark = pytest.mark.skipif(
     (platform.system(), platform.machine()) != ("Linux", "x86_64"),

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from windlass.core.arrays import Array
 from windlass.core.errors import RefusedError
-from windlass.core.shared_memory import HEADER_BYTES
+from windlass.net.shared_memory import HEADER_BYTES
 from windlass.server.ps.payload import FramesReader, SegmentReader, SocketReader
 
 
@@ -190,7 +190,7 @@ def test_on_a_socket_a_refused_step_is_read_to_its_end() -> None:
 
 
 class Shared:
-    """As much of a Segment as its reader looks at."""
+    """As much of a SharedSegment as its reader looks at."""
 
     def __init__(self, payload: bytes) -> None:
         self.memory = np.frombuffer(bytes(HEADER_BYTES) + payload, np.uint8).copy()

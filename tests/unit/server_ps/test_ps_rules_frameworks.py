@@ -16,7 +16,7 @@ from windlass.core.arrays import Array
 from windlass.core.definitions import ShardDefinition, VariableDefinition
 from windlass.core.task import Incarnation, TaskId
 from windlass.core.update_rules import SGD, Adagrad, Adam, AdamW, Ftrl, RMSprop, UpdateRule
-from windlass.server.ps.block import Block, Gradient, StepFacts
+from windlass.engine.block import Block, Gradient, StepFacts
 
 WORKER = Incarnation(TaskId("worker", 0), 1)
 SHAPES: dict[str, tuple[int, ...]] = {"scalar": (), "vector": (19,), "matrix": (6, 5)}

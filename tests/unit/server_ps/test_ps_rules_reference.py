@@ -14,7 +14,7 @@ from windlass.core.definitions import ShardDefinition, VariableDefinition
 from windlass.core.schedules import ExponentialDecay
 from windlass.core.task import Incarnation, TaskId
 from windlass.core.update_rules import SGD, Adagrad, Adam, AdamW, Ftrl, RMSprop, UpdateRule
-from windlass.server.ps.block import Block, Gradient, StepFacts
+from windlass.engine.block import Block, Gradient, StepFacts
 
 WORKER = Incarnation(TaskId("worker", 0), 1)
 STEPS = 10

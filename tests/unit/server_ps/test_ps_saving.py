@@ -15,7 +15,7 @@ from windlass.core.settings import Settings
 from windlass.core.steps import LayoutEntry, Operation
 from windlass.core.task import Incarnation, TaskId
 from windlass.core.update_rules import SGD, Adagrad, Adam, Ftrl, RMSprop, UpdateRule
-from windlass.server.ps.block import StepFacts
+from windlass.engine.block import StepFacts
 from windlass.server.ps.saving import SavedPart, save_shards
 from windlass.server.ps.store import Push, Store
 

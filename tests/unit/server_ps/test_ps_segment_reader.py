@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from windlass.core.errors import RefusedError
-from windlass.core.shared_memory import APPLIED, HEADER_BYTES, WRITTEN, Segment, unavailable
+from windlass.net.shared_memory import APPLIED, HEADER_BYTES, WRITTEN, SharedSegment, unavailable
 from windlass.server.ps.payload import SegmentReader
 
 pytestmark = pytest.mark.skipif(bool(unavailable()), reason=unavailable())
@@ -21,8 +21,8 @@ class Worker:
     """
 
     def __init__(self, total: int) -> None:
-        self.segment = Segment.create(total)
-        self.theirs = Segment.open(self.segment.address)
+        self.segment = SharedSegment.create(total)
+        self.theirs = SharedSegment.open(self.segment.address)
         self.total = total
         self.here = True
         self.asked = 0
@@ -142,7 +142,7 @@ def test_a_refused_step_is_not_waited_for() -> None:
 
 
 def test_a_payload_larger_than_its_segment_is_refused() -> None:
-    segment = Segment.create(100)
+    segment = SharedSegment.create(100)
     room = segment.num_bytes - HEADER_BYTES
     SegmentReader(segment, room, lambda: True)
     with pytest.raises(RefusedError, match=f"{room + 1} bytes in a segment of"):

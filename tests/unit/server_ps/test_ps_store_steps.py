@@ -14,7 +14,7 @@ from windlass.core.settings import Settings
 from windlass.core.steps import Encoding, LayoutEntry, Operation, PushResult
 from windlass.core.task import Incarnation, TaskId
 from windlass.core.update_rules import SGD, UpdateRule
-from windlass.server.ps.block import StepFacts
+from windlass.engine.block import StepFacts
 from windlass.server.ps.store import Push, Store
 
 PS = TaskId("ps", 0)

@@ -4,7 +4,7 @@ import threading
 
 import pytest
 
-from windlass.server.tickets import Tickets
+from windlass.net.tickets import Tickets
 
 
 def test_a_ticket_is_good_once() -> None:

@@ -30,7 +30,7 @@ from windlass.core.settings import Settings
 from windlass.core.steps import LayoutEntry, Operation
 from windlass.core.task import Incarnation, TaskId
 from windlass.distribute.runtime import ClusterRuntime, thread_runtime
-from windlass.server.ps.block import StepFacts
+from windlass.engine.block import StepFacts
 from windlass.server.ps.saving import save_shards
 from windlass.server.ps.store import Push, Store
 from windlass.training import SidecarEvaluator, read_evaluations

@@ -9,7 +9,7 @@ from typing import cast
 import numpy as np
 import pytest
 
-from windlass.client.ps_control import PsControl, SavedPart
+from windlass.client.ps.control import PsControl, SavedPart
 from windlass.core.arrays import Array, as_dtype
 from windlass.core.checkpoint import CheckpointReader, latest_checkpoint, list_checkpoints
 from windlass.core.checkpoint.manifest import TensorRecord

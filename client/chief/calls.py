@@ -1,0 +1,186 @@
+"""Calls to the chief: membership, and the job's status."""
+
+import os
+import socket
+from dataclasses import dataclass
+
+from ...core import codec
+from ...core.report import PsCounters, TaskReport
+from ...core.settings import Settings
+from ...core.states import Outcome, Phase, State
+from ...core.task import Incarnation, TaskId
+from ...core.versions import Versions, check_protocol, own_versions
+from ...net.channel import invoke, open_channel
+from ...proto.v1 import chief_pb2, chief_pb2_grpc
+
+
+@dataclass(frozen=True, slots=True)
+class TaskStatus:
+    """One task, as the chief sees it. ``since_s``: age of the state. Unit: seconds."""
+
+    task: TaskId
+    state: State
+    since_s: float
+    address: str
+    detail: str
+    generation: int
+    report: TaskReport
+    counters: PsCounters | None
+    pid: int
+    host: str
+
+
+@dataclass(frozen=True, slots=True)
+class JobStatus:
+    """The job, as the chief sees it. ``age_s``: since it began. Unit: seconds."""
+
+    phase: Phase
+    reason: str
+    age_s: float
+    global_step: int
+    total_steps: int
+    tasks: tuple[TaskStatus, ...]
+    last_checkpoint: str
+    last_checkpoint_step: int
+    versions: Versions
+
+
+class ChiefClient:
+    """Unary calls to the chief. Thread-safe."""
+
+    def __init__(self, address: str, settings: Settings) -> None:
+        self.address = address
+        self._settings = settings
+        self._peer = f"the chief ({address})"
+        self._channel = open_channel(address, settings)
+        self._stub = chief_pb2_grpc.ChiefStub(self._channel)
+
+    def register(
+        self, task: TaskId, address: str, *, timeout_s: float
+    ) -> tuple[Incarnation, float, Phase, str]:
+        """Join the job.
+
+        Returns:
+            (this task's new life, seconds between heartbeats, phase of the job, its reason)
+
+        Raises:
+            PeerLostError: No answer yet.
+            ProtocolMismatchError: The chief speaks another protocol.
+        """
+        request = chief_pb2.RegisterRequest(
+            task=codec.task_to_wire(task),
+            address=address,
+            versions=codec.versions_to_wire(own_versions()),
+            pid=os.getpid(),
+            host=socket.gethostname(),
+        )
+        response = invoke(
+            self._stub.Register, request, peer=self._peer, doing="register", timeout_s=timeout_s
+        )
+        check_protocol(own_versions(), codec.versions_from_wire(response.versions), peer=self._peer)
+        return (
+            Incarnation(task, response.generation),
+            response.heartbeat_s,
+            codec.phase_from_wire(response.phase),
+            response.reason,
+        )
+
+    def heartbeat(
+        self, who: Incarnation, report: TaskReport, *, timeout_s: float
+    ) -> tuple[Phase, str]:
+        """Renew the lease; returns (phase of the job, its reason).
+
+        Raises:
+            FencedError: A newer life of this task has registered.
+            PeerLostError: No answer.
+        """
+        request = chief_pb2.HeartbeatRequest(report=codec.report_to_wire(report))
+        getattr(request, "from").CopyFrom(codec.incarnation_to_wire(who))
+        response = invoke(
+            self._stub.Heartbeat, request, peer=self._peer, doing="heartbeat", timeout_s=timeout_s
+        )
+        return codec.phase_from_wire(response.phase), response.reason
+
+    def finish(
+        self,
+        who: Incarnation,
+        outcome: Outcome,
+        message: str,
+        report: TaskReport,
+        *,
+        timeout_s: float,
+    ) -> tuple[Phase, str]:
+        """This task's part is over; returns (phase of the job, its reason).
+
+        Raises:
+            FencedError: A newer life of this task has registered.
+            PeerLostError: No answer.
+        """
+        request = chief_pb2.FinishRequest(
+            outcome=codec.outcome_to_wire(outcome),
+            message=message,
+            report=codec.report_to_wire(report),
+        )
+        getattr(request, "from").CopyFrom(codec.incarnation_to_wire(who))
+        response = invoke(
+            self._stub.Finish, request, peer=self._peer, doing="finish", timeout_s=timeout_s
+        )
+        return codec.phase_from_wire(response.phase), response.reason
+
+    def stop_job(self, reason: str, *, timeout_s: float) -> Phase:
+        """Ask the job to save and stop.
+
+        Raises:
+            PeerLostError: No answer.
+        """
+        request = chief_pb2.StopJobRequest(reason=reason)
+        response = invoke(
+            self._stub.StopJob, request, peer=self._peer, doing="stop the job", timeout_s=timeout_s
+        )
+        return codec.phase_from_wire(response.phase)
+
+    def status(self, *, timeout_s: float, wait_for_ready: bool = False) -> JobStatus:
+        """The state of the job.
+
+        Raises:
+            PeerLostError: No answer.
+        """
+        message = invoke(
+            self._stub.GetStatus,
+            chief_pb2.GetStatusRequest(),
+            peer=self._peer,
+            doing="status",
+            timeout_s=timeout_s,
+            wait_for_ready=wait_for_ready,
+        )
+        return JobStatus(
+            phase=codec.phase_from_wire(message.phase),
+            reason=message.reason,
+            age_s=message.since_s,
+            global_step=message.global_step,
+            total_steps=message.total_steps,
+            tasks=tuple(_task_status(item) for item in message.tasks),
+            last_checkpoint=message.last_checkpoint,
+            last_checkpoint_step=message.last_checkpoint_step,
+            versions=codec.versions_from_wire(message.versions),
+        )
+
+    def close(self) -> None:
+        """Close the channel."""
+        self._channel.close()
+
+
+def _task_status(message: chief_pb2.TaskStatus) -> TaskStatus:
+    has_counters = message.HasField("counters")
+    return TaskStatus(
+        task=codec.task_from_wire(message.task),
+        state=codec.state_from_wire(message.state),
+        since_s=message.since_s,
+        address=message.address,
+        detail=message.detail,
+        generation=message.generation,
+        report=codec.report_from_wire(message.report),
+        counters=codec.counters_from_wire(message.counters) if has_counters else None,
+        pid=message.pid,
+        host=message.host,
+    )

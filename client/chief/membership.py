@@ -1,0 +1,181 @@
+"""Being a member of a job: register, renew the lease, hear when the job is over."""
+
+import logging
+import threading
+from collections.abc import Callable
+
+from ...core.backoff import attempts
+from ...core.clock import Clock, SystemClock
+from ...core.errors import (
+    FencedError,
+    JobStoppedError,
+    JoinTimeoutError,
+    PeerLostError,
+    WindlassError,
+)
+from ...core.report import TaskReport
+from ...core.settings import Settings
+from ...core.states import Outcome, Phase
+from ...core.task import Incarnation, TaskId
+from .calls import ChiefClient
+
+log = logging.getLogger(__name__)
+
+_CALL_S = 5.0
+
+
+class Membership:
+    """This task's place in the job, kept by a heartbeat thread.
+
+    Args:
+        task: This task.
+        address: Where it serves, if it does.
+        chief: Client to the chief.
+        settings: Timeouts.
+        report: Called at every heartbeat.
+        clock: For tests.
+    """
+
+    def __init__(
+        self,
+        task: TaskId,
+        address: str,
+        chief: ChiefClient,
+        settings: Settings,
+        *,
+        report: Callable[[], TaskReport],
+        clock: Clock | None = None,
+    ) -> None:
+        self.task = task
+        self._address = address
+        self._chief = chief
+        self._settings = settings
+        self._report = report
+        self._clock = clock or SystemClock()
+        self._leaving = threading.Event()
+        self._over = threading.Event()
+        self._thread: threading.Thread | None = None
+        self._finish_sent = False
+        self.phase = Phase.RUNNING
+        self.reason = ""
+        self.who = Incarnation(task, 0)
+        # Called once, from the heartbeat thread, when the program must be interrupted.
+        self.on_lost: Callable[[WindlassError], None] = lambda error: log.error("%s", error)
+
+    def join(self, *, still_wanted: Callable[[], None] = lambda: None) -> Incarnation:
+        """Register, waiting for a late chief until the join timeout; begin the heartbeats.
+
+        Raises:
+            JoinTimeoutError: The chief did not answer.
+            ProtocolMismatchError: It speaks another protocol.
+        """
+
+        def waiting(error: Exception | None) -> None:
+            still_wanted()
+            log.debug("waiting for the chief: %s", error)
+
+        timeout_s = self._settings.join_timeout_s
+        try:
+            for attempt in attempts(timeout_s=timeout_s, max_s=0.5, before_sleep=waiting):
+                with attempt:
+                    self.who, heartbeat_s, self.phase, self.reason = self._chief.register(
+                        self.task, self._address, timeout_s=_CALL_S
+                    )
+        except PeerLostError as error:
+            raise JoinTimeoutError(
+                f"{self.task} waited {timeout_s:g} s (join_timeout_s) for the chief at "
+                f"{self._chief.address}; the last answer: {error}. Is it started, and can this machine "
+                "reach its address?",
+                task=self.task,
+                missing="chief",
+            ) from error
+        self._thread = threading.Thread(
+            target=self._beat, args=(heartbeat_s,), name=f"{self.task.short}-heartbeat", daemon=True
+        )
+        self._thread.start()
+        return self.who
+
+    def _beat(self, heartbeat_s: float) -> None:
+        heard = self._clock.now()
+        while not self._clock.wait(self._leaving, heartbeat_s):
+            try:
+                phase, reason = self._chief.heartbeat(
+                    self.who, self._report(), timeout_s=min(_CALL_S, self._settings.lease_s)
+                )
+            except PeerLostError as error:
+                silent = self._clock.now() - heard
+                if silent > self._settings.lease_s + self._settings.reconnect_timeout_s:
+                    self._lose(
+                        PeerLostError(
+                            f"{self.task}: the chief at {self._chief.address} has not answered for "
+                            f"{silent:.0f} s ({error}); it is lost. Restart the job: it resumes from the "
+                            "last checkpoint",
+                            task=self.task,
+                            peer="chief",
+                        )
+                    )
+                    return
+                continue
+            except WindlassError as error:
+                self._lose(error)
+                return
+            heard = self._clock.now()
+            self._hear(phase, reason)
+            if phase.is_over:
+                return
+
+    def _hear(self, phase: Phase, reason: str) -> None:
+        if phase is not self.phase and phase.is_over:
+            log.info("the job is %s%s", phase, f": {reason}" if reason else "")
+        self.phase, self.reason = phase, reason
+        if phase.is_over:
+            self._over.set()
+        if self._finish_sent or not phase.is_over:
+            return
+        if phase is Phase.FAILED:
+            self.on_lost(PeerLostError(f"{self.task} ends since the job failed: {reason}"))
+        elif phase is Phase.STOPPED:
+            self.on_lost(JobStoppedError(f"{self.task} ends since the job was stopped: {reason}"))
+
+    def _lose(self, error: WindlassError) -> None:
+        if isinstance(error, FencedError):
+            log.error("%s", error)
+        self.phase, self.reason = Phase.FAILED, str(error)
+        self._over.set()
+        if not self._leaving.is_set():
+            self.on_lost(error)
+
+    def check(self) -> None:
+        """Raise if the program should end now. Called between steps.
+
+        Raises:
+            JobStoppedError: The job was asked to stop.
+        """
+        if self.phase in (Phase.STOPPING, Phase.STOPPED):
+            raise JobStoppedError(f"{self.task} ends since the job is stopping: {self.reason}")
+        if self.phase is Phase.FAILED:
+            raise PeerLostError(f"{self.task} ends since the job failed: {self.reason}")
+
+    def finish(self, outcome: Outcome, message: str = "") -> None:
+        """Report that this task's part is over. Failures to reach the chief are logged."""
+        self._finish_sent = True
+        try:
+            for attempt in attempts(timeout_s=_CALL_S, max_s=0.5):
+                with attempt:
+                    phase, reason = self._chief.finish(
+                        self.who, outcome, message, self._report(), timeout_s=_CALL_S
+                    )
+        except WindlassError as error:
+            log.warning("could not report the end to the chief: %s", error)
+            return
+        self._hear(phase, reason)
+
+    def wait_over(self, timeout_s: float | None = None) -> bool:
+        """Wait until the job is over, or its chief is lost; returns whether it is."""
+        return self._over.wait(timeout_s)
+
+    def close(self) -> None:
+        """Stop the heartbeats. The lease runs out by itself."""
+        self._leaving.set()
+        if self._thread is not None and self._thread is not threading.current_thread():
+            self._thread.join(_CALL_S + 1)

@@ -1,0 +1,99 @@
+"""What carries steps between a worker and one ps. One interface, several ways."""
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from ...core.definitions import ShardDefinition
+from ...core.errors import WindlassError
+from ...core.steps import HeldShard, PushResult, StepRequest
+from ...core.task import TaskId
+from ...core.update_rules import UpdateRule
+
+
+class PsTransport(Protocol):
+    """A session with one ps. Used by one thread at a time, but for :meth:`abort`.
+
+    A step is sent and received apart, so that steps to several ps are under way together.
+    """
+
+    @property
+    def task(self) -> TaskId:
+        """The ps."""
+        ...
+
+    @property
+    def description(self) -> str:
+        """How bytes travel, for people: ``"grpc"``."""
+        ...
+
+    @property
+    def shares_memory(self) -> bool:
+        """Whether values are handed over in memory, where making them narrower saves nothing."""
+        ...
+
+    def connect(self, timeout_s: float) -> None:
+        """Open the session.
+
+        Raises:
+            PeerLostError: It does not answer.
+            ProtocolMismatchError: It speaks another protocol.
+        """
+        ...
+
+    def define(
+        self, shards: Sequence[ShardDefinition], *, create: bool, restore_from: str = ""
+    ) -> list[HeldShard]:
+        """Create shards on this ps, or look up the shards it holds of these variables.
+
+        Idempotent: repeated after a lost answer, it gives the same one.
+
+        Raises:
+            DefinitionMismatchError: Another task defined one differently.
+        """
+        ...
+
+    def bind(self, variables: Sequence[str], rule: UpdateRule) -> None:
+        """Bind an update rule to the shards held there. Idempotent.
+
+        Raises:
+            DefinitionMismatchError: Another task bound a different rule.
+        """
+        ...
+
+    def held_bytes(self) -> int:
+        """Bytes of values on this ps, as of the last definition."""
+        ...
+
+    def send(self, request: StepRequest) -> None:
+        """Begin a step; :meth:`receive` must follow."""
+        ...
+
+    def receive(
+        self, into: Sequence[memoryview], previous: Sequence[memoryview] | None = None
+    ) -> PushResult:
+        """Finish the step begun last.
+
+        A broken connection is opened again and the step repeated; the ps applies a push once.
+
+        Args:
+            into: Where the pulled bytes go, in the layout's order. They are whole afterwards.
+            previous: What the last pull of the same layout brought, as it came; may be the same memory as
+                ``into``. What did not change since is taken from there. None: it is not at hand.
+
+        Raises:
+            RefusedError: The ps refused the step; nothing of it was applied there.
+            PeerLostError: The ps is gone for longer than the reconnect timeout.
+        """
+        ...
+
+    def expire(self, now: float) -> None:
+        """Cancel a call that is past its deadline, at ``now`` of the monotonic clock. From any thread."""
+        ...
+
+    def abort(self, error: WindlassError) -> None:
+        """Make a running and every later call raise ``error``. From any thread."""
+        ...
+
+    def close(self) -> None:
+        """End the session."""
+        ...

@@ -1,0 +1,93 @@
+"""Where blocks get their memory: shared segments, or the heap.
+
+Slabs of 64 MiB hold many blocks; pages cost nothing until they are used. Each block has a cache line in front
+with its sequence lock: odd while somebody writes. A worker of this machine copies values straight out of a
+slab and looks at the sequence before and after.
+"""
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+
+from ..core.arrays import Array, DType
+from ..core.steps import MemoryLocation, SegmentAddress
+
+log = logging.getLogger(__name__)
+
+_SLAB_BYTES = 64 * 1024 * 1024
+_LINE = 64
+_HEADER_BYTES = 64  # of a slab, its own
+
+
+class Slab(Protocol):
+    """Memory that other processes can map; see ``net/shared_memory.py``."""
+
+    num_bytes: int
+    memory: Array
+
+    @property
+    def address(self) -> SegmentAddress:
+        """For a peer."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """Memory of one block.
+
+    Attributes:
+        values: 1-D, zero.
+        sequence: One int64: odd while the values are being written.
+        segment: Where it is; None on the heap.
+        offset: Of the values in the segment; the sequence is a cache line before. Unit: bytes.
+    """
+
+    values: Array
+    sequence: Array
+    segment: SegmentAddress | None = None
+    offset: int = 0
+
+    def location(self, start: int) -> MemoryLocation | None:
+        """Where the element ``start`` is, for a worker of this machine."""
+        if self.segment is None:
+            return None
+        begin = self.offset + start * self.values.itemsize
+        return MemoryLocation(self.segment, begin, self.offset - _LINE)
+
+
+class Arena:
+    """Hands out memory. The caller locks.
+
+    Args:
+        create_slab: Makes a slab of at least so many bytes; None: memory comes from the heap.
+    """
+
+    def __init__(self, create_slab: Callable[[int], Slab] | None = None) -> None:
+        self._create_slab = create_slab
+        self._slab: Slab | None = None
+        self._used = 0
+        self._slabs: list[Slab] = []
+
+    def allocate(self, count: int, dtype: DType) -> Memory:
+        """Zeroed memory for ``count`` elements."""
+        if self._create_slab is None:
+            return Memory(np.zeros(count, dtype), np.zeros(1, np.int64))
+        num_bytes = count * dtype.itemsize
+        needed = _LINE + -(-num_bytes // _LINE) * _LINE
+        if self._slab is None or self._used + needed > self._slab.num_bytes:
+            try:
+                self._slab = self._create_slab(max(_SLAB_BYTES, needed))
+            except OSError as error:
+                log.warning("no shared memory: %s; values go through the stream", error)
+                self._create_slab = None
+                return self.allocate(count, dtype)
+            self._slabs.append(self._slab)
+            self._used = _HEADER_BYTES
+        slab, start = self._slab, self._used
+        self._used += needed
+        sequence = slab.memory[start : start + 8].view(np.int64)
+        values = slab.memory[start + _LINE : start + _LINE + num_bytes].view(dtype)
+        return Memory(values, sequence, slab.address, start + _LINE)
