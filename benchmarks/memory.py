@@ -24,7 +24,7 @@ from rich.table import Table
 from windlass.client.ps.control import PsControl
 from windlass.client.ps.parameter_session import ParameterSession
 from windlass.client.ps.plans import Push
-from windlass.client.ps.transports import open_transport
+from windlass.client.ps.remote_ps import RemotePs
 from windlass.core.definitions import VariableDefinition
 from windlass.core.initializers import Initializer
 from windlass.core.settings import Settings
@@ -99,7 +99,7 @@ def _stages(pid: int, address: str, size_mb: int, transport: str) -> list[dict[s
     settings = Settings(
         shared_memory=transport == "shm", tcp_sessions=transport != "grpc", join_timeout_s=30
     )
-    session = ParameterSession([open_transport(PS, address, who, settings)], who, settings)
+    session = ParameterSession([RemotePs(PS, address, who, settings)], who, settings)
     session.connect()
     watch = Watch(pid)
     watch.stage("answers", 0)

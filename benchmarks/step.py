@@ -34,7 +34,7 @@ from benchmarks import limits
 from benchmarks.cases import CASES, LEARNING_RATE, Case, pick
 from windlass.client.ps.parameter_session import ParameterSession
 from windlass.client.ps.plans import Push
-from windlass.client.ps.transports import open_transport
+from windlass.client.ps.remote_ps import RemotePs
 from windlass.core.arrays import Array
 from windlass.core.definitions import VariableDefinition
 from windlass.core.settings import GLIBC_TUNABLES, Settings
@@ -95,7 +95,7 @@ def connected(address: str, transport: str, index: int = 0) -> Iterator[Paramete
     """A session with the ps at ``address``."""
     who = Incarnation(TaskId("worker", index), 1)
     settings = settings_of(transport)
-    opened = open_transport(TaskId("ps", 0), address, who, settings)
+    opened = RemotePs(TaskId("ps", 0), address, who, settings)
     session = ParameterSession([opened], who, settings)
     session.connect()
     assert opened.description.split()[0] == transport, opened.description

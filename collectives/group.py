@@ -33,21 +33,21 @@ from ..core.errors import (
     WindlassError,
 )
 from ..core.settings import Settings
-from ..core.task import TaskId
-from .local_link import LocalSender
+from ..core.task import Incarnation, TaskId
 from .peers import borrow_server, give_back, never_formed
 from .ring import STREAM_CHUNK_BYTES, Ring
 from .ring_frames import (
     Call,
     Head,
     Kind,
-    Place,
     Progress,
     Receiver,
+    RingMember,
     Sender,
     dtype_number,
     unpack_head,
 )
+from .slot_link import SlotSender
 from .worker_client import WorkerClient
 
 if TYPE_CHECKING:
@@ -55,10 +55,9 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-_LIFE = secrets.randbits(64)
+_GENERATION = secrets.randbits(63) + 1  # of this process: a restarted one is another one
 _PROBE_S = 3.0
 _LINGER_S = 5.0  # a neighbour that computes reads what was sent to it later
-_FRAME_BYTES = 4096  # of a stream's message beside the chunk, and more than enough
 _NOTHING: Array = np.zeros(0, np.uint8)
 
 
@@ -155,14 +154,15 @@ class CollectiveGroup:
 
     def _form(self, server: "CollectiveServer") -> None:
         server.set_probe(self._number, self._progress)
-        place = Place(self._number, self.rank, self.size, _LIFE)
+        member = RingMember(self._number, self.rank, self.size)
+        who = Incarnation(self._task, _GENERATION)
         after = (self.rank + 1) % self.size
         before = (self.rank - 1) % self.size
         timeout_s = self._settings.join_timeout_s
         began = time.monotonic()
         try:
             self._sender = self._client(after).open_link(
-                self._task, place, timeout_s=timeout_s, still_wanted=self._still_wanted
+                who, member, timeout_s=timeout_s, still_wanted=self._still_wanted
             )
         except PeerLostError as error:
             raise self._nobody(after, error) from error
@@ -171,15 +171,10 @@ class CollectiveGroup:
             self._receiver = server.incoming.take(self._number, before, 0.2)
             if self._receiver is None and time.monotonic() - began > timeout_s:
                 raise self._nobody(before, None)
-        # The smallest message that anybody's settings allow bounds everybody's chunks.
-        chunks = np.zeros(self.size, np.int64)
-        streams = self.transport != LocalSender.description
-        room = self._settings.max_message_bytes - _FRAME_BYTES
-        chunks[self.rank] = min(STREAM_CHUNK_BYTES, room) if streams else 0
-        everyones = self.all_reduce(chunks, timeout_s=0)
-        if everyones.any():
-            chunk_bytes = int(everyones[everyones > 0].min())
-            self._ring = replace(self._ring, chunk_bytes=chunk_bytes)
+        streams = np.zeros(self.size, np.int64)
+        streams[self.rank] = self.transport != SlotSender.description
+        if self.all_reduce(streams, timeout_s=0).any():  # chunks are of one size on all workers
+            self._ring = replace(self._ring, chunk_bytes=STREAM_CHUNK_BYTES)
         self._sequence = 0  # calls are numbered as the program makes them
 
     def _nobody(self, rank: int, error: WindlassError | None) -> JoinTimeoutError:
@@ -524,9 +519,18 @@ class _Call:
         return self
 
     def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
-        self._group._done()
-        if error is not None:
-            self._group._left(error)
+        try:
+            sender = self._group._sender
+            if error is None and sender is not None:
+                # What was sent may be changed when the call is over.
+                self._patiently(sender.flush, (self._group.rank + 1) % self._group.size)
+        except BaseException as late:
+            error = late
+            raise
+        finally:
+            self._group._done()
+            if error is not None:
+                self._group._left(error)
 
     def send(self, payload: Array) -> None:
         """Send a chunk."""

@@ -14,10 +14,9 @@ from ..core.arrays import DTYPES, Array
 from ..core.errors import RefusedError, WindlassError
 
 _HEAD = struct.Struct("<QQIBBBx")
-_PLACE = struct.Struct("<IIIQ")
 HEAD_BYTES = _HEAD.size
 LENGTH = struct.Struct("<16xI")  # of the payload, in a packed head
-PLACE_BYTES = _PLACE.size
+MAX_PAYLOAD_BYTES = 1024 * 1024
 
 
 class Kind(IntEnum):
@@ -72,29 +71,18 @@ class Head:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
-    """Whose link it is.
+class RingMember:
+    """The sender of a link.
 
     Attributes:
         ring: Every strategy of a program has one: a number of its cluster and the order of creation.
         rank: Of the sender.
         size: Workers in the ring.
-        life: Of the sender's process; a restarted one is somebody else.
     """
 
     ring: int
     rank: int
     size: int
-    life: int
-
-    def pack(self) -> bytes:
-        """As bytes."""
-        return _PLACE.pack(self.ring, self.rank, self.size, self.life)
-
-
-def unpack_place(data: bytes) -> Place:
-    """The place in ``data``."""
-    return Place(*_PLACE.unpack(data))
 
 
 def unpack_head(data: bytes | bytearray | memoryview) -> Head:
@@ -149,10 +137,19 @@ class Sender(Protocol):
         ...
 
     def send(self, head: bytes, payload: Array, timeout_s: float) -> None:
-        """Send one frame, its head packed; ``payload`` (flat bytes) may be changed afterwards.
+        """Send one frame, its head packed; ``payload`` (flat bytes) may be changed after :meth:`flush`.
 
         Raises:
             TimeoutError: The receiver took nothing for so long; nothing was sent, it may be tried again.
+            OSError: The link is broken.
+        """
+        ...
+
+    def flush(self, timeout_s: float) -> None:
+        """Wait until everything is sent, and payloads may be changed.
+
+        Raises:
+            TimeoutError: The receiver took nothing for so long; it may be tried again.
             OSError: The link is broken.
         """
         ...

@@ -1,33 +1,29 @@
 """The server of one worker of a synchronous job: lets the worker before it in the ring send to it."""
 
-import logging
-import socket
 import threading
-from collections.abc import Callable, Iterator
-from typing import Any
+import time
+from collections.abc import Callable
 
 import grpc
 
 from ..core import error_table
-from ..core.errors import AddressInUseError, WindlassError
+from ..core.errors import RefusedError
 from ..core.settings import Settings
 from ..core.task import TaskId
-from ..core.versions import Versions, check_protocol, own_versions
-from ..net.frames import field, read_fields
-from ..net.hosting import GrpcHost, bind_address
-from ..net.listeners import LocalListener, TcpListener
-from ..net.shared_memory import unavailable
-from ..net.tickets import Tickets
-from ..proto.v1 import collective_pb2, common_pb2
-from .incoming import Incoming, StreamReceiver
-from .local_link import LocalReceiver
-from .ring_frames import Progress
-from .tcp_link import TcpReceiver
+from ..net.connection import Connection
+from ..net.dial import parse
+from ..net.endpoint import Greeting
+from ..net.host import TaskHost
+from ..net.listener import GREETING_TIMEOUT_S
+from ..net.shared_memory import SharedSegment
+from ..net.stream import NEVER
+from ..proto.v1 import collective_pb2, collective_pb2_grpc, common_pb2, session_pb2
+from .incoming import Incoming
+from .ring_frames import Progress, Receiver
+from .slot_link import SlotReceiver
+from .stream_link import StreamReceiver
+from .worker_client import SERVICE
 
-log = logging.getLogger(__name__)
-
-_SERVICE = collective_pb2.DESCRIPTOR.services_by_name["Collective"]
-_HELLO = collective_pb2.LinkFrame.HELLO_FIELD_NUMBER
 _THREADS = 32
 _MAX_LINKS = 64  # rings of one program, and links that are about to be replaced
 
@@ -47,19 +43,15 @@ class CollectiveServer:
         self.incoming = Incoming()
         self._lock = threading.Lock()
         self._probes: dict[int, Probe] = {}
-        shares = settings.shared_memory and not unavailable()
-        self._local = LocalListener(self._local_link, _MAX_LINKS) if shares else None
-        self._tcp = TcpListener(task, self._tcp_link, _MAX_LINKS) if settings.tcp_sessions else None
-        self._tcp_port = 0
-        self._tickets = Tickets(_MAX_LINKS)
-        self._settings = settings
-        self._host = GrpcHost(
+        self._host = TaskHost(
             task,
             threads=_THREADS,
             daemon=True,  # a link of a neighbour that lives on must not keep this process
             settings=settings,
             add=self._add_to_server,
-            services=[_SERVICE.full_name],
+            services=["windlass.proto.v1.Collective"],
+            sessions={SERVICE: self._accept_link},
+            max_sessions=_MAX_LINKS,
         )
 
     def start(self, address: str) -> None:
@@ -69,25 +61,7 @@ class CollectiveServer:
             AddressInUseError: The port is taken.
             ConfigurationError: The address is not loopback and ``insecure`` was not said.
         """
-        # First where links come in: whoever hears of it at the port may come at once.
-        try:
-            if self._tcp is not None:
-                self._tcp_port = self._listen(self._tcp, address)
-            if self._local is not None:
-                self._local.start()
-            self._host.start(address)
-        except WindlassError:
-            self.stop()
-            raise
-
-    def _listen(self, listener: TcpListener, address: str) -> int:
-        host = bind_address(address, self._settings).rpartition(":")[0]
-        try:
-            return listener.start(host, self._settings.session_port)
-        except AddressInUseError as error:
-            # Several workers of one host share memory, and only one can have the port that was named.
-            log.warning("links come in over gRPC if not in shared memory: %s", error)
-            return 0
+        self._host.start(address)
 
     @property
     def port(self) -> int:
@@ -96,9 +70,6 @@ class CollectiveServer:
 
     def stop(self) -> None:
         """Answer nobody any more."""
-        for listener in (self._local, self._tcp):
-            if listener is not None:
-                listener.stop()
         self.incoming.close()
         self._host.stop(0)
 
@@ -113,71 +84,9 @@ class CollectiveServer:
             self._probes.pop(ring, None)
 
     def _add_to_server(self, server: grpc.Server) -> None:
-        handlers: dict[str, grpc.RpcMethodHandler[Any, Any]] = {
-            "Join": grpc.unary_unary_rpc_method_handler(
-                self._join,
-                request_deserializer=collective_pb2.JoinRingRequest.FromString,
-                response_serializer=collective_pb2.JoinRingResponse.SerializeToString,
-            ),
-            # Frames pass as they are.
-            "Send": grpc.stream_stream_rpc_method_handler(self._send),
-            "Probe": grpc.unary_unary_rpc_method_handler(
-                self._probe,
-                request_deserializer=collective_pb2.ProbeRequest.FromString,
-                response_serializer=collective_pb2.ProbeResponse.SerializeToString,
-            ),
-        }
-        server.add_generic_rpc_handlers(
-            (grpc.method_handlers_generic_handler(_SERVICE.full_name, handlers),)
-        )
+        collective_pb2_grpc.add_CollectiveServicer_to_server(_Servicer(self._answer_probe), server)
 
-    def _join(
-        self, request: collective_pb2.JoinRingRequest, context: grpc.ServicerContext
-    ) -> collective_pb2.JoinRingResponse:
-        ours, theirs = own_versions(), request.versions
-        try:
-            check_protocol(
-                ours,
-                Versions(theirs.protocol, theirs.windlass, theirs.python, theirs.numpy),
-                peer=f"/job:{getattr(request, 'from').type}/task:{getattr(request, 'from').index}",
-            )
-        except WindlassError as error:
-            error_table.abort(context, error)
-        return collective_pb2.JoinRingResponse(
-            versions=common_pb2.Versions(
-                protocol=ours.protocol,
-                windlass=ours.windlass,
-                python=ours.python,
-                numpy=ours.numpy,
-            ),
-            local_socket=self._local.name if self._local is not None else "",
-            session_port=self._tcp_port,
-            ticket=self._tickets.issue(),
-        )
-
-    def _send(
-        self,
-        requests: Iterator[bytes],
-        context: grpc.ServicerContext,  # noqa: ARG002
-    ) -> Iterator[bytes]:
-        receiver = StreamReceiver()
-        try:
-            hello = collective_pb2.RingPlace.FromString(
-                bytes(dict(read_fields(next(requests)))[_HELLO])
-            )
-            self.incoming.put(hello.ring, hello.rank, receiver)
-            yield field(_HELLO, b"")  # taken in
-            receiver.feed(requests)
-        except (grpc.RpcError, StopIteration):
-            log.debug("a link broke off")
-        finally:
-            receiver.end()
-
-    def _probe(
-        self,
-        request: collective_pb2.ProbeRequest,
-        context: grpc.ServicerContext,  # noqa: ARG002
-    ) -> collective_pb2.ProbeResponse:
+    def _answer_probe(self, request: collective_pb2.ProbeRequest) -> collective_pb2.ProbeResponse:
         with self._lock:
             probe = self._probes.get(request.ring)
         found = probe() if probe is not None else Progress()
@@ -189,23 +98,46 @@ class CollectiveServer:
             failure=error_table.to_detail(found.failure) if found.failure is not None else None,
         )
 
-    def _local_link(self, connection: socket.socket) -> None:
-        try:
-            receiver = LocalReceiver(connection)
-        except (OSError, ValueError, WindlassError) as error:
-            log.debug("a local link was refused: %s", error)
-            connection.close()
-            return
-        self.incoming.put(receiver.place.ring, receiver.place.rank, receiver)
+    def _accept_link(self, greeting: Greeting) -> bool:
+        """Take a link in once its sender begins: one that gave up must not replace a good link."""
+        connection = greeting.connection
+        greeting.welcome()
+        connection.deadline = time.monotonic() + GREETING_TIMEOUT_S
+        data = connection.receive()
+        if data is None:
+            return False  # the sender went on over something better, or gave up
+        message = parse(session_pb2.ClientMessage, data)
+        if message.WhichOneof("kind") != "begin_link":
+            raise RefusedError(f"{connection.peer}: a link begins with BeginLink")
+        link = self._receiver(connection, message.begin_link)
+        connection.deadline = NEVER
+        member = greeting.hello.ring
+        self.incoming.put(member.ring, member.rank, link)
+        return True
 
-    def _tcp_link(self, connection: socket.socket) -> None:
-        try:
-            receiver = TcpReceiver(connection)
-            if not self._tickets.redeem(receiver.ticket):
-                raise ConnectionError("a link begins with a call of Join")
-            receiver.accept()
-        except (OSError, ValueError, WindlassError) as error:
-            log.debug("a link over TCP was refused: %s", error)
-            connection.close()
-            return
-        self.incoming.put(receiver.place.ring, receiver.place.rank, receiver)
+    @staticmethod
+    def _receiver(connection: Connection, begin: session_pb2.BeginLink) -> Receiver:
+        if not begin.segment_bytes:
+            return StreamReceiver(connection)
+        descriptor = connection.stream.take_descriptor()
+        segment = SharedSegment.receive(descriptor, begin.segment_bytes)
+        segment.close()  # the mapping stays
+        receiver = SlotReceiver(connection, segment)
+        mapped = session_pb2.ServerMessage(slab=session_pb2.Segment(num_bytes=segment.num_bytes))
+        connection.send([mapped.SerializeToString()])
+        return receiver
+
+
+class _Servicer(collective_pb2_grpc.CollectiveServicer):
+    def __init__(
+        self, probe: Callable[[collective_pb2.ProbeRequest], collective_pb2.ProbeResponse]
+    ) -> None:
+        self._probe = probe
+
+    def Probe(  # noqa: N802 - the contract's
+        self,
+        request: collective_pb2.ProbeRequest,
+        context: grpc.ServicerContext,  # noqa: ARG002
+    ) -> collective_pb2.ProbeResponse:
+        """How far this worker is."""
+        return self._probe(request)

@@ -1,39 +1,30 @@
 """Reaching the other workers of a synchronous job: the link to the next one in the ring, and probes."""
 
-import contextlib
 import logging
-import os
-import queue
-import socket
-import threading
-from collections.abc import Callable, Iterator
-from typing import Any
+import time
+from collections.abc import Callable
 
-import grpc
-
-from ..client.ps.streams import tcp_connection
-from ..core.arrays import Array
+from ..cluster.connection_choice import ConnectionKind
 from ..core.backoff import attempts
 from ..core.error_table import from_detail
-from ..core.errors import PeerLostError, WindlassError
+from ..core.errors import PeerLostError, RefusedError
 from ..core.settings import Settings
-from ..core.task import TaskId
-from ..core.versions import Versions, check_protocol, own_versions
+from ..core.task import Incarnation, TaskId
 from ..net.channel import invoke, open_channel
-from ..net.frame_socket import peer_user
-from ..net.frames import field, prefix
-from ..proto.v1 import collective_pb2, common_pb2
-from .local_link import LocalSender
-from .ring_frames import Place, Progress, Sender
-from .tcp_link import TcpSender
+from ..net.connection import Connection
+from ..net.dial import Dialer, WrapStream, receive_message
+from ..net.reach import reach
+from ..net.shared_memory import SharedSegment
+from ..net.stream import NEVER
+from ..proto.v1 import collective_pb2, collective_pb2_grpc, session_pb2
+from .ring_frames import Progress, RingMember, Sender
+from .slot_link import LINK_BYTES, SlotSender
+from .stream_link import StreamSender
 
 log = logging.getLogger(__name__)
 
-_SEND = "/windlass.proto.v1.Collective/Send"
-_FRAME = collective_pb2.LinkFrame
-_CALL_S = 5.0
-_CONNECT_S = 2.0
-_BACKLOG = 8  # frames that wait for grpc's thread
+SERVICE = "ring"
+_ATTEMPT_TIMEOUT_S = 5.0
 
 
 class WorkerClient:
@@ -43,23 +34,22 @@ class WorkerClient:
         task: Which.
         address: Where it serves.
         settings: Timeouts and bounds.
+        wrap: Put around every byte stream: the seam for faults.
     """
 
-    def __init__(self, task: TaskId, address: str, settings: Settings) -> None:
+    def __init__(
+        self,
+        task: TaskId,
+        address: str,
+        settings: Settings,
+        wrap: WrapStream = lambda stream: stream,
+    ) -> None:
         self.task = task
         self.address = address
         self._settings = settings
+        self._wrap = wrap
         self._channel = open_channel(address, settings)
-        self._join = self._channel.unary_unary(
-            "/windlass.proto.v1.Collective/Join",
-            collective_pb2.JoinRingRequest.SerializeToString,
-            collective_pb2.JoinRingResponse.FromString,
-        )
-        self._probe = self._channel.unary_unary(
-            "/windlass.proto.v1.Collective/Probe",
-            collective_pb2.ProbeRequest.SerializeToString,
-            collective_pb2.ProbeResponse.FromString,
-        )
+        self._stub = collective_pb2_grpc.CollectiveStub(self._channel)
 
     @property
     def peer(self) -> str:
@@ -68,15 +58,13 @@ class WorkerClient:
 
     def open_link(
         self,
-        who: TaskId,
-        place: Place,
+        who: Incarnation,
+        member: RingMember,
         *,
         timeout_s: float,
         still_wanted: Callable[[], None] = lambda: None,
     ) -> Sender:
-        """The link to this worker, waiting for it to start: the best of those that can be reached.
-
-        Shared memory on one machine, a TCP connection between two, a gRPC stream for want of both.
+        """The link to this worker, waiting for it to start: over the best connection there is.
 
         Raises:
             PeerLostError: It did not answer in time.
@@ -87,39 +75,37 @@ class WorkerClient:
             still_wanted()
             log.debug("waiting for %s: %s", self.peer, error)
 
-        ours = own_versions()
-        request = collective_pb2.JoinRingRequest(
-            place=collective_pb2.RingPlace(
-                ring=place.ring, rank=place.rank, size=place.size, life=place.life
-            ),
-            versions=common_pb2.Versions(
-                protocol=ours.protocol, windlass=ours.windlass, python=ours.python, numpy=ours.numpy
-            ),
-            **{"from": common_pb2.Task(type=who.type, index=who.index)},
-        )
         for attempt in attempts(timeout_s=timeout_s, max_s=0.5, before_sleep=waiting):
             with attempt:
-                answer = invoke(
-                    self._join, request, peer=self.peer, doing="join the ring", timeout_s=_CALL_S
-                )
-        theirs = answer.versions
-        check_protocol(
-            ours,
-            Versions(theirs.protocol, theirs.windlass, theirs.python, theirs.numpy),
-            peer=self.peer,
+                link = self._open_link(who, member, self._settings)
+        return link
+
+    def _open_link(self, who: Incarnation, member: RingMember, settings: Settings) -> Sender:
+        hello = session_pb2.Hello(
+            service=SERVICE,
+            ring=session_pb2.RingMember(ring=member.ring, rank=member.rank, size=member.size),
         )
-        if answer.local_socket and self._settings.shared_memory:
-            try:
-                return _local_link(answer.local_socket, place)
-            except (OSError, WindlassError) as error:
-                log.debug("%s: no shared memory: %s", self.peer, error)
-        if answer.session_port and self._settings.tcp_sessions:
-            host = self.address.rpartition(":")[0]
-            try:
-                return _tcp_link(host, answer.session_port, place, answer.ticket)
-            except (OSError, WindlassError) as error:
-                log.info("%s: the link stays with gRPC: %s", self.peer, error)
-        return StreamSender(self._channel, place, self.peer)
+        dialer = Dialer(self.address, self.peer, hello, who, settings, self._wrap)
+        reached = reach(dialer, lambda: self._channel, settings, _ATTEMPT_TIMEOUT_S, peer=self.peer)
+        connection = reached.connection
+        connection.deadline = time.monotonic() + _ATTEMPT_TIMEOUT_S
+        try:
+            if reached.choice.kind is ConnectionKind.SHARED_MEMORY:
+                return _begin_with_slots(connection)
+            message = session_pb2.ClientMessage(begin_link=session_pb2.BeginLink())
+            connection.send([message.SerializeToString()])
+            connection.deadline = NEVER
+            return StreamSender(connection)
+        except (OSError, RefusedError) as error:
+            connection.cancel()
+            connection.close()
+            if reached.choice.kind is ConnectionKind.SHARED_MEMORY:
+                log.warning("%s: the link shares no memory: %s", self.peer, error)
+                without = settings.model_copy(update={"shared_memory": False})
+                return self._open_link(who, member, without)
+            raise PeerLostError(
+                f"{self.peer} did not take the link in: {error}", peer=self.peer
+            ) from error
 
     def progress(self, ring: int, timeout_s: float) -> Progress:
         """How far it is.
@@ -128,7 +114,7 @@ class WorkerClient:
             PeerLostError: It does not answer.
         """
         answer = invoke(
-            self._probe,
+            self._stub.Probe,
             collective_pb2.ProbeRequest(ring=ring),
             peer=self.peer,
             doing="probe",
@@ -142,93 +128,14 @@ class WorkerClient:
         self._channel.close()
 
 
-def _local_link(name: str, place: Place) -> LocalSender:
-    connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+def _begin_with_slots(connection: Connection) -> SlotSender:
+    segment = SharedSegment.create(LINK_BYTES)
     try:
-        connection.settimeout(_CONNECT_S)
-        connection.connect(f"\0{name}")
-        if peer_user(connection) != os.getuid():
-            raise ConnectionError("another user has it")
-        connection.settimeout(None)
-        return LocalSender(connection, place)
-    except (OSError, WindlassError):
-        connection.close()
-        raise
-
-
-def _tcp_link(host: str, port: int, place: Place, ticket: bytes) -> TcpSender:
-    connection = tcp_connection(host, port)
-    try:
-        return TcpSender(connection, place, ticket)
-    except OSError:
-        connection.close()
-        raise
-
-
-def _as_it_is(frame: bytes) -> bytes:
-    return frame
-
-
-class StreamSender:
-    """A link over a gRPC stream; frames are sent from grpc's thread.
-
-    Args:
-        channel: To the worker.
-        place: Whose link it is.
-        peer: For messages.
-    """
-
-    description = "grpc"
-
-    def __init__(self, channel: grpc.Channel, place: Place, peer: str) -> None:
-        self._peer = peer
-        self._frames: queue.Queue[bytes | None] = queue.Queue(_BACKLOG)
-        self._broken = threading.Event()
-        hello = collective_pb2.RingPlace(
-            ring=place.ring, rank=place.rank, size=place.size, life=place.life
-        )
-        self._frames.put(field(_FRAME.HELLO_FIELD_NUMBER, hello.SerializeToString()))
-        self._call: Any = channel.stream_stream(_SEND, _as_it_is, _as_it_is)(self._requests())
-        overdue = threading.Timer(_CALL_S, self._call.cancel)
-        overdue.start()
-        try:
-            next(self._call)  # taken in
-        except (grpc.RpcError, StopIteration) as error:
-            self._frames.put(None)
-            raise PeerLostError(
-                f"{peer} did not take the link in within {_CALL_S:g} s: {error}", peer=peer
-            ) from error
-        finally:
-            overdue.cancel()
-        self._call.add_callback(self._broken.set)
-
-    def _requests(self) -> Iterator[bytes]:
-        while (frame := self._frames.get()) is not None:
-            yield frame
-
-    def send(self, head: bytes, payload: Array, timeout_s: float) -> None:
-        """Send one frame."""
-        if self._broken.is_set():
-            raise ConnectionError("the stream ended")
-        data = payload.data if payload.size else b""
-        frame = b"".join(
-            (
-                field(_FRAME.HEAD_FIELD_NUMBER, head),
-                prefix(_FRAME.PAYLOAD_FIELD_NUMBER, payload.size),
-                data,
-            )
-        )
-        try:
-            self._frames.put(frame, timeout=timeout_s)
-        except queue.Full:
-            if self._broken.is_set():
-                raise ConnectionError("the stream ended") from None
-            raise TimeoutError from None
-
-    def close(self, linger_s: float = 1.0) -> None:
-        """End the stream, once the receiver has read what was sent or for ``linger_s`` reads nothing."""
-        with contextlib.suppress(queue.Full):
-            self._frames.put(None, timeout=linger_s)
-            if self._broken.wait(linger_s):
-                return
-        self._call.cancel()
+        begin = session_pb2.BeginLink(segment_bytes=segment.num_bytes)
+        message = session_pb2.ClientMessage(begin_link=begin)
+        connection.send_with_descriptor(message.SerializeToString(), segment.descriptor)
+        receive_message(connection)  # it is mapped
+    finally:
+        segment.close()
+    connection.deadline = NEVER
+    return SlotSender(connection, segment)

@@ -11,7 +11,8 @@ from typing import Any, TypeVar
 
 from google.protobuf import json_format, struct_pb2
 
-from ..proto.v1 import chief_pb2, common_pb2, ps_pb2
+from ..proto.v1 import chief_pb2, common_pb2, ps_pb2, session_pb2
+from . import error_table
 from .arrays import DTYPES, DType
 from .definitions import ShardDefinition, VariableDefinition
 from .errors import RefusedError
@@ -24,7 +25,9 @@ from .steps import (
     LayoutEntry,
     MemoryLocation,
     Operation,
-    SegmentAddress,
+    StepHeader,
+    StepReply,
+    StepRequest,
     WireLayout,
 )
 from .task import Incarnation, TaskId
@@ -181,23 +184,13 @@ def shard_from_wire(message: ps_pb2.ShardDefinition) -> ShardDefinition:
     return shard
 
 
-def segment_to_wire(segment: SegmentAddress) -> ps_pb2.Segment:
-    """A segment's address as a message."""
-    return ps_pb2.Segment(**asdict(segment))
-
-
-def segment_from_wire(message: ps_pb2.Segment) -> SegmentAddress:
-    """The address a message stands for."""
-    return SegmentAddress(message.pid, message.fd, message.num_bytes, message.word)
-
-
 def held_to_wire(held: HeldShard) -> ps_pb2.HeldShard:
     """A shard and its state as a message."""
     message = ps_pb2.HeldShard(
         shard=shard_to_wire(held.shard), initialized=held.initialized, restored=held.restored
     )
     if held.memory is not None:
-        message.memory.segment.CopyFrom(segment_to_wire(held.memory.segment))
+        message.memory.slab = held.memory.slab
         message.memory.offset = held.memory.offset
         message.memory.sequence_offset = held.memory.sequence_offset
     return message
@@ -207,17 +200,17 @@ def held_from_wire(message: ps_pb2.HeldShard) -> HeldShard:
     """The shard and state a message stands for."""
     memory = None
     if message.HasField("memory"):
-        segment = segment_from_wire(message.memory.segment)
-        memory = MemoryLocation(segment, message.memory.offset, message.memory.sequence_offset)
+        at = message.memory
+        memory = MemoryLocation(at.slab, at.offset, at.sequence_offset)
     return HeldShard(shard_from_wire(message.shard), message.initialized, message.restored, memory)
 
 
-def layout_to_wire(layout: WireLayout) -> ps_pb2.Layout:
+def layout_to_wire(layout: WireLayout) -> session_pb2.Layout:
     """A layout as a message."""
-    return ps_pb2.Layout(
+    return session_pb2.Layout(
         layout_id=layout.layout_id,
         entries=[
-            ps_pb2.LayoutEntry(
+            session_pb2.LayoutEntry(
                 variable=item.variable,
                 part=item.part,
                 operation=_OPERATIONS[item.operation],
@@ -229,7 +222,7 @@ def layout_to_wire(layout: WireLayout) -> ps_pb2.Layout:
     )
 
 
-def layout_from_wire(message: ps_pb2.Layout) -> list[LayoutEntry]:
+def layout_from_wire(message: session_pb2.Layout) -> list[LayoutEntry]:
     """The entries of a layout.
 
     Raises:
@@ -245,6 +238,75 @@ def layout_from_wire(message: ps_pb2.Layout) -> list[LayoutEntry]:
         )
         for item in message.entries
     ]
+
+
+def step_to_wire(
+    request: StepRequest, request_id: int, known_request: int, *, early_reply: bool
+) -> session_pb2.Step:
+    """A step as a message; its payload travels beside it."""
+    return session_pb2.Step(
+        request_id=request_id,
+        sequence=request.sequence,
+        push_layout=request.push.layout_id if request.push is not None else 0,
+        pull_layout=request.pull.layout_id if request.pull is not None else 0,
+        push_rows=[numbers.size for numbers in request.push_rows],
+        pull_rows=[numbers.size for numbers in request.pull_rows],
+        payload_bytes=request.payload_bytes,
+        global_step=request.global_step,
+        step_increment=request.step_increment,
+        gradient_scale=request.gradient_scale,
+        payload_in_segment=request.in_segment,
+        direct_bytes=request.direct_bytes,
+        known_request=known_request,
+        early_reply=early_reply,
+    )
+
+
+def step_from_wire(message: session_pb2.Step) -> StepHeader:
+    """The step a message stands for."""
+    return StepHeader(
+        message.request_id,
+        message.sequence,
+        message.push_layout,
+        message.pull_layout,
+        message.push_rows,
+        message.pull_rows,
+        message.payload_bytes,
+        message.global_step,
+        message.step_increment,
+        message.gradient_scale or 1.0,
+        message.direct_bytes,
+        message.known_request,
+        message.early_reply,
+    )
+
+
+def reply_to_wire(reply: StepReply) -> session_pb2.StepReply:
+    """The answer to a step as a message."""
+    return session_pb2.StepReply(
+        request_id=reply.request_id,
+        payload_bytes=reply.payload_bytes,
+        global_step=reply.global_step,
+        staleness=reply.staleness,
+        duplicate=reply.duplicate,
+        error=error_table.to_detail(reply.error) if reply.error is not None else None,
+        changed=reply.changed,
+        outcome_follows=reply.outcome_follows,
+    )
+
+
+def reply_from_wire(message: session_pb2.StepReply) -> StepReply:
+    """The answer a message stands for."""
+    return StepReply(
+        message.request_id,
+        message.payload_bytes,
+        message.global_step,
+        message.staleness,
+        message.duplicate,
+        error_table.from_detail(message.error) if message.HasField("error") else None,
+        message.changed,
+        message.outcome_follows,
+    )
 
 
 def report_to_wire(report: TaskReport) -> chief_pb2.TaskReport:
@@ -273,8 +335,8 @@ def counters_from_wire(message: ps_pb2.PsCounters) -> PsCounters:
 _PHASES = {phase: getattr(common_pb2, f"JOB_PHASE_{phase.name}") for phase in Phase}
 _STATES = {state: getattr(chief_pb2, f"TASK_STATE_{state.name}") for state in State}
 _OUTCOMES = {outcome: getattr(chief_pb2, f"OUTCOME_{outcome.name}") for outcome in Outcome}
-_ENCODINGS = {item: getattr(ps_pb2, f"ENCODING_{item.name}") for item in Encoding}
-_OPERATIONS = {item: getattr(ps_pb2, f"OPERATION_{item.name}") for item in Operation}
+_ENCODINGS = {item: getattr(session_pb2, f"ENCODING_{item.name}") for item in Encoding}
+_OPERATIONS = {item: getattr(session_pb2, f"OPERATION_{item.name}") for item in Operation}
 
 
 def _backwards(table: dict[_K, Any], value: int) -> _K:

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from .arrays import Array, DType, is_float
-from .pieces import Piece
+from .gather_buffer import GatherBuffer
 
 _SMALL_BYTES = 64 * 1024
 
@@ -41,7 +41,7 @@ def first_not_finite(arrays: Mapping[str, Array]) -> str | None:
             small.setdefault(array.dtype, []).append(array)
     for dtype, several in small.items():
         num_bytes = sum(array.nbytes for array in several)
-        together = Piece(several, dtype, num_bytes).buffer()
+        together = GatherBuffer(several, dtype, num_bytes).buffer()
         if not all_finite(np.frombuffer(together, dtype)):
             return next(name for name, array in arrays.items() if not all_finite(array))
     return None

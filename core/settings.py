@@ -102,15 +102,14 @@ class Settings(BaseModel):
 
     tcp_sessions: bool = Field(
         default=True,
-        description="Whether sessions with a ps, and links between workers in sync, go over TCP connections "
-        "beside the gRPC port. Several times faster; where that cannot be reached gRPC is used by itself.",
+        description="Whether sessions with a ps, and links between synchronous workers, are opened as plain "
+        "connections to the peer's port. Otherwise, and where only HTTP/2 passes, they go through gRPC, "
+        "which is several times slower.",
     )
-    session_port: int = Field(
-        default=0,
-        ge=0,
-        le=65535,
-        description="Port at which a ps, or a worker in sync, listens for those; 0: any free one. Name one "
-        "where a firewall or a network policy lets known ports through only.",
+    socket_dir: str = Field(
+        default="",
+        description="Folder for a Unix socket beside the one without a file, so that containers which "
+        "share this folder and no network share memory too. Empty: none.",
     )
 
     # Gradients

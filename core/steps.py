@@ -8,7 +8,8 @@ import numpy as np
 
 from .arrays import Array, DType
 from .definitions import ShardDefinition
-from .pieces import Piece
+from .errors import WindlassError
+from .gather_buffer import GatherBuffer
 
 
 class Operation(StrEnum):
@@ -30,16 +31,6 @@ class Encoding(StrEnum):
     DENSE = "dense"
     ROWS = "rows"
     ELEMENTS = "elements"
-
-
-@dataclass(frozen=True, slots=True)
-class SegmentAddress:
-    """What a peer needs to open a segment."""
-
-    pid: int
-    fd: int
-    num_bytes: int
-    word: bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +83,7 @@ class StepRequest:
         push_rows: Per entry of ``push`` that is not dense, ascending int64 numbers in the shard.
         pull_rows: Per entry of ``pull`` that is not dense, row numbers.
         values: What is pushed, in the layout's order.
-        segment: The row numbers and values are in this segment, after its header, and not in the message.
+        in_segment: The row numbers and values are in the segment handed over last, after its header.
         segment_bytes: How many.
         direct_bytes: The worker reads so many from the ps's memory itself; for the counters.
         global_step: As of the values the gradients were computed from.
@@ -107,8 +98,8 @@ class StepRequest:
     pull: WireLayout | None = None
     push_rows: Sequence[Array] = ()
     pull_rows: Sequence[Array] = ()
-    values: Sequence[Piece] = ()
-    segment: SegmentAddress | None = None
+    values: Sequence[GatherBuffer] = ()
+    in_segment: bool = False
     segment_bytes: int = 0
     direct_bytes: int = 0
     global_step: int = 0
@@ -120,7 +111,7 @@ class StepRequest:
     @property
     def payload_bytes(self) -> int:
         """Row numbers and values, wherever they travel. Unit: bytes."""
-        if self.segment is not None:
+        if self.in_segment:
             return self.segment_bytes
         if not self.push_rows and not self.pull_rows:
             return self.value_bytes
@@ -130,7 +121,7 @@ class StepRequest:
     @property
     def value_bytes(self) -> int:
         """The pushed values alone. Unit: bytes."""
-        return sum(piece.num_bytes for piece in self.values)
+        return sum(buffer.num_bytes for buffer in self.values)
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,15 +143,15 @@ class PushResult:
 
 @dataclass(frozen=True, slots=True)
 class MemoryLocation:
-    """Where a shard's values are in memory that processes of one machine share.
+    """Where a shard's values are in memory that a ps shares with workers of its machine.
 
     Attributes:
-        segment: The segment.
+        slab: Number of the ps's segment they are in.
         offset: Of the first value. Unit: bytes.
         sequence_offset: Of the int64 that is odd while they are being written. Unit: bytes.
     """
 
-    segment: SegmentAddress
+    slab: int
     offset: int
     sequence_offset: int
 
@@ -173,3 +164,69 @@ class HeldShard:
     initialized: bool
     restored: bool
     memory: MemoryLocation | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class StepHeader:
+    """A step as a session of the ps sees it, before its payload.
+
+    Attributes:
+        request_id: The answer names it.
+        sequence: Of the push; 0: nothing is pushed.
+        push_layout: Id of a layout; 0: none.
+        pull_layout: The same.
+        push_counts: Per entry of the push that is not dense, how many rows or elements come.
+        pull_counts: Per entry of the pull that is not dense, how many rows are asked for.
+        payload_bytes: Row numbers and pushed values. Unit: bytes.
+        global_step: As of the values the gradients were computed from.
+        step_increment: Added to the global step.
+        gradient_scale: Multiplies every gradient.
+        direct_bytes: The worker reads so many from the ps's memory itself; for the counters.
+        known_request: What this request brought for the same pull is still at hand; 0: nothing is.
+        early_reply: Values of a shard may be sent as soon as its push is applied.
+    """
+
+    request_id: int = 0
+    sequence: int = 0
+    push_layout: int = 0
+    pull_layout: int = 0
+    push_counts: Sequence[int] = ()
+    pull_counts: Sequence[int] = ()
+    payload_bytes: int = 0
+    global_step: int = 0
+    step_increment: int = 0
+    gradient_scale: float = 1.0
+    direct_bytes: int = 0
+    known_request: int = 0
+    early_reply: bool = False
+
+
+@dataclass(slots=True)
+class StepReply:
+    """What a session of the ps answers, before the pulled values.
+
+    Attributes:
+        request_id: Which step it answers.
+        payload_bytes: Of the values that follow.
+        global_step: After the step, as far as this ps knows.
+        staleness: Steps applied between the pull of this push and itself.
+        duplicate: The push had been applied before.
+        error: The step was refused; nothing of it was applied.
+        changed: Which entries of the pull follow, a bit each, lowest first; empty: all.
+        outcome_follows: The values come before the push is over; another reply says how that ended.
+    """
+
+    request_id: int
+    payload_bytes: int = 0
+    global_step: int = 0
+    staleness: int = 0
+    duplicate: bool = False
+    error: WindlassError | None = None
+    changed: bytes = b""
+    outcome_follows: bool = False
+
+    def put_result(self, result: PushResult) -> None:
+        """Note what became of the push."""
+        self.global_step = result.global_step
+        self.staleness = result.staleness
+        self.duplicate = result.duplicate

@@ -7,7 +7,7 @@ from importlib import metadata
 from .errors import ProtocolMismatchError
 
 # Raised when the wire contract changes in a way old peers cannot follow; see proto/README.md.
-PROTOCOL = 2
+PROTOCOL = 3
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,25 +1,25 @@
-"""A parameter server in this process: the same store, driven without messages or sockets."""
+"""A parameter server in this process: the same session, driven without messages or connections."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
 
-from ..core.arrays import as_bytes, total_bytes
+from ..core.arrays import Array, total_bytes
+from ..core.copying import copy_into
 from ..core.definitions import ShardDefinition
-from ..core.errors import LimitExceededError, ShapeMismatchError, WindlassError
+from ..core.errors import ShapeMismatchError, WindlassError
 from ..core.settings import Settings
-from ..core.steps import HeldShard, PushResult, StepRequest, WireLayout
+from ..core.steps import HeldShard, PushResult, StepHeader, StepReply, StepRequest, WireLayout
 from ..core.task import Incarnation, TaskId
 from ..core.update_rules import UpdateRule
-from ..engine.block import StepFacts
-from ..server.ps.layout import Layout
-from ..server.ps.payload import FramesReader
-from ..server.ps.store import Push, Store
+from ..server.ps.payload import BufferPayload
+from ..server.ps.session import Session
+from ..server.ps.store import Store
 
 
-class LocalTransport:
-    """The ``local`` transport: see :class:`~windlass.client.ps.transport.PsTransport`.
+class LocalPs:
+    """See :class:`~windlass.client.ps.peer.PsPeer`.
 
     Args:
         task: Which ps this plays.
@@ -28,35 +28,24 @@ class LocalTransport:
         store: Shared by the workers of one process; None: a new one.
     """
 
+    description = "local"
+    shares_memory = True
+
     def __init__(
         self, task: TaskId, who: Incarnation, settings: Settings, store: Store | None = None
     ) -> None:
-        self._task = task
-        self._who = who
+        self.task = task
         self.store = store or Store(task, settings)
-        self._layouts: dict[int, tuple[WireLayout, Layout]] = {}
+        self._who = who
+        self._session = Session(self.store, who)
+        self._layouts: dict[int, WireLayout] = {}
         self._request: StepRequest | None = None
         self._aborted: WindlassError | None = None
-
-    @property
-    def task(self) -> TaskId:
-        """The ps it plays."""
-        return self._task
-
-    @property
-    def description(self) -> str:
-        """How bytes travel."""
-        return "local"
-
-    @property
-    def shares_memory(self) -> bool:
-        """Yes."""
-        return True
 
     def connect(self, timeout_s: float) -> None:  # noqa: ARG002 - the interface's
         """Present ourselves."""
         self._raise_if_aborted()
-        self.store.meet(self._who)
+        self.store.register_incarnation(self._who)
 
     def define(
         self, shards: Sequence[ShardDefinition], *, create: bool, restore_from: str = ""
@@ -79,17 +68,8 @@ class LocalTransport:
     def send(self, request: StepRequest) -> None:
         """Begin a step."""
         self._raise_if_aborted()
-        size, limit = request.payload_bytes, self.store.settings.max_step_bytes
-        if size > limit:
-            raise LimitExceededError(
-                f"a step of {size} bytes to {self._task} is over max_step_bytes={limit}; raise "
-                "WINDLASS_MAX_STEP_BYTES, or spread the variables over more ps",
-                limit="max_step_bytes",
-                value=size,
-                task=self._task,
-            )
         if request.detached:
-            request = replace(request, values=[piece.detached() for piece in request.values])
+            request = replace(request, values=[buffer.detached() for buffer in request.values])
         self._request = request
 
     def receive(
@@ -102,62 +82,31 @@ class LocalTransport:
         request, self._request = self._request, None
         if request is None:
             raise RuntimeError("receive without send")
-        try:
-            return self._run(request, into)
-        except WindlassError:
-            self.store.count_refused()
-            raise
+        rows = [numbers.view(np.uint8).data for numbers in (*request.push_rows, *request.pull_rows)]
+        # Gathered before anything is applied: if there is no memory for it, nothing is.
+        payload = BufferPayload([*rows, *(buffer.buffer() for buffer in request.values)])
+        header = StepHeader(
+            sequence=request.sequence,
+            push_layout=self._layout_id(request.push),
+            pull_layout=self._layout_id(request.pull),
+            push_counts=[numbers.size for numbers in request.push_rows],
+            pull_counts=[numbers.size for numbers in request.pull_rows],
+            payload_bytes=request.payload_bytes,
+            global_step=request.global_step,
+            step_increment=request.step_increment,
+            gradient_scale=request.gradient_scale,
+        )
+        answer = _LocalAnswer(into)
+        self._session.step(header, lambda: payload, answer)
+        return answer.result()
 
-    def _run(self, request: StepRequest, into: Sequence[memoryview]) -> PushResult:
-        push, pull = self._compiled(request.push), self._compiled(request.pull)
-        expected = push.num_bytes([rows.size for rows in request.push_rows])
-        if request.value_bytes != expected:
-            raise ShapeMismatchError(
-                f"{self._task}: {self._who.task} sent {request.value_bytes} bytes for a push "
-                f"of {expected}",
-                task=self._who.task,
-            )
-        self.store.check_rows(push, request.push_rows)
-        self.store.check_rows(pull, request.pull_rows)
-        result = PushResult(self.store.global_step, 0, duplicate=False)
-        if request.sequence:
-            size = request.value_bytes
-            self.store.count_bytes(received=size)
-            buffers: Iterator[memoryview] = (p.buffer() for p in request.values if p.num_bytes)
-            payload = FramesReader(b"", size, lambda: next(buffers, memoryview(b"")))
-            facts = StepFacts(
-                self._who, request.sequence, request.global_step, request.gradient_scale
-            )
-            rows = tuple(request.push_rows)
-            result = self.store.push(Push(push, rows, facts, request.step_increment), payload.take)
-        if request.pull is not None:
-            self._copy(pull, request, into)
-            result = replace(result, pulled_bytes=total_bytes(into))
-        return result
-
-    def _copy(self, pull: Layout, request: StepRequest, into: Sequence[memoryview]) -> None:
-        arrays = self.store.read(pull, request.pull_rows)
-        self.store.count_bytes(sent=sum(array.nbytes for array in arrays))
-        buffers = [as_bytes(array) for array in arrays]
-        total = total_bytes(buffers)
-        pieces = (buffer for buffer in buffers if len(buffer))
-        source = FramesReader(b"", total, lambda: next(pieces, memoryview(b"")))
-        for target in into:
-            np.copyto(
-                np.frombuffer(target, np.uint8), np.frombuffer(source.take(len(target)), np.uint8)
-            )
-
-    def _compiled(self, layout: WireLayout | None) -> Layout:
+    def _layout_id(self, layout: WireLayout | None) -> int:
         if layout is None:
-            return Layout()
-        known = self._layouts.get(layout.layout_id)
-        if known is None or known[0] is not layout:
-            known = (layout, self.store.compile(layout.entries))
-            self._layouts[layout.layout_id] = known
-        return known[1]
-
-    def expire(self, now: float) -> None:
-        """Calls here do not wait."""
+            return 0
+        if self._layouts.get(layout.layout_id) is not layout:
+            self._layouts[layout.layout_id] = layout
+            self._session.add_layout(layout.layout_id, lambda: layout.entries)
+        return layout.layout_id
 
     def _raise_if_aborted(self) -> None:
         if self._aborted is not None:
@@ -169,3 +118,43 @@ class LocalTransport:
 
     def close(self) -> None:
         """Nothing is open."""
+
+
+class _LocalAnswer:
+    """Copies values to where they go. See :class:`~windlass.server.ps.session.Answer`."""
+
+    def __init__(self, into: Sequence[memoryview]) -> None:
+        self._into = [np.frombuffer(target, np.uint8) for target in into]
+        self._total = total_bytes(into)
+        self._reply = StepReply(0)
+
+    def begin(self, reply: StepReply) -> None:
+        if reply.error is None and reply.payload_bytes != self._total:
+            raise ShapeMismatchError(
+                f"{reply.payload_bytes} bytes were read for a pull of {self._total}"
+            )
+        self._reply = reply
+
+    def copy(self, values: Array) -> None:
+        source = values.reshape(-1).view(np.uint8)
+        while source.size:
+            target = self._into[0]
+            count = min(target.size, source.size)
+            copy_into(target[:count], source[:count])
+            source = source[count:]
+            if count == target.size:
+                self._into.pop(0)
+            else:
+                self._into[0] = target[count:]
+
+    def write(self, part: object) -> None:
+        """Nothing: it is there."""
+
+    def finish(self) -> None:
+        """Nothing."""
+
+    def result(self) -> PushResult:
+        reply = self._reply
+        if reply.error is not None:
+            raise reply.error
+        return PushResult(reply.global_step, reply.staleness, reply.duplicate, reply.payload_bytes)

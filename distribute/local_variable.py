@@ -81,11 +81,11 @@ class _HostMemory:
         return {name: self._block.view(0, name) for name in self._block.slots}
 
     def apply(self, gradient: Array, rows: Array | None, scale: float) -> None:
-        from ..engine.block import Gradient, StepFacts
+        from ..engine.block import Gradient, StepInfo
 
         rule = self.rule
         assert rule is not None  # noqa: S101 - bound by the caller
-        facts = StepFacts(_NOBODY, self.updates + 1, self.updates, scale)
+        facts = StepInfo(_NOBODY, self.updates + 1, self.updates, scale)
         values = np.ascontiguousarray(gradient, self.value.dtype).reshape(-1)
         self._block.apply(self._block.range_of(0), Gradient(values, rows), rule, facts)
         # FTRL leaves out a step whose rate is zero; a schedule that begins with one has to go on.

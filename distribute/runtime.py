@@ -129,10 +129,10 @@ def current_runtime() -> ClusterRuntime | None:
 def local_runtime(task: ResolvedTask, num_ps: int = 1) -> ClusterRuntime:
     """A whole cluster in this process: ``num_ps`` parameter servers, one worker, no sockets."""
     # The ps's half, for which a worker of a real cluster has no use.
-    from .local_ps import LocalTransport
+    from .local_ps import LocalPs
 
     settings = load_settings()
     who = Incarnation(task.task, 1)
-    transports = [LocalTransport(TaskId("ps", i), who, settings) for i in range(num_ps)]
+    transports = [LocalPs(TaskId("ps", i), who, settings) for i in range(num_ps)]
     session = ParameterSession(transports, who, settings)
     return ClusterRuntime(task, settings, session, alone=True)

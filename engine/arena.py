@@ -13,7 +13,7 @@ from typing import Protocol
 import numpy as np
 
 from ..core.arrays import Array, DType
-from ..core.steps import MemoryLocation, SegmentAddress
+from ..core.steps import MemoryLocation
 
 log = logging.getLogger(__name__)
 
@@ -27,11 +27,7 @@ class Slab(Protocol):
 
     num_bytes: int
     memory: Array
-
-    @property
-    def address(self) -> SegmentAddress:
-        """For a peer."""
-        ...
+    descriptor: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,21 +37,21 @@ class Memory:
     Attributes:
         values: 1-D, zero.
         sequence: One int64: odd while the values are being written.
-        segment: Where it is; None on the heap.
-        offset: Of the values in the segment; the sequence is a cache line before. Unit: bytes.
+        slab: Number of the slab it is in; -1: it is on the heap.
+        offset: Of the values in the slab; the sequence is a cache line before. Unit: bytes.
     """
 
     values: Array
     sequence: Array
-    segment: SegmentAddress | None = None
+    slab: int = -1
     offset: int = 0
 
     def location(self, start: int) -> MemoryLocation | None:
         """Where the element ``start`` is, for a worker of this machine."""
-        if self.segment is None:
+        if self.slab < 0:
             return None
         begin = self.offset + start * self.values.itemsize
-        return MemoryLocation(self.segment, begin, self.offset - _LINE)
+        return MemoryLocation(self.slab, begin, self.offset - _LINE)
 
 
 class Arena:
@@ -63,13 +59,16 @@ class Arena:
 
     Args:
         create_slab: Makes a slab of at least so many bytes; None: memory comes from the heap.
+
+    Attributes:
+        slabs: By number.
     """
 
     def __init__(self, create_slab: Callable[[int], Slab] | None = None) -> None:
         self._create_slab = create_slab
         self._slab: Slab | None = None
         self._used = 0
-        self._slabs: list[Slab] = []
+        self.slabs: list[Slab] = []
 
     def allocate(self, count: int, dtype: DType) -> Memory:
         """Zeroed memory for ``count`` elements."""
@@ -84,10 +83,10 @@ class Arena:
                 log.warning("no shared memory: %s; values go through the stream", error)
                 self._create_slab = None
                 return self.allocate(count, dtype)
-            self._slabs.append(self._slab)
+            self.slabs.append(self._slab)
             self._used = _HEADER_BYTES
         slab, start = self._slab, self._used
         self._used += needed
         sequence = slab.memory[start : start + 8].view(np.int64)
         values = slab.memory[start + _LINE : start + _LINE + num_bytes].view(dtype)
-        return Memory(values, sequence, slab.address, start + _LINE)
+        return Memory(values, sequence, len(self.slabs) - 1, start + _LINE)

@@ -51,7 +51,7 @@ class Gradient:
 
 
 @dataclass(frozen=True, slots=True)
-class StepFacts:
+class StepInfo:
     """What an update needs to know of its step."""
 
     who: Incarnation
@@ -119,25 +119,25 @@ class Block:
             finally:
                 sequence[0] += 1
 
-    def has_applied(self, facts: StepFacts) -> bool:
+    def has_applied(self, info: StepInfo) -> bool:
         """Whether this push is in the values already.
 
         Raises:
             FencedError: A newer life of the task has pushed here.
         """
-        generation, sequence = self.applied.get(facts.who.task, (0, 0))
-        if generation > facts.who.generation:
+        generation, sequence = self.applied.get(info.who.task, (0, 0))
+        if generation > info.who.generation:
             raise FencedError(
-                f"{facts.who} was superseded by generation {generation} while its push arrived",
-                task=facts.who.task,
-                generation=facts.who.generation,
+                f"{info.who} was superseded by generation {generation} while its push arrived",
+                task=info.who.task,
+                generation=info.who.generation,
                 current=generation,
             )
-        return generation == facts.who.generation and sequence >= facts.sequence
+        return generation == info.who.generation and sequence >= info.sequence
 
-    def mark_applied(self, facts: StepFacts) -> None:
+    def mark_applied(self, info: StepInfo) -> None:
         """Remember that this push is in the values."""
-        self.applied[facts.who.task] = (facts.who.generation, facts.sequence)
+        self.applied[info.who.task] = (info.who.generation, info.sequence)
 
     def assign(self, where: Range, gradient: Gradient) -> None:
         """Overwrite a range, or rows of its shard."""
@@ -159,9 +159,9 @@ class Block:
             table[gradient.rows] += gradient.values.reshape(gradient.rows.size, table.shape[1])
         self.versions[where.first : where.last] += 1
 
-    def apply(self, where: Range, gradient: Gradient, rule: UpdateRule, facts: StepFacts) -> None:
+    def apply(self, where: Range, gradient: Gradient, rule: UpdateRule, info: StepInfo) -> None:
         """Run an update rule, which all entries of the range are bound to."""
-        if isinstance(rule, Ftrl) and not rule.rate(facts.global_step):
+        if isinstance(rule, Ftrl) and not rule.rate(info.global_step):
             return  # FTRL divides by the rate; a rate of zero means no change
         self.updates[where.first : where.last] += 1
         self.versions[where.first : where.last] += 1
@@ -172,8 +172,8 @@ class Block:
             scalars = hyperparameters(
                 rule,
                 updates=int(self.updates[part.first]),
-                global_step=facts.global_step,
-                gradient_scale=facts.gradient_scale,
+                global_step=info.global_step,
+                gradient_scale=info.gradient_scale,
             ).astype(self.compute_dtype)
             self._run(rule, part, piece, scalars)
 
@@ -295,7 +295,7 @@ def warm_up(rule: UpdateRule, dtype: DType) -> None:
     definition = VariableDefinition("warm-up", (1,), dtype)
     block = Block([ShardDefinition(definition)])
     block.bind(0, rule)
-    nobody = StepFacts(Incarnation(TaskId("ps", 0), 0), 0, 0)
+    nobody = StepInfo(Incarnation(TaskId("ps", 0), 0), 0, 0)
     block.apply(block.range_of(0), Gradient(np.zeros(1, dtype)), rule, nobody)
 
 

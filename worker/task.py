@@ -14,7 +14,7 @@ from ..client.chief.calls import ChiefClient, JobStatus
 from ..client.chief.membership import Membership
 from ..client.ps.control import PsControl
 from ..client.ps.parameter_session import ParameterSession
-from ..client.ps.transports import open_transport
+from ..client.ps.remote_ps import RemotePs
 from ..cluster.resolved import ResolvedTask
 from ..cluster.roles import EVALUATOR, ps_of
 from ..core.errors import ConfigurationError, JoinTimeoutError, WindlassError
@@ -82,9 +82,7 @@ class TrainingTask:
         who = self._membership.join(still_wanted=self.check)
         if self._chief_server is not None:
             self._lead(self._chief_server, who)
-        transports = [
-            open_transport(ps, task.address_of(ps), who, settings) for ps in ps_of(task.spec)
-        ]
+        transports = [RemotePs(ps, task.address_of(ps), who, settings) for ps in ps_of(task.spec)]
         self._session = ParameterSession(transports, who, settings)
         self.runtime.connection = self._session
         self._session.connect(

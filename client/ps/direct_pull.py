@@ -9,7 +9,7 @@ import numpy as np
 from ...core.arrays import Array, DType
 from ...core.copying import copy_into
 from ...core.definitions import ShardKey
-from ...core.steps import MemoryLocation, SegmentAddress, StepRequest, WireLayout
+from ...core.steps import MemoryLocation, StepRequest, WireLayout
 from ...net.shared_memory import SharedSegment
 
 # A block that is always being written is asked for through the stream instead.
@@ -17,7 +17,7 @@ _READ_TIMEOUT_S = 0.25
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class MemoryRegion:
     """A shard's values in the memory of its ps."""
 
     memory: MemoryLocation
@@ -25,9 +25,9 @@ class Place:
     dtype: DType
 
     @property
-    def block(self) -> tuple[SegmentAddress, int]:
+    def block(self) -> tuple[int, int]:
         """Names the block: shards of one block are changed together."""
-        return self.memory.segment, self.memory.sequence_offset
+        return self.memory.slab, self.memory.sequence_offset
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +36,7 @@ class _Copy:
 
     source: Array
     sequence: Array
-    block: tuple[SegmentAddress, int]
+    block: tuple[int, int]
     span: int
     start: int
     stop: int
@@ -48,11 +48,21 @@ class DirectPull:
     Args:
         layout: The layout.
         num_bytes: Of all its values.
+        regions: Where they are.
+        slabs: The ps's memory, by number.
     """
 
-    def __init__(self, layout: WireLayout, num_bytes: int) -> None:
+    def __init__(
+        self,
+        layout: WireLayout,
+        num_bytes: int,
+        regions: Mapping[ShardKey, MemoryRegion],
+        slabs: Mapping[int, SharedSegment],
+    ) -> None:
         self.layout = layout
         self.num_bytes = num_bytes
+        self._regions = regions
+        self._slabs = slabs
         # Made at the first pull, when the spans are known.
         self._copies: tuple[_Copy, ...] | None = None
         # The sequence of each copy's block when it was read last.
@@ -62,8 +72,6 @@ class DirectPull:
     def begin(
         self,
         into: Sequence[memoryview],
-        places: Mapping[ShardKey, Place],
-        open_segment: Callable[[SegmentAddress], SharedSegment],
         *,
         in_place: bool,
     ) -> "Reading":
@@ -71,23 +79,16 @@ class DirectPull:
 
         Args:
             into: Where the values go, in the layout's order.
-            places: Where they are.
-            open_segment: Opens the ps's memory.
             in_place: ``into`` has what was read last: blocks that did not change are left out.
-
-        Raises:
-            RefusedError: The memory cannot be opened from here.
         """
         if self._copies is None:
             sizes = [len(target) for target in into]
-            self._copies = _plan_copies(self.layout, sizes, places, open_segment)
+            self._copies = _plan_copies(self.layout, sizes, self._regions, self._slabs)
         last = self._seen if in_place else None
         self._seen = None
         return Reading(self, self._copies, into, last)
 
-    def ready(
-        self, request: StepRequest, places: Mapping[ShardKey, Place]
-    ) -> tuple[int, ...] | None:
+    def ready(self, request: StepRequest) -> tuple[int, ...] | None:
         """How much of a push must be applied before each of its blocks may be read, in bytes of the payload.
 
         None: bytes do not tell, the answer must come first. Only after :meth:`begin`.
@@ -97,7 +98,7 @@ class DirectPull:
             return None  # sizes differ from step to step, and may be 0
         if self._ready is None or self._ready[0] is not push:
             copies = self._copies or ()
-            self._ready = (push, _ready(push, request.payload_bytes, copies, places))
+            self._ready = (push, _ready(push, request.payload_bytes, copies, self._regions))
         return self._ready[1]
 
     def remember(self, seen: list[int]) -> None:
@@ -163,50 +164,50 @@ class Reading:
 def _plan_copies(
     layout: WireLayout,
     spans: Sequence[int],
-    places: Mapping[ShardKey, Place],
-    open_segment: Callable[[SegmentAddress], SharedSegment],
+    regions: Mapping[ShardKey, MemoryRegion],
+    slabs: Mapping[int, SharedSegment],
 ) -> tuple[_Copy, ...]:
     """Which bytes go where; neighbours in memory become one copy."""
     copies: list[_Copy] = []
     span, start = 0, 0
     for entry in layout.entries:
-        place = places[entry.variable, entry.part]
-        size, offset = place.num_bytes, place.memory.offset
+        region = regions[entry.variable, entry.part]
+        size, offset = region.num_bytes, region.memory.offset
         while span < len(spans) and start == spans[span]:
             span, start = span + 1, 0
-        memory = open_segment(place.memory.segment).memory
-        counter = place.memory.sequence_offset
+        memory = slabs[region.memory.slab].memory
+        counter = region.memory.sequence_offset
         sequence = memory[counter : counter + 8].view(np.int64)
         source = memory[offset : offset + size]
         last = copies[-1] if copies else None
         if (
             last is not None
             and last.span == span
-            and last.block == place.block
+            and last.block == region.block
             and last.source.ctypes.data + last.source.size == source.ctypes.data
         ):
             whole = memory[offset - last.source.size : offset + size]
             copies[-1] = replace(last, source=whole, stop=start + size)
         else:
-            copies.append(_Copy(source, sequence, place.block, span, start, start + size))
+            copies.append(_Copy(source, sequence, region.block, span, start, start + size))
         start += size
     return tuple(copy for copy in copies if copy.source.size)
 
 
 def _ready(
-    push: WireLayout, total: int, copies: Sequence[_Copy], places: Mapping[ShardKey, Place]
+    push: WireLayout, total: int, copies: Sequence[_Copy], regions: Mapping[ShardKey, MemoryRegion]
 ) -> tuple[int, ...] | None:
     """How much of a dense push of ``total`` bytes comes up to the last part of each copy's block."""
-    ends: dict[tuple[SegmentAddress, int], int] = {}
+    ends: dict[tuple[int, int], int] = {}
     end = 0
     for entry in push.entries:
-        place = places.get((entry.variable, entry.part))
-        if place is None or entry.dtype not in (None, place.dtype):
+        region = regions.get((entry.variable, entry.part))
+        if region is None or entry.dtype not in (None, region.dtype):
             return None
-        if not place.num_bytes:
+        if not region.num_bytes:
             return None  # a block may wait for a part that adds nothing to what is applied
-        end += place.num_bytes
-        ends[place.block] = end
+        end += region.num_bytes
+        ends[region.block] = end
     if end != total:
         return None
     return tuple(ends.get(copy.block, 0) for copy in copies)

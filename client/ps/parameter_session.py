@@ -40,12 +40,11 @@ from ...core.task import Incarnation
 from ...core.update_rules import UpdateRule
 from ...core.wire_format import WireFormat
 from .error_feedback import ErrorFeedback
+from .peer import PsPeer
 from .plans import Landing, Placed, PullPlan, Push, PushPlan, Recent, plan_pull, plan_push
-from .transport import PsTransport
 
 log = logging.getLogger(__name__)
 
-_WATCHDOG_S = 0.25
 _PARALLEL_BYTES = 1024 * 1024  # below, handing a pull to another thread costs more than it saves
 _MAX_RECEIVERS = 16
 _KEPT_PLANS = 64
@@ -128,9 +127,7 @@ class ParameterSession:
         settings: Deadlines and bounds.
     """
 
-    def __init__(
-        self, transports: Sequence[PsTransport], who: Incarnation, settings: Settings
-    ) -> None:
+    def __init__(self, transports: Sequence[PsPeer], who: Incarnation, settings: Settings) -> None:
         self._transports = list(transports)
         self._who = who
         self._settings = settings
@@ -152,7 +149,6 @@ class ParameterSession:
         self.counters = SessionCounters()
         self.global_step = 0
         self._closed = threading.Event()
-        self._watchdog: threading.Thread | None = None
 
     # -- life --------------------------------------------------------------------------------
 
@@ -171,14 +167,12 @@ class ParameterSession:
         Raises:
             JoinTimeoutError: Names the ps that did not answer, and the last reason.
         """
-        self._watchdog = threading.Thread(target=self._watch, name="ps-deadlines", daemon=True)
-        self._watchdog.start()
         timeout_s = self._settings.join_timeout_s
         deadline = time.monotonic() + timeout_s
         missing = list(self._transports)
         told = 0.0
 
-        def attempt(transport: PsTransport) -> PeerLostError | None:
+        def attempt(transport: PsPeer) -> PeerLostError | None:
             return _try_connect(transport, min(2.0, max(0.1, deadline - time.monotonic())))
 
         with ThreadPoolExecutor(min(16, len(missing)) or 1) as pool:
@@ -221,12 +215,6 @@ class ParameterSession:
     def transports(self) -> tuple[str, ...]:
         """How bytes travel to each ps, for the status."""
         return tuple(f"{t.task.short} {t.description}" for t in self._transports)
-
-    def _watch(self) -> None:
-        while not self._closed.wait(_WATCHDOG_S):
-            now = time.monotonic()
-            for transport in self._transports:
-                transport.expire(now)
 
     # -- definitions -------------------------------------------------------------------------
 
@@ -757,7 +745,7 @@ class ParameterSession:
 _NOTHING = plan_pull((), (), lambda _: WireLayout(0, ()))
 
 
-def _try_connect(transport: PsTransport, timeout_s: float) -> PeerLostError | None:
+def _try_connect(transport: PsPeer, timeout_s: float) -> PeerLostError | None:
     try:
         transport.connect(timeout_s)
     except PeerLostError as error:

@@ -15,8 +15,8 @@ from ...core.arrays import Array, DType, narrow, row_shape, size_of
 from ...core.buffers import BufferPool
 from ...core.definitions import ShardDefinition, VariableDefinition
 from ...core.errors import ShapeMismatchError
+from ...core.gather_buffer import GatherBuffer
 from ...core.indexed_slices import IndexedSlices
-from ...core.pieces import Piece
 from ...core.steps import Encoding, LayoutEntry, Operation, WireLayout
 from ...core.task import Incarnation
 from ...core.wire_format import WireFormat
@@ -104,7 +104,7 @@ class Payload:
     """One ps's part of a push."""
 
     numbers: list[Array]
-    pieces: list[Piece]
+    pieces: list[GatherBuffer]
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,7 +166,7 @@ class PushPlan:
         payloads = {ps: Payload([], []) for ps in self.layouts}
         for part in self.parts:
             if isinstance(part, _Run):
-                piece = Piece(part.pick(values), part.dtype, part.num_bytes, uniform)
+                piece = GatherBuffer(part.pick(values), part.dtype, part.num_bytes, uniform)
                 payloads[part.ps].pieces.append(piece)
             elif isinstance(value := values[part.index], IndexedSlices):
                 _cut_rows(value, part, payloads, who)
@@ -278,8 +278,8 @@ def _cut_rows(
         payloads[ps].pieces.append(_piece(values[low:high]))
 
 
-def _piece(array: Array) -> Piece:
-    return Piece([array], array.dtype, array.nbytes)
+def _piece(array: Array) -> GatherBuffer:
+    return GatherBuffer([array], array.dtype, array.nbytes)
 
 
 def plan_push(

@@ -26,25 +26,17 @@ from . import common_pb2 as windlass_dot_proto_dot_v1_dot_common__pb2
 from . import errors_pb2 as windlass_dot_proto_dot_v1_dot_errors__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\"windlass/proto/v1/collective.proto\x12\x11windlass.proto.v1\x1a\x1ewindlass/proto/v1/common.proto\x1a\x1ewindlass/proto/v1/errors.proto\"C\n\tRingPlace\x12\x0c\n\x04ring\x18\x01 \x01(\r\x12\x0c\n\x04rank\x18\x02 \x01(\r\x12\x0c\n\x04size\x18\x03 \x01(\r\x12\x0c\n\x04life\x18\x04 \x01(\x04\"\x94\x01\n\x0fJoinRingRequest\x12%\n\x04\x66rom\x18\x01 \x01(\x0b\x32\x17.windlass.proto.v1.Task\x12+\n\x05place\x18\x02 \x01(\x0b\x32\x1c.windlass.proto.v1.RingPlace\x12-\n\x08versions\x18\x03 \x01(\x0b\x32\x1b.windlass.proto.v1.Versions\"}\n\x10JoinRingResponse\x12-\n\x08versions\x18\x01 \x01(\x0b\x32\x1b.windlass.proto.v1.Versions\x12\x14\n\x0clocal_socket\x18\x02 \x01(\t\x12\x14\n\x0csession_port\x18\x03 \x01(\r\x12\x0e\n\x06ticket\x18\x04 \x01(\x0c\"W\n\tLinkFrame\x12+\n\x05hello\x18\x01 \x01(\x0b\x32\x1c.windlass.proto.v1.RingPlace\x12\x0c\n\x04head\x18\x02 \x01(\x0c\x12\x0f\n\x07payload\x18\x03 \x01(\x0c\"\x1c\n\x0cProbeRequest\x12\x0c\n\x04ring\x18\x01 \x01(\r\"\x96\x01\n\rProbeResponse\x12%\n\x04task\x18\x01 \x01(\x0b\x32\x17.windlass.proto.v1.Task\x12\r\n\x05\x63\x61lls\x18\x02 \x01(\x04\x12\r\n\x05\x64oing\x18\x03 \x01(\t\x12\x0f\n\x07waiting\x18\x04 \x01(\x08\x12/\n\x07\x66\x61ilure\x18\x05 \x01(\x0b\x32\x1e.windlass.proto.v1.ErrorDetail2\xf1\x01\n\nCollective\x12O\n\x04Join\x12\".windlass.proto.v1.JoinRingRequest\x1a#.windlass.proto.v1.JoinRingResponse\x12\x46\n\x04Send\x12\x1c.windlass.proto.v1.LinkFrame\x1a\x1c.windlass.proto.v1.LinkFrame(\x01\x30\x01\x12J\n\x05Probe\x12\x1f.windlass.proto.v1.ProbeRequest\x1a .windlass.proto.v1.ProbeResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\"windlass/proto/v1/collective.proto\x12\x11windlass.proto.v1\x1a\x1ewindlass/proto/v1/common.proto\x1a\x1ewindlass/proto/v1/errors.proto\"\x1c\n\x0cProbeRequest\x12\x0c\n\x04ring\x18\x01 \x01(\r\"\x96\x01\n\rProbeResponse\x12%\n\x04task\x18\x01 \x01(\x0b\x32\x17.windlass.proto.v1.Task\x12\r\n\x05\x63\x61lls\x18\x02 \x01(\x04\x12\r\n\x05\x64oing\x18\x03 \x01(\t\x12\x0f\n\x07waiting\x18\x04 \x01(\x08\x12/\n\x07\x66\x61ilure\x18\x05 \x01(\x0b\x32\x1e.windlass.proto.v1.ErrorDetail2X\n\nCollective\x12J\n\x05Probe\x12\x1f.windlass.proto.v1.ProbeRequest\x1a .windlass.proto.v1.ProbeResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'windlass.proto.v1.collective_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_RINGPLACE']._serialized_start=121
-  _globals['_RINGPLACE']._serialized_end=188
-  _globals['_JOINRINGREQUEST']._serialized_start=191
-  _globals['_JOINRINGREQUEST']._serialized_end=339
-  _globals['_JOINRINGRESPONSE']._serialized_start=341
-  _globals['_JOINRINGRESPONSE']._serialized_end=466
-  _globals['_LINKFRAME']._serialized_start=468
-  _globals['_LINKFRAME']._serialized_end=555
-  _globals['_PROBEREQUEST']._serialized_start=557
-  _globals['_PROBEREQUEST']._serialized_end=585
-  _globals['_PROBERESPONSE']._serialized_start=588
-  _globals['_PROBERESPONSE']._serialized_end=738
-  _globals['_COLLECTIVE']._serialized_start=741
-  _globals['_COLLECTIVE']._serialized_end=982
+  _globals['_PROBEREQUEST']._serialized_start=121
+  _globals['_PROBEREQUEST']._serialized_end=149
+  _globals['_PROBERESPONSE']._serialized_start=152
+  _globals['_PROBERESPONSE']._serialized_end=302
+  _globals['_COLLECTIVE']._serialized_start=304
+  _globals['_COLLECTIVE']._serialized_end=392
 # @@protoc_insertion_point(module_scope)

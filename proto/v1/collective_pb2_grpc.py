@@ -34,16 +34,6 @@ class CollectiveStub(object):
         Args:
             channel: A grpc.Channel.
         """
-        self.Join = channel.unary_unary(
-                '/windlass.proto.v1.Collective/Join',
-                request_serializer=windlass_dot_proto_dot_v1_dot_collective__pb2.JoinRingRequest.SerializeToString,
-                response_deserializer=windlass_dot_proto_dot_v1_dot_collective__pb2.JoinRingResponse.FromString,
-                _registered_method=True)
-        self.Send = channel.stream_stream(
-                '/windlass.proto.v1.Collective/Send',
-                request_serializer=windlass_dot_proto_dot_v1_dot_collective__pb2.LinkFrame.SerializeToString,
-                response_deserializer=windlass_dot_proto_dot_v1_dot_collective__pb2.LinkFrame.FromString,
-                _registered_method=True)
         self.Probe = channel.unary_unary(
                 '/windlass.proto.v1.Collective/Probe',
                 request_serializer=windlass_dot_proto_dot_v1_dot_collective__pb2.ProbeRequest.SerializeToString,
@@ -53,20 +43,6 @@ class CollectiveStub(object):
 
 class CollectiveServicer(object):
     """Missing associated documentation comment in .proto file."""
-
-    def Join(self, request, context):
-        """The worker before this one in the ring will send: how can it? Idempotent.
-        """
-        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
-        context.set_details('Method not implemented!')
-        raise NotImplementedError('Method not implemented!')
-
-    def Send(self, request_iterator, context):
-        """One link of the ring, if nothing better can be reached: frames from the sender, in order.
-        """
-        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
-        context.set_details('Method not implemented!')
-        raise NotImplementedError('Method not implemented!')
 
     def Probe(self, request, context):
         """How far is this worker? Answered by another thread than the one that computes.
@@ -78,16 +54,6 @@ class CollectiveServicer(object):
 
 def add_CollectiveServicer_to_server(servicer, server):
     rpc_method_handlers = {
-            'Join': grpc.unary_unary_rpc_method_handler(
-                    servicer.Join,
-                    request_deserializer=windlass_dot_proto_dot_v1_dot_collective__pb2.JoinRingRequest.FromString,
-                    response_serializer=windlass_dot_proto_dot_v1_dot_collective__pb2.JoinRingResponse.SerializeToString,
-            ),
-            'Send': grpc.stream_stream_rpc_method_handler(
-                    servicer.Send,
-                    request_deserializer=windlass_dot_proto_dot_v1_dot_collective__pb2.LinkFrame.FromString,
-                    response_serializer=windlass_dot_proto_dot_v1_dot_collective__pb2.LinkFrame.SerializeToString,
-            ),
             'Probe': grpc.unary_unary_rpc_method_handler(
                     servicer.Probe,
                     request_deserializer=windlass_dot_proto_dot_v1_dot_collective__pb2.ProbeRequest.FromString,
@@ -103,60 +69,6 @@ def add_CollectiveServicer_to_server(servicer, server):
  # This class is part of an EXPERIMENTAL API.
 class Collective(object):
     """Missing associated documentation comment in .proto file."""
-
-    @staticmethod
-    def Join(request,
-            target,
-            options=(),
-            channel_credentials=None,
-            call_credentials=None,
-            insecure=False,
-            compression=None,
-            wait_for_ready=None,
-            timeout=None,
-            metadata=None):
-        return grpc.experimental.unary_unary(
-            request,
-            target,
-            '/windlass.proto.v1.Collective/Join',
-            windlass_dot_proto_dot_v1_dot_collective__pb2.JoinRingRequest.SerializeToString,
-            windlass_dot_proto_dot_v1_dot_collective__pb2.JoinRingResponse.FromString,
-            options,
-            channel_credentials,
-            insecure,
-            call_credentials,
-            compression,
-            wait_for_ready,
-            timeout,
-            metadata,
-            _registered_method=True)
-
-    @staticmethod
-    def Send(request_iterator,
-            target,
-            options=(),
-            channel_credentials=None,
-            call_credentials=None,
-            insecure=False,
-            compression=None,
-            wait_for_ready=None,
-            timeout=None,
-            metadata=None):
-        return grpc.experimental.stream_stream(
-            request_iterator,
-            target,
-            '/windlass.proto.v1.Collective/Send',
-            windlass_dot_proto_dot_v1_dot_collective__pb2.LinkFrame.SerializeToString,
-            windlass_dot_proto_dot_v1_dot_collective__pb2.LinkFrame.FromString,
-            options,
-            channel_credentials,
-            insecure,
-            call_credentials,
-            compression,
-            wait_for_ready,
-            timeout,
-            metadata,
-            _registered_method=True)
 
     @staticmethod
     def Probe(request,

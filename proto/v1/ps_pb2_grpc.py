@@ -39,11 +39,6 @@ class ParameterServerStub(object):
                 request_serializer=windlass_dot_proto_dot_v1_dot_ps__pb2.DefineRequest.SerializeToString,
                 response_deserializer=windlass_dot_proto_dot_v1_dot_ps__pb2.DefineResponse.FromString,
                 _registered_method=True)
-        self.Exchange = channel.stream_stream(
-                '/windlass.proto.v1.ParameterServer/Exchange',
-                request_serializer=windlass_dot_proto_dot_v1_dot_ps__pb2.ExchangeRequest.SerializeToString,
-                response_deserializer=windlass_dot_proto_dot_v1_dot_ps__pb2.ExchangeResponse.FromString,
-                _registered_method=True)
         self.Attach = channel.unary_unary(
                 '/windlass.proto.v1.ParameterServer/Attach',
                 request_serializer=windlass_dot_proto_dot_v1_dot_ps__pb2.AttachRequest.SerializeToString,
@@ -72,14 +67,6 @@ class ParameterServerServicer(object):
     def Define(self, request, context):
         """Create shards, bind update rules to them, or look them up. Idempotent: the first definition
         wins, the same one again is a no-op, a different one is an error naming both tasks.
-        """
-        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
-        context.set_details('Method not implemented!')
-        raise NotImplementedError('Method not implemented!')
-
-    def Exchange(self, request_iterator, context):
-        """One session of one worker: push, pull and push_pull, in order. Every push is applied at most
-        once per (task, generation, sequence).
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -120,11 +107,6 @@ def add_ParameterServerServicer_to_server(servicer, server):
                     servicer.Define,
                     request_deserializer=windlass_dot_proto_dot_v1_dot_ps__pb2.DefineRequest.FromString,
                     response_serializer=windlass_dot_proto_dot_v1_dot_ps__pb2.DefineResponse.SerializeToString,
-            ),
-            'Exchange': grpc.stream_stream_rpc_method_handler(
-                    servicer.Exchange,
-                    request_deserializer=windlass_dot_proto_dot_v1_dot_ps__pb2.ExchangeRequest.FromString,
-                    response_serializer=windlass_dot_proto_dot_v1_dot_ps__pb2.ExchangeResponse.SerializeToString,
             ),
             'Attach': grpc.unary_unary_rpc_method_handler(
                     servicer.Attach,
@@ -174,33 +156,6 @@ class ParameterServer(object):
             '/windlass.proto.v1.ParameterServer/Define',
             windlass_dot_proto_dot_v1_dot_ps__pb2.DefineRequest.SerializeToString,
             windlass_dot_proto_dot_v1_dot_ps__pb2.DefineResponse.FromString,
-            options,
-            channel_credentials,
-            insecure,
-            call_credentials,
-            compression,
-            wait_for_ready,
-            timeout,
-            metadata,
-            _registered_method=True)
-
-    @staticmethod
-    def Exchange(request_iterator,
-            target,
-            options=(),
-            channel_credentials=None,
-            call_credentials=None,
-            insecure=False,
-            compression=None,
-            wait_for_ready=None,
-            timeout=None,
-            metadata=None):
-        return grpc.experimental.stream_stream(
-            request_iterator,
-            target,
-            '/windlass.proto.v1.ParameterServer/Exchange',
-            windlass_dot_proto_dot_v1_dot_ps__pb2.ExchangeRequest.SerializeToString,
-            windlass_dot_proto_dot_v1_dot_ps__pb2.ExchangeResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -8,7 +8,7 @@ from ...cluster.job import Job
 from ...core.clock import Clock, SystemClock
 from ...core.settings import Settings
 from ...core.task import TaskId
-from ...net.hosting import GrpcHost
+from ...net.host import TaskHost
 from ...proto.v1 import chief_pb2_grpc
 from .servicer import ChiefServicer, JobBoard
 
@@ -40,7 +40,7 @@ class ChiefServer:
         def add(server: grpc.Server) -> None:
             chief_pb2_grpc.add_ChiefServicer_to_server(servicer, server)
 
-        self._host = GrpcHost(
+        self._host = TaskHost(
             task,
             threads=_THREADS,
             settings=settings,

@@ -1,6 +1,6 @@
 """Exactly-once pushes: which of a worker's pushes may be applied now. Pure.
 
-A worker numbers its pushes to a ps 1, 2, 3 … in each life (generation). The ps applies number n + 1
+A worker numbers its pushes to a ps 1, 2, 3 … in each generation. The ps applies number n + 1
 only after n, answers n and below as duplicates, and refuses what would leave a gap, so a lost reply, a
 reconnect, a repeated or a reordered message neither applies twice nor drops silently.
 
@@ -20,14 +20,14 @@ class PushLog:
 
     last: dict[TaskId, tuple[int, int]] = field(default_factory=dict)
 
-    def meet(self, who: Incarnation) -> None:
-        """A task presents itself; an older life of it is fenced from now on.
+    def register_incarnation(self, who: Incarnation) -> None:
+        """A task presents itself; an older incarnation of it is fenced from now on.
 
         Raises:
-            FencedError: A newer life has been here.
+            FencedError: A newer incarnation has been here.
         """
         if who.generation < 1:
-            raise RefusedError(f"{who} is no life of a task: generations begin at 1")
+            raise RefusedError(f"{who} is no incarnation of a task: generations begin at 1")
         generation, _ = self.last.get(who.task, (0, 0))
         if who.generation < generation:
             raise FencedError(
@@ -44,10 +44,10 @@ class PushLog:
         """Whether this push is to be applied (True) or was before (False).
 
         Raises:
-            FencedError: A newer life of the task has been here.
+            FencedError: A newer incarnation of the task has been here.
             SequenceError: An earlier push has not arrived.
         """
-        self.meet(who)
+        self.register_incarnation(who)
         _, applied = self.last[who.task]
         if sequence <= applied:
             return False

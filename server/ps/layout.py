@@ -60,77 +60,76 @@ class Layout:
     """Compiled: what a step's payload means.
 
     Attributes:
-        segments: In payload order.
-        pending: Per segment, how many segments of its block are still to come after it. A block is
-            changed once per push, when its last segment has arrived.
+        ranges: In payload order.
+        pending: Per part, how many ranges of its block are still to come after it. A block is
+            changed once per push, when its last part has arrived.
         dense_bytes: Of the dense entries.
         numbered: The others.
         num_entries: Shards.
     """
 
-    segments: tuple[LayoutRange, ...] = ()
+    ranges: tuple[LayoutRange, ...] = ()
     pending: tuple[int, ...] = ()
     dense_bytes: int = field(init=False)
     numbered: tuple[LayoutRange, ...] = field(init=False)
     num_entries: int = field(init=False)
 
     def __post_init__(self) -> None:
-        dense = [s for s in self.segments if s.encoding is Encoding.DENSE]
-        numbered = tuple(s for s in self.segments if s.encoding is not Encoding.DENSE)
+        dense = [s for s in self.ranges if s.encoding is Encoding.DENSE]
+        numbered = tuple(s for s in self.ranges if s.encoding is not Encoding.DENSE)
         object.__setattr__(self, "dense_bytes", sum(s.num_bytes for s in dense))
         object.__setattr__(self, "numbered", numbered)
-        entries = sum(s.where.last - s.where.first for s in self.segments)
+        entries = sum(s.where.last - s.where.first for s in self.ranges)
         object.__setattr__(self, "num_entries", entries)
 
     def num_bytes(self, counts: Sequence[int]) -> int:
         """Bytes of the values, given how many rows or elements each entry has that is not dense."""
         return self.dense_bytes + sum(
-            segment.numbered_bytes(count)
-            for segment, count in zip(self.numbered, counts, strict=True)
+            part.numbered_bytes(count) for part, count in zip(self.numbered, counts, strict=True)
         )
 
     def versions(self) -> Array:
         """Of every entry, as they are now."""
-        parts = [s.block.versions[s.where.first : s.where.last] for s in self.segments]
+        parts = [s.block.versions[s.where.first : s.where.last] for s in self.ranges]
         return np.concatenate(parts) if parts else np.empty(0, np.int64)
 
     def only(self, wanted: Array) -> "Layout":
         """The entries that are wanted (bool, per entry), for a pull."""
         kept: list[LayoutRange] = []
         start = 0
-        for segment in self.segments:
-            stop = start + segment.where.last - segment.where.first
+        for part in self.ranges:
+            stop = start + part.where.last - part.where.first
             own = wanted[start:stop]
             if own.all():
-                kept.append(segment)
+                kept.append(part)
             elif own.any():
                 turns = np.flatnonzero(np.diff(np.concatenate(([False], own, [False])))).tolist()
                 runs = zip(turns[::2], turns[1::2], strict=True)
-                kept += [segment.part(first, last) for first, last in runs]
+                kept += [part.part(first, last) for first, last in runs]
             start = stop
         return Layout(tuple(kept), (0,) * len(kept))
 
 
-def join_ranges(segments: Iterable[LayoutRange]) -> Layout:
-    """A layout of these segments, in order; neighbours become one."""
+def join_ranges(ranges: Iterable[LayoutRange]) -> Layout:
+    """A layout of these ranges, in order; neighbours become one."""
     joined: list[LayoutRange] = []
-    for segment in segments:
-        both = _join(joined[-1], segment) if joined else None
+    for part in ranges:
+        both = _join(joined[-1], part) if joined else None
         if both is None:
-            joined.append(segment)
+            joined.append(part)
         else:
             joined[-1] = both
     left: dict[int, int] = {}
     pending = []
-    for segment in reversed(joined):
-        count = left.get(id(segment.block), 0)
+    for part in reversed(joined):
+        count = left.get(id(part.block), 0)
         pending.append(count)
-        left[id(segment.block)] = count + 1
+        left[id(part.block)] = count + 1
     return Layout(tuple(joined), tuple(reversed(pending)))
 
 
 def _join(left: LayoutRange, right: LayoutRange) -> LayoutRange | None:
-    """One segment for two neighbours, or None."""
+    """One part for two neighbours, or None."""
     if (
         left.block is right.block
         and left.where.last == right.where.first

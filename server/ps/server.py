@@ -3,18 +3,17 @@
 import logging
 import time
 
-import grpc
-
 from ...core.clock import Clock, SystemClock
-from ...core.errors import WindlassError
 from ...core.exit_codes import ExitCode
 from ...core.settings import Settings
 from ...core.states import Phase
 from ...core.task import TaskId
-from ...net.hosting import GrpcHost, bind_address
-from .doors import Doors
+from ...net.host import TaskHost
+from . import session_service
 from .lease import ChiefLease
-from .servicer import SERVICE, STREAMS_PER_SEAT, ParameterServerServicer, add_to_server
+from .servicer import SERVICE, ParameterServerServicer, add_to_server
+from .session_limiter import CONNECTIONS_PER_WORKER, SessionLimiter
+from .session_service import SessionService
 from .store import Store
 
 log = logging.getLogger(__name__)
@@ -44,34 +43,28 @@ class PsServer:
         self.lease = ChiefLease(self._clock)
         # Milliseconds of the wall clock: a restarted ps always has a higher one.
         self.generation = time.time_ns() // 1_000_000
-        servicer = ParameterServerServicer(self.store, self.lease, self.generation, settings)
-        self._doors = Doors(task, servicer, settings)
-
-        def add(server: grpc.Server) -> None:
-            add_to_server(servicer, server)
-
-        self._host = GrpcHost(
+        limiter = SessionLimiter(task, settings.max_sessions)
+        servicer = ParameterServerServicer(self.store, self.lease, self.generation, limiter)
+        sessions = SessionService(self.store, self.generation, settings, limiter)
+        most = CONNECTIONS_PER_WORKER * settings.max_sessions
+        self._host = TaskHost(
             task,
-            threads=STREAMS_PER_SEAT * settings.max_sessions + 16,
+            threads=most + 16,
             settings=settings,
-            add=add,
+            add=lambda server: add_to_server(servicer, server),
             services=[SERVICE],
+            sessions={session_service.SERVICE: sessions.serve},
+            max_sessions=most,
         )
 
     def start(self, address: str) -> None:
         """Listen. Ready means answering, not that the cluster has formed.
 
         Raises:
-            AddressInUseError: The port, or ``session_port``, is taken.
+            AddressInUseError: The port is taken.
             ConfigurationError: The address is not loopback and ``insecure`` was not said.
         """
-        # First the doors: whoever hears of them at the port may come at once.
-        try:
-            self._doors.start(bind_address(address, self._settings).rpartition(":")[0])
-            self._host.start(address)
-        except WindlassError:
-            self._doors.stop()
-            raise
+        self._host.start(address)
         log.info("ready at port %d", self._host.port)
 
     @property
@@ -116,4 +109,3 @@ class PsServer:
         """Stop serving."""
         self._host.drain()
         self._host.stop(grace_s)
-        self._doors.stop()

@@ -28,8 +28,8 @@ from ...core.settings import Settings
 from ...core.steps import Encoding, HeldShard, LayoutEntry, Operation, PushResult
 from ...core.task import Incarnation, TaskId
 from ...core.update_rules import UpdateRule, rule_from_dict
-from ...engine.arena import Arena
-from ...engine.block import Block, Gradient, StepFacts, warm_up
+from ...engine.arena import Arena, Slab
+from ...engine.block import Block, Gradient, StepInfo, warm_up
 from ...net.shared_memory import SharedSegment, unavailable
 from .dedup import PushLog
 from .layout import Layout, LayoutRange, join_ranges
@@ -40,7 +40,7 @@ _SHARED_BLOCK_BYTES = 1024 * 1024  # small shards share blocks of about this siz
 
 
 @dataclass(frozen=True, slots=True)
-class Push:
+class PushRequest:
     """One push, with its row numbers; the values follow.
 
     Attributes:
@@ -49,7 +49,7 @@ class Push:
 
     layout: Layout
     rows: tuple[Array, ...]
-    facts: StepFacts
+    info: StepInfo
     step_increment: int = 0
 
 
@@ -96,9 +96,8 @@ class Store:
         self._held: dict[ShardKey, _Held] = {}
         self._parts: dict[str, list[int]] = {}
         self._blocks: list[Block] = []
-        self._arena = Arena(
-            SharedSegment.create if settings.shared_memory and not unavailable() else None
-        )
+        shares = settings.shared_memory and not unavailable()
+        self._arena = Arena(_create_slab if shares else None)
         self._log_lock = threading.Lock()
         self._log = PushLog()
         self._global_step = 0
@@ -324,16 +323,16 @@ class Store:
     # -- steps -------------------------------------------------------------------------------
 
     def compile(self, entries: Sequence[LayoutEntry]) -> Layout:
-        """Turn a layout into segments of memory; neighbours become one.
+        """Turn a layout into ranges of memory; neighbours become one.
 
         Raises:
             UnknownVariableError: A shard is not held here.
             RefusedError: An APPLY to a variable without an update rule.
         """
         with self._definitions:
-            return join_ranges([self._segment(item) for item in entries])
+            return join_ranges([self._range(item) for item in entries])
 
-    def _segment(self, item: LayoutEntry) -> LayoutRange:
+    def _range(self, item: LayoutEntry) -> LayoutRange:
         held = self._held.get((item.variable, item.part))
         if held is None:
             raise UnknownVariableError(
@@ -365,14 +364,28 @@ class Store:
         where = block.range_of(entry)
         return LayoutRange(block, where, item.operation, applied, item.encoding, dtype, width)
 
-    def meet(self, who: Incarnation) -> None:
-        """A task opens a session; an older life of it is fenced.
+    def register_incarnation(self, who: Incarnation) -> None:
+        """A task opens a session; an older incarnation of it is fenced.
 
         Raises:
-            FencedError: A newer life has been here.
+            FencedError: A newer incarnation has been here.
         """
         with self._log_lock:
-            self._log.meet(who)
+            self._log.register_incarnation(who)
+
+    def slab(self, number: int) -> Slab:
+        """Shared memory that a location names.
+
+        Raises:
+            RefusedError: There is no such slab.
+        """
+        with self._definitions:
+            slabs = self._arena.slabs
+            if not 0 <= number < len(slabs):
+                raise RefusedError(
+                    f"{self.task} has no slab {number}, only {len(slabs)}", task=self.task
+                )
+            return slabs[number]
 
     def check_rows(self, layout: Layout, rows: Sequence[Array]) -> None:
         """Check the numbers of rows and elements before anything is applied.
@@ -381,22 +394,22 @@ class Store:
             ShapeMismatchError: They are out of range, or do not ascend.
         """
         given = iter(rows)
-        for segment in layout.segments:
-            if segment.encoding is Encoding.DENSE:
+        for part in layout.ranges:
+            if part.encoding is Encoding.DENSE:
                 continue
-            indices, what = next(given), segment.encoding.removesuffix("s")
+            indices, what = next(given), part.encoding.removesuffix("s")
             if indices.size == 0:
                 continue
-            label = segment.block.shards[segment.where.first].label
+            label = part.block.shards[part.where.first].label
             low, high = int(indices.min()), int(indices.max())
-            if low < 0 or high >= segment.numbered:
+            if low < 0 or high >= part.numbered:
                 raise ShapeMismatchError(
                     f"{self.task}: {what} {low if low < 0 else high} of {label!r} is out of range: the "
-                    f"shard has {segment.numbered} {segment.encoding}",
+                    f"shard has {part.numbered} {part.encoding}",
                     task=self.task,
                     variable=label,
                 )
-            writes = segment.operation is not Operation.PULL
+            writes = part.operation is not Operation.PULL
             if writes and indices.size > 1 and not bool((indices[1:] > indices[:-1]).all()):
                 raise ShapeMismatchError(
                     f"{self.task}: {what} numbers pushed to {label!r} must ascend without repeating; "
@@ -406,7 +419,7 @@ class Store:
                 )
 
     def push(
-        self, push: Push, fetch: Fetch, applied: Callable[[], None] = lambda: None
+        self, push: PushRequest, fetch: Fetch, applied: Callable[[], None] = lambda: None
     ) -> PushResult:
         """Apply a push whose row numbers were checked, reading its values from ``fetch``.
 
@@ -429,63 +442,63 @@ class Store:
                 return result
             applied()
 
-    def applying(self, push: Push, fetch: Fetch) -> Generator[Block, None, PushResult]:
+    def applying(self, push: PushRequest, fetch: Fetch) -> Generator[Block, None, PushResult]:
         """The same one block after the other: yields each when it is done, returns the result.
 
         Blocks of a repeated push are not yielded.
         """
-        facts = push.facts
+        info = push.info
         with self._log_lock:
-            fresh = self._log.is_new(facts.who, facts.sequence)
-            if self._global_step > facts.global_step:
-                facts = replace(facts, global_step=self._global_step)
+            fresh = self._log.is_new(info.who, info.sequence)
+            if self._global_step > info.global_step:
+                info = replace(info, global_step=self._global_step)
         rows = iter(push.rows)
         waiting: dict[int, list[tuple[LayoutRange, Gradient]]] = {}
-        for segment, pending in zip(push.layout.segments, push.layout.pending, strict=True):
-            numbers = next(rows) if segment.encoding is not Encoding.DENSE else None
-            size = segment.num_bytes if numbers is None else segment.numbered_bytes(numbers.size)
+        for part, pending in zip(push.layout.ranges, push.layout.pending, strict=True):
+            numbers = next(rows) if part.encoding is not Encoding.DENSE else None
+            size = part.num_bytes if numbers is None else part.numbered_bytes(numbers.size)
             data = fetch(size)
             if not fresh:
                 continue
-            work = waiting.setdefault(id(segment.block), [])
-            gradient = _decode(segment, np.frombuffer(data, segment.dtype), numbers)
+            work = waiting.setdefault(id(part.block), [])
+            gradient = _decode(part, np.frombuffer(data, part.dtype), numbers)
             if pending and np.may_share_memory(gradient.values, np.frombuffer(data, np.uint8)):
                 # The payload's memory is reused by the next fetch; keep what must wait for its block.
                 gradient = Gradient(gradient.values.copy(), gradient.rows)
-            work.append((segment, gradient))
+            work.append((part, gradient))
             if not pending:
-                self._apply(segment.block, work, facts)
-                del waiting[id(segment.block)]
-                yield segment.block
-        return self._finish(push, facts, fresh)
+                self._apply(part.block, work, info)
+                del waiting[id(part.block)]
+                yield part.block
+        return self._finish(push, info, fresh)
 
     @staticmethod
-    def _apply(block: Block, work: list[tuple[LayoutRange, Gradient]], facts: StepFacts) -> None:
+    def _apply(block: Block, work: list[tuple[LayoutRange, Gradient]], info: StepInfo) -> None:
         with block.writing():
-            if block.has_applied(facts):
+            if block.has_applied(info):
                 return
-            for segment, gradient in work:
-                if segment.rule is not None:
-                    block.apply(segment.where, gradient, segment.rule, facts)
-                elif segment.operation is Operation.ASSIGN:
-                    block.assign(segment.where, gradient)
+            for part, gradient in work:
+                if part.rule is not None:
+                    block.apply(part.where, gradient, part.rule, info)
+                elif part.operation is Operation.ASSIGN:
+                    block.assign(part.where, gradient)
                 else:
-                    block.assign_add(segment.where, gradient)
-            block.mark_applied(facts)
+                    block.assign_add(part.where, gradient)
+            block.mark_applied(info)
 
-    def _finish(self, push: Push, facts: StepFacts, fresh: bool) -> PushResult:
-        seen = push.facts.global_step
+    def _finish(self, push: PushRequest, info: StepInfo, fresh: bool) -> PushResult:
+        seen = push.info.global_step
         with self._log_lock:
-            self._log.meet(facts.who)
-            # A twin of this push, on a session that broke off, may have come first.
-            counted = self._step_marks.get(facts.who.task, (0, 0))
-            mark = (facts.who.generation, facts.sequence)
+            self._log.register_incarnation(info.who)
+            # A duplicate of this push, on a session that broke off, may have come first.
+            counted = self._step_marks.get(info.who.task, (0, 0))
+            mark = (info.who.generation, info.sequence)
             fresh = fresh and counted < mark
             # A repeated push has its own step in the count already.
             staleness = self._global_step - seen - (0 if fresh else push.step_increment)
             if fresh:
-                self._step_marks[facts.who.task] = mark
-                self._log.applied(facts.who, facts.sequence)
+                self._step_marks[info.who.task] = mark
+                self._log.applied(info.who, info.sequence)
                 self._global_step = max(self._global_step, seen) + push.step_increment
             step = self._global_step
         with self._tally.lock:
@@ -500,21 +513,21 @@ class Store:
         take: Callable[[Array], _Taken],
         versions: Array | None = None,
     ) -> Iterator[_Taken]:
-        """Call ``take`` with the values of each segment of a pull; yields what it returns.
+        """Call ``take`` with the values of each part of a pull; yields what it returns.
 
         ``take`` sees the block's own memory, flat, and must copy what it needs: it runs under the block's
         lock, so that each shard is consistent in itself; what it returned is yielded without it. The versions
         of what it saw are put into ``versions`` (int64, per entry). Thread-safe.
         """
         given, entry = iter(rows), 0
-        for segment in layout.segments:
-            numbers = next(given) if segment.encoding is not Encoding.DENSE else None
-            where, block = segment.where, segment.block
+        for part in layout.ranges:
+            numbers = next(given) if part.encoding is not Encoding.DENSE else None
+            where, block = part.where, part.block
             with block.lock:
                 value = block.value[where.start : where.stop]
                 if numbers is not None:
-                    value = value.reshape(segment.numbered, segment.width)[numbers].reshape(-1)
-                taken = take(narrow(value, segment.dtype))
+                    value = value.reshape(part.numbered, part.width)[numbers].reshape(-1)
+                taken = take(narrow(value, part.dtype))
                 if versions is not None:
                     versions[entry : entry + where.last - where.first] = block.versions[
                         where.first : where.last
@@ -523,7 +536,7 @@ class Store:
             yield taken
 
     def read(self, layout: Layout, rows: Sequence[Array]) -> list[Array]:
-        """Copies of the segments of a pull, flat."""
+        """Copies of the ranges of a pull, flat."""
         self.count_pull(0)
         return list(self.visit(layout, rows, np.copy))
 
@@ -588,12 +601,16 @@ class Store:
             return list(self._blocks)
 
 
-def _decode(segment: LayoutRange, values: Array, numbers: Array | None) -> Gradient:
+def _create_slab(num_bytes: int) -> SharedSegment:
+    return SharedSegment.create(num_bytes, others_read_only=True)
+
+
+def _decode(part: LayoutRange, values: Array, numbers: Array | None) -> Gradient:
     """What a payload's values mean to their block."""
-    values = values.astype(segment.block.dtype, copy=False)
-    if segment.encoding is not Encoding.ELEMENTS:
+    values = values.astype(part.block.dtype, copy=False)
+    if part.encoding is not Encoding.ELEMENTS:
         return Gradient(values, numbers)
-    whole = np.zeros(segment.numbered, segment.block.dtype)
+    whole = np.zeros(part.numbered, part.block.dtype)
     whole[numbers] = values
     return Gradient(whole)
 

@@ -14,9 +14,6 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-
-from windlass.core.arrays import Array
-from windlass.core.errors import RefusedError
 from windlass.net.frame_socket import (
     FrameSocket,
     SocketWriter,
@@ -24,6 +21,9 @@ from windlass.net.frame_socket import (
     peer_user,
     prepare_tcp,
 )
+
+from windlass.core.arrays import Array
+from windlass.core.errors import RefusedError
 
 pytestmark = pytest.mark.timeout(30)
 

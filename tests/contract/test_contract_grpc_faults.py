@@ -11,11 +11,12 @@ from typing import Any
 import grpc
 import numpy as np
 import pytest
+from windlass.client.ps.stream_transport import StreamTransport
+from windlass.net.hosting import GrpcHost
 
 from windlass.client.ps.control import PsControl
 from windlass.client.ps.parameter_session import ParameterSession
 from windlass.client.ps.plans import Push
-from windlass.client.ps.stream_transport import StreamTransport
 from windlass.core import codec, error_table
 from windlass.core.definitions import ShardDefinition, VariableDefinition
 from windlass.core.errors import (
@@ -34,7 +35,6 @@ from windlass.core.steps import Operation
 from windlass.core.task import Incarnation, TaskId
 from windlass.core.versions import Versions, own_versions
 from windlass.net.channel import open_channel
-from windlass.net.hosting import GrpcHost
 from windlass.proto.v1 import ps_pb2, ps_pb2_grpc
 from windlass.server.ps.server import PsServer
 

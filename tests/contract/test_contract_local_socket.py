@@ -10,18 +10,18 @@ from typing import Any
 
 import numpy as np
 import pytest
+from windlass.client.ps.stream_transport import StreamTransport
+from windlass.net.listeners import LocalListener
+from windlass.server.ps.doors import Doors
 
 from windlass.client.ps import streams
 from windlass.client.ps.parameter_session import ParameterSession
 from windlass.client.ps.plans import Push
-from windlass.client.ps.stream_transport import StreamTransport
 from windlass.core.definitions import VariableDefinition
 from windlass.core.errors import FencedError, LimitExceededError, PeerLostError, WindlassError
 from windlass.core.settings import Settings
 from windlass.core.steps import Operation
 from windlass.core.task import Incarnation, TaskId
-from windlass.net.listeners import LocalListener
-from windlass.server.ps.doors import Doors
 from windlass.server.ps.server import PsServer
 
 PS = TaskId("ps", 0)

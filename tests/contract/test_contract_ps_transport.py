@@ -1,4 +1,4 @@
-"""What every way of reaching a ps promises: one suite, run over all implementations of PsTransport."""
+"""What every way of reaching a ps promises: one suite, run over all implementations of PsPeer."""
 
 import itertools
 from collections.abc import Callable, Iterator, Sequence
@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-
-from windlass.client.ps.shm_transport import ShmTransport
 from windlass.client.ps.stream_transport import StreamTransport
-from windlass.client.ps.transport import PsTransport
+
+from windlass.client.ps.peer import PsPeer
+from windlass.client.ps.shared_payloads import ShmTransport
 from windlass.core.arrays import BFLOAT16, DTYPES, FLOATS, INTEGERS, Array, DType, as_bytes
 from windlass.core.definitions import ShardDefinition, VariableDefinition, cut
 from windlass.core.errors import (
@@ -24,7 +24,6 @@ from windlass.core.errors import (
     UnknownVariableError,
 )
 from windlass.core.initializers import Initializer
-from windlass.core.pieces import Piece
 from windlass.core.settings import Settings
 from windlass.core.steps import (
     Encoding,
@@ -36,7 +35,7 @@ from windlass.core.steps import (
 )
 from windlass.core.task import Incarnation, TaskId
 from windlass.core.update_rules import SGD, Adam, UpdateRule
-from windlass.distribute.local_ps import LocalTransport
+from windlass.distribute.local_ps import LocalPs
 from windlass.server.ps.server import PsServer
 from windlass.server.ps.store import Store
 
@@ -49,7 +48,7 @@ SETTINGS = Settings(
     chunk_bytes=4096, request_timeout_s=5.0, reconnect_timeout_s=2.0, max_step_bytes=4 * 1024**2
 )
 
-Open = Callable[[str, Incarnation, Settings], PsTransport]
+Open = Callable[[str, Incarnation, Settings], PsPeer]
 
 
 @dataclass
@@ -58,8 +57,8 @@ class Ps:
 
     kind: str
     store: Store
-    connect: Callable[[Incarnation], PsTransport]
-    opened: list[PsTransport] = field(default_factory=list)
+    connect: Callable[[Incarnation], PsPeer]
+    opened: list[PsPeer] = field(default_factory=list)
 
     def worker(self, index: int = 0, generation: int = 1) -> "Worker":
         transport = self.connect(Incarnation(TaskId("worker", index), generation))
@@ -73,7 +72,7 @@ def ps(request: pytest.FixtureRequest) -> Iterator[Ps]:
     """A ps behind each kind of transport."""
     if request.param == "local":
         store = Store(PS, SETTINGS)
-        made = Ps("local", store, lambda who: LocalTransport(PS, who, SETTINGS, store))
+        made = Ps("local", store, lambda who: LocalPs(PS, who, SETTINGS, store))
         yield made
         for transport in made.opened:
             transport.close()
@@ -82,7 +81,7 @@ def ps(request: pytest.FixtureRequest) -> Iterator[Ps]:
     server.start("127.0.0.1:0")
     address = f"127.0.0.1:{server.port}"
 
-    def connect(who: Incarnation) -> PsTransport:
+    def connect(who: Incarnation) -> PsPeer:
         settings = SETTINGS.model_copy(update={"tcp_sessions": request.param == "tcp"})
         stream = StreamTransport(PS, address, who, settings)
         return ShmTransport(stream) if request.param == "shm" else stream
@@ -141,7 +140,7 @@ def _encoding(rows: Array | None) -> Encoding:
 class Worker:
     """Drives a transport: numbers pushes, keeps layouts, cuts and joins arrays."""
 
-    def __init__(self, transport: PsTransport) -> None:
+    def __init__(self, transport: PsPeer) -> None:
         self.transport = transport
         self.sequence = 0
         self._layouts: dict[tuple[LayoutEntry, ...], WireLayout] = {}

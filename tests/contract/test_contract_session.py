@@ -7,12 +7,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from windlass.client.ps.stream_transport import StreamTransport
 
 from windlass.client.ps.parameter_session import ParameterSession
+from windlass.client.ps.peer import PsPeer
 from windlass.client.ps.plans import Push
-from windlass.client.ps.shm_transport import ShmTransport
-from windlass.client.ps.stream_transport import StreamTransport
-from windlass.client.ps.transport import PsTransport
+from windlass.client.ps.shared_payloads import ShmTransport
 from windlass.cluster.partitioners import FixedShardsPartitioner
 from windlass.core.arrays import Array
 from windlass.core.definitions import VariableDefinition
@@ -23,7 +23,7 @@ from windlass.core.steps import Operation, PushResult, SegmentAddress
 from windlass.core.task import Incarnation, TaskId
 from windlass.core.update_rules import SGD
 from windlass.core.wire_format import WireFormat
-from windlass.distribute.local_ps import LocalTransport
+from windlass.distribute.local_ps import LocalPs
 from windlass.server.ps.server import PsServer
 from windlass.server.ps.store import Store
 
@@ -45,10 +45,10 @@ class Cluster:
     addresses: list[str]
     opened: list[ParameterSession] = field(default_factory=list)
 
-    def transport(self, ps: int, who: Incarnation) -> PsTransport:
+    def transport(self, ps: int, who: Incarnation) -> PsPeer:
         task = TaskId("ps", ps)
         if self.kind == "local":
-            return LocalTransport(task, who, SETTINGS, self.stores[ps])
+            return LocalPs(task, who, SETTINGS, self.stores[ps])
         near = self.kind in ("shm", "near")
         settings = SETTINGS.model_copy(update={"tcp_sessions": self.kind == "tcp"})
         stream = StreamTransport(task, self.addresses[ps], who, settings, near=near)
@@ -305,7 +305,7 @@ def layouts_at(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> Callable[[]
     def count() -> int:
         if cluster.kind == "local":
             transports = [t for s in cluster.opened for t in s._transports]
-            held = [len(t._layouts) for t in transports if isinstance(t, LocalTransport)]
+            held = [len(t._layouts) for t in transports if isinstance(t, LocalPs)]
             return max(held)
         return max(len(session._layouts) for session in sessions)
 

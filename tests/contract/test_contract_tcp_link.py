@@ -14,11 +14,11 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from windlass.collectives.tcp_link import SLOT_BYTES, TICKET_BYTES, TcpReceiver, TcpSender
 
 from windlass.collectives.incoming import StreamReceiver
 from windlass.collectives.ring_frames import HEAD_BYTES, Call, Head, Kind, Place
 from windlass.collectives.server import CollectiveServer
-from windlass.collectives.tcp_link import SLOT_BYTES, TICKET_BYTES, TcpReceiver, TcpSender
 from windlass.core.errors import RefusedError
 from windlass.core.settings import Settings
 from windlass.core.task import TaskId

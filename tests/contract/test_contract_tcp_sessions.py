@@ -17,11 +17,12 @@ from typing import Any
 import grpc
 import numpy as np
 import pytest
+from windlass.client.ps.stream_transport import StreamTransport
+from windlass.net.frame_socket import FrameSocket, frame_head
 
 from windlass.client.ps import stream_transport, streams
 from windlass.client.ps.parameter_session import ParameterSession
 from windlass.client.ps.plans import Push
-from windlass.client.ps.stream_transport import StreamTransport
 from windlass.core import codec, error_table
 from windlass.core.definitions import VariableDefinition
 from windlass.core.errors import (
@@ -37,7 +38,6 @@ from windlass.core.task import Incarnation, TaskId
 from windlass.core.update_rules import SGD
 from windlass.core.versions import own_versions
 from windlass.net import listeners
-from windlass.net.frame_socket import FrameSocket, frame_head
 from windlass.proto.v1 import ps_pb2, ps_pb2_grpc
 from windlass.server.ps import doors, servicer, wires
 from windlass.server.ps.server import PsServer

@@ -8,19 +8,18 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-
-from windlass.client.ps.shm_transport import ShmTransport
 from windlass.client.ps.stream_transport import StreamTransport
-from windlass.client.ps.transport import PsTransport
+
+from windlass.client.ps.peer import PsPeer
+from windlass.client.ps.shared_payloads import ShmTransport
 from windlass.core.arrays import Array, as_bytes
 from windlass.core.definitions import ShardDefinition, VariableDefinition, cut
 from windlass.core.errors import RefusedError
-from windlass.core.pieces import Piece
 from windlass.core.settings import Settings
 from windlass.core.steps import LayoutEntry, Operation, PushResult, StepRequest, WireLayout
 from windlass.core.task import Incarnation, TaskId
 from windlass.core.update_rules import SGD
-from windlass.distribute.local_ps import LocalTransport
+from windlass.distribute.local_ps import LocalPs
 from windlass.server.ps.server import PsServer
 from windlass.server.ps.store import Store
 
@@ -38,8 +37,8 @@ class Ps:
 
     kind: str
     store: Store
-    connect: Callable[[Incarnation], PsTransport]
-    opened: list[PsTransport] = field(default_factory=list)
+    connect: Callable[[Incarnation], PsPeer]
+    opened: list[PsPeer] = field(default_factory=list)
 
     def worker(self, index: int = 0) -> "Worker":
         transport = self.connect(Incarnation(TaskId("worker", index), 1))
@@ -58,13 +57,13 @@ def ps(request: pytest.FixtureRequest) -> Iterator[Ps]:
     """A ps behind each kind of transport."""
     if request.param == "local":
         store = Store(PS, SETTINGS)
-        yield Ps("local", store, lambda who: LocalTransport(PS, who, SETTINGS, store))
+        yield Ps("local", store, lambda who: LocalPs(PS, who, SETTINGS, store))
         return
     server = PsServer(PS, SETTINGS)
     server.start("127.0.0.1:0")
     near = request.param in ("near", "shm")
 
-    def connect(who: Incarnation) -> PsTransport:
+    def connect(who: Incarnation) -> PsPeer:
         settings = SETTINGS.model_copy(update={"tcp_sessions": request.param == "tcp"})
         stream = StreamTransport(PS, f"127.0.0.1:{server.port}", who, settings, near=near)
         return ShmTransport(stream) if request.param == "shm" else stream
@@ -81,7 +80,7 @@ def ps(request: pytest.FixtureRequest) -> Iterator[Ps]:
 class Worker:
     """Drives a transport; its pulls land in memory that it hands out."""
 
-    def __init__(self, transport: PsTransport) -> None:
+    def __init__(self, transport: PsPeer) -> None:
         self.transport = transport
         self.sequence = 0
         self._ids = itertools.count(1)
@@ -376,13 +375,13 @@ def test_a_number_that_stands_for_another_layout_now_knows_nothing_of_the_old_on
         check(into, *order)
 
 
-def stream_of(transport: PsTransport) -> StreamTransport:
+def stream_of(transport: PsPeer) -> StreamTransport:
     stream = transport._stream if isinstance(transport, ShmTransport) else transport
     assert isinstance(stream, StreamTransport)
     return stream
 
 
-def break_off(transport: PsTransport) -> None:
+def break_off(transport: PsPeer) -> None:
     """Cut the connection, as a network would."""
     session = stream_of(transport)._stream
     assert session is not None

@@ -15,13 +15,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+from windlass.client.ps.stream_transport import StreamTransport
 
 from windlass.client.ps import direct_pull
 from windlass.client.ps.parameter_session import ParameterSession
 from windlass.client.ps.plans import Push
-from windlass.client.ps.shm_transport import _ABREAST_BYTES, ShmTransport
-from windlass.client.ps.stream_transport import StreamTransport
-from windlass.client.ps.transports import open_transport
+from windlass.client.ps.remote_ps import RemotePs
+from windlass.client.ps.shared_payloads import _ABREAST_BYTES, ShmTransport
 from windlass.cluster.partitioners import FixedShardsPartitioner
 from windlass.core.arrays import Array
 from windlass.core.definitions import VariableDefinition
@@ -33,7 +33,6 @@ from windlass.core.errors import (
     SequenceError,
 )
 from windlass.core.indexed_slices import IndexedSlices
-from windlass.core.pieces import Piece
 from windlass.core.settings import Settings
 from windlass.core.steps import Operation, SegmentAddress, StepRequest
 from windlass.core.task import Incarnation, TaskId
@@ -109,8 +108,7 @@ def join(no_thread_left: None) -> Iterator[Callable[..., ParameterSession]]:
         settings = SETTINGS.model_copy(update=changes)
         who = Incarnation(TaskId("worker", index), generation)
         transports = [
-            open_transport(server.task, f"127.0.0.1:{server.port}", who, settings)
-            for server in servers
+            RemotePs(server.task, f"127.0.0.1:{server.port}", who, settings) for server in servers
         ]
         session = ParameterSession(transports, who, settings)
         opened.append(session)
@@ -513,9 +511,9 @@ import sys, threading
 import numpy as np
 from windlass.client.ps.plans import Push
 from windlass.client.ps.parameter_session import ParameterSession
-from windlass.client.ps.transports import open_transport
+from windlass.client.ps.remote_ps import RemotePs
 from windlass.core.definitions import VariableDefinition
-from windlass.core.pieces import Piece
+from windlass.core.gather_buffer import GatherBuffer
 from windlass.core.settings import Settings
 from windlass.core.steps import Operation
 from windlass.core.task import Incarnation, TaskId
@@ -528,7 +526,7 @@ def writing(piece, out):
         threading.Event().wait(60)
     write(piece, out)
 
-session = ParameterSession([open_transport(TaskId("ps", 0), sys.argv[1], who, Settings())], who, Settings())
+session = ParameterSession([RemotePs(TaskId("ps", 0), sys.argv[1], who, Settings())], who, Settings())
 session.connect()
 names = ("large", "other")
 session.define([VariableDefinition(n, (600_000,), np.dtype(np.float32)) for n in names], {}, create=False)

@@ -13,8 +13,8 @@ import pytest
 
 from windlass.client.ps.parameter_session import ParameterSession
 from windlass.client.ps.plans import Push
-from windlass.client.ps.shm_transport import ShmTransport
-from windlass.client.ps.transports import open_transport
+from windlass.client.ps.remote_ps import RemotePs
+from windlass.client.ps.shared_payloads import ShmTransport
 from windlass.core.arrays import Array
 from windlass.core.definitions import VariableDefinition
 from windlass.core.errors import PeerLostError, RefusedError
@@ -44,7 +44,7 @@ def open_session(
     port: int, *, index: int = 0, settings: Settings = SETTINGS
 ) -> tuple[ParameterSession, ShmTransport]:
     who = Incarnation(TaskId("worker", index), 1)
-    transport = open_transport(PS, f"127.0.0.1:{port}", who, settings)
+    transport = RemotePs(PS, f"127.0.0.1:{port}", who, settings)
     assert isinstance(transport, ShmTransport)
     session = ParameterSession([transport], who, settings)
     session.connect()
@@ -206,14 +206,14 @@ import sys
 import numpy as np
 from windlass.client.ps.plans import Push
 from windlass.client.ps.parameter_session import ParameterSession
-from windlass.client.ps.transports import open_transport
+from windlass.client.ps.remote_ps import RemotePs
 from windlass.core.definitions import VariableDefinition
 from windlass.core.settings import Settings
 from windlass.core.steps import Operation
 from windlass.core.task import Incarnation, TaskId
 
 who = Incarnation(TaskId("worker", int(sys.argv[2])), 1)
-session = ParameterSession([open_transport(TaskId("ps", 0), sys.argv[1], who, Settings())], who, Settings())
+session = ParameterSession([RemotePs(TaskId("ps", 0), sys.argv[1], who, Settings())], who, Settings())
 session.connect()
 value = np.zeros((300, 500), np.float32)
 session.define([VariableDefinition("w", value.shape, value.dtype)], {"w": value}, create=True)

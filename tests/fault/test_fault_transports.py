@@ -26,13 +26,14 @@ from typing import Any, NoReturn
 
 import numpy as np
 import pytest
+from windlass.client.ps.streams import local_connection, tcp_connection
+from windlass.net.frame_socket import FrameSocket, frame_head
 
 from windlass.client.ps.control import PsControl
 from windlass.client.ps.parameter_session import ParameterSession, StepResult
 from windlass.client.ps.plans import Push
-from windlass.client.ps.shm_transport import ShmTransport
-from windlass.client.ps.streams import local_connection, tcp_connection
-from windlass.client.ps.transports import open_transport
+from windlass.client.ps.remote_ps import RemotePs
+from windlass.client.ps.shared_payloads import ShmTransport
 from windlass.core import codec
 from windlass.core.arrays import Array
 from windlass.core.checkpoint import CheckpointReader, latest_checkpoint
@@ -46,7 +47,6 @@ from windlass.core.task import Incarnation, TaskId
 from windlass.core.versions import own_versions
 from windlass.engine.block import Block, Gradient
 from windlass.net.channel import open_channel
-from windlass.net.frame_socket import FrameSocket, frame_head
 from windlass.net.shared_memory import SharedSegment, unavailable
 from windlass.proto.v1 import ps_pb2, ps_pb2_grpc
 from windlass.server.ps.server import PsServer
@@ -92,7 +92,7 @@ def open_session(
     """A connected session of ``worker:index``."""
     who = Incarnation(TaskId("worker", index), generation)
     loaded = Settings(**{"join_timeout_s": 20.0, **settings})
-    session = ParameterSession([open_transport(PS, address, who, loaded)], who, loaded)
+    session = ParameterSession([RemotePs(PS, address, who, loaded)], who, loaded)
     try:
         session.connect()
     except WindlassError:

@@ -14,7 +14,6 @@ from windlass.core.arrays import Array, DType
 from windlass.core.copying import copy_into
 from windlass.core.definitions import ShardKey
 from windlass.core.errors import RefusedError
-from windlass.core.pieces import Piece
 from windlass.core.steps import LayoutEntry, MemoryLocation, Operation, SegmentAddress, StepRequest
 from windlass.core.steps import WireLayout as Layout
 from windlass.net.shared_memory import HEADER_BYTES, SharedSegment, unavailable

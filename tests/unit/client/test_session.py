@@ -33,7 +33,7 @@ from windlass.core.settings import Settings
 from windlass.core.steps import Operation, PushResult, StepRequest
 from windlass.core.task import Incarnation, TaskId
 from windlass.core.update_rules import SGD, Adam
-from windlass.distribute.local_ps import LocalTransport
+from windlass.distribute.local_ps import LocalPs
 from windlass.server.ps.store import Store
 
 F32 = np.dtype(np.float32)
@@ -41,7 +41,7 @@ PULL, APPLY, ASSIGN, ADD = Operation
 SETTINGS = Settings(join_timeout_s=0.3)
 
 
-class FaultyTransport(LocalTransport):
+class FaultyTransport(LocalPs):
     """A local transport that fails when it is told to: at ``send`` or at ``receive``."""
 
     fail_send: WindlassError | None = None
@@ -656,15 +656,15 @@ def test_a_step_that_was_interrupted_half_way_ends_the_session(
 ) -> None:
     """Ctrl-C in a notebook: the number may be used up, and the next push would be taken for a repeat."""
     who, settings = Incarnation(TaskId("worker", 0), 1), Settings()
-    transport = LocalTransport(TaskId("ps", 0), who, settings)
+    transport = LocalPs(TaskId("ps", 0), who, settings)
     session = ParameterSession([transport], who, settings)
     definition = VariableDefinition("w", (2,), np.dtype(np.float32))
     session.define([definition], {"w": np.zeros(2, np.float32)}, create=True)
     push = Push({"w": np.ones(2, np.float32)}, Operation.ASSIGN_ADD)
-    receive = LocalTransport.receive
+    receive = LocalPs.receive
 
     def interrupted(
-        self: LocalTransport,
+        self: LocalPs,
         into: Sequence[memoryview],
         previous: Sequence[memoryview] | None = None,
     ) -> PushResult:
@@ -672,7 +672,7 @@ def test_a_step_that_was_interrupted_half_way_ends_the_session(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(LocalTransport, "receive", interrupted)
+        patch.setattr(LocalPs, "receive", interrupted)
         with pytest.raises(KeyboardInterrupt):
             session.step(push)
     with pytest.raises(PeerLostError, match="outcome is not known"):

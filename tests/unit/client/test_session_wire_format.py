@@ -17,14 +17,14 @@ from windlass.core.steps import Encoding, Operation, PushResult, StepRequest
 from windlass.core.task import Incarnation, TaskId
 from windlass.core.update_rules import SGD
 from windlass.core.wire_format import WireFormat
-from windlass.distribute.local_ps import LocalTransport
+from windlass.distribute.local_ps import LocalPs
 
 F16, F32, F64 = (np.dtype(kind) for kind in (np.float16, np.float32, np.float64))
 APPLY, ADD = Operation.APPLY, Operation.ASSIGN_ADD
 SIZE = 4000
 
 
-class FarTransport(LocalTransport):
+class FarTransport(LocalPs):
     """A ps that could be on another machine; remembers what it was sent, and fails when it is told to."""
 
     fails: RefusedError | None = None

@@ -5,9 +5,9 @@ import itertools
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from windlass.net.frames import REQUEST_DATA, RESPONSE_DATA, FrameWriter, field, read_fields
 
 from windlass.core.errors import RefusedError
-from windlass.net.frames import REQUEST_DATA, RESPONSE_DATA, FrameWriter, field, read_fields
 from windlass.proto.v1 import ps_pb2
 
 

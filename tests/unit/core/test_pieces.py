@@ -8,7 +8,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from windlass.core.arrays import BFLOAT16, DTYPES, Array, DType
-from windlass.core.pieces import Piece
 
 F32 = np.dtype(np.float32)
 

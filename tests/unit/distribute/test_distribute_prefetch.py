@@ -12,7 +12,7 @@ from windlass.core.arrays import Array
 from windlass.core.errors import PeerLostError, RefusedError
 from windlass.core.steps import PushResult
 from windlass.distribute import ParameterServerStrategy
-from windlass.distribute.local_ps import LocalTransport
+from windlass.distribute.local_ps import LocalPs
 from windlass.distribute.parameter_server import ParameterServerExtended
 
 SGD = wl.optimizers.SGD
@@ -169,7 +169,7 @@ def test_a_variable_first_read_later_is_there() -> None:
 def fail_receiving(strategy: ParameterServerStrategy, error: Exception, times: int = 1) -> None:
     """The next steps reach the ps, and their answers are errors."""
     [transport] = session_of(strategy)._transports
-    assert isinstance(transport, LocalTransport)
+    assert isinstance(transport, LocalPs)
     receive: Callable[..., PushResult] = transport.receive
     left = [times]
 

@@ -18,7 +18,7 @@ from windlass.core.steps import Operation
 from windlass.core.task import Incarnation, TaskId
 from windlass.distribute import ParameterServerStrategy, partitioners, placement
 from windlass.distribute.cluster_resolver import SimpleClusterResolver
-from windlass.distribute.local_ps import LocalTransport
+from windlass.distribute.local_ps import LocalPs
 from windlass.distribute.parameter_server import ParameterServerExtended
 from windlass.distribute.runtime import ClusterRuntime, local_runtime, thread_runtime
 from windlass.server.ps.store import Store
@@ -43,7 +43,7 @@ def runtime_of(strategy: ParameterServerStrategy) -> ClusterRuntime:
 
 def store_of(strategy: ParameterServerStrategy) -> Store:
     [transport] = runtime_of(strategy).session._transports
-    assert isinstance(transport, LocalTransport)
+    assert isinstance(transport, LocalPs)
     return transport.store
 
 
@@ -70,7 +70,7 @@ class OtherWorker:
 
     def __init__(self, strategy: ParameterServerStrategy, *variables: wl.Variable) -> None:
         who = Incarnation(TaskId("worker", 1), 1)
-        transport = LocalTransport(TaskId("ps", 0), who, Settings(), store_of(strategy))
+        transport = LocalPs(TaskId("ps", 0), who, Settings(), store_of(strategy))
         self.session = ParameterSession([transport], who, Settings())
         self.session.define([v._spec.definition(v.name) for v in variables], {}, create=False)
 

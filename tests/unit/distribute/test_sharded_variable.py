@@ -23,7 +23,7 @@ from windlass.distribute import (
     partitioners,
     placement,
 )
-from windlass.distribute.local_ps import LocalTransport
+from windlass.distribute.local_ps import LocalPs
 from windlass.distribute.local_variable import LocalVariable
 from windlass.distribute.parameter_server import ParameterServerExtended
 from windlass.distribute.runtime import local_runtime, thread_runtime
@@ -94,10 +94,10 @@ class Touched:
     def __init__(self, v: ShardedVariable, monkeypatch: pytest.MonkeyPatch) -> None:
         self._numbers: set[int] = set()
         self._before: list[tuple[int, int]] = []
-        self._transports: list[LocalTransport] = []
+        self._transports: list[LocalPs] = []
         if isinstance(v, PsShardedVariable):
             for transport in v._extended.runtime.session._transports:
-                assert isinstance(transport, LocalTransport)
+                assert isinstance(transport, LocalPs)
                 self._transports.append(transport)
             self._before = self._counted()
             return

@@ -15,7 +15,7 @@ from windlass.distribute import (
     PerReplica,
     Strategy,
 )
-from windlass.distribute.local_ps import LocalTransport
+from windlass.distribute.local_ps import LocalPs
 from windlass.distribute.local_variable import LocalVariable
 from windlass.distribute.parameter_server import ParameterServerExtended
 
@@ -312,7 +312,7 @@ def test_replicas_aggregate_before_anything_travels() -> None:
     extended = strategy.extended
     assert isinstance(extended, ParameterServerExtended)
     [transport] = extended.runtime.session._transports
-    assert isinstance(transport, LocalTransport)
+    assert isinstance(transport, LocalPs)
     before = transport.store.counters().pushes
     strategy.run(lambda: v.assign_add([1, 1]))
     assert transport.store.counters().pushes == before + 1

@@ -4,9 +4,9 @@ import threading
 
 import numpy as np
 import pytest
+from windlass.server.ps.scratch import ScratchPool
 
 from windlass.core.arrays import Array
-from windlass.server.ps.scratch import ScratchPool
 
 MIB = 1024**2
 

@@ -3,7 +3,6 @@
 import threading
 
 import pytest
-
 from windlass.net.tickets import Tickets
 
 

@@ -1,8 +1,8 @@
-"""Hosting a gRPC service: binding, bounds, health, and who may be served without encryption."""
+"""What a task serves at its one address, and who may be served without encryption."""
 
 import ipaddress
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent import futures
 from typing import Any
 
@@ -12,6 +12,16 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from ..core.errors import AddressInUseError, ConfigurationError
 from ..core.settings import Settings
 from ..core.task import TaskId
+from .endpoint import Endpoint, Service
+from .listener import Listener
+from .pass_through import PassThrough
+from .shared_memory import unavailable
+from .tcp import listen_tcp, split_address, tcp_stream
+from .tunnel import serve_tunnels
+from .unix import listen_unix, unix_stream
+
+_BACKLOG = 512
+_GRPC_CONNECTIONS = 64  # beside two for each worker
 
 
 def is_loopback(host: str) -> bool:
@@ -71,15 +81,17 @@ class DaemonThreads(futures.Executor):
         return future
 
 
-class GrpcHost:
-    """A gRPC server with a health service.
+class TaskHost:
+    """Everything a task serves, at its one address: sessions and links, gRPC, and health.
 
     Args:
         task: Who serves, for messages.
-        threads: Most calls at once; a session occupies one.
+        threads: Most gRPC calls at once; a tunnel occupies one.
         settings: For bounds, the bind rule and the health port.
         add: Adds the servicers.
         services: Full names, for the health service.
+        sessions: What greeted connections are for; see :class:`~windlass.net.endpoint.Endpoint`.
+        max_sessions: Most greeted connections at once.
         daemon: The process may end while calls are under way.
     """
 
@@ -91,6 +103,8 @@ class GrpcHost:
         settings: Settings,
         add: Callable[[grpc.Server], None],
         services: Sequence[str],
+        sessions: Mapping[str, Service] | None = None,
+        max_sessions: int = 0,
         daemon: bool = False,
     ) -> None:
         self._task = task
@@ -109,8 +123,6 @@ class GrpcHost:
             # Calls beyond a pool wait in it; beyond this they are refused, and tried again.
             maximum_concurrent_rpcs=threads if daemon else None,
             options=[
-                # Without this two servers share one port silently, each getting half of the calls.
-                ("grpc.so_reuseport", 0),
                 ("grpc.max_receive_message_length", settings.max_message_bytes),
                 ("grpc.max_send_message_length", settings.max_message_bytes),
                 # Clients look after silent connections; let them.
@@ -121,6 +133,11 @@ class GrpcHost:
         add(self._server)
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
         self._probes: grpc.Server | None = None
+        self._pass_through = PassThrough(_GRPC_CONNECTIONS + 2 * settings.max_sessions)
+        self.endpoint = Endpoint(task, settings, sessions or {})
+        if sessions:
+            serve_tunnels(self._server, self.endpoint.serve, settings.chunk_bytes)
+        self._listener = Listener(self.endpoint.serve, self._pass_through.accept, max_sessions)
         self.port = 0
 
     def start(self, address: str) -> None:
@@ -131,15 +148,21 @@ class GrpcHost:
             ConfigurationError: See :func:`bind_address`.
         """
         where = bind_address(address, self._settings)
-        self.port = self._bind(self._server, where)
+        host, port = split_address(where)
+        try:
+            listening = listen_tcp(host, port, _BACKLOG)
+        except OSError as error:
+            raise self._in_use(where, error.strerror or str(error)) from error
+        self.port = listening.getsockname()[1]
+        self._listener.add(listening, tcp_stream)
+        self._server.add_insecure_port(f"unix-abstract:{self._pass_through.inner_name}")
         self._server.start()
+        if self._settings.shared_memory and not unavailable():
+            for name in self.endpoint.open_unix_sockets():
+                self._listener.add(listen_unix(name, _BACKLOG), unix_stream)
+        self._listener.start()
         if self._settings.health_port:
-            self._pools.append(futures.ThreadPoolExecutor(2))
-            self._probes = grpc.server(self._pools[1], options=[("grpc.so_reuseport", 0)])
-            health_pb2_grpc.add_HealthServicer_to_server(self._health, self._probes)
-            host = where.rpartition(":")[0]
-            self._bind(self._probes, f"{host}:{self._settings.health_port}")
-            self._probes.start()
+            self._serve_probes(f"{where.rpartition(':')[0]}:{self._settings.health_port}")
         for service in self._services:
             self._health.set(service, health_pb2.HealthCheckResponse.SERVING)
 
@@ -148,24 +171,34 @@ class GrpcHost:
         self._health.enter_graceful_shutdown()
 
     def stop(self, grace_s: float = 0.5) -> None:
-        """Refuse new calls, give running ones ``grace_s``, then cut them."""
+        """Refuse new calls, give running ones ``grace_s``, then cut them and every session."""
+        self._listener.stop()
         stopped = self._server.stop(grace_s)
         if self._probes is not None:
             self._probes.stop(0).wait(5)
+        self.endpoint.stop()
         stopped.wait(grace_s + 5)
+        self._pass_through.stop()
         for pool in self._pools:
             pool.shutdown(wait=False)
 
-    def _bind(self, server: grpc.Server, where: str) -> int:
+    def _serve_probes(self, where: str) -> None:
+        self._pools.append(futures.ThreadPoolExecutor(2))
+        # Without the option two servers share one port silently, each getting half of the calls.
+        self._probes = grpc.server(self._pools[1], options=[("grpc.so_reuseport", 0)])
+        health_pb2_grpc.add_HealthServicer_to_server(self._health, self._probes)
         try:
-            port = server.add_insecure_port(where)
+            port = self._probes.add_insecure_port(where)
         except RuntimeError:  # older grpcio returns 0 instead
             port = 0
         if port == 0:
-            raise AddressInUseError(
-                f"{self._task} cannot listen at {where}: the port is taken by another process, or the "
-                "address is not this machine's. Stop the other process or give the task another port",
-                task=self._task,
-                address=where,
-            )
-        return port
+            raise self._in_use(where, "the port for health probes")
+        self._probes.start()
+
+    def _in_use(self, where: str, why: str) -> AddressInUseError:
+        return AddressInUseError(
+            f"{self._task} cannot listen at {where} ({why}): the port is taken by another process, or "
+            "the address is not this machine's. Stop the other process or give the task another port",
+            task=self._task,
+            address=where,
+        )

@@ -1,4 +1,4 @@
-"""What carries steps between a worker and one ps. One interface, several ways."""
+"""One ps, as a parameter session sees it: in another process, or in this one."""
 
 from collections.abc import Sequence
 from typing import Protocol
@@ -10,7 +10,7 @@ from ...core.task import TaskId
 from ...core.update_rules import UpdateRule
 
 
-class PsTransport(Protocol):
+class PsPeer(Protocol):
     """A session with one ps. Used by one thread at a time, but for :meth:`abort`.
 
     A step is sent and received apart, so that steps to several ps are under way together.
@@ -65,7 +65,7 @@ class PsTransport(Protocol):
         ...
 
     def send(self, request: StepRequest) -> None:
-        """Begin a step; :meth:`receive` must follow."""
+        """Begin a step; :meth:`receive` must follow. Waits for nobody where the payload is large."""
         ...
 
     def receive(
@@ -84,10 +84,6 @@ class PsTransport(Protocol):
             RefusedError: The ps refused the step; nothing of it was applied there.
             PeerLostError: The ps is gone for longer than the reconnect timeout.
         """
-        ...
-
-    def expire(self, now: float) -> None:
-        """Cancel a call that is past its deadline, at ``now`` of the monotonic clock. From any thread."""
         ...
 
     def abort(self, error: WindlassError) -> None:

@@ -17,11 +17,11 @@ _dtype_of = attrgetter("dtype")
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class GatherBuffer:
     """Arrays of any shapes, flat, in one dtype.
 
     Attributes:
-        arrays: In order. Their sizes add up to ``num_bytes``; the plan that made the piece saw to it.
+        arrays: In order. Their sizes add up to ``num_bytes``; the plan that made it saw to that.
         dtype: In the payload; arrays of another one are cast.
         num_bytes: In the payload.
         uniform: All arrays are known to be of ``dtype``.
@@ -51,11 +51,11 @@ class Piece:
         joined = self._joined()
         return memoryview(joined) if joined is not None else as_bytes(self._gather(None))
 
-    def detached(self) -> "Piece":
+    def detached(self) -> "GatherBuffer":
         """The same in memory of its own."""
         own = np.empty(self.num_bytes, np.uint8)
         self.write(own)
-        return Piece([own], np.dtype(np.uint8), self.num_bytes)
+        return GatherBuffer([own], np.dtype(np.uint8), self.num_bytes)
 
     def _is_plain(self, array: Array) -> bool:
         return array.dtype == self.dtype and array.flags.c_contiguous

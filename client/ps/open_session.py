@@ -1,0 +1,332 @@
+"""One open session with a ps in another process: what was said on its connection, and its steps."""
+
+import logging
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from ...cluster.connection_choice import ConnectionChoice, ConnectionKind
+from ...core import codec
+from ...core.arrays import as_bytes, total_bytes
+from ...core.definitions import ShardKey
+from ...core.errors import PeerLostError, RefusedError, SegmentError, WindlassError
+from ...core.steps import PushResult, StepReply, StepRequest, WireLayout
+from ...net.connection import Connection
+from ...net.dial import receive_message
+from ...net.reach import Reached, report_choice
+from ...net.shared_memory import APPLIED, WRITTEN
+from ...net.stream import NEVER
+from ...net.wait import wait_for_counter
+from ...proto.v1 import session_pb2
+from .direct_pull import DirectPull, MemoryRegion
+from .shared_payloads import (
+    OVERLAPPED_BYTES,
+    SMALL_BYTES,
+    SharedPayloads,
+    values_in_segment,
+    write_payload,
+)
+from .spans import cut_spans, runs_of
+
+log = logging.getLogger(__name__)
+
+# Below, handing a payload to another thread costs more than it saves.
+_BACKGROUND_BYTES = 1024 * 1024
+
+
+class OpenSession:
+    """Steps over one connection, until it breaks. Used by one thread, but for :meth:`cancel`.
+
+    Args:
+        reached: The connection.
+        regions: Where shards are in the ps's shared memory; grows while we hold it.
+        request_timeout_s: Deadline of a step.
+    """
+
+    def __init__(
+        self,
+        reached: Reached,
+        regions: Mapping[ShardKey, MemoryRegion],
+        request_timeout_s: float,
+    ) -> None:
+        self._connection: Connection = reached.connection
+        self._peer = reached.connection.peer
+        self._timeout_s = request_timeout_s
+        self.choice: ConnectionChoice = reached.choice
+        self._shared: SharedPayloads | None = None
+        if reached.choice.kind is ConnectionKind.SHARED_MEMORY:
+            self._shared = SharedPayloads(self._connection, regions)
+        self._layouts: dict[int, WireLayout] = {}
+        self._pulls: dict[int, int] = {}  # pull layout → the request that brought it last
+        self._direct: DirectPull | None = None
+        self._sent: StepRequest | None = None
+        self._overlapped = False  # the ps applies what we write while we write and read
+
+    @property
+    def shares_memory(self) -> bool:
+        """Whether large payloads do not travel."""
+        return self._shared is not None
+
+    def cancel(self) -> None:
+        """Make a running and every later call fail. From any thread."""
+        self._connection.cancel()
+
+    def close(self) -> None:
+        """End the session."""
+        self._connection.close()
+        if self._shared is not None:
+            self._shared.close()
+
+    # -- sending -----------------------------------------------------------------------------
+
+    def send(self, request: StepRequest, request_id: int) -> StepRequest:
+        """Begin a step. A broken connection shows at :meth:`receive`.
+
+        Returns:
+            The step as it is to be repeated: the caller may change what its values were made of if it
+            is detached.
+        """
+        self._connection.deadline = time.monotonic() + self._timeout_s
+        self._sent, self._direct, self._overlapped = request, None, False
+        try:
+            return self._send(request, request_id)
+        except OSError as error:
+            log.debug("a step to %s could not be sent: %s", self._peer, error)
+            return self._sent
+
+    def _send(self, request: StepRequest, request_id: int) -> StepRequest:
+        lean, size = request, request.payload_bytes
+        if request.pull is not None and not request.pull_rows:
+            self._direct = self._plan_direct(request.pull)
+        if self._direct is not None:
+            lean = replace(lean, pull=None, direct_bytes=self._direct.num_bytes)
+        self._sent = lean
+        if self._shared is None or size <= SMALL_BYTES:
+            self._send_whole(lean, request_id)
+            return request
+        try:
+            segment, offer = self._shared.prepare(size)
+        except OSError as error:
+            self._give_up_memory(f"no segment of {size} bytes: {error.strerror}")
+            if request.detached:
+                own = [buffer.detached() for buffer in request.values]
+                request = replace(request, values=own, detached=False)
+                lean = self._sent = replace(lean, values=own, detached=False)
+            self._send_whole(lean, request_id)
+            return request
+        segment.counters[WRITTEN] = segment.counters[APPLIED] = 0
+        if offer is not None:
+            message = session_pb2.ClientMessage(segment=offer)
+            self._connection.send_with_descriptor(message.SerializeToString(), segment.descriptor)
+        in_segment = replace(lean, in_segment=True, segment_bytes=size)
+        self._overlapped = size >= OVERLAPPED_BYTES
+        try:
+            if not self._overlapped:
+                write_payload(request, segment)
+            self._connection.send(self._messages(in_segment, request_id, early_reply=False))
+            if self._overlapped:
+                write_payload(request, segment)
+        except BaseException:
+            self._connection.cancel()  # the ps waits for the rest
+            raise
+        if request.detached:
+            self._sent = values_in_segment(lean, segment)
+            return replace(self._sent, pull=request.pull, direct_bytes=0)
+        return request
+
+    def _send_whole(self, request: StepRequest, request_id: int) -> None:
+        """Send a step with its payload behind it."""
+        rows = [as_bytes(numbers) for numbers in (*request.push_rows, *request.pull_rows)]
+        # Gathered before the first byte leaves: if there is no memory for it, nothing was applied.
+        parts = [*rows, *(buffer.buffer() for buffer in request.values)]
+        size = request.payload_bytes
+        large = size > _BACKGROUND_BYTES
+        # On a network both directions are used at once. On one machine that gains nothing, but steps
+        # to several ps must not wait for each other.
+        early = large and not self._connection.stream.is_local
+        messages = self._messages(request, request_id, early_reply=early)
+        if large:
+            self._connection.send_in_background(messages, parts, size)
+        else:
+            self._connection.send(messages, parts, size)
+
+    def _messages(self, request: StepRequest, request_id: int, *, early_reply: bool) -> list[bytes]:
+        messages: list[bytes] = []
+        for layout in (request.push, request.pull):
+            # A number may have come to stand for another layout.
+            if layout is not None and self._layouts.get(layout.layout_id) is not layout:
+                self._layouts[layout.layout_id] = layout
+                self._pulls.pop(layout.layout_id, None)
+                message = session_pb2.ClientMessage(layout=codec.layout_to_wire(layout))
+                messages.append(message.SerializeToString())
+        known = 0
+        if request.pull is not None and request.has_previous:
+            known = self._pulls.get(request.pull.layout_id, 0)
+        step = codec.step_to_wire(request, request_id, known, early_reply=early_reply)
+        return [*messages, session_pb2.ClientMessage(step=step).SerializeToString()]
+
+    def _plan_direct(self, layout: WireLayout) -> DirectPull | None:
+        if self._shared is None:
+            return None
+        try:
+            return self._shared.direct_pull(layout)
+        except RefusedError as error:
+            self._give_up_memory(error.message)
+            return None
+
+    # -- receiving ---------------------------------------------------------------------------
+
+    def receive(
+        self,
+        request_id: int,
+        into: Sequence[memoryview],
+        previous: Sequence[memoryview] | None,
+    ) -> PushResult:
+        """Finish the step begun last; see :meth:`~windlass.client.ps.peer.PsPeer.receive`.
+
+        Raises:
+            PeerLostError: The connection broke.
+            RefusedError: The ps refused.
+        """
+        request, self._sent = self._sent, None
+        if request is None:
+            raise RuntimeError("receive without send")
+        try:
+            if self._direct is None:
+                return self._receive_step(request, request_id, into, previous)
+            return self._receive_direct(self._direct, request, request_id, into, previous)
+        except OSError as error:
+            said = error.strerror or str(error)
+            raise PeerLostError(
+                f"step: the connection to {self._peer} broke: {said}", peer=self._peer
+            ) from error
+        finally:
+            self._connection.deadline = NEVER
+
+    def _receive_direct(
+        self,
+        direct: DirectPull,
+        request: StepRequest,
+        request_id: int,
+        into: Sequence[memoryview],
+        previous: Sequence[memoryview] | None,
+    ) -> PushResult:
+        """The same with values read from the ps's memory, while it applies the push if it does."""
+        reading = direct.begin(into, in_place=previous is into)
+        bounds = direct.ready(request) if self._overlapped else None
+        if bounds is not None:
+            reading.go_on(lambda index: self._is_applied(bounds[index]))
+        result = self._receive_step(request, request_id, (), None)
+        if reading.go_on():
+            return replace(result, pulled_bytes=reading.finish())
+        # A block that is always being written is asked for in the step's own way.
+        pull = StepRequest(pull=direct.layout)
+        self._connection.send(self._messages(pull, request_id, early_reply=False))
+        again = self._read_reply(pull, request_id, into, None)
+        return replace(result, global_step=again.global_step, pulled_bytes=again.pulled_bytes)
+
+    def _is_applied(self, payload_bytes: int) -> bool:
+        """Wait until so much of the push is applied; False if the answer came first."""
+        shared = self._shared
+        if shared is None or shared.segment is None:
+            return False
+
+        def goes_on() -> bool:
+            return self._connection.is_silent() and time.monotonic() < self._connection.deadline
+
+        return wait_for_counter(shared.segment.counters, APPLIED, payload_bytes, goes_on)
+
+    def _receive_step(
+        self,
+        request: StepRequest,
+        request_id: int,
+        into: Sequence[memoryview],
+        previous: Sequence[memoryview] | None,
+    ) -> PushResult:
+        try:
+            return self._read_reply(request, request_id, into, previous)
+        except SegmentError as error:
+            # Nothing of the step was applied; from now on payloads travel.
+            self._give_up_memory(error.message)
+            self._send_whole(request, request_id)
+            return self._read_reply(request, request_id, into, previous)
+        except WindlassError:
+            # The ps may be reading the push yet: what comes next must not be written over it.
+            if self._shared is not None:
+                self._shared.drop_segment()
+            raise
+
+    def _read_reply(
+        self,
+        request: StepRequest,
+        request_id: int,
+        into: Sequence[memoryview],
+        previous: Sequence[memoryview] | None,
+    ) -> PushResult:
+        reply = self._next_reply(request_id)
+        if reply.error is not None:
+            raise reply.error
+        try:
+            into = self._changed_parts(request, reply, into, previous)
+            if total_bytes(into) != reply.payload_bytes:
+                raise RefusedError(
+                    f"{self._peer} sent {reply.payload_bytes} bytes for a pull of {total_bytes(into)}",
+                    peer=self._peer,
+                )
+            for target in into:
+                self._connection.read_into(target)
+            payload_bytes = reply.payload_bytes
+            if reply.outcome_follows:
+                reply = self._next_reply(request_id)
+        except WindlassError:
+            self._connection.cancel()  # nobody knows where the next answer begins
+            raise
+        if request.pull is not None:
+            self._pulls[request.pull.layout_id] = request_id
+        return PushResult(reply.global_step, reply.staleness, reply.duplicate, payload_bytes)
+
+    def _next_reply(self, request_id: int) -> StepReply:
+        reply = codec.reply_from_wire(receive_message(self._connection).step)
+        if reply.request_id != request_id:
+            self._connection.cancel()
+            raise RefusedError(
+                f"{self._peer} answered request {reply.request_id}, not {request_id}",
+                peer=self._peer,
+            )
+        return reply
+
+    def _changed_parts(
+        self,
+        request: StepRequest,
+        reply: StepReply,
+        into: Sequence[memoryview],
+        previous: Sequence[memoryview] | None,
+    ) -> Sequence[memoryview]:
+        """Where the payload goes, if it has some entries of the pull only; others are filled in."""
+        if not reply.changed or request.pull is None or previous is None:
+            return into
+        sizes = request.pull.sizes
+        if len(reply.changed) != -(-sizes.size // 8):
+            raise RefusedError(f"{self._peer} says what changed of another pull", peer=self._peer)
+        changed = np.unpackbits(
+            np.frombuffer(reply.changed, np.uint8), count=sizes.size, bitorder="little"
+        ).astype(np.bool_)
+        parts: list[memoryview] = []
+        for moved, start, stop in runs_of(changed, sizes):
+            for own, old in zip(
+                cut_spans(into, start, stop), cut_spans(previous, start, stop), strict=True
+            ):
+                if moved:
+                    parts.append(own)
+                elif previous is not into:
+                    own[:] = old
+        return parts
+
+    def _give_up_memory(self, why: str) -> None:
+        """From now on payloads travel over the socket."""
+        if self._shared is not None:
+            self._shared = None
+            self.choice = ConnectionChoice(ConnectionKind.UNIX, why, is_degraded=True)
+            report_choice(self._peer, self.choice)

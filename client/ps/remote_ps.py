@@ -1,0 +1,237 @@
+"""A ps in another process: definitions by unary calls, steps in a session that is opened again."""
+
+import logging
+import threading
+from collections.abc import Sequence
+from dataclasses import replace
+
+from ...cluster.connection_choice import ConnectionKind
+from ...core import codec
+from ...core.backoff import attempts
+from ...core.definitions import ShardDefinition, ShardKey
+from ...core.errors import LimitExceededError, PeerLostError, WindlassError
+from ...core.settings import Settings
+from ...core.steps import HeldShard, PushResult, StepRequest
+from ...core.task import Incarnation, TaskId
+from ...core.update_rules import UpdateRule
+from ...net.channel import invoke, open_channel
+from ...net.dial import Dialer, WrapStream
+from ...net.reach import reach
+from ...proto.v1 import ps_pb2, ps_pb2_grpc, session_pb2
+from .direct_pull import MemoryRegion
+from .open_session import OpenSession
+from .shared_payloads import SMALL_BYTES
+
+log = logging.getLogger(__name__)
+
+_SERVICE = "ps"
+_DEFINE_TIMEOUT_S = 3600.0
+_DEFINE_BATCH = 2000  # definitions per message: about 200 bytes each, far below max_message_bytes
+
+
+class RemotePs:
+    """See :class:`~windlass.client.ps.peer.PsPeer`.
+
+    Args:
+        task: The ps.
+        address: Where it is.
+        who: This worker.
+        settings: Deadlines and bounds.
+        wrap: Put around every byte stream: the seam for faults.
+    """
+
+    def __init__(
+        self,
+        task: TaskId,
+        address: str,
+        who: Incarnation,
+        settings: Settings,
+        wrap: WrapStream = lambda stream: stream,
+    ) -> None:
+        self._task = task
+        self._who = who
+        self._settings = settings
+        self._peer = f"{task} ({address})"
+        self._channel = open_channel(address, settings)
+        self._stub = ps_pb2_grpc.ParameterServerStub(self._channel)
+        hello = session_pb2.Hello(service=_SERVICE)
+        self._dialer = Dialer(address, self._peer, hello, who, settings, wrap)
+        self._session: OpenSession | None = None
+        self._regions: dict[ShardKey, MemoryRegion] = {}
+        self._description = str(ConnectionKind.GRPC)
+        self._shares_memory = settings.shared_memory
+        self._max_step_bytes = settings.max_step_bytes
+        self._held_bytes = 0
+        self._request_id = 0
+        self._request: StepRequest | None = None
+        self._aborted: WindlassError | None = None
+        self._closing = threading.Event()
+
+    @property
+    def task(self) -> TaskId:
+        """The ps."""
+        return self._task
+
+    @property
+    def description(self) -> str:
+        """What the session goes over, and why not something faster."""
+        session = self._session
+        return session.choice.description if session is not None else self._description
+
+    @property
+    def shares_memory(self) -> bool:
+        """Whether large payloads do not travel."""
+        session = self._session
+        return session.shares_memory if session is not None else self._shares_memory
+
+    def held_bytes(self) -> int:
+        """Bytes of values on this ps, as of the last definition."""
+        return self._held_bytes
+
+    # -- connecting --------------------------------------------------------------------------
+
+    def connect(self, timeout_s: float) -> None:
+        """Open the session; one attempt."""
+        self._raise_if_aborted()
+        if self._closing.is_set():
+            raise PeerLostError(f"the session with {self._peer} was closed", peer=self._peer)
+        self._drop_session()
+        reached = reach(
+            self._dialer, lambda: self._channel, self._settings, timeout_s, peer=self._peer
+        )
+        welcome = reached.welcome
+        self._dialer.hello.expected_ps_generation = welcome.ps_generation
+        self._max_step_bytes = min(self._settings.max_step_bytes, welcome.max_step_bytes)
+        session = OpenSession(reached, self._regions, self._settings.request_timeout_s)
+        self._session = session
+        self._shares_memory = session.shares_memory
+        self._description = reached.choice.description
+        if self._closing.is_set():  # meanwhile
+            self._drop_session()
+            self._raise_if_aborted()
+
+    def abort(self, error: WindlassError) -> None:
+        """Make a running and every later call raise ``error``."""
+        self._aborted = error
+        self._closing.set()
+        session = self._session
+        if session is not None:
+            session.cancel()
+
+    def close(self) -> None:
+        """End the session."""
+        self._closing.set()
+        self._drop_session()
+        self._channel.close()
+
+    def _drop_session(self) -> None:
+        session, self._session = self._session, None
+        if session is not None:
+            session.cancel()
+            session.close()
+
+    def _raise_if_aborted(self) -> None:
+        if self._aborted is not None:
+            raise self._aborted
+
+    # -- definitions -------------------------------------------------------------------------
+
+    def define(
+        self, shards: Sequence[ShardDefinition], *, create: bool, restore_from: str = ""
+    ) -> list[HeldShard]:
+        """Create shards, or look them up; learn where their memory is."""
+        held: list[HeldShard] = []
+        for start in range(0, len(shards), _DEFINE_BATCH):
+            request = ps_pb2.DefineRequest(
+                create=create,
+                shards=[codec.shard_to_wire(s) for s in shards[start : start + _DEFINE_BATCH]],
+                restore_from=restore_from,
+            )
+            response = self._define(request, "define variables")
+            held += [codec.held_from_wire(item) for item in response.held]
+        for item in held:
+            if item.memory is not None:
+                shard = item.shard
+                region = MemoryRegion(item.memory, shard.num_bytes, shard.variable.dtype)
+                self._regions[shard.key] = region
+        return held
+
+    def bind(self, variables: Sequence[str], rule: UpdateRule) -> None:
+        """Bind an update rule."""
+        for start in range(0, len(variables), _DEFINE_BATCH):
+            request = ps_pb2.DefineRequest(
+                bind_variables=variables[start : start + _DEFINE_BATCH],
+                bind_rule=codec.rule_to_wire(rule),
+            )
+            self._define(request, "bind an update rule")
+
+    def _define(self, request: ps_pb2.DefineRequest, doing: str) -> ps_pb2.DefineResponse:
+        getattr(request, "from").CopyFrom(codec.incarnation_to_wire(self._who))
+        for attempt in attempts(
+            timeout_s=self._settings.reconnect_timeout_s, stop=self._closing, max_s=1.0
+        ):
+            with attempt:
+                self._raise_if_aborted()
+                response = invoke(
+                    self._stub.Define,
+                    request,
+                    peer=self._peer,
+                    doing=doing,
+                    # Filling or restoring a table takes as long as it takes; a ps that is gone is
+                    # noticed by its connection, and by the chief.
+                    timeout_s=_DEFINE_TIMEOUT_S,
+                )
+        self._held_bytes = response.held_bytes
+        return response
+
+    # -- steps -------------------------------------------------------------------------------
+
+    def send(self, request: StepRequest) -> None:
+        """Begin a step."""
+        self._raise_if_aborted()
+        size = request.payload_bytes
+        if size > self._max_step_bytes:
+            raise LimitExceededError(
+                f"a step of {size} bytes to {self._peer} is over max_step_bytes={self._max_step_bytes}; "
+                "raise WINDLASS_MAX_STEP_BYTES on both sides, or spread the variables over more ps",
+                limit="max_step_bytes",
+                value=size,
+                task=self._task,
+            )
+        if request.detached and (size <= SMALL_BYTES or not self.shares_memory):
+            own = [buffer.detached() for buffer in request.values]
+            request = replace(request, values=own, detached=False)
+        self._request_id += 1
+        self._request = request
+        if self._session is not None:
+            self._request = self._session.send(request, self._request_id)
+
+    def receive(
+        self, into: Sequence[memoryview], previous: Sequence[memoryview] | None = None
+    ) -> PushResult:
+        """Finish the step begun last."""
+        request, self._request = self._request, None
+        if request is None:
+            raise RuntimeError("receive without send")
+        if self._session is not None:
+            try:
+                return self._session.receive(self._request_id, into, previous)
+            except PeerLostError as error:
+                self._raise_if_aborted()
+                log.warning("%s; reconnecting", error)
+        for attempt in attempts(
+            timeout_s=self._settings.reconnect_timeout_s, stop=self._closing, max_s=1.0
+        ):
+            with attempt:
+                self._raise_if_aborted()
+                result = self._again(request, into)
+        return result
+
+    def _again(self, request: StepRequest, into: Sequence[memoryview]) -> PushResult:
+        """Connect anew and repeat a step; the ps knows if it was applied."""
+        self.connect(self._settings.reconnect_timeout_s)
+        session = self._session
+        if session is None:
+            raise PeerLostError(f"step: the session with {self._peer} was closed", peer=self._peer)
+        session.send(replace(request, has_previous=False), self._request_id)
+        return session.receive(self._request_id, into, None)

@@ -1,0 +1,136 @@
+"""Payloads in shared memory, for a session over a Unix socket.
+
+A large push is gathered into a segment of ours, where the ps reads it in place; a large pull is
+copied straight out of the ps's memory, under the sequence lock of each block, but for blocks that did
+not change. Small ones travel behind the message, which is faster than both.
+"""
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+import numpy as np
+
+from ...core.arrays import as_bytes
+from ...core.definitions import ShardKey
+from ...core.errors import RefusedError
+from ...core.gather_buffer import GatherBuffer
+from ...core.steps import StepRequest, WireLayout
+from ...net.connection import Connection
+from ...net.dial import receive_message
+from ...net.shared_memory import FIRST_SEGMENT_BYTES, HEADER_BYTES, WRITTEN, SharedSegment
+from ...proto.v1 import session_pb2
+from .direct_pull import DirectPull, MemoryRegion
+
+SMALL_BYTES = 64 * 1024  # up to this the payload travels behind its message
+# From here on the ps begins while we still write, and we read what it is done with: both sides at
+# work gain more than they lose by looking at each other's counters.
+OVERLAPPED_BYTES = 2 * 1024 * 1024
+
+
+class SharedPayloads:
+    """Our segment and the slabs of a ps, for as long as a connection lasts.
+
+    Args:
+        connection: Passes files.
+        regions: Where shards are in the ps's slabs; grows while we hold it.
+    """
+
+    def __init__(self, connection: Connection, regions: Mapping[ShardKey, MemoryRegion]) -> None:
+        self._connection = connection
+        self._regions = regions
+        self._slabs: dict[int, SharedSegment] = {}
+        self._pulls: dict[int, tuple[WireLayout, DirectPull | None]] = {}
+        self.segment: SharedSegment | None = None
+
+    # -- pushing -----------------------------------------------------------------------------
+
+    def prepare(self, num_bytes: int) -> tuple[SharedSegment, session_pb2.Segment | None]:
+        """A segment with room for a payload.
+
+        Returns:
+            The segment, and the message that it has to be handed over with if it is a new one.
+
+        Raises:
+            OSError: The kernel refused.
+        """
+        segment = self.segment
+        if segment is not None and HEADER_BYTES + num_bytes <= segment.num_bytes:
+            return segment, None
+        self.drop_segment()
+        segment = self.segment = SharedSegment.create(max(num_bytes, FIRST_SEGMENT_BYTES))
+        return segment, session_pb2.Segment(num_bytes=segment.num_bytes)
+
+    def drop_segment(self) -> None:
+        """Forget our segment: the ps may yet be reading a push that failed."""
+        segment, self.segment = self.segment, None
+        if segment is not None:
+            segment.close()
+
+    # -- pulling -----------------------------------------------------------------------------
+
+    def direct_pull(self, layout: WireLayout) -> DirectPull | None:
+        """How to read a pull from here, if it is large and all of it can be read.
+
+        Raises:
+            OSError: The connection broke while slabs were asked for.
+            RefusedError: A slab cannot be mapped.
+        """
+        known = self._pulls.get(layout.layout_id)
+        if known is None or known[0] is not layout:
+            known = (layout, self._plan(layout))
+            self._pulls[layout.layout_id] = known
+        return known[1]
+
+    def _plan(self, layout: WireLayout) -> DirectPull | None:
+        total = 0
+        for entry in layout.entries:
+            region = self._regions.get((entry.variable, entry.part))
+            if region is None or entry.dtype not in (None, region.dtype):
+                return None
+            total += region.num_bytes
+        if total <= SMALL_BYTES:
+            return None
+        for entry in layout.entries:
+            self._map(self._regions[entry.variable, entry.part].memory.slab)
+        return DirectPull(layout, total, self._regions, self._slabs)
+
+    def _map(self, number: int) -> None:
+        if number in self._slabs:
+            return
+        ask = session_pb2.ClientMessage(map_slab=session_pb2.MapSlab(number=number))
+        self._connection.send([ask.SerializeToString()])
+        answer = receive_message(self._connection).slab
+        descriptor = self._connection.stream.take_descriptor()
+        slab = SharedSegment.receive(descriptor, answer.num_bytes, writable=False)
+        slab.close()  # the mapping stays
+        if answer.number != number:
+            raise RefusedError(f"asked for slab {number}, {answer.number} came")
+        self._slabs[number] = slab
+
+    def close(self) -> None:
+        """Forget everything; memory goes with the last array of it."""
+        self.drop_segment()
+        self._slabs.clear()
+        self._pulls.clear()
+
+
+def write_payload(request: StepRequest, segment: SharedSegment) -> None:
+    """Put a step's payload into a segment, saying how far we are."""
+    start = HEADER_BYTES
+    for numbers in (*request.push_rows, *request.pull_rows):
+        stop = start + numbers.nbytes
+        segment.memory[start:stop] = np.frombuffer(as_bytes(numbers), np.uint8)
+        start = stop
+    for buffer in request.values:
+        stop = start + buffer.num_bytes
+        buffer.write(segment.memory[start:stop])
+        start = stop
+        segment.counters[WRITTEN] = start - HEADER_BYTES
+    segment.counters[WRITTEN] = start - HEADER_BYTES
+
+
+def values_in_segment(request: StepRequest, segment: SharedSegment) -> StepRequest:
+    """The same step with its values as they stand in a segment: the caller may change its arrays."""
+    start = HEADER_BYTES + request.payload_bytes - request.value_bytes
+    own = segment.memory[start : start + request.value_bytes]
+    return replace(request, values=[GatherBuffer([own], own.dtype, own.size)], detached=False)

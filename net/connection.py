@@ -1,0 +1,354 @@
+"""A connection: frames over a byte stream. The one framing of sessions and of links between workers.
+
+A frame is a message and the payload behind it, both as they are, with their lengths in front
+(little-endian uint32 and uint64). Arrays go from and to the stream directly: nothing is encoded.
+"""
+
+import struct
+from collections.abc import Callable, Iterable, Sequence
+
+import numpy as np
+
+from ..core.arrays import Array
+from ..core.copying import copy_into
+from ..core.errors import LimitExceededError, RefusedError
+from .outbox import Outbox
+from .stream import NEVER, READ_BYTES, Buffer, ByteStream
+
+_LENGTHS = struct.Struct("<IQ")
+_JOIN_BYTES = 1024 * 1024  # small parts are joined up to this
+_WAITING_FRAMES = 4
+
+Lender = Callable[[int], Array]
+"""``lend(n)``: at least n bytes of memory, until the next call."""
+
+
+def temporary(num_bytes: int) -> Array:
+    """Fresh memory."""
+    return np.empty(num_bytes, np.uint8)
+
+
+class Connection:
+    """Sends and receives frames. One thread may send while another receives; ``cancel`` is for any.
+
+    Args:
+        stream: Owned from now on.
+        max_message_bytes: A peer that announces a longer message is refused, before memory is taken.
+        peer: Who is at the other end, for messages.
+
+    Attributes:
+        deadline: On the clock of ``time.monotonic``: sending and receiving raise TimeoutError then.
+        unread_bytes: Of the payload of the frame received last.
+    """
+
+    def __init__(self, stream: ByteStream, max_message_bytes: int, peer: str = "the peer") -> None:
+        self.stream = stream
+        self.max_message_bytes = max_message_bytes
+        self.peer = peer
+        self.deadline = NEVER
+        self.unread_bytes = 0
+        self._outbox = Outbox(stream, _WAITING_FRAMES)
+        self._cancelled = False
+        self._torn = False  # a frame was begun, and nobody will send the rest
+        self._buffer: Buffer = b""
+        self._at = 0
+
+    @property
+    def description(self) -> str:
+        """What it goes over, for people."""
+        return self.stream.description
+
+    # -- sending -----------------------------------------------------------------------------
+
+    def send(
+        self, messages: Sequence[bytes], parts: Iterable[memoryview] = (), payload_bytes: int = 0
+    ) -> None:
+        """Send a frame for each message, the last one with a payload.
+
+        Raises:
+            OSError: The connection is broken.
+            TimeoutError: The deadline passed.
+        """
+        self._outbox.flush()
+        self._send(messages, parts, payload_bytes)
+
+    def send_in_background(
+        self, messages: Sequence[bytes], parts: Iterable[memoryview], payload_bytes: int
+    ) -> None:
+        """The same from a thread, so that the answer can be received meanwhile.
+
+        The parts must stay as they are until the answer has come. A failure breaks the connection.
+        """
+        self._outbox.put(lambda: self._send(messages, parts, payload_bytes))
+
+    def send_with_descriptor(self, message: bytes, descriptor: int) -> None:
+        """Send a frame and an open file with it; the stream must pass files.
+
+        Raises:
+            OSError: The connection is broken.
+        """
+        head = _LENGTHS.pack(len(message), 0)
+        self.stream.send_with_descriptor(head + message, descriptor, self.deadline)
+
+    def post(self, message: bytes, payload: Array, timeout_s: float) -> None:
+        """Send a frame, what is not taken at once from a thread: see :meth:`flush`.
+
+        Args:
+            message: The frame's.
+            payload: uint8, flat. Must stay as it is until :meth:`flush` returns.
+            timeout_s: How long to wait for room. Unit: seconds.
+
+        Raises:
+            TimeoutError: There was no room; nothing was sent, it may be tried again.
+            OSError: The connection is broken.
+        """
+        if self._torn:
+            raise ConnectionError("a frame was interrupted while it was sent")
+        head = _LENGTHS.pack(len(message), payload.size) + message
+        buffers: list[Buffer] = [head, payload.data] if payload.size else [head]
+        if self._outbox.is_idle:
+            self._torn = True
+            sent = self.stream.send_now(buffers)
+            if sent < len(head) + payload.size:
+                self._outbox.put(lambda: self._send_rest(buffers, sent))
+            self._torn = False
+            return
+        self._outbox.put(lambda: self._send_rest(buffers, 0), timeout_s)
+
+    def flush(self, timeout_s: float) -> None:
+        """Wait until everything posted is sent, and may change.
+
+        Raises:
+            TimeoutError: It is not, after so long. Unit: seconds.
+            OSError: The connection is broken.
+        """
+        self._outbox.flush(timeout_s)
+
+    def _send(
+        self, messages: Sequence[bytes], parts: Iterable[memoryview], payload_bytes: int
+    ) -> None:
+        *before, last = messages
+        writer = FrameWriter(self, last, payload_bytes, before=before)
+        for part in parts:
+            writer.write(part)
+        writer.finish()
+
+    def _send_rest(self, buffers: Sequence[Buffer], sent: int) -> None:
+        for buffer in buffers:
+            if sent < len(buffer):
+                self.stream.send(memoryview(buffer)[sent:], NEVER)
+            sent = max(0, sent - len(buffer))
+
+    def frame(self, message: bytes, payload_bytes: int, lend: Lender) -> "FrameWriter":
+        """Begin a frame whose payload is written part by part.
+
+        Args:
+            message: The frame's.
+            payload_bytes: What the parts will add up to.
+            lend: Memory for parts that change before they are sent.
+        """
+        return FrameWriter(self, message, payload_bytes, lend)
+
+    def write(self, piece: Buffer) -> None:
+        """Send a piece of a frame."""
+        self.stream.send(piece, self.deadline)
+
+    # -- receiving ---------------------------------------------------------------------------
+
+    def receive(self) -> memoryview | None:
+        """The next message; None when the peer closed the connection between two frames.
+
+        Raises:
+            OSError: The connection is broken, or ended inside a frame.
+            LimitExceededError: The message is longer than allowed.
+            RefusedError: The last payload was not read.
+            TimeoutError: The deadline passed.
+        """
+        if self._cancelled:  # what had arrived before is not wanted any more
+            raise ConnectionError("cancelled")
+        if self.unread_bytes:
+            raise RefusedError(f"{self.unread_bytes} unread payload bytes from the previous frame")
+        if not self._fill_buffer(_LENGTHS.size):
+            return None
+        length, payload_bytes = _LENGTHS.unpack_from(self._buffer, self._at)
+        if length > self.max_message_bytes:
+            raise LimitExceededError(
+                f"{self.peer} announces a message of {length} bytes, more than "
+                f"max_message_bytes={self.max_message_bytes}; raise WINDLASS_MAX_MESSAGE_BYTES here, "
+                "or look whether it is another program",
+                limit="max_message_bytes",
+            )
+        self._at += _LENGTHS.size
+        if length <= READ_BYTES:
+            message = self._take(length)
+        else:
+            message = memoryview(bytearray(length))
+            self._fill(message)
+        self.unread_bytes = payload_bytes
+        return message
+
+    def read(self, count: int, lend: Lender) -> memoryview:
+        """The next ``count`` bytes of the payload, uint8; valid until the next call.
+
+        Args:
+            count: Unit: bytes.
+            lend: Memory for many of them.
+
+        Raises:
+            OSError: The connection is broken.
+            RefusedError: The payload has fewer.
+        """
+        if count <= max(READ_BYTES, len(self._buffer) - self._at):
+            self._count_read(count)
+            return self._take(count)
+        target = lend(count)[:count].data
+        self.read_into(target)
+        return target
+
+    def read_into(self, target: memoryview) -> None:
+        """The next bytes of the payload, as many as ``target`` has.
+
+        Raises:
+            OSError: The connection is broken.
+            RefusedError: The payload has fewer.
+        """
+        self._count_read(len(target))
+        self._fill(target)
+
+    def read_some(self, target: memoryview) -> int:
+        """The next bytes of the payload, at least one and as many as have come.
+
+        Returns:
+            How many; what a timeout interrupts is not lost.
+
+        Raises:
+            OSError: The connection is broken.
+            RefusedError: The payload is at its end.
+        """
+        target = target[: self.unread_bytes]
+        if not len(target):
+            raise RefusedError("the payload is at its end")
+        count = min(len(self._buffer) - self._at, len(target))
+        if count:
+            target[:count] = memoryview(self._buffer)[self._at : self._at + count]
+            self._at += count
+        else:
+            count = self.stream.receive_into(target, self.deadline)
+            if not count:
+                raise ConnectionError("the connection ended inside a frame")
+        self.unread_bytes -= count
+        return count
+
+    def skip(self) -> None:
+        """Read to the end of the payload, and drop it."""
+        while self.unread_bytes:
+            count = min(self.unread_bytes, READ_BYTES)
+            self._count_read(count)
+            self._take(count)
+
+    def is_silent(self) -> bool:
+        """Whether nothing has come, neither bytes nor an end; False if that is not known."""
+        return self._at >= len(self._buffer) and self.stream.is_silent()
+
+    # -- ending ------------------------------------------------------------------------------
+
+    def cancel(self) -> None:
+        """Make a running and every later call fail. From any thread."""
+        self._cancelled = True
+        self.stream.cancel()
+
+    def close(self) -> None:
+        """Close the connection. What was sent still arrives; what only waits to be sent does not."""
+        if not self._outbox.is_idle:
+            self.stream.cancel()
+        self._outbox.close()
+        self.stream.close()
+
+    # -- bytes -------------------------------------------------------------------------------
+
+    def _count_read(self, count: int) -> None:
+        if count > self.unread_bytes:
+            raise RefusedError(f"{count} bytes of a payload that has {self.unread_bytes} left")
+        self.unread_bytes -= count
+
+    def _take(self, count: int) -> memoryview:
+        """The next bytes, few enough for the buffer."""
+        if count and not self._fill_buffer(count):
+            raise ConnectionError("the connection ended inside a frame")
+        start, self._at = self._at, self._at + count
+        return memoryview(self._buffer)[start : self._at]
+
+    def _fill_buffer(self, count: int) -> bool:
+        """Have ``count`` bytes in the buffer; False: the stream ended where a frame may begin."""
+        while len(self._buffer) - self._at < count:
+            more = self.stream.receive(self.deadline)
+            if not more:
+                if self._at < len(self._buffer):
+                    raise ConnectionError("the connection ended inside a frame")
+                return False
+            rest = bytes(memoryview(self._buffer)[self._at :])
+            self._buffer, self._at = rest + more if rest else more, 0
+        return True
+
+    def _fill(self, target: memoryview) -> None:
+        start = memoryview(self._buffer)[self._at : self._at + len(target)]
+        filled = len(start)
+        self._at += filled
+        target[:filled] = start
+        while filled < len(target):
+            count = self.stream.receive_into(target[filled:], self.deadline)
+            if not count:
+                raise ConnectionError("the connection ended inside a frame")
+            filled += count
+
+
+class FrameWriter:
+    """One frame, written part by part: small parts are joined, large ones go alone.
+
+    Args:
+        connection: Where it goes.
+        message: The frame's.
+        payload_bytes: What the parts will add up to.
+        lend: Memory for :meth:`copy`.
+        before: Messages of frames without a payload that go first.
+    """
+
+    def __init__(
+        self,
+        connection: Connection,
+        message: bytes,
+        payload_bytes: int,
+        lend: Lender = temporary,
+        *,
+        before: Sequence[bytes] = (),
+    ) -> None:
+        self._connection = connection
+        self._small: list[Buffer] = [_LENGTHS.pack(len(each), 0) + each for each in before]
+        self._small.append(_LENGTHS.pack(len(message), payload_bytes) + message)
+        self._size = 0
+        self._lend = lend
+
+    def copy(self, values: Array) -> Buffer:
+        """A copy of some values, to be given to :meth:`write` before the next one is made."""
+        if values.nbytes < READ_BYTES:
+            return values.tobytes()
+        own = self._lend(values.nbytes)[: values.nbytes]
+        copy_into(own, values.reshape(-1).view(np.uint8))
+        return own.data
+
+    def write(self, part: Buffer) -> None:
+        """Send the next part; a small one may be kept until :meth:`finish`, and must not change."""
+        if len(part) < READ_BYTES:
+            self._small.append(part)
+            self._size += len(part)
+            if self._size >= _JOIN_BYTES:
+                self.finish()
+            return
+        self.finish()
+        self._connection.write(part)
+
+    def finish(self) -> None:
+        """Send what is left."""
+        if self._small:
+            self._connection.write(b"".join(self._small))
+            self._small, self._size = [], 0

@@ -1,0 +1,150 @@
+"""Dialling: a greeted connection to a task, over TCP, a Unix socket or a tunnel."""
+
+import time
+from collections.abc import Callable
+from typing import TypeVar
+
+import grpc
+from google.protobuf.message import DecodeError, Message
+
+from ..core import codec
+from ..core.error_table import from_detail
+from ..core.errors import PeerLostError, RefusedError
+from ..core.settings import Settings
+from ..core.task import Incarnation
+from ..core.versions import check_protocol, own_versions
+from ..proto.v1 import session_pb2
+from .connection import Connection
+from .endpoint import fit_chunks
+from .listener import MAGIC
+from .stream import NEVER, ByteStream
+from .tcp import connect_tcp
+from .tunnel import open_tunnel
+from .unix import connect_unix
+
+_M = TypeVar("_M", bound=Message)
+
+WrapStream = Callable[[ByteStream], ByteStream]
+"""The seam for faults: tests put a stream between that cuts, delays or drops."""
+
+
+class Dialer:
+    """Dials one task, for one service.
+
+    Args:
+        address: The task's, host:port.
+        peer: Who that is, for messages.
+        hello: What is said; its versions and bounds are filled in.
+        who: Who says it.
+        settings: For the bounds.
+        wrap: Put around every stream.
+    """
+
+    def __init__(
+        self,
+        address: str,
+        peer: str,
+        hello: session_pb2.Hello,
+        who: Incarnation,
+        settings: Settings,
+        wrap: WrapStream = lambda stream: stream,
+    ) -> None:
+        self._address = address
+        self._peer = peer
+        self._settings = settings
+        self._wrap = wrap
+        self.hello = hello
+        hello.versions.CopyFrom(codec.versions_to_wire(own_versions()))
+        hello.max_message_bytes = settings.max_message_bytes
+        getattr(hello, "from").CopyFrom(codec.incarnation_to_wire(who))
+
+    def tcp(self, timeout_s: float) -> Connection:
+        """Connect over TCP, without a greeting yet.
+
+        Raises:
+            PeerLostError: Nobody listens there, or nothing answers.
+        """
+        deadline = time.monotonic() + timeout_s
+        try:
+            stream = self._wrap(connect_tcp(self._address, timeout_s))
+            stream.send(MAGIC, deadline)
+        except OSError as error:
+            raise self.lost("connect", error) from error
+        return self._connection(stream)
+
+    def unix(self, name: str) -> Connection:
+        """Connect over a Unix socket, without a greeting yet.
+
+        Raises:
+            OSError: It cannot be reached from here.
+            RefusedError: Another user has it.
+        """
+        stream = self._wrap(connect_unix(name))
+        stream.send(MAGIC, NEVER)
+        return self._connection(stream)
+
+    def tunnel(self, channel: grpc.Channel) -> Connection:
+        """Open a tunnel, without a greeting yet."""
+        return self._connection(self._wrap(open_tunnel(channel, self._settings.chunk_bytes)))
+
+    def greet(self, connection: Connection, timeout_s: float) -> session_pb2.Welcome:
+        """Send the greeting and read the answer. The connection is closed if that fails.
+
+        Raises:
+            OSError: The connection broke, or no answer came in time: it may not be one of ours.
+            WindlassError: What the other side refused with.
+            ProtocolMismatchError: It speaks another protocol.
+        """
+        connection.deadline = time.monotonic() + timeout_s
+        try:
+            hello = session_pb2.ClientMessage(hello=self.hello)
+            connection.send([hello.SerializeToString()])
+            welcome = receive_message(connection).welcome
+            if not welcome.HasField("versions"):
+                raise ConnectionError("the answer to the greeting is no Welcome")
+            theirs = codec.versions_from_wire(welcome.versions)
+            check_protocol(own_versions(), theirs, peer=self._peer)
+        except BaseException:
+            connection.cancel()
+            connection.close()
+            raise
+        connection.deadline = NEVER
+        fit_chunks(connection.stream, welcome.max_message_bytes)
+        return welcome
+
+    def lost(self, doing: str, error: object) -> PeerLostError:
+        """The error for a peer that cannot be reached, or whose connection broke."""
+        said = getattr(error, "strerror", None) or str(error)
+        return PeerLostError(f"{doing}: {self._peer} cannot be reached: {said}", peer=self._peer)
+
+    def _connection(self, stream: ByteStream) -> Connection:
+        return Connection(stream, self._settings.max_message_bytes, self._peer)
+
+
+def receive_message(connection: Connection) -> session_pb2.ServerMessage:
+    """The next message of a server.
+
+    Raises:
+        OSError: The connection is broken, or was closed.
+        WindlassError: The failure the server ended the session with.
+        RefusedError: It cannot be read.
+    """
+    data = connection.receive()
+    if data is None:
+        raise ConnectionError("it closed the connection")
+    message = parse(session_pb2.ServerMessage, data)
+    if message.WhichOneof("kind") == "failure":
+        raise from_detail(message.failure)
+    return message
+
+
+def parse(kind: type[_M], data: bytes | memoryview) -> _M:
+    """A message of a connection.
+
+    Raises:
+        RefusedError: It cannot be read.
+    """
+    try:
+        return kind.FromString(bytes(data))
+    except DecodeError as error:
+        raise RefusedError(f"a {kind.__name__} cannot be read: {error}") from error

@@ -1,0 +1,179 @@
+"""Greetings: how a connection begins, whatever it goes over.
+
+The one who dials says :data:`~windlass.net.listener.MAGIC` (not in a tunnel, which is ours from its
+first byte) and sends a ``Hello``: which service it is for, who asks, which versions it runs. The
+service answers with a ``Welcome``, or with an error and the end of the connection.
+"""
+
+import contextlib
+import logging
+import secrets
+import threading
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from google.protobuf.message import DecodeError
+
+from ..core import codec, error_table
+from ..core.errors import RefusedError, WindlassError
+from ..core.settings import Settings
+from ..core.task import TaskId
+from ..core.versions import check_protocol, own_versions
+from ..proto.v1 import session_pb2
+from .connection import Connection
+from .listener import GREETING_TIMEOUT_S
+from .stream import NEVER, ByteStream
+from .tunnel import TunnelStream
+
+log = logging.getLogger(__name__)
+
+_HELLO_BYTES = 64 * 1024  # a hello has less than 1 KiB; anybody may send one
+_ROOM_BYTES = 4096  # of a tunnel's message beside the chunk, and more than enough
+
+
+class Greeting:
+    """A greeting that was heard, and may be answered.
+
+    Attributes:
+        connection: It came over this one.
+        hello: What it says.
+    """
+
+    def __init__(
+        self, connection: Connection, hello: session_pb2.Hello, welcome: session_pb2.Welcome
+    ) -> None:
+        self.connection = connection
+        self.hello = hello
+        self._welcome = welcome
+
+    def welcome(self, **fields: int) -> None:
+        """Answer it.
+
+        Args:
+            fields: Of the ``Welcome``, the service's own.
+
+        Raises:
+            OSError: The connection is broken.
+        """
+        self._welcome.MergeFrom(session_pb2.Welcome(**fields))  # type: ignore[arg-type]
+        message = session_pb2.ServerMessage(welcome=self._welcome)
+        self.connection.send([message.SerializeToString()])
+
+
+Service = Callable[[Greeting], bool]
+"""Serves a greeted connection; returns whether it keeps it, else the connection is closed."""
+
+
+class Endpoint:
+    """Hears greetings, and calls the service that is asked for.
+
+    Args:
+        task: Who listens, for messages.
+        settings: For the bounds.
+        services: By name.
+
+    Attributes:
+        unix_sockets: Names where this process can be reached from this machine.
+    """
+
+    def __init__(self, task: TaskId, settings: Settings, services: Mapping[str, Service]) -> None:
+        self._task = task
+        self._settings = settings
+        self._services = services
+        self._lock = threading.Lock()
+        self._open: set[Connection] = set()
+        self._stopped = False
+        self.unix_sockets: list[str] = []
+
+    def open_unix_sockets(self) -> list[str]:
+        """Choose names for Unix sockets, which the caller listens at."""
+        if not self._services:
+            return []
+        # Not to be guessed, so that nobody can be there before us.
+        names = [f"@windlass-{secrets.token_hex(16)}"]
+        if self._settings.socket_dir:
+            folder = Path(self._settings.socket_dir)
+            names.append(str(folder / f"{self._task.type}-{self._task.index}.sock"))
+        self.unix_sockets = names
+        return names
+
+    def serve(self, stream: ByteStream) -> None:
+        """Hear a greeting and serve the connection to its end. Blocks."""
+        connection = Connection(stream, _HELLO_BYTES, "a peer that has not greeted")
+        kept = False
+        with self._lock:
+            self._open.add(connection)
+            if self._stopped:
+                connection.cancel()
+        try:
+            kept = self._greeted(connection)
+        except WindlassError as error:
+            _say(connection, error)
+        except OSError as error:
+            log.debug("a session with %s broke off: %s", connection.peer, error)
+        except Exception as error:
+            log.exception("a session with %s failed", connection.peer)
+            _say(connection, error)
+        finally:
+            with self._lock:
+                self._open.discard(connection)
+            if not kept:
+                connection.close()
+
+    def _greeted(self, connection: Connection) -> bool:
+        connection.deadline = time.monotonic() + GREETING_TIMEOUT_S
+        data = connection.receive()
+        if data is None:
+            return False
+        try:
+            hello = session_pb2.ClientMessage.FromString(bytes(data)).hello
+        except DecodeError as error:
+            raise RefusedError(f"{self._task}: a greeting cannot be read: {error}") from error
+        service = self._services.get(hello.service)
+        if service is None:
+            raise RefusedError(
+                f"{self._task} has no service {hello.service!r}, only {sorted(self._services)}; is "
+                "this the address of another task?",
+                task=self._task,
+            )
+        connection.peer = str(codec.task_from_wire(getattr(hello, "from").task))
+        check_protocol(
+            own_versions(), codec.versions_from_wire(hello.versions), peer=connection.peer
+        )
+        connection.max_message_bytes = self._settings.max_message_bytes
+        connection.deadline = NEVER
+        fit_chunks(connection.stream, hello.max_message_bytes)
+        welcome = session_pb2.Welcome(
+            versions=codec.versions_to_wire(own_versions()),
+            max_message_bytes=self._settings.max_message_bytes,
+            unix_sockets=self.unix_sockets,
+        )
+        return service(Greeting(connection, hello, welcome))
+
+    def stop(self) -> None:
+        """End every session that is served. Idempotent."""
+        with self._lock:
+            self._stopped = True
+            connections = list(self._open)
+        for connection in connections:
+            connection.cancel()
+        for name in self.unix_sockets:
+            if not name.startswith("@"):
+                with contextlib.suppress(OSError):
+                    Path(name).unlink()
+
+
+def fit_chunks(stream: ByteStream, max_message_bytes: int) -> None:
+    """Keep the messages of a tunnel below what its other end takes."""
+    if isinstance(stream, TunnelStream) and max_message_bytes:
+        stream.chunk_bytes = min(stream.chunk_bytes, max(1, max_message_bytes - _ROOM_BYTES))
+
+
+def _say(connection: Connection, error: Exception) -> None:
+    failure = session_pb2.ServerMessage(failure=error_table.to_detail(error))
+    try:
+        connection.deadline = time.monotonic() + GREETING_TIMEOUT_S
+        connection.send([failure.SerializeToString()])
+    except OSError:
+        log.debug("%s does not hear why its session ends: %s", connection.peer, error)

@@ -1,0 +1,74 @@
+"""Memory for gradients and values that are on their way, lent to sessions for a step."""
+
+import threading
+from types import TracebackType
+
+import numpy as np
+
+from ..core.arrays import Array
+from ..core.copying import passing
+
+_KEPT_BYTES = 32 * 1024 * 1024
+_BYTE = np.dtype(np.uint8)
+
+
+class MemoryPool:
+    """Keeps some of what was released: fresh memory costs a page fault per 4 KiB. Thread-safe.
+
+    Args:
+        kept_bytes: Most that is kept while nobody uses it; the rest goes back to the system.
+    """
+
+    def __init__(self, kept_bytes: int = _KEPT_BYTES) -> None:
+        self._kept_bytes = kept_bytes
+        self._lock = threading.Lock()
+        self._free: list[Array] = []
+
+    def take(self, num_bytes: int) -> Array:
+        """At least so many bytes, uninitialised, uint8: the smallest free array, or a fresh one."""
+        with self._lock:
+            fitting = [array for array in self._free if array.size >= num_bytes]
+            if fitting:
+                best = min(fitting, key=len)
+                self._free = [array for array in self._free if array is not best]
+                return best
+        return passing(num_bytes, _BYTE)
+
+    def release(self, array: Array) -> None:
+        """Give an array back. Of what is kept, the smallest goes first."""
+        with self._lock:
+            self._free.append(array)
+            self._free.sort(key=len)
+            while sum(map(len, self._free)) > self._kept_bytes:
+                self._free.pop(0)
+
+
+class Lease:
+    """Memory of a pool for one user, one array at a time; released when the ``with`` block ends."""
+
+    def __init__(self, pool: MemoryPool) -> None:
+        self._pool = pool
+        self._array: Array = np.empty(0, np.uint8)
+
+    def lend(self, num_bytes: int) -> Array:
+        """At least so many bytes; what was lent before may be the same memory."""
+        if self._array.size < num_bytes:
+            self._release()
+            self._array = self._pool.take(num_bytes)
+        return self._array
+
+    def __enter__(self) -> "Lease":
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._release()
+
+    def _release(self) -> None:
+        if self._array.size:
+            self._pool.release(self._array)
+            self._array = np.empty(0, np.uint8)

@@ -1,0 +1,119 @@
+"""Reaching a peer over the best connection there is.
+
+The peer's one port is tried first. If it does not answer our greeting, something that knows only
+HTTP/2 may stand between (a mesh, an ingress), and a tunnel is tried. On one machine the session then
+moves to a Unix socket, where memory can be shared.
+"""
+
+import logging
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import grpc
+
+from ..cluster.connection_choice import ConnectionChoice, Findings, choose_connection
+from ..core.errors import WindlassError
+from ..core.settings import Settings
+from ..proto.v1 import session_pb2
+from .connection import Connection
+from .dial import Dialer
+from .shared_memory import unavailable
+
+log = logging.getLogger(__name__)
+
+_UPGRADE_TIMEOUT_S = 2.0  # to be welcomed over something better: what is there already works
+_GREETING_TIMEOUT_S = 2.0  # of the peer's port, if there is time for a tunnel after it
+
+
+@dataclass(frozen=True, slots=True)
+class Reached:
+    """A connection to a peer.
+
+    Attributes:
+        connection: Greeted.
+        welcome: The peer's answer.
+        choice: What it goes over, and why.
+    """
+
+    connection: Connection
+    welcome: session_pb2.Welcome
+    choice: ConnectionChoice
+
+
+def reach(
+    dialer: Dialer,
+    channel: Callable[[], grpc.Channel],
+    settings: Settings,
+    timeout_s: float,
+    *,
+    peer: str,
+) -> Reached:
+    """Open the best connection to a peer.
+
+    Args:
+        dialer: Dials it.
+        channel: gRPC's channel to it, for a tunnel.
+        settings: What may be used.
+        timeout_s: For all of it. Unit: seconds.
+        peer: Who it is, for messages.
+
+    Raises:
+        PeerLostError: It cannot be reached.
+        WindlassError: It refused.
+    """
+    deadline = time.monotonic() + timeout_s
+    findings = Findings(
+        wants_tcp=settings.tcp_sessions,
+        wants_memory=settings.shared_memory,
+        memory_obstacle=unavailable() if settings.shared_memory else "",
+    )
+    reached: tuple[Connection, session_pb2.Welcome] | None = None
+    if settings.tcp_sessions:
+        connection = dialer.tcp(timeout_s)
+        left = deadline - time.monotonic()
+        try:
+            welcome = dialer.greet(connection, max(0.1, min(_GREETING_TIMEOUT_S, left)))
+            reached = connection, welcome
+            findings = replace(findings, is_local=connection.stream.is_local)
+        except OSError as error:
+            findings = replace(findings, tcp_failure=f"its port does not greet: {error}")
+    if reached is None:
+        connection = dialer.tunnel(channel())
+        try:
+            reached = connection, dialer.greet(connection, max(0.1, deadline - time.monotonic()))
+        except OSError as error:
+            raise dialer.lost("connect", findings.tcp_failure or error) from error
+    if settings.shared_memory:
+        better, failure = _upgrade_to_unix(dialer, reached[1])
+        offered = bool(reached[1].unix_sockets)
+        findings = replace(findings, unix_offered=offered, unix_failure=failure)
+        if better is not None:
+            reached[0].close()
+            reached = better
+    choice = choose_connection(findings)
+    report_choice(peer, choice)
+    return Reached(*reached, choice)
+
+
+def report_choice(peer: str, choice: ConnectionChoice) -> None:
+    """Log a choice; a warning if something faster was to be expected."""
+    if choice.is_degraded:
+        log.warning("%s is reached over %s only: %s", peer, choice.kind, choice.reason)
+    else:
+        log.debug("%s is reached over %s", peer, choice.description)
+
+
+def _upgrade_to_unix(
+    dialer: Dialer, welcome: session_pb2.Welcome
+) -> tuple[tuple[Connection, session_pb2.Welcome] | None, str]:
+    """The same over one of the peer's Unix sockets; else why not."""
+    failure = ""
+    for name in welcome.unix_sockets:
+        try:
+            connection = dialer.unix(name)
+            return (connection, dialer.greet(connection, _UPGRADE_TIMEOUT_S)), ""
+        except (OSError, WindlassError) as error:
+            # The first one is said: others are for special mounts.
+            failure = failure or f"no Unix socket of it can be used: {error}"
+    return None, failure

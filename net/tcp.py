@@ -1,0 +1,79 @@
+"""TCP: connections between machines, and between processes that do not share memory."""
+
+import contextlib
+import socket
+
+from .stream import SocketStream
+
+CONNECT_TIMEOUT_S = 2.0
+
+# A machine that vanished is noticed within 25 s. Not TCP_USER_TIMEOUT, which ends connections to a
+# peer that lives and does not read: a worker may compute for minutes before it reads what it asked
+# for.
+_OPTIONS = {"TCP_NODELAY": 1, "TCP_KEEPIDLE": 10, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 3}
+
+
+def tcp_stream(connection: socket.socket) -> SocketStream:
+    """The stream over a connected TCP socket, which sends at once and notices a peer that is gone.
+
+    Raises:
+        OSError: The connection is broken.
+    """
+    connection.settimeout(None)
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for name, value in _OPTIONS.items():
+        if hasattr(socket, name):  # systems differ in what they offer
+            connection.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
+    here = connection.getsockname()[0] == connection.getpeername()[0]
+    return SocketStream(connection, "tcp", is_local=here)
+
+
+def split_address(address: str) -> tuple[str, int]:
+    """Host and port of ``host:port``; an IPv6 host stands in brackets."""
+    host, _, port = address.rpartition(":")
+    return host.strip("[]"), int(port)
+
+
+def connect_tcp(address: str, timeout_s: float = CONNECT_TIMEOUT_S) -> SocketStream:
+    """Connect to ``host:port``.
+
+    Raises:
+        OSError: Nobody listens there, the name is not known, or nothing answers in time.
+    """
+    connection = socket.create_connection(split_address(address), timeout_s)
+    try:
+        return tcp_stream(connection)
+    except OSError:
+        connection.close()
+        raise
+
+
+def listen_tcp(host: str, port: int, backlog: int) -> socket.socket:
+    """A TCP socket that listens.
+
+    Args:
+        host: An address or name of this machine; ``0.0.0.0``: every interface, those of IPv6 too.
+        port: 0: any free one.
+        backlog: Connections the system keeps until they are accepted.
+
+    Raises:
+        OSError: The port is taken, or the host is not this machine.
+    """
+    if host == "0.0.0.0":  # noqa: S104 - asked for
+        with contextlib.suppress(OSError):  # without IPv6
+            return listen_tcp("::", port, backlog)
+    found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    # A name may stand for several addresses; who dials it tries all of them.
+    family, kind, protocol, _, address = min(found, key=lambda each: each[0] != socket.AF_INET)
+    listener = socket.socket(family, kind, protocol)
+    try:
+        # The port of a process that just ended may be used again; one that is in use may not.
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if family == socket.AF_INET6:
+            listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, int(host != "::"))
+        listener.bind(address)
+        listener.listen(backlog)
+    except OSError:
+        listener.close()
+        raise
+    return listener

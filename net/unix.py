@@ -1,0 +1,155 @@
+"""Unix sockets: connections between processes of one machine and user, which can share memory.
+
+A name beginning with ``@`` is one of the abstract namespace: it goes with the process, so nothing is
+left behind, and reaches as far as the network namespace. Any other name is a path, for containers
+that share a folder and no namespace.
+"""
+
+import contextlib
+import os
+import socket
+import struct
+from collections import deque
+from collections.abc import Sequence
+from pathlib import Path
+
+from ..core.errors import RefusedError
+from .stream import READ_BYTES, SocketStream
+
+CONNECT_TIMEOUT_S = 2.0
+_MAX_DESCRIPTORS = 16  # received and not taken
+_DESCRIPTOR = struct.Struct("i")
+
+
+class UnixStream(SocketStream):
+    """A connected Unix socket, over which open files can be handed to the other process.
+
+    Args:
+        connection: Owned from now on; blocking.
+    """
+
+    passes_files = True
+
+    def __init__(self, connection: socket.socket) -> None:
+        super().__init__(connection, "unix", is_local=True)
+        self._descriptors: deque[int] = deque()
+
+    def send_with_descriptor(self, data: bytes, descriptor: int, deadline: float) -> None:
+        """Send bytes and an open file."""
+        rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, _DESCRIPTOR.pack(descriptor))]
+        sent = self._socket.sendmsg([data], rights)
+        self.send(data[sent:], deadline)
+
+    def take_descriptor(self) -> int:
+        """The next open file that came."""
+        if not self._descriptors:
+            raise RefusedError("the peer handed over no file with its message")
+        return self._descriptors.popleft()
+
+    def close(self) -> None:
+        """Close the socket, and files nobody took."""
+        super().close()
+        while self._descriptors:
+            os.close(self._descriptors.popleft())
+
+    # A plain recv over a message with a descriptor would close it.
+
+    def _try_receive(self) -> bytes | None:
+        self._raise_if_cancelled()
+        try:
+            data, rights, flags, _ = self._socket.recvmsg(READ_BYTES, _ROOM, _FLAGS)
+        except BlockingIOError:
+            return None
+        if rights or flags & socket.MSG_CTRUNC:
+            self._keep(rights, flags)
+        return data
+
+    def _try_receive_into(self, target: memoryview) -> int | None:
+        self._raise_if_cancelled()
+        try:
+            count, rights, flags, _ = self._socket.recvmsg_into([target], _ROOM, _FLAGS)
+        except BlockingIOError:
+            return None
+        if rights or flags & socket.MSG_CTRUNC:
+            self._keep(rights, flags)
+        return count
+
+    def _keep(self, rights: Sequence[tuple[int, int, bytes]], flags: int) -> None:
+        for level, kind, data in rights:
+            if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
+                whole = len(data) - len(data) % _DESCRIPTOR.size
+                self._descriptors.extend(n for (n,) in _DESCRIPTOR.iter_unpack(data[:whole]))
+        if flags & socket.MSG_CTRUNC or len(self._descriptors) > _MAX_DESCRIPTORS:
+            raise ConnectionError(
+                f"more than {_MAX_DESCRIPTORS} open files came that no message speaks of"
+            )
+
+
+_ROOM = socket.CMSG_SPACE(_MAX_DESCRIPTORS * _DESCRIPTOR.size)
+_FLAGS = socket.MSG_DONTWAIT | socket.MSG_CMSG_CLOEXEC
+
+
+def peer_user(connection: socket.socket) -> int:
+    """The user id of the process at the other end of a Unix socket."""
+    size = struct.calcsize("3i")
+    credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, size)
+    _, user, _ = struct.unpack("3i", credentials)
+    return int(user)
+
+
+def connect_unix(name: str) -> UnixStream:
+    """Connect to a Unix socket of this user.
+
+    Raises:
+        OSError: It cannot be reached from here.
+        RefusedError: Another user has it.
+    """
+    connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        connection.settimeout(CONNECT_TIMEOUT_S)
+        connection.connect(_system_name(name))
+        user = peer_user(connection)
+        if user != os.getuid():
+            raise RefusedError(f"user {user} has the Unix socket {name}, we are {os.getuid()}")
+        connection.settimeout(None)
+    except (OSError, RefusedError):
+        connection.close()
+        raise
+    return UnixStream(connection)
+
+
+def listen_unix(name: str, backlog: int) -> socket.socket:
+    """A Unix socket that listens. A path is made for this user alone, and replaces one left behind.
+
+    Raises:
+        OSError: The name is taken, or the folder cannot be written.
+    """
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        if not name.startswith("@"):
+            with contextlib.suppress(FileNotFoundError):
+                Path(name).unlink()
+        listener.bind(_system_name(name))
+        if not name.startswith("@"):
+            Path(name).chmod(0o600)
+        listener.listen(backlog)
+    except OSError:
+        listener.close()
+        raise
+    return listener
+
+
+def _system_name(name: str) -> str:
+    return f"\0{name[1:]}" if name.startswith("@") else name
+
+
+def unix_stream(connection: socket.socket) -> UnixStream:
+    """The stream over a connection that was accepted.
+
+    Raises:
+        PermissionError: Another user is at its other end.
+    """
+    user = peer_user(connection)
+    if user != os.getuid():
+        raise PermissionError(f"user {user} called, we are {os.getuid()}")
+    return UnixStream(connection)

@@ -1,0 +1,194 @@
+from . import common_pb2 as _common_pb2
+from . import errors_pb2 as _errors_pb2
+from google.protobuf.internal import containers as _containers
+from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
+from google.protobuf import descriptor as _descriptor
+from google.protobuf import message as _message
+from typing import ClassVar as _ClassVar, Iterable as _Iterable, Mapping as _Mapping, Optional as _Optional, Union as _Union
+
+DESCRIPTOR: _descriptor.FileDescriptor
+
+class Operation(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    OPERATION_UNSPECIFIED: _ClassVar[Operation]
+    OPERATION_PULL: _ClassVar[Operation]
+    OPERATION_APPLY: _ClassVar[Operation]
+    OPERATION_ASSIGN: _ClassVar[Operation]
+    OPERATION_ASSIGN_ADD: _ClassVar[Operation]
+
+class Encoding(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    ENCODING_UNSPECIFIED: _ClassVar[Encoding]
+    ENCODING_DENSE: _ClassVar[Encoding]
+    ENCODING_ROWS: _ClassVar[Encoding]
+    ENCODING_ELEMENTS: _ClassVar[Encoding]
+OPERATION_UNSPECIFIED: Operation
+OPERATION_PULL: Operation
+OPERATION_APPLY: Operation
+OPERATION_ASSIGN: Operation
+OPERATION_ASSIGN_ADD: Operation
+ENCODING_UNSPECIFIED: Encoding
+ENCODING_DENSE: Encoding
+ENCODING_ROWS: Encoding
+ENCODING_ELEMENTS: Encoding
+
+class ClientMessage(_message.Message):
+    __slots__ = ("hello", "layout", "step", "segment", "map_slab", "begin_link")
+    HELLO_FIELD_NUMBER: _ClassVar[int]
+    LAYOUT_FIELD_NUMBER: _ClassVar[int]
+    STEP_FIELD_NUMBER: _ClassVar[int]
+    SEGMENT_FIELD_NUMBER: _ClassVar[int]
+    MAP_SLAB_FIELD_NUMBER: _ClassVar[int]
+    BEGIN_LINK_FIELD_NUMBER: _ClassVar[int]
+    hello: Hello
+    layout: Layout
+    step: Step
+    segment: Segment
+    map_slab: MapSlab
+    begin_link: BeginLink
+    def __init__(self, hello: _Optional[_Union[Hello, _Mapping]] = ..., layout: _Optional[_Union[Layout, _Mapping]] = ..., step: _Optional[_Union[Step, _Mapping]] = ..., segment: _Optional[_Union[Segment, _Mapping]] = ..., map_slab: _Optional[_Union[MapSlab, _Mapping]] = ..., begin_link: _Optional[_Union[BeginLink, _Mapping]] = ...) -> None: ...
+
+class ServerMessage(_message.Message):
+    __slots__ = ("welcome", "step", "failure", "slab")
+    WELCOME_FIELD_NUMBER: _ClassVar[int]
+    STEP_FIELD_NUMBER: _ClassVar[int]
+    FAILURE_FIELD_NUMBER: _ClassVar[int]
+    SLAB_FIELD_NUMBER: _ClassVar[int]
+    welcome: Welcome
+    step: StepReply
+    failure: _errors_pb2.ErrorDetail
+    slab: Segment
+    def __init__(self, welcome: _Optional[_Union[Welcome, _Mapping]] = ..., step: _Optional[_Union[StepReply, _Mapping]] = ..., failure: _Optional[_Union[_errors_pb2.ErrorDetail, _Mapping]] = ..., slab: _Optional[_Union[Segment, _Mapping]] = ...) -> None: ...
+
+class Hello(_message.Message):
+    __slots__ = ("service", "versions", "max_message_bytes", "expected_ps_generation", "ring")
+    SERVICE_FIELD_NUMBER: _ClassVar[int]
+    FROM_FIELD_NUMBER: _ClassVar[int]
+    VERSIONS_FIELD_NUMBER: _ClassVar[int]
+    MAX_MESSAGE_BYTES_FIELD_NUMBER: _ClassVar[int]
+    EXPECTED_PS_GENERATION_FIELD_NUMBER: _ClassVar[int]
+    RING_FIELD_NUMBER: _ClassVar[int]
+    service: str
+    versions: _common_pb2.Versions
+    max_message_bytes: int
+    expected_ps_generation: int
+    ring: RingMember
+    def __init__(self, service: _Optional[str] = ..., versions: _Optional[_Union[_common_pb2.Versions, _Mapping]] = ..., max_message_bytes: _Optional[int] = ..., expected_ps_generation: _Optional[int] = ..., ring: _Optional[_Union[RingMember, _Mapping]] = ..., **kwargs) -> None: ...
+
+class Welcome(_message.Message):
+    __slots__ = ("versions", "max_message_bytes", "unix_sockets", "ps_generation", "max_step_bytes")
+    VERSIONS_FIELD_NUMBER: _ClassVar[int]
+    MAX_MESSAGE_BYTES_FIELD_NUMBER: _ClassVar[int]
+    UNIX_SOCKETS_FIELD_NUMBER: _ClassVar[int]
+    PS_GENERATION_FIELD_NUMBER: _ClassVar[int]
+    MAX_STEP_BYTES_FIELD_NUMBER: _ClassVar[int]
+    versions: _common_pb2.Versions
+    max_message_bytes: int
+    unix_sockets: _containers.RepeatedScalarFieldContainer[str]
+    ps_generation: int
+    max_step_bytes: int
+    def __init__(self, versions: _Optional[_Union[_common_pb2.Versions, _Mapping]] = ..., max_message_bytes: _Optional[int] = ..., unix_sockets: _Optional[_Iterable[str]] = ..., ps_generation: _Optional[int] = ..., max_step_bytes: _Optional[int] = ...) -> None: ...
+
+class RingMember(_message.Message):
+    __slots__ = ("ring", "rank", "size")
+    RING_FIELD_NUMBER: _ClassVar[int]
+    RANK_FIELD_NUMBER: _ClassVar[int]
+    SIZE_FIELD_NUMBER: _ClassVar[int]
+    ring: int
+    rank: int
+    size: int
+    def __init__(self, ring: _Optional[int] = ..., rank: _Optional[int] = ..., size: _Optional[int] = ...) -> None: ...
+
+class Segment(_message.Message):
+    __slots__ = ("number", "num_bytes")
+    NUMBER_FIELD_NUMBER: _ClassVar[int]
+    NUM_BYTES_FIELD_NUMBER: _ClassVar[int]
+    number: int
+    num_bytes: int
+    def __init__(self, number: _Optional[int] = ..., num_bytes: _Optional[int] = ...) -> None: ...
+
+class BeginLink(_message.Message):
+    __slots__ = ("segment_bytes",)
+    SEGMENT_BYTES_FIELD_NUMBER: _ClassVar[int]
+    segment_bytes: int
+    def __init__(self, segment_bytes: _Optional[int] = ...) -> None: ...
+
+class MapSlab(_message.Message):
+    __slots__ = ("number",)
+    NUMBER_FIELD_NUMBER: _ClassVar[int]
+    number: int
+    def __init__(self, number: _Optional[int] = ...) -> None: ...
+
+class LayoutEntry(_message.Message):
+    __slots__ = ("variable", "part", "operation", "encoding", "dtype")
+    VARIABLE_FIELD_NUMBER: _ClassVar[int]
+    PART_FIELD_NUMBER: _ClassVar[int]
+    OPERATION_FIELD_NUMBER: _ClassVar[int]
+    ENCODING_FIELD_NUMBER: _ClassVar[int]
+    DTYPE_FIELD_NUMBER: _ClassVar[int]
+    variable: str
+    part: int
+    operation: Operation
+    encoding: Encoding
+    dtype: _common_pb2.DType
+    def __init__(self, variable: _Optional[str] = ..., part: _Optional[int] = ..., operation: _Optional[_Union[Operation, str]] = ..., encoding: _Optional[_Union[Encoding, str]] = ..., dtype: _Optional[_Union[_common_pb2.DType, str]] = ...) -> None: ...
+
+class Layout(_message.Message):
+    __slots__ = ("layout_id", "entries")
+    LAYOUT_ID_FIELD_NUMBER: _ClassVar[int]
+    ENTRIES_FIELD_NUMBER: _ClassVar[int]
+    layout_id: int
+    entries: _containers.RepeatedCompositeFieldContainer[LayoutEntry]
+    def __init__(self, layout_id: _Optional[int] = ..., entries: _Optional[_Iterable[_Union[LayoutEntry, _Mapping]]] = ...) -> None: ...
+
+class Step(_message.Message):
+    __slots__ = ("request_id", "sequence", "push_layout", "pull_layout", "push_rows", "pull_rows", "payload_bytes", "global_step", "step_increment", "gradient_scale", "payload_in_segment", "direct_bytes", "known_request", "early_reply")
+    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
+    SEQUENCE_FIELD_NUMBER: _ClassVar[int]
+    PUSH_LAYOUT_FIELD_NUMBER: _ClassVar[int]
+    PULL_LAYOUT_FIELD_NUMBER: _ClassVar[int]
+    PUSH_ROWS_FIELD_NUMBER: _ClassVar[int]
+    PULL_ROWS_FIELD_NUMBER: _ClassVar[int]
+    PAYLOAD_BYTES_FIELD_NUMBER: _ClassVar[int]
+    GLOBAL_STEP_FIELD_NUMBER: _ClassVar[int]
+    STEP_INCREMENT_FIELD_NUMBER: _ClassVar[int]
+    GRADIENT_SCALE_FIELD_NUMBER: _ClassVar[int]
+    PAYLOAD_IN_SEGMENT_FIELD_NUMBER: _ClassVar[int]
+    DIRECT_BYTES_FIELD_NUMBER: _ClassVar[int]
+    KNOWN_REQUEST_FIELD_NUMBER: _ClassVar[int]
+    EARLY_REPLY_FIELD_NUMBER: _ClassVar[int]
+    request_id: int
+    sequence: int
+    push_layout: int
+    pull_layout: int
+    push_rows: _containers.RepeatedScalarFieldContainer[int]
+    pull_rows: _containers.RepeatedScalarFieldContainer[int]
+    payload_bytes: int
+    global_step: int
+    step_increment: int
+    gradient_scale: float
+    payload_in_segment: bool
+    direct_bytes: int
+    known_request: int
+    early_reply: bool
+    def __init__(self, request_id: _Optional[int] = ..., sequence: _Optional[int] = ..., push_layout: _Optional[int] = ..., pull_layout: _Optional[int] = ..., push_rows: _Optional[_Iterable[int]] = ..., pull_rows: _Optional[_Iterable[int]] = ..., payload_bytes: _Optional[int] = ..., global_step: _Optional[int] = ..., step_increment: _Optional[int] = ..., gradient_scale: _Optional[float] = ..., payload_in_segment: bool = ..., direct_bytes: _Optional[int] = ..., known_request: _Optional[int] = ..., early_reply: bool = ...) -> None: ...
+
+class StepReply(_message.Message):
+    __slots__ = ("request_id", "payload_bytes", "global_step", "staleness", "duplicate", "error", "changed", "outcome_follows")
+    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
+    PAYLOAD_BYTES_FIELD_NUMBER: _ClassVar[int]
+    GLOBAL_STEP_FIELD_NUMBER: _ClassVar[int]
+    STALENESS_FIELD_NUMBER: _ClassVar[int]
+    DUPLICATE_FIELD_NUMBER: _ClassVar[int]
+    ERROR_FIELD_NUMBER: _ClassVar[int]
+    CHANGED_FIELD_NUMBER: _ClassVar[int]
+    OUTCOME_FOLLOWS_FIELD_NUMBER: _ClassVar[int]
+    request_id: int
+    payload_bytes: int
+    global_step: int
+    staleness: int
+    duplicate: bool
+    error: _errors_pb2.ErrorDetail
+    changed: bytes
+    outcome_follows: bool
+    def __init__(self, request_id: _Optional[int] = ..., payload_bytes: _Optional[int] = ..., global_step: _Optional[int] = ..., staleness: _Optional[int] = ..., duplicate: bool = ..., error: _Optional[_Union[_errors_pb2.ErrorDetail, _Mapping]] = ..., changed: _Optional[bytes] = ..., outcome_follows: bool = ...) -> None: ...

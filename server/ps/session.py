@@ -1,0 +1,311 @@
+"""One worker's session with a ps: its layouts, and its steps one after the other.
+
+It knows neither messages nor connections: what carries a step hands in its header and a
+:class:`Payload`, and takes what comes back through an :class:`Answer`. Sessions of other processes
+(``session_service.py``) and the parameter servers inside a process that trains alone both drive it.
+"""
+
+from collections.abc import Callable, Generator, Sequence
+from typing import Any, Protocol, TypeVar
+
+import numpy as np
+
+from ...core.arrays import Array
+from ...core.errors import LimitExceededError, RefusedError, ShapeMismatchError, WindlassError
+from ...core.steps import LayoutEntry, PushResult, StepHeader, StepReply
+from ...core.task import Incarnation
+from ...engine.block import Block, StepInfo
+from .layout import Layout
+from .payload import Payload
+from .store import PushRequest, Store
+
+_SMALL_BYTES = 64 * 1024
+_MAX_LAYOUTS = 4096  # a program has a few; a leak must not fill the ps
+_NOTHING = Layout()
+
+_Part = TypeVar("_Part")
+
+Entries = Callable[[], Sequence[LayoutEntry]]
+
+
+class Answer(Protocol[_Part]):
+    """Takes what a step brings back. Used by one thread.
+
+    ``begin``, then for each part of the values ``copy`` under its block's lock and ``write`` without
+    it, then ``finish``.
+    """
+
+    def begin(self, reply: StepReply) -> None:
+        """Take the reply; ``reply.payload_bytes`` of values follow."""
+        ...
+
+    def copy(self, values: Array) -> _Part:
+        """Copy some values, which are memory of a block: 1-D, of any dtype."""
+        ...
+
+    def write(self, part: _Part) -> None:
+        """Take what :meth:`copy` returned."""
+        ...
+
+    def finish(self) -> None:
+        """Nothing follows."""
+        ...
+
+
+class Session:
+    """Steps of one incarnation of a worker. Used by one thread.
+
+    Args:
+        store: The variables.
+        who: The worker.
+    """
+
+    def __init__(self, store: Store, who: Incarnation) -> None:
+        self._store = store
+        self._who = who
+        self._max_step_bytes = store.settings.max_step_bytes
+        self._layouts: dict[int, Layout | Entries] = {0: _NOTHING}
+        # Pull layout → the request that brought it last, and the versions of what it brought.
+        self._pulled: dict[int, tuple[int, Array]] = {}
+
+    def add_layout(self, layout_id: int, entries: Entries) -> None:
+        """Keep a layout; the first step that uses it compiles it, and hears what is wrong with it.
+
+        Raises:
+            LimitExceededError: Too many.
+            RefusedError: Its id stands for none.
+        """
+        if len(self._layouts) > _MAX_LAYOUTS and layout_id not in self._layouts:
+            raise LimitExceededError(
+                f"{self._who.task} uses more than {_MAX_LAYOUTS} different sets of variables in one "
+                "session; push and pull the same sets from step to step",
+                limit="layouts",
+            )
+        if not layout_id:
+            raise RefusedError("layout 0 stands for none")
+        self._layouts[layout_id] = entries
+        self._pulled.pop(layout_id, None)
+
+    def step(
+        self, step: StepHeader, open_payload: Callable[[], Payload], answer: Answer[Any]
+    ) -> None:
+        """Carry out one step. A refused one is answered with its error; the session goes on.
+
+        Raises:
+            LimitExceededError: The payload is over the limit, and was not read: the session is over.
+            OSError: What carries the step broke; a push may be applied in part, and may be repeated.
+        """
+        self._check_limit(step.payload_bytes, "a step", "spread the variables over more ps")
+        self._store.count_bytes(received=step.payload_bytes)
+        reply = StepReply(step.request_id)
+        pull, pull_rows = _NOTHING, list[Array]()
+        payload: Payload | None = None
+        early: Generator[None, None, None] | None = None
+        try:
+            payload = open_payload()
+            push, pull, pull_rows = self._check(step, payload)
+            if push is None:
+                reply.global_step = self._store.global_step
+            elif _may_overlap(step, push, pull):
+                early = self._overlapped(step, push, pull, payload, answer)
+                next(early)  # a push that may not be applied shows here
+            else:
+                reply.put_result(self._store.push(push, payload.take, payload.mark_applied))
+        except WindlassError as error:
+            if payload is not None:
+                payload.drain()
+            self._store.count_refused()
+            reply.error = error
+            pull, pull_rows, early = _NOTHING, [], None
+        if early is not None:
+            for _ in early:
+                pass
+            return
+        if step.direct_bytes and reply.error is None:
+            self._store.count_pull(step.direct_bytes)
+        self._answer(step, reply, pull, pull_rows, answer)
+
+    def _answer(
+        self,
+        step: StepHeader,
+        reply: StepReply,
+        pull: Layout,
+        pull_rows: list[Array],
+        answer: Answer[Any],
+    ) -> None:
+        """The reply and what is pulled."""
+        versions: Array | None = None
+        # Of a small pull it costs more to find out what changed than to send it.
+        if pull.dense_bytes > _SMALL_BYTES and not pull_rows:
+            pull, versions = self._only_changed(step, pull, reply)
+        reply.payload_bytes = pull.num_bytes([rows.size for rows in pull_rows])
+        self._store.count_bytes(sent=reply.payload_bytes)
+        answer.begin(reply)
+        if pull.ranges:
+            seen = np.empty(pull.num_entries, np.int64) if versions is not None else None
+            # Values are copied under the lock of a block, and sent without it.
+            for part in self._store.visit(pull, pull_rows, answer.copy, seen):
+                answer.write(part)
+            if versions is not None and seen is not None:
+                versions[_bits(reply.changed, versions.size)] = seen
+        answer.finish()
+        if reply.payload_bytes or reply.changed:
+            self._store.count_pull(0)
+
+    def _overlapped(
+        self,
+        step: StepHeader,
+        push: PushRequest,
+        pull: Layout,
+        payload: Payload,
+        answer: Answer[Any],
+    ) -> Generator[None, None, None]:
+        """Send each shard as soon as its push is applied, while the others still arrive.
+
+        Yields once, when the first block is applied and nothing is sent yet.
+
+        Raises:
+            WindlassError: Before that the step is refused; later, the session is over.
+        """
+        run = self._store.applying(push, payload.take)
+        applied, result = _advance(run)
+        yield
+        answer.begin(
+            StepReply(step.request_id, payload_bytes=pull.dense_bytes, outcome_follows=True)
+        )
+        self._store.count_bytes(sent=pull.dense_bytes)
+        versions = np.empty(pull.num_entries, np.int64)
+        done = {id(applied)}
+        entry = 0
+        for part in pull.ranges:
+            while result is None and id(part.block) not in done:
+                applied, result = _advance(run)
+                done.add(id(applied))
+            stop = entry + part.where.last - part.where.first
+            one = Layout((part,), (0,))
+            for values in self._store.visit(one, (), answer.copy, versions[entry:stop]):
+                answer.write(values)
+            entry = stop
+        answer.finish()
+        self._store.count_pull(0)
+        while result is None:
+            applied, result = _advance(run)
+        self._pulled[step.pull_layout] = (step.request_id, versions)
+        outcome = StepReply(step.request_id)
+        outcome.put_result(result)
+        answer.begin(outcome)
+        answer.finish()
+
+    def _only_changed(
+        self, step: StepHeader, pull: Layout, reply: StepReply
+    ) -> tuple[Layout, Array]:
+        """Leave out of a pull what the worker has already.
+
+        Returns:
+            The rest, and the versions to be remembered; those of the rest follow when it is read.
+        """
+        request, known = self._pulled.get(step.pull_layout, (0, np.empty(0, np.int64)))
+        if step.known_request and step.known_request == request:
+            # A version read before its values may be older than they are: they are sent once more.
+            changed = pull.versions() != known
+            if not changed.all():
+                reply.changed = np.packbits(changed, bitorder="little").tobytes()
+                pull = pull.only(changed)
+        else:
+            known = np.zeros(pull.num_entries, np.int64)
+        self._pulled[step.pull_layout] = (step.request_id, known)
+        return pull, known
+
+    def _check(
+        self, step: StepHeader, payload: Payload
+    ) -> tuple[PushRequest | None, Layout, list[Array]]:
+        """Check the step whole, before any of it is applied.
+
+        Returns:
+            What is to be pushed, if anything; what is to be pulled, with row numbers.
+        """
+        push_layout, pull_layout = self._layout(step.push_layout), self._layout(step.pull_layout)
+        self._check_size(step, push_layout, pull_layout)
+        asked = pull_layout.num_bytes(step.pull_counts)
+        self._check_limit(asked, "a pull", "ask for fewer rows at a time")
+        push_rows = tuple(_take_rows(payload, count) for count in step.push_counts)
+        pull_rows = [_take_rows(payload, count) for count in step.pull_counts]
+        self._store.check_rows(push_layout, push_rows)
+        self._store.check_rows(pull_layout, pull_rows)
+        if not step.sequence:
+            return None, pull_layout, pull_rows
+        info = StepInfo(self._who, step.sequence, step.global_step, step.gradient_scale)
+        return (
+            PushRequest(push_layout, push_rows, info, step.step_increment), pull_layout, pull_rows,
+        )  # fmt: skip
+
+    def _layout(self, layout_id: int) -> Layout:
+        layout = self._layouts.get(layout_id)
+        if layout is None:
+            raise RefusedError(f"layout {layout_id} was not sent in this session")
+        if isinstance(layout, Layout):
+            return layout
+        compiled = self._store.compile(layout())
+        self._layouts[layout_id] = compiled
+        return compiled
+
+    def _check_limit(self, num_bytes: int, what: str, remedy: str) -> None:
+        if num_bytes > self._max_step_bytes:
+            raise LimitExceededError(
+                f"{self._store.task}: {what} of {num_bytes} bytes is over "
+                f"max_step_bytes={self._max_step_bytes}; raise WINDLASS_MAX_STEP_BYTES on the ps, or "
+                f"{remedy}",
+                task=self._store.task,
+                limit="max_step_bytes",
+                value=num_bytes,
+            )
+
+    def _check_size(self, step: StepHeader, push: Layout, pull: Layout) -> None:
+        counts = (len(step.push_counts), len(step.pull_counts))
+        if counts != (len(push.numbered), len(pull.numbered)):
+            raise ShapeMismatchError(
+                f"{self._store.task}: {self._who.task} gives row counts for {counts[0]} pushed and "
+                f"{counts[1]} pulled entries; the layouts have {len(push.numbered)} and "
+                f"{len(pull.numbered)} that need them"
+            )
+        rows = sum(step.push_counts) + sum(step.pull_counts)
+        expected = 8 * rows + push.num_bytes(step.push_counts)
+        if step.payload_bytes != expected:
+            raise ShapeMismatchError(
+                f"{self._store.task}: {self._who.task} sent {step.payload_bytes} bytes for a push of "
+                f"{expected}; it was built from another model version",
+                task=self._who.task,
+                expected=expected,
+                found=step.payload_bytes,
+            )
+
+
+def _may_overlap(step: StepHeader, push: PushRequest, pull: Layout) -> bool:
+    """Whether a step is large, and pulls only what it pushes: then there is nothing to leave out."""
+    if not step.early_reply or pull.numbered or pull.dense_bytes <= _SMALL_BYTES:
+        return False
+    pushed = {id(part.block) for part in push.layout.ranges}
+    return pushed.issuperset(id(part.block) for part in pull.ranges)
+
+
+def _advance(
+    run: Generator[Block, None, PushResult],
+) -> tuple[Block | None, PushResult | None]:
+    """The next block that was applied, or the result."""
+    try:
+        return next(run), None
+    except StopIteration as end:
+        return None, end.value
+
+
+def _bits(packed: bytes, count: int) -> Array | slice:
+    """Which entries a reply has; no bitmap stands for all."""
+    if not packed:
+        return slice(None)
+    bits = np.unpackbits(np.frombuffer(packed, np.uint8), count=count, bitorder="little")
+    return bits.astype(np.bool_)
+
+
+def _take_rows(payload: Payload, count: int) -> Array:
+    # Copied: the payload's memory is used again while the values are read.
+    return np.frombuffer(payload.take(8 * count), np.int64).copy()

@@ -1,0 +1,62 @@
+"""How many workers may have a session with a ps."""
+
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from ...core.errors import LimitExceededError
+from ...core.task import TaskId
+
+CONNECTIONS_PER_WORKER = 4  # two while it upgrades, and those it gave up that are still at work
+
+
+class SessionLimiter:
+    """Counts workers that have a session against their limit. Thread-safe.
+
+    A worker has two for a moment when it upgrades to a better connection, or comes back before we
+    know that its last session is dead; it is not in its own way.
+
+    Args:
+        task: The ps, for messages.
+        limit: Most workers.
+    """
+
+    def __init__(self, task: TaskId, limit: int) -> None:
+        self._task = task
+        self._limit = limit
+        self._lock = threading.Lock()
+        self._sessions: Counter[TaskId] = Counter()
+
+    @property
+    def count(self) -> int:
+        """Workers that have a session."""
+        with self._lock:
+            return len(self._sessions)
+
+    @contextmanager
+    def session(self, worker: TaskId) -> Iterator[None]:
+        """A session of a worker, for as long as it lasts.
+
+        Raises:
+            LimitExceededError: There are too many workers, or connections of this one.
+        """
+        with self._lock:
+            held = self._sessions[worker]
+            if not held:
+                del self._sessions[worker]
+            if held >= CONNECTIONS_PER_WORKER or (not held and len(self._sessions) >= self._limit):
+                raise LimitExceededError(
+                    f"{self._task} has sessions of {len(self._sessions)} workers already and {held} of "
+                    f"{worker} (max_sessions={self._limit}, {CONNECTIONS_PER_WORKER} for each); raise "
+                    "WINDLASS_MAX_SESSIONS on the ps, or run fewer workers",
+                    limit="max_sessions",
+                    value=self._limit,
+                )
+            self._sessions[worker] += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._sessions[worker] -= 1
+                self._sessions += Counter()  # forget zeros

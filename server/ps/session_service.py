@@ -1,0 +1,168 @@
+"""Sessions of other processes: messages of a connection in, calls of a :class:`Session`, answers out."""
+
+from typing import assert_never
+
+from ...core import codec
+from ...core.arrays import Array
+from ...core.errors import FencedError, RefusedError, SegmentError
+from ...core.settings import Settings
+from ...core.steps import StepReply
+from ...core.task import Incarnation
+from ...net.connection import Connection, FrameWriter, Lender
+from ...net.dial import parse
+from ...net.endpoint import Greeting
+from ...net.memory_pool import Lease, MemoryPool
+from ...net.shared_memory import FIRST_SEGMENT_BYTES, HEADER_BYTES, SharedSegment
+from ...proto.v1 import session_pb2
+from .payload import ConnectionPayload, Payload, SegmentPayload
+from .session import Session
+from .session_limiter import SessionLimiter
+from .store import Store
+
+SERVICE = "ps"
+_PAGE_BYTES = 4096
+
+
+class SessionService:
+    """Welcomes workers, and serves each until its connection ends. Thread-safe.
+
+    Args:
+        store: The variables.
+        generation: Of this ps; a worker that finds another one knows its variables are gone.
+        settings: For the bounds.
+        limiter: Counts the workers.
+    """
+
+    def __init__(
+        self, store: Store, generation: int, settings: Settings, limiter: SessionLimiter
+    ) -> None:
+        self._store = store
+        self._generation = generation
+        self._settings = settings
+        self._limiter = limiter
+        self._pool = MemoryPool()
+
+    def serve(self, greeting: Greeting) -> bool:
+        """Serve a greeted connection to its end.
+
+        Raises:
+            WindlassError: The session is over.
+            OSError: The connection broke.
+        """
+        connection, hello = greeting.connection, greeting.hello
+        who = codec.incarnation_from_wire(getattr(hello, "from"))
+        if hello.expected_ps_generation not in (0, self._generation):
+            raise FencedError(
+                f"{self._store.task} restarted and lost its variables (generation "
+                f"{self._generation}, was {hello.expected_ps_generation}); restart the job to restore "
+                "its last checkpoint",
+                task=self._store.task,
+            )
+        with self._limiter.session(who.task):
+            self._store.register_incarnation(who)
+            greeting.welcome(
+                ps_generation=self._generation, max_step_bytes=self._settings.max_step_bytes
+            )
+            self._serve(connection, who)
+        return False
+
+    def _serve(self, connection: Connection, who: Incarnation) -> None:
+        messages = _Messages(connection, Session(self._store, who), self._store, self._settings)
+        while (data := connection.receive()) is not None:
+            with Lease(self._pool) as lease:
+                messages.handle(parse(session_pb2.ClientMessage, data), lease.lend)
+
+
+class _Messages:
+    """Carries out the messages of one connection, in order."""
+
+    def __init__(
+        self, connection: Connection, session: Session, store: Store, settings: Settings
+    ) -> None:
+        self._connection = connection
+        self._session = session
+        self._store = store
+        self._settings = settings
+        self._segment: SharedSegment | None = None
+        self._why_no_segment = "no segment was handed over in this session"
+
+    def handle(self, message: session_pb2.ClientMessage, lend: Lender) -> None:
+        kind = message.WhichOneof("kind")
+        if kind == "step":
+            self._step(message.step, lend)
+        elif kind == "layout":
+            layout = message.layout
+            self._session.add_layout(layout.layout_id, lambda: codec.layout_from_wire(layout))
+        elif kind == "segment":
+            self._take_segment(message.segment)
+        elif kind == "map_slab":
+            self._hand_over_slab(message.map_slab.number)
+        elif kind == "hello" or kind is None:
+            raise RefusedError(
+                f"a session goes on with steps, not with {kind or 'an empty message'}"
+            )
+        else:
+            assert_never(kind)
+
+    def _step(self, step: session_pb2.Step, lend: Lender) -> None:
+        total = 0 if step.payload_in_segment else step.payload_bytes
+        if self._connection.unread_bytes != total:
+            raise RefusedError(
+                f"{self._connection.unread_bytes} bytes follow a step that announces {total}"
+            )
+
+        def open_payload() -> Payload:
+            if not step.payload_in_segment:
+                return ConnectionPayload(self._connection, lend)
+            if self._segment is None:
+                raise SegmentError(self._why_no_segment)
+            return SegmentPayload(self._segment, step.payload_bytes, self._connection.is_silent)
+
+        answer = _ConnectionAnswer(self._connection, lend)
+        self._session.step(codec.step_from_wire(step), open_payload, answer)
+
+    def _take_segment(self, message: session_pb2.Segment) -> None:
+        """Map the worker's segment. If that fails, the steps that need it say why."""
+        self._segment = None
+        descriptor = self._connection.stream.take_descriptor()
+        # A worker's first segment is larger than it may need.
+        most = max(self._settings.max_step_bytes, FIRST_SEGMENT_BYTES) + HEADER_BYTES + _PAGE_BYTES
+        try:
+            segment = SharedSegment.receive(descriptor, message.num_bytes)
+            if message.num_bytes > most:
+                raise RefusedError(f"a segment of {message.num_bytes} bytes is over max_step_bytes")
+            segment.close()  # the mapping stays
+            self._segment = segment
+        except RefusedError as error:
+            self._why_no_segment = error.message
+
+    def _hand_over_slab(self, number: int) -> None:
+        slab = self._store.slab(number)
+        answer = session_pb2.ServerMessage(
+            slab=session_pb2.Segment(number=number, num_bytes=slab.num_bytes)
+        )
+        self._connection.send_with_descriptor(answer.SerializeToString(), slab.descriptor)
+
+
+class _ConnectionAnswer:
+    """Answers over a connection. See :class:`~windlass.server.ps.session.Answer`."""
+
+    def __init__(self, connection: Connection, lend: Lender) -> None:
+        self._connection = connection
+        self._lend = lend
+        self._writer: FrameWriter
+
+    def begin(self, reply: StepReply) -> None:
+        message = session_pb2.ServerMessage(step=codec.reply_to_wire(reply))
+        self._writer = self._connection.frame(
+            message.SerializeToString(), reply.payload_bytes, self._lend
+        )
+
+    def copy(self, values: Array) -> bytes | memoryview:
+        return self._writer.copy(values)
+
+    def write(self, part: bytes | memoryview) -> None:
+        self._writer.write(part)
+
+    def finish(self) -> None:
+        self._writer.finish()
