@@ -1,6 +1,6 @@
-"""Buffers that are used again once nobody looks at them."""
+"""Buffers that are used again once nobody refers to their contents."""
 
-import sys
+import weakref
 from collections import OrderedDict
 
 import numpy as np
@@ -13,55 +13,78 @@ def host_memory(num_bytes: int) -> Array:
     """Memory whose content may be copied to or from GPUs: pinned once CuPy is in use."""
     if not gpus_in_use():
         return np.empty(num_bytes, np.uint8)
-    pinned: Array = pinned_memory(num_bytes)
-    while isinstance(pinned.base, np.ndarray):
-        pinned = pinned.base  # views of a view refer to this one, and a pool counts its references
-    return pinned
+    return np.asarray(pinned_memory(num_bytes))
+
+
+class _Slot:
+    """Memory of a pool, and the array through which it was handed out last, while that lives."""
+
+    def __init__(self, num_bytes: int) -> None:
+        self.memory = host_memory(num_bytes)
+        self._lease: weakref.ref[Array] | None = None
+
+    def lease(self) -> Array:
+        """A new array of the memory. Arrays made from it refer to it, so it lives as long as they do."""
+        # Of a memoryview: NumPy's views of views skip arrays in between, but not other objects.
+        array = np.frombuffer(self.memory.data, np.uint8)
+        self._lease = weakref.ref(array)
+        return array
+
+    @property
+    def leased(self) -> Array | None:
+        """The array that was handed out last, if anybody refers to it or to a part of it."""
+        return self._lease() if self._lease is not None else None
 
 
 class BufferPool:
     """Buffers of one size, used again once nobody holds a view of them.
 
     Fresh memory costs a page fault per 4 KiB, more than copying into it; but values a program keeps
-    must never change under it. A view holds a reference to its buffer, so the count tells.
+    must never change under it.
+
+    Args:
+        num_bytes: Of each. Unit: bytes.
     """
 
     _KEEP = 4
 
     def __init__(self, num_bytes: int) -> None:
         self._num_bytes = num_bytes
-        self._buffers: list[Array] = []
-        self._latest = -1
+        self._slots: list[_Slot] = []
+        self._latest: _Slot | None = None
 
     def take(self) -> tuple[Array, Array | None]:
-        """A buffer nobody looks at, and the one with the values kept last, if there is one.
+        """A buffer nobody else refers to, and the one with the values kept last, if there is one.
 
-        They are the same one when nobody looks at those values any more: what did not change is in place.
+        They are the same one when nobody refers to those values any more: what did not change is in
+        place. Both are uint8, shape ``(num_bytes,)``, the first one uninitialised otherwise.
         """
-        latest = self._buffers[self._latest] if self._latest >= 0 else None
-        # References of a free buffer: the list's and the call's argument; of the latest one also ours.
-        if latest is not None and sys.getrefcount(latest) == 3:
-            return latest, latest
-        for index in range(len(self._buffers)):
-            if index != self._latest and sys.getrefcount(self._buffers[index]) == 2:
-                return self._buffers[index], latest
-        buffer = host_memory(self._num_bytes)
-        if len(self._buffers) < self._KEEP:
-            self._buffers.append(buffer)
-        return buffer, latest
+        if not self._num_bytes:
+            return np.empty(0, np.uint8), None
+        latest = self._latest.leased if self._latest is not None else None
+        if self._latest is not None and latest is None:
+            buffer = self._latest.lease()
+            return buffer, buffer
+        for slot in self._slots:
+            if slot is not self._latest and slot.leased is None:
+                return slot.lease(), latest
+        if len(self._slots) == self._KEEP:
+            return host_memory(self._num_bytes), latest
+        self._slots.append(_Slot(self._num_bytes))
+        return self._slots[-1].lease(), latest
 
     @property
     def held_bytes(self) -> int:
         """Bytes of the buffers that are kept."""
-        return self._num_bytes * len(self._buffers)
+        return self._num_bytes * len(self._slots)
 
     def forget(self) -> None:
-        """Nothing is kept: the values are being overwritten."""
-        self._latest = -1
+        """The values kept last are being overwritten."""
+        self._latest = None
 
     def keep(self, buffer: Array) -> None:
         """This buffer has the latest values now."""
-        self._latest = next((i for i, own in enumerate(self._buffers) if own is buffer), -1)
+        self._latest = next((slot for slot in self._slots if slot.leased is buffer), None)
 
 
 class BufferPools:
@@ -81,8 +104,13 @@ class BufferPools:
         self._sizes = sizes
         self._pools: OrderedDict[int, BufferPool] = OrderedDict()
 
+    @property
+    def held_bytes(self) -> int:
+        """Bytes of the buffers that are kept."""
+        return sum(pool.held_bytes for pool in self._pools.values())
+
     def take(self, num_bytes: int) -> Array:
-        """A buffer nobody looks at; its bytes are anything."""
+        """An unreferenced, uninitialised buffer, uint8."""
         if num_bytes < self._least_bytes:
             return np.empty(num_bytes, np.uint8)
         pool = self._pools.get(num_bytes)
@@ -90,7 +118,7 @@ class BufferPools:
             pool = self._pools[num_bytes] = BufferPool(num_bytes)
         self._pools.move_to_end(num_bytes)
         taken, _ = pool.take()
-        held = sum(each.held_bytes for each in self._pools.values())
+        held = self.held_bytes
         while len(self._pools) > self._sizes or (held > self._most_bytes and len(self._pools) > 1):
             _, oldest = self._pools.popitem(last=False)
             held -= oldest.held_bytes

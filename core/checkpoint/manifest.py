@@ -33,7 +33,7 @@ class TensorRecord(_Record):
         slot: Name of the slot variable; empty for the value itself.
         file: In the checkpoint's directory.
         tensor: Its name in the safetensors file.
-        digest: BLAKE2b-128 of its bytes, in hex.
+        digest: Of its bytes; see ``tensor_file.digest``.
     """
 
     variable: str

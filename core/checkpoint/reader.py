@@ -10,7 +10,7 @@ from ..arrays import Array, as_bytes, as_dtype, is_float, num_rows, row_shape
 from ..errors import CheckpointError
 from .directory import MANIFEST, open_fs
 from .manifest import Manifest, TensorRecord, VariableRecord, parse_manifest
-from .tensor_file import TensorSpec, digest, read_array, read_header
+from .tensor_file import TensorSpec, digest, has_digest, read_array, read_header
 
 
 class CheckpointReader:
@@ -145,10 +145,10 @@ class CheckpointReader:
         self._check_spec(piece, spec, path)
         with self._open(piece.file) as stream:
             array = read_array(stream, spec, start + offsets[piece.tensor], path=path)
-        found = digest(as_bytes(array))
-        if found != piece.digest:
+        data = as_bytes(array)
+        if not has_digest(data, piece.digest):
             raise CheckpointError(
-                f"{path}: {piece.tensor!r} was altered: its digest is {found}, "
+                f"{path}: {piece.tensor!r} was altered: its digest is {digest(data)}, "
                 f"the manifest says {piece.digest}",
                 path=path,
                 tensor=piece.tensor,

@@ -1,5 +1,6 @@
 """Tensor files and manifests: read by safetensors' own library, and refused when they are not ours."""
 
+import hashlib
 import io
 import json
 from typing import Any
@@ -14,7 +15,13 @@ from safetensors.numpy import load, save
 from windlass.core.arrays import BFLOAT16, DTYPES, Array, DType
 from windlass.core.checkpoint import Manifest, TensorFileWriter, TensorRecord, VariableRecord
 from windlass.core.checkpoint.manifest import BlockRecord, parse_manifest
-from windlass.core.checkpoint.tensor_file import TensorSpec, digest, read_array, read_header
+from windlass.core.checkpoint.tensor_file import (
+    TensorSpec,
+    digest,
+    has_digest,
+    read_array,
+    read_header,
+)
 from windlass.core.errors import CheckpointError
 
 SAFETENSORS_NAMES = {
@@ -102,7 +109,15 @@ def test_the_digest_is_that_of_the_bytes_written() -> None:
     array = np.array([1.0, 2.0], BFLOAT16)
     writer = TensorFileWriter(io.BytesIO(), [TensorSpec("w", (2,), BFLOAT16)])
     assert writer.write(array) == digest(array.tobytes())
-    assert len(digest(b"")) == 32
+    assert digest(b"").startswith("xxh3:")
+
+
+def test_a_digest_of_an_older_checkpoint_is_checked_too() -> None:
+    older = hashlib.blake2b(b"data", digest_size=16).hexdigest()
+    assert has_digest(b"data", older)
+    assert not has_digest(b"Data", older)
+    assert has_digest(b"data", digest(b"data"))
+    assert not has_digest(b"Data", digest(b"data"))
 
 
 @pytest.mark.parametrize(
