@@ -78,8 +78,27 @@ def total_bytes(buffers: Sequence[memoryview]) -> int:
 
 
 def narrow(values: Array, wire: DType) -> Array:
-    """Values as they travel; float16 has no room beyond 65504 and keeps that."""
-    if wire == np.float16 and values.dtype != wire:
-        limit = np.finfo(np.float16).max
-        values = np.clip(values, -limit, limit)
-    return values.astype(wire, copy=False)
+    """Values in the dtype in which they travel; half types keep their largest number where there is no room.
+
+    Infinity becomes that number too; NaN stays.
+    """
+    limit = _LARGEST.get(wire)
+    if limit is None or values.dtype == wire or _LARGEST.get(values.dtype, np.inf) < limit:
+        return values.astype(wire, copy=False)
+    narrowed = np.empty(values.shape, wire)
+    flat, target = values.reshape(-1), narrowed.reshape(-1)
+    # Float32 at least: the limit of one half type cannot be said in the other.
+    tile = np.empty(min(flat.size, _TILE), np.float64 if values.dtype.itemsize > 4 else np.float32)
+    for start in range(0, flat.size, _TILE):
+        part = flat[start : start + _TILE]
+        clipped = tile[: part.size]
+        np.clip(part.astype(tile.dtype, copy=False), -limit, limit, out=clipped)
+        target[start : start + _TILE] = clipped
+    return narrowed
+
+
+_finfo: Any = ml_dtypes.finfo
+_TILE = 1 << 16  # elements: stay in the L2 cache between clipping and conversion
+_LARGEST: dict[DType, float] = {
+    dtype: float(_finfo(dtype).max) for dtype in (np.dtype(np.float16), BFLOAT16)
+}

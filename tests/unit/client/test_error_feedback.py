@@ -162,6 +162,25 @@ def test_narrowing_to_float16_saturates(dtype: DType) -> None:
     np.testing.assert_array_equal(narrowed, [-65504, -65504, -1, 0, 65504, 65504, 65504])
 
 
+@pytest.mark.parametrize("dtype", [F32, F64], ids=lambda dtype: dtype.name)
+def test_narrowing_to_bfloat16_saturates_and_rounds_as_before_below(dtype: DType) -> None:
+    largest = 3.3895313892515355e38
+    edges = np.array([-np.inf, -3.4e38, np.inf, 3.4e38, largest]).astype(dtype)
+    narrowed = narrow(edges, BFLOAT16)
+    assert narrowed.dtype == BFLOAT16
+    assert narrowed.astype(np.float64).tolist() == [-largest, -largest, largest, largest, largest]
+    # More than is converted at a time, and no multiple of it.
+    values = np.random.default_rng(0).standard_normal((3, 70_001)).astype(dtype)
+    np.testing.assert_array_equal(narrow(values, BFLOAT16), values.astype(BFLOAT16))
+
+
+def test_narrowing_one_half_type_to_the_other_saturates_where_it_must() -> None:
+    there = narrow(np.array([1e38, -1e38, 1.5, np.nan]).astype(BFLOAT16), F16)
+    np.testing.assert_array_equal(there, np.array([65504, -65504, 1.5, np.nan], F16))
+    back = narrow(np.array([65504, 1.5], F16), BFLOAT16)
+    np.testing.assert_array_equal(back, np.array([65504, 1.5]).astype(BFLOAT16))
+
+
 def test_narrowing_keeps_what_is_not_a_number() -> None:
     assert np.isnan(narrow(np.array([np.nan], np.float32), F16)[0])
     assert np.isnan(narrow(np.array([np.nan], np.float32), BFLOAT16)[0])
