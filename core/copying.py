@@ -12,7 +12,7 @@ import numpy as np
 from .arrays import Array, DType
 
 _PARALLEL_BYTES = 8 * 1024 * 1024  # below, handing work to a thread costs more than it saves
-_PASSING_BYTES = 2 * 1024 * 1024
+_TEMPORARY_BYTES = 2 * 1024 * 1024
 _MAX_THREADS = 8
 _HUGE = getattr(mmap, "MADV_HUGEPAGE", None)
 
@@ -26,14 +26,14 @@ def copy_into(target: Array, source: Array) -> None:
     split(part, target.nbytes, itemsize=1)
 
 
-def passing(count: int, dtype: DType) -> Array:
+def temporary_buffer(count: int, dtype: DType) -> Array:
     """Memory for a copy that is soon dropped: it goes back to the system then.
 
     The heap would keep it: once it has seen a large block freed it serves the next ones itself, and returns
     its top alone.
     """
     num_bytes = count * dtype.itemsize
-    if num_bytes < _PASSING_BYTES:
+    if num_bytes < _TEMPORARY_BYTES:
         return np.empty(count, dtype)
     memory = mmap.mmap(-1, num_bytes, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     if _HUGE is not None:

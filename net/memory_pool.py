@@ -6,7 +6,7 @@ from types import TracebackType
 import numpy as np
 
 from ..core.arrays import Array
-from ..core.copying import passing
+from ..core.copying import temporary_buffer
 
 _KEPT_BYTES = 32 * 1024 * 1024
 _BYTE = np.dtype(np.uint8)
@@ -32,7 +32,7 @@ class MemoryPool:
                 best = min(fitting, key=len)
                 self._free = [array for array in self._free if array is not best]
                 return best
-        return passing(num_bytes, _BYTE)
+        return temporary_buffer(num_bytes, _BYTE)
 
     def release(self, array: Array) -> None:
         """Give an array back. Of what is kept, the smallest goes first."""

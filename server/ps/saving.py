@@ -12,7 +12,7 @@ from ...core.arrays import Array
 from ...core.checkpoint.directory import open_fs
 from ...core.checkpoint.manifest import TensorRecord
 from ...core.checkpoint.tensor_file import TensorFileWriter, TensorSpec
-from ...core.copying import passing
+from ...core.copying import temporary_buffer
 from ...core.definitions import ShardDefinition
 from ...core.task import Incarnation
 from ...engine.block import Block
@@ -65,7 +65,9 @@ def save_shards(store: Store, directory: str) -> SavedPart:
         for number, (block, pieces) in enumerate(plan):
             # Before the lock is taken, so that nobody waits for the pages.
             copies = {
-                slot: passing(block.value.size, block.compute_dtype if slot else block.dtype)
+                slot: temporary_buffer(
+                    block.value.size, block.compute_dtype if slot else block.dtype
+                )
                 for slot in {piece.slot for piece in pieces}
             }
             with block.lock:
