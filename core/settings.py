@@ -162,6 +162,14 @@ class Settings(BaseModel):
         description="Extra plaintext port for the gRPC health service alone, for probes; 0: none.",
     )
 
+    # Kernels
+    kernel_cache: str = Field(
+        default="",
+        description="Folder where compiled kernels are kept, e.g. one that `windlass warm-kernels` filled "
+        "when an image was built. Must belong to this user. Empty: NUMBA_CACHE_DIR, then windlass in the "
+        "user's cache folder, which all tasks of a machine share.",
+    )
+
     # Output
     log_format: Literal["time", "bare"] = Field(
         default="time",

@@ -1,7 +1,6 @@
 """A variable's value and slots in a GPU's memory, and the update rules on it.
 
-The formulas of ``engine/kernels.py`` in array operations, so that the same code runs on NumPy arrays,
-where tests compare it with the kernels.
+The formulas are those of the table of update rules (``engine/rules.py``), in array operations.
 """
 
 from types import ModuleType
@@ -11,7 +10,8 @@ import numpy as np
 
 from ..core.accelerators import load_cupy
 from ..core.arrays import Array, is_float
-from ..core.update_rules import SGD, Adagrad, Adam, AdamW, Ftrl, RMSprop, UpdateRule
+from ..core.update_rules import UpdateRule
+from ..engine.rules import entry_of
 from .devices import on_device
 from .variable import Scatter, VariableSpec
 
@@ -84,9 +84,9 @@ def apply_rule(
         updates: How often the rule was applied, this time included.
         scale: Multiplies the gradient before it is clipped.
     """
-    rate = rule.rate(updates - 1)
-    if isinstance(rule, Ftrl) and not rate:
-        return  # FTRL divides by the rate; a rate of zero means no change
+    entry, rate = entry_of(rule), rule.rate(updates - 1)
+    if entry.skips_rate_zero and not rate:
+        return
     wide = np.dtype(np.float32) if value.dtype.itemsize < 4 else value.dtype
     # Python numbers, which do not widen float32.
     g = xp.asarray(gradient).astype(wide) * float(scale)
@@ -94,66 +94,10 @@ def apply_rule(
         g = xp.clip(g, -rule.clipvalue, rule.clipvalue)
     w = value[index].astype(wide)
     part = {name: slot[index] for name, slot in slots.items()}
-    w = _FORMULAS[type(rule)](xp, rule, w, part, g, rate, updates)
+    w = entry.array_update(xp, rule, w, part, g, rate, updates)
     for name, slot in slots.items():
         slot[index] = part[name]
     value[index] = w.astype(value.dtype)
-
-
-def _sgd(xp: Any, rule: Any, w: Any, slots: Any, g: Any, rate: float, t: int) -> Any:  # noqa: ARG001
-    if not rule.momentum:
-        return w - rate * g
-    m = slots["momentum"] = rule.momentum * slots["momentum"] - rate * g
-    return w + (rule.momentum * m - rate * g if rule.nesterov else m)
-
-
-def _adagrad(xp: Any, rule: Any, w: Any, slots: Any, g: Any, rate: float, t: int) -> Any:  # noqa: ARG001
-    a = slots["accumulator"] = slots["accumulator"] + g * g
-    return w - rate * g / xp.sqrt(a + rule.epsilon)
-
-
-def _rmsprop(xp: Any, rule: Any, w: Any, slots: Any, g: Any, rate: float, t: int) -> Any:  # noqa: ARG001
-    v = slots["velocity"] = rule.rho * slots["velocity"] + (1 - rule.rho) * g * g
-    if rule.centered:
-        a = rule.rho * slots["average_gradient"] + (1 - rule.rho) * g
-        slots["average_gradient"] = a
-        v = v - a * a
-    step = rate * g / xp.sqrt(v + rule.epsilon)
-    if rule.momentum:
-        step = slots["momentum"] = rule.momentum * slots["momentum"] + step
-    return w - step
-
-
-def _adam(xp: Any, rule: Any, w: Any, slots: Any, g: Any, rate: float, t: int) -> Any:
-    alpha = rate * float(np.sqrt(1 - rule.beta_2**t)) / (1 - rule.beta_1**t)
-    m = slots["momentum"] = rule.beta_1 * slots["momentum"] + (1 - rule.beta_1) * g
-    v = slots["velocity"] = rule.beta_2 * slots["velocity"] + (1 - rule.beta_2) * g * g
-    if isinstance(rule, AdamW):
-        w = w - rate * rule.weight_decay * w
-    return w - alpha * m / (xp.sqrt(v) + rule.epsilon)
-
-
-def _ftrl(xp: Any, rule: Any, w: Any, slots: Any, g: Any, rate: float, t: int) -> Any:  # noqa: ARG001
-    power = -rule.learning_rate_power
-    before = slots["accumulator"]
-    after = before + g * g
-    strength = (after**power - before**power) / rate
-    shrinkage = 2 * rule.l2_shrinkage_regularization_strength
-    z = slots["linear"] = slots["linear"] + g + shrinkage * w - strength * w
-    slots["accumulator"] = after
-    l1 = rule.l1_regularization_strength
-    l2 = 2 * rule.l2_regularization_strength + (rule.beta / rate if rule.beta else 0.0)
-    return (xp.clip(z, -l1, l1) - z) / (after**power / rate + l2)
-
-
-_FORMULAS: dict[type, Any] = {
-    SGD: _sgd,
-    Adagrad: _adagrad,
-    RMSprop: _rmsprop,
-    Adam: _adam,
-    AdamW: _adam,
-    Ftrl: _ftrl,
-}
 
 
 def change_rows_on_gpu(kind: Scatter, table: Any, rows: Array, values: Any) -> None:

@@ -85,11 +85,11 @@ class _HostMemory:
 
         rule = self.rule
         assert rule is not None  # noqa: S101 - bound by the caller
-        facts = StepInfo(_NOBODY, self.updates + 1, self.updates, scale)
+        info = StepInfo(_NOBODY, self.updates + 1, self.updates, scale)
         values = np.ascontiguousarray(gradient, self.value.dtype).reshape(-1)
-        self._block.apply(self._block.range_of(0), Gradient(values, rows), rule, facts)
+        self._block.apply(self._block.range_of(0), Gradient(values, rows), rule, info)
         # FTRL leaves out a step whose rate is zero; a schedule that begins with one has to go on.
-        self.updates = facts.sequence
+        self.updates = info.sequence
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,16 +15,17 @@ from itertools import pairwise
 import numpy as np
 
 from ..core.arrays import Array, DType, is_float, row_shape, size_of
-from ..core.copying import split
-from ..core.definitions import ShardDefinition, VariableDefinition
+from ..core.definitions import ShardDefinition
 from ..core.errors import FencedError
 from ..core.task import Incarnation, TaskId
-from ..core.update_rules import SGD, Adagrad, Adam, AdamW, Ftrl, RMSprop, UpdateRule
+from ..core.update_rules import UpdateRule
 from .arena import Arena
-from .machine_code import find_kernel
+from .library import library
+from .rules import entry_of, hyperparameters
+from .update_kernel import UpdateKernel
 
 _TILE = 1 << 15  # elements of a half-precision variable converted at a time; fits the L2 cache
-_EMPTY = {np.dtype(t): np.empty(0, t) for t in (np.float32, np.float64)}
+_EMPTY: dict[DType, Array] = {np.dtype(t): np.empty(0, t) for t in (np.float32, np.float64)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,12 +162,14 @@ class Block:
 
     def apply(self, where: Range, gradient: Gradient, rule: UpdateRule, info: StepInfo) -> None:
         """Run an update rule, which all entries of the range are bound to."""
-        if isinstance(rule, Ftrl) and not rule.rate(info.global_step):
-            return  # FTRL divides by the rate; a rate of zero means no change
+        entry = entry_of(rule)
+        if entry.skips_rate_zero and not rule.rate(info.global_step):
+            return
+        kernel = library.update_kernel(entry.kernel(rule), self.compute_dtype)
         self.updates[where.first : where.last] += 1
         self.versions[where.first : where.last] += 1
         # Adam's correction depends on the number of updates, which may differ between entries.
-        for part in self._runs(where) if isinstance(rule, Adam | AdamW) else (where,):
+        for part in self._runs(where) if entry.counts_updates else (where,):
             values = gradient.values[part.start - where.start : part.stop - where.start]
             piece = gradient if gradient.rows is not None else Gradient(values)
             scalars = hyperparameters(
@@ -175,7 +178,7 @@ class Block:
                 global_step=info.global_step,
                 gradient_scale=info.gradient_scale,
             ).astype(self.compute_dtype)
-            self._run(rule, part, piece, scalars)
+            self._run(kernel, self._slots(rule, part), part, piece, scalars)
 
     def _runs(self, where: Range) -> list[Range]:
         """Cut a range where the number of updates differs."""
@@ -189,53 +192,50 @@ class Block:
             for first, last in pairwise(ends)
         ]
 
-    def _run(self, rule: UpdateRule, where: Range, gradient: Gradient, scalars: Array) -> None:
-        kernel, names = _KERNELS[type(rule)]
-        if isinstance(rule, SGD) and rule.momentum:
-            kernel = "momentum"
-        value = self.value[where.start : where.stop]
-        none = _EMPTY[self.compute_dtype]
-        slots = [
-            self.slots[name][where.start : where.stop] if name in self.slots else none
-            for name in names
+    def _slots(self, rule: UpdateRule, where: Range) -> list[Array]:
+        """The slots of a range in the kernel's order; empty where these hyperparameters need none."""
+        active, none = rule.active_slots(), _EMPTY[self.compute_dtype]
+        return [
+            self.slots[name][where.start : where.stop] if name in active else none
+            for name in entry_of(rule).slots
         ]
-        slots += [none] * (3 - len(slots))
-        rows, width = self._rows(where, gradient)
-        if self.dtype == self.compute_dtype and gradient.rows is None:
-            self._run_parts(kernel, value, slots, gradient.values, scalars)
-        elif self.dtype == self.compute_dtype:
-            _call(kernel, value, slots, gradient.values, rows, width, scalars)
-        elif gradient.rows is None:
+
+    def _run(
+        self,
+        kernel: UpdateKernel,
+        slots: list[Array],
+        where: Range,
+        gradient: Gradient,
+        scalars: Array,
+    ) -> None:
+        value = self.value[where.start : where.stop]
+        rows, width = gradient.rows, self._width(where)
+        if rows is not None:
+            rows = _aligned(rows)
+        if self.dtype == self.compute_dtype:
+            kernel(value, slots, _aligned(gradient.values), rows, width, scalars)
+        elif rows is None:
             self._run_tiles(kernel, value, slots, gradient.values, scalars)
-        else:
-            self._run_gathered(kernel, value, slots, gradient, width, scalars)
-
-    @staticmethod
-    def _run_parts(kernel: str, value: Array, slots: list[Array], g: Array, scalars: Array) -> None:
-        """Element-wise, so parts of a large range may go to several cores."""
-
-        def part(start: int, stop: int) -> None:
-            cut = slice(start, stop)
-            _call(
-                kernel, value[cut], [s[cut] for s in slots], g[cut], _ONE_ROW, stop - start, scalars
+        elif value.size:
+            self._run_gathered(
+                kernel, value, slots, Gradient(gradient.values, rows), width, scalars
             )
 
-        split(part, value.size, itemsize=value.itemsize * (2 + len(slots)))
-
     def _run_tiles(
-        self, kernel: str, value: Array, slots: list[Array], g: Array, scalars: Array
+        self, kernel: UpdateKernel, value: Array, slots: list[Array], g: Array, scalars: Array
     ) -> None:
+        if g.size != value.size:
+            raise ValueError(f"the gradient has {g.size} elements, the value {value.size}")
         for start in range(0, value.size, _TILE):
             tile = slice(start, start + _TILE)
             wide = value[tile].astype(self.compute_dtype)
             parts = [slot[tile] for slot in slots]
-            gradient = g[tile].astype(self.compute_dtype)
-            _call(kernel, wide, parts, gradient, _ONE_ROW, wide.size, scalars)
+            kernel(wide, parts, g[tile].astype(self.compute_dtype), None, 0, scalars)
             value[tile] = wide
 
     def _run_gathered(
         self,
-        kernel: str,
+        kernel: UpdateKernel,
         value: Array,
         slots: list[Array],
         gradient: Gradient,
@@ -243,12 +243,9 @@ class Block:
         scalars: Array,
     ) -> None:
         rows = gradient.rows
-        if value.size == 0:
-            return
         wide = value.reshape(-1, width)[rows].astype(self.compute_dtype).reshape(-1)
         parts = [slot.reshape(-1, width)[rows].reshape(-1) if slot.size else slot for slot in slots]
-        g = gradient.values.astype(self.compute_dtype)
-        _call(kernel, wide, parts, g, _ONE_ROW, wide.size, scalars)
+        kernel(wide, parts, gradient.values.astype(self.compute_dtype), None, 0, scalars)
         value.reshape(-1, width)[rows] = wide.reshape(-1, width)
         for slot, part in zip(slots, parts, strict=True):
             if slot.size:
@@ -256,87 +253,23 @@ class Block:
 
     def _table(self, where: Range, memory: Array) -> Array:
         shard = self.shards[where.first]
-        return memory[where.start : where.stop].reshape(shard.rows, size_of(row_shape(shard.shape)))
+        return memory[where.start : where.stop].reshape(shard.rows, self._width(where))
 
-    def _rows(self, where: Range, gradient: Gradient) -> tuple[Array, int]:
-        if gradient.rows is None:
-            return _ONE_ROW, where.stop - where.start
-        return gradient.rows, size_of(row_shape(self.shards[where.first].shape))
+    def _width(self, where: Range) -> int:
+        return size_of(row_shape(self.shards[where.first].shape))
 
 
-_ONE_ROW: Array = np.zeros(1, np.int64)
-
-
-def _call(
-    kernel: str,
-    value: Array,
-    slots: list[Array],
-    gradient: Array,
-    rows: Array,
-    width: int,
-    scalars: Array,
-) -> None:
-    # Gradients come from received frames, too: anywhere in them, and read-only. If Numba itself runs the
-    # kernel, it compiles anew for a writable argument; one form for all halves the compiling.
-    flags = gradient.flags
-    if not flags.aligned or not flags.c_contiguous:
-        gradient = gradient.copy()
-        gradient.flags.writeable = False
-    elif flags.writeable:
-        gradient = gradient.view()
-        gradient.flags.writeable = False
-    find_kernel(kernel, value.dtype)(
-        value, slots[0], slots[1], slots[2], gradient, rows, width, scalars
-    )
+def _aligned(array: Array) -> Array:
+    """Arrays come from received frames, too: anywhere in them."""
+    flags = array.flags
+    return array if flags.aligned and flags.c_contiguous else array.copy()
 
 
 def warm_up(rule: UpdateRule, dtype: DType) -> None:
-    """Compile or load the rule's kernel, so that no step waits for it."""
-    definition = VariableDefinition("warm-up", (1,), dtype)
-    block = Block([ShardDefinition(definition)])
-    block.bind(0, rule)
-    nobody = StepInfo(Incarnation(TaskId("ps", 0), 0), 0, 0)
-    block.apply(block.range_of(0), Gradient(np.zeros(1, dtype)), rule, nobody)
+    """Compile or load the rule's kernel, so that no step waits for it.
 
-
-# Rule → kernel and the slots it takes, in order.
-_KERNELS: dict[type[object], tuple[str, tuple[str, ...]]] = {
-    SGD: ("sgd", ("momentum",)),
-    Adagrad: ("adagrad", ("accumulator",)),
-    RMSprop: ("rmsprop", ("velocity", "momentum", "average_gradient")),
-    Adam: ("adam", ("momentum", "velocity")),
-    AdamW: ("adam", ("momentum", "velocity")),
-    Ftrl: ("ftrl", ("accumulator", "linear")),
-}
-
-
-def hyperparameters(
-    rule: UpdateRule, *, updates: int, global_step: int, gradient_scale: float
-) -> Array:
-    """The scalars a rule's kernel reads, as float64; ``kernels`` says in which order.
-
-    Args:
-        rule: The rule.
-        updates: How often it was applied to the variable, this time included.
-        global_step: For the learning-rate schedule.
-        gradient_scale: Multiplies the gradient before clipping by value.
+    Raises:
+        TypeError: The rule is not registered.
     """
-    rate = rule.rate(global_step)
-    head = [gradient_scale, rule.clipvalue if rule.clipvalue is not None else np.inf, rate]
-    tail: list[float] = []
-    if isinstance(rule, SGD):
-        tail = [rule.momentum, rule.nesterov]
-    elif isinstance(rule, Adagrad):
-        tail = [rule.epsilon]
-    elif isinstance(rule, RMSprop):
-        tail = [rule.rho, 1 - rule.rho, rule.epsilon, rule.momentum, rule.centered]
-    elif isinstance(rule, Adam | AdamW):
-        head[2] = rate * np.sqrt(1 - rule.beta_2**updates) / (1 - rule.beta_1**updates)
-        decay = rate * rule.weight_decay if isinstance(rule, AdamW) else 0.0
-        tail = [rule.beta_1, 1 - rule.beta_1, rule.beta_2, 1 - rule.beta_2, rule.epsilon, decay]
-    else:
-        l2 = 2 * rule.l2_regularization_strength + (rule.beta / rate if rule.beta else 0.0)
-        power = -rule.learning_rate_power
-        shrinkage = 2 * rule.l2_shrinkage_regularization_strength
-        tail = [power, rule.l1_regularization_strength, l2, shrinkage, power == 0.5]
-    return np.array([*head, *tail], np.float64)
+    compute_dtype = np.dtype(np.float32) if dtype.itemsize < 4 else dtype
+    library.update_kernel(entry_of(rule).kernel(rule), compute_dtype)

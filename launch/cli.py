@@ -241,6 +241,37 @@ def status_command(address: str, timeout_s: float) -> None:
     Console(width=width, highlight=False).print(status_table(status))
 
 
+@windlass.command("warm-kernels")
+@click.option(
+    "--kernel-cache",
+    help="Folder to keep them in. Default: WINDLASS_KERNEL_CACHE, or as a ps chooses.",
+)
+def warm_kernels_command(kernel_cache: str | None) -> None:
+    """Compile all kernels into the cache, e.g. while an image is built: no task compiles one then.
+
+    Run it as the user who will run the tasks: nobody else's files are loaded.
+    """
+    from ..core.settings import load_settings
+    from ..engine.library import KernelLibrary
+
+    library = KernelLibrary(load_settings({"kernel_cache": kernel_cache}).kernel_cache)
+    folder = library.folder
+    for refusal in folder.refused:
+        click.echo(f"not used: {refusal}", err=True)
+    if folder.path is None:
+        raise ConfigurationError(
+            "there is no folder to keep kernels in; name one with --kernel-cache that belongs to this user "
+            "and can be written to"
+        )
+    count = compiled = 0
+    for kernel in library.load_all():
+        count += 1
+        compiled += not kernel.from_cache
+        what = "was there" if kernel.from_cache else f"compiled in {kernel.took_s:.1f} s"
+        click.echo(f"{kernel.name} {kernel.dtype.name}: {what}")
+    click.echo(f"{count} kernels, {compiled} compiled, in {folder.copied_from or folder.path}")
+
+
 def main(arguments: list[str] | None = None) -> None:
     """Entry point. Errors of ours are one line and their exit code, never a traceback."""
     quiet_grpc()

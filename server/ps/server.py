@@ -8,6 +8,7 @@ from ...core.exit_codes import ExitCode
 from ...core.settings import Settings
 from ...core.states import Phase
 from ...core.task import TaskId
+from ...engine.library import library
 from ...net.host import TaskHost
 from . import session_service
 from .lease import ChiefLease
@@ -65,6 +66,8 @@ class PsServer:
             ConfigurationError: The address is not loopback and ``insecure`` was not said.
         """
         self._host.start(address)
+        # The first update rule needs Numba, which takes 0.3 s to load: while the tasks join.
+        library.load_in_background()
         log.info("ready at port %d", self._host.port)
 
     @property

@@ -30,6 +30,8 @@ from ...core.task import Incarnation, TaskId
 from ...core.update_rules import UpdateRule, rule_from_dict
 from ...engine.arena import Arena, Slab
 from ...engine.block import Block, Gradient, StepInfo, warm_up
+from ...engine.library import library
+from ...engine.rows import gather_rows
 from ...net.shared_memory import SharedSegment, unavailable
 from .dedup import PushLog
 from .layout import Layout, LayoutRange, join_ranges
@@ -96,6 +98,7 @@ class Store:
         self._held: dict[ShardKey, _Held] = {}
         self._parts: dict[str, list[int]] = {}
         self._blocks: list[Block] = []
+        library.use_folder(settings.kernel_cache)
         shares = settings.shared_memory and not unavailable()
         self._arena = Arena(_create_slab if shares else None)
         self._log_lock = threading.Lock()
@@ -526,7 +529,8 @@ class Store:
             with block.lock:
                 value = block.value[where.start : where.stop]
                 if numbers is not None:
-                    value = value.reshape(part.numbered, part.width)[numbers].reshape(-1)
+                    table = value.reshape(part.numbered, part.width)
+                    value = gather_rows(table, numbers).reshape(-1)
                 taken = take(narrow(value, part.dtype))
                 if versions is not None:
                     versions[entry : entry + where.last - where.first] = block.versions[

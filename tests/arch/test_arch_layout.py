@@ -165,6 +165,15 @@ def test_two_modules_alone_read_the_environment() -> None:
     assert readers == allowed
 
 
+def test_one_module_imports_the_compiler() -> None:
+    importers = {
+        path.resolve()
+        for path in sources()
+        if {name.split(".")[0] for name in imported(path)} & {"numba", "llvmlite"}
+    }
+    assert importers == {ROOT / "engine" / "jit.py"}
+
+
 def test_nothing_is_ever_unpickled() -> None:
     forbidden = ("pickle", "cPickle", "cloudpickle", "dill", "marshal", "shelve", "joblib")
     for path in sources():

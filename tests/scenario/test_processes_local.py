@@ -1,7 +1,6 @@
 """A whole cluster as processes of this machine, started by ``windlass local``."""
 
 import os
-import platform
 import pty
 import re
 import subprocess
@@ -28,7 +27,7 @@ DIGITS = str(Path(__file__).resolve().parents[2] / "examples" / "digits" / "trai
 _COMPILERS = "sorted({'numba', 'llvmlite'} & set(sys.modules))"
 
 
-def test_no_task_of_a_cluster_loads_the_compiler_to_take_its_steps(
+def test_no_chief_and_no_worker_loads_the_compiler_to_take_its_steps(
     run_cli: RunCli, write_program: Callable[..., str]
 ) -> None:
     hook = f'if count == 5:\n    print("loaded", {_COMPILERS})'
@@ -37,17 +36,6 @@ def test_no_task_of_a_cluster_loads_the_compiler_to_take_its_steps(
     )
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.count("| loaded []") == 2
-
-
-@pytest.mark.skipif(platform.machine() != "x86_64", reason="Numba runs the kernels in the ps")
-def test_a_ps_applies_updates_without_the_compiler(
-    run_cli: RunCli, write_program: Callable[..., str], tmp_path: Path
-) -> None:
-    # Alone, the program shares its process with the ps.
-    program = write_program(f'if count == 5:\n    print("loaded", {_COMPILERS})')
-    done = run_cli("run", program, "10", "0")
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert "loaded []" in done.stdout
 
 
 @pytest.mark.scenario

@@ -7,7 +7,8 @@ from windlass.core.arrays import BFLOAT16, DTYPES, Array, DType
 from windlass.core.definitions import ShardDefinition, VariableDefinition
 from windlass.core.task import Incarnation, TaskId
 from windlass.core.update_rules import SGD, Adam, Ftrl, RMSprop, UpdateRule
-from windlass.engine.block import Block, Gradient, Range, StepFacts, hyperparameters, warm_up
+from windlass.engine.block import Block, Gradient, Range, StepInfo, warm_up
+from windlass.engine.rules import hyperparameters
 
 TASK = TaskId("worker", 0)
 WORKER = Incarnation(TASK, 1)
@@ -92,12 +93,12 @@ def test_entries_of_one_push_keep_their_own_count_of_updates() -> None:
     for step, (first, last) in enumerate(pushes):
         where = Range(first, last, joined.offsets[first], joined.offsets[last])
         values = numbers(step, where.stop - where.start, F32)
-        facts = StepFacts(WORKER, step + 1, step)
-        joined.apply(where, Gradient(values), rule, facts)
+        info = StepInfo(WORKER, step + 1, step)
+        joined.apply(where, Gradient(values), rule, info)
         for entry in range(first, last):
             start = joined.offsets[entry] - where.start
             piece = values[start : start + alone[entry].value.size]
-            alone[entry].apply(whole(alone[entry]), Gradient(piece), rule, facts)
+            alone[entry].apply(whole(alone[entry]), Gradient(piece), rule, info)
     assert joined.updates.tolist() == [int(block.updates[0]) for block in alone] == [3, 4, 4, 4]
     np.testing.assert_array_equal(joined.value, np.concatenate([b.value for b in alone]))
 
@@ -109,10 +110,10 @@ def test_entries_with_different_rules_share_memory_but_not_slots_they_lack() -> 
     mixed.bind(1, heavy)
     alone.bind(0, plain)
     for step in range(3):
-        g, facts = Gradient(numbers(step, 3, F32)), StepFacts(WORKER, step + 1, step)
-        mixed.apply(mixed.range_of(0), g, plain, facts)
-        mixed.apply(mixed.range_of(1), g, heavy, facts)
-        alone.apply(alone.range_of(0), g, plain, facts)
+        g, info = Gradient(numbers(step, 3, F32)), StepInfo(WORKER, step + 1, step)
+        mixed.apply(mixed.range_of(0), g, plain, info)
+        mixed.apply(mixed.range_of(1), g, heavy, info)
+        alone.apply(alone.range_of(0), g, plain, info)
     np.testing.assert_array_equal(mixed.view(0), alone.view(0))
     assert not mixed.view(0, "momentum").any()
     assert mixed.view(1, "momentum").all()
@@ -134,9 +135,9 @@ def test_a_block_knows_which_pushes_of_a_life_it_holds(
     generation: int, sequence: int, applied: bool
 ) -> None:
     block = make_block((1,))
-    assert not block.has_applied(StepFacts(Incarnation(TASK, 2), 1, 0))
-    block.mark_applied(StepFacts(Incarnation(TASK, 2), 5, 0))
-    assert block.has_applied(StepFacts(Incarnation(TASK, generation), sequence, 0)) is applied
+    assert not block.has_applied(StepInfo(Incarnation(TASK, 2), 1, 0))
+    block.mark_applied(StepInfo(Incarnation(TASK, 2), 5, 0))
+    assert block.has_applied(StepInfo(Incarnation(TASK, generation), sequence, 0)) is applied
 
 
 @pytest.mark.parametrize(

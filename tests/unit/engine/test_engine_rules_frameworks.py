@@ -16,7 +16,7 @@ from windlass.core.arrays import Array
 from windlass.core.definitions import ShardDefinition, VariableDefinition
 from windlass.core.task import Incarnation, TaskId
 from windlass.core.update_rules import SGD, Adagrad, Adam, AdamW, Ftrl, RMSprop, UpdateRule
-from windlass.engine.block import Block, Gradient, StepFacts
+from windlass.engine.block import Block, Gradient, StepInfo
 
 WORKER = Incarnation(TaskId("worker", 0), 1)
 SHAPES: dict[str, tuple[int, ...]] = {"scalar": (), "vector": (19,), "matrix": (6, 5)}
@@ -50,8 +50,8 @@ def run_windlass(rule: UpdateRule, start: Array, gradients: list[Array]) -> Arra
     block.bind(0, rule)
     block.view(0)[...] = start
     for step, g in enumerate(gradients):
-        facts = StepFacts(WORKER, step + 1, step)
-        block.apply(block.range_of(0), Gradient(g.reshape(-1)), rule, facts)
+        info = StepInfo(WORKER, step + 1, step)
+        block.apply(block.range_of(0), Gradient(g.reshape(-1)), rule, info)
     return block.view(0).copy()
 
 

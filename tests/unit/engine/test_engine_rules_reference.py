@@ -14,7 +14,7 @@ from windlass.core.definitions import ShardDefinition, VariableDefinition
 from windlass.core.schedules import ExponentialDecay
 from windlass.core.task import Incarnation, TaskId
 from windlass.core.update_rules import SGD, Adagrad, Adam, AdamW, Ftrl, RMSprop, UpdateRule
-from windlass.engine.block import Block, Gradient, StepFacts
+from windlass.engine.block import Block, Gradient, StepInfo
 
 WORKER = Incarnation(TaskId("worker", 0), 1)
 STEPS = 10
@@ -139,8 +139,8 @@ def make_block(shape: tuple[int, ...], dtype: DType, rule: UpdateRule, start: Ar
 
 
 def apply(block: Block, rule: UpdateRule, g: Array, step: int, scale: float = 1.0) -> None:
-    facts = StepFacts(WORKER, step + 1, step, scale)
-    block.apply(block.range_of(0), Gradient(g.reshape(-1)), rule, facts)
+    info = StepInfo(WORKER, step + 1, step, scale)
+    block.apply(block.range_of(0), Gradient(g.reshape(-1)), rule, info)
 
 
 def problem(shape: tuple[int, ...], dtype: DType, seed: int = 0) -> tuple[Array, list[Array]]:

@@ -12,7 +12,7 @@ from windlass.core.arrays import BFLOAT16, DTYPES, FLOATS, Array, DType
 from windlass.core.definitions import ShardDefinition, VariableDefinition
 from windlass.core.task import Incarnation, TaskId
 from windlass.core.update_rules import SGD, Adagrad, Adam, AdamW, Ftrl, RMSprop, UpdateRule
-from windlass.engine.block import Block, Gradient, StepFacts
+from windlass.engine.block import Block, Gradient, StepInfo
 
 WORKER = Incarnation(TaskId("worker", 0), 1)
 ROWS, STEPS = 9, 5
@@ -81,12 +81,12 @@ def test_rows_are_updated_as_by_a_dense_gradient_and_others_not_at_all(
     for step in range(STEPS):
         chosen = np.array(CHOICES[step], np.int64)
         values = numbers(rng, (chosen.size, *row), dtype)
-        facts = StepFacts(WORKER, step + 1, step, 0.5)
-        table.apply(table.range_of(1), of_rows(values, chosen), rule, facts)
+        info = StepInfo(WORKER, step + 1, step, 0.5)
+        table.apply(table.range_of(1), of_rows(values, chosen), rule, info)
         for i, value in zip(chosen, values, strict=True):
             twin = twins[i]
             twin.updates[1] = step  # t counts steps of the variable, pushed to this row or not
-            twin.apply(twin.range_of(1), Gradient(value.reshape(-1)), rule, facts)
+            twin.apply(twin.range_of(1), Gradient(value.reshape(-1)), rule, info)
     for name in ("", *rule.active_slots()):
         expected = np.concatenate([twin.view(1, name) for twin in twins])
         np.testing.assert_array_equal(table.view(1, name), expected, err_msg=name)
@@ -106,9 +106,9 @@ def test_a_gradient_of_all_rows_equals_the_dense_one(rule: UpdateRule, dtype: DT
         block.bind(1, rule)
     for step in range(STEPS):
         g = numbers(rng, (ROWS, 3), dtype)
-        facts = StepFacts(WORKER, step + 1, step)
-        sparse.apply(sparse.range_of(1), of_rows(g, np.arange(ROWS)), rule, facts)
-        dense.apply(dense.range_of(1), Gradient(g.reshape(-1)), rule, facts)
+        info = StepInfo(WORKER, step + 1, step)
+        sparse.apply(sparse.range_of(1), of_rows(g, np.arange(ROWS)), rule, info)
+        dense.apply(dense.range_of(1), Gradient(g.reshape(-1)), rule, info)
     np.testing.assert_array_equal(sparse.view(1), dense.view(1))
 
 
@@ -156,7 +156,7 @@ def test_rows_without_elements_are_no_special_case(
     gradient = of_rows(np.zeros(0, dtype), np.array(chosen))
     if operation == "apply":
         block.bind(1, SGD())
-        block.apply(block.range_of(1), gradient, SGD(), StepFacts(WORKER, 1, 0))
+        block.apply(block.range_of(1), gradient, SGD(), StepInfo(WORKER, 1, 0))
     else:
         getattr(block, operation)(block.range_of(1), gradient)
     assert block.versions.tolist() == [0, 1, 0]
@@ -178,7 +178,7 @@ def test_any_rows_in_any_order_of_pushes_sum_to_the_same(
     for step, chosen in enumerate(pushes):
         values = np.ones(len(chosen) * width, dtype)
         gradient = Gradient(values, np.array(sorted(chosen), np.int64))
-        block.apply(block.range_of(1), gradient, rule, StepFacts(WORKER, step + 1, step))
+        block.apply(block.range_of(1), gradient, rule, StepInfo(WORKER, step + 1, step))
     for i in range(ROWS):
         expected = -float(sum(i in chosen for chosen in pushes))
         assert block.view(1)[i].astype(float).tolist() == [expected] * width

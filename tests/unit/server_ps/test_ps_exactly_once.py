@@ -21,7 +21,7 @@ from windlass.core.settings import Settings
 from windlass.core.steps import Encoding, LayoutEntry, Operation, PushResult
 from windlass.core.task import Incarnation, TaskId
 from windlass.core.update_rules import SGD
-from windlass.engine.block import StepFacts
+from windlass.engine.block import StepInfo
 from windlass.server.ps.store import Push, Store
 
 DTYPES = {"a": "f4", "b": "f4", "table": "f4", "x": "f8", "y": "f8", "h": "f2", "i": "i4"}
@@ -82,8 +82,8 @@ class Sender:
             position += size
             return memoryview(self.payload)[position - size : position]
 
-        facts = StepFacts(who, sequence, 0)
-        return self.store.push(Push(self.layout, self.rows, facts, 1), fetch)
+        info = StepInfo(who, sequence, 0)
+        return self.store.push(Push(self.layout, self.rows, info, 1), fetch)
 
     def blocks_after(self, pieces: int) -> set[str]:
         """Dtypes of the blocks that are complete once so many pieces have arrived."""

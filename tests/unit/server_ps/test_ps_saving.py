@@ -15,7 +15,7 @@ from windlass.core.settings import Settings
 from windlass.core.steps import LayoutEntry, Operation
 from windlass.core.task import Incarnation, TaskId
 from windlass.core.update_rules import SGD, Adagrad, Adam, Ftrl, RMSprop, UpdateRule
-from windlass.engine.block import StepFacts
+from windlass.engine.block import StepInfo
 from windlass.server.ps.saving import SavedPart, save_shards
 from windlass.server.ps.store import Push, Store
 
@@ -51,8 +51,8 @@ class Cluster:
             rows = [values[s.row_offset : s.row_offset + s.rows] for s in mine if s.shape]
             payload = memoryview((rows or [values])[0].tobytes() if mine else b"")
             layout = store.compile([LayoutEntry(name, s.part, operation) for s in mine])
-            facts = StepFacts(WORKER, self.sequence, 0)
-            store.push(Push(layout, (), facts, 1), lambda _, payload=payload: payload)  # type: ignore[misc]
+            info = StepInfo(WORKER, self.sequence, 0)
+            store.push(Push(layout, (), info, 1), lambda _, payload=payload: payload)  # type: ignore[misc]
 
     def value(self, name: str, slot: str = "") -> Array:
         """A whole variable or slot, put together."""

@@ -14,7 +14,7 @@ from windlass.core.settings import Settings
 from windlass.core.steps import Encoding, LayoutEntry, Operation, PushResult
 from windlass.core.task import Incarnation, TaskId
 from windlass.core.update_rules import SGD, UpdateRule
-from windlass.engine.block import StepFacts
+from windlass.engine.block import StepInfo
 from windlass.server.ps.store import Push, Store
 
 PS = TaskId("ps", 0)
@@ -61,8 +61,8 @@ def push(
 
     layout = store.compile(entries)
     store.check_rows(layout, rows)
-    facts = StepFacts(who, sequence, global_step, scale)
-    result = store.push(Push(layout, tuple(rows), facts, increment), fetch)
+    info = StepInfo(who, sequence, global_step, scale)
+    result = store.push(Push(layout, tuple(rows), info, increment), fetch)
     assert position == len(payload), "a push is read to its end"
     return result
 

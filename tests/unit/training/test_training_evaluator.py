@@ -30,7 +30,7 @@ from windlass.core.settings import Settings
 from windlass.core.steps import LayoutEntry, Operation
 from windlass.core.task import Incarnation, TaskId
 from windlass.distribute.runtime import ClusterRuntime, thread_runtime
-from windlass.engine.block import StepFacts
+from windlass.engine.block import StepInfo
 from windlass.server.ps.saving import save_shards
 from windlass.server.ps.store import Push, Store
 from windlass.training import SidecarEvaluator, read_evaluations
@@ -60,7 +60,7 @@ def write_checkpoint(model_dir: Path, step: int, *, final: bool = False) -> Path
         position += count
         return memoryview(payload)[position - count : position]
 
-    store.push(Push(layout, (), StepFacts(WHO, 1, 0), step), fetch)
+    store.push(Push(layout, (), StepInfo(WHO, 1, 0), step), fetch)
     path = Path(checkpoint_path(str(model_dir), step))
     part = save_shards(store, str(path))
     manifest = Manifest(

@@ -1,0 +1,164 @@
+"""Numba, and what the kernels are written with. The one module of the engine that imports it.
+
+Importing Numba takes 0.2 s and 100 MB with its first kernel, so nothing imports this module at start:
+``library.py`` does when the first kernel is asked for, or in a background thread.
+
+``error_model="numpy"`` because Python's checks for division by zero keep LLVM from vectorising.
+Fast-math stays off: neither reassociation nor contraction is allowed, so SGD equals the same NumPy
+expression to the bit.
+"""
+
+import logging
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numba
+import numpy as np
+from llvmlite import ir
+from numba import extending
+from numba.core import cgutils, types
+
+from ..core.arrays import DType
+
+log = logging.getLogger(__name__)
+
+# Their type information is partial.
+_numba: Any = numba
+_cgutils: Any = cgutils
+
+INT64 = types.int64
+# `numba.config` is of the whole process, and programs have functions of their own.
+_config_lock = threading.Lock()
+
+
+def changed(dtype: DType) -> Any:
+    """Type of an argument: a contiguous, aligned 1-D array that the kernel writes."""
+    return types.Array(_numba.from_dtype(np.dtype(dtype)), 1, "C")
+
+
+def read(dtype: DType | type[np.generic]) -> Any:
+    """Type of an argument: such an array that the kernel only reads; read-only arrays are taken too."""
+    return types.Array(_numba.from_dtype(np.dtype(dtype)), 1, "C", readonly=True)
+
+
+def inlined(function: Any) -> Any:
+    """A helper that is copied into the kernels which call it."""
+    return _numba.njit(function, nogil=True, error_model="numpy", inline="always")
+
+
+def compile_function(
+    function: Callable[..., Any], arguments: tuple[Any, ...], folder: Path | None
+) -> tuple[Any, bool]:
+    """Compile a function for one list of argument types, or load it from the cache.
+
+    Args:
+        function: Plain Python.
+        arguments: Numba types. Calls with others raise TypeError; nothing is compiled at a call.
+        folder: Of the cache, checked (``kernel_cache.py``); None: no cache.
+
+    Returns:
+        (what to call; it releases the GIL, whether it came from the cache)
+    """
+    if folder is not None:
+        for _ in range(2):
+            try:
+                return _compile_cached(function, arguments, folder)
+            except Exception as error:  # noqa: BLE001 - a damaged file fails in any way that unpickling can
+                name = function.__qualname__
+                log.warning("the cached kernel %s in %s cannot be used: %r", name, folder, error)
+                for path in folder.glob(f"*/*.{name}-*"):
+                    path.unlink(missing_ok=True)
+    dispatcher = _numba.njit(function, nogil=True, error_model="numpy")
+    return _compile(dispatcher, arguments), False
+
+
+def _compile_cached(
+    function: Callable[..., Any], arguments: tuple[Any, ...], folder: Path
+) -> tuple[Any, bool]:
+    with _config_lock:
+        before = _numba.config.CACHE_DIR
+        _numba.config.CACHE_DIR = str(folder)
+        try:
+            dispatcher = _numba.njit(function, cache=True, nogil=True, error_model="numpy")
+        finally:
+            _numba.config.CACHE_DIR = before
+    # Numba takes the next place it knows if it cannot write to this one, and we did not check that.
+    if folder not in Path(dispatcher.stats.cache_path).parents:
+        raise OSError(f"Numba chose {dispatcher.stats.cache_path} instead")
+    compiled = _compile(dispatcher, arguments)
+    return compiled, bool(dispatcher.stats.cache_hits)
+
+
+def _compile(dispatcher: Any, arguments: tuple[Any, ...]) -> Any:
+    dispatcher.compile(arguments)
+    dispatcher.disable_compile()
+    return dispatcher
+
+
+def intrinsic(function: Callable[..., Any]) -> Any:
+    """A function of a kernel that is written in LLVM's instructions."""
+    made: Any = extending.intrinsic
+    return made(function)
+
+
+@intrinsic
+def prefetch(typing: Any, array: Any, index: Any) -> Any:  # noqa: ARG001
+    """``prefetch(array, index)``: begin to load the cache line of an element, which will be changed."""
+
+    def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+        data = context.make_array(signature.args[0])(context, builder, values[0]).data
+        pointer = builder.bitcast(builder.gep(data, [values[1]]), _cgutils.voidptr_t)
+        number = ir.IntType(32)
+        kind = ir.FunctionType(ir.VoidType(), [_cgutils.voidptr_t, number, number, number])
+        function = builder.module.declare_intrinsic("llvm.prefetch", [_cgutils.voidptr_t], kind)
+        # For writing, to stay in every cache, data.
+        builder.call(function, [pointer, number(1), number(3), number(1)])
+        return context.get_dummy_value()
+
+    return types.void(array, types.intp), generate
+
+
+@intrinsic
+def copy_elements(typing: Any, target: Any, start: Any, source: Any, first: Any, count: Any) -> Any:  # noqa: ARG001
+    """``target[start : start + count] = source[first : first + count]`` by memcpy; one dtype, no overlap.
+
+    A loop would run element by element for rows shorter than LLVM's unrolled vectors.
+    """
+
+    def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+        kinds = signature.args
+        to = context.make_array(kinds[0])(context, builder, values[0]).data
+        source_data = context.make_array(kinds[2])(context, builder, values[2]).data
+        size = context.get_abi_sizeof(context.get_data_type(kinds[0].dtype))
+        _cgutils.raw_memcpy(
+            builder,
+            builder.gep(to, [values[1]]),
+            builder.gep(source_data, [values[3]]),
+            values[4],
+            size,
+        )
+        return context.get_dummy_value()
+
+    return types.void(target, types.intp, source, types.intp, types.intp), generate
+
+
+@intrinsic
+def count_bits(typing: Any, word: Any) -> Any:  # noqa: ARG001
+    """``count_bits(word)``: how many bits of a uint64 are set, as int64."""
+
+    def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:  # noqa: ARG001
+        return builder.ctpop(values[0])
+
+    return types.int64(types.uint64), generate
+
+
+@intrinsic
+def lowest_bit(typing: Any, word: Any) -> Any:  # noqa: ARG001
+    """``lowest_bit(word)``: the number of the lowest bit set in a uint64 that is not zero, as int64."""
+
+    def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:  # noqa: ARG001
+        return builder.cttz(values[0], ir.IntType(1)(1))
+
+    return types.int64(types.uint64), generate

@@ -1,0 +1,168 @@
+"""Where compiled kernels are kept, and which folders may be believed.
+
+Numba's cache files are pickles: loading one runs what is in it. So a folder is used only if nobody else
+can have written into it: it is ours, with mode 0700, as is all it holds, and nobody else can put another
+in its place. A folder that is refused is named with the reason, and the next candidate is taken; without
+any, every process compiles its kernels in memory.
+"""
+
+import atexit
+import contextlib
+import hashlib
+import logging
+import os
+import shutil
+import stat
+import tempfile
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from ..core.settings import read_environment
+
+log = logging.getLogger(__name__)
+
+_HERE = Path(__file__).parent
+_SOURCES = ("jit.py", "kernels.py", "row_kernels.py")
+_OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
+
+
+class UnsafeFolderError(OSError):
+    """Somebody else can write to a folder, or it is somebody else's."""
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """A folder that is not used, and why."""
+
+    folder: Path
+    reason: str
+
+    def __str__(self) -> str:
+        return f"{self.folder}: {self.reason}"
+
+
+@dataclass(frozen=True, slots=True)
+class CacheFolder:
+    """What was chosen.
+
+    Attributes:
+        path: Where kernels are kept; None: nowhere.
+        copied_from: A folder that cannot be written to, whose files were copied to ``path``; None: none.
+        refused: Candidates before it.
+    """
+
+    path: Path | None
+    copied_from: Path | None = None
+    refused: tuple[Refusal, ...] = ()
+
+
+def candidates(chosen: str = "") -> list[Path]:
+    """Folders to try, in order.
+
+    Args:
+        chosen: The setting ``kernel_cache``; empty: not set.
+    """
+    found = [Path(name) for name in (chosen, read_environment("NUMBA_CACHE_DIR")) if name]
+    if home := read_environment("XDG_CACHE_HOME"):
+        found.append(Path(home) / "windlass")
+    else:
+        with contextlib.suppress(RuntimeError):  # no HOME, and the system does not know the user
+            found.append(Path.home() / ".cache" / "windlass")
+    return [path.absolute() for path in found]
+
+
+def choose_folder(folders: Sequence[Path]) -> CacheFolder:
+    """The first candidate that may be used; in it, a folder for this version of the kernels."""
+    refused: list[Refusal] = []
+    for base in folders:
+        folder = base / f"kernels-{fingerprint()}"
+        try:
+            if _prepare(folder):
+                return CacheFolder(folder, refused=tuple(refused))
+            return CacheFolder(_copy(folder), folder, tuple(refused))
+        except OSError as error:
+            reason = str(error) if isinstance(error, UnsafeFolderError) else error.strerror
+            refused.append(Refusal(base, reason or str(error)))
+    return CacheFolder(None, refused=tuple(refused))
+
+
+def fingerprint() -> str:
+    """Of the kernels' source: Numba looks for changes in the file of a kernel, not in what it imports."""
+    digest = hashlib.sha256(b"\0".join((_HERE / name).read_bytes() for name in _SOURCES))
+    return digest.hexdigest()[:12]
+
+
+def check_folder(folder: Path) -> None:
+    """Check that only we can have written what is in a folder.
+
+    Args:
+        folder: Absolute; exists.
+
+    Raises:
+        UnsafeFolderError: It is another user's, others may write to it, it is a link, or a folder above it,
+            a link on the way to it, or a file in it is not safe.
+        OSError: It cannot be looked at.
+    """
+    for link in _links_on_the_way(folder):
+        _check_owner(link, link.lstat(), trust_root=True)
+    real = folder.parent.resolve() / folder.name
+    for parent in real.parents:
+        status = parent.lstat()
+        _check_owner(parent, status, trust_root=True)
+        # In a sticky folder (/tmp) nobody can replace what is somebody else's.
+        others = stat.S_IWOTH if status.st_gid == os.getegid() else _OTHERS_WRITE
+        if status.st_mode & others and not status.st_mode & stat.S_ISVTX:
+            raise UnsafeFolderError(f"others may write to {parent}")
+    status = real.lstat()
+    if not stat.S_ISDIR(status.st_mode):
+        raise UnsafeFolderError(f"{real} is no folder of its own (a link or a file)")
+    _check_owner(real, status)
+    if status.st_mode & 0o077:
+        raise UnsafeFolderError(
+            f"{real} has mode {stat.S_IMODE(status.st_mode):o}, not 700: others may have written to it"
+        )
+    for path in _content(real):
+        status = path.lstat()
+        _check_owner(path, status)
+        if stat.S_ISLNK(status.st_mode):
+            raise UnsafeFolderError(f"{path} is a link")
+
+
+def _prepare(folder: Path) -> bool:
+    """Create a folder if it is missing, check it, and say whether it can be written to."""
+    if not os.path.lexists(folder):
+        folder.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        folder.mkdir(mode=0o700, exist_ok=True)
+    check_folder(folder)
+    try:
+        tempfile.TemporaryFile(dir=folder).close()
+    except OSError:
+        return False
+    return True
+
+
+def _copy(folder: Path) -> Path:
+    """Copy a cache that cannot be written to: Numba takes none where it cannot save."""
+    temporary = Path(tempfile.mkdtemp(prefix="windlass-kernels-"))
+    atexit.register(shutil.rmtree, temporary, ignore_errors=True)
+    shutil.copytree(folder, temporary, dirs_exist_ok=True)
+    return temporary
+
+
+def _links_on_the_way(path: Path) -> Iterator[Path]:
+    for part in (path, *path.parents):
+        if part.is_symlink():
+            yield part
+
+
+def _content(folder: Path) -> Iterator[Path]:
+    for path in folder.iterdir():
+        yield path
+        if path.is_dir() and not path.is_symlink():
+            yield from path.iterdir()
+
+
+def _check_owner(path: Path, status: os.stat_result, *, trust_root: bool = False) -> None:
+    if status.st_uid != os.geteuid() and not (trust_root and status.st_uid == 0):
+        raise UnsafeFolderError(f"{path} belongs to user {status.st_uid}, not to {os.geteuid()}")

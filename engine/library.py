@@ -1,0 +1,165 @@
+"""The compiled kernels of this process: loaded when they are asked for, or in the background.
+
+Whoever needs a kernel waits for it; what has a slower way (``rows.py``) goes that way until it is there.
+Numba takes 0.3 s and 100 MB, so a process that never asks never loads it.
+"""
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ..core.arrays import DType
+from ..core.settings import load_settings
+from .kernel_cache import CacheFolder, candidates, choose_folder
+from .update_kernel import UpdateKernel
+
+log = logging.getLogger(__name__)
+
+_BYTES, _INTEGERS = np.dtype(np.uint8), np.dtype(np.int64)
+_FLOATS = (np.dtype(np.float32), np.dtype(np.float64))
+# Row kernel -> dtypes it is compiled for.
+ROW_KERNELS: dict[str, tuple[DType, ...]] = {
+    "gather": (_BYTES,),
+    "sum_rows": _FLOATS,
+    "deduplicate_bitmap": (_INTEGERS,),
+    "deduplicate_radix": (_INTEGERS,),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """A kernel that was compiled, or loaded from the cache.
+
+    Attributes:
+        from_cache: Whether it was there.
+        took_s: How long that took, without loading Numba.
+    """
+
+    name: str
+    dtype: DType
+    from_cache: bool
+    took_s: float
+
+
+class KernelLibrary:
+    """Kernels by name and dtype. Thread-safe.
+
+    Args:
+        folder: The setting ``kernel_cache``; None: as the environment says.
+    """
+
+    def __init__(self, folder: str | None = None) -> None:
+        self._chosen = folder
+        self._folder: CacheFolder | None = None
+        self._lock = threading.Lock()  # around loading
+        self._kernels: dict[tuple[str, DType], Any] = {}
+        self._background: set[tuple[str, DType]] = set()
+        self.loaded: list[Loaded] = []
+
+    def use_folder(self, folder: str) -> None:
+        """Take the setting ``kernel_cache``. Once a kernel was loaded, too late for the process."""
+        if self._folder is None:
+            self._chosen = folder
+
+    @property
+    def folder(self) -> CacheFolder:
+        """Where compiled kernels are kept; chosen, and logged, at the first use."""
+        if self._folder is None:
+            chosen = load_settings().kernel_cache if self._chosen is None else self._chosen
+            self._folder = choose_folder(candidates(chosen))
+            for refusal in self._folder.refused:
+                # The one that was asked for by name; the others are only where we look by ourselves.
+                asked = bool(chosen) and refusal.folder == Path(chosen).absolute()
+                log.log(
+                    logging.WARNING if asked else logging.INFO, "no kernels are kept in %s", refusal
+                )
+            if self._folder.path is None:
+                log.info("kernels are compiled in memory: there is no folder to keep them in")
+        return self._folder
+
+    def update_kernel(self, name: str, dtype: DType) -> UpdateKernel:
+        """An update kernel; loads or compiles it, and Numba, if need be.
+
+        Raises:
+            KeyError: There is none of this name.
+        """
+        kernel: UpdateKernel | None = self._kernels.get((name, dtype))
+        return kernel if kernel is not None else self._load(name, dtype)
+
+    def row_kernel(self, name: str, dtype: DType) -> Callable[..., Any]:
+        """A row kernel; loads or compiles it, and Numba, if need be."""
+        kernel: Callable[..., Any] | None = self._kernels.get((name, dtype))
+        return kernel if kernel is not None else self._load(name, dtype)
+
+    def row_kernel_if_ready(self, name: str, dtype: DType) -> Callable[..., Any] | None:
+        """A row kernel if it is there; otherwise None, and it is loaded in the background."""
+        kernel: Callable[..., Any] | None = self._kernels.get((name, dtype))
+        if kernel is None:
+            self.load_in_background(name, dtype)
+        return kernel
+
+    def load_in_background(self, name: str = "gather", dtype: DType = _BYTES) -> None:
+        """Begin to load a kernel, and Numba with it. Returns at once; errors are logged."""
+        key = (name, dtype)
+        if key in self._kernels or key in self._background:
+            return
+        self._background.add(key)
+        threading.Thread(target=self._try_load, args=key, name="kernel-loader", daemon=True).start()
+
+    def load_all(self) -> Iterator[Loaded]:
+        """Load or compile every kernel there is; yields each."""
+        from . import kernels
+
+        wanted = [(name, dtype) for name in kernels.UPDATE_FUNCTIONS for dtype in kernels.DTYPES]
+        wanted += [(name, dtype) for name, dtypes in ROW_KERNELS.items() for dtype in dtypes]
+        for name, dtype in wanted:
+            if (name, dtype) not in self._kernels:
+                self._load(name, dtype)
+                yield self.loaded[-1]
+
+    def _try_load(self, name: str, dtype: DType) -> None:
+        try:
+            self._load(name, dtype)
+        except Exception:
+            log.exception("the kernel %s for %s cannot be loaded", name, dtype)
+
+    def _load(self, name: str, dtype: DType) -> Any:
+        with self._lock:
+            key = (name, dtype)
+            if key in self._kernels:
+                return self._kernels[key]
+            folder = self.folder.path
+            # Not at the top: these import Numba.
+            from . import jit, kernels, row_kernels
+
+            began = time.perf_counter()
+            if name in row_kernels.ROW_FUNCTIONS:
+                function, arguments = row_kernels.ROW_FUNCTIONS[name]
+                kernel, from_cache = jit.compile_function(function, arguments(dtype), folder)
+            else:
+                update = kernels.UPDATE_FUNCTIONS[name]
+                types = kernels.argument_types(dtype)
+                run, from_cache = jit.compile_function(update.function, types, folder)
+                kernel = UpdateKernel(
+                    name,
+                    dtype,
+                    run,
+                    num_scalars=update.num_scalars,
+                    num_slots=update.num_slots,
+                    optional_slots=update.optional_slots,
+                )
+            took_s = time.perf_counter() - began
+            self.loaded.append(Loaded(name, dtype, from_cache, took_s))
+            if not from_cache:
+                log.info("compiled the kernel %s for %s in %.1f s", name, dtype, took_s)
+            self._kernels[key] = kernel
+            return kernel
+
+
+library = KernelLibrary()

@@ -1,0 +1,143 @@
+"""Kernels on row numbers and rows; ``rows.py`` checks their arguments and says what they are for."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from ..core.arrays import DType
+from .jit import INT64, changed, copy_elements, count_bits, lowest_bit, prefetch, read
+
+_AHEAD = 16  # rows between the one at work and the one whose memory is asked for
+_PREFETCHED_BYTES = 2048  # of a row; what follows is found by the processor's own prefetching
+_LINE_BYTES = 64
+
+ROW_FUNCTIONS: dict[str, tuple[Callable[..., Any], Callable[[DType], tuple[Any, ...]]]] = {}
+
+
+def _kernel(arguments: Callable[[DType], tuple[Any, ...]]) -> Callable[[Any], Any]:
+    def register(function: Any) -> Any:
+        ROW_FUNCTIONS[function.__name__] = (function, arguments)
+        return function
+
+    return register
+
+
+@_kernel(lambda dtype: (read(dtype), read(np.int64), changed(dtype), INT64))
+def gather(table, rows, out, width):  # type: ignore[no-untyped-def]
+    """``out[r] = table[rows[r]]``, rows of ``width`` bytes."""
+    fetched = min(width, _PREFETCHED_BYTES)
+    for r in range(rows.size):
+        if r + _AHEAD < rows.size:
+            start = rows[r + _AHEAD] * width
+            for i in range(0, fetched, _LINE_BYTES):
+                prefetch(table, start + i)
+        copy_elements(out, r * width, table, rows[r] * width, width)
+
+
+@_kernel(
+    lambda dtype: (read(dtype), read(np.int64), changed(dtype), changed(np.dtype(np.uint8)), INT64)
+)
+def sum_rows(values, inverse, out, seen, width):  # type: ignore[no-untyped-def]
+    """``out[inverse[r]] += values[r]`` in order; the first of each is copied. ``seen``: zero."""
+    step = _LINE_BYTES // out.itemsize
+    fetched = min(width, _PREFETCHED_BYTES // out.itemsize)
+    for r in range(inverse.size):
+        if r + _AHEAD < inverse.size:
+            start = inverse[r + _AHEAD] * width
+            for i in range(0, fetched, step):
+                prefetch(out, start + i)
+        row = inverse[r]
+        lo, at = np.uint64(row * width), np.uint64(r * width)
+        if seen[row]:
+            for i in range(np.uint64(width)):
+                out[lo + i] += values[at + i]
+        else:
+            seen[row] = 1
+            for i in range(np.uint64(width)):
+                out[lo + i] = values[at + i]
+
+
+@_kernel(
+    lambda dtype: (
+        read(dtype), INT64, changed(np.dtype(np.uint64)), changed(dtype), changed(np.dtype(np.int64)),
+    )
+)  # fmt: skip
+def deduplicate_bitmap(ids, num_rows, words, unique, inverse):  # type: ignore[no-untyped-def]
+    """Set a bit per id, number the set bits, and look each id's number up.
+
+    ``words``: zero; for each 64 rows their bits, and beside them how many are set before.
+
+    Returns:
+        How many are unique; or -1 - the position of an id that is out of range.
+    """
+    one, low = np.uint64(1), np.uint64(63)
+    for i in range(ids.size):
+        if ids[i] < 0 or ids[i] >= num_rows:
+            return -1 - i
+        number = np.uint64(ids[i])
+        words[(number >> np.uint64(6)) << one] |= one << (number & low)
+    count = 0
+    for word in range(words.size // 2):
+        bits = words[2 * word]
+        words[2 * word + 1] = np.uint64(count)
+        while bits:
+            unique[count] = 64 * word + lowest_bit(bits)
+            count += 1
+            bits &= bits - one
+    for i in range(ids.size):
+        number = np.uint64(ids[i])
+        at = (number >> np.uint64(6)) << one
+        below = words[at] & ((one << (number & low)) - one)
+        inverse[i] = np.int64(words[at + one]) + count_bits(below)
+    return count
+
+
+@_kernel(
+    lambda dtype: (
+        read(dtype), INT64, changed(dtype), changed(dtype), changed(dtype), changed(dtype),
+        changed(dtype), changed(dtype),
+    )
+)  # fmt: skip
+def deduplicate_radix(ids, num_rows, keys, order, other_keys, other_order, unique, inverse):  # type: ignore[no-untyped-def]
+    """Sort the ids with their positions, 11 bits a pass, lowest first; then number them.
+
+    The four arrays before ``unique`` are memory to work in, as large as ``ids``.
+
+    Returns:
+        As ``deduplicate_bitmap``.
+    """
+    for i in range(ids.size):
+        if ids[i] < 0 or ids[i] >= num_rows:
+            return -1 - i
+        keys[i] = ids[i]
+        order[i] = i
+    starts = np.empty(2048, np.int64)
+    shift = 0
+    while (num_rows - 1) >> shift > 0:
+        starts[:] = 0
+        for i in range(ids.size):
+            starts[(keys[i] >> shift) & 2047] += 1
+        total = 0
+        for digit in range(2048):
+            size = starts[digit]
+            starts[digit] = total
+            total += size
+        for i in range(ids.size):
+            digit = (keys[i] >> shift) & 2047
+            at = starts[digit]
+            starts[digit] = at + 1
+            other_keys[at] = keys[i]
+            other_order[at] = order[i]
+        keys, other_keys = other_keys, keys
+        order, other_order = other_order, order
+        shift += 11
+        if shift > 62:
+            break
+    count = 0
+    for i in range(ids.size):
+        if i == 0 or keys[i] != keys[i - 1]:
+            unique[count] = keys[i]
+            count += 1
+        inverse[order[i]] = count - 1
+    return count

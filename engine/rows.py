@@ -1,0 +1,241 @@
+"""What a sparse step does with row numbers and rows, apart from the update itself.
+
+An embedding step looks up ids that repeat. It asks for each row once (``deduplicate``), copies the rows
+out of the table (``gather_rows``), spreads them to all ids (``take_rows``), and adds up the gradients of
+each row (``sum_duplicates``). Used by a ps and by workers.
+
+Large arrays go through kernels. While these load (a second where nothing is cached), and for small ones,
+NumPy does the same, slower and with the same bits; so nobody waits for Numba here.
+"""
+
+from collections.abc import Callable
+
+import numpy as np
+
+from ..core.arrays import Array
+from ..core.copying import split
+from ..core.indexed_slices import IndexedSlices
+from .library import ROW_KERNELS, library
+
+_SMALL_BYTES = 64 * 1024  # of rows; below, a kernel saves less than 20 us
+_SMALL_COUNT = 1024  # ids
+# A bitmap costs by the rows of the table, a sort by the ids: they are level at about so many rows per id.
+_ROWS_PER_ID = 64
+_MAX_BITMAP_ROWS = 1 << 24  # and beyond this, unless there are very many ids, also by its memory
+_BYTE, _INT64 = np.dtype(np.uint8), np.dtype(np.int64)
+
+
+def prepare() -> None:
+    """Load every kernel of this module, and wait for it."""
+    for name, dtypes in ROW_KERNELS.items():
+        for dtype in dtypes:
+            library.row_kernel(name, dtype)
+
+
+def deduplicate(ids: Array, num_rows: int) -> tuple[Array, Array]:
+    """Find the distinct ids, and where each id went.
+
+    Memory beyond the result: 16 bytes per 64 rows of the table, or 32 bytes per id if that is less.
+
+    Args:
+        ids: int64, shape ``(n,)``, each in ``[0, num_rows)``. May repeat.
+        num_rows: Of the table.
+
+    Returns:
+        (the distinct ids, ascending, int64, shape ``(count,)``;
+        int64, shape ``(n,)``: ``unique[inverse]`` is ``ids``)
+
+    Raises:
+        ValueError: An id is out of range, or ``ids`` is no vector of int64.
+    """
+    ids = _vector("deduplicate", "ids", ids)
+    name = "deduplicate_bitmap" if _takes_bitmap(ids.size, num_rows) else "deduplicate_radix"
+    kernel = None
+    if ids.size >= _SMALL_COUNT:
+        kernel = library.row_kernel_if_ready(name, _INT64)
+    if kernel is None:
+        _check_range("deduplicate", "id", ids, num_rows)
+        unique, inverse = np.unique(ids, return_inverse=True)
+        return unique, inverse.astype(np.int64, copy=False)
+    unique, inverse = np.empty(ids.size, np.int64), np.empty(ids.size, np.int64)
+    if name == "deduplicate_bitmap":
+        words = np.zeros(2 * -(-num_rows // 64), np.uint64)
+        count = kernel(ids, num_rows, words, unique, inverse)
+    else:
+        work = [np.empty(ids.size, np.int64) for _ in range(4)]
+        count = kernel(ids, num_rows, *work, unique, inverse)
+    if count < 0:
+        raise ValueError(
+            f"deduplicate: id {ids[-1 - count]} is out of range; the table has {num_rows} rows"
+        )
+    return unique[:count], inverse
+
+
+def _takes_bitmap(count: int, num_rows: int) -> bool:
+    return num_rows <= _ROWS_PER_ID * count and (
+        num_rows <= _MAX_BITMAP_ROWS or num_rows <= 8 * count
+    )
+
+
+def sum_duplicates(values: Array, inverse: Array, count: int) -> Array:
+    """Add up the rows that belong together.
+
+    Args:
+        values: shape ``(n, width)``.
+        inverse: int64, shape ``(n,)``, each in ``[0, count)``: where each row is added.
+        count: Rows of the result.
+
+    Returns:
+        array of the values' dtype, shape ``(count, width)``: sums in that dtype, in the order in which
+        the rows stand; zero where no row belongs.
+
+    Raises:
+        ValueError: Shapes do not fit, or a number is out of range.
+    """
+    inverse = _vector("sum_duplicates", "inverse", inverse)
+    _check_rows_of("sum_duplicates", values, inverse.size)
+    _check_range("sum_duplicates", "number", inverse, count)
+    values = np.ascontiguousarray(values)
+    out: Array = np.empty((count, values.shape[1]), values.dtype)
+    kernel = None
+    if values.nbytes >= _SMALL_BYTES and values.dtype in ROW_KERNELS["sum_rows"]:
+        kernel = library.row_kernel_if_ready("sum_rows", values.dtype)
+    if kernel is None:
+        return _sum_by_numpy(values, inverse, out)
+    seen = np.zeros(count, np.uint8)
+    kernel(_aligned(values).reshape(-1), inverse, out.reshape(-1), seen, values.shape[1])
+    if not seen.all():
+        out[seen == 0] = 0
+    return out
+
+
+def _sum_by_numpy(values: Array, inverse: Array, out: Array) -> Array:
+    out[...] = 0
+    first = np.full(out.shape[0], -1, np.int64)
+    # The last write stays: from the end, that is the first occurrence.
+    first[inverse[::-1]] = np.arange(inverse.size - 1, -1, -1)
+    has = first >= 0
+    # Copied, not added to zero: the sum of nothing but -0.0 is -0.0.
+    out[has] = values[first[has]]
+    again = np.ones(inverse.size, np.bool_)
+    again[first[has]] = False
+    np.add.at(out, inverse[again], values[again])
+    return out
+
+
+def gather_rows(table: Array, rows: Array, out: Array | None = None) -> Array:
+    """Copy rows of a table, by several threads if there are many.
+
+    Args:
+        table: contiguous array, shape ``(num_rows, width)``, of any dtype.
+        rows: int64, shape ``(n,)``, each in ``[0, num_rows)``, in any order.
+        out: contiguous array of the table's dtype, shape ``(n, width)``. Modified. None: a new one.
+
+    Returns:
+        ``out``.
+
+    Raises:
+        ValueError: Shapes, dtypes or layouts do not fit, or a row is out of range.
+    """
+    rows = _vector("gather_rows", "rows", rows)
+    if table.ndim != 2 or not table.flags.c_contiguous:
+        raise ValueError(
+            f"gather_rows: the table has shape {table.shape}; expected contiguous rows of one axis"
+        )
+    wanted = (rows.size, table.shape[1])
+    if out is None:
+        out = np.empty(wanted, table.dtype)
+    elif out.shape != wanted or out.dtype != table.dtype:
+        raise ValueError(
+            f"gather_rows: out is {out.dtype}{list(out.shape)}, expected {table.dtype}{list(wanted)}"
+        )
+    elif not out.flags.c_contiguous or not out.flags.writeable:
+        raise ValueError("gather_rows: out is not contiguous, or read-only")
+    _check_range("gather_rows", "row", rows, table.shape[0])
+    if not out.size:
+        return out
+    kernel = library.row_kernel_if_ready("gather", _BYTE) if out.nbytes >= _SMALL_BYTES else None
+    if kernel is None:
+        # "clip" leaves out NumPy's own check, and with it a copy.
+        np.take(table, rows, axis=0, out=out, mode="clip")
+        return out
+    width = table.shape[1] * table.itemsize
+    _gather(kernel, table.reshape(-1).view(_BYTE), rows, out.reshape(-1).view(_BYTE), width)
+    return out
+
+
+def _gather(
+    kernel: Callable[..., object], table: Array, rows: Array, out: Array, width: int
+) -> None:
+    def part(start: int, stop: int) -> None:
+        kernel(table, rows[start:stop], out[start * width : stop * width], width)
+
+    split(part, rows.size, itemsize=2 * max(width, 64))
+
+
+def take_rows(unique_values: Array, inverse: Array, out: Array | None = None) -> Array:
+    """Spread the rows of distinct ids to all ids.
+
+    Args:
+        unique_values: contiguous array, shape ``(count, width)``.
+        inverse: int64, shape ``(n,)``: as of ``deduplicate``.
+        out: contiguous array, shape ``(n, width)``. Modified. None: a new one.
+
+    Returns:
+        ``out``: ``unique_values[inverse]``.
+
+    Raises:
+        ValueError: As ``gather_rows``.
+    """
+    return gather_rows(unique_values, inverse, out)
+
+
+def combine(slices: IndexedSlices, num_rows: int) -> IndexedSlices:
+    """As ``IndexedSlices.combined``: each index once, ascending, repeated rows summed in order.
+
+    Args:
+        slices: The gradient of a lookup.
+        num_rows: Of the table; indices are in ``[0, num_rows)``.
+
+    Raises:
+        ValueError: An index is out of range.
+    """
+    indices, values = slices.indices, slices.values
+    if indices.size < 2 or bool(np.all(indices[1:] > indices[:-1])):
+        _check_range("combine", "index", indices, num_rows)
+        return slices
+    unique, inverse = deduplicate(indices, num_rows)
+    flat = (
+        values.reshape(indices.size, -1)
+        if values.size
+        else np.empty((indices.size, 0), values.dtype)
+    )
+    summed = sum_duplicates(flat, inverse, unique.size)
+    return IndexedSlices(summed.reshape(unique.size, *values.shape[1:]), unique, slices.dense_shape)
+
+
+def _vector(kernel: str, what: str, numbers: Array) -> Array:
+    if numbers.ndim != 1 or numbers.dtype != _INT64:
+        raise ValueError(
+            f"{kernel}: {what} is {numbers.dtype}{list(numbers.shape)}, expected a vector of int64"
+        )
+    return _aligned(np.ascontiguousarray(numbers))
+
+
+def _aligned(array: Array) -> Array:
+    return array if array.flags.aligned else array.copy()
+
+
+def _check_rows_of(kernel: str, values: Array, count: int) -> None:
+    if values.ndim != 2 or values.shape[0] != count:
+        raise ValueError(f"{kernel}: values have shape {values.shape}, expected {count} rows")
+
+
+def _check_range(kernel: str, what: str, numbers: Array, count: int) -> None:
+    if not numbers.size:
+        return
+    low, high = int(numbers.min()), int(numbers.max())
+    if low < 0 or high >= count:
+        raise ValueError(
+            f"{kernel}: {what} {low if low < 0 else high} is out of range; there are {count} rows"
+        )

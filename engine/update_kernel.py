@@ -1,0 +1,140 @@
+"""Running an update kernel: its arguments are checked, and large ones are shared out over the cores.
+
+Kernels check no bounds; a wrong size would surface as a crash somewhere else.
+"""
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from ..core.arrays import Array, DType
+from ..core.copying import split
+
+_ONE_ROW: Array = np.zeros(1, np.int64)
+_INT64 = np.dtype(np.int64)
+_LINE_BYTES = 64  # the least that a row costs the memory bus
+
+
+class UpdateKernel:
+    """A compiled kernel of ``kernels.py`` for one dtype. Thread-safe.
+
+    Args:
+        name: For messages.
+        dtype: Of all arrays but the row numbers.
+        run: What was compiled.
+        num_scalars: It reads.
+        num_slots: It always reads, the first ones.
+        optional_slots: Slot -> index of the scalar that is positive if the slot is read.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        dtype: DType,
+        run: Callable[..., None],
+        *,
+        num_scalars: int,
+        num_slots: int,
+        optional_slots: dict[int, int],
+    ) -> None:
+        self.name = name
+        self.dtype = dtype
+        self._run = run
+        self._num_scalars = num_scalars
+        self._num_slots = num_slots
+        self._optional_slots = optional_slots
+        self._none: Array = np.empty(0, dtype)
+
+    def __call__(
+        self,
+        value: Array,
+        slots: Sequence[Array],
+        gradient: Array,
+        rows: Array | None,
+        width: int,
+        scalars: Array,
+    ) -> None:
+        """Update a value and its slots in place, by several threads if they are large.
+
+        Args:
+            value: 1-D. Modified.
+            slots: At most three, as large as ``value`` or empty. Modified.
+            gradient: 1-D; as large as ``value``, or ``rows.size`` times ``width``.
+            rows: int64, ascending, each once, in ``[0, value.size / width)``; None: a dense gradient.
+            width: Elements of a row; not used without ``rows``.
+            scalars: In the order that the kernel says.
+
+        Raises:
+            ValueError: An argument has the wrong size, dtype or layout. Nothing was changed.
+        """
+        self._check(value, slots, gradient, scalars)
+        s0, s1, s2 = (*slots, self._none, self._none, self._none)[:3]
+        run = self._run
+        if rows is None:
+            if gradient.size != value.size:
+                raise self._error("gradient", "elements", gradient.size, value.size)
+
+            def elements(start: int, stop: int) -> None:
+                cut = slice(start, stop)
+                run(
+                    value[cut], s0[cut], s1[cut], s2[cut], gradient[cut], _ONE_ROW, stop - start, scalars
+                )  # fmt: skip
+
+            split(elements, value.size, itemsize=value.itemsize * (2 + len(slots)))
+            return
+        self._check_rows(value, gradient, rows, width)
+        if not gradient.size:
+            return
+
+        def some_rows(start: int, stop: int) -> None:
+            part = gradient[start * width : stop * width]
+            run(value, s0, s1, s2, part, rows[start:stop], width, scalars)
+
+        row_bytes = max(width * value.itemsize, _LINE_BYTES)
+        split(some_rows, rows.size, itemsize=row_bytes * (2 + len(slots)))
+
+    def _check(self, value: Array, slots: Sequence[Array], gradient: Array, scalars: Array) -> None:
+        self._check_layout("value", value, self.dtype)
+        self._check_layout("gradient", gradient, self.dtype)
+        self._check_layout("scalars", scalars, self.dtype)
+        if scalars.size < self._num_scalars:
+            raise self._error("scalars", "elements", scalars.size, self._num_scalars)
+        needed = self._num_slots
+        if not needed <= len(slots) <= 3:
+            raise self._error("slots", "arrays", len(slots), needed)
+        for number, slot in enumerate(slots):
+            self._check_layout(f"slot {number}", slot, self.dtype)
+            if slot.size != value.size and (slot.size or number < needed):
+                raise self._error(f"slot {number}", "elements", slot.size, value.size)
+        for number, scalar in self._optional_slots.items():
+            size = slots[number].size if number < len(slots) else 0
+            if size != value.size and scalars[scalar] > 0:
+                raise self._error(f"slot {number}", "elements", size, value.size)
+        if not value.flags.writeable or not all(slot.flags.writeable for slot in slots):
+            raise ValueError(f"kernel {self.name}: the value or a slot is read-only")
+
+    def _check_rows(self, value: Array, gradient: Array, rows: Array, width: int) -> None:
+        self._check_layout("rows", rows, _INT64)
+        if gradient.size != rows.size * width:
+            raise self._error("gradient", "elements", gradient.size, rows.size * width)
+        if not gradient.size:
+            return
+        count = value.size // width
+        low, high = int(rows.min()), int(rows.max())
+        if low < 0 or high >= count:
+            raise ValueError(
+                f"kernel {self.name}: row {low if low < 0 else high} is out of range; the value has {count} "
+                f"rows of {width} elements"
+            )
+
+    def _check_layout(self, what: str, array: Array, dtype: DType) -> None:
+        if array.dtype != dtype:
+            raise ValueError(f"kernel {self.name}: {what} is {array.dtype}, expected {dtype}")
+        if array.ndim != 1:
+            raise ValueError(f"kernel {self.name}: {what} has {array.ndim} axes, expected 1")
+        flags = array.flags
+        if not flags.c_contiguous or not flags.aligned:
+            raise ValueError(f"kernel {self.name}: {what} is not contiguous, or not aligned")
+
+    def _error(self, what: str, unit: str, found: int, expected: int) -> ValueError:
+        return ValueError(f"kernel {self.name}: {what} has {found} {unit}, expected {expected}")

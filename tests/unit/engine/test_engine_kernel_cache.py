@@ -1,0 +1,164 @@
+"""Kernels are never loaded from a folder that somebody else may have written to; the reason is said."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from windlass.engine.kernel_cache import candidates, choose_folder
+
+SELF = os.geteuid()
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Path:
+    """A folder that is ours from the top; pytest's own have the mode 0700."""
+    return tmp_path
+
+
+def chosen(*folders: Path) -> tuple[Path | None, list[str]]:
+    found = choose_folder(folders)
+    return found.path, [str(refusal) for refusal in found.refused]
+
+
+def test_a_folder_is_made_for_us_alone(home: Path) -> None:
+    path, refused = chosen(home / "new" / "cache")
+    assert path is not None
+    assert path.parent == home / "new" / "cache"
+    assert path.stat().st_mode & 0o777 == 0o700
+    assert refused == []
+    assert chosen(home / "new" / "cache") == (path, [])  # it is taken again
+
+
+@pytest.mark.parametrize("mode", [0o755, 0o750, 0o770, 0o777, 0o1777], ids=oct)
+def test_a_folder_that_is_open_to_others_is_refused_and_the_next_one_taken(
+    home: Path, mode: int
+) -> None:
+    first, _ = chosen(home / "a")
+    assert first is not None
+    first.chmod(mode)
+    path, (refusal,) = chosen(home / "a", home / "b")
+    assert path is not None
+    assert path.parent == home / "b"
+    assert str(first) in refusal
+    assert "not 700: others may have written to it" in refusal
+
+
+def test_a_link_in_the_place_of_the_folder_is_refused(home: Path) -> None:
+    elsewhere, _ = chosen(home / "elsewhere")
+    assert elsewhere is not None
+    (home / "a").mkdir()
+    (home / "a" / elsewhere.name).symlink_to(elsewhere)
+    path, (refusal,) = chosen(home / "a")
+    assert path is None
+    assert "is no folder of its own" in refusal
+
+
+@pytest.mark.parametrize("what", ["file", "folder", "cache"])
+def test_what_belongs_to_another_user_is_refused(
+    home: Path, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    path, _ = chosen(home / "a")
+    assert path is not None
+    inner = path / "engine_1"
+    inner.mkdir(mode=0o700)
+    (inner / "kernels.sgd-1.nbi").write_bytes(b"")
+    theirs = {"file": inner / "kernels.sgd-1.nbi", "folder": inner, "cache": path}[what]
+    if SELF == 0:
+        os.chown(theirs, 12345, -1)
+    else:
+        lstat = Path.lstat
+
+        def of_another(self: Path) -> os.stat_result:
+            status = list(lstat(self))
+            if self == theirs:
+                status[4] = 12345
+            return os.stat_result(status)
+
+        monkeypatch.setattr(Path, "lstat", of_another)
+    found, (refusal,) = chosen(home / "a")
+    assert found is None
+    assert f"{theirs} belongs to user 12345, not to {SELF}" in refusal
+
+
+def test_a_linked_file_is_refused(home: Path) -> None:
+    path, _ = chosen(home / "a")
+    assert path is not None
+    (path / "data.nbc").symlink_to("/etc/passwd")
+    found, (refusal,) = chosen(home / "a")
+    assert found is None
+    # The link is ours; what it names need not be.
+    assert "data.nbc is a link" in refusal
+
+
+def test_a_folder_under_one_that_anybody_may_rename_is_refused(home: Path) -> None:
+    (home / "open").mkdir()
+    (home / "open").chmod(0o777)
+    path, (refusal,) = chosen(home / "open" / "cache")
+    assert path is None
+    assert f"others may write to {home / 'open'}" in refusal
+    (home / "open").chmod(0o1777)  # as /tmp: what is ours cannot be replaced there
+    path, refused = chosen(home / "open" / "cache")
+    assert path is not None
+    assert refused == []
+
+
+@pytest.mark.skipif(SELF != 0, reason="needs a link that belongs to another user")
+def test_a_link_that_another_user_put_on_the_way_is_refused(home: Path) -> None:
+    path, _ = chosen(home / "real")
+    assert path is not None
+    (home / "way").symlink_to(home / "real")
+    assert chosen(home / "way")[0] is not None
+    os.chown(home / "way", 12345, -1, follow_symlinks=False)
+    found, (refusal,) = chosen(home / "way")
+    assert found is None
+    assert "way belongs to user 12345" in refusal
+
+
+def test_a_file_in_the_way_is_named_and_no_folder_is_no_error(home: Path) -> None:
+    (home / "a").write_text("")
+    path, (refusal,) = chosen(home / "a" / "b")
+    assert path is None
+    assert refusal == f"{home / 'a' / 'b'}: Not a directory"
+    assert chosen() == (None, [])
+
+
+def test_a_folder_that_cannot_be_written_to_is_copied(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, _ = chosen(home / "a")
+    assert path is not None
+    (path / "engine_1").mkdir(mode=0o700)
+    (path / "engine_1" / "kernels.sgd-1.nbi").write_bytes(b"index")
+
+    def read_only(*, dir: Path) -> None:  # noqa: A002
+        raise OSError(30, "Read-only file system")
+
+    monkeypatch.setattr("tempfile.TemporaryFile", read_only)
+    found = choose_folder([home / "a"])
+    assert found.copied_from == path
+    assert found.path is not None
+    assert found.path.stat().st_mode & 0o777 == 0o700
+    assert (found.path / "engine_1" / "kernels.sgd-1.nbi").read_bytes() == b"index"
+
+
+def test_the_setting_comes_first_then_numbas_variable_then_the_users_cache(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("NUMBA_CACHE_DIR", "/numba")
+    monkeypatch.setenv("XDG_CACHE_HOME", "/xdg")
+    assert candidates("/chosen") == [Path("/chosen"), Path("/numba"), Path("/xdg/windlass")]
+    monkeypatch.delenv("NUMBA_CACHE_DIR")
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    monkeypatch.setenv("HOME", "/home/me")
+    assert candidates() == [Path("/home/me/.cache/windlass")]
+
+
+def test_without_a_home_there_is_no_candidate(monkeypatch: pytest.MonkeyPatch) -> None:
+    def nobody() -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    for name in ("NUMBA_CACHE_DIR", "XDG_CACHE_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(Path, "home", nobody)
+    assert candidates() == []

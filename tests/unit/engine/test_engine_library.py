@@ -1,0 +1,205 @@
+"""Kernels are compiled once per machine, loaded when asked for, and never from a damaged file.
+
+Processes of their own: what counts is what a fresh one does.
+"""
+
+import logging
+import os
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from windlass.engine.library import ROW_KERNELS, KernelLibrary
+
+F32 = np.dtype(np.float32)
+SOURCES = Path(__file__).resolve().parents[3] / "src"
+
+# Prints "from the cache", "compiled" for the kernels named, and the result of a step.
+PROGRAM = """
+import sys
+import numpy as np
+from windlass.engine.library import library
+for name in sys.argv[1:]:
+    kernel = library.update_kernel(name, np.dtype(np.float32))
+value, ones = np.zeros(3, np.float32), np.ones(3, np.float32)
+library.update_kernel("sgd", np.dtype(np.float32))(
+    value, [], ones, None, 0, np.array([1, np.inf, 0.5], np.float32)
+)
+assert value.tolist() == [-0.5] * 3
+hits = [kernel._run.stats.cache_hits for kernel in library._kernels.values()]
+misses = [kernel._run.stats.cache_misses for kernel in library._kernels.values()]
+print(sum(sum(each.values()) for each in hits), sum(sum(each.values()) for each in misses))
+"""
+
+
+def run_program(*arguments: str, **environment: str) -> tuple[str, str]:
+    """What a fresh process printed, and what it logged."""
+    kept = {
+        name: value
+        for name, value in os.environ.items()
+        if name not in ("HOME", "XDG_CACHE_HOME", "NUMBA_CACHE_DIR")
+    }
+    done = subprocess.run(
+        [sys.executable, *arguments],
+        env={**kept, "PYTHONPATH": str(SOURCES), **environment},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=100,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout.strip(), done.stderr
+
+
+def test_a_kernel_is_compiled_once_and_then_loaded(tmp_path: Path) -> None:
+    cache = str(tmp_path / "cache")
+    assert run_program("-c", PROGRAM, "sgd", WINDLASS_KERNEL_CACHE=cache)[0] == "0 1"
+    assert run_program("-c", PROGRAM, "sgd", WINDLASS_KERNEL_CACHE=cache)[0] == "1 0"
+    assert run_program("-c", PROGRAM, "sgd", "momentum", WINDLASS_KERNEL_CACHE=cache)[0] == "1 1"
+
+
+@pytest.mark.scenario
+def test_kernels_that_were_warmed_are_not_compiled_again(tmp_path: Path) -> None:
+    cache = str(tmp_path / "cache")
+    warm = ("-m", "windlass.launch.cli", "warm-kernels", "--kernel-cache", cache)
+    first = run_program(*warm)[0].splitlines()
+    count = len(first) - 1
+    assert first[-1].startswith(f"{count} kernels, {count} compiled, in {cache}/kernels-")
+    assert any(line.startswith("adam float64: compiled in ") for line in first)
+    again = run_program(*warm)[0].splitlines()
+    assert again[-1].startswith(f"{count} kernels, 0 compiled, in {cache}/kernels-")
+    names = ("sgd", "momentum", "adagrad", "rmsprop", "adam", "ftrl")
+    assert run_program("-c", PROGRAM, *names, WINDLASS_KERNEL_CACHE=cache)[0] == "6 0"
+
+
+def test_a_process_without_any_place_to_write_compiles_in_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").write_text("in the way")
+    monkeypatch.delenv("NUMBA_CACHE_DIR", raising=False)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    library = KernelLibrary("")
+    kernel = library.update_kernel("sgd", F32)
+    assert library.folder.path is None
+    assert kernel._run.stats.cache_path is None  # type: ignore[attr-defined]
+    assert [loaded.from_cache for loaded in library.loaded] == [False]
+
+
+def test_warming_without_a_folder_is_an_error_that_says_why(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("in the way")
+    done = subprocess.run(
+        [sys.executable, "-m", "windlass.launch.cli", "warm-kernels"],
+        env={
+            **os.environ,
+            "PYTHONPATH": str(SOURCES),
+            "XDG_CACHE_HOME": str(tmp_path / "file"),
+            "NUMBA_CACHE_DIR": "",
+        },
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=100,
+    )
+    assert done.returncode != 0
+    assert f"not used: {tmp_path / 'file' / 'windlass'}: Not a directory" in done.stderr
+    assert "name one with --kernel-cache" in done.stderr
+
+
+@pytest.mark.parametrize("harm", ["cut", "emptied", "something else"])
+def test_a_damaged_file_is_made_anew(
+    tmp_path: Path, harm: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    KernelLibrary(str(tmp_path)).update_kernel("sgd", F32)
+    data, *others = tmp_path.glob("*/*/*.sgd-*.nbc")
+    assert others == []
+    whole = data.read_bytes()
+    data.write_bytes({"cut": whole[:-100], "emptied": b"", "something else": b"x" * 500}[harm])
+    with caplog.at_level(logging.WARNING):
+        KernelLibrary(str(tmp_path)).update_kernel("sgd", F32)
+    assert "the cached kernel sgd in" in caplog.text
+    library = KernelLibrary(str(tmp_path))
+    library.update_kernel("sgd", F32)
+    assert [kernel.from_cache for kernel in library.loaded] == [True]
+
+
+def test_a_refused_folder_that_was_asked_for_is_a_warning(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.delenv("NUMBA_CACHE_DIR", raising=False)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "xdg"))
+    (tmp_path / "file").write_text("")
+    library = KernelLibrary(str(tmp_path / "file"))
+    with caplog.at_level(logging.WARNING):
+        folder = library.folder
+    assert folder.path is not None
+    assert folder.path.parent == tmp_path / "xdg" / "windlass"
+    assert f"no kernels are kept in {tmp_path / 'file'}: File exists" in caplog.text
+
+
+def test_numbas_own_setting_is_left_as_it_was(tmp_path: Path) -> None:
+    import numba
+
+    before = numba.config.CACHE_DIR  # type: ignore[attr-defined]
+    KernelLibrary(str(tmp_path)).update_kernel("sgd", F32)
+    assert before == numba.config.CACHE_DIR  # type: ignore[attr-defined]
+
+
+def test_a_call_never_compiles() -> None:
+    kernel = KernelLibrary().update_kernel("sgd", F32)
+    none, rows = np.empty(0, np.float64), np.zeros(1, np.int64)
+    with pytest.raises(TypeError, match="No matching definition"):
+        kernel._run(none, none, none, none, none, rows, 0, none)
+
+
+def test_threads_that_ask_at_once_get_the_same_kernel(tmp_path: Path) -> None:
+    library = KernelLibrary(str(tmp_path))
+    library.load_in_background()
+    got: list[object] = []
+    threads = [
+        threading.Thread(target=lambda: got.append(library.update_kernel("sgd", F32)))
+        for _ in range(4)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len({id(kernel) for kernel in got}) == 1
+    assert [kernel.name for kernel in library.loaded].count("sgd") == 1
+
+
+def test_an_error_in_the_background_is_logged(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    library = KernelLibrary(str(tmp_path))
+    library._try_load("no-such-kernel", F32)
+    assert "the kernel no-such-kernel for float32 cannot be loaded" in caplog.text
+    with pytest.raises(KeyError):
+        library.update_kernel("no-such-kernel", F32)
+
+
+def test_every_row_kernel_is_named_in_the_list() -> None:
+    from windlass.engine.row_kernels import ROW_FUNCTIONS
+
+    assert set(ROW_KERNELS) == set(ROW_FUNCTIONS)
+
+
+def test_blocks_are_made_without_the_compiler() -> None:
+    code = (
+        "import sys, windlass.engine.block, windlass.engine.rows, windlass.engine.rules\n"
+        "print(sorted({'numba', 'llvmlite'} & set(sys.modules)))"
+    )
+    assert run_program("-c", code)[0] == "[]"
+
+
+@pytest.mark.parametrize("delay_s", [0.0, 0.1, 0.3])
+def test_a_process_may_end_while_kernels_are_loaded(tmp_path: Path, delay_s: float) -> None:
+    code = (
+        "import time; from windlass.engine.library import library\n"
+        f"library.load_in_background(); time.sleep({delay_s})"
+    )
+    _, logged = run_program("-c", code, WINDLASS_KERNEL_CACHE=str(tmp_path / "cache"))
+    assert logged == ""
