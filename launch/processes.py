@@ -19,6 +19,7 @@ from ..core.settings import child_environment
 from ..core.task import TaskId
 
 _LAST_LINES = 30
+_MAX_RESERVED_PORTS = 64
 _MAX_QUEUED_LINES = 10_000  # beyond it a task that prints faster than we show has to wait
 
 
@@ -112,10 +113,18 @@ def new_line_queue() -> "queue.Queue[Line]":
     return queue.Queue(maxsize=_MAX_QUEUED_LINES)
 
 
+# A port that was handed out is free until its server binds it. So that nobody else who asks here in the
+# meantime gets the same, each is held by a socket whose name has the number; the latest ones of a process.
+_reserved: deque[socket.socket] = deque()
+_reserving = threading.Lock()
+
+
 def free_ports(count: int) -> list[int]:
     """Ports nobody listens at, outside the range from which the system takes client ports.
 
-    A port from that range could be taken by an outgoing connection before its server starts.
+    A port from that range could be taken by an outgoing connection before its server starts. No two processes
+    of this machine are given the same port, for as long as they live and ask for no more than 64 others.
+    Thread-safe.
 
     Raises:
         AddressInUseError: None were found.
@@ -124,12 +133,27 @@ def free_ports(count: int) -> list[int]:
     ports: list[int] = []
     for offset in range(12_000):
         port = 20_000 + (start - 20_000 + offset) % 12_000
-        with socket.socket() as probe:
-            try:
-                probe.bind(("127.0.0.1", port))
-            except OSError:
-                continue
+        if not _reserve(port):
+            continue
         ports.append(port)
         if len(ports) == count:
             return ports
     raise AddressInUseError(f"no {count} free ports between 20000 and 32000")
+
+
+def _reserve(port: int) -> bool:
+    """Take a port out of the hands of others who ask for one; whether it was free."""
+    reservation = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+    try:
+        # A name without a file: it is gone with this process. Like ports, one set per network namespace.
+        reservation.bind(f"\0windlass-port-{port}")
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", port))
+    except OSError:
+        reservation.close()
+        return False
+    with _reserving:
+        _reserved.append(reservation)
+        if len(_reserved) > _MAX_RESERVED_PORTS:
+            _reserved.popleft().close()
+    return True

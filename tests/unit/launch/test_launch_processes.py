@@ -1,8 +1,11 @@
 """Ports, folders and log lines of a launcher."""
 
 import logging
+import os
 import re
 import socket
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -10,6 +13,7 @@ import pytest
 from windlass.core.errors import AddressInUseError
 from windlass.core.settings import load_settings
 from windlass.core.task import TaskId
+from windlass.launch import processes
 from windlass.launch.local import LocalCluster, default_model_dir
 from windlass.launch.logs import set_up_logging
 from windlass.launch.processes import free_ports, new_line_queue
@@ -28,14 +32,50 @@ def test_ports_are_not_those_the_system_gives_to_clients() -> None:
     assert not [port for port in free_ports(20) if low <= port <= high]
 
 
-def test_a_port_in_use_is_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def one_beginning(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every search for ports begins at the same one."""
     monkeypatch.setattr("os.getpid", lambda: 0)
-    monkeypatch.setattr("time.time_ns", lambda: 0)  # the search begins at one place
+    monkeypatch.setattr("time.time_ns", lambda: 0)
+
+
+@pytest.mark.usefixtures("one_beginning")
+def test_a_port_in_use_is_passed_over() -> None:
     (first,) = free_ports(1)
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", first))
-        assert free_ports(2) != [first, first + 1]
+        processes._reserved.pop().close()
         assert first not in free_ports(2)
+
+
+@pytest.mark.usefixtures("one_beginning")
+def test_a_port_is_given_to_one_of_two_processes() -> None:
+    program = """
+import os, sys, time
+os.getpid = time.time_ns = lambda: 0
+from windlass.launch.processes import free_ports
+print(*free_ports(3), flush=True)
+sys.stdin.read()
+"""
+    with subprocess.Popen(
+        [sys.executable, "-c", program],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+        text=True,
+    ) as other:
+        assert other.stdout is not None
+        theirs = {int(word) for word in other.stdout.readline().split()}
+        assert len(theirs) == 3
+        assert not theirs & set(free_ports(20))
+        other.communicate()
+    assert theirs & set(free_ports(20)), "the process has ended, so its ports are free again"
+
+
+def test_a_process_holds_a_bounded_number_of_ports() -> None:
+    for _ in range(10):
+        free_ports(20)
+    assert len(processes._reserved) == 64
 
 
 def test_too_many_ports_are_an_error_and_not_a_loop(monkeypatch: pytest.MonkeyPatch) -> None:
