@@ -1,4 +1,5 @@
-"""For tests that start processes: programs to run, the command, and a watch that none is left.
+"""Every run's profile of Hypothesis and bounds; for tests that start processes: programs to run, the
+command, and a watch that none is left.
 
 Annotations in tests: ``run_cli: Callable[..., subprocess.CompletedProcess[str]]``,
 ``start_cli: Callable[..., tuple[subprocess.Popen[bytes], Path]]``,
@@ -9,18 +10,32 @@ import logging
 import os
 import signal
 import subprocess
-import sys
 import textwrap
-import threading
 import time
-import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
+from uuid import uuid4
 
 import pytest
+from hypothesis import HealthCheck, settings
 
-ROOT = Path(__file__).resolve().parent.parent
-_MARK = "TEST_PROCESS_MARK"  # children inherit it, so that none of them can hide
+from helpers import processes
+from helpers.fork_server import FORKING
+from helpers.waiting import load_factor, scaled
+from helpers.waiting import wait_until as wait_until_true
+
+# Hypothesis draws the same examples in every run of CI, and stores none: a failure there is one of the
+# change. At a desk it draws others each time and remembers those that failed. Test machines are busy,
+# so no example has a deadline; drawing takes as long as it takes on them, so nothing is too slow.
+_QUIET: dict[str, Any] = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow]}
+settings.register_profile("desk", max_examples=100, **_QUIET)
+settings.register_profile("ci", max_examples=50, derandomize=True, database=None, **_QUIET)
+settings.register_profile("soak", max_examples=1000, database=None, **_QUIET)
+_SOAK = "SOAK" in os.environ
+settings.load_profile("soak" if _SOAK else "ci" if "CI" in os.environ else "desk")
+
+_TIMEOUT_S = 120.0  # of one test, on an idle machine
 _FOREIGN = ("TF_CONFIG", "JOB_COMPLETION_INDEX", "VC_TASK_INDEX", "SLURM_PROCID")
 
 # Least squares with a known answer. Arguments: global steps, seconds to wait after each step.
@@ -75,26 +90,13 @@ else:
 """
 
 
-def _marked(mark: str) -> list[int]:
-    """Processes that inherited the mark. Zombies have no environment any more."""
-    found = []
-    wanted = f"{_MARK}={mark}".encode()
-    for path in Path("/proc").glob("[0-9]*/environ"):
-        try:
-            if wanted in path.read_bytes().split(b"\0"):
-                found.append(int(path.parent.name))
-        except OSError:
-            continue  # not ours, or gone
-    return found
-
-
-def _wait(condition: Callable[[], object], timeout_s: float, what: str = "") -> None:
-    pause = threading.Event()
-    deadline = time.monotonic() + timeout_s
-    while not condition():
-        if time.monotonic() > deadline:
-            pytest.fail(f"waited {timeout_s:g} s for {what or condition}")
-        pause.wait(0.02)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Stretch the bounds of a test's whole duration as those inside of tests are."""
+    factor = load_factor()
+    for item in items:
+        own = item.get_closest_marker("timeout")
+        seconds = own.args[0] if own is not None else _TIMEOUT_S
+        item.add_marker(pytest.mark.timeout(seconds * (10 if _SOAK else factor)), append=False)
 
 
 @pytest.fixture
@@ -110,41 +112,44 @@ def restored_logger() -> Iterator[logging.Logger]:
 @pytest.fixture
 def wait_until() -> Callable[..., None]:
     """``wait_until(condition, timeout_s, what)``: poll, bounded; fails the test at the end."""
-    return _wait
+    return wait_until_true
 
 
 @pytest.fixture
-def live_pids(no_process_left: str) -> Callable[[], list[int]]:
-    """Processes of this test that run now."""
-    return lambda: _marked(no_process_left)
+def live_pids(no_process_left: str) -> Callable[[], dict[int, dict[str, str]]]:
+    """Processes of this test that run now, each with the environment it was given."""
+    return lambda: processes.marked(no_process_left)
 
 
 @pytest.fixture
-def no_process_left(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    """Fail if a process of this test outlives it; end it by its pid in any case."""
-    mark = uuid.uuid4().hex
-    monkeypatch.setenv(_MARK, mark)
-    monkeypatch.setenv("PYTHONPATH", str(ROOT / "src"))
+def no_process_left(
+    monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+) -> Iterator[str]:
+    """Fail if a process of this test outlives it; end it by its pid in any case.
+
+    Tasks are forks of a process that has loaded what they need, unless the test is marked real_start.
+    """
+    mark = uuid4().hex
+    monkeypatch.setenv(processes.MARK, mark)
+    monkeypatch.setenv("PYTHONPATH", str(processes.ROOT / "src"))
     for name in [*_FOREIGN, *(name for name in os.environ if name.startswith("WINDLASS_"))]:
         monkeypatch.delenv(name, raising=False)
+    if request.node.get_closest_marker("real_start") is not None:
+        monkeypatch.setenv(processes.REAL_START, "1")
+    if not os.environ.get(processes.REAL_START):
+        monkeypatch.setattr("windlass.launch.processes.subprocess", FORKING)
     yield mark
-    deadline = time.monotonic() + 1.0  # a reaped process may still be listed for a moment
-    while (left := _marked(mark)) and time.monotonic() < deadline:
-        threading.Event().wait(0.02)
-    words = {pid: _command_line(pid) for pid in left}
+    # A reaped process may still be listed for a moment.
+    deadline = time.monotonic() + scaled(1.0)
+    while (left := processes.marked(mark)) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    words = {pid: processes.command_line(pid) for pid in left}
     for pid in left:
         try:
             os.kill(pid, signal.SIGKILL)
         except ProcessLookupError:
             continue
     assert not words, "processes were left"
-
-
-def _command_line(pid: int) -> str:
-    try:
-        return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode()
-    except OSError:
-        return "gone"
 
 
 @pytest.fixture
@@ -156,15 +161,11 @@ def run_cli(
     def run(
         *arguments: str, timeout_s: float = 60, **environment: str
     ) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            [sys.executable, "-m", "windlass.launch.cli", *arguments],
-            cwd=tmp_path,
-            env={**os.environ, **environment},
-            capture_output=True,
-            text=True,
-            timeout=timeout_s,
-            check=False,
+        command = [*processes.WINDLASS, *arguments]
+        code, output, errors = processes.run(
+            command, timeout_s=scaled(timeout_s), cwd=tmp_path, env={**os.environ, **environment}
         )
+        return subprocess.CompletedProcess(command, code, output, errors)
 
     return run
 
@@ -179,8 +180,8 @@ def start_cli(
     def start(*arguments: str, **environment: str) -> tuple[subprocess.Popen[bytes], Path]:
         output = tmp_path / f"output-{len(started)}.txt"
         with output.open("wb") as stream:
-            process = subprocess.Popen(
-                [sys.executable, "-u", "-m", "windlass.launch.cli", *arguments],
+            process = processes.start(
+                [*processes.WINDLASS, *arguments],
                 cwd=tmp_path,
                 env={**os.environ, **environment},
                 stdout=stream,
@@ -193,7 +194,7 @@ def start_cli(
     for process in started:
         if process.poll() is None:
             process.kill()
-        process.wait(10)
+        process.wait(scaled(10))
 
 
 @pytest.fixture

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from helpers.waiting import scaled
 from windlass.core.checkpoint import CheckpointReader, latest_checkpoint
 from windlass.core.exit_codes import ExitCode
 from windlass.core.states import Phase, State
@@ -60,7 +61,7 @@ def test_a_killed_ps_fails_the_job_by_name(write_program: WriteProgram, tmp_path
     )  # fmt: skip
     assert result.first_failure == PS1, result.text
     assert result.exit_code == ExitCode.KILLED
-    assert result.stop_s < 30
+    assert result.stop_s < scaled(30)
     assert "ps:1 failed first" in said(result, None)
     assert all(code != 0 for code in result.exits.values())
 
@@ -72,7 +73,7 @@ def test_a_killed_chief_ends_the_job(write_program: WriteProgram, tmp_path: Path
     )  # fmt: skip
     assert result.first_failure == CHIEF, result.text
     assert result.exit_code == ExitCode.KILLED
-    assert result.stop_s < 30
+    assert result.stop_s < scaled(30)
     assert "chief:0 failed first" in said(result, None)
 
 
@@ -88,10 +89,11 @@ def test_the_status_of_an_earlier_job_is_not_told_of_a_killed_one(
     assert result.status is None or result.status.phase is not Phase.DONE
 
 
+@pytest.mark.real_start
 def test_tasks_notice_that_their_launcher_was_killed(
     write_program: WriteProgram,
     start_cli: StartCli,
-    live_pids: Callable[[], list[int]],
+    live_pids: Callable[[], dict[int, dict[str, str]]],
     wait_until: Callable[..., None],
 ) -> None:
     launcher, output = start_cli("local", *QUICK, "--ps", "2", write_program(), *ENDLESS)
@@ -99,7 +101,7 @@ def test_tasks_notice_that_their_launcher_was_killed(
     tasks = set(live_pids()) - {launcher.pid}
     assert len(tasks) == 4
     os.kill(launcher.pid, signal.SIGKILL)
-    launcher.wait(5)
+    launcher.wait(scaled(5))
     wait_until(lambda: not tasks & set(live_pids()), 10, "the tasks to end")
 
 
@@ -122,7 +124,7 @@ def test_a_hanging_ps_fails_the_job_by_name(write_program: WriteProgram, tmp_pat
     assert "was lost" in said(result, result.first_failure)
     # After the lease: calls to the hanging ps that run into their deadlines of 2 s (one under way, one
     # for the last counters, one to tell it), the leave grace of 5 s, 4.5 s until it is killed.
-    assert result.stop_s < lease_s + 3 * 2 + 5 + 4.5 + 3
+    assert result.stop_s < scaled(lease_s + 3 * 2 + 5 + 4.5 + 3)
     assert result.exits[PS0] == -signal.SIGKILL
     assert result.status is not None
     assert result.status.phase is Phase.FAILED
@@ -144,9 +146,8 @@ def test_ctrl_c_saves_and_stops_within_five_seconds(
     )  # fmt: skip
     wait_until(lambda: "worker:1 has done 5 steps" in output.read_text(), 30, "the worker's steps")
     launcher.send_signal(signal.SIGINT)
-    assert (
-        launcher.wait(5 + 1) == ExitCode.DRAINED
-    )  # 1 s: the launcher's own exit on a busy machine
+    # 1 s: the launcher's own exit on a busy machine.
+    assert launcher.wait(scaled(5 + 1)) == ExitCode.DRAINED
     text = output.read_text()
     assert "SIGINT: saving a checkpoint and stopping" in text
     assert "failed first" not in text
@@ -175,7 +176,7 @@ def test_a_program_that_never_comes_to_its_next_step_is_stopped_all_the_same(
     )
     wait_until(lambda: "| stuck" in output.read_text(), 30, "the program to be stuck")
     launcher.send_signal(signal.SIGINT)
-    assert launcher.wait(5 + 1) == ExitCode.DRAINED
+    assert launcher.wait(scaled(5 + 1)) == ExitCode.DRAINED
     assert "failed first" not in output.read_text()
     assert latest_checkpoint(str(tmp_path / "model")) is not None
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from helpers.waiting import scaled
 from windlass.core.checkpoint import CheckpointReader, latest_checkpoint
 from windlass.launch.processes import free_ports
 
@@ -48,6 +49,7 @@ def test_without_a_model_directory_nothing_is_written(
 
 
 @pytest.mark.scenario
+@pytest.mark.real_start
 def test_daemons_find_each_other_whoever_is_late(
     write_program: Callable[..., str],
     start_cli: StartCli,
@@ -72,18 +74,23 @@ def test_daemons_find_each_other_whoever_is_late(
     wait_until(lambda: "has done 5 steps" in work_said.read_text(), 20, "the worker's steps")
     wait_until(lambda: "has done 5 steps" in lead_said.read_text(), 20, "the chief's steps")
 
-    shown = run_cli("status", chief, COLUMNS="200")
-    assert shown.returncode == 0, shown.stderr
-    assert "job running" in shown.stdout
-    rows = {line.split("│")[1].strip(): line for line in shown.stdout.splitlines() if "│" in line}
-    assert {"ps:0", "chief:0", "worker:0"} <= set(rows)
-    assert all("alive" in rows[task] for task in ("ps:0", "chief:0", "worker:0"))
-    assert ps in rows["ps:0"]
-    assert "loss" in rows["worker:0"]
+    def rows() -> dict[str, str]:
+        shown = run_cli("status", chief, COLUMNS="200")
+        assert shown.returncode == 0, shown.stderr
+        assert "job running" in shown.stdout
+        lines = [line for line in shown.stdout.splitlines() if "│" in line]
+        return {line.split("│")[1].strip(): line for line in lines}
+
+    # What a worker reports reaches the chief with its next heartbeat.
+    wait_until(lambda: "loss" in rows().get("worker:0", ""), 20, "the worker's report")
+    last = rows()
+    assert {"ps:0", "chief:0", "worker:0"} <= set(last)
+    assert all("alive" in last[task] for task in ("ps:0", "chief:0", "worker:0"))
+    assert ps in last["ps:0"]
 
     # SIGTERM at the chief, as a cluster manager ends a job: everybody leaves in order.
     lead.terminate()
-    assert [process.wait(20) for process in (lead, work, serve)] == [143, 143, 143]
+    assert [process.wait(scaled(20)) for process in (lead, work, serve)] == [143, 143, 143]
     assert "saved model/ckpt-" in lead_said.read_text()
     assert "the job is stopped" in serve_said.read_text()
 
@@ -105,7 +112,7 @@ def test_a_dynamic_worker_finds_the_chief_through_the_ps(
         "run", *QUICK, "--cluster", json.dumps({"chief": [chief], "ps": [ps]}),
         program, "200", "0.002", TF_CONFIG=tf_config({}, "chief"),
     )  # fmt: skip
-    codes = [process.wait(40) for process in (lead, work, serve)]
+    codes = [process.wait(scaled(40)) for process in (lead, work, serve)]
     text = "\n".join(path.read_text() for path in (led, worked, served))
     assert codes == [0, 0, 0], text
     assert "worker:1 has done 5 steps" in worked.read_text()

@@ -11,10 +11,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from helpers.processes import start as start_process
+from helpers.waiting import scaled
 from windlass.core.settings import child_environment
 from windlass.launch.processes import free_ports
 
-pytestmark = [pytest.mark.scenario, pytest.mark.timeout(100)]
+pytestmark = pytest.mark.scenario
 
 PROGRAM = """
 import sys
@@ -78,7 +80,7 @@ def start(
     cluster = {"worker": [f"127.0.0.1:{port}" for port in ports]}
     config = {"cluster": cluster, "task": {"type": "worker", "index": rank}}
     environment = child_environment(TF_CONFIG=json.dumps(config) if ports else "")
-    return subprocess.Popen(
+    return start_process(
         [sys.executable, program, mode, tmp_path / f"{mode}-{rank}.npz", str(devices)],
         env=environment,
         stdout=subprocess.PIPE,
@@ -96,7 +98,7 @@ def processes() -> Iterator[list[subprocess.Popen[str]]]:
             process.send_signal(signal.SIGCONT)
             process.kill()
         if process.stderr is not None and not process.stderr.closed:
-            print(process.pid, *process.communicate(timeout=10))  # shown if the test fails
+            print(process.pid, *process.communicate(timeout=scaled(10)))  # shown if the test fails
 
 
 @pytest.mark.parametrize("devices", [1, 2])
@@ -104,13 +106,13 @@ def test_three_workers_train_as_one_device_does(
     tmp_path: Path, processes: list[subprocess.Popen[str]], devices: int
 ) -> None:
     processes.append(start(tmp_path, "alone", 0, []))
-    _, errors = processes[0].communicate(timeout=60)
+    _, errors = processes[0].communicate(timeout=scaled(60))
     assert processes[0].returncode == 0, errors
     expected = np.load(tmp_path / "alone-0.npz")
     ports = free_ports(3)
     processes.extend(start(tmp_path, "sync", rank, ports, devices) for rank in range(3))
     for process in processes[1:]:
-        _, errors = process.communicate(timeout=60)
+        _, errors = process.communicate(timeout=scaled(60))
         assert process.returncode == 0, errors
     found = [np.load(tmp_path / f"sync-{rank}.npz") for rank in range(3)]
     for worker in found:
@@ -143,7 +145,7 @@ def test_every_survivor_names_the_worker_that_is_lost(
     assert output.readline() == "step 1\n"
     processes[1].send_signal(number)
     for rank in (0, 2):
-        _, errors = processes[rank].communicate(timeout=40)
+        _, errors = processes[rank].communicate(timeout=scaled(40))
         assert processes[rank].returncode != 0
         assert "/job:worker/task:1 at 127.0.0.1" in errors
         assert "is lost" in errors
@@ -180,7 +182,7 @@ def test_programs_that_do_not_close_their_strategy_end_and_lose_nothing(
             WINDLASS_TCP_SESSIONS="0" if transport == "grpc" else "1",
         )
         processes.append(
-            subprocess.Popen(
+            start_process(
                 [sys.executable, program],
                 env=environment,
                 stdout=subprocess.PIPE,
@@ -189,6 +191,6 @@ def test_programs_that_do_not_close_their_strategy_end_and_lose_nothing(
             )
         )
     for process in processes:
-        output, errors = process.communicate(timeout=40)
+        output, errors = process.communicate(timeout=scaled(40))
         assert process.returncode == 0, errors
         assert output == f"{transport}\n"

@@ -27,6 +27,7 @@ DIGITS = str(Path(__file__).resolve().parents[2] / "examples" / "digits" / "trai
 _COMPILERS = "sorted({'numba', 'llvmlite'} & set(sys.modules))"
 
 
+@pytest.mark.real_start
 def test_no_chief_and_no_worker_loads_the_compiler_to_take_its_steps(
     run_cli: RunCli, write_program: Callable[..., str]
 ) -> None:
@@ -39,6 +40,7 @@ def test_no_chief_and_no_worker_loads_the_compiler_to_take_its_steps(
 
 
 @pytest.mark.scenario
+@pytest.mark.real_start
 def test_a_job_shorter_than_the_start_of_its_workers_ends_in_order(
     write_program: Callable[..., str], tmp_path: Path
 ) -> None:
@@ -52,6 +54,7 @@ def test_a_job_shorter_than_the_start_of_its_workers_ends_in_order(
 
 
 @pytest.mark.scenario
+@pytest.mark.real_start
 def test_a_job_of_every_role_ends_by_itself(
     write_program: Callable[..., str], tmp_path: Path
 ) -> None:
@@ -148,6 +151,7 @@ def test_without_a_chief_worker_0_leads_and_a_second_run_resumes(
     assert steps == second.status.global_step - saved.global_step
 
 
+@pytest.mark.real_start
 def test_plain_output_is_prefixed_lines_and_a_table(
     write_program: Callable[..., str], run_cli: RunCli, tmp_path: Path
 ) -> None:

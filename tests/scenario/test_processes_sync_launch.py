@@ -10,6 +10,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from helpers import processes
+from helpers.waiting import scaled
 from windlass.core.exit_codes import ExitCode
 
 RunCli = Callable[..., subprocess.CompletedProcess[str]]
@@ -39,7 +41,7 @@ for number in range(100_000):
 
 def run_python(*arguments: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, EXAMPLE, *arguments]
-    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    return subprocess.CompletedProcess(command, *processes.run(command, timeout_s=scaled(60)))
 
 
 def weights(file: Path) -> list[np.ndarray]:
@@ -107,25 +109,24 @@ def program(tmp_path: Path) -> str:
     return str(file)
 
 
-def pid_of(task: str, pids: list[int]) -> int:
+def pid_of(task: str, running: dict[int, dict[str, str]]) -> int:
     """The process of a task, by its TF_CONFIG."""
     kind, index = task.split(":")
-    wanted = f'"task": {{"type": "{kind}", "index": {index}}}'.encode()
-    found = [pid for pid in pids if wanted in Path(f"/proc/{pid}/environ").read_bytes()]
-    assert len(found) == 1
-    return found[0]
+    wanted = f'"task": {{"type": "{kind}", "index": {index}}}'
+    [found] = [pid for pid, given in running.items() if wanted in given.get("TF_CONFIG", "")]
+    return found
 
 
 def test_a_killed_worker_ends_the_job_and_is_named(
     program: str,
     start_cli: StartCli,
-    live_pids: Callable[[], list[int]],
+    live_pids: Callable[[], dict[int, dict[str, str]]],
     wait_until: Callable[..., None],
 ) -> None:
     launcher, output = start_cli("local", *IN_SYNC, "--workers", "3", program, "3")
     wait_until(lambda: output.read_text().count("ten rounds") == 3, 30, "the first rounds")
     os.kill(pid_of("worker:1", live_pids()), signal.SIGKILL)
-    assert launcher.wait(20) == ExitCode.KILLED
+    assert launcher.wait(scaled(20)) == ExitCode.KILLED
     assert "worker:1 failed first" in output.read_text()
 
 
@@ -137,7 +138,7 @@ def test_the_chief_of_a_cluster_without_ps_is_one_of_the_workers(
     launcher, output = start_cli("local", "--plain", "--ps", "0", program, "2")
     wait_until(lambda: output.read_text().count("ten rounds") == 2, 30, "the first rounds")
     launcher.send_signal(signal.SIGINT)
-    assert launcher.wait(10) == ExitCode.DRAINED
+    assert launcher.wait(scaled(10)) == ExitCode.DRAINED
     text = output.read_text()
     assert "chief:0" in text
     assert "Traceback" not in text, text
@@ -146,13 +147,13 @@ def test_the_chief_of_a_cluster_without_ps_is_one_of_the_workers(
 def test_a_worker_that_is_asked_to_stop_tells_the_others(
     program: str,
     start_cli: StartCli,
-    live_pids: Callable[[], list[int]],
+    live_pids: Callable[[], dict[int, dict[str, str]]],
     wait_until: Callable[..., None],
 ) -> None:
     launcher, output = start_cli("local", *IN_SYNC, "--workers", "3", program, "3")
     wait_until(lambda: output.read_text().count("ten rounds") == 3, 30, "the first rounds")
     os.kill(pid_of("worker:2", live_pids()), signal.SIGTERM)
-    launcher.wait(20)
+    launcher.wait(scaled(20))
     assert "/job:worker/task:2 left after call" in output.read_text()
 
 

@@ -1,0 +1,45 @@
+"""Waiting in tests: for an event and never for a time, and longer where the machine is busy.
+
+A wait that ends with its event costs nothing however long it may last, so a bound only has to tell a
+broken program from a slow machine. :func:`scaled` stretches a bound by how busy the machine is; it also
+serves where a test promises a duration (Ctrl-C within five seconds).
+"""
+
+import os
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+_POLL_S = 0.02
+_MAX_FACTOR = 10.0
+
+
+def load_factor() -> float:
+    """How many times slower than an idle one this machine may be now; LOAD_FACTOR overrules it.
+
+    Runnable threads per processor: of this moment or the last minute, whatever is more. At least 1.
+    """
+    if given := os.environ.get("LOAD_FACTOR"):
+        return float(given)
+    minute, _, _, now, _ = Path("/proc/loadavg").read_text().split()
+    busy = max(float(minute), float(now.partition("/")[0]))
+    return min(max(busy / len(os.sched_getaffinity(0)), 1.0), _MAX_FACTOR)
+
+
+def scaled(seconds: float) -> float:
+    """A bound that holds on an idle machine, for this one as it is now."""
+    return seconds * load_factor()
+
+
+def wait_until(condition: Callable[[], object], timeout_s: float, what: str = "") -> None:
+    """Poll until ``condition()`` is true; fail the test after ``timeout_s``, scaled at that time."""
+    pause = threading.Event()
+    began = time.monotonic()
+    while not condition():
+        waited_s = time.monotonic() - began
+        if waited_s > timeout_s and waited_s > scaled(timeout_s):
+            pytest.fail(f"waited {waited_s:.0f} s for {what or condition}")
+        pause.wait(_POLL_S)
