@@ -18,7 +18,7 @@ from typing import Any
 from uuid import uuid4
 
 import pytest
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck, Phase, settings
 
 from helpers import processes
 from helpers.fork_server import FORKING
@@ -32,8 +32,15 @@ _QUIET: dict[str, Any] = {"deadline": None, "suppress_health_check": [HealthChec
 settings.register_profile("desk", max_examples=100, **_QUIET)
 settings.register_profile("ci", max_examples=50, derandomize=True, database=None, **_QUIET)
 settings.register_profile("soak", max_examples=1000, database=None, **_QUIET)
+# Whether a test fails, and not at which example: `make mutants` asks for no more.
+settings.register_profile(
+    "verdict", database=None, phases=[Phase.explicit, Phase.generate], **_QUIET
+)
 _SOAK = "SOAK" in os.environ
-settings.load_profile("soak" if _SOAK else "ci" if "CI" in os.environ else "desk")
+settings.load_profile(
+    os.environ.get("HYPOTHESIS_PROFILE")
+    or ("soak" if _SOAK else "ci" if "CI" in os.environ else "desk")
+)
 
 _TIMEOUT_S = 120.0  # of one test, on an idle machine
 _FOREIGN = ("TF_CONFIG", "JOB_COMPLETION_INDEX", "VC_TASK_INDEX", "SLURM_PROCID")
