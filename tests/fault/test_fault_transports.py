@@ -29,6 +29,7 @@ import pytest
 from windlass.client.ps.streams import local_connection, tcp_connection
 from windlass.net.frame_socket import FrameSocket, frame_head
 
+from helpers.waiting import scaled
 from windlass.client.ps.control import PsControl
 from windlass.client.ps.parameter_session import ParameterSession, StepResult
 from windlass.client.ps.plans import Push
@@ -1114,7 +1115,8 @@ def test_a_step_after_one_that_was_given_up_does_not_change_what_that_one_pushes
     """The ps was stopped while it read the push in our memory, and wakes up later."""
     large = VariableDefinition("large", (16_000_000,), F32)  # 64 MB: applied for some ms
     ps = start_ps("shm")
-    session = join(ps, 0, request_timeout_s=0.3, reconnect_timeout_s=0.3)
+    # Time enough for a step of 64 MB of a ps that runs, also on a busy machine.
+    session = join(ps, 0, request_timeout_s=scaled(0.5), reconnect_timeout_s=0.3)
     define(session, [large])
     sequence = sequence_of(session, large)
     acked = 3
