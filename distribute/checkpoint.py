@@ -27,13 +27,13 @@ from ..core.checkpoint.directory import MANIFEST, open_fs
 from ..core.checkpoint.tensor_file import TensorSpec
 from ..core.errors import CheckpointError, ShapeMismatchError
 from ..core.versions import own_versions
-from .aggregating_variable import AggregatingVariable
-from .arrays import to_host
-from .context import require_cross_replica
-from .local_variable import LocalVariable
-from .mirrored_variable import DistributedVariable, SyncOnReadVariable
-from .values import DistributedValues
-from .variable import Variable
+from .base.arrays import to_host
+from .base.contexts import require_cross_replica
+from .base.values import DistributedValues
+from .variables.aggregating import AggregatingVariable
+from .variables.local import LocalVariable
+from .variables.mirrored import DistributedVariable, SyncOnReadVariable
+from .variables.variable import Variable
 
 _FILE = "variables.safetensors"
 

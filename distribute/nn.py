@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from .context import get_strategy, has_strategy, in_cross_replica_context
+from .base.contexts import get_strategy, has_strategy, in_cross_replica_context
 
 
 def compute_average_loss(

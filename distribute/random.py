@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from ..core.arrays import Array
-from .context import get_replica_context
+from .base.contexts import get_replica_context
 
 
 class Generator:

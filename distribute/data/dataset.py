@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from ...core.arrays import Array, DType
-from ..values import flatten, map_structure
+from ..base.values import flatten, map_structure
 from .options import SHARD_HINT, AutoShardPolicy, Options
 from .sharding import as_arrays, common_length
 

@@ -5,16 +5,16 @@ from dataclasses import dataclass
 from itertools import chain, islice
 from typing import TYPE_CHECKING, Any
 
-from ..context import default_strategy, get_replica_context
-from ..devices import is_gpu, place
-from ..values import PerReplica, map_structure, regroup
+from ..base.contexts import default_strategy, get_replica_context
+from ..base.devices import is_gpu, place
+from ..base.values import PerReplica, map_structure, regroup
 from .dataset import Dataset, as_dataset
 from .options import AutoShardPolicy, InputContext, InputOptions, InputReplicationMode
 from .prefetch import Prefetcher
 from .sharding import as_arrays, batch_sizes, cut, deal, empty_like, fill, recut
 
 if TYPE_CHECKING:
-    from ..strategy import Strategy
+    from ..strategies.strategy import Strategy
 
 _DEFAULT = InputOptions()
 _Opener = Callable[[int], Iterator[list[Any]]]

@@ -8,8 +8,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import accumulate, cycle, islice
 from typing import Any
 
-from ..arrays import as_array, namespace_of
-from ..values import flatten, leaves, map_structure
+from ..base.arrays import as_array, namespace_of
+from ..base.values import flatten, leaves, map_structure
 
 Batch = Any
 

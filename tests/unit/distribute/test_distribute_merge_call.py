@@ -20,9 +20,9 @@ from windlass.distribute import (
     PerReplica,
     ReplicaContext,
     Strategy,
-    replica_runner,
 )
-from windlass.distribute.replica_runner import ReplicaRunner
+from windlass.distribute.strategies import replica_runner
+from windlass.distribute.strategies.replica_runner import ReplicaRunner
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -43,7 +43,7 @@ def replicas(
 ) -> Iterator[Callable[[int], Strategy]]:
     """Makes a strategy of so many replicas in this process."""
     monkeypatch.delenv("TF_CONFIG", raising=False)
-    monkeypatch.setattr("windlass.distribute.devices.count_gpus", lambda: 0)
+    monkeypatch.setattr("windlass.distribute.base.devices.count_gpus", lambda: 0)
 
     def make(count: int) -> Strategy:
         wl.config.set_logical_cpu_devices(count)

@@ -13,7 +13,7 @@ from windlass.core.errors import PeerLostError, RefusedError
 from windlass.core.steps import PushResult
 from windlass.distribute import ParameterServerStrategy
 from windlass.distribute.local_ps import LocalTransport
-from windlass.distribute.parameter_server import ParameterServerExtended
+from windlass.distribute.strategies.parameter_server import ParameterServerExtended
 
 SGD = wl.optimizers.SGD
 RATE = np.float32(0.05)
@@ -23,7 +23,7 @@ RATE = np.float32(0.05)
 def plain_process(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """No cluster, no GPU, one CPU device."""
     monkeypatch.delenv("TF_CONFIG", raising=False)
-    monkeypatch.setattr("windlass.distribute.devices.count_gpus", lambda: 0)
+    monkeypatch.setattr("windlass.distribute.base.devices.count_gpus", lambda: 0)
     yield
     wl.config.set_logical_cpu_devices(1)
 

@@ -19,8 +19,8 @@ from windlass.core.task import Incarnation, TaskId
 from windlass.distribute import ParameterServerStrategy, partitioners, placement
 from windlass.distribute.cluster_resolver import SimpleClusterResolver
 from windlass.distribute.local_ps import LocalTransport
-from windlass.distribute.parameter_server import ParameterServerExtended
 from windlass.distribute.runtime import ClusterRuntime, local_runtime, thread_runtime
+from windlass.distribute.strategies.parameter_server import ParameterServerExtended
 from windlass.server.ps.store import Store
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -30,7 +30,7 @@ Array = np.ndarray[Any, np.dtype[Any]]
 def plain_process(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """No cluster, no GPU, one CPU device."""
     monkeypatch.delenv("TF_CONFIG", raising=False)
-    monkeypatch.setattr("windlass.distribute.devices.count_gpus", lambda: 0)
+    monkeypatch.setattr("windlass.distribute.base.devices.count_gpus", lambda: 0)
     yield
     wl.config.set_logical_cpu_devices(1)
 

@@ -18,8 +18,8 @@ from windlass.distribute import (
     PerReplica,
     ReplicaContext,
     Strategy,
-    replica_runner,
 )
+from windlass.distribute.strategies import replica_runner
 
 pytestmark = pytest.mark.timeout(30)
 
@@ -31,7 +31,7 @@ Step = Callable[[], Any]
 @pytest.fixture
 def replicas(monkeypatch: pytest.MonkeyPatch) -> Iterator[Replicas]:
     """Makes a strategy of so many replicas on logical CPU devices."""
-    monkeypatch.setattr("windlass.distribute.devices.count_gpus", lambda: 0)
+    monkeypatch.setattr("windlass.distribute.base.devices.count_gpus", lambda: 0)
 
     def make(count: int) -> Strategy:
         wl.config.set_logical_cpu_devices(count)

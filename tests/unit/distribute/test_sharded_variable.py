@@ -24,10 +24,10 @@ from windlass.distribute import (
     placement,
 )
 from windlass.distribute.local_ps import LocalTransport
-from windlass.distribute.local_variable import LocalVariable
-from windlass.distribute.parameter_server import ParameterServerExtended
 from windlass.distribute.runtime import local_runtime, thread_runtime
-from windlass.distribute.sharded_variable import PsShardedVariable
+from windlass.distribute.strategies.parameter_server import ParameterServerExtended
+from windlass.distribute.variables.local import LocalVariable
+from windlass.distribute.variables.sharded import PsShardedVariable
 
 Array = np.ndarray[Any, np.dtype[Any]]
 WHOLE = np.arange(20, dtype=np.float32).reshape(10, 2)
@@ -38,7 +38,7 @@ PS = 3
 def plain_process(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """No cluster, no GPU; one CPU device again afterwards."""
     monkeypatch.delenv("TF_CONFIG", raising=False)
-    monkeypatch.setattr("windlass.distribute.devices.count_gpus", lambda: 0)
+    monkeypatch.setattr("windlass.distribute.base.devices.count_gpus", lambda: 0)
     yield
     wl.config.set_logical_cpu_devices(1)
 

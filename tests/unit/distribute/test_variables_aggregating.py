@@ -16,8 +16,8 @@ from windlass.distribute import (
     Strategy,
 )
 from windlass.distribute.local_ps import LocalTransport
-from windlass.distribute.local_variable import LocalVariable
-from windlass.distribute.parameter_server import ParameterServerExtended
+from windlass.distribute.strategies.parameter_server import ParameterServerExtended
+from windlass.distribute.variables.local import LocalVariable
 
 Aggregation = wl.VariableAggregation
 NONE, SUM, MEAN, FIRST = (
@@ -33,7 +33,7 @@ Make = Callable[[int], Strategy]
 def plain_process(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """No cluster, no GPU; one CPU device again afterwards."""
     monkeypatch.delenv("TF_CONFIG", raising=False)
-    monkeypatch.setattr("windlass.distribute.devices.count_gpus", lambda: 0)
+    monkeypatch.setattr("windlass.distribute.base.devices.count_gpus", lambda: 0)
     yield
     wl.config.set_logical_cpu_devices(1)
 

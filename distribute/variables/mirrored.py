@@ -8,17 +8,17 @@ What each may do in which context is TensorFlow's table; tests go through all of
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from ..core.indexed_slices import IndexedSlices
-from .aggregating_variable import AggregatedVariable
-from .arrays import as_array
-from .context import get_replica_context, require_own, update_component
-from .local_variable import LocalVariable
-from .reduce_op import ReduceOp, VariableAggregation
-from .values import DistributedValues, Mirrored, on_every_replica
+from ...core.indexed_slices import IndexedSlices
+from ..base.arrays import as_array
+from ..base.contexts import get_replica_context, require_own, update_component
+from ..base.reductions import ReduceOp, VariableAggregation
+from ..base.values import DistributedValues, Mirrored, on_every_replica
+from .aggregating import AggregatedVariable
+from .local import LocalVariable
 from .variable import Scatter, Variable, VariableSpec, in_dtype, row_numbers
 
 if TYPE_CHECKING:
-    from .strategy import Strategy
+    from ..strategies.strategy import Strategy
 
 _NONE = VariableAggregation.NONE
 _SUM = VariableAggregation.SUM

@@ -4,17 +4,17 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..core.arrays import Array
-from ..core.indexed_slices import IndexedSlices
-from ..core.steps import Operation
-from .aggregating_variable import AggregatedVariable
-from .arrays import to_host
-from .values import DistributedValues
+from ...core.arrays import Array
+from ...core.indexed_slices import IndexedSlices
+from ...core.steps import Operation
+from ..base.arrays import to_host
+from ..base.values import DistributedValues
+from .aggregating import AggregatedVariable
 from .variable import Scatter, VariableSpec, in_dtype, row_numbers
 
 if TYPE_CHECKING:
-    from .parameter_server import ParameterServerExtended
-    from .strategy import Strategy
+    from ..strategies.parameter_server import ParameterServerExtended
+    from ..strategies.strategy import Strategy
 
 
 def ps_device(ps: int) -> str:
@@ -23,7 +23,7 @@ def ps_device(ps: int) -> str:
 
 
 class PsVariable(AggregatedVariable):
-    """See :class:`~windlass.distribute.variable.Variable`.
+    """See :class:`~windlass.distribute.variables.variable.Variable`.
 
     In ``run``, reads give the value of the step's pull, and do not change until the next step. Assignments go
     to the servers at once; with several replicas they are aggregated over them first.

@@ -11,12 +11,12 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from .reduce_op import ReduceOp
+from .reductions import ReduceOp
 from .values import PerReplica, flatten, on_every_replica
 
 if TYPE_CHECKING:
+    from ..strategies.strategy import Strategy
     from .communication import CommunicationOptions
-    from .strategy import Strategy
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,7 +138,7 @@ def experimental_set_strategy(strategy: "Strategy | None") -> None:
 
 def default_strategy() -> "Strategy":
     """The strategy of a program that uses none: one replica, no distribution."""
-    from .strategy import the_default_strategy
+    from ..strategies.strategy import the_default_strategy
 
     return the_default_strategy()
 

@@ -6,15 +6,15 @@ says, and carried out once. (Mirrored variables are written on every device, by 
 
 from typing import TYPE_CHECKING, Any
 
-from ..core.indexed_slices import IndexedSlices
-from .context import get_replica_context, require_own, update_component
-from .local_variable import LocalVariable
-from .reduce_op import ReduceOp, VariableAggregation
-from .values import DistributedValues, PerReplica, on_every_replica
+from ...core.indexed_slices import IndexedSlices
+from ..base.contexts import get_replica_context, require_own, update_component
+from ..base.reductions import ReduceOp, VariableAggregation
+from ..base.values import DistributedValues, PerReplica, on_every_replica
+from .local import LocalVariable
 from .variable import Scatter, Variable, VariableSpec
 
 if TYPE_CHECKING:
-    from .strategy import Strategy
+    from ..strategies.strategy import Strategy
 
 _NONE = VariableAggregation.NONE
 _FIRST = VariableAggregation.ONLY_FIRST_REPLICA

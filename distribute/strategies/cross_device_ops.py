@@ -13,18 +13,26 @@ from typing import Any
 
 import numpy as np
 
-from ..collectives.nccl import nccl_available, nccl_dtype
-from ..core.accelerators import load_cupy
-from ..core.indexed_slices import IndexedSlices
-from .arrays import as_array, beside, is_on_gpu
-from .communication import CommunicationOptions
-from .context import get_strategy
-from .devices import canonical, compute_devices, device_of, is_gpu, on_device, physical_gpu, place
-from .mirrored_variable import DistributedVariable
+from ...collectives.nccl import nccl_available, nccl_dtype
+from ...core.accelerators import load_cupy
+from ...core.indexed_slices import IndexedSlices
+from ..base.arrays import as_array, beside, is_on_gpu
+from ..base.communication import CommunicationOptions
+from ..base.contexts import get_strategy
+from ..base.devices import (
+    canonical,
+    compute_devices,
+    device_of,
+    is_gpu,
+    on_device,
+    physical_gpu,
+    place,
+)
+from ..base.reductions import ReduceOp, combine, concatenate, divided, widened
+from ..base.values import DistributedValues, Mirrored
+from ..variables.mirrored import DistributedVariable
+from ..variables.variable import Variable
 from .packing import by_dtype, cuts_by_count, join, split
-from .reduce_op import ReduceOp, combine, concatenate, divided, widened
-from .values import DistributedValues, Mirrored
-from .variable import Variable
 
 log = logging.getLogger(__name__)
 

@@ -6,14 +6,14 @@ from typing import Any
 
 import numpy as np
 
-from .arrays import to_host
+from ..base.arrays import to_host
+from ..base.devices import check_exists, compute_devices
+from ..base.reductions import VariableSynchronization
+from ..variables.local import LocalVariable
+from ..variables.mirrored import DistributedVariable, MirroredVariable, SyncOnReadVariable
+from ..variables.variable import Variable, VariableSpec
 from .cross_device_ops import CrossDeviceOps, choose_cross_device_ops
-from .devices import check_exists, compute_devices
-from .local_variable import LocalVariable
-from .mirrored_variable import DistributedVariable, MirroredVariable, SyncOnReadVariable
-from .reduce_op import VariableSynchronization
 from .strategy import Strategy, StrategyExtended
-from .variable import Variable, VariableSpec
 
 
 class MirroredStrategy(Strategy):

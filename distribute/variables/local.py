@@ -11,20 +11,20 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from ..core.arrays import Array, is_float
-from ..core.definitions import ShardDefinition
-from ..core.errors import DefinitionMismatchError, RefusedError
-from ..core.indexed_slices import IndexedSlices
-from ..core.task import Incarnation, TaskId
-from ..core.update_rules import UpdateRule
-from .arrays import as_array, beside, to_host
-from .context import get_replica_context
-from .devices import HOST, is_gpu, place
-from .values import DistributedValues
+from ...core.arrays import Array, is_float
+from ...core.definitions import ShardDefinition
+from ...core.errors import DefinitionMismatchError, RefusedError
+from ...core.indexed_slices import IndexedSlices
+from ...core.task import Incarnation, TaskId
+from ...core.update_rules import UpdateRule
+from ..base.arrays import as_array, beside, to_host
+from ..base.contexts import get_replica_context
+from ..base.devices import HOST, is_gpu, place
+from ..base.values import DistributedValues
 from .variable import Scatter, Variable, VariableSpec, in_dtype, row_numbers
 
 if TYPE_CHECKING:
-    from .strategy import Strategy
+    from ..strategies.strategy import Strategy
 
 _NOBODY = Incarnation(TaskId("worker", 0), 1)
 
@@ -57,7 +57,7 @@ class _HostMemory:
 
     def __init__(self, spec: VariableSpec) -> None:
         # A worker of a cluster has no use for the ps's half.
-        from ..engine.block import Block
+        from ...engine.block import Block
 
         self._block = Block([ShardDefinition(spec.definition(spec.name))])
         self.value: Array = self._block.view(0)
@@ -81,7 +81,7 @@ class _HostMemory:
         return {name: self._block.view(0, name) for name in self._block.slots}
 
     def apply(self, gradient: Array, rows: Array | None, scale: float) -> None:
-        from ..engine.block import Gradient, StepFacts
+        from ...engine.block import Gradient, StepFacts
 
         rule = self.rule
         assert rule is not None  # noqa: S101 - bound by the caller
@@ -101,7 +101,7 @@ class _Restored:
 
 
 class LocalVariable(Variable):
-    """See :class:`~windlass.distribute.variable.Variable`. Thread-safe.
+    """See :class:`~windlass.distribute.variables.variable.Variable`. Thread-safe.
 
     Args:
         spec: What was asked for; its value, if it has one, is copied.

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from ..core.accelerators import count_gpus, load_cupy
+from ...core.accelerators import count_gpus, load_cupy
 from .arrays import as_array, is_on_gpu, to_host
 
 CPU, GPU = "CPU", "GPU"

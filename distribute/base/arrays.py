@@ -12,9 +12,9 @@ from typing import Any
 
 import numpy as np
 
-from ..core.accelerators import load_cupy
-from ..core.arrays import Array
-from ..core.buffers import BufferPools
+from ...core.accelerators import load_cupy
+from ...core.arrays import Array
+from ...core.buffers import BufferPools
 
 _DLPACK_CPU = 1  # kDLCPU
 _DLPACK_CUDA = 2  # kDLCUDA

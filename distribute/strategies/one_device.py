@@ -1,6 +1,6 @@
 """OneDeviceStrategy: everything on one device; to try a distributed program without distribution."""
 
-from .devices import check_exists
+from ..base.devices import check_exists
 from .strategy import Strategy, StrategyExtended
 
 

@@ -2,13 +2,13 @@
 
 from collections.abc import Sequence
 
-from .aggregating_variable import AggregatingVariable
+from ..base.devices import HOST, check_exists
+from ..variables.aggregating import AggregatingVariable
+from ..variables.local import LocalVariable
+from ..variables.variable import Variable, VariableSpec
 from .cross_device_ops import ReductionToOneDevice
-from .devices import HOST, check_exists
-from .local_variable import LocalVariable
 from .mirrored import chosen_devices
 from .strategy import Strategy, StrategyExtended
-from .variable import Variable, VariableSpec
 
 
 class CentralStorageStrategy(Strategy):

@@ -22,14 +22,14 @@ from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
-from .context import Frame, Merging, ReplicaContext, code_of, entered, is_running
-from .devices import is_gpu, on_device
-from .values import is_variable, regroup, select_replica
+from ..base.contexts import Frame, Merging, ReplicaContext, code_of, entered, is_running
+from ..base.devices import is_gpu, on_device
+from ..base.values import is_variable, regroup, select_replica
 
 if TYPE_CHECKING:
     from .strategy import Strategy
 
-_OURS = str(Path(__file__).parent)
+_OURS = str(Path(__file__).parents[1])
 _SHOWN_FRAMES = 6
 
 

@@ -13,18 +13,18 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.lib.mixins import NDArrayOperatorsMixin
 
-from ..core.arrays import DTYPES, Array, DType, as_dtype, is_float
-from ..core.definitions import VariableDefinition
-from ..core.errors import ShapeMismatchError
-from ..core.indexed_slices import IndexedSlices
-from ..core.initializers import Initializer
-from .arrays import as_array, to_host
-from .context import get_replica_context, get_strategy
-from .devices import HOST
-from .reduce_op import VariableAggregation, VariableSynchronization
+from ...core.arrays import DTYPES, Array, DType, as_dtype, is_float
+from ...core.definitions import VariableDefinition
+from ...core.errors import ShapeMismatchError
+from ...core.indexed_slices import IndexedSlices
+from ...core.initializers import Initializer
+from ..base.arrays import as_array, to_host
+from ..base.contexts import get_replica_context, get_strategy
+from ..base.devices import HOST
+from ..base.reductions import VariableAggregation, VariableSynchronization
 
 if TYPE_CHECKING:
-    from .strategy import Strategy
+    from ..strategies.strategy import Strategy
 
 
 class Scatter(StrEnum):

@@ -6,17 +6,17 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..core.arrays import Array
-from ..core.definitions import ShardDefinition
-from ..core.indexed_slices import IndexedSlices
-from .arrays import to_host
-from .ps_variable import PsVariable, ps_device
-from .reduce_op import VariableAggregation, VariableSynchronization
+from ...core.arrays import Array
+from ...core.definitions import ShardDefinition
+from ...core.indexed_slices import IndexedSlices
+from ..base.arrays import to_host
+from ..base.reductions import VariableAggregation, VariableSynchronization
+from .parameter_server import PsVariable, ps_device
 from .variable import Scatter, Variable, VariableSpec, row_numbers
 
 if TYPE_CHECKING:
-    from .parameter_server import ParameterServerExtended
-    from .strategy import Strategy
+    from ..strategies.parameter_server import ParameterServerExtended
+    from ..strategies.strategy import Strategy
 
 
 class ShardedVariable(Variable):

@@ -10,30 +10,30 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from ..client.ps.parameter_session import PendingStep, StepResult
-from ..client.ps.plans import Push
-from ..cluster.partitioners import PartitionFunction, parts_of
-from ..cluster.placement import Placement, greedy_by_bytes
-from ..cluster.resolved import ResolvedTask, resolve
-from ..cluster.resolver import ClusterResolver
-from ..cluster.roles import CHIEF, EVALUATOR, PS, WORKER, ps_of, workers_of
-from ..cluster.tf_config import TFConfigClusterResolver
-from ..core.arrays import Array
-from ..core.definitions import ShardDefinition
-from ..core.errors import ConfigurationError, NonFiniteGradientError
-from ..core.finite import first_not_finite
-from ..core.indexed_slices import IndexedSlices
-from ..core.steps import Operation
-from ..core.wire_format import WireFormat
-from .arrays import to_host
-from .data.options import AutoShardPolicy
-from .devices import compute_devices
-from .ps_variable import PsVariable
-from .reduce_op import clip_scale
-from .runtime import ClusterRuntime, current_runtime, local_runtime
-from .sharded_variable import PsShard, PsShardedVariable
+from ...client.ps.parameter_session import PendingStep, StepResult
+from ...client.ps.plans import Push
+from ...cluster.partitioners import PartitionFunction, parts_of
+from ...cluster.placement import Placement, greedy_by_bytes
+from ...cluster.resolved import ResolvedTask, resolve
+from ...cluster.resolver import ClusterResolver
+from ...cluster.roles import CHIEF, EVALUATOR, PS, WORKER, ps_of, workers_of
+from ...cluster.tf_config import TFConfigClusterResolver
+from ...core.arrays import Array
+from ...core.definitions import ShardDefinition
+from ...core.errors import ConfigurationError, NonFiniteGradientError
+from ...core.finite import first_not_finite
+from ...core.indexed_slices import IndexedSlices
+from ...core.steps import Operation
+from ...core.wire_format import WireFormat
+from ..base.arrays import to_host
+from ..base.devices import compute_devices
+from ..base.reductions import clip_scale
+from ..data.options import AutoShardPolicy
+from ..runtime import ClusterRuntime, current_runtime, local_runtime
+from ..variables.parameter_server import PsVariable
+from ..variables.sharded import PsShard, PsShardedVariable
+from ..variables.variable import Variable, VariableSpec
 from .strategy import Strategy, StrategyExtended
-from .variable import Variable, VariableSpec
 
 log = logging.getLogger(__name__)
 

@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from ..core.accelerators import load_cupy
-from ..core.arrays import Array, is_float
-from ..core.update_rules import SGD, Adagrad, Adam, AdamW, Ftrl, RMSprop, UpdateRule
-from .devices import on_device
+from ...core.accelerators import load_cupy
+from ...core.arrays import Array, is_float
+from ...core.update_rules import SGD, Adagrad, Adam, AdamW, Ftrl, RMSprop, UpdateRule
+from ..base.devices import on_device
 from .variable import Scatter, VariableSpec
 
 

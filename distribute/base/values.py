@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import optree
 
 if TYPE_CHECKING:
-    from .variable import Variable
+    from ..variables.variable import Variable
 
 
 class DistributedValues:
@@ -33,7 +33,7 @@ class PerReplica(DistributedValues):
     """
 
     def __array__(self, *args: Any, **kwargs: Any) -> Any:
-        from .context import get_replica_context
+        from .contexts import get_replica_context
 
         context = get_replica_context()
         count = 0 if context is None else len(context.strategy.extended.replica_devices)

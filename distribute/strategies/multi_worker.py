@@ -9,29 +9,29 @@ from typing import Any
 
 import numpy as np
 
-from ..cluster.resolved import ResolvedTask, resolve
-from ..cluster.resolver import ClusterResolver
-from ..cluster.roles import CHIEF, PS, WORKER, ps_of
-from ..cluster.tf_config import TFConfigClusterResolver
-from ..collectives.group import CollectiveGroup
-from ..collectives.nccl import DTYPES as NCCL_DTYPES
-from ..collectives.nccl import NcclLink, nccl_available
-from ..core.arrays import DType, is_float
-from ..core.errors import ConfigurationError
-from ..core.indexed_slices import IndexedSlices
-from ..core.settings import load_settings
-from ..core.task import TaskId
-from .arrays import as_array, is_on_gpu, to_host
-from .communication import CommunicationImplementation, CommunicationOptions
+from ...cluster.resolved import ResolvedTask, resolve
+from ...cluster.resolver import ClusterResolver
+from ...cluster.roles import CHIEF, PS, WORKER, ps_of
+from ...cluster.tf_config import TFConfigClusterResolver
+from ...collectives.group import CollectiveGroup
+from ...collectives.nccl import DTYPES as NCCL_DTYPES
+from ...collectives.nccl import NcclLink, nccl_available
+from ...core.arrays import DType, is_float
+from ...core.errors import ConfigurationError
+from ...core.indexed_slices import IndexedSlices
+from ...core.settings import load_settings
+from ...core.task import TaskId
+from ..base.arrays import as_array, is_on_gpu, to_host
+from ..base.communication import CommunicationImplementation, CommunicationOptions
+from ..base.devices import HOST, compute_devices, is_gpu, physical_gpu
+from ..base.reductions import ReduceOp, axis_sums, combine, concatenate, divided, widened
+from ..base.values import DistributedValues, PerReplica, is_variable, on_every_replica
+from ..runtime import current_runtime
+from ..variables.variable import VariableSpec
 from .cross_device_ops import choose_cross_device_ops, devices_of, is_sparse, mirror
-from .devices import HOST, compute_devices, is_gpu, physical_gpu
 from .mirrored import MirroredExtended
 from .packing import by_dtype, join, packs_to_send, split
-from .reduce_op import ReduceOp, axis_sums, combine, concatenate, divided, widened
-from .runtime import current_runtime
 from .strategy import Strategy
-from .values import DistributedValues, PerReplica, is_variable, on_every_replica
-from .variable import VariableSpec
 
 
 class MultiWorkerMirroredStrategy(Strategy):

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any, NoReturn, Self
 
 import numpy as np
 
-from .communication import CommunicationOptions
-from .context import (
+from ..base.communication import CommunicationOptions
+from ..base.contexts import (
     Frame,
     Merging,
     code_of,
@@ -19,14 +19,9 @@ from .context import (
     require_cross_replica,
     top_frame,
 )
-from .cross_device_ops import CrossDeviceOps, ReductionToOneDevice, devices_of, mirror
-from .data.options import AutoShardPolicy
-from .devices import HOST, is_gpu, on_device
-from .local_variable import LocalVariable
-from .mirrored_variable import DistributedVariable, SyncOnReadVariable
-from .reduce_op import ReduceOp, clip_scale, reduce_axis
-from .replica_runner import ReplicaRunner
-from .values import (
+from ..base.devices import HOST, is_gpu, on_device
+from ..base.reductions import ReduceOp, clip_scale, reduce_axis
+from ..base.values import (
     DistributedValues,
     Mirrored,
     PerReplica,
@@ -38,11 +33,16 @@ from .values import (
     regroup,
     select_component,
 )
-from .variable import Variable, VariableSpec
+from ..data.options import AutoShardPolicy
+from ..variables.local import LocalVariable
+from ..variables.mirrored import DistributedVariable, SyncOnReadVariable
+from ..variables.variable import Variable, VariableSpec
+from .cross_device_ops import CrossDeviceOps, ReductionToOneDevice, devices_of, mirror
+from .replica_runner import ReplicaRunner
 
 if TYPE_CHECKING:
-    from .data.distributed import DistributedDataset
-    from .data.options import InputContext, InputOptions
+    from ..data.distributed import DistributedDataset
+    from ..data.options import InputContext, InputOptions
 
 
 class _Scope:
@@ -479,7 +479,7 @@ class StrategyExtended:
 
     @staticmethod
     def _host(value: Any) -> Any:
-        from .arrays import to_host
+        from ..base.arrays import to_host
 
         return to_host(value)
 
@@ -637,7 +637,7 @@ class Strategy:
             dataset: Batches: see :func:`windlass.data.as_dataset` for what is taken.
             options: How it is sharded between workers and prefetched.
         """
-        from .data.distributed import distribute_dataset
+        from ..data.distributed import distribute_dataset
 
         return distribute_dataset(self, dataset, options)
 
@@ -650,7 +650,7 @@ class Strategy:
 
         Nothing is rebatched or sharded: consecutive elements go to consecutive replicas.
         """
-        from .data.distributed import distribute_from_function
+        from ..data.distributed import distribute_from_function
 
         return distribute_from_function(self, dataset_fn, options)
 
