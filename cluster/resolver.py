@@ -43,6 +43,20 @@ class ClusterResolver(ABC):
         return {"GPU": gpus} if gpus else {}
 
     @property
+    def dynamic(self) -> bool:
+        """Whether :meth:`cluster_spec` may list fewer tasks than there are."""
+        return False
+
+    @property
+    def source(self) -> str:
+        """What it stands for, in messages."""
+        return type(self).__name__
+
+    def snapshot(self) -> "ClusterResolver":
+        """A resolver that goes on saying what this one says now; one that cannot change is its own."""
+        return self
+
+    @property
     def environment(self) -> str:
         """Where the cluster runs; ``""`` for on premises, ``"google"`` or ``"cloud"`` elsewhere."""
         return ""

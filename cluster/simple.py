@@ -1,5 +1,6 @@
 """SimpleClusterResolver and UnionClusterResolver: clusters given in code, and joined ones."""
 
+from copy import copy
 from typing import Any
 
 from .resolver import ClusterResolver, format_master_url
@@ -18,8 +19,10 @@ class SimpleClusterResolver(ClusterResolver):
         environment: str = "",
         num_accelerators: dict[str, int] | None = None,
         rpc_layer: str | None = None,
+        *,
+        dynamic: bool = False,
     ) -> None:
-        """Keep a cluster.
+        """Keep a cluster; ``dynamic``: it may list fewer tasks than there are.
 
         Raises:
             TypeError: ``cluster_spec`` is no ClusterSpec or ``master`` no string.
@@ -35,6 +38,12 @@ class SimpleClusterResolver(ClusterResolver):
         self._environment = environment
         self._num_accelerators = num_accelerators
         self._rpc_layer = rpc_layer
+        self._dynamic = dynamic
+
+    @property
+    def dynamic(self) -> bool:
+        """As given to the constructor."""
+        return self._dynamic
 
     def cluster_spec(self) -> ClusterSpec:
         """The cluster."""
@@ -77,7 +86,8 @@ class UnionClusterResolver(ClusterResolver):
     """Several resolvers as one cluster. As ``tf.distribute.cluster_resolver.UnionResolver``.
 
     Lists of the same job are joined in order. If any part of a job is a mapping, all are merged by
-    index. Type, id, environment and accelerators are the first resolver's unless set here.
+    index. Type, id, environment and accelerators are the first resolver's unless set here; it is
+    dynamic if any of them is.
     """
 
     def __init__(
@@ -117,6 +127,17 @@ class UnionClusterResolver(ClusterResolver):
             for job, tasks in resolver.cluster_spec().as_dict().items():
                 joined.setdefault(job, []).append(tasks)
         return ClusterSpec({job: _join(job, parts) for job, parts in joined.items()})
+
+    @property
+    def dynamic(self) -> bool:
+        """Whether any resolver is."""
+        return any(resolver.dynamic for resolver in self._resolvers)
+
+    def snapshot(self) -> "UnionClusterResolver":
+        """The same union, of what the resolvers say now."""
+        fixed = copy(self)
+        fixed._resolvers = tuple(resolver.snapshot() for resolver in self._resolvers)
+        return fixed
 
     def master(
         self,

@@ -15,7 +15,6 @@ from .base.contexts import (
     experimental_set_strategy,
     get_loss_reduction,
     get_replica_context,
-    get_strategy,
     has_strategy,
     in_cross_replica_context,
 )
@@ -23,19 +22,17 @@ from .base.reductions import ReduceOp
 from .base.values import DistributedValues, Mirrored, PerReplica, ValueContext
 from .data.distributed import DistributedDataset, DistributedIterator
 from .data.options import InputContext, InputOptions, InputReplicationMode
+from .strategies.all_reduce import HierarchicalCopyAllReduce, NcclAllReduce
 from .strategies.central_storage import CentralStorageStrategy
-from .strategies.cross_device_ops import (
-    CrossDeviceOps,
-    HierarchicalCopyAllReduce,
-    NcclAllReduce,
-    ReductionToOneDevice,
-)
+from .strategies.cross_device_ops import CrossDeviceOps, ReductionToOneDevice
+from .strategies.default import get_strategy
+from .strategies.extended import StrategyExtended
 from .strategies.mirrored import MirroredStrategy
 from .strategies.multi_worker import CollectiveAllReduceStrategy, MultiWorkerMirroredStrategy
 from .strategies.one_device import OneDeviceStrategy
 from .strategies.parameter_server import ParameterServerStrategy
 from .strategies.run_options import RunOptions
-from .strategies.strategy import Strategy, StrategyExtended
+from .strategies.strategy import Strategy
 from .variables.aggregating import AggregatingVariable
 from .variables.mirrored import DistributedVariable, MirroredVariable, SyncOnReadVariable
 from .variables.sharded import ShardedVariable

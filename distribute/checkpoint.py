@@ -1,8 +1,9 @@
 """Checkpoints of variables in this process: of one strategy, for any other.
 
-The same format as a job's checkpoints on parameter servers (``docs/checkpoints.md``), so what one strategy
-saved another restores: whole variables by name, with the slots of their optimizer. ``ON_READ`` variables are
-saved as the value they read as, and shared out again when they are restored.
+The same format as a job's checkpoints on parameter servers (``docs/checkpoints.md``), so what one
+strategy saved another restores: whole variables by name, with the slots of their optimizer.
+``ON_READ`` variables are saved as the value they read as, and shared out again when they are
+restored.
 """
 
 import datetime
@@ -30,9 +31,8 @@ from ..core.versions import own_versions
 from .base.arrays import to_host
 from .base.contexts import require_cross_replica
 from .base.values import DistributedValues
-from .variables.aggregating import AggregatingVariable
-from .variables.local import LocalVariable
-from .variables.mirrored import DistributedVariable, SyncOnReadVariable
+from .variables.holders import holders_of
+from .variables.mirrored import SyncOnReadVariable
 from .variables.variable import Variable
 
 _FILE = "variables.safetensors"
@@ -62,7 +62,8 @@ class Checkpoint:
     Args:
         variables: Of one strategy, or of none; their names are their names in the checkpoint.
         keep: Checkpoints kept in a directory.
-        places: What has ``state_dict`` and ``load_state_dict``, by name. Kept per checkpoint, not per worker.
+        places: What has ``state_dict`` and ``load_state_dict``, by name. Kept per checkpoint, not
+            per worker.
 
     Raises:
         ValueError: Two variables have one name, or belong to different strategies; or ``keep`` < 1.
@@ -180,7 +181,8 @@ class Checkpoint:
 
         Raises:
             CheckpointError: There is none, or it is damaged.
-            ShapeMismatchError: A variable has another shape there, or numbers its dtype does not hold.
+            ShapeMismatchError: A variable has another shape there, or numbers its dtype does not
+                hold.
         """
         if self._strategy is not None:
             require_cross_replica(self._strategy, "Checkpoint.restore")
@@ -209,7 +211,7 @@ class Checkpoint:
             variable = self._variables[name]
             _assign(variable, reader.read(name))
             slots = {slot: reader.read(name, slot) for slot in reader.slots(name)}
-            for holder in _holders(variable):
+            for holder in holders_of(variable):
                 holder.restore_slots(slots, record.updates, record.rule)
         for name, place in self._places.items():
             if name in reader.manifest.places:
@@ -235,15 +237,6 @@ def _assign(variable: Variable, value: Array) -> None:
     variable.assign(value)
 
 
-def _holders(variable: Variable) -> list[LocalVariable]:
-    """What holds a variable's value and slots in this process."""
-    if isinstance(variable, LocalVariable):
-        return [variable]
-    if isinstance(variable, AggregatingVariable):
-        return [variable.component()]
-    return list(variable.values) if isinstance(variable, DistributedVariable) else []
-
-
 def _slots_of(variable: Variable) -> tuple[dict[str, Array], int, dict[str, Any] | None]:
-    holders = _holders(variable)
+    holders = holders_of(variable)
     return holders[0].slots() if holders else ({}, 0, None)

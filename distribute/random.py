@@ -16,8 +16,9 @@ from .base.contexts import get_replica_context
 class Generator:
     """Random numbers: in ``strategy.run`` each replica draws from a stream of its own.
 
-    The stream of a replica depends on the seed and its number among the replicas in sync alone, so a program
-    draws the same numbers whatever machine its replicas are on. Thread-safe between replicas.
+    The stream of a replica depends on the seed and its number among the replicas in sync alone, so
+    a program draws the same numbers whatever machine its replicas are on. Thread-safe between
+    replicas.
 
     ::
 

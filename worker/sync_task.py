@@ -1,7 +1,7 @@
 """A task of a cluster without parameter servers: its strategy finds the other workers by itself.
 
-Nobody leads such a job: each worker serves at its address what its neighbour in the ring sends, and a worker
-that ends is noticed by the others at their next call.
+Nobody leads such a job: each worker serves at its address what its neighbour in the ring sends, and
+a worker that ends is noticed by the others at their next call.
 """
 
 from ..cluster.resolved import ResolvedTask

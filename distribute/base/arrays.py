@@ -1,7 +1,7 @@
 """Arrays of any framework, and which memory they are in: NumPy's on the host, CuPy's on a GPU.
 
-What speaks DLPack or the array protocol is taken as it is, without a copy where its memory can be shared.
-CuPy is imported only when a GPU's array is met or asked for.
+What speaks DLPack or the array protocol is taken as it is, without a copy where its memory can be
+shared. CuPy is imported only when a GPU's array is met or asked for.
 """
 
 import sys

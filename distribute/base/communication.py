@@ -8,8 +8,8 @@ from typing import Any
 class CommunicationImplementation(Enum):
     """What carries collective operations. As ``tf.distribute.experimental.CommunicationImplementation``.
 
-    AUTO: RING, until NCCL has been tried between machines. RING: ours, shared memory inside a host and gRPC
-    between hosts. NCCL: NVIDIA's, through CuPy, between the first GPUs of the workers.
+    AUTO: RING, until NCCL has been tried between machines. RING: ours, shared memory inside a host
+    and gRPC between hosts. NCCL: NVIDIA's, through CuPy, between the first GPUs of the workers.
     """
 
     AUTO = "AUTO"
@@ -22,10 +22,11 @@ class CommunicationOptions:
     """As ``tf.distribute.experimental.CommunicationOptions``.
 
     Attributes:
-        bytes_per_pack: Small arrays travel together until a pack exceeds this; 0: all of one dtype are one
-            pack.
-        timeout_seconds: After this a collective operation that waits for a worker is an error naming it; 0:
-            it waits as long as the worker lives. None: as the strategy's options say, or as 0.
+        bytes_per_pack: Small arrays travel together until a pack exceeds this; 0: all of one dtype
+            are one pack.
+        timeout_seconds: After this a collective operation that waits for a worker is an error
+            naming it; 0: it waits as long as the worker lives. None: as the strategy's options say,
+            or as 0.
         implementation: What carries them.
     """
 

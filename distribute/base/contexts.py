@@ -1,7 +1,7 @@
-"""Which strategy is current, and on which side of it we are: replica, cross-replica or update.
+"""Which strategy is current, and in which of its contexts this thread is: replica, cross-replica or update.
 
-Contexts are a stack per thread, as in TensorFlow. Outside everything the default strategy is current, in
-a replica context with id 0.
+Contexts are a stack per thread, as in TensorFlow. Outside everything the default strategy is
+current, in a replica context with id 0.
 """
 
 import threading
@@ -9,14 +9,11 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from .communication import CommunicationOptions
+from .interface import Strategy
 from .reductions import ReduceOp
-from .values import PerReplica, flatten, on_every_replica
-
-if TYPE_CHECKING:
-    from ..strategies.strategy import Strategy
-    from .communication import CommunicationOptions
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +25,7 @@ class Frame:
         component: In an update context, which device's component is updated.
     """
 
-    strategy: "Strategy"
+    strategy: Strategy
     replica: "ReplicaContext | None"
     component: int | None = None
 
@@ -39,7 +36,8 @@ class _Stack(threading.local):
 
 
 _stack = _Stack()
-_global: list["Strategy"] = []  # what experimental_set_strategy set; at most one
+_global: list[Strategy] = []  # what experimental_set_strategy set; at most one
+_default: list[Strategy] = []  # what set_default_strategy set; one
 
 
 def push_frame(frame: Frame) -> None:
@@ -81,12 +79,12 @@ def top_frame() -> Frame | None:
     return Frame(_global[0], None) if _global else None
 
 
-def is_running(strategy: "Strategy") -> bool:
+def is_running(strategy: Strategy) -> bool:
     """Whether this thread is in a ``run`` of a strategy, be it in a merge."""
     return any(frame.replica is not None and frame.strategy is strategy for frame in _stack.frames)
 
 
-def get_strategy() -> "Strategy":
+def get_strategy() -> Strategy:
     """The current strategy; outside any scope the default strategy."""
     frame = top_frame()
     return frame.strategy if frame is not None else default_strategy()
@@ -118,12 +116,13 @@ def update_component() -> int | None:
 def get_loss_reduction() -> ReduceOp:
     """How losses of replicas become one: always SUM. As ``tf.compat.v1.distribute.get_loss_reduction``.
 
-    A program divides its loss by the global batch size; TensorFlow says MEAN inside its Estimator alone.
+    A program divides its loss by the global batch size; TensorFlow says MEAN inside its Estimator
+    alone.
     """
     return ReduceOp.SUM
 
 
-def experimental_set_strategy(strategy: "Strategy | None") -> None:
+def experimental_set_strategy(strategy: Strategy | None) -> None:
     """Make a strategy current without ``with``; None clears it.
 
     Raises:
@@ -136,14 +135,17 @@ def experimental_set_strategy(strategy: "Strategy | None") -> None:
         _global.append(strategy)
 
 
-def default_strategy() -> "Strategy":
+def default_strategy() -> Strategy:
     """The strategy of a program that uses none: one replica, no distribution."""
-    from ..strategies.strategy import the_default_strategy
-
-    return the_default_strategy()
+    return _default[0]
 
 
-def require_cross_replica(strategy: "Strategy", method: str) -> None:
+def set_default_strategy(strategy: Strategy) -> None:
+    """Give the process its default strategy; what ``strategies`` does when it is imported."""
+    _default[:] = [strategy]
+
+
+def require_cross_replica(strategy: Strategy, method: str) -> None:
     """Refuse a cross-replica method in replica context.
 
     Raises:
@@ -157,7 +159,7 @@ def require_cross_replica(strategy: "Strategy", method: str) -> None:
         )
 
 
-def require_own(strategy: "Strategy", what: str) -> None:
+def require_own(strategy: Strategy, what: str) -> None:
     """Refuse to change what belongs to one strategy under another: its replicas would do it once each.
 
     Raises:
@@ -200,13 +202,14 @@ class ReplicaContext:
     Args:
         strategy: Whose replica it is.
         replica_id_in_sync_group: Its number over all workers in sync.
-        merge: How it meets the other replicas of this worker; None: there are none.
+        merge: Carries out ``merge_call`` with the other replicas of this worker; None: there are
+            none.
         local_id: Its number on this worker.
     """
 
     def __init__(
         self,
-        strategy: "Strategy",
+        strategy: Strategy,
         replica_id_in_sync_group: int,
         merge: MergeCall | None = None,
         local_id: int = 0,
@@ -217,8 +220,8 @@ class ReplicaContext:
         self.local_id = local_id
 
     @property
-    def strategy(self) -> "Strategy":
-        """The strategy that runs this replica."""
+    def strategy(self) -> Any:
+        """The :class:`Strategy` that runs this replica."""
         return self._strategy
 
     @property
@@ -244,12 +247,12 @@ class ReplicaContext:
     ) -> Any:
         """Pause every replica, run ``merge_fn(strategy, *args)`` once, give each its part of the result.
 
-        Arguments arrive as PerReplica values; what is the very same object on every replica arrives as it is.
-        With several workers it runs once on each of them.
+        Arguments arrive as PerReplica values; what is the very same object on every replica arrives
+        as it is. With several workers it runs once on each of them.
 
         Raises:
-            RuntimeError: This is not the current replica, or the replicas do not make the same calls in the
-                same order; the message shows where each of them is.
+            RuntimeError: This is not the current replica, or the replicas do not make the same
+                calls in the same order; the message shows where each of them is.
         """
         self._require_current("merge_call")
         if self._merge is not None:
@@ -258,7 +261,7 @@ class ReplicaContext:
             return merge_fn(self._strategy, *args, **(kwargs or {}))
 
     def all_reduce(
-        self, reduce_op: ReduceOp | str, value: Any, options: "CommunicationOptions | None" = None
+        self, reduce_op: ReduceOp | str, value: Any, options: CommunicationOptions | None = None
     ) -> Any:
         """Reduce a nested value over the replicas; every replica gets the result.
 
@@ -275,19 +278,12 @@ class ReplicaContext:
         if self.num_replicas_in_sync == 1:
             return value
 
-        def merge(strategy: "Strategy", tree: Any) -> Any:
-            # The very same object from every replica is each one's value.
-            extended = strategy.extended
-            found, rebuild = flatten(tree)
-            count = len(extended.replica_devices)
-            pairs = [(on_every_replica(leaf, count),) * 2 for leaf in found]
-            return rebuild(extended.batch_reduce_to(op, pairs, options))
+        def merge(strategy: Strategy, tree: Any) -> Any:
+            return strategy.extended.reduce_to_all(op, tree, options)
 
         return self.merge_call(Merging(merge, (op,)), (value,))
 
-    def all_gather(
-        self, value: Any, axis: int, options: "CommunicationOptions | None" = None
-    ) -> Any:
+    def all_gather(self, value: Any, axis: int, options: CommunicationOptions | None = None) -> Any:
         """Concatenate a nested value over the replicas; every replica gets the result.
 
         Args:
@@ -301,13 +297,8 @@ class ReplicaContext:
         """
         self._require_current("all_gather")
 
-        def merge(strategy: "Strategy", tree: Any) -> Any:
-            extended = strategy.extended
-            found, rebuild = flatten(tree)
-            count = len(extended.replica_devices)
-            return rebuild(
-                [extended.gather_to_all(on_every_replica(v, count), axis, options) for v in found]
-            )
+        def merge(strategy: Strategy, tree: Any) -> Any:
+            return strategy.extended.gather_to_all(tree, axis, options)
 
         return self.merge_call(Merging(merge, (int(axis),)), (value,))
 
@@ -329,7 +320,6 @@ class ReplicaContext:
 
 __all__ = [
     "Frame",
-    "PerReplica",
     "ReplicaContext",
     "experimental_set_strategy",
     "get_loss_reduction",

@@ -1,7 +1,7 @@
 """The devices of this process: GPUs, and CPUs; both may be split into logical ones.
 
-A device is named as in TensorFlow: ``/device:CPU:0``. Logical CPU devices let a program with several replicas
-be tried without a GPU, logical GPU devices with one.
+A device is named as in TensorFlow: ``/device:CPU:0``. Logical CPU devices let a program with
+several replicas be tried without a GPU, logical GPU devices with one.
 """
 
 import re

@@ -66,7 +66,8 @@ def combine(op: ReduceOp, values: Sequence[Any], *, count: int | None = None) ->
 
     Args:
         op: SUM or MEAN. MEAN of integers is float64.
-        values: One per replica: arrays of one shape on one device, or all IndexedSlices (then concatenated).
+        values: One per replica: arrays of one shape on one device, or all IndexedSlices (then
+            concatenated).
         count: What MEAN divides by; None: as many as there are values.
 
     Raises:

@@ -2,12 +2,12 @@
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import optree
 
-if TYPE_CHECKING:
-    from ..variables.variable import Variable
+from .arrays import to_host
+from .contexts import get_replica_context
 
 
 class DistributedValues:
@@ -33,8 +33,6 @@ class PerReplica(DistributedValues):
     """
 
     def __array__(self, *args: Any, **kwargs: Any) -> Any:
-        from .contexts import get_replica_context
-
         context = get_replica_context()
         count = 0 if context is None else len(context.strategy.extended.replica_devices)
         if context is not None and count == len(self._values):
@@ -53,8 +51,6 @@ class Mirrored(DistributedValues):
 
 
 def _as_host_array(value: Any, *args: Any, **kwargs: Any) -> Any:
-    from .arrays import to_host
-
     host = to_host(value)
     return host if not args and not kwargs else host.__array__(*args, **kwargs)
 
@@ -134,8 +130,8 @@ def on_every_replica(value: Any, replicas: int) -> DistributedValues:
 def regroup(results: list[Any], *, mirrored: bool = False, always_wrap: bool = False) -> Any:
     """One structure out of one per replica, leaf by leaf.
 
-    A leaf that is the very same object everywhere stays as it is, and components of one variable become the
-    variable; others become PerReplica. One replica's result is returned as it is.
+    A leaf that is the very same object everywhere stays as it is, and components of one variable
+    become the variable; others become PerReplica. One replica's result is returned as it is.
 
     Args:
         results: One per replica.
@@ -159,8 +155,8 @@ def regroup(results: list[Any], *, mirrored: bool = False, always_wrap: bool = F
     return map_structure(group, results[0], *results[1:])
 
 
-def container_of(component: Any) -> "Variable | None":
-    """The distributed variable a component belongs to."""
+def container_of(component: Any) -> Any:
+    """The distributed variable a component belongs to; None if it is no component."""
     owner = getattr(component, "container", None)
     return owner if owner is not None and is_variable(owner) else None
 

@@ -5,18 +5,22 @@ from collections.abc import Sequence
 from ..base.devices import HOST, check_exists
 from ..variables.aggregating import AggregatingVariable
 from ..variables.local import LocalVariable
-from ..variables.variable import Variable, VariableSpec
+from ..variables.spec import VariableSpec
+from ..variables.variable import Variable
 from .cross_device_ops import ReductionToOneDevice
+from .extended import StrategyExtended
 from .mirrored import chosen_devices
-from .strategy import Strategy, StrategyExtended
+from .strategy import Strategy
 
 
 class CentralStorageStrategy(Strategy):
     """As ``tf.distribute.experimental.CentralStorageStrategy``.
 
     Args:
-        compute_devices: Where replicas run; None: every GPU, or the (logical) CPU devices without one.
-        parameter_device: Where variables are; None: the compute device if there is one, else the CPU.
+        compute_devices: Where replicas run; None: every GPU, or the (logical) CPU devices without
+            one.
+        parameter_device: Where variables are; None: the compute device if there is one, else the
+            CPU.
 
     Raises:
         ValueError: A device is not here.

@@ -6,25 +6,29 @@ from typing import Any
 
 import numpy as np
 
-from ..base.arrays import to_host
 from ..base.devices import check_exists, compute_devices
 from ..base.reductions import VariableSynchronization
 from ..variables.local import LocalVariable
 from ..variables.mirrored import DistributedVariable, MirroredVariable, SyncOnReadVariable
-from ..variables.variable import Variable, VariableSpec
-from .cross_device_ops import CrossDeviceOps, choose_cross_device_ops
-from .strategy import Strategy, StrategyExtended
+from ..variables.spec import VariableSpec
+from ..variables.variable import Variable
+from .all_reduce import choose_cross_device_ops
+from .cross_device_ops import CrossDeviceOps
+from .extended import StrategyExtended
+from .strategy import Strategy
 
 
 class MirroredStrategy(Strategy):
     """As ``tf.distribute.MirroredStrategy``.
 
     Args:
-        devices: E.g. ``["GPU:0", "GPU:1"]``; None or empty: every GPU, or the (logical) CPU devices without
-        one. cross_device_ops: How gradients are reduced; None: NCCL between GPUs, else on one device.
+        devices: E.g. ``["GPU:0", "GPU:1"]``; None or empty: every GPU, or the (logical) CPU devices
+            without one.
+        cross_device_ops: How gradients are reduced; None: NCCL between GPUs, else on one device.
 
     Raises:
-        AssertionError: A device is given twice. (``wl.config.set_logical_gpu_devices`` makes several of one.)
+        AssertionError: A device is given twice. (``wl.config.set_logical_gpu_devices`` makes
+            several of one.)
         ValueError: A device is not here.
     """
 
@@ -70,9 +74,4 @@ class MirroredExtended(StrategyExtended):
 
     def _first_value(self, spec: VariableSpec) -> Any:
         """What every copy begins with."""
-        if spec.initial is not None:
-            return spec.initial
-        assert spec.initializer is not None  # noqa: S101 - checked with the spec
-        rows = spec.shape[0] if spec.shape else 1
-        value = spec.initializer.rows(spec.shape, spec.dtype, 0, rows)
-        return np.asarray(to_host(value)).reshape(spec.shape)
+        return np.asarray(spec.first_value())

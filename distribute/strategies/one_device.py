@@ -1,7 +1,8 @@
 """OneDeviceStrategy: everything on one device; to try a distributed program without distribution."""
 
 from ..base.devices import check_exists
-from .strategy import Strategy, StrategyExtended
+from .extended import StrategyExtended
+from .strategy import Strategy
 
 
 class OneDeviceStrategy(Strategy):

@@ -11,8 +11,8 @@ _ALONE_BYTES = 1024 * 1024
 def packs_by_bytes(sizes: Sequence[int], bytes_per_pack: int) -> list[list[int]]:
     """Which arrays travel together.
 
-    Arrays are walked through from the last to the first, as gradients are computed; a pack is closed as soon
-    as its size exceeds the limit. As TensorFlow's ``group_by_size``.
+    Arrays are walked through from the last to the first, as gradients are computed; a pack is
+    closed as soon as its size exceeds the limit. As TensorFlow's ``group_by_size``.
 
     Args:
         sizes: Bytes per array.

@@ -1,20 +1,20 @@
 """Variables of which there is one value, whatever the number of replicas that write it.
 
-Writes of a replica are aggregated over the replicas of the strategy first, as the variable's ``aggregation``
-says, and carried out once. (Mirrored variables are written on every device, by the same rule.)
+Writes of a replica are aggregated over the replicas of the strategy first, as the variable's
+``aggregation`` says, and carried out once. (Mirrored variables are written on every device, by the
+same rule.)
 """
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ...core.indexed_slices import IndexedSlices
-from ..base.contexts import get_replica_context, require_own, update_component
+from ..base.contexts import require_own, update_component
+from ..base.interface import Strategy
 from ..base.reductions import ReduceOp, VariableAggregation
 from ..base.values import DistributedValues, PerReplica, on_every_replica
 from .local import LocalVariable
-from .variable import Scatter, Variable, VariableSpec
-
-if TYPE_CHECKING:
-    from ..strategies.strategy import Strategy
+from .spec import Scatter, VariableSpec
+from .variable import Variable
 
 _NONE = VariableAggregation.NONE
 _FIRST = VariableAggregation.ONLY_FIRST_REPLICA
@@ -26,8 +26,8 @@ _SCATTERS = {kind: f"scatter_{kind}" for kind in Scatter}
 class AggregatedVariable(Variable):
     """What writes of several replicas become one write of.
 
-    Without an ``aggregation`` several replicas may not write it: copies, or whose write comes last, would
-    go their own ways (TensorFlow before 2.4 refused it, too).
+    Without an ``aggregation`` several replicas may not write it: copies, or whose write comes last,
+    would go their own ways (TensorFlow before 2.4 refused it, too).
     """
 
     def _write_all(self, method: str, value: Any) -> None:
@@ -69,17 +69,17 @@ class AggregatedVariable(Variable):
             raise TypeError(
                 f"scatter_{kind} of {self.name!r} takes IndexedSlices, got {type(delta).__name__}"
             )
-        if kind in _NOT_SUMS and self._in_replica() and self.aggregation not in (_NONE, _FIRST):
+        if (
+            kind in _NOT_SUMS
+            and self._own_replica() is not None
+            and self.aggregation not in (_NONE, _FIRST)
+        ):
             raise NotImplementedError(
                 f"scatter_{kind} of {self.name!r} in replica context needs aggregation "
                 "ONLY_FIRST_REPLICA, it "
                 f"has {self.aggregation.name}: rows of several replicas do not add up to one"
             )
         return self._write(_SCATTERS[kind], delta)
-
-    def _in_replica(self) -> bool:
-        context = get_replica_context()
-        return context is not None and context.strategy is self._strategy
 
     def _write(self, method: str, value: Any) -> "AggregatedVariable":
         require_own(self._strategy, repr(self.name))
@@ -88,11 +88,11 @@ class AggregatedVariable(Variable):
         if not isinstance(value, IndexedSlices | DistributedValues):
             value = self._given(value)
         component = update_component()
-        context = get_replica_context()
+        context = self._own_replica()
         replicas = self._strategy.num_replicas_in_sync
         if component is not None:
             self._write_component(component, method, value)
-        elif context is None or context.strategy is not self._strategy or replicas == 1:
+        elif context is None or replicas == 1:
             if isinstance(value, PerReplica) and len(value.values) > 1:
                 self._write_each(method, value)
                 return self
@@ -107,7 +107,7 @@ class AggregatedVariable(Variable):
             context.merge_call(self._merged_write, (method, value))
         return self
 
-    def _merged_write(self, strategy: "Strategy", method: Any, value: Any) -> None:
+    def _merged_write(self, strategy: Strategy, method: Any, value: Any) -> None:
         if isinstance(method, DistributedValues):
             raise RuntimeError(
                 f"replicas disagree: they write {self.name!r} by {', '.join(method.values)}; every "

@@ -13,7 +13,7 @@ from ...core.accelerators import load_cupy
 from ...core.arrays import Array, is_float
 from ...core.update_rules import SGD, Adagrad, Adam, AdamW, Ftrl, RMSprop, UpdateRule
 from ..base.devices import on_device
-from .variable import Scatter, VariableSpec
+from .spec import Scatter, VariableSpec
 
 
 class GpuMemory:

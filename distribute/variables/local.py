@@ -7,89 +7,24 @@ import threading
 import weakref
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any
 
 import numpy as np
 
 from ...core.arrays import Array, is_float
-from ...core.definitions import ShardDefinition
 from ...core.errors import DefinitionMismatchError, RefusedError
 from ...core.indexed_slices import IndexedSlices
-from ...core.task import Incarnation, TaskId
 from ...core.update_rules import UpdateRule
 from ..base.arrays import as_array, beside, to_host
 from ..base.contexts import get_replica_context
 from ..base.devices import HOST, is_gpu, place
+from ..base.interface import Strategy
 from ..base.values import DistributedValues
-from .variable import Scatter, Variable, VariableSpec, in_dtype, row_numbers
-
-if TYPE_CHECKING:
-    from ..strategies.strategy import Strategy
-
-_NOBODY = Incarnation(TaskId("worker", 0), 1)
-
-
-class _Memory(Protocol):
-    """Where a value and its slots are."""
-
-    updates: int
-
-    @property
-    def rule(self) -> UpdateRule | None:
-        """The rule that updates it."""
-
-    @property
-    def value(self) -> Any:
-        """The array itself."""
-
-    def apply(self, gradient: Any, rows: Array | None, scale: float) -> None:
-        """Run the bound rule, on the whole or on rows that occur once."""
-
-    def bind(self, rule: UpdateRule) -> None:
-        """Take a rule, with fresh slots."""
-
-    def slots(self) -> dict[str, Any]:
-        """Slot arrays by name."""
-
-
-class _HostMemory:
-    """A block of one variable, as on a ps."""
-
-    def __init__(self, spec: VariableSpec) -> None:
-        # A worker of a cluster has no use for the ps's half.
-        from ...engine.block import Block
-
-        self._block = Block([ShardDefinition(spec.definition(spec.name))])
-        self.value: Array = self._block.view(0)
-
-    @property
-    def updates(self) -> int:
-        return int(self._block.updates[0])
-
-    @updates.setter
-    def updates(self, count: int) -> None:
-        self._block.updates[0] = count
-
-    @property
-    def rule(self) -> UpdateRule | None:
-        return self._block.rules[0]
-
-    def bind(self, rule: UpdateRule) -> None:
-        self._block.bind(0, rule)
-
-    def slots(self) -> dict[str, Any]:
-        return {name: self._block.view(0, name) for name in self._block.slots}
-
-    def apply(self, gradient: Array, rows: Array | None, scale: float) -> None:
-        from ...engine.block import Gradient, StepFacts
-
-        rule = self.rule
-        assert rule is not None  # noqa: S101 - bound by the caller
-        facts = StepFacts(_NOBODY, self.updates + 1, self.updates, scale)
-        values = np.ascontiguousarray(gradient, self.value.dtype).reshape(-1)
-        self._block.apply(self._block.range_of(0), Gradient(values, rows), rule, facts)
-        # FTRL leaves out a step whose rate is zero; a schedule that begins with one has to go on.
-        self.updates = facts.sequence
+from .conversions import in_dtype, row_numbers
+from .gpu_memory import GpuMemory, change_rows_on_gpu
+from .memory import HostMemory, Memory
+from .spec import Scatter, VariableSpec
+from .variable import Variable
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +48,7 @@ class LocalVariable(Variable):
     def __init__(
         self,
         spec: VariableSpec,
-        strategy: "Strategy",
+        strategy: Strategy,
         device: str = HOST,
         name: str | None = None,
     ) -> None:
@@ -125,17 +60,11 @@ class LocalVariable(Variable):
         self._restored: _Restored | None = None
         self._container: Callable[[], Variable | None] = lambda: None
         if is_gpu(device):
-            from .gpu_memory import GpuMemory
-
-            self._memory: _Memory = GpuMemory(spec, device)
+            self._memory: Memory = GpuMemory(spec, device)
         else:
-            self._memory = _HostMemory(spec)
-        value = spec.initial
-        if value is None and spec.initializer is not None:
-            rows = spec.shape[0] if spec.shape else 1
-            value = spec.initializer.rows(spec.shape, spec.dtype, 0, rows)
+            self._memory = HostMemory(spec)
         with beside(self._memory.value):
-            self._memory.value[...] = place(value, device)
+            self._memory.value[...] = place(spec.first_value(), device)
 
     @property
     def container(self) -> Variable | None:
@@ -144,7 +73,7 @@ class LocalVariable(Variable):
 
     @container.setter
     def container(self, variable: Variable) -> None:
-        # Each knows the other: memory would wait for the garbage collector, blind to its size.
+        # Weak: in a reference cycle memory stays until the garbage collector runs, which ignores its size.
         self._container = weakref.ref(variable)
 
     @property
@@ -318,8 +247,6 @@ def change_rows(kind: Scatter, table: Any, rows: Array, values: Any) -> None:
     elif isinstance(table, np.ndarray):
         _UFUNCS[kind].at(table, rows, values)
     else:
-        from .gpu_memory import change_rows_on_gpu
-
         change_rows_on_gpu(kind, table, rows, values)
 
 

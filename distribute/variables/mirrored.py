@@ -1,24 +1,25 @@
 """Variables with a copy on every local device.
 
-``MirroredVariable`` keeps the copies equal when it is written (ON_WRITE); ``SyncOnReadVariable`` lets each
-replica write its own and makes one value of them when it is read (ON_READ): metrics, batch statistics.
-What each may do in which context is TensorFlow's table; tests go through all of it.
+``MirroredVariable`` keeps the copies equal when it is written (ON_WRITE); ``SyncOnReadVariable``
+lets each replica write its own and makes one value of them when it is read (ON_READ): metrics,
+batch statistics. What each may do in which context is TensorFlow's table; tests go through all of
+it.
 """
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ...core.indexed_slices import IndexedSlices
 from ..base.arrays import as_array
-from ..base.contexts import get_replica_context, require_own, update_component
+from ..base.contexts import require_own, update_component
+from ..base.interface import Strategy
 from ..base.reductions import ReduceOp, VariableAggregation
 from ..base.values import DistributedValues, Mirrored, on_every_replica
 from .aggregating import AggregatedVariable
+from .conversions import in_dtype, row_numbers
 from .local import LocalVariable
-from .variable import Scatter, Variable, VariableSpec, in_dtype, row_numbers
-
-if TYPE_CHECKING:
-    from ..strategies.strategy import Strategy
+from .spec import Scatter, VariableSpec
+from .variable import Variable
 
 _NONE = VariableAggregation.NONE
 _SUM = VariableAggregation.SUM
@@ -32,7 +33,7 @@ class DistributedVariable(Variable, DistributedValues):
         self,
         spec: VariableSpec,
         name: str,
-        strategy: "Strategy",
+        strategy: Strategy,
         components: Sequence[LocalVariable],
     ) -> None:
         DistributedValues.__init__(self, components)
@@ -55,13 +56,8 @@ class DistributedVariable(Variable, DistributedValues):
         component = update_component()
         if component is not None:
             return self.values[component]
-        context = get_replica_context()
-        inside = context is not None and context.strategy is self._strategy
-        return self.values[context.local_id if inside and context is not None else 0]
-
-    def _in_replica(self) -> bool:
-        context = get_replica_context()
-        return context is not None and context.strategy is self._strategy
+        replica = self._own_replica()
+        return self.values[replica.local_id if replica is not None else 0]
 
     def __repr__(self) -> str:
         kind = type(self).__name__
@@ -94,13 +90,17 @@ class MirroredVariable(AggregatedVariable, DistributedVariable):
 class SyncOnReadVariable(DistributedVariable):
     """Copies of their own, made one value when they are read in cross-replica context."""
 
+    def _is_one_copy(self) -> bool:
+        """Whether this thread works on one copy: in a replica, or in an update."""
+        return update_component() is not None or self._own_replica() is not None
+
     def read_value(self) -> Any:
         """This replica's copy; in cross-replica context the aggregate of all.
 
         Raises:
             ValueError: In cross-replica context, without an aggregation.
         """
-        if update_component() is not None or self._in_replica():
+        if self._is_one_copy():
             return self._here().read_value()
         self._require_aggregation("read")
         parts = DistributedValues([component.read_value() for component in self.values])
@@ -111,14 +111,14 @@ class SyncOnReadVariable(DistributedVariable):
 
     def sparse_read(self, indices: Any) -> Any:
         """Rows of :meth:`read_value`."""
-        if update_component() is not None or self._in_replica():
+        if self._is_one_copy():
             return self._here().sparse_read(indices)
         return self.read_value()[row_numbers(indices, self.shape, self.name)]
 
     def assign(self, value: Any) -> "SyncOnReadVariable":
         """In replica context this replica's copy; otherwise all, so that reading gives ``value``."""
         require_own(self._strategy, repr(self.name))
-        if update_component() is not None or self._in_replica():
+        if self._is_one_copy():
             self._here().assign(value)
             return self
         self._require_aggregation("assign")
@@ -150,7 +150,8 @@ class SyncOnReadVariable(DistributedVariable):
         """In replica context to this replica's copy; otherwise to the value read.
 
         Raises:
-            ValueError: In cross-replica context, of a variable that is summed: each replica would add it.
+            ValueError: In cross-replica context, of a variable that is summed: each replica would
+                add it.
         """
         return self._assign_changed(delta, 1)
 
@@ -161,7 +162,7 @@ class SyncOnReadVariable(DistributedVariable):
     def _assign_changed(self, delta: Any, sign: int) -> "SyncOnReadVariable":
         require_own(self._strategy, repr(self.name))
         given = self._given(delta)
-        if update_component() is not None or self._in_replica():
+        if self._is_one_copy():
             here = self._here()
             here.assign_add(given) if sign > 0 else here.assign_sub(given)
             return self

@@ -1,28 +1,25 @@
-"""Variables cut along axis 0: ``ShardedVariable``, and its shards on parameter servers."""
+"""ShardedVariable: variables that are the parts of one, cut along axis 0."""
 
 from collections.abc import Iterator, Sequence
 from itertools import accumulate
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from ...core.arrays import Array
-from ...core.definitions import ShardDefinition
 from ...core.indexed_slices import IndexedSlices
 from ..base.arrays import to_host
 from ..base.reductions import VariableAggregation, VariableSynchronization
-from .parameter_server import PsVariable, ps_device
-from .variable import Scatter, Variable, VariableSpec, row_numbers
-
-if TYPE_CHECKING:
-    from ..strategies.parameter_server import ParameterServerExtended
-    from ..strategies.strategy import Strategy
+from .conversions import row_numbers
+from .spec import Scatter, VariableSpec
+from .variable import Variable
 
 
 class ShardedVariable(Variable):
     """Variables that are the parts, along axis 0, of one. As ``tf.distribute.experimental.ShardedVariable``.
 
-    Reading or assigning the whole touches every shard; rows, elements and slices only the shards they are in.
+    Reading or assigning the whole touches every shard; rows, elements and slices only the shards
+    they are in.
 
     Args:
         variables: The shards, in order: one dtype, and one shape but for axis 0.
@@ -159,73 +156,3 @@ class ShardedVariable(Variable):
             if given.dtype == np.bool_ and given.shape == (count,):
                 return np.flatnonzero(given)
         return None
-
-
-class PsShard(Variable):
-    """One shard of a variable on parameter servers, with the whole variable's rules."""
-
-    def __init__(self, whole: "PsShardedVariable", shard: ShardDefinition, ps: int) -> None:
-        spec = whole._spec
-        self._whole = whole
-        self._start, self._rows = shard.row_offset, shard.rows
-        self.ps = ps
-        own = VariableSpec(
-            None, f"{whole.name}/part_{shard.part}", (shard.rows, *spec.shape[1:]), spec.dtype,
-            spec.trainable, spec.synchronization, spec.aggregation, None,
-        )  # fmt: skip
-        self._set_up(own, own.name, whole.strategy)
-
-    @property
-    def device(self) -> str:
-        """The ps that holds it."""
-        return ps_device(self.ps)
-
-    def _numbers(self) -> Array:
-        return np.arange(self._start, self._start + self._rows)
-
-    def read_value(self) -> Any:
-        """The shard, from its ps alone."""
-        return self._whole.sparse_read(self._numbers())
-
-    def sparse_read(self, indices: Any) -> Any:
-        """Rows of the shard."""
-        return self._whole.sparse_read(row_numbers(indices, self.shape, self.name) + self._start)
-
-    def assign(self, value: Any) -> "PsShard":
-        """Overwrite the shard."""
-        return self._write(Scatter.UPDATE, value)
-
-    def assign_add(self, delta: Any) -> "PsShard":
-        """Add to the shard."""
-        return self._write(Scatter.ADD, delta)
-
-    def _write(self, kind: Scatter, value: Any) -> "PsShard":
-        given = to_host(value).astype(self.dtype, copy=False)
-        if given.shape != self.shape:
-            raise ValueError(f"{self.name!r} has shape {self.shape}, the value has {given.shape}")
-        self._whole.scatter(kind, IndexedSlices(given, self._numbers()))
-        return self
-
-    def scatter(self, kind: Scatter, delta: IndexedSlices) -> "PsShard":
-        """Change rows of the shard."""
-        rows = row_numbers(delta.indices, self.shape, self.name)
-        self._whole.scatter(kind, IndexedSlices(delta.values, rows + self._start))
-        return self
-
-
-class PsShardedVariable(PsVariable, ShardedVariable):
-    """A variable whose shards are on several parameter servers. Reads and writes as :class:`PsVariable`."""
-
-    def __init__(
-        self,
-        spec: VariableSpec,
-        name: str,
-        strategy: "Strategy",
-        extended: "ParameterServerExtended",
-    ) -> None:
-        PsVariable.__init__(self, spec, name, strategy, extended)
-
-    @property
-    def variables(self) -> Sequence[Variable]:
-        """The shards, in order."""
-        return [PsShard(self, shard, ps) for ps, shard in self._extended.shards_of(self)]

@@ -1,64 +1,27 @@
 """Variables: named state that a strategy places and updates.
 
-``Variable(...)`` asks the current strategy to make one, so the same line makes a NumPy array here and shards
-on parameter servers there.
+``Variable(...)`` asks the current strategy to make one, so the same line makes a NumPy array here
+and shards on parameter servers there.
 """
 
 from abc import ABCMeta
-from collections.abc import Callable
-from dataclasses import dataclass, replace
-from enum import StrEnum
-from typing import TYPE_CHECKING, Any
+from dataclasses import replace
+from typing import Any
 
 import numpy as np
 from numpy.lib.mixins import NDArrayOperatorsMixin
 
-from ...core.arrays import DTYPES, Array, DType, as_dtype, is_float
-from ...core.definitions import VariableDefinition
-from ...core.errors import ShapeMismatchError
+from ...core.arrays import Array, DType
 from ...core.indexed_slices import IndexedSlices
 from ...core.initializers import Initializer
 from ..base.arrays import as_array, to_host
-from ..base.contexts import get_replica_context, get_strategy
+from ..base.contexts import ReplicaContext, get_replica_context, get_strategy
 from ..base.devices import HOST
+from ..base.interface import Strategy
 from ..base.reductions import VariableAggregation, VariableSynchronization
-
-if TYPE_CHECKING:
-    from ..strategies.strategy import Strategy
-
-
-class Scatter(StrEnum):
-    """What is done with rows of a variable; the names of TensorFlow's ``scatter_`` methods."""
-
-    ADD = "add"
-    SUB = "sub"
-    MUL = "mul"
-    DIV = "div"
-    MIN = "min"
-    MAX = "max"
-    UPDATE = "update"
-
-
-@dataclass(frozen=True, slots=True)
-class VariableSpec:
-    """What ``Variable(...)`` was asked for.
-
-    Attributes:
-        initial: The value; None if ``initializer`` makes it where the variable lives.
-    """
-
-    initial: Array | None
-    name: str
-    shape: tuple[int, ...]
-    dtype: DType
-    trainable: bool
-    synchronization: VariableSynchronization
-    aggregation: VariableAggregation
-    initializer: Initializer | None
-
-    def definition(self, name: str) -> VariableDefinition:
-        """As the servers know it."""
-        return VariableDefinition(name, self.shape, self.dtype, self.initializer, self.trainable)
+from ..base.values import PerReplica
+from .conversions import in_dtype
+from .spec import Scatter, VariableSpec, make_spec
 
 
 class _DispatchingMeta(ABCMeta):
@@ -66,7 +29,7 @@ class _DispatchingMeta(ABCMeta):
 
     def __call__(cls, *args: Any, **kwargs: Any) -> Any:
         if cls is Variable:
-            return _create(_spec(*args, **kwargs))
+            return _create(make_spec(*args, **kwargs))
         return super().__call__(*args, **kwargs)
 
 
@@ -82,7 +45,8 @@ class Variable(NDArrayOperatorsMixin, metaclass=_DispatchingMeta):
     Args:
         initial_value: Array, or a function without arguments that returns one.
         trainable: Whether optimizers update it.
-        name: Unique in the job; a repeated one gets a number, the same on every task that runs the program.
+        name: Unique in the job; a repeated one gets a number, the same on every task that runs the
+            program.
         dtype: The value is converted to it.
         shape: Needed with ``initializer``.
         synchronization: See ``VariableSynchronization``.
@@ -90,7 +54,8 @@ class Variable(NDArrayOperatorsMixin, metaclass=_DispatchingMeta):
         initializer: Makes the value on the servers, so that a large one never travels.
 
     Raises:
-        ValueError: MEAN aggregation of integers, synchronization NONE, or neither value nor initializer.
+        ValueError: MEAN aggregation of integers, synchronization NONE, or neither value nor
+            initializer.
     """
 
     def __init__(
@@ -109,7 +74,7 @@ class Variable(NDArrayOperatorsMixin, metaclass=_DispatchingMeta):
         given = (initial_value, trainable, name, dtype, shape, synchronization, aggregation)
         raise TypeError(f"a strategy makes variables: {given}, {initializer}")
 
-    def _set_up(self, spec: VariableSpec, name: str, strategy: "Strategy") -> None:
+    def _set_up(self, spec: VariableSpec, name: str, strategy: Strategy) -> None:
         """What the constructors of the strategies' variables call."""
         # Without the first value: it would stay in memory as long as the variable.
         self._spec = replace(spec, initial=None)
@@ -147,14 +112,19 @@ class Variable(NDArrayOperatorsMixin, metaclass=_DispatchingMeta):
         return self._spec.aggregation
 
     @property
-    def strategy(self) -> "Strategy":
-        """The strategy it was made under."""
+    def strategy(self) -> Any:
+        """The :class:`Strategy` it was made under."""
         return self._strategy
 
     @property
     def device(self) -> str:
         """Where its value is, or the first copy of it."""
         return HOST
+
+    def _own_replica(self) -> ReplicaContext | None:
+        """The context of the replica this thread runs for the variable's strategy, if it does."""
+        context = get_replica_context()
+        return context if context is not None and context.strategy is self._strategy else None
 
     # Not abstract methods: to a type checker `Variable(...)` makes a Variable, and it could not.
     def read_value(self) -> Any:
@@ -302,20 +272,14 @@ def _create(spec: VariableSpec) -> Variable:
     """What the current strategy makes; in ``run`` the replicas get one variable together."""
     context = get_replica_context()
     if context is not None and len(context.strategy.extended.replica_devices) > 1:
-        made: Variable = context.merge_call(_create_once, (_Asked(spec),))
-        return made
-    return get_strategy().extended.create_variable(spec)
+        made: Variable = context.merge_call(_create_once, (spec,))
+    else:
+        made = get_strategy().extended.create_variable(spec)
+    return made
 
 
-class _Asked:
-    """A spec on its way through a merge: not a structure, so it is not taken apart."""
-
-    def __init__(self, spec: VariableSpec) -> None:
-        self.spec = spec
-
-
-def _create_once(strategy: "Strategy", asked: Any) -> Variable:
-    specs = [part.spec for part in asked.values]
+def _create_once(strategy: Strategy, asked: PerReplica) -> Variable:
+    specs: tuple[VariableSpec, ...] = asked.values
     wanted = [f"{spec.name!r} of shape {spec.shape} and {spec.dtype.name}" for spec in specs]
     if len(set(wanted)) > 1:
         shown = "; ".join(f"replica {i}: {one}" for i, one in enumerate(wanted))
@@ -323,101 +287,5 @@ def _create_once(strategy: "Strategy", asked: Any) -> Variable:
             f"replicas disagree: they create different variables ({shown}); every replica must make the same "
             "calls in the same order"
         )
-    return strategy.extended.create_variable(specs[0])
-
-
-def _spec(
-    initial_value: Array | Callable[[], Any] | Any = None,
-    trainable: bool | None = None,
-    name: str | None = None,
-    dtype: Any = None,
-    shape: tuple[int, ...] | None = None,
-    synchronization: VariableSynchronization = VariableSynchronization.AUTO,
-    aggregation: VariableAggregation = VariableAggregation.NONE,
-    *,
-    initializer: Initializer | None = None,
-) -> VariableSpec:
-    initial: Array | None = None
-    if initializer is None:
-        if initial_value is None:
-            raise ValueError("a variable needs an initial_value, or an initializer and a shape")
-        given = initial_value() if callable(initial_value) else initial_value
-        initial = np.array(given, dtype=as_dtype(dtype) if dtype is not None else None)
-        if initial.dtype == np.float64 and dtype is None and not hasattr(given, "dtype"):
-            initial = initial.astype(np.float32)  # Python floats are float32, as in TensorFlow
-        if shape is not None and tuple(shape) != initial.shape:
-            raise ValueError(f"initial_value has shape {initial.shape}, not {tuple(shape)}")
-    elif initial_value is not None or shape is None:
-        raise ValueError("give a shape with an initializer, and no initial_value")
-    kind = initial.dtype if initial is not None else as_dtype(dtype or np.float32)
-    if synchronization is VariableSynchronization.NONE:
-        raise ValueError("synchronization NONE is not supported for variables; use AUTO")
-    if aggregation is VariableAggregation.MEAN and not is_float(kind):
-        raise ValueError(
-            f"aggregation MEAN needs a float dtype, variable {name or 'Variable'!r} is {kind.name}; use SUM "
-            "or ONLY_FIRST_REPLICA"
-        )
-    return VariableSpec(
-        initial=initial,
-        name=name or "Variable",
-        shape=initial.shape if initial is not None else tuple(shape or ()),
-        dtype=as_dtype(kind),
-        trainable=synchronization is not VariableSynchronization.ON_READ
-        if trainable is None
-        else trainable,
-        synchronization=synchronization,
-        aggregation=aggregation,
-        initializer=initializer,
-    )
-
-
-def in_dtype(given: Any, dtype: DType, name: str) -> Any:
-    """What is written to a variable, in its dtype.
-
-    Raises:
-        ShapeMismatchError: Floats for an integer variable, or integers its dtype does not hold.
-        TypeError: No numbers, or complex ones.
-    """
-    if given.dtype == dtype:
-        return given
-    if given.dtype not in DTYPES:
-        raise TypeError(
-            f"the value for {name!r} is {given.dtype.name}, the variable is {dtype.name}"
-        )
-    if is_float(given.dtype) and not is_float(dtype):
-        raise ShapeMismatchError(
-            f"the value for {name!r} is {given.dtype.name}, the variable is {dtype.name}; convert "
-            "it explicitly",
-            variable=name,
-        )
-    if dtype.kind in "iu" and given.dtype.kind in "iu" and given.size:
-        low, high, limits = int(given.min()), int(given.max()), np.iinfo(dtype)
-        if low < limits.min or high > limits.max:
-            raise ShapeMismatchError(
-                f"the value for {name!r} has {low if low < limits.min else high}, the variable is "
-                f"{dtype.name}, which goes from {limits.min} to {limits.max}",
-                variable=name,
-            )
-    return given.astype(dtype, copy=False)
-
-
-def row_numbers(indices: Any, shape: tuple[int, ...], name: str) -> Array:
-    """Row numbers as integers; an empty list is no rows.
-
-    Raises:
-        TypeError: They are no integers.
-        ShapeMismatchError: One is out of range. NumPy would count negative ones from the end.
-    """
-    numbers = np.asarray(indices)
-    if numbers.size == 0:
-        return numbers.astype(np.int64)
-    if numbers.dtype.kind not in "iu":
-        raise TypeError(f"rows of {name!r} are named by integers, got {numbers.dtype.name}")
-    rows = shape[0] if shape else 0
-    low, high = int(numbers.min()), int(numbers.max())
-    if low < 0 or high >= rows:
-        raise ShapeMismatchError(
-            f"row {low if low < 0 else high} of {name!r} is out of range: it has {rows} rows",
-            variable=name,
-        )
-    return numbers.astype(np.int64, copy=False)  # small ones would wrap when an offset is added
+    made: Variable = strategy.extended.create_variable(specs[0])
+    return made

@@ -25,7 +25,7 @@ from windlass.distribute import (
     ReductionToOneDevice,
     Strategy,
 )
-from windlass.distribute.strategies.cross_device_ops import choose_cross_device_ops
+from windlass.distribute.strategies.all_reduce import choose_cross_device_ops
 from windlass.distribute.strategies.packing import (
     by_dtype,
     cuts_by_count,

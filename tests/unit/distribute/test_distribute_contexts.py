@@ -19,7 +19,7 @@ from windlass.distribute import (
     ReplicaContext,
     Strategy,
 )
-from windlass.distribute.strategies.strategy import the_default_strategy
+from windlass.distribute.strategies.default import the_default_strategy
 
 Where = tuple[Strategy, int | None, bool]
 """(strategy, replica id or None, in cross-replica context)."""

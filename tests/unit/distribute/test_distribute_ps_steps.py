@@ -19,7 +19,7 @@ from windlass.core.task import Incarnation, TaskId
 from windlass.distribute import ParameterServerStrategy, partitioners, placement
 from windlass.distribute.cluster_resolver import SimpleClusterResolver
 from windlass.distribute.local_ps import LocalTransport
-from windlass.distribute.runtime import ClusterRuntime, local_runtime, thread_runtime
+from windlass.distribute.runtime import ClusterRuntime, local_runtime
 from windlass.distribute.strategies.parameter_server import ParameterServerExtended
 from windlass.server.ps.store import Store
 
@@ -428,28 +428,24 @@ def test_a_resolver_of_a_cluster_in_a_plain_program_is_refused_too() -> None:
 def test_a_resolver_must_name_the_task_the_process_runs_as() -> None:
     runtime = runtime_of(ParameterServerStrategy())
     spec = wl.ClusterSpec({"chief": ["h:1"], "worker": ["h:2"], "ps": ["h:3"]})
-    with thread_runtime(runtime):
-        same = SimpleClusterResolver(spec, task_type="chief", task_id=0)
-        assert ParameterServerStrategy(same).cluster_resolver is same
-        with pytest.raises(ValueError, match=r"says this is worker:0, .* runs as chief:0"):
-            ParameterServerStrategy(SimpleClusterResolver(spec, task_type="worker", task_id=0))
+    same = SimpleClusterResolver(spec, task_type="chief", task_id=0)
+    assert ParameterServerStrategy(same, runtime=runtime).cluster_resolver is same
+    other = SimpleClusterResolver(spec, task_type="worker", task_id=0)
+    with pytest.raises(ValueError, match=r"says this is worker:0, .* runs as chief:0"):
+        ParameterServerStrategy(other, runtime=runtime)
 
 
 def test_an_evaluator_has_no_parameter_servers_and_is_told_what_it_has() -> None:
     task = replace(runtime_of(ParameterServerStrategy()).task, task=TaskId("evaluator", 0))
-    with thread_runtime(ClusterRuntime(task, Settings())):
-        strategy = ParameterServerStrategy()
-        with pytest.raises(ConfigurationError, match="SidecarEvaluator"), strategy.scope():
-            wl.Variable([1.0])
+    strategy = ParameterServerStrategy(runtime=ClusterRuntime(task, Settings()))
+    with pytest.raises(ConfigurationError, match="SidecarEvaluator"), strategy.scope():
+        wl.Variable([1.0])
 
 
 def test_a_cluster_without_ps_is_told_what_to_use_instead() -> None:
     task = runtime_of(ParameterServerStrategy()).task
-    with (
-        thread_runtime(ClusterRuntime(task, Settings())),
-        pytest.raises(ConfigurationError, match=r"has no ps.*MultiWorkerMirroredStrategy"),
-    ):
-        ParameterServerStrategy()
+    with pytest.raises(ConfigurationError, match=r"has no ps.*MultiWorkerMirroredStrategy"):
+        ParameterServerStrategy(runtime=ClusterRuntime(task, Settings()))
 
 
 def test_a_job_that_is_asked_to_stop_ends_the_program_at_its_next_step() -> None:
@@ -468,11 +464,11 @@ def test_a_job_that_is_asked_to_stop_ends_the_program_at_its_next_step() -> None
 def test_variables_may_be_cut_over_several_ps(parts: int) -> None:
     runtime = local_runtime(runtime_of(ParameterServerStrategy()).task, num_ps=parts)
     value = np.arange(14, dtype=np.float32).reshape(7, 2)
-    with thread_runtime(runtime):
-        strategy = ParameterServerStrategy(
-            variable_partitioner=partitioners.FixedShardsPartitioner(parts),
-            placement=placement.round_robin,
-        )
+    strategy = ParameterServerStrategy(
+        variable_partitioner=partitioners.FixedShardsPartitioner(parts),
+        placement=placement.round_robin,
+        runtime=runtime,
+    )
     with strategy.scope():
         w = wl.Variable(value, name="w")
     np.testing.assert_array_equal(w.read_value(), value)

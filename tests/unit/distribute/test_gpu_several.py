@@ -188,7 +188,7 @@ def cupy() -> Any:
 
 @pytest.fixture(autouse=True)
 def three_gpus(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    from windlass.distribute.strategies.cross_device_ops import _communicators
+    from windlass.distribute.strategies.all_reduce import _communicators
 
     monkeypatch.setitem(sys.modules, "cupy", cupy())
     monkeypatch.setitem(sys.modules, "cupyx", SimpleNamespace(empty_pinned=empty_pinned))

@@ -17,7 +17,7 @@ from windlass.core.errors import DefinitionMismatchError, RefusedError, ShapeMis
 from windlass.core.update_rules import SGD, Adam
 from windlass.distribute import MirroredStrategy, ParameterServerStrategy, PerReplica, Strategy
 from windlass.distribute.variables.local import LocalVariable, change_rows
-from windlass.distribute.variables.variable import Scatter
+from windlass.distribute.variables.spec import Scatter
 
 Array = np.ndarray[Any, np.dtype[Any]]
 NUMBERS = [dtype for dtype in DTYPES if dtype != np.bool_]

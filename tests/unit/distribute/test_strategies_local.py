@@ -29,7 +29,7 @@ from windlass.distribute import (
 )
 from windlass.distribute.base.contexts import update_component
 from windlass.distribute.base.devices import current_device
-from windlass.distribute.strategies.strategy import the_default_strategy
+from windlass.distribute.strategies.default import the_default_strategy
 
 Array = np.ndarray[Any, np.dtype[Any]]
 SUM, MEAN = wl.VariableAggregation.SUM, wl.VariableAggregation.MEAN
