@@ -165,33 +165,8 @@ class UnionClusterResolver(ClusterResolver):
         """The first resolver's."""
         return self._resolvers[0].environment
 
-    # "is not None": TensorFlow tests for truth here and so loses task_id=0.
-    @property
-    def task_type(self) -> str | None:
-        """Set here, else the first resolver's."""
-        return self._task_type if self._task_type is not None else self._resolvers[0].task_type
-
-    @task_type.setter
-    def task_type(self, value: str | None) -> None:
-        self._task_type = value
-
-    @property
-    def task_id(self) -> int | None:
-        """Set here, else the first resolver's."""
-        return self._task_id if self._task_id is not None else self._resolvers[0].task_id
-
-    @task_id.setter
-    def task_id(self, value: int | None) -> None:
-        self._task_id = value
-
-    @property
-    def rpc_layer(self) -> str | None:
-        """Set here, else the first resolver's."""
-        return self._rpc_layer if self._rpc_layer is not None else self._resolvers[0].rpc_layer
-
-    @rpc_layer.setter
-    def rpc_layer(self, value: str | None) -> None:
-        self._rpc_layer = value
+    def _found(self, name: str) -> Any:
+        return getattr(self._resolvers[0], name)
 
 
 def _join(job: str, parts: list[list[str] | dict[int, str]]) -> list[str] | dict[int, str]:

@@ -153,35 +153,11 @@ class TFConfigClusterResolver(ClusterResolver):
     def _read(self) -> dict[str, Any]:
         return read_tf_config() if self._config is None else self._config
 
-    @property
-    def task_type(self) -> str | None:
-        """Job of this process; None if nobody said."""
-        return str(self._task_type) if self._task_type is not None else task_of(self._read())[0]
-
-    @task_type.setter
-    def task_type(self, value: str | None) -> None:
-        self._task_type = value
-
-    @property
-    def task_id(self) -> int | None:
-        """Index of this process in its job; None if nobody said."""
-        return int(self._task_id) if self._task_id is not None else task_of(self._read())[1]
-
-    @task_id.setter
-    def task_id(self, value: int | None) -> None:
-        self._task_id = value
-
-    @property
-    def rpc_layer(self) -> str | None:
-        """Of the constructor or setter, else TF_CONFIG's."""
-        if self._rpc_layer is not None:
-            return self._rpc_layer
-        layer = self._read().get("rpc_layer")
-        return str(layer) if layer is not None else None
-
-    @rpc_layer.setter
-    def rpc_layer(self, value: str | None) -> None:
-        self._rpc_layer = value
+    def _found(self, name: str) -> Any:
+        config = self._read()
+        if name == "rpc_layer":
+            return config.get("rpc_layer")
+        return task_of(config)[0 if name == "task_type" else 1]
 
     @property
     def environment(self) -> str:

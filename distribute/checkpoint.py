@@ -57,7 +57,7 @@ class Checkpoint:
         checkpoint.save("runs/model", global_step=100)
         checkpoint.restore("runs/model")
 
-    With several workers in sync all of them save and restore together; the first one writes.
+    Synchronous workers all save and restore together; the first one writes.
 
     Args:
         variables: Of one strategy, or of none; their names are their names in the checkpoint.
@@ -113,11 +113,11 @@ class Checkpoint:
             if path in [info.path for info in list_checkpoints(directory)[-self._keep :]]:
                 prune(directory, self._keep)  # else it would remove what was just saved
         if strategy is not None:
-            strategy.extended.any_worker(True)  # nobody goes on before it is there
+            strategy.extended.any_worker(True)  # all workers wait until it is written
         return path
 
     def _agreed(self, number: int) -> int:
-        """The first worker's: it may have written before another one looked, or where that cannot look."""
+        """The first worker's number: others may list the directory later, or have no access to it."""
         if self._strategy is None:
             return number
         mine = DistributedValues([np.array(number, np.int64)])

@@ -23,10 +23,10 @@ from ..core.task import TaskId
 from .program import Ending, ending_of, find_script, run_script
 
 if TYPE_CHECKING:
-    from .sync_task import SyncTask
+    from .synchronous_task import SynchronousTask
     from .task import EvaluatorTask, TrainingTask
 
-    Member = TrainingTask | EvaluatorTask | SyncTask
+    Member = TrainingTask | EvaluatorTask | SynchronousTask
 
 log = logging.getLogger(__name__)
 
@@ -126,9 +126,9 @@ def _play(
     if task.is_local:
         return _run_alone(settings, path, arguments)
     if not ps_of(task.spec):
-        from .sync_task import SyncTask
+        from .synchronous_task import SynchronousTask
 
-        return _run_program(SyncTask(task, settings), settings, path, arguments)
+        return _run_program(SynchronousTask(task, settings), settings, path, arguments)
     return _run_program(TrainingTask(task, settings), settings, path, arguments)
 
 

@@ -1,7 +1,7 @@
 """Arrays of any framework, and which memory they are in: NumPy's on the host, CuPy's on a GPU.
 
 What speaks DLPack or the array protocol is taken as it is, without a copy where its memory can be
-shared. CuPy is imported only when a GPU's array is met or asked for.
+shared. CuPy is imported only for arrays of a GPU.
 """
 
 import sys
@@ -32,12 +32,12 @@ def is_on_gpu(array: Any) -> bool:
 
 
 def beside(array: Any) -> AbstractContextManager[Any]:
-    """A context in which results are where an array is: CuPy puts them, and copies, on the current GPU."""
+    """A context in which CuPy allocates results on the GPU of ``array``; of no effect for NumPy's."""
     return array.device if is_on_gpu(array) else nullcontext()
 
 
 def as_array(value: Any) -> Any:
-    """A value as a NumPy or CuPy array, where it is: shared if it speaks DLPack or the array protocol."""
+    """A value as a NumPy or CuPy array; without a copy if it speaks DLPack or the array protocol."""
     if isinstance(value, np.ndarray) or is_on_gpu(value):
         return value
     device = getattr(value, "__dlpack_device__", None)
@@ -62,7 +62,7 @@ _of_thread = _OfThread()
 
 
 def to_host(value: Any) -> Array:
-    """A value as a NumPy array; copied from a GPU if it is there, into memory that is used again."""
+    """A value as a NumPy array; from a GPU it is copied, into a buffer that is reused when it is free."""
     array = as_array(value)
     if isinstance(array, np.ndarray):
         return array

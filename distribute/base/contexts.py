@@ -160,7 +160,7 @@ def require_cross_replica(strategy: Strategy, method: str) -> None:
 
 
 def require_own(strategy: Strategy, what: str) -> None:
-    """Refuse to change what belongs to one strategy under another: its replicas would do it once each.
+    """Refuse to change a variable of one strategy under another, whose replicas would change it once each.
 
     Raises:
         RuntimeError: The current strategy is neither this one nor the default one.
@@ -201,7 +201,7 @@ class ReplicaContext:
 
     Args:
         strategy: Whose replica it is.
-        replica_id_in_sync_group: Its number over all workers in sync.
+        replica_id_in_sync_group: Its number among the replicas of all synchronous workers.
         merge: Carries out ``merge_call`` with the other replicas of this worker; None: there are
             none.
         local_id: Its number on this worker.
@@ -310,8 +310,8 @@ class ReplicaContext:
         )
         if not current:
             raise RuntimeError(
-                f"{method} of a replica context that is not current. "
-                "Need to be inside `call_for_each_replica()` (`strategy.run`)"
+                f"{method} of a replica context that is not current. Need to be inside "
+                "`call_for_each_replica()` (`strategy.run`)"
             )
 
     def __repr__(self) -> str:

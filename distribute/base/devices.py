@@ -101,8 +101,7 @@ def check_exists(name: str) -> str:
     if device not in (known := [*logical_cpu_devices(), *logical_gpu_devices()]):
         raise ValueError(
             f"there is no device {name!r} here; there are {', '.join(known)}. More logical ones are "
-            "made with "
-            "wl.config.set_logical_cpu_devices and set_logical_gpu_devices"
+            "made with wl.config.set_logical_cpu_devices and set_logical_gpu_devices"
         )
     return device
 

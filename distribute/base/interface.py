@@ -33,7 +33,7 @@ class StrategyExtended(Protocol):
         """Number of this worker."""
 
     def any_worker(self, mine: bool) -> bool:
-        """Whether it is so on any worker."""
+        """Whether ``mine`` is true on any synchronous worker."""
 
     def create_variable(self, spec: Any) -> Any:
         """Make the variable that a ``VariableSpec`` asks for."""

@@ -30,8 +30,8 @@ class Dataset:
             known.
         files: Paths it reads, if it can be divided by files.
         infinite: It never ends.
-        fresh: Each element has memory of its own, which nobody uses again.
-        once: It can be gone through once: whoever looks at an element takes it away.
+        fresh: Each element has memory of its own, which is not used for another one.
+        once: It can be iterated over once: looking at an element consumes it.
     """
 
     batch_size: int | None = None

@@ -43,7 +43,7 @@ class InputReplicas(Protocol):
         """How input is divided between workers if its dataset does not say."""
 
     def any_worker(self, mine: bool) -> bool:
-        """Whether it is so on any worker in sync; every one of them must ask."""
+        """Whether ``mine`` is true on any synchronous worker; every one of them must call this."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,7 +180,7 @@ class DistributedIterator:
     def get_next_as_optional(self) -> Optional:
         """The next element, or an Optional without a value after the last.
 
-        Workers in sync end together: who runs out first goes on with empty batches.
+        Synchronous workers end together: one that runs out first goes on with empty batches.
 
         Raises:
             ValueError: Inside a replica function: iterate outside, and pass the element to ``run``.
@@ -189,8 +189,7 @@ class DistributedIterator:
         if context is not None and context.strategy is not default_strategy():
             raise ValueError(
                 "next(iterator) of a distributed dataset inside a replica function; iterate outside of "
-                "it and "
-                "pass the element to strategy.run"
+                "it and pass the element to strategy.run"
             )
         if self._over:
             return Optional()  # the others are not there any more to be asked
@@ -199,14 +198,13 @@ class DistributedIterator:
         infinite = self._source.infinite
         if infinite and in_step and not batches:
             raise ValueError(
-                "this worker's part of an endless dataset ended, and the workers in sync with it do not "
-                "look out "
-                "for an end. Give every worker at least one batch: check the sharding of the input"
+                "this worker's part of an endless dataset ended, and the workers that train with it do not "
+                "expect an end. Give every worker at least one batch: check the sharding of the input"
             )
-        somebody = bool(batches)
+        has_data = bool(batches)
         if in_step and not infinite:
-            somebody = self._extended.any_worker(somebody)
-        if not somebody:
+            has_data = self._extended.any_worker(has_data)
+        if not has_data:
             self._over = True
             return Optional()
         self._taken += 1
@@ -261,7 +259,7 @@ class DistributedIterator:
         self._taken = steps
 
     def _go_on_to(self, steps: int) -> None:
-        """Leave out steps; opened anew, the source would go on where it is and leave them out again."""
+        """Skip steps of a source that can be read once only, and so cannot be opened anew."""
         if steps < self._taken:
             raise ValueError(
                 f"the iterator is at step {self._taken} of a dataset that can be gone through once, and "

@@ -34,7 +34,7 @@ class DistributeOptions:
     """``tf.data.experimental.DistributeOptions``.
 
     Attributes:
-        auto_shard_policy: How input is divided; AUTO leaves it to the strategy: workers in sync
+        auto_shard_policy: How input is divided; AUTO leaves it to the strategy: synchronous workers
             divide it, workers of a parameter-server job do not.
     """
 

@@ -20,8 +20,8 @@ def distribute_dataset(
     options = options or _DEFAULT
     if options.experimental_replication_mode is InputReplicationMode.PER_REPLICA:
         raise NotImplementedError(
-            "InputReplicationMode.PER_REPLICA is only supported in "
-            "`distribute_datasets_from_function`, not in `experimental_distribute_dataset`"
+            "InputReplicationMode.PER_REPLICA is only supported in `distribute_datasets_from_function`, "
+            "not in `experimental_distribute_dataset`"
         )
     dataset = as_dataset(source)
     replicas = len(extended.replica_devices)
@@ -142,8 +142,7 @@ def _divide(dataset: Dataset, policy: AutoShardPolicy, workers: int, worker: int
     if files is None:
         raise ValueError(
             "AutoShardPolicy.FILE: the dataset does not read files; make it with wl.data.from_files, or "
-            "use the "
-            "policy DATA"
+            "use the policy DATA"
         )
     if len(files) < workers:
         raise ValueError(

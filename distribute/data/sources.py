@@ -150,7 +150,7 @@ def from_arrays(
 def from_files(
     files: Sequence[str], read: Callable[[str], Iterable[Any]], *, batch_size: int | None = None
 ) -> FileDataset:
-    """A dataset of what files hold; workers in sync divide the files.
+    """A dataset of what files hold; synchronous workers divide the files.
 
     Args:
         files: Paths, in the same order on every worker.

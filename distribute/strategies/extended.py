@@ -39,12 +39,25 @@ class StrategyExtended:
     """The algorithms of a strategy, one object each. As ``tf.distribute.StrategyExtended``.
 
     Args:
-        strategy: Whose.
+        strategy: Whose algorithms these are.
         devices: One per replica of this worker.
         cross_device_ops: How values of several of them become one.
         first_replica: Number of the first of them among those in sync.
         reducer: Reduces over the replicas; None: over those of this worker.
+
+    Attributes:
+        experimental_require_static_shapes: False: that is TPUs' need.
+        experimental_between_graph: Whether every worker runs the program for itself.
+        experimental_should_init: Whether this task gives variables their first values.
+        should_checkpoint: Whether this task writes checkpoints.
+        should_save_summary: Whether this task writes summaries.
     """
+
+    experimental_require_static_shapes: bool = False
+    experimental_between_graph: bool = False
+    experimental_should_init: bool = True
+    should_checkpoint: bool = True
+    should_save_summary: bool = True
 
     def __init__(
         self,
@@ -101,33 +114,8 @@ class StrategyExtended:
         return AutoShardPolicy.AUTO
 
     def any_worker(self, mine: bool) -> bool:
-        """Whether it is so on any worker in sync; every one of them must ask."""
+        """Whether ``mine`` is true on any synchronous worker; every one of them must call this."""
         return mine
-
-    @property
-    def experimental_require_static_shapes(self) -> bool:
-        """No: that is TPUs' need."""
-        return False
-
-    @property
-    def experimental_between_graph(self) -> bool:
-        """Whether every worker runs the program for itself."""
-        return False
-
-    @property
-    def experimental_should_init(self) -> bool:
-        """Whether this task gives variables their first values."""
-        return True
-
-    @property
-    def should_checkpoint(self) -> bool:
-        """Whether this task writes checkpoints."""
-        return True
-
-    @property
-    def should_save_summary(self) -> bool:
-        """Whether this task writes summaries."""
-        return True
 
     # -- variables ---------------------------------------------------------------------------
 

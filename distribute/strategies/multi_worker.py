@@ -1,4 +1,4 @@
-"""MultiWorkerMirroredStrategy: replicas of several synchronous workers, with equal copies of the variables.
+"""MultiWorkerMirroredStrategy: synchronous workers with equal copies of the variables.
 
 Every worker runs the program; a reduction first adds up the replicas of a worker, then goes round
 the ring of workers (``collectives``).
@@ -107,12 +107,15 @@ class MultiWorkerExtended(MirroredExtended):
         reducer = WorkersReducer(devices, choose_cross_device_ops(devices), self.group, options)
         first = self.group.rank * len(devices)
         super().__init__(strategy, devices, first_replica=first, reducer=reducer)
+        # Every worker runs the program and takes part in saving; the first one writes.
+        self.experimental_between_graph = True
+        self.should_checkpoint = self.should_save_summary = self.group.rank == 0
         try:
             self._join(task.task, len(devices))
             if with_nccl and self.group.size > 1:
                 reducer.use_nccl(NcclLink(self.group, physical_gpu(devices[0])))
         except BaseException:
-            self.group.close()  # nobody else has it, and its port is taken
+            self.group.close()  # no caller gets it, and it holds a port
             raise
 
     def _join(self, task: TaskId, devices: int) -> None:
@@ -140,23 +143,8 @@ class MultiWorkerExtended(MirroredExtended):
         """This worker's number."""
         return self.group.rank
 
-    @property
-    def experimental_between_graph(self) -> bool:
-        """Every worker runs the program."""
-        return True
-
-    @property
-    def should_checkpoint(self) -> bool:
-        """Saving is done together; the first worker writes."""
-        return self.group.rank == 0
-
-    @property
-    def should_save_summary(self) -> bool:
-        """The first worker does."""
-        return self.group.rank == 0
-
     def any_worker(self, mine: bool) -> bool:
-        """Whether it is so on any worker; every one of them must ask."""
+        """Whether ``mine`` is true on any worker; every one of them must call this."""
         return bool(self.group.all_reduce(np.array([mine], np.int64))[0])
 
     # -- variables ---------------------------------------------------------------------------

@@ -114,6 +114,10 @@ class ParameterServerExtended(StrategyExtended):
     ) -> None:
         super().__init__(strategy, compute_devices())
         self.runtime = runtime
+        # Every worker runs the program; the chief creates variables and writes.
+        self.experimental_between_graph = True
+        self.experimental_should_init = runtime.task.is_chief
+        self.should_checkpoint = self.should_save_summary = runtime.task.is_chief
         self._partitioner = partitioner
         self._placement = placement
         self._lock = threading.RLock()
@@ -145,26 +149,6 @@ class ParameterServerExtended(StrategyExtended):
     def default_shard_policy(self) -> AutoShardPolicy:
         """Workers are not in sync: as in TensorFlow each goes through all of its dataset."""
         return AutoShardPolicy.OFF
-
-    @property
-    def experimental_between_graph(self) -> bool:
-        """Every worker runs the program."""
-        return True
-
-    @property
-    def experimental_should_init(self) -> bool:
-        """The chief creates variables."""
-        return self.runtime.task.is_chief
-
-    @property
-    def should_checkpoint(self) -> bool:
-        """The chief writes checkpoints."""
-        return self.runtime.task.is_chief
-
-    @property
-    def should_save_summary(self) -> bool:
-        """The chief writes summaries."""
-        return self.runtime.task.is_chief
 
     # -- variables ---------------------------------------------------------------------------
 
@@ -218,7 +202,7 @@ class ParameterServerExtended(StrategyExtended):
                 log.info("restored %d variables from %s", len(restored), runtime.restore_from)
 
     def _in_turn(self, sizes: Sequence[int], loads: Sequence[int], placed: int) -> list[int]:
-        """As the placement says; variables placed near others take nobody's turn."""
+        """As the placement says, which does not count variables placed near others."""
         return self._placement(sizes, loads, placed - self._beside_others)
 
     def _beside(self, near: Variable) -> Placement:

@@ -79,7 +79,7 @@ class Reducer:
         return reduce_axis(op, values, axis)
 
     def _of_equals(self, op: ReduceOp, value: Any) -> Any:
-        """The reduction of what every replica has: a mean is the value itself."""
+        """The reduction of a value that is equal on every replica: its mean is the value itself."""
         single = value.values[0] if isinstance(value, DistributedValues) else value
         single = single.read_value() if is_variable(single) else single
         if op is ReduceOp.MEAN or self.num_replicas == 1:

@@ -58,7 +58,7 @@ class ReplicaRunner:
         _runners.add(self)
 
     def forget_threads(self) -> None:
-        """In a forked process: there are none there, and nobody is busy."""
+        """In a forked process, which has none of the threads: begin anew."""
         self._busy, self._threads = threading.Lock(), []
 
     @property

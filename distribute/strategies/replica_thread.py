@@ -6,7 +6,7 @@ from contextlib import suppress
 
 
 def closed_gate() -> threading.Lock:
-    """A lock that is taken: who acquires it waits until somebody releases it."""
+    """A locked lock: acquiring it waits until another thread releases it."""
     gate = threading.Lock()
     gate.acquire()
     return gate

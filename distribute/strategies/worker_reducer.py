@@ -52,7 +52,7 @@ class WorkersReducer(Reducer):
         return len(self._devices) * self._group.size
 
     def differs(self, value: Any) -> bool:
-        """With one replica per worker ``run`` returns its value as it is: each worker has another one."""
+        """Also a plain value, with one replica per worker: ``run`` returns that unwrapped."""
         if isinstance(value, DistributedValues) or is_variable(value):
             return super().differs(value)
         return len(self._devices) == 1 and self._group.size > 1

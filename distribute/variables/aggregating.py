@@ -76,8 +76,8 @@ class AggregatedVariable(Variable):
         ):
             raise NotImplementedError(
                 f"scatter_{kind} of {self.name!r} in replica context needs aggregation "
-                "ONLY_FIRST_REPLICA, it "
-                f"has {self.aggregation.name}: rows of several replicas do not add up to one"
+                "ONLY_FIRST_REPLICA, it has "
+                f"{self.aggregation.name}: rows of several replicas do not add up to one"
             )
         return self._write(_SCATTERS[kind], delta)
 
@@ -100,8 +100,8 @@ class AggregatedVariable(Variable):
         elif self.aggregation is _NONE:
             raise ValueError(
                 f"You must specify an aggregation method to update variable {self.name!r} from "
-                f"{replicas} replicas: create it with "
-                "aggregation=wl.VariableAggregation.SUM, MEAN or ONLY_FIRST_REPLICA (for counters)"
+                f"{replicas} replicas: create it with aggregation=wl.VariableAggregation.SUM, MEAN or "
+                "ONLY_FIRST_REPLICA (for counters)"
             )
         else:
             context.merge_call(self._merged_write, (method, value))
@@ -111,8 +111,7 @@ class AggregatedVariable(Variable):
         if isinstance(method, DistributedValues):
             raise RuntimeError(
                 f"replicas disagree: they write {self.name!r} by {', '.join(method.values)}; every "
-                "replica must "
-                "make the same calls in the same order"
+                "replica must make the same calls in the same order"
             )
         extended = strategy.extended
         # The very same object from every replica: a sum counts it once for each.

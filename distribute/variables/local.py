@@ -89,7 +89,7 @@ class LocalVariable(Variable):
             copy = self._memory.value.copy()
             if isinstance(copy, np.ndarray):
                 copy.flags.writeable = False
-                # Only what nobody can change is given out twice; a GPU's arrays can be written to.
+                # Shared between readers, so read-only; a GPU's arrays cannot be made so.
                 self._copy = copy
             return copy
 
@@ -103,27 +103,23 @@ class LocalVariable(Variable):
 
     def assign(self, value: Any) -> "LocalVariable":
         """Overwrite the value."""
-
-        def write(memory: Any, given: Any) -> None:
-            memory[...] = given
-
-        return self._write(value, write)
+        return self._write(value, add=False)
 
     def assign_add(self, delta: Any) -> "LocalVariable":
         """Add to the value."""
+        return self._write(delta, add=True)
 
-        def write(memory: Any, given: Any) -> None:
-            memory += given
-
-        return self._write(delta, write)
-
-    def _write(self, value: Any, write: Callable[[Any, Any], None]) -> "LocalVariable":
+    def _write(self, value: Any, *, add: bool) -> "LocalVariable":
         given = in_dtype(as_array(_own_part(self._not_rows(value))), self.dtype, self.name)
         if given.shape != self.shape:
             raise ValueError(f"{self.name!r} has shape {self.shape}, the value has {given.shape}")
         with self._lock, beside(self._memory.value):
             self._copy = None
-            write(self._memory.value, place(given, self._device))
+            placed, memory = place(given, self._device), self._memory.value
+            if add:
+                memory += placed
+            else:
+                memory[...] = placed
         return self
 
     def scatter(self, kind: Scatter, delta: IndexedSlices) -> "LocalVariable":

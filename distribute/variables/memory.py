@@ -1,4 +1,4 @@
-"""Where a variable's value and its slots are: in memory of the host, updated by the kernels of a ps."""
+"""Where a variable's value and slots are: on the host, in a block like a ps's."""
 
 from typing import Any, Protocol
 

@@ -65,7 +65,7 @@ class DistributedVariable(Variable, DistributedValues):
 
 
 class MirroredVariable(AggregatedVariable, DistributedVariable):
-    """Equal copies: whoever writes, writes all of them."""
+    """Equal copies: every write goes to all of them."""
 
     def read_value(self) -> Any:
         """This replica's copy; in cross-replica context the first one."""
@@ -187,8 +187,7 @@ class SyncOnReadVariable(DistributedVariable):
             raise ValueError(
                 f"Could not {doing} {self.name!r}: it has synchronization ON_READ and no aggregation, so its "
                 f"{len(self.values)} copies do not make one value; create it with an aggregation, or "
-                "use it in "
-                "replica context"
+                "use it in replica context"
             )
 
 

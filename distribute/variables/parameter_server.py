@@ -105,8 +105,7 @@ class PsVariable(AggregatedVariable):
         else:
             raise NotImplementedError(
                 f"scatter_{kind} of {self.name!r}: a ps adds to rows or overwrites them, so that a push "
-                "means the "
-                "same whichever comes first; use scatter_add, scatter_sub or scatter_update"
+                "means the same whichever comes first; use scatter_add, scatter_sub or scatter_update"
             )
 
 

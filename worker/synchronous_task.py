@@ -1,7 +1,7 @@
-"""A task of a cluster without parameter servers: its strategy finds the other workers by itself.
+"""A synchronous worker: a task of a cluster without parameter servers.
 
-Nobody leads such a job: each worker serves at its address what its neighbour in the ring sends, and
-a worker that ends is noticed by the others at their next call.
+Such a job has no chief. The worker's strategy finds the others by itself: each serves at its address what its
+neighbour in the ring sends, and a worker that ends is noticed by the others at their next call.
 """
 
 from ..cluster.resolved import ResolvedTask
@@ -11,8 +11,8 @@ from ..distribute.runtime import ClusterRuntime
 from .program import Ending
 
 
-class SyncTask:
-    """A worker that trains in sync with the others. The daemon drives one per process.
+class SynchronousTask:
+    """A worker that trains synchronously with the others. The daemon drives one per process.
 
     Args:
         task: Who this is, in which cluster.
