@@ -111,8 +111,7 @@ class LocalVariable(Variable):
 
     def _write(self, value: Any, *, add: bool) -> "LocalVariable":
         given = in_dtype(as_array(_own_part(self._not_rows(value))), self.dtype, self.name)
-        if given.shape != self.shape:
-            raise ValueError(f"{self.name!r} has shape {self.shape}, the value has {given.shape}")
+        self._require_shape(given)
         with self._lock, beside(self._memory.value):
             self._copy = None
             placed, memory = place(given, self._device), self._memory.value

@@ -149,8 +149,7 @@ class PsShard(Variable):
 
     def _write(self, kind: Scatter, value: Any) -> "PsShard":
         given = to_host(value).astype(self.dtype, copy=False)
-        if given.shape != self.shape:
-            raise ValueError(f"{self.name!r} has shape {self.shape}, the value has {given.shape}")
+        self._require_shape(given)
         self._whole.scatter(kind, IndexedSlices(given, self._numbers()))
         return self
 

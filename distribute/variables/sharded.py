@@ -1,7 +1,6 @@
 """ShardedVariable: variables that are the parts of one, cut along axis 0."""
 
 from collections.abc import Iterator, Sequence
-from itertools import accumulate
 from typing import Any
 
 import numpy as np
@@ -86,19 +85,22 @@ class ShardedVariable(Variable):
 
     def _each(self, method: str, value: Any) -> None:
         given = to_host(value)
-        if given.shape != self.shape:
-            raise ValueError(f"{self.name!r} has shape {self.shape}, the value has {given.shape}")
-        for shard, start in zip(self.variables, self._offsets(), strict=True):
-            getattr(shard, method)(given[start : start + shard.shape[0]])
+        self._require_shape(given)
+        for shard, start, stop in self._ranges():
+            getattr(shard, method)(given[start:stop])
 
-    def _offsets(self) -> list[int]:
-        return [0, *accumulate(shard.shape[0] for shard in self.variables[:-1])]
+    def _ranges(self) -> Iterator[tuple[Variable, int, int]]:
+        """Every shard, with the rows of the whole it holds."""
+        start = 0
+        for shard in self.variables:
+            yield shard, start, start + shard.shape[0]
+            start += shard.shape[0]
 
     def scatter(self, kind: Scatter, delta: IndexedSlices) -> Variable:
         """Change rows, in the shards that have them."""
         rows = row_numbers(delta.indices, self.shape, self.name)
-        for shard, start in zip(self.variables, self._offsets(), strict=True):
-            mine = (rows >= start) & (rows < start + shard.shape[0])
+        for shard, start, stop in self._ranges():
+            mine = (rows >= start) & (rows < stop)
             if mine.any():
                 shard.scatter(kind, IndexedSlices(delta.values[mine], rows[mine] - start))
         return self
@@ -110,8 +112,8 @@ class ShardedVariable(Variable):
         """
         rows = row_numbers(indices, self.shape, self.name)
         out = np.empty((*rows.shape, *self.shape[1:]), self.dtype)
-        for shard, start in zip(self.variables, self._offsets(), strict=True):
-            mine = (rows >= start) & (rows < start + shard.shape[0])
+        for shard, start, stop in self._ranges():
+            mine = (rows >= start) & (rows < stop)
             if mine.any():
                 out[mine] = to_host(shard.sparse_read(rows[mine] - start))
         return out

@@ -198,6 +198,10 @@ class Variable(NDArrayOperatorsMixin, metaclass=_DispatchingMeta):
             )
         return value
 
+    def _require_shape(self, value: Any) -> None:
+        if value.shape != self.shape:
+            raise ValueError(f"{self.name!r} has shape {self.shape}, the value has {value.shape}")
+
     def _given(self, value: Any) -> Any:
         """A value to write. Python integers take an integer variable's dtype; arrays keep their own."""
         given = as_array(value)
