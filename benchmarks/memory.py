@@ -23,7 +23,7 @@ from rich.table import Table
 
 from windlass.client.ps.control import PsControl
 from windlass.client.ps.parameter_session import ParameterSession
-from windlass.client.ps.plans import Push
+from windlass.client.ps.push_plans import PushPayload
 from windlass.client.ps.remote_ps import RemotePs
 from windlass.core.definitions import VariableDefinition
 from windlass.core.initializers import Initializer
@@ -121,7 +121,7 @@ def _stages(pid: int, address: str, size_mb: int, transport: str) -> list[dict[s
         name: np.full(shape, 0.5, np.float32) for name, shape in zip(names, shapes, strict=True)
     }
     for _ in range(3):
-        session.step(Push(gradients), names, step_increment=1)
+        session.step(PushPayload(gradients), names, step_increment=1)
     watch.stage("three steps", 3 * values)
     control = PsControl(PS, address, settings)
     with tempfile.TemporaryDirectory() as folder:

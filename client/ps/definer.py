@@ -140,9 +140,7 @@ class Definer:
         for ps, names in holders.items():
             self._peers[ps].bind(list(names), rule)
 
-    def _note(
-        self, definition: VariableDefinition, parts: Sequence[tuple[int, HeldShard]]
-    ) -> None:
+    def _note(self, definition: VariableDefinition, parts: Sequence[tuple[int, HeldShard]]) -> None:
         shards = tuple((ps, item.shard) for ps, item in parts)
         self.placed[definition.name] = PlacedVariable(definition, shards)
 

@@ -36,7 +36,9 @@ class DistinctRows:
             return slices
         values = slices.values
         rows = values.reshape(self.ids.size, -1) if values.size else np.empty((self.ids.size, 0))
-        summed = sum_duplicates(rows.astype(values.dtype, copy=False), self.inverse, self.unique.size)
+        summed = sum_duplicates(
+            rows.astype(values.dtype, copy=False), self.inverse, self.unique.size
+        )
         shape = (self.unique.size, *values.shape[1:])
         return IndexedSlices(summed.reshape(shape), self.unique, slices.dense_shape)
 

@@ -9,7 +9,7 @@ from ...core.errors import PeerLostError, WindlassError
 from ...core.steps import PushResult, StepRequest
 from ...core.task import Incarnation
 from .peer import PsPeer
-from .plans import PullTarget
+from .pull_plans import PullTarget
 
 _PARALLEL_BYTES = 1024 * 1024  # below, handing a pull to another thread costs more than it saves
 _MAX_RECEIVERS = 16

@@ -11,11 +11,10 @@ from typing import Any
 import numpy as np
 
 from ...core.arrays import Array, DType, narrow, row_shape, size_of
-from ...core.definitions import VariableDefinition
+from ...core.definitions import ShardDefinition, VariableDefinition
 from ...core.errors import ShapeMismatchError
 from ...core.gather_buffer import GatherBuffer
 from ...core.indexed_slices import IndexedSlices
-from ...core.definitions import ShardDefinition
 from ...core.steps import Encoding, LayoutEntry, Operation, WireLayout
 from ...core.task import Incarnation
 from ...core.wire_format import WireFormat

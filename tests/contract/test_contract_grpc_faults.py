@@ -16,7 +16,7 @@ from windlass.net.hosting import GrpcHost
 
 from windlass.client.ps.control import PsControl
 from windlass.client.ps.parameter_session import ParameterSession
-from windlass.client.ps.plans import Push
+from windlass.client.ps.push_plans import PushPayload
 from windlass.core import codec, error_table
 from windlass.core.definitions import ShardDefinition, VariableDefinition
 from windlass.core.errors import (
@@ -104,7 +104,7 @@ def cut(session: ParameterSession) -> None:
 
 
 def add(variable: VariableDefinition, value: float) -> Push:
-    return Push(
+    return PushPayload(
         {variable.name: np.full(variable.shape, value, variable.dtype)}, Operation.ASSIGN_ADD
     )
 
@@ -164,7 +164,7 @@ def test_a_push_cut_in_the_middle_of_its_payload_is_repeated_and_applied_once(
     variables = [VariableDefinition(f"v{i}", (100_000,), F32) for i in range(8)]
     session.define(variables, {v.name: np.zeros(v.shape, F32) for v in variables}, create=True)
     transport = transport_of(session)
-    pushes = Push({v.name: np.full(v.shape, 1, v.dtype) for v in variables}, Operation.ASSIGN_ADD)
+    pushes = PushPayload({v.name: np.full(v.shape, 1, v.dtype) for v in variables}, Operation.ASSIGN_ADD)
     names = [v.name for v in variables]
     send = transport.send
     rng = np.random.default_rng(0)

@@ -16,7 +16,7 @@ from windlass.server.ps.doors import Doors
 
 from windlass.client.ps import streams
 from windlass.client.ps.parameter_session import ParameterSession
-from windlass.client.ps.plans import Push
+from windlass.client.ps.push_plans import PushPayload
 from windlass.core.definitions import VariableDefinition
 from windlass.core.errors import FencedError, LimitExceededError, PeerLostError, WindlassError
 from windlass.core.settings import Settings
@@ -129,7 +129,7 @@ def until(condition: Callable[[], bool]) -> None:
 
 def add(variable: VariableDefinition, value: float) -> Push:
     values = {variable.name: np.full(variable.shape, value, variable.dtype)}
-    return Push(values, Operation.ASSIGN_ADD)
+    return PushPayload(values, Operation.ASSIGN_ADD)
 
 
 def define(session: ParameterSession, *variables: VariableDefinition) -> None:
@@ -453,7 +453,7 @@ def test_pushes_cut_at_random_moments_are_applied_once(
     session = open_session(start())
     variables = [VariableDefinition(f"v{i}", (70_000,), F32) for i in range(8)]
     define(session, *variables)
-    push = Push({v.name: np.ones(v.shape, v.dtype) for v in variables}, Operation.ASSIGN_ADD)
+    push = PushPayload({v.name: np.ones(v.shape, v.dtype) for v in variables}, Operation.ASSIGN_ADD)
     names = [v.name for v in variables]
     rng = np.random.default_rng(0)
     pause = threading.Event()

@@ -11,7 +11,7 @@ from windlass.client.ps.stream_transport import StreamTransport
 
 from windlass.client.ps.parameter_session import ParameterSession
 from windlass.client.ps.peer import PsPeer
-from windlass.client.ps.plans import Push
+from windlass.client.ps.push_plans import PushPayload
 from windlass.client.ps.shared_payloads import ShmTransport
 from windlass.cluster.partitioners import FixedShardsPartitioner
 from windlass.core.arrays import Array
@@ -95,7 +95,7 @@ def create(session: ParameterSession, **sizes: int) -> None:
 
 
 def add(value: float, **sizes: int) -> Push:
-    return Push({name: np.full(size, value, np.float32) for name, size in sizes.items()}, ADD)
+    return PushPayload({name: np.full(size, value, np.float32) for name, size in sizes.items()}, ADD)
 
 
 # -- steps under way ---------------------------------------------------------------------------
@@ -146,7 +146,7 @@ def test_many_steps_under_way_one_after_another_keep_their_order(
     pending = None
     for value in range(30):
         following = session.begin(
-            Push({"w": np.full(size, value, np.float32)}, ASSIGN if value % 3 else ADD), ["w"]
+            PushPayload({"w": np.full(size, value, np.float32)}, ASSIGN if value % 3 else ADD), ["w"]
         )
         if pending is not None:
             seen.append(float(pending.result().values["w"][-1]))
@@ -164,7 +164,7 @@ def test_the_answer_may_be_waited_for_in_another_thread(cluster: Cluster, size: 
     create(session, w=size)
     for expected in range(1, 20):
         pending = session.begin(add(1, w=size), ["w"], detached=True)
-        thread = threading.Thread(target=pending.settle)
+        thread = threading.Thread(target=pending.wait)
         thread.start()
         assert (pending.result().values["w"] == expected).all()
         thread.join(10)
@@ -194,7 +194,7 @@ def test_what_a_detached_push_was_made_of_may_change_at_once(
         bias[:] = 1
         if form == "rows":
             value = IndexedSlices(reused, rows)
-        pending = session.begin(Push({"w": value, "b": bias}, ADD), detached=True)
+        pending = session.begin(PushPayload({"w": value, "b": bias}, ADD), detached=True)
         reused[:] = wide[:] = bias[:] = -1000
         rows[:] = 0
         pending.result()
@@ -206,7 +206,7 @@ def test_what_a_detached_push_was_made_of_may_change_at_once(
 
 def refused() -> Push:
     """Gradients for a variable that has no update rule."""
-    return Push({"w": np.ones(SMALL, np.float32)}, APPLY)
+    return PushPayload({"w": np.ones(SMALL, np.float32)}, APPLY)
 
 
 def test_a_failed_step_is_told_by_its_result_and_then_no_more(cluster: Cluster) -> None:
@@ -242,7 +242,7 @@ def test_a_refused_step_leaves_no_gap_and_its_values_are_not_taken_for_pulled(
     names = ["w", "big"]
     for expected in range(1, 6):
         pending = session.begin(refused(), names)
-        session.settle()
+        session.wait()
         assert pending.failure is not None
         values = session.step(add(1, w=SMALL, big=LARGE), names).values
         assert (values["w"] == expected).all()
@@ -283,7 +283,7 @@ def test_finish_without_a_step_is_fine(cluster: Cluster) -> None:
     session.finish()
     create(session, w=SMALL)
     session.finish()
-    session.settle()
+    session.wait()
 
 
 # -- programs that never do the same thing twice -----------------------------------------------
@@ -381,7 +381,7 @@ def test_an_error_in_one_ps_leaves_the_error_of_the_step_and_not_of_the_next(
     with monkeypatch.context() as patch:
         patch.setattr(second, "receive", fail)
         pending = session.begin(add(1, w=SMALL), ["w"])
-        session.settle()
+        session.wait()
     assert pending.failure is error
     with pytest.raises(WindlassError) as caught:
         session.finish()
@@ -404,7 +404,7 @@ def test_a_detached_push_whose_segment_is_refused_goes_out_as_it_was(
     monkeypatch.setattr(SharedSegment, "open", refuse)
     value = np.ones(LARGE, np.float32)
     for expected in (1, 2):
-        pending = session.begin(Push({"w": value}, ADD), detached=True)
+        pending = session.begin(PushPayload({"w": value}, ADD), detached=True)
         value[:] = 100
         pending.result()
         value[:] = 1

@@ -22,7 +22,7 @@ from windlass.net.frame_socket import FrameSocket, frame_head
 
 from windlass.client.ps import stream_transport, streams
 from windlass.client.ps.parameter_session import ParameterSession
-from windlass.client.ps.plans import Push
+from windlass.client.ps.push_plans import PushPayload
 from windlass.core import codec, error_table
 from windlass.core.definitions import VariableDefinition
 from windlass.core.errors import (
@@ -173,7 +173,7 @@ def open_sockets() -> set[str]:
 
 
 def add(variables: Sequence[VariableDefinition], value: float = 1) -> Push:
-    return Push({v.name: np.full(v.shape, value, v.dtype) for v in variables}, Operation.ASSIGN_ADD)
+    return PushPayload({v.name: np.full(v.shape, value, v.dtype) for v in variables}, Operation.ASSIGN_ADD)
 
 
 def define(session: ParameterSession, *variables: VariableDefinition) -> None:
@@ -963,7 +963,7 @@ def test_a_refused_step_is_read_to_its_end_and_the_session_goes_on(
     v = VariableDefinition("v", (size,), F32)
     define(session, v)
     carrier = carrier_of(session)
-    gradient = Push({"v": np.ones(size, np.float32)}, Operation.APPLY)
+    gradient = PushPayload({"v": np.ones(size, np.float32)}, Operation.APPLY)
     with pytest.raises(RefusedError, match="no update rule"):
         session.step(gradient, ["v"])
     session.bind(["v"], SGD(learning_rate=1.0))
@@ -1180,7 +1180,7 @@ def test_large_steps_are_answered_while_they_arrive(
     session.bind(LARGE_NAMES, SGD(learning_rate=0.5))
     for step in range(1, 4):
         gradients = {v.name: rng.standard_normal(v.shape).astype(np.float32) for v in LARGE}
-        push = Push(dict(gradients), Operation.APPLY)
+        push = PushPayload(dict(gradients), Operation.APPLY)
         result = session.step(push, LARGE_NAMES, step_increment=1)
         for name in LARGE_NAMES:
             # A product with 0.5 is exact, so the order of rounding does not matter.

@@ -19,7 +19,7 @@ from windlass.client.ps.stream_transport import StreamTransport
 
 from windlass.client.ps import direct_pull
 from windlass.client.ps.parameter_session import ParameterSession
-from windlass.client.ps.plans import Push
+from windlass.client.ps.push_plans import PushPayload
 from windlass.client.ps.remote_ps import RemotePs
 from windlass.client.ps.shared_payloads import _ABREAST_BYTES, ShmTransport
 from windlass.cluster.partitioners import FixedShardsPartitioner
@@ -173,7 +173,7 @@ def zeros(sizes: Mapping[str, int] = SIZES) -> dict[str, Array]:
 
 
 def add(value: float = 1, names: Sequence[str] = NAMES) -> Push:
-    return Push({n: np.full(SIZES[n], value, F32) for n in names}, Operation.ASSIGN_ADD)
+    return PushPayload({n: np.full(SIZES[n], value, F32) for n in names}, Operation.ASSIGN_ADD)
 
 
 def are(values: Mapping[str, Array], expected: float, names: Sequence[str] = NAMES) -> None:
@@ -240,7 +240,7 @@ def test_many_steps_are_what_numpy_says_to_the_bit(
     expected = {n: value.copy() for n, value in expected.items()}
     for step in range(1, 13):
         gradients = {n: rng.normal(size=size).astype(F32) for n, size in SIZES.items()}
-        result = session.step(Push(gradients), NAMES, step_increment=1)
+        result = session.step(PushPayload(gradients), NAMES, step_increment=1)
         for name in NAMES:
             expected[name] -= np.float32(0.1) * gradients[name]
             assert np.array_equal(result.values[name], expected[name]), (step, name)
@@ -269,7 +269,7 @@ def test_sizes_around_the_threshold(start: Start, join: Join, pace: str, more: i
     size = (_ABREAST_BYTES + more) // 4
     define(session, zeros({"w": size}))
     for step in range(1, 5):
-        push = Push({"w": np.ones(size, F32)}, Operation.ASSIGN_ADD)
+        push = PushPayload({"w": np.ones(size, F32)}, Operation.ASSIGN_ADD)
         are(session.step(push, ["w"]).values, step, ["w"])
         assert was_abreast(session) == (more >= 0)
 
@@ -301,7 +301,7 @@ def test_any_mixture_of_steps(start: Start, join: Join, pace: str, num_ps: int) 
             slices = rng.normal(size=(chosen.size, 20)).astype(F32)
             value[chosen] -= rate * slices
             values[name] = IndexedSlices(slices, chosen)
-        found = session.step(Push(values) if values else None, pulled).values
+        found = session.step(PushPayload(values) if values else None, pulled).values
         abreast += was_abreast(session)
         assert sorted(found) == sorted(pulled)
         for name in pulled:
@@ -322,7 +322,7 @@ def test_many_row_numbers_are_waited_for_like_values(start: Start, join: Join, p
         chosen = rng.permutation(rows)[:290_000]
         assert np.array_equal(session.lookup("table", chosen), table[chosen] + (step - 1))
         slices = IndexedSlices(np.ones((rows, 1), F32), rng.permutation(rows))
-        push = Push({"table": slices}, Operation.ASSIGN_ADD)
+        push = PushPayload({"table": slices}, Operation.ASSIGN_ADD)
         values = session.step(push, ["table"]).values
         assert was_abreast(session)
         assert np.array_equal(values["table"], table + step)
@@ -347,7 +347,7 @@ def test_a_block_whose_last_part_is_empty_is_not_read_before(
     define(session, values)
     slow_down(monkeypatch, 0.05, lambda block: len(block.shards) > 1)
     nothing = IndexedSlices(np.zeros((0, 4), F32), np.empty(0, np.int64))
-    push = Push(
+    push = PushPayload(
         {
             "bias": np.ones(1000, F32),
             "large": np.ones(600_000, F32),
@@ -406,7 +406,7 @@ def test_gradients_may_change_as_soon_as_a_detached_step_has_begun(
     for step in range(1, 8):
         for gradient in gradients.values():
             gradient[:] = 1
-        pending = session.begin(Push(gradients, Operation.ASSIGN_ADD), NAMES, detached=True)
+        pending = session.begin(PushPayload(gradients, Operation.ASSIGN_ADD), NAMES, detached=True)
         for gradient in gradients.values():
             gradient[:] = np.nan
         if before is not None:
@@ -509,7 +509,7 @@ def test_a_worker_interrupted_between_its_message_and_its_push_is_not_waited_for
 WORKER = """
 import sys, threading
 import numpy as np
-from windlass.client.ps.plans import Push
+from windlass.client.ps.push_plans import PushPayload
 from windlass.client.ps.parameter_session import ParameterSession
 from windlass.client.ps.remote_ps import RemotePs
 from windlass.core.definitions import VariableDefinition
@@ -532,7 +532,7 @@ names = ("large", "other")
 session.define([VariableDefinition(n, (600_000,), np.dtype(np.float32)) for n in names], {}, create=False)
 last = np.ones(600_000, np.float32)
 Piece.write = writing
-session.step(Push({"large": last.copy(), "other": last}, Operation.ASSIGN_ADD), names)
+session.step(PushPayload({"large": last.copy(), "other": last}, Operation.ASSIGN_ADD), names)
 """
 
 
@@ -783,7 +783,7 @@ def test_a_session_that_broke_off_does_not_speak_for_the_next_step(
     session = join(server)
     sizes = {"early": 300_000, "late": 300_000}
     define(session, zeros(sizes))
-    push = Push({name: np.ones(300_000, F32) for name in sizes}, Operation.ASSIGN_ADD)
+    push = PushPayload({name: np.ones(300_000, F32) for name in sizes}, Operation.ASSIGN_ADD)
     are(session.step(push, list(sizes)).values, 1, list(sizes))
     transport = transport_of(session)
     applied, old_may_go, old_went = Store._apply, threading.Event(), threading.Event()

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from windlass.client.ps.parameter_session import ParameterSession
-from windlass.client.ps.plans import Push
+from windlass.client.ps.push_plans import PushPayload
 from windlass.client.ps.remote_ps import RemotePs
 from windlass.client.ps.shared_payloads import ShmTransport
 from windlass.core.arrays import Array
@@ -57,7 +57,7 @@ def define(session: ParameterSession, value: Array, name: str = "w") -> None:
 
 
 def add(session: ParameterSession, delta: Array, name: str = "w") -> Array:
-    push = Push({name: delta}, Operation.ASSIGN_ADD)
+    push = PushPayload({name: delta}, Operation.ASSIGN_ADD)
     return session.step(push, [name]).values[name]
 
 
@@ -70,7 +70,7 @@ def test_large_values_are_handed_over_and_come_back_to_the_bit(server: PsServer)
     expected = start.copy()
     for _ in range(5):
         expected -= np.float32(0.1) * gradient
-        push = Push({"w": gradient}, Operation.APPLY)
+        push = PushPayload({"w": gradient}, Operation.APPLY)
         values = session.step(push, ["w"], step_increment=1).values
         assert np.array_equal(values["w"], expected)
     assert transport.description == "shm"
@@ -145,7 +145,7 @@ def test_a_reader_never_sees_half_a_write(server: PsServer) -> None:
     def write() -> None:
         ones = np.ones(LARGE, np.float32)
         for _ in range(150):
-            writer.step(Push({"w": ones}, Operation.ASSIGN_ADD))
+            writer.step(PushPayload({"w": ones}, Operation.ASSIGN_ADD))
         done.set()
 
     thread = threading.Thread(target=write)
@@ -204,7 +204,7 @@ def test_a_session_that_ends_leaves_no_descriptor_at_the_ps(server: PsServer) ->
 WORKER = """
 import sys
 import numpy as np
-from windlass.client.ps.plans import Push
+from windlass.client.ps.push_plans import PushPayload
 from windlass.client.ps.parameter_session import ParameterSession
 from windlass.client.ps.remote_ps import RemotePs
 from windlass.core.definitions import VariableDefinition
@@ -219,7 +219,7 @@ value = np.zeros((300, 500), np.float32)
 session.define([VariableDefinition("w", value.shape, value.dtype)], {"w": value}, create=True)
 print("ready", flush=True)
 for _ in range(100_000):
-    session.step(Push({"w": value + 1}, Operation.ASSIGN_ADD), ["w"])
+    session.step(PushPayload({"w": value + 1}, Operation.ASSIGN_ADD), ["w"])
 """
 
 

@@ -32,7 +32,7 @@ from windlass.net.frame_socket import FrameSocket, frame_head
 from helpers.waiting import scaled
 from windlass.client.ps.control import PsControl
 from windlass.client.ps.parameter_session import ParameterSession, StepResult
-from windlass.client.ps.plans import Push
+from windlass.client.ps.push_plans import PushPayload
 from windlass.client.ps.remote_ps import RemotePs
 from windlass.client.ps.shared_payloads import ShmTransport
 from windlass.core import codec
@@ -114,7 +114,7 @@ def add(
     pulls: Sequence[str] = (),
 ) -> StepResult:
     values: dict[str, Any] = {v.name: np.full(v.shape, value, v.dtype) for v in variables}
-    return session.step(Push(values, Operation.ASSIGN_ADD), pulls, step_increment=1)
+    return session.step(PushPayload(values, Operation.ASSIGN_ADD), pulls, step_increment=1)
 
 
 def run_ps(*, break_memory: str = "", **settings: Any) -> None:
