@@ -10,7 +10,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from ...core.arrays import Array
+from ...core.errors import ShapeMismatchError
 from ...core.indexed_slices import IndexedSlices
+from ...core.task import Incarnation
 from ...engine.rows import deduplicate, sum_duplicates
 
 _KEPT_TABLES = 64
@@ -44,9 +46,14 @@ class DistinctRows:
 
 
 class DistinctRowsCache:
-    """The ids each table was asked for last, a bounded number of tables. The caller locks."""
+    """The ids each table was asked for last, a bounded number of tables. The caller locks.
 
-    def __init__(self) -> None:
+    Args:
+        who: This task, for messages.
+    """
+
+    def __init__(self, who: Incarnation) -> None:
+        self._who = who
         self._last: OrderedDict[str, DistinctRows] = OrderedDict()
 
     def of(self, table: str, ids: Array, num_rows: int) -> DistinctRows:
@@ -58,12 +65,19 @@ class DistinctRowsCache:
             num_rows: Of the table.
 
         Raises:
-            ValueError: An id is not in ``[0, num_rows)``.
+            ShapeMismatchError: An id is not in ``[0, num_rows)``.
         """
         known = self._last.get(table)
         # Comparing costs a tenth of sorting out; the caller may have changed its array in place.
         if known is not None and np.array_equal(known.ids, ids):
             return known
+        if ids.size and not (ids.min() >= 0 and ids.max() < num_rows):
+            wrong = ids.min() if ids.min() < 0 else ids.max()
+            raise ShapeMismatchError(
+                f"{self._who.task}: row {wrong} of {table!r} is out of range: it has {num_rows} rows",
+                task=self._who.task,
+                variable=table,
+            )
         found = _distinct(ids, num_rows)
         self._last[table] = found
         self._last.move_to_end(table)
@@ -75,9 +89,6 @@ class DistinctRowsCache:
 def _distinct(ids: Array, num_rows: int) -> DistinctRows:
     own = ids.copy()
     if own.size < 2 or bool(np.all(own[1:] > own[:-1])):
-        if own.size and not 0 <= own[0] <= own[-1] < num_rows:
-            wrong = own[0] if own[0] < 0 else own[-1]
-            raise ValueError(f"id {wrong} is out of range; the table has {num_rows} rows")
         return DistinctRows(own, own, None)
     unique, inverse = deduplicate(own, num_rows)
     return DistinctRows(own, unique, inverse)

@@ -15,7 +15,7 @@ from ...cluster.partitioners import PartitionFunction
 from ...cluster.placement import Placement, greedy_by_bytes
 from ...core.arrays import Array, as_bytes, row_shape
 from ...core.definitions import ShardDefinition, VariableDefinition
-from ...core.errors import ShapeMismatchError, WindlassError
+from ...core.errors import WindlassError
 from ...core.settings import Settings
 from ...core.steps import Operation, StepRequest
 from ...core.task import Incarnation
@@ -107,7 +107,7 @@ class ParameterSession:
         self._fan_out = FanOut(peers, who)
         self._definer = Definer(peers, who, settings, self._assign, self._closed)
         self._plans = PlanCache(self._fan_out.peers, self._definer.place)
-        self._distinct = DistinctRowsCache()
+        self._distinct = DistinctRowsCache(who)
         self._feedback: ErrorFeedback | None = None
         self._under_way: PendingStep | None = None
         self._unreported: WindlassError | None = None
@@ -147,6 +147,11 @@ class ParameterSession:
     def abort(self, error: WindlassError) -> None:
         """Make a running and every later call raise ``error``. From any thread."""
         self._fan_out.abort(error)
+
+    @property
+    def peers(self) -> tuple[PsPeer, ...]:
+        """The ps, by index."""
+        return tuple(self._fan_out.peers)
 
     @property
     def transports(self) -> tuple[str, ...]:
@@ -404,14 +409,7 @@ class ParameterSession:
             shape = (*np.shape(indices), *row_shape(definition.shape))
             ids = np.ascontiguousarray(indices).reshape(-1).astype(np.int64, copy=False)
             rows = definition.shape[0] if definition.shape else 0
-            try:
-                distinct = self._distinct.of(variable, ids, rows)
-            except ValueError as error:
-                raise ShapeMismatchError(
-                    f"{self._who.task}: a lookup in {variable!r}: {error}",
-                    task=self._who.task,
-                    variable=variable,
-                ) from error
+            distinct = self._distinct.of(variable, ids, rows)
             out = np.empty((distinct.unique.size, *row_shape(definition.shape)), definition.dtype)
             self._fetch_rows(placed, distinct.unique, out)
             if distinct.inverse is None:

@@ -219,12 +219,7 @@ def _cut_rows(
             task=who.task,
             variable=name,
         )
-    try:
-        slices = distinct.of(name, value.indices, rows).sum(value)
-    except ValueError as error:
-        raise ShapeMismatchError(
-            f"{who.task}: rows pushed to {name!r}: {error}", task=who.task, variable=name
-        ) from error
+    slices = distinct.of(name, value.indices, rows).sum(value)
     indices = slices.indices
     values = narrow(slices.values, cut.entries[0][2].dtype or definition.dtype)
     for ps, shard, _ in cut.entries:

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from ...cluster.connection_choice import ConnectionKind
 from ...core import codec
+from ...core.arrays import row_shape, size_of
 from ...core.backoff import attempts
 from ...core.definitions import ShardDefinition, ShardKey
 from ...core.errors import LimitExceededError, PeerLostError, WindlassError
@@ -152,7 +153,9 @@ class RemotePs:
         for item in held:
             if item.memory is not None:
                 shard = item.shard
-                region = MemoryRegion(item.memory, shard.num_bytes, shard.variable.dtype)
+                dtype = shard.variable.dtype
+                row_bytes = size_of(row_shape(shard.shape)) * dtype.itemsize
+                region = MemoryRegion(item.memory, shard.num_bytes, dtype, row_bytes)
                 self._regions[shard.key] = region
         return held
 

@@ -370,7 +370,7 @@ def test_an_error_in_one_ps_leaves_the_error_of_the_step_and_not_of_the_next(
 ) -> None:
     session = cluster.session()
     create(session, w=SMALL)
-    [_, second] = session._transports
+    [_, second] = session.peers
     error = PeerLostError("gone for a moment")
     receive = second.receive
 

@@ -127,7 +127,7 @@ OpenSession = Callable[..., ParameterSession]
 
 
 def transport_of(session: ParameterSession) -> StreamTransport:
-    [transport] = session._transports
+    [transport] = session.peers
     assert isinstance(transport, StreamTransport)
     return transport
 

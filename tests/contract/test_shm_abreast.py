@@ -133,7 +133,7 @@ def until(condition: Callable[[], bool], timeout_s: float = 10) -> None:
 
 
 def transport_of(session: ParameterSession, ps: int = 0) -> ShmTransport:
-    transport = session._transports[ps]
+    transport = session.peers[ps]
     assert isinstance(transport, ShmTransport)
     return transport
 

@@ -952,7 +952,7 @@ def test_a_small_limit_on_steps_does_not_keep_them_out_of_shared_memory(
 
 def sequence_of(session: ParameterSession, variable: VariableDefinition) -> Array:
     """The sequence lock of the block that holds a variable, in the ps's own memory."""
-    [transport] = session._transports
+    [transport] = session.peers
     assert isinstance(transport, ShmTransport)
     [held] = transport.define([ShardDefinition(variable)], create=False)
     assert held.memory is not None
@@ -994,7 +994,7 @@ def test_a_reader_waits_for_a_write_that_ends_and_takes_what_it_wrote(
     session = join(ps, 0)
     define(session, BLOCKS)
     sequence = sequence_of(session, BLOCKS[0])
-    [transport] = session._transports
+    [transport] = session.peers
     assert isinstance(transport, ShmTransport)
     [held] = transport.define([ShardDefinition(BLOCKS[0])], create=False)
     assert held.memory is not None

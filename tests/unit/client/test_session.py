@@ -98,7 +98,7 @@ class Cluster:
 
 
 def faulty(session: ParameterSession, ps: int) -> FaultyTransport:
-    transport = session._transports[ps]
+    transport = session.peers[ps]
     assert isinstance(transport, FaultyTransport)
     return transport
 

@@ -49,7 +49,7 @@ class FarTransport(LocalPs):
 
 
 def far(session: ParameterSession, ps: int = 0) -> FarTransport:
-    transport = session._transports[ps]
+    transport = session.peers[ps]
     assert isinstance(transport, FarTransport)
     return transport
 

@@ -168,7 +168,7 @@ def test_a_variable_first_read_later_is_there() -> None:
 
 def fail_receiving(strategy: ParameterServerStrategy, error: Exception, times: int = 1) -> None:
     """The next steps reach the ps, and their answers are errors."""
-    [transport] = session_of(strategy)._transports
+    [transport] = session_of(strategy).peers
     assert isinstance(transport, LocalPs)
     receive: Callable[..., PushResult] = transport.receive
     left = [times]

@@ -42,7 +42,7 @@ def runtime_of(strategy: ParameterServerStrategy) -> ClusterRuntime:
 
 
 def store_of(strategy: ParameterServerStrategy) -> Store:
-    [transport] = runtime_of(strategy).session._fan_out.peers
+    [transport] = runtime_of(strategy).session.peers
     assert isinstance(transport, LocalPs)
     return transport.store
 

@@ -96,7 +96,7 @@ class Touched:
         self._before: list[tuple[int, int]] = []
         self._transports: list[LocalPs] = []
         if isinstance(v, PsShardedVariable):
-            for transport in of_ps(v.strategy).runtime.session._fan_out.peers:
+            for transport in of_ps(v.strategy).runtime.session.peers:
                 assert isinstance(transport, LocalPs)
                 self._transports.append(transport)
             self._before = self._counted()

@@ -311,7 +311,7 @@ def test_replicas_aggregate_before_anything_travels() -> None:
     v = variable(strategy, SUM)
     extended = strategy.extended
     assert isinstance(extended, ParameterServerExtended)
-    [transport] = extended.runtime.session._fan_out.peers
+    [transport] = extended.runtime.session.peers
     assert isinstance(transport, LocalPs)
     before = transport.store.counters().pushes
     strategy.run(lambda: v.assign_add([1, 1]))
