@@ -476,19 +476,17 @@ class ParameterSession:
             self._under_way = None
             mine.plan.pool.forget()
             try:
-                results = self._receive(mine.requests, mine.landing)
-            except WindlassError as error:
-                mine.failure = self._untold = error
-                if self._feedback is not None:
-                    self._feedback.forget()
-                return
+                results, failure = self._receive_all(mine.requests, mine.landing)
             except BaseException as error:
                 self._interrupted(error)
                 raise
+            if self._feedback is not None:
+                self._feedback.sent(results)
+            if failure is not None:
+                mine.failure = self._untold = failure
+                return
             if mine.buffer is not None:
                 mine.plan.pool.keep(mine.buffer)
-            if self._feedback is not None:
-                self._feedback.sent()
             step = max([self.global_step, *(result.global_step for result in results.values())])
             self.global_step = step
             staleness = max((result.staleness for result in results.values()), default=0)
@@ -589,9 +587,9 @@ class ParameterSession:
                 self.counters.pushed += request.value_bytes
         except WindlassError as failure:
             pending.plan.pool.forget()
-            self._receive_all(sent, pending.landing)
+            results, _ = self._receive_all(sent, pending.landing)
             if self._feedback is not None:
-                self._feedback.forget()
+                self._feedback.sent(results)
             raise failure
         except BaseException as error:
             self._interrupted(error)

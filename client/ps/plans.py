@@ -232,13 +232,16 @@ def _cut_dense(
     dtype = cut.placed.definition.dtype
     wire = first.dtype or dtype
     if first.encoding is Encoding.ELEMENTS and feedback is not None:
-        numbers, elements = feedback.choose(
-            cut.placed.definition.name, value.astype(dtype, copy=False), wire
-        )
         width = size_of(row_shape(cut.placed.definition.shape))
-        for ps, shard, _ in cut.entries:
-            start = shard.row_offset * width
-            low, high = np.searchsorted(numbers, (start, start + shard.size))
+        spans = [
+            (ps, start := shard.row_offset * width, start + shard.size)
+            for ps, shard, _ in cut.entries
+        ]
+        numbers, elements = feedback.choose(
+            cut.placed.definition.name, value.astype(dtype, copy=False), wire, spans
+        )
+        for ps, start, stop in spans:
+            low, high = np.searchsorted(numbers, (start, stop))
             payloads[ps].numbers.append(numbers[low:high] - start)
             payloads[ps].pieces.append(_piece(elements[low:high]))
         return
