@@ -91,6 +91,10 @@ def reach(
         if better is not None:
             reached[0].close()
             reached = better
+            stream = better[0].stream
+            if not stream.passes_files and not findings.memory_obstacle:
+                obstacle = f"no files can be handed over on {stream.description}"
+                findings = replace(findings, memory_obstacle=obstacle)
     choice = choose_connection(findings)
     report_choice(peer, choice)
     return Reached(*reached, choice)

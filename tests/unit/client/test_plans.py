@@ -8,7 +8,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from windlass.client.ps.error_feedback import ErrorFeedback
-from windlass.client.ps.plans import Placed, Push, PushPlan, Recent, plan_pull, plan_push
+from windlass.client.ps.push_plans import (
+    Placed,
+    PushPayload,
+    PushPlan,
+    Recent,
+    plan_pull,
+    plan_push,
+)
 from windlass.core.arrays import BFLOAT16, Array, DType
 from windlass.core.definitions import VariableDefinition, cut
 from windlass.core.errors import ShapeMismatchError
@@ -61,7 +68,7 @@ def values_of(*variables: Placed) -> dict[str, Array]:
     }
 
 
-def sent(plan: PushPlan, push: Push, feedback: ErrorFeedback | None = None) -> dict[int, bytes]:
+def sent(plan: PushPlan, push: PushPayload, feedback: ErrorFeedback | None = None) -> dict[int, bytes]:
     """The bytes of the values for each ps."""
     payloads = plan.fill(push, WHO, feedback)
     return {
@@ -70,7 +77,7 @@ def sent(plan: PushPlan, push: Push, feedback: ErrorFeedback | None = None) -> d
     }
 
 
-def pieces(plan: PushPlan, push: Push) -> dict[int, list[int]]:
+def pieces(plan: PushPlan, push: PushPayload) -> dict[int, list[int]]:
     """How many arrays are gathered into each piece."""
     payloads = plan.fill(push, WHO, None)
     return {ps: [len(p.arrays) for p in payload.pieces] for ps, payload in payloads.items()}
@@ -82,7 +89,7 @@ def pieces(plan: PushPlan, push: Push) -> dict[int, list[int]]:
 def test_small_neighbours_of_one_ps_and_dtype_travel_as_one_piece() -> None:
     variables = [placed(f"v{i}", 3) for i in range(100)]
     plan = push_plan(*variables)
-    assert pieces(plan, Push(values_of(*variables))) == {0: [100]}
+    assert pieces(plan, PushPayload(values_of(*variables))) == {0: [100]}
 
 
 def test_a_run_ends_at_another_dtype_and_at_a_large_variable() -> None:
@@ -91,13 +98,13 @@ def test_a_run_ends_at_another_dtype_and_at_a_large_variable() -> None:
         placed("f", 1), placed("g", 1),
     ]  # fmt: skip
     plan = push_plan(*variables)
-    assert pieces(plan, Push(values_of(*variables))) == {0: [2, 1, 1, 1, 2]}
+    assert pieces(plan, PushPayload(values_of(*variables))) == {0: [2, 1, 1, 1, 2]}
 
 
 def test_variables_of_several_ps_in_turn_are_a_run_on_each() -> None:
     variables = [placed(f"v{i}", 3, on=[i % 3]) for i in range(30)]
     plan = push_plan(*variables)
-    assert pieces(plan, Push(values_of(*variables))) == {0: [10], 1: [10], 2: [10]}
+    assert pieces(plan, PushPayload(values_of(*variables))) == {0: [10], 1: [10], 2: [10]}
 
 
 def test_a_variable_cut_over_ps_ends_the_runs_there_and_nowhere_else() -> None:
@@ -106,7 +113,7 @@ def test_a_variable_cut_over_ps_ends_the_runs_there_and_nowhere_else() -> None:
         placed("c", 2, on=[0]), placed("d", 2, on=[2]),
     ]  # fmt: skip
     plan = push_plan(*variables)
-    assert pieces(plan, Push(values_of(*variables))) == {0: [1, 1, 1], 1: [1], 2: [2]}
+    assert pieces(plan, PushPayload(values_of(*variables))) == {0: [1, 1, 1], 1: [1], 2: [2]}
 
 
 @st.composite
@@ -138,7 +145,7 @@ def test_each_ps_is_sent_what_its_layout_says(variables: list[Placed]) -> None:
             whole = len(own.shards) == 1
             rows = value if whole else value[shard.row_offset : shard.row_offset + shard.rows]
             expected[ps] += rows.tobytes()
-    assert sent(plan, Push(values, ASSIGN)) == expected
+    assert sent(plan, PushPayload(values, ASSIGN)) == expected
     held = sorted(
         (e.variable, e.part, ps) for ps, layout in plan.layouts.items() for e in layout.entries
     )
@@ -156,7 +163,7 @@ def test_values_of_other_dtypes_and_types_are_cast_to_the_variables() -> None:
         "c": np.array([5, 6], np.float16),
     }
     expected = np.array([1, 2, 3, 4], F32).tobytes() + np.array([5, 6], F64).tobytes()
-    assert sent(plan, Push(given_values)) == {0: expected}
+    assert sent(plan, PushPayload(given_values)) == {0: expected}
 
 
 def test_a_plan_is_filled_again_and_again() -> None:
@@ -164,7 +171,7 @@ def test_a_plan_is_filled_again_and_again() -> None:
     plan = push_plan(*variables)
     for number in range(3):
         values = {name: np.full(2, number, F32) for name in "ab"}
-        assert sent(plan, Push(values)) == {0: np.full(4, number, F32).tobytes()}
+        assert sent(plan, PushPayload(values)) == {0: np.full(4, number, F32).tobytes()}
 
 
 @pytest.mark.parametrize(
@@ -175,7 +182,7 @@ def test_the_one_value_among_many_that_does_not_fit_is_named(bad: Array) -> None
     variables = [placed(f"v{i}", 2) for i in range(50)]
     values = values_of(*variables) | {"v31": bad}
     with pytest.raises(ShapeMismatchError, match="push to 'v31'"):
-        push_plan(*variables).fill(Push(values), WHO, None)
+        push_plan(*variables).fill(PushPayload(values), WHO, None)
 
 
 # -- pushing: what is narrowed -----------------------------------------------------------------
@@ -207,7 +214,7 @@ def test_gradients_of_wide_variables_are_narrowed_and_nothing_else(
     plan = push_plan(v, operation=operation, formats=[HALF])
     assert entry(plan).dtype == wire
     value = np.ones(4, dtype)
-    assert sent(plan, Push({"v": value}, operation)) == {0: value.astype(wire or dtype).tobytes()}
+    assert sent(plan, PushPayload({"v": value}, operation)) == {0: value.astype(wire or dtype).tobytes()}
 
 
 def test_top_k_is_for_large_dense_gradients() -> None:
@@ -228,7 +235,7 @@ def test_the_elements_of_a_cut_variable_go_to_their_parts() -> None:
     formats = [WireFormat(top_k=0.05, gradients="bfloat16")] * 3
     plan = push_plan(v, formats=formats)
     gradient = np.random.default_rng(0).standard_normal((512, 4)).astype(F32)
-    payloads = plan.fill(Push({"v": gradient}), WHO, ErrorFeedback(0.05))
+    payloads = plan.fill(PushPayload({"v": gradient}), WHO, ErrorFeedback(0.05))
     dense = np.zeros(2048, F32)
     count = 0
     for ps, shard in v.shards:
@@ -247,7 +254,7 @@ def test_rows_are_narrowed_and_go_to_their_parts() -> None:
     table = placed("table", 6, 2, on=[0, 1])
     plan = push_plan(table, sparse=["table"], formats=[HALF] * 2)
     rows = np.arange(8, dtype=np.float32).reshape(4, 2)
-    push = Push({"table": IndexedSlices(rows, np.array([5, 0, 2, 3]))})
+    push = PushPayload({"table": IndexedSlices(rows, np.array([5, 0, 2, 3]))})
     payloads = plan.fill(push, WHO, None)
     got = {ps: (payloads[ps].numbers[0].tolist(), sent(plan, push)[ps]) for ps in (0, 1)}
     assert got == {
@@ -271,7 +278,7 @@ def test_a_variable_cut_over_near_and_far_ps_travels_as_its_layouts_say(
     )
     if sparse:
         gradient = IndexedSlices(gradient[rows], rows)  # type: ignore[index]
-    payloads = plan.fill(Push({"v": gradient}), WHO, ErrorFeedback(0.01))
+    payloads = plan.fill(PushPayload({"v": gradient}), WHO, ErrorFeedback(0.01))
     for ps, shard in v.shards:
         wire = entry(plan, ps).dtype or F32
         numbered = entry(plan, ps).encoding is not Encoding.DENSE
