@@ -20,7 +20,7 @@ from .listener import MAGIC
 from .stream import NEVER, ByteStream
 from .tcp import connect_tcp
 from .tunnel import open_tunnel
-from .unix import connect_unix
+from .unix import CONNECT_TIMEOUT_S, connect_unix
 
 _M = TypeVar("_M", bound=Message)
 
@@ -66,11 +66,9 @@ class Dialer:
         """
         deadline = time.monotonic() + timeout_s
         try:
-            stream = self._wrap(connect_tcp(self._address, timeout_s))
-            stream.send(MAGIC, deadline)
+            return self._begin(connect_tcp(self._address, timeout_s), deadline)
         except OSError as error:
             raise self.lost("connect", error) from error
-        return self._connection(stream)
 
     def unix(self, name: str) -> Connection:
         """Connect over a Unix socket, without a greeting yet.
@@ -79,9 +77,7 @@ class Dialer:
             OSError: It cannot be reached from here.
             RefusedError: Another user has it.
         """
-        stream = self._wrap(connect_unix(name))
-        stream.send(MAGIC, NEVER)
-        return self._connection(stream)
+        return self._begin(connect_unix(name), time.monotonic() + CONNECT_TIMEOUT_S)
 
     def tunnel(self, channel: grpc.Channel) -> Connection:
         """Open a tunnel, without a greeting yet."""
@@ -116,6 +112,15 @@ class Dialer:
         """The error for a peer that cannot be reached, or whose connection broke."""
         said = getattr(error, "strerror", None) or str(error)
         return PeerLostError(f"{doing}: {self._peer} cannot be reached: {said}", peer=self._peer)
+
+    def _begin(self, stream: ByteStream, deadline: float) -> Connection:
+        try:
+            stream = self._wrap(stream)
+            stream.send(MAGIC, deadline)
+        except OSError:
+            stream.close()
+            raise
+        return self._connection(stream)
 
     def _connection(self, stream: ByteStream) -> Connection:
         return Connection(stream, self._settings.max_message_bytes, self._peer)
