@@ -234,17 +234,6 @@ def test_small_parts_need_no_memory_and_large_ones_are_put_into_what_is_lent(pai
     result(sending)
 
 
-def test_parts_of_a_payload_are_read_before_the_rest_of_it_is_there(
-    raw: tuple[ByteStream, Connection],
-) -> None:
-    """The ps applies the first shard while the others are on their way."""
-    raw[0].send(lengths(1, 170_000) + b"m" + bytes(100_000), NEVER)
-    raw[1].receive()
-    assert bytes(raw[1].read(100_000, memory_of)) == bytes(100_000)
-    raw[0].send(b"x" * 70_000, NEVER)
-    assert bytes(raw[1].read(70_000, memory_of)) == b"x" * 70_000
-
-
 @pytest.mark.parametrize("read", [0, 1, 9], ids=["all", "some", "most"])
 def test_a_payload_that_nobody_read_is_refused_and_not_taken_for_a_frame(
     pair: Pair, read: int
@@ -324,19 +313,6 @@ def test_a_peer_that_closes_inside_a_payload_is_a_break(
     result(closing_it)
 
 
-def test_sending_to_a_peer_that_is_gone_is_an_error_in_the_end(pair: Pair) -> None:
-    pair[1].close()
-
-    def fails() -> bool:
-        try:
-            pair[0].send([bytes(100_000)])
-        except OSError as error:
-            return not isinstance(error, TimeoutError)
-        return False
-
-    wait_until(fails, 10, "an error")
-
-
 @settings(max_examples=40)
 @given(
     sizes=st.lists(st.integers(0, 300) | st.integers(0, 150_000), min_size=1, max_size=6),
@@ -382,14 +358,6 @@ def test_a_message_over_the_limit_is_refused_with_both_numbers_before_memory_is_
         tracemalloc.stop()
     assert caught.value.fields["limit"] == "max_message_bytes"
     assert "the peer" in caught.value.message
-
-
-def test_a_small_limit_holds_for_what_is_here_already(streams: StreamPair) -> None:
-    reader = Connection(streams[1], 4)
-    streams[0].send(glued((b"1234", b""), (b"12345", b"")), NEVER)
-    assert received(reader) == (b"1234", b"")
-    with pytest.raises(LimitExceededError, match="5 bytes"):
-        reader.receive()
 
 
 def test_a_payload_that_cannot_be_is_announced_and_costs_nothing(
@@ -441,16 +409,6 @@ def test_a_send_that_nobody_takes_ends_at_the_deadline(pair: Pair) -> None:
     pair[0].deadline = time.monotonic() + 0.2
     with pytest.raises(TimeoutError):
         again_and_again(lambda: pair[0].send([bytes(LIMIT)]))
-
-
-def test_frames_that_come_slowly_are_whole(make: MakePair) -> None:
-    left, right = make()
-    slow = FaultyStream(right, delay_s=0.02, direction="receive")
-    with closing(Connection(left, LIMIT)) as sender, closing(Connection(slow, LIMIT)) as reader:
-        for i in range(3):
-            sender.send([b"%d" % i], [memoryview(noise(30_000))], 30_000)
-        for i in range(3):
-            assert received(reader) == (b"%d" % i, noise(30_000))
 
 
 def test_bytes_that_vanish_are_a_timeout(make: MakePair) -> None:
@@ -619,9 +577,10 @@ def test_closing_ends_what_only_waits_to_be_sent(pair: Pair, background: bool) -
             pair[0].send_in_background([b"m"], [memoryview(bytes(64 * MIB))], 64 * MIB)
     else:
         fill(pair[0])
+    assert next_message(pair[1]) in (b"m", b"0")  # it is under way
     result(start(pair[0].close))
     with pytest.raises(OSError, match=r"."):  # and it is no end that was meant
-        again_and_again(lambda: received(pair[1]))
+        again_and_again(lambda: pair[1].skip() or pair[1].receive())  # type: ignore[func-returns-value]
 
 
 class Interrupted(FaultyStream):
