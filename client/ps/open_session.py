@@ -26,7 +26,8 @@ from .shared_payloads import (
     SMALL_BYTES,
     SharedPayloads,
     values_in_segment,
-    write_payload,
+    write_gathered,
+    write_plain,
 )
 from .spans import cut_spans, runs_of
 
@@ -84,6 +85,9 @@ class OpenSession:
     def send(self, request: StepRequest, request_id: int) -> StepRequest:
         """Begin a step. A broken connection shows at :meth:`receive`.
 
+        If this raises anything, say because there is no memory to gather an array, the ps applies
+        nothing of the step.
+
         Returns:
             The step as it is to be repeated: the caller may change what its values were made of if it
             is detached.
@@ -94,7 +98,7 @@ class OpenSession:
             return self._send(request, request_id)
         except OSError as error:
             log.debug("a step to %s could not be sent: %s", self._peer, error)
-            return self._sent
+            return _of_its_own(request)
 
     def _send(self, request: StepRequest, request_id: int) -> StepRequest:
         lean, size = request, request.payload_bytes
@@ -110,10 +114,8 @@ class OpenSession:
             segment, offer = self._shared.prepare(size)
         except OSError as error:
             self._give_up_memory(f"no segment of {size} bytes: {error.strerror}")
-            if request.detached:
-                own = [buffer.detached() for buffer in request.values]
-                request = replace(request, values=own, detached=False)
-                lean = self._sent = replace(lean, values=own, detached=False)
+            request = _of_its_own(request)
+            lean = self._sent = replace(lean, values=request.values, detached=False)
             self._send_whole(lean, request_id)
             return request
         segment.counters[WRITTEN] = segment.counters[APPLIED] = 0
@@ -122,12 +124,11 @@ class OpenSession:
             self._connection.send_with_descriptor(message.SerializeToString(), segment.descriptor)
         in_segment = replace(lean, in_segment=True, segment_bytes=size)
         self._overlapped = size >= OVERLAPPED_BYTES
+        # What takes memory to gather comes before the message: if there is none, nothing is applied.
+        write_gathered(request, segment, all_of_it=not self._overlapped)
         try:
-            if not self._overlapped:
-                write_payload(request, segment)
             self._connection.send(self._messages(in_segment, request_id, early_reply=False))
-            if self._overlapped:
-                write_payload(request, segment)
+            write_plain(request, segment)
         except BaseException:
             self._connection.cancel()  # the ps waits for the rest
             raise
@@ -330,3 +331,11 @@ class OpenSession:
             self._shared = None
             self.choice = ConnectionChoice(ConnectionKind.UNIX, why, is_degraded=True)
             report_choice(self._peer, self.choice)
+
+
+def _of_its_own(request: StepRequest) -> StepRequest:
+    """The same step, with values of its own if the caller may change what they are made of."""
+    if not request.detached:
+        return request
+    own = [buffer.detached() for buffer in request.values]
+    return replace(request, values=own, detached=False)
