@@ -31,11 +31,12 @@ class FaultyStream:
         direction: Of which calls all that holds.
         files: What happens to open files: they pass, others take their place, or the stream says
             that it passes none.
+        remote: Whether the stream says that its other end is on another machine.
 
     Attributes:
         sent: Bytes so far, the greeting's too.
         received: The same.
-        before_send: Called before every send.
+        before_send: Called before every send, with the number of bytes.
     """
 
     def __init__(
@@ -47,16 +48,19 @@ class FaultyStream:
         drop: bool = False,
         direction: Direction = "both",
         files: Files = "pass",
+        remote: bool = False,
     ) -> None:
         self._stream = stream
+        self._remote = remote
         self._left = cut_after
         self._delay_s = delay_s
         self._dropping = drop
         self._direction = direction
         self._files = files
         self._over = threading.Event()
+        self._ends_here = False
         self.sent = self.received = 0
-        self.before_send: Callable[[], object] = lambda: None
+        self.before_send: Callable[[int], object] = lambda _count: None
 
     def cut(self, after: int | None = 0, direction: Direction = "both") -> None:
         """Break the connection after so many more bytes; None: not at all."""
@@ -76,14 +80,14 @@ class FaultyStream:
 
     @property
     def is_local(self) -> bool:
-        return self._stream.is_local
+        return self._stream.is_local and not self._remote
 
     @property
     def passes_files(self) -> bool:
         return self._stream.passes_files and self._files != "refuse"
 
     def send(self, data: Buffer, deadline: float) -> None:
-        self.before_send()
+        self.before_send(len(data))
         now, broken = self._share("send", len(data))
         if now and not self._drops("send"):
             self._stream.send(memoryview(data)[:now], deadline)
@@ -119,22 +123,14 @@ class FaultyStream:
         return os.open(os.devnull, os.O_RDONLY)
 
     def receive(self, deadline: float) -> bytes:
-        self._wait_if_dropped(deadline)
+        self._before_receive(deadline)
         data = self._stream.receive(deadline)
-        now, broken = self._share("receive", len(data))
-        self.received += now
-        if not now:
-            self._break_if(broken)
-        return data[:now]
+        return data[: self._let_in(len(data))]
 
     def receive_into(self, target: memoryview, deadline: float) -> int:
-        self._wait_if_dropped(deadline)
+        self._before_receive(deadline)
         count = self._stream.receive_into(target, deadline)
-        now, broken = self._share("receive", count)
-        self.received += now
-        if not now:
-            self._break_if(broken)
-        return now
+        return self._let_in(count)
 
     def is_silent(self) -> bool:
         return not self._over.is_set() and self._stream.is_silent()
@@ -170,12 +166,21 @@ class FaultyStream:
         self._left -= now
         return now, now < count
 
+    def _let_in(self, count: int) -> int:
+        now, broken = self._share("receive", count)
+        self.received += now
+        if not now:
+            self._break_if(broken)
+        self._ends_here = broken  # the rest has come and is lost: nothing is to be waited for
+        return now
+
     def _break_if(self, broken: bool) -> None:
         if broken:
             self.cancel()
             raise ConnectionResetError("cut by the test")
 
-    def _wait_if_dropped(self, deadline: float) -> None:
+    def _before_receive(self, deadline: float) -> None:
+        self._break_if(self._ends_here)
         if self._drops("receive"):
             left_s = None if deadline == NEVER else max(0.0, deadline - time.monotonic())
             if not self._over.wait(left_s):
@@ -188,6 +193,7 @@ class Faults:
 
     Args:
         files: See :class:`FaultyStream`.
+        remote: The same.
         plan: Called with each of them, and its number from 0.
     """
 
@@ -195,15 +201,17 @@ class Faults:
         self,
         *,
         files: Files = "pass",
+        remote: bool = False,
         plan: Callable[[FaultyStream, int], object] = lambda _stream, _number: None,
     ) -> None:
         self._files = files
+        self._remote = remote
         self._plan = plan
         self.streams: list[FaultyStream] = []
 
     def wrap(self, stream: ByteStream) -> ByteStream:
         """For ``wrap=``."""
-        wrapped = FaultyStream(stream, files=self._files)
+        wrapped = FaultyStream(stream, files=self._files, remote=self._remote)
         self.streams.append(wrapped)
         self._plan(wrapped, len(self.streams) - 1)
         return wrapped
