@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from windlass.client.ps.error_feedback import ErrorFeedback
 from windlass.client.ps.distinct_rows import DistinctRowsCache
+from windlass.client.ps.error_feedback import ErrorFeedback
 from windlass.client.ps.placed_variable import PlacedVariable
 from windlass.client.ps.plan_cache import Recent
 from windlass.client.ps.pull_plans import plan_pull
@@ -65,7 +65,9 @@ def values_of(*variables: PlacedVariable) -> dict[str, Array]:
     }
 
 
-def sent(plan: PushPlan, push: PushPayload, feedback: ErrorFeedback | None = None) -> dict[int, bytes]:
+def sent(
+    plan: PushPlan, push: PushPayload, feedback: ErrorFeedback | None = None
+) -> dict[int, bytes]:
     """The bytes of the values for each ps."""
     payloads = plan.fill(push, WHO, feedback, DistinctRowsCache(WHO))
     return {
@@ -211,7 +213,9 @@ def test_gradients_of_wide_variables_are_narrowed_and_nothing_else(
     plan = push_plan(v, operation=operation, formats=[HALF])
     assert entry(plan).dtype == wire
     value = np.ones(4, dtype)
-    assert sent(plan, PushPayload({"v": value}, operation)) == {0: value.astype(wire or dtype).tobytes()}
+    assert sent(plan, PushPayload({"v": value}, operation)) == {
+        0: value.astype(wire or dtype).tobytes()
+    }
 
 
 def test_top_k_is_for_large_dense_gradients() -> None:
@@ -232,7 +236,9 @@ def test_the_elements_of_a_cut_variable_go_to_their_parts() -> None:
     formats = [WireFormat(top_k=0.05, gradients="bfloat16")] * 3
     plan = push_plan(v, formats=formats)
     gradient = np.random.default_rng(0).standard_normal((512, 4)).astype(F32)
-    payloads = plan.fill(PushPayload({"v": gradient}), WHO, ErrorFeedback(0.05), DistinctRowsCache(WHO))
+    payloads = plan.fill(
+        PushPayload({"v": gradient}), WHO, ErrorFeedback(0.05), DistinctRowsCache(WHO)
+    )
     dense = np.zeros(2048, F32)
     count = 0
     for ps, shard in v.shards:
@@ -275,7 +281,9 @@ def test_a_variable_cut_over_near_and_far_ps_travels_as_its_layouts_say(
     )
     if sparse:
         gradient = IndexedSlices(gradient[rows], rows)  # type: ignore[index]
-    payloads = plan.fill(PushPayload({"v": gradient}), WHO, ErrorFeedback(0.01), DistinctRowsCache(WHO))
+    payloads = plan.fill(
+        PushPayload({"v": gradient}), WHO, ErrorFeedback(0.01), DistinctRowsCache(WHO)
+    )
     for ps, shard in v.shards:
         wire = entry(plan, ps).dtype or F32
         numbered = entry(plan, ps).encoding is not Encoding.DENSE
@@ -310,7 +318,9 @@ def test_every_variable_has_a_place_of_its_own_that_is_aligned(
 
 @settings(deadline=None, max_examples=60)
 @given(models())
-def test_what_arrives_in_the_layouts_order_is_each_variables_value(variables: list[PlacedVariable]) -> None:
+def test_what_arrives_in_the_layouts_order_is_each_variables_value(
+    variables: list[PlacedVariable],
+) -> None:
     values = values_of(*variables)
     plan = plan_pull(variables, [WireFormat()] * 3, ids())
     buffer, target = plan.take_target()
