@@ -97,7 +97,7 @@ class Settings(BaseModel):
     shared_memory: bool = Field(
         default=True,
         description="Whether a worker and a ps of one machine and user hand values over in shared memory. "
-        "Several times faster; where it is not possible values go over the connection.",
+        "Several times faster; where it is not possible the stream is used by itself.",
     )
 
     tcp_sessions: bool = Field(
