@@ -33,7 +33,7 @@ from rich.table import Table
 from benchmarks import limits
 from benchmarks.cases import CASES, LEARNING_RATE, Case, pick
 from windlass.client.ps.parameter_session import ParameterSession
-from windlass.client.ps.plans import Push
+from windlass.client.ps.push_plans import PushPayload
 from windlass.client.ps.remote_ps import RemotePs
 from windlass.core.arrays import Array
 from windlass.core.definitions import VariableDefinition
@@ -146,7 +146,9 @@ def time_case(case: Case, transport: str, budget_s: float) -> Figure:
     with parameter_server() as address, connected(address, transport) as session:
         names = define(session, case)
         gradients = gradients_of(case, names)
-        return measure(lambda: session.step(Push(gradients), names, step_increment=1), budget_s)
+        return measure(
+            lambda: session.step(PushPayload(gradients), names, step_increment=1), budget_s
+        )
 
 
 def check_case(case: Case, transport: str, steps: int = 5) -> int:
@@ -164,7 +166,7 @@ def check_case(case: Case, transport: str, steps: int = 5) -> int:
         second = {name: np.zeros(case.shape) for name in names}
         rate = LEARNING_RATE[case.optimizer]
         for step in range(1, steps + 1):
-            values = session.step(Push(gradients), names, step_increment=1).values
+            values = session.step(PushPayload(gradients), names, step_increment=1).values
             for name in names:
                 g = gradients[name]
                 if case.optimizer == "sgd":
@@ -199,7 +201,7 @@ def work(address: str, transport: str, first: int, count: int, seconds: float) -
             session.bind(names, rule_of(case))
             steps, until = 0, time.perf_counter() + seconds
             while time.perf_counter() < until:
-                session.step(Push(gradients), names, step_increment=1)
+                session.step(PushPayload(gradients), names, step_increment=1)
                 steps += 1
             return steps
 

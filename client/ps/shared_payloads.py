@@ -5,21 +5,22 @@ copied straight out of the ps's memory, under the sequence lock of each block, b
 not change. Small ones travel behind the message, which is faster than both.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
 
-from ...core.arrays import as_bytes
+from ...core.arrays import Array, as_bytes
 from ...core.definitions import ShardKey
 from ...core.errors import RefusedError
 from ...core.gather_buffer import GatherBuffer
-from ...core.steps import StepRequest, WireLayout
+from ...core.steps import Encoding, StepRequest, WireLayout
 from ...net.connection import Connection
 from ...net.dial import receive_message
 from ...net.shared_memory import FIRST_SEGMENT_BYTES, HEADER_BYTES, WRITTEN, SharedSegment
 from ...proto.v1 import session_pb2
 from .direct_pull import DirectPull, MemoryRegion
+from .direct_rows import DirectRows
 
 SMALL_BYTES = 64 * 1024  # up to this the payload travels behind its message
 # From here on the ps begins while we still write, and we read what it is done with: both sides at
@@ -81,6 +82,28 @@ class SharedPayloads:
             self._pulls[layout.layout_id] = known
         return known[1]
 
+    def direct_rows(self, layout: WireLayout, rows: Sequence[Array]) -> DirectRows | None:
+        """How to read a pull of rows from here, if it is large and all of it can be read.
+
+        Raises:
+            OSError: The connection broke while slabs were asked for.
+            RefusedError: A slab cannot be mapped.
+        """
+        row_bytes: list[int] = []
+        for entry in layout.entries:
+            region = self._regions.get((entry.variable, entry.part))
+            if region is None or entry.dtype not in (None, region.dtype):
+                return None
+            if entry.encoding is not Encoding.ROWS or not region.row_bytes:
+                return None
+            row_bytes.append(region.row_bytes)
+        total = sum(n.size * size for n, size in zip(rows, row_bytes, strict=True))
+        if total <= SMALL_BYTES:
+            return None
+        for entry in layout.entries:
+            self._map(self._regions[entry.variable, entry.part].memory.slab)
+        return DirectRows(layout, rows, row_bytes, self._regions, self._slabs)
+
     def _plan(self, layout: WireLayout) -> DirectPull | None:
         total = 0
         for entry in layout.entries:
@@ -114,19 +137,37 @@ class SharedPayloads:
         self._pulls.clear()
 
 
-def write_payload(request: StepRequest, segment: SharedSegment) -> None:
-    """Put a step's payload into a segment, saying how far we are."""
+def write_gathered(request: StepRequest, segment: SharedSegment, *, all_of_it: bool) -> None:
+    """Put into a segment what takes memory to gather; nobody is told yet.
+
+    Args:
+        request: The step.
+        segment: Its payload goes there.
+        all_of_it: The rest, too.
+    """
     start = HEADER_BYTES
     for numbers in (*request.push_rows, *request.pull_rows):
-        stop = start + numbers.nbytes
-        segment.memory[start:stop] = np.frombuffer(as_bytes(numbers), np.uint8)
-        start = stop
+        segment.memory[start : start + numbers.nbytes] = np.frombuffer(as_bytes(numbers), np.uint8)
+        start += numbers.nbytes
     for buffer in request.values:
-        stop = start + buffer.num_bytes
-        buffer.write(segment.memory[start:stop])
-        start = stop
+        if all_of_it or not buffer.is_plain:
+            buffer.write(segment.memory[start : start + buffer.num_bytes])
+        start += buffer.num_bytes
+    if all_of_it:
         segment.counters[WRITTEN] = start - HEADER_BYTES
-    segment.counters[WRITTEN] = start - HEADER_BYTES
+
+
+def write_plain(request: StepRequest, segment: SharedSegment) -> None:
+    """Put the rest into a segment, saying how far we are; nothing if all of it is there."""
+    if segment.counters[WRITTEN] == request.payload_bytes:
+        return
+    start = HEADER_BYTES + request.payload_bytes - request.value_bytes
+    for buffer in request.values:
+        if buffer.is_plain:
+            buffer.write(segment.memory[start : start + buffer.num_bytes])
+        start += buffer.num_bytes
+        segment.counters[WRITTEN] = start - HEADER_BYTES
+    segment.counters[WRITTEN] = request.payload_bytes
 
 
 def values_in_segment(request: StepRequest, segment: SharedSegment) -> StepRequest:

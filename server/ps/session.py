@@ -11,7 +11,13 @@ from typing import Any, Protocol, TypeVar
 import numpy as np
 
 from ...core.arrays import Array
-from ...core.errors import LimitExceededError, RefusedError, ShapeMismatchError, WindlassError
+from ...core.errors import (
+    LimitExceededError,
+    RefusedError,
+    SegmentError,
+    ShapeMismatchError,
+    WindlassError,
+)
 from ...core.steps import LayoutEntry, PushResult, StepHeader, StepReply
 from ...core.task import Incarnation
 from ...engine.block import Block, StepInfo
@@ -39,8 +45,13 @@ class Answer(Protocol[_Part]):
         """Take the reply; ``reply.payload_bytes`` of values follow."""
         ...
 
-    def copy(self, values: Array) -> _Part:
-        """Copy some values, which are memory of a block: 1-D, of any dtype."""
+    def copy(self, values: Array, rows: Array | None = None) -> _Part:
+        """Copy some values, which are memory of a block.
+
+        Args:
+            values: 1-D, or shape ``(n, width)`` if ``rows`` are given; of any dtype.
+            rows: int64: the numbers of the rows that are wanted.
+        """
         ...
 
     def write(self, part: _Part) -> None:
@@ -96,13 +107,13 @@ class Session:
             OSError: What carries the step broke; a push may be applied in part, and may be repeated.
         """
         self._check_limit(step.payload_bytes, "a step", "spread the variables over more ps")
-        self._store.count_bytes(received=step.payload_bytes)
         reply = StepReply(step.request_id)
         pull, pull_rows = _NOTHING, list[Array]()
         payload: Payload | None = None
         early: Generator[None, None, None] | None = None
         try:
             payload = open_payload()
+            self._store.count_bytes(received=step.payload_bytes)
             push, pull, pull_rows = self._check(step, payload)
             if push is None:
                 reply.global_step = self._store.global_step
@@ -114,7 +125,8 @@ class Session:
         except WindlassError as error:
             if payload is not None:
                 payload.drain()
-            self._store.count_refused()
+            if not isinstance(error, SegmentError):  # the step comes again, behind its message
+                self._store.count_refused()
             reply.error = error
             pull, pull_rows, early = _NOTHING, [], None
         if early is not None:

@@ -32,7 +32,7 @@ from windlass.net.frame_socket import FrameSocket, frame_head
 from helpers.waiting import scaled
 from windlass.client.ps.control import PsControl
 from windlass.client.ps.parameter_session import ParameterSession, StepResult
-from windlass.client.ps.plans import Push
+from windlass.client.ps.push_plans import PushPayload
 from windlass.client.ps.remote_ps import RemotePs
 from windlass.client.ps.shared_payloads import ShmTransport
 from windlass.core import codec
@@ -114,7 +114,7 @@ def add(
     pulls: Sequence[str] = (),
 ) -> StepResult:
     values: dict[str, Any] = {v.name: np.full(v.shape, value, v.dtype) for v in variables}
-    return session.step(Push(values, Operation.ASSIGN_ADD), pulls, step_increment=1)
+    return session.step(PushPayload(values, Operation.ASSIGN_ADD), pulls, step_increment=1)
 
 
 def run_ps(*, break_memory: str = "", **settings: Any) -> None:
@@ -952,7 +952,7 @@ def test_a_small_limit_on_steps_does_not_keep_them_out_of_shared_memory(
 
 def sequence_of(session: ParameterSession, variable: VariableDefinition) -> Array:
     """The sequence lock of the block that holds a variable, in the ps's own memory."""
-    [transport] = session._transports
+    [transport] = session.peers
     assert isinstance(transport, ShmTransport)
     [held] = transport.define([ShardDefinition(variable)], create=False)
     assert held.memory is not None
@@ -994,7 +994,7 @@ def test_a_reader_waits_for_a_write_that_ends_and_takes_what_it_wrote(
     session = join(ps, 0)
     define(session, BLOCKS)
     sequence = sequence_of(session, BLOCKS[0])
-    [transport] = session._transports
+    [transport] = session.peers
     assert isinstance(transport, ShmTransport)
     [held] = transport.define([ShardDefinition(BLOCKS[0])], create=False)
     assert held.memory is not None
