@@ -27,7 +27,8 @@ from .shared_payloads import (
     SMALL_BYTES,
     SharedPayloads,
     values_in_segment,
-    write_payload,
+    write_gathered,
+    write_plain,
 )
 from .spans import cut_spans, runs_of
 
@@ -85,6 +86,9 @@ class OpenSession:
     def send(self, request: StepRequest, request_id: int) -> StepRequest:
         """Begin a step. A broken connection shows at :meth:`receive`.
 
+        If this raises anything, say because there is no memory to gather an array, the ps applies
+        nothing of the step.
+
         Returns:
             The step as it is to be repeated: the caller may change what its values were made of if it
             is detached.
@@ -95,7 +99,7 @@ class OpenSession:
             return self._send(request, request_id)
         except OSError as error:
             log.debug("a step to %s could not be sent: %s", self._peer, error)
-            return self._sent
+            return detach(request)
 
     def _send(self, request: StepRequest, request_id: int) -> StepRequest:
         lean = request
@@ -111,10 +115,8 @@ class OpenSession:
             segment, offer = self._shared.prepare(size)
         except OSError as error:
             self._give_up_memory(f"no segment of {size} bytes: {error.strerror}")
-            if request.detached:
-                own = [buffer.detached() for buffer in request.values]
-                request = replace(request, values=own, detached=False)
-                lean = self._sent = replace(lean, values=own, detached=False)
+            request = detach(request)
+            lean = self._sent = replace(lean, values=request.values, detached=False)
             self._send_whole(lean, request_id)
             return request
         segment.counters[WRITTEN] = segment.counters[APPLIED] = 0
@@ -123,12 +125,11 @@ class OpenSession:
             self._connection.send_with_descriptor(message.SerializeToString(), segment.descriptor)
         in_segment = replace(lean, in_segment=True, segment_bytes=size)
         self._overlapped = size >= OVERLAPPED_BYTES
+        # What takes memory to gather comes before the message: if there is none, nothing is applied.
+        write_gathered(lean, segment, all_of_it=not self._overlapped)
         try:
-            if not self._overlapped:
-                write_payload(lean, segment)
             self._connection.send(self._messages(in_segment, request_id, early_reply=False))
-            if self._overlapped:
-                write_payload(lean, segment)
+            write_plain(lean, segment)
         except BaseException:
             self._connection.cancel()  # the ps waits for the rest
             raise
@@ -337,3 +338,11 @@ class OpenSession:
             self._shared = None
             self.choice = ConnectionChoice(ConnectionKind.UNIX, why, is_degraded=True)
             report_choice(self._peer, self.choice)
+
+
+def detach(request: StepRequest) -> StepRequest:
+    """The same step; in memory of its own if the caller may change what its values are made of."""
+    if not request.detached:
+        return request
+    own = [buffer.detached() for buffer in request.values]
+    return replace(request, values=own, detached=False)
