@@ -17,8 +17,8 @@ Other ways were slower. Medians when tried, small / 4mb / 64mb, in ms, on a mach
 
 The sparse case has two ps: a table cut in two, ``tf.nn.embedding_lookup`` of ids that are fed, and Adagrad of
 the gradient of that lookup. It too is tried in two ways: ``AdagradOptimizer``, which sums repeated rows where
-the table is (80 ms where the other took 49); and ids made unique first, so that the worker sums, and only that
-optimizer's kernel is left to the ps.
+the table is (80 ms where the other took 49); and ids made unique first, so that the worker sums, and only
+that optimizer's kernel is left to the ps.
 
 The case ``many`` is left out unless ``--cases`` names it: its set-up takes minutes (its step, once: 1277 ms).
 
