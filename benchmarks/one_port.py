@@ -50,9 +50,7 @@ def add(server: grpc.Server) -> None:
 
 def serve(ports: Connection) -> None:
     """Both servers; they end with the process."""
-    host = TaskHost(
-        TaskId("ps", 0), threads=4, settings=Settings(), add=add, services=[SERVICE], daemon=True
-    )
+    host = TaskHost(TaskId("ps", 0), threads=4, settings=Settings(), add=add, services=[SERVICE])
     host.start("127.0.0.1:0")
     direct = grpc.server(futures.ThreadPoolExecutor(4))
     add(direct)
