@@ -1,7 +1,8 @@
 """The state of a job: who is there, who is lost, and whether the work is complete.
 
-Pure: time is an argument, nothing is sent or waited for, the caller holds the lock. The chief's servicer
-feeds it calls and carries out what it decides, so a test can replay any history as plain data.
+Pure: time is an argument, nothing is sent or waited for, the caller holds the lock. The chief's
+servicer feeds it calls and carries out what it decides, so a test can replay any history as plain
+data.
 
 A job ends by itself, in order: workers finish, the chief's own program finishes, the last
 checkpoint is written, ``DONE`` is told to everybody, the chief leaves last.
@@ -81,8 +82,8 @@ class Job:
         Args:
             task: Need not be in the spec: dynamic workers are not.
             now: The time.
-            epoch: Least generation to give out, from the wall clock in milliseconds, so that a restarted
-                chief never repeats one.
+            epoch: Least generation to give out, from the wall clock in milliseconds, so that a
+                restarted chief never repeats one.
             address: Where the task serves.
             host: Its machine.
             pid: Its process there.

@@ -1,8 +1,8 @@
 """A group of workers in sync: its ring, and what happens when one of them is gone.
 
-A call that waits looks after the others from time to time. A worker whose process ended breaks its links,
-which its neighbours see at once; the one behind it passes the news on round the ring, so that every
-survivor's error names the same worker. One that hangs does not answer a probe.
+A call that waits looks after the others from time to time. A worker whose process ended breaks its
+links, which its neighbours see at once; the one behind it passes the news on round the ring, so
+that every survivor's error names the same worker. One that hangs does not answer a probe.
 """
 
 import atexit
@@ -55,7 +55,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-_GENERATION = secrets.randbits(63) + 1  # of this process: a restarted one is another one
+_GENERATION = secrets.randbits(63)  # of this process: a restarted one is another one
 _PROBE_S = 3.0
 _LINGER_S = 5.0  # a neighbour that computes reads what was sent to it later
 _NOTHING: Array = np.zeros(0, np.uint8)
@@ -67,7 +67,8 @@ class CollectiveGroup:
     Args:
         task: Who this is; its cluster's chief and workers are the group, in this order.
         settings: Timeouts, bounds, and whether memory may be shared.
-        timeout_s: A call that waits longer for a worker fails; None or 0: it waits while the worker lives.
+        timeout_s: A call that waits longer for a worker fails; None or 0: it waits while the worker
+            lives.
         still_wanted: Called while waiting; raises to give up.
     """
 
@@ -180,9 +181,9 @@ class CollectiveGroup:
     def _nobody(self, rank: int, error: WindlassError | None) -> JoinTimeoutError:
         missing = self._members[rank]
         return JoinTimeoutError(
-            f"{self._task} waited {self._settings.join_timeout_s:g} s (join_timeout_s) for {missing} at "
-            f"{self._addresses[rank]} to join the ring{f'; the last answer: {error}' if error else ''}. "
-            "Is it "
+            f"{self._task} waited {self._settings.join_timeout_s:g} s (join_timeout_s) for "
+            f"{missing} at {self._addresses[rank]} to join the "
+            f"ring{f'; the last answer: {error}' if error else ''}. Is it "
             "started, with the same cluster and program?",
             task=self._task,
             missing=missing,
@@ -415,8 +416,9 @@ class CollectiveGroup:
     def _lost(self, rank: int, why: str) -> PeerLostError:
         member = self._members[rank]
         return PeerLostError(
-            f"{member} at {self._addresses[rank]} is lost ({why}) in call {self._sequence}, {self._doing}; "
-            "a synchronous job needs every worker. Restart it: all workers resume from the last checkpoint",
+            f"{member} at {self._addresses[rank]} is lost ({why}) in call {self._sequence}, "
+            f"{self._doing}; a synchronous job needs every worker. Restart it: all workers resume "
+            "from the last checkpoint",
             task=member,
             peer=member,
             call=self._sequence,
@@ -452,8 +454,8 @@ class CollectiveGroup:
         return CollectiveTimeoutError(
             f"{self._task} waited {waited_s:.1f} s (timeout_seconds {timeout_s:g}) for "
             f"{self._members[rank]} in call "
-            f"{self._sequence}, {self._doing}.{where} Every worker must make the same calls; if it only "
-            "computes "
+            f"{self._sequence}, {self._doing}.{where} Every worker must make the same calls; if it "
+            "only computes "
             "for long, raise timeout_seconds",
             task=self._members[rank],
             call=self._sequence,
@@ -582,10 +584,10 @@ class _Call:
                 before, f"its program ended after {head.sequence} calls, ours made one more"
             )
         return CollectiveMismatchError(
-            f"{group._members[before]} is in call {head.sequence}, {head.what} ({head.length} bytes at "
-            "a time), "
-            f"and {group._task} in call {self._head.sequence}, {self._head.what} ({num_bytes} bytes); "
-            "every worker "
+            f"{group._members[before]} is in call {head.sequence}, {head.what} ({head.length} "
+            "bytes at a time), "
+            f"and {group._task} in call {self._head.sequence}, {self._head.what} ({num_bytes} "
+            "bytes); every worker "
             "must make the same calls, in the same order, with arrays of the same shape",
             task=group._members[before],
             call=self._head.sequence,
@@ -610,7 +612,9 @@ class _Call:
                 ) from error
 
     def _heard(self) -> WindlassError | None:
-        """Why the ring broke, if the news has come from behind: that worker knows better who is gone."""
+        """Why the ring broke, if the news has come from behind: that worker knows better who is
+        gone.
+        """
         receiver = self._group._receiver
         if receiver is None:
             return None

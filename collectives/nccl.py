@@ -1,8 +1,9 @@
 """NCCL between workers: one GPU of each, through CuPy.
 
-NCCL waits for a worker that is gone for ever, and adds up whatever it is given. So the ring of the group
-passes on NCCL's identity, compares calls before they begin, and looks after the workers while NCCL waits.
-Only a worker that is lost while the communicator is made, right after all have answered, is NCCL's to notice.
+NCCL waits for a worker that is gone for ever, and adds up whatever it is given. So the ring of the
+group passes on NCCL's identity, compares calls before they begin, and looks after the workers while
+NCCL waits. Only a worker that is lost while the communicator is made, right after all have
+answered, is NCCL's to notice.
 """
 
 from typing import Any
@@ -57,7 +58,8 @@ class NcclLink:
         """Sum an array over the workers, in place.
 
         Args:
-            array: contiguous array on the GPU, of one of ``DTYPES``, of one shape and dtype on all workers.
+            array: contiguous array on the GPU, of one of ``DTYPES``, of one shape and dtype on all
+                workers.
             timeout_s: Instead of the group's.
 
         Raises:
@@ -86,8 +88,8 @@ class NcclLink:
         for member, (theirs,) in zip(self._group.members, facts, strict=True):
             if (int(theirs[0]), int(theirs[1])) != (size, number):
                 raise CollectiveMismatchError(
-                    f"{member} reduces {theirs[0]} elements of NCCL's dtype {theirs[1]}, this worker {size} "
-                    f"of {number}; every worker must make the same calls, in the same order, with arrays of "
-                    "the same shape",
+                    f"{member} reduces {theirs[0]} elements of NCCL's dtype {theirs[1]}, this "
+                    f"worker {size} of {number}; every worker must make the same calls, in the "
+                    "same order, with arrays of the same shape",
                     task=member,
                 )

@@ -41,7 +41,9 @@ def borrow_server(
 
 
 def never_formed(address: str, cluster: Sequence[str]) -> None:
-    """The ring numbered last has not come about: a strategy that is made again tries the same one."""
+    """The ring numbered last has not come about: a strategy that is made again tries the
+    same one.
+    """
     with _lock:
         _rings[(address, *cluster)] -= 1
 

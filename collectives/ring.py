@@ -1,11 +1,14 @@
-"""The ring: what is sent and received when, for one collective call. No sockets, no waiting of its own.
+"""The ring: what is sent and received when, for one collective call. No sockets, no waiting of its
+own.
 
-Every worker sends to the next one and receives from the one before it. An all-reduce is a reduce-scatter
-and an all-gather, in which each worker sends ``2 (n-1)/n`` of the array, the least there is; it is cut into
-chunks that go through all steps one behind the other, so that a chunk is reduced and sent on while it is in
-the cache. Patarasuk and Yuan, "Bandwidth optimal all-reduce algorithms for clusters of workstations", 2009.
+Every worker sends to the next one and receives from the one before it. An all-reduce is a
+reduce-scatter and an all-gather, in which each worker sends ``2 (n-1)/n`` of the array, the least
+there is; it is cut into chunks that go through all steps one behind the other, so that a chunk is
+reduced and sent on while it is in the cache. Patarasuk and Yuan, "Bandwidth optimal all-reduce
+algorithms for clusters of workstations", 2009.
 
-Every element is summed in one order, on one worker, and copied from there: all workers have the same bits.
+Every element is summed in one order, on one worker, and copied from there: all workers have the
+same bits.
 """
 
 from collections.abc import Sequence
@@ -212,7 +215,9 @@ class Ring:
 
 
 def bounds(size: int, parts: int) -> list[int]:
-    """Where an array is cut into parts that differ by one element at most: the first ones are larger."""
+    """Where an array is cut into parts that differ by one element at most: the first ones are
+    larger.
+    """
     base, extra = divmod(size, parts)
     ends = [0]
     for part in range(parts):

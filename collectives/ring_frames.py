@@ -75,7 +75,8 @@ class RingMember:
     """The sender of a link.
 
     Attributes:
-        ring: Every strategy of a program has one: a number of its cluster and the order of creation.
+        ring: Every strategy of a program has one: a number of its cluster and the order of
+            creation.
         rank: Of the sender.
         size: Workers in the ring.
     """
@@ -137,10 +138,12 @@ class Sender(Protocol):
         ...
 
     def send(self, head: bytes, payload: Array, timeout_s: float) -> None:
-        """Send one frame, its head packed; ``payload`` (flat bytes) may be changed after :meth:`flush`.
+        """Send one frame, its head packed; ``payload`` (flat bytes) may be changed after
+        :meth:`flush`.
 
         Raises:
-            TimeoutError: The receiver took nothing for so long; nothing was sent, it may be tried again.
+            TimeoutError: The receiver took nothing for so long; nothing was sent, it may be tried
+                again.
             OSError: The link is broken.
         """
         ...
@@ -155,7 +158,10 @@ class Sender(Protocol):
         ...
 
     def close(self, linger_s: float = 1.0) -> None:
-        """Break the link. What was sent arrives if it is read within ``linger_s``, or is in shared memory."""
+        """Break the link.
+
+        What was sent arrives if it is read within ``linger_s``, or is in shared memory.
+        """
         ...
 
 
@@ -163,7 +169,8 @@ class Receiver(Protocol):
     """The end of a link that receives. Used by one thread at a time, but for ``close``."""
 
     def receive(self, timeout_s: float) -> tuple[bytes, Array] | None:
-        """The next frame: its packed head, and its payload as flat bytes, valid until :meth:`release`.
+        """The next frame: its packed head, and its payload as flat bytes, valid until
+        :meth:`release`.
 
         None: the sender has closed the link.
 

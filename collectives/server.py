@@ -1,4 +1,6 @@
-"""The server of one worker of a synchronous job: lets the worker before it in the ring send to it."""
+"""The server of one worker of a synchronous job: lets the worker before it in the ring
+send to it.
+"""
 
 import threading
 import time

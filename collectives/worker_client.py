@@ -1,4 +1,6 @@
-"""Reaching the other workers of a synchronous job: the link to the next one in the ring, and probes."""
+"""Reaching the other workers of a synchronous job: the link to the next one in the ring, and
+probes.
+"""
 
 import logging
 import time

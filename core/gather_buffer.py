@@ -45,7 +45,9 @@ class GatherBuffer:
                 out[:] = gathered.view(np.uint8)
 
     def buffer(self) -> memoryview:
-        """The payload's bytes; those of the array itself where nothing needs to be gathered or cast."""
+        """The payload's bytes; those of the array itself where nothing needs to be gathered or
+        cast.
+        """
         if len(self.arrays) == 1 and self._is_plain(self.arrays[0]):
             return as_bytes(self.arrays[0])
         joined = self._joined()
@@ -61,7 +63,9 @@ class GatherBuffer:
         return array.dtype == self.dtype and array.flags.c_contiguous
 
     def _joined(self) -> bytes | None:
-        """All arrays by ``bytes.join``, the fastest for many small ones; None where it does not do."""
+        """All arrays by ``bytes.join``, the fastest for many small ones; None where it
+        does not do.
+        """
         if self.dtype == BFLOAT16:
             return None  # NumPy does not hand it out as a buffer
         if not self.uniform and set(map(_dtype_of, self.arrays)) != {self.dtype}:

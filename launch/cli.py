@@ -55,8 +55,8 @@ def _show_version(context: click.Context, parameter: click.Parameter, value: boo
 def windlass() -> None:
     """Parameter-server training: run tasks of a cluster, or a whole cluster here.
 
-    Every setting is a flag of the daemons and a variable WINDLASS_NAME. Exit codes: 0 done, 1-127 permanent
-    (1 program, 2 usage), 128 and above worth a restart; docs/exit-codes.md lists them.
+    Every setting is a flag of the daemons and a variable WINDLASS_NAME. Exit codes: 0 done, 1-127
+    permanent (1 program, 2 usage), 128 and above worth a restart; docs/exit-codes.md lists them.
     """
 
 
@@ -210,7 +210,9 @@ def _display(tasks: "Sequence[TaskId]", *, plain: bool) -> "Display":
 @click.argument("address")
 @click.option("--timeout-s", default=5.0, show_default=True, help="How long to wait for an answer.")
 def status_command(address: str, timeout_s: float) -> None:
-    """Show the job led by the chief at ADDRESS, or the end of the one in model directory ADDRESS."""
+    """Show the job led by the chief at ADDRESS, or the end of the one in model directory
+    ADDRESS.
+    """
     from pathlib import Path
 
     from rich.console import Console
@@ -260,8 +262,8 @@ def warm_kernels_command(kernel_cache: str | None) -> None:
         click.echo(f"not used: {refusal}", err=True)
     if folder.path is None:
         raise ConfigurationError(
-            "there is no folder to keep kernels in; name one with --kernel-cache that belongs to this user "
-            "and can be written to"
+            "there is no folder to keep kernels in; name one with --kernel-cache that belongs to "
+            "this user and can be written to"
         )
     count = compiled = 0
     for kernel in library.load_all():

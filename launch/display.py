@@ -162,7 +162,9 @@ def _detail(item: TaskStatus) -> str:
 
 
 def transports_text(transports: Sequence[str]) -> str:
-    """How a task's values travel: ``shm``, or per ps where that differs (``ps:0 shm, ps:1 grpc (…)``)."""
+    """How a task's values travel: ``shm``, or per ps where that differs (``ps:0 shm, ps:1 grpc
+    (…)``).
+    """
     ways = {text.partition(" ")[2] for text in transports}
     return f"via {ways.pop()}" if len(ways) == 1 else ", ".join(transports)
 
@@ -186,7 +188,8 @@ def placement_text(item: TaskStatus) -> str:
 
 def _title(status: JobStatus) -> str:
     goal = f"/{status.total_steps}" if status.total_steps else ""
-    text = f"job {status.phase} for {human_seconds(status.age_s)} · global step {status.global_step}{goal}"
+    age = human_seconds(status.age_s)
+    text = f"job {status.phase} for {age} · global step {status.global_step}{goal}"
     if status.last_checkpoint:
         text += f" · checkpoint {status.last_checkpoint}"
     return escape(f"{text} · {status.reason}" if status.reason else text)

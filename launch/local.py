@@ -1,7 +1,7 @@
 """``windlass local``: a whole cluster as processes of this machine.
 
-Starts every task, shows what they say and how far the job is, ends them in order, and tells at the end what
-became of each: the first failing task first, with its last words.
+Starts every task, shows what they say and how far the job is, ends them in order, and tells at the
+end what became of each: the first failing task first, with its last words.
 """
 
 import contextlib
@@ -202,7 +202,8 @@ class LocalJob:
             config = {"cluster": spec, "task": {"type": task.type, "index": task.index}}
             environment = shared.environment() | {
                 "TF_CONFIG": json.dumps(config),
-                # The tasks share the machine: a BLAS thread per core and task would only get in the way.
+                # The tasks share the machine: a BLAS thread per core and task would only get in the
+                # way.
                 "OMP_NUM_THREADS": "1",
                 "OPENBLAS_NUM_THREADS": "1",
             }
@@ -278,7 +279,9 @@ class LocalJob:
         return task.type == PS and told and chief.code != 0
 
     def _chief_is_late(self) -> bool:
-        """A ps was told that the job is over; the chief takes the leave grace at most for the rest."""
+        """A ps was told that the job is over; the chief takes the leave grace at most for
+        the rest.
+        """
         if self._told_since is None:
             return False
         return time.monotonic() - self._told_since > self._settings.leave_grace_s + _STOP_PS_AFTER_S
@@ -350,7 +353,8 @@ class LocalJob:
         if self._cluster.in_sync:
             return  # nobody knows more than the tasks' output tells
         address = self.addresses[self._cluster.chief_task]
-        # The tasks need the machine more while they start: loading grpc waits until there is a chief to ask.
+        # The tasks need the machine more while they start: loading grpc waits until there is a
+        # chief to ask.
         while not _somebody_listens(address):
             if self._over.wait(_STATUS_S):
                 return
@@ -412,7 +416,8 @@ class LocalJob:
         if failed is not None:
             code = result.exits[failed]
             self._display.say(
-                f"\n{failed.short} failed first: exit code {shell_status(code)}, {describe_exit(code)}",
+                f"\n{failed.short} failed first: exit code {shell_status(code)}, "
+                f"{describe_exit(code)}",
                 is_error=True,
             )
             for text in self._processes[failed].last_lines:

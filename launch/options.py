@@ -40,16 +40,30 @@ def settings_options(command: _Command) -> _Command:
 
 def task_options(command: _Command) -> _Command:
     """Add the flags that say who this process is, in place of TF_CONFIG."""
+    variables = ", ".join(INDEX_VARIABLES)
     options = [
-        click.option("--index", type=click.IntRange(0), help="Index of this task in its role. Else from "
-                     + ", ".join(INDEX_VARIABLES) + ", or the number at the end of the host name."),
-        click.option("--cluster", metavar="JSON", help='Addresses by role, e.g. \'{"ps": ["a:2222"], '
-                     '"worker": ["b:2222"]}\'.'),
-        click.option("--replicas", metavar="ROLE=N,…", help="Tasks per role, e.g. chief=1,ps=2,worker=3."),
-        click.option("--host-template", metavar="PATTERN", help="Address, with {role} and {index}."),
-        click.option("--chief", "chief_address", metavar="HOST:PORT", help="Where the chief is, if the "
-                     "cluster does not say."),
-    ]  # fmt: skip
+        click.option(
+            "--index",
+            type=click.IntRange(0),
+            help="Index of this task in its role. Otherwise taken from "
+            f"{variables}, or from the number at the end of the host name.",
+        ),
+        click.option(
+            "--cluster",
+            metavar="JSON",
+            help="""Addresses by role, e.g. '{"ps": ["a:2222"], "worker": ["b:2222"]}'.""",
+        ),
+        click.option(
+            "--replicas", metavar="ROLE=N,…", help="Tasks per role, e.g. chief=1,ps=2,worker=3."
+        ),
+        click.option("--host-template", metavar="PATTERN", help="Address with {role} and {index}."),
+        click.option(
+            "--chief",
+            "chief_address",
+            metavar="HOST:PORT",
+            help="Address of the chief, if the cluster does not name it.",
+        ),
+    ]
     for option in reversed(options):
         command = option(command)
     return command
@@ -116,8 +130,8 @@ def _identity(flags: TaskFlags) -> tuple[str, int, str]:
         found = (from_config.task_id, "TF_CONFIG")
     if found is None:
         raise ConfigurationError(
-            f"which {role} is this? Give --index, or set one of {', '.join(INDEX_VARIABLES)}, or use a host "
-            "name that ends in a number",
+            f"which {role} is this? Give --index, or set one of {', '.join(INDEX_VARIABLES)}, or "
+            "use a host name that ends in a number",
             role=role,
         )
     return role, found[0], found[1]

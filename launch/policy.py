@@ -27,8 +27,9 @@ def on_exit(
 ) -> Verdict:
     """Judge the end of a task.
 
-    A worker killed by a signal, or one that may come back, does not end the job: training is asynchronous.
-    One that failed for good would fail again. Nobody can go on without a ps or the chief.
+    A worker killed by a signal, or one that may come back, does not end the job: training is
+    asynchronous. One that failed for good would fail again. Nobody can go on without a ps or the
+    chief.
 
     Args:
         task: Who ended.
@@ -48,5 +49,6 @@ def on_exit(
         return Verdict(message=why)  # perhaps since the whole job ends; its chief knows
     if task.type in (WORKER, EVALUATOR) and is_retryable(code):
         return Verdict(message=f"{why}; the job goes on without it")
-    # Training does not need the evaluator, and goes on; but the job's result is not whole without it.
+    # Training does not need the evaluator, and goes on; but the job's result is not whole without
+    # it.
     return Verdict(job_ends=task.type != EVALUATOR, failed=True, message=why)

@@ -113,8 +113,9 @@ def new_line_queue() -> "queue.Queue[Line]":
     return queue.Queue(maxsize=_MAX_QUEUED_LINES)
 
 
-# A port that was handed out is free until its server binds it. So that nobody else who asks here in the
-# meantime gets the same, each is held by a socket whose name has the number; the latest ones of a process.
+# A port that was handed out is free until its server binds it. So that nobody else who asks here in
+# the meantime gets the same, each is held by a socket whose name has the number; the latest ones of
+# a process.
 _reserved: deque[socket.socket] = deque()
 _reserving = threading.Lock()
 
@@ -122,9 +123,9 @@ _reserving = threading.Lock()
 def free_ports(count: int) -> list[int]:
     """Ports nobody listens at, outside the range from which the system takes client ports.
 
-    A port from that range could be taken by an outgoing connection before its server starts. No two processes
-    of this machine are given the same port, for as long as they live and ask for no more than 64 others.
-    Thread-safe.
+    A port from that range could be taken by an outgoing connection before its server starts. No two
+    processes of this machine are given the same port, for as long as they live and ask for no more
+    than 64 others. Thread-safe.
 
     Raises:
         AddressInUseError: None were found.
@@ -145,7 +146,8 @@ def _reserve(port: int) -> bool:
     """Take a port out of the hands of others who ask for one; whether it was free."""
     reservation = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
     try:
-        # A name without a file: it is gone with this process. Like ports, one set per network namespace.
+        # A name without a file: it is gone with this process. Like ports, one set per network
+        # namespace.
         reservation.bind(f"\0windlass-port-{port}")
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", port))

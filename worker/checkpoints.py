@@ -43,7 +43,9 @@ class Checkpointer:
         self.last: CheckpointInfo | None = None
 
     def prepare(self) -> CheckpointInfo | None:
-        """Remove what a killed job left unfinished; return the checkpoint to resume from, if any."""
+        """Remove what a killed job left unfinished; return the checkpoint to resume from,
+        if any.
+        """
         for path in remove_incomplete(self._model_dir):
             log.warning("removed %s: it was not complete", path)
         self.last = latest_checkpoint(self._model_dir)

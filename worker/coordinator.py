@@ -1,7 +1,7 @@
 """The chief's second job: lead the ps, watch the leases, save checkpoints, end the job in order.
 
-One thread, and one that saves; what comes next is read off the :class:`~windlass.cluster.job.Job` and
-the clock.
+One thread, and one that saves; what comes next is read off the :class:`~windlass.cluster.job.Job`
+and the clock.
 """
 
 import logging
@@ -136,7 +136,8 @@ class Coordinator:
         return True
 
     def end(self, *, global_step: int, on_wait: Callable[[str], None]) -> Phase:
-        """The chief's program is over: wait for the workers, save, tell everybody. Returns the phase.
+        """The chief's program is over: wait for the workers, save, tell everybody. Returns the
+        phase.
 
         Args:
             global_step: As the chief knows it.
@@ -173,8 +174,8 @@ class Coordinator:
         while True:
             with self._board.open() as (job, now):
                 waiting, phase = job.waited_for(), job.phase
-                # A program may be over before the last worker has started, which would then look for its
-                # peers in vain. One that is later than the join timeout is not on its way.
+                # A program may be over before the last worker has started, which would then look
+                # for its peers in vain. One that is later than the join timeout is not on its way.
                 just_begun = began - job.began < self._settings.join_timeout_s
                 if just_begun and now - began < self._settings.leave_grace_s:
                     waiting += job.not_come()

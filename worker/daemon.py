@@ -1,4 +1,6 @@
-"""The process of one task: signals, the leash to a launcher, and the role's work from start to exit."""
+"""The process of one task: signals, the leash to a launcher, and the role's work from start to
+exit.
+"""
 
 import atexit
 import contextlib

@@ -1,7 +1,8 @@
 """A synchronous worker: a task of a cluster without parameter servers.
 
-Such a job has no chief. The worker's strategy finds the others by itself: each serves at its address what its
-neighbour in the ring sends, and a worker that ends is noticed by the others at their next call.
+Such a job has no chief. The worker's strategy finds the others by itself: each serves at its
+address what its neighbour in the ring sends, and a worker that ends is noticed by the others at
+their next call.
 """
 
 from ..cluster.resolved import ResolvedTask
@@ -29,7 +30,10 @@ class SynchronousTask:
         return self.runtime
 
     def check(self) -> None:
-        """Raise if the program should end. Called before each call of the ring, and while it waits."""
+        """Raise if the program should end.
+
+        Called before each call of the ring, and while it waits.
+        """
         if self._pending is not None:
             raise self._pending
 

@@ -112,8 +112,8 @@ class TrainingTask:
             for control in controls:
                 control.close()
         raise JoinTimeoutError(
-            f"{self.task.task} waited {self._settings.join_timeout_s:g} s (join_timeout_s) for the chief: "
-            f"{last}. TF_CONFIG does not name it; start it, or give --chief ADDRESS",
+            f"{self.task.task} waited {self._settings.join_timeout_s:g} s (join_timeout_s) for the "
+            f"chief: {last}. TF_CONFIG does not name it; start it, or give --chief ADDRESS",
             task=self.task.task,
             missing="chief",
         )
@@ -153,7 +153,10 @@ class TrainingTask:
                 job.stop(error.message, now=now)
 
     def interrupt(self, error: WindlassError) -> None:
-        """End the program where it is: calls to the servers fail with ``error``. From any thread."""
+        """End the program where it is: calls to the servers fail with ``error``.
+
+        From any thread.
+        """
         self._pending = self._pending or error
         if self._session is not None:
             self._session.abort(error)
@@ -214,7 +217,9 @@ class TrainingTask:
         return self._chief.status(timeout_s=5) if self._chief is not None else None
 
     def _write_status(self) -> None:
-        """Leave the last status in the model directory: what became of the job can be read later."""
+        """Leave the last status in the model directory: what became of the job can be
+        read later.
+        """
         if not self._settings.model_dir:
             return
         try:
@@ -251,8 +256,8 @@ class EvaluatorTask:
     def __init__(self, task: ResolvedTask, settings: Settings) -> None:
         if not settings.model_dir:
             raise ConfigurationError(
-                f"{task.task} evaluates the checkpoints in model_dir, which is not set; give --model-dir "
-                "(the same for all tasks)",
+                f"{task.task} evaluates the checkpoints in model_dir, which is not set; give "
+                "--model-dir (the same for all tasks)",
                 task=task.task,
             )
         self.task = task
@@ -278,7 +283,8 @@ class EvaluatorTask:
         membership = Membership(
             self.task.task, "", self._chief, self._settings, report=self.runtime.report
         )
-        # A chief that is gone after its final checkpoint is no reason to leave before that is evaluated.
+        # A chief that is gone after its final checkpoint is no reason to leave before that is
+        # evaluated.
         membership.on_lost = lambda error: log.debug("%s", error)
         with contextlib.suppress(WindlassError):
             membership.join(still_wanted=self.check)

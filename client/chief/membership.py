@@ -84,8 +84,8 @@ class Membership:
         except PeerLostError as error:
             raise JoinTimeoutError(
                 f"{self.task} waited {timeout_s:g} s (join_timeout_s) for the chief at "
-                f"{self._chief.address}; the last answer: {error}. Is it started, and can this machine "
-                "reach its address?",
+                f"{self._chief.address}; the last answer: {error}. Is it started, and can this "
+                "machine reach its address?",
                 task=self.task,
                 missing="chief",
             ) from error
@@ -108,8 +108,8 @@ class Membership:
                     self._lose(
                         PeerLostError(
                             f"{self.task}: the chief at {self._chief.address} has not answered for "
-                            f"{silent:.0f} s ({error}); it is lost. Restart the job: it resumes from the "
-                            "last checkpoint",
+                            f"{silent:.0f} s ({error}); it is lost. Restart the job: it resumes "
+                            "from the last checkpoint",
                             task=self.task,
                             peer="chief",
                         )

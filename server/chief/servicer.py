@@ -1,4 +1,6 @@
-"""The gRPC face of the chief: messages in, :class:`~windlass.cluster.job.Job` calls, messages out."""
+"""The gRPC face of the chief: messages in, :class:`~windlass.cluster.job.Job` calls,
+messages out.
+"""
 
 import logging
 import threading

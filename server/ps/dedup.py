@@ -1,7 +1,7 @@
 """Exactly-once pushes: which of a worker's pushes may be applied now. Pure.
 
-A worker numbers its pushes to a ps 1, 2, 3 … in each generation. The ps applies number n + 1
-only after n, answers n and below as duplicates, and refuses what would leave a gap, so a lost reply, a
+A worker numbers its pushes to a ps 1, 2, 3 … in each generation. The ps applies number n + 1 only
+after n, answers n and below as duplicates, and refuses what would leave a gap, so a lost reply, a
 reconnect, a repeated or a reordered message neither applies twice nor drops silently.
 
 A push that broke off halfway is not counted here; the blocks it reached remember it themselves

@@ -42,8 +42,8 @@ class ChiefLease:
                 if not newer and (same or now < self._until):
                     raise FencedError(
                         f"this ps serves the job of {holder} at {self._address}, which was here "
-                        f"{now - self._heard:.0f} s ago; {chief} at {address} cannot lead it as well. "
-                        "Stop the other job, or give this one ps of its own",
+                        f"{now - self._heard:.0f} s ago; {chief} at {address} cannot lead it as "
+                        "well. Stop the other job, or give this one ps of its own",
                         holder=holder,
                         chief=chief,
                     )

@@ -1,7 +1,7 @@
 """Writing a ps's part of a checkpoint, while training goes on.
 
-A block is copied under its lock, all of its shards and slots at one moment, then written without it. Memory
-beyond the variables is one block.
+A block is copied under its lock, all of its shards and slots at one moment, then written without
+it. Memory beyond the variables is one block.
 """
 
 from dataclasses import dataclass, replace

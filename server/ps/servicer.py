@@ -90,8 +90,8 @@ class ParameterServerServicer:
             part = save_shards(self._store, request.directory)
         except OSError as error:
             failure = RefusedError(
-                f"{self._store.task} cannot write to {request.directory}: {error}. Every ps must be able "
-                "to write to model_dir",
+                f"{self._store.task} cannot write to {request.directory}: {error}. Every ps must "
+                "be able to write to model_dir",
                 task=self._store.task,
             )
             error_table.abort(context, failure)

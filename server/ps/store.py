@@ -1,7 +1,7 @@
 """The variables of one ps: defining them, and carrying out steps on them.
 
-Neither grpc nor messages: the servicer and the in-process transport both drive this. There is no lock over
-the store: definitions have one, the push log has one, and every block has its own.
+Neither grpc nor messages: the servicer and the in-process transport both drive this. There is no
+lock over the store: definitions have one, the push log has one, and every block has its own.
 """
 
 import threading
@@ -46,7 +46,8 @@ class PushRequest:
     """One push, with its row numbers; the values follow.
 
     Attributes:
-        rows: Per entry that is not dense, the numbers of its rows or elements, strictly ascending int64.
+        rows: Per entry that is not dense, the numbers of its rows or elements, strictly ascending
+            int64.
     """
 
     layout: Layout
@@ -92,7 +93,8 @@ class Store:
     def __init__(self, task: TaskId, settings: Settings) -> None:
         self.task = task
         self.settings = settings
-        # One definition at a time; it may take long, so lookups and counters wait for `_definitions` alone.
+        # One definition at a time; it may take long, so lookups and counters wait for
+        # `_definitions` alone.
         self._defining = threading.Lock()
         self._definitions = threading.Lock()
         self._held: dict[ShardKey, _Held] = {}
@@ -120,8 +122,8 @@ class Store:
             restore_from: Checkpoint whose values new shards take where it has them.
 
         Raises:
-            DefinitionMismatchError: One exists with another shape, dtype or cut, or the checkpoint has
-                it so.
+            DefinitionMismatchError: One exists with another shape, dtype or cut, or the checkpoint
+                has it so.
             LimitExceededError: Too many shards.
             CheckpointError: The checkpoint cannot be read.
         """
@@ -137,7 +139,8 @@ class Store:
             if len(self._held) + len(new) > self.settings.max_variables:
                 raise LimitExceededError(
                     f"{self.task} would hold {len(self._held) + len(new)} shards, more than "
-                    f"max_variables={self.settings.max_variables}; raise WINDLASS_MAX_VARIABLES on the ps",
+                    f"max_variables={self.settings.max_variables}; raise WINDLASS_MAX_VARIABLES on "
+                    "the ps",
                     task=self.task,
                     limit="max_variables",
                 )
@@ -221,8 +224,8 @@ class Store:
             )
         if not is_float(block.dtype):
             raise RefusedError(
-                f"{self.task}: {shard.label!r} is {block.dtype.name}; update rules need a float dtype. "
-                "Use assign or assign_add, or trainable=False",
+                f"{self.task}: {shard.label!r} is {block.dtype.name}; update rules need a float "
+                "dtype. Use assign or assign_add, or trainable=False",
                 variable=shard.variable.name,
             )
         slots: dict[str, Array] = {}
@@ -252,8 +255,8 @@ class Store:
         lost = [slot for slot in wanted if slot not in saved]
         if lost:
             raise CheckpointError(
-                f"{reader.path} lacks the slot {lost[0]!r} of {shard.variable.name!r}, which its rule "
-                f"{rule.name} had; the checkpoint is damaged",
+                f"{reader.path} lacks the slot {lost[0]!r} of {shard.variable.name!r}, which its "
+                f"rule {rule.name} had; the checkpoint is damaged",
                 path=reader.path,
                 variable=shard.variable.name,
             )
@@ -269,9 +272,10 @@ class Store:
         if reader is not None and record is not None:
             if tuple(record.shape) != variable.shape or record.dtype != variable.dtype.name:
                 raise CheckpointError(
-                    f"{reader.path} has {variable.name!r} as {record.dtype}{list(record.shape)}, the "
-                    f"program defines {variable.dtype.name}{list(variable.shape)}; it was saved by "
-                    "another model. Restore it with that program, or name another model_dir",
+                    f"{reader.path} has {variable.name!r} as {record.dtype}{list(record.shape)}, "
+                    f"the program defines {variable.dtype.name}{list(variable.shape)}; it was "
+                    "saved by another model. Restore it with that program, or name another "
+                    "model_dir",
                     variable=variable.name,
                     path=reader.path,
                 )
@@ -357,7 +361,8 @@ class Store:
         dtype = item.dtype or block.dtype
         if dtype != block.dtype and not (is_float(dtype) and is_float(block.dtype)):
             raise RefusedError(
-                f"{self.task}: {item.variable!r} is {block.dtype.name} and cannot travel as {dtype.name}",
+                f"{self.task}: {item.variable!r} is {block.dtype.name} and cannot travel as "
+                f"{dtype.name}",
                 task=self.task,
                 variable=item.variable,
             )
@@ -407,16 +412,16 @@ class Store:
             low, high = int(indices.min()), int(indices.max())
             if low < 0 or high >= part.numbered:
                 raise ShapeMismatchError(
-                    f"{self.task}: {what} {low if low < 0 else high} of {label!r} is out of range: the "
-                    f"shard has {part.numbered} {part.encoding}",
+                    f"{self.task}: {what} {low if low < 0 else high} of {label!r} is out of range: "
+                    f"the shard has {part.numbered} {part.encoding}",
                     task=self.task,
                     variable=label,
                 )
             writes = part.operation is not Operation.PULL
             if writes and indices.size > 1 and not bool((indices[1:] > indices[:-1]).all()):
                 raise ShapeMismatchError(
-                    f"{self.task}: {what} numbers pushed to {label!r} must ascend without repeating; "
-                    "combine repeated rows first (IndexedSlices.combined)",
+                    f"{self.task}: {what} numbers pushed to {label!r} must ascend without "
+                    "repeating; combine repeated rows first (IndexedSlices.combined)",
                     task=self.task,
                     variable=label,
                 )
@@ -426,11 +431,12 @@ class Store:
     ) -> PushResult:
         """Apply a push whose row numbers were checked, reading its values from ``fetch``.
 
-        ``applied`` is called when a block is done: all that was fetched is in the values, or waits for more.
+        ``applied`` is called when a block is done: all that was fetched is in the values, or waits
+        for more.
 
-        Applied at most once per (task, generation, sequence); a repeat is read to its end and answered
-        as a duplicate. If ``fetch`` fails halfway, the same push may be sent again: blocks that were
-        updated skip it. Thread-safe.
+        Applied at most once per (task, generation, sequence); a repeat is read to its end and
+        answered as a duplicate. If ``fetch`` fails halfway, the same push may be sent again: blocks
+        that were updated skip it. Thread-safe.
 
         Raises:
             FencedError: A newer life of the task has been here.
@@ -466,7 +472,8 @@ class Store:
             work = waiting.setdefault(id(part.block), [])
             gradient = _decode(part, np.frombuffer(data, part.dtype), numbers)
             if pending and np.may_share_memory(gradient.values, np.frombuffer(data, np.uint8)):
-                # The payload's memory is reused by the next fetch; keep what must wait for its block.
+                # The payload's memory is reused by the next fetch; keep what must wait for its
+                # block.
                 gradient = Gradient(gradient.values.copy(), gradient.rows)
             work.append((part, gradient))
             if not pending:
@@ -518,10 +525,10 @@ class Store:
     ) -> Iterator[_Taken]:
         """Call ``copy`` with the values of each part of a pull; yields what it returns.
 
-        ``copy`` sees the block's own memory, flat or as rows of which some are wanted, and must copy
-        what it needs: it runs under the block's lock, so that each shard is consistent in itself; what
-        it returned is yielded without it. The versions of what it saw are put into ``versions`` (int64,
-        per entry). Thread-safe.
+        ``copy`` sees the block's own memory, flat or as rows of which some are wanted, and must
+        copy what it needs: it runs under the block's lock, so that each shard is consistent in
+        itself; what it returned is yielded without it. The versions of what it saw are put into
+        ``versions`` (int64, per entry). Thread-safe.
         """
         given, entry = iter(rows), 0
         for part in layout.ranges:

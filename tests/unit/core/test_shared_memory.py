@@ -28,8 +28,8 @@ def test_another_process_of_this_user_can_open_it() -> None:
     address = mine.address
     code = (
         "from windlass.net.shared_memory import *\n"
-        f"address = SegmentAddress({address.pid}, {address.fd}, {address.num_bytes}, {address.word!r})\n"
-        "s = SharedSegment.open(address)\n"
+        f"address = SegmentAddress({address.pid}, {address.fd}, {address.num_bytes}, "
+        f"{address.word!r})\ns = SharedSegment.open(address)\n"
         "s.memory[HEADER_BYTES] = 7"
     )
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}

@@ -1,4 +1,6 @@
-"""Waiting for a counter the other side of a segment moves: soon, bounded, and without burning a core."""
+"""Waiting for a counter the other side of a segment moves: soon, bounded, and without burning a
+core.
+"""
 
 from array import array
 from collections.abc import Callable

@@ -1,4 +1,6 @@
-"""Reading a payload, wherever it is: every byte in order, copied only where it must be, never too many."""
+"""Reading a payload, wherever it is: every byte in order, copied only where it must be, never too
+many.
+"""
 
 from collections.abc import Callable, Iterator
 from typing import Any
