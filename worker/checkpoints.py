@@ -22,9 +22,7 @@ from ..core.versions import own_versions
 
 log = logging.getLogger(__name__)
 
-_SAVE_TIMEOUT_S = (
-    3600.0  # a hundred gigabytes to a slow disk; the save is given up sooner if a ps is lost
-)
+_SAVE_TIMEOUT_S = 3600.0  # 100 GB to a slow disk; a lost ps ends the save sooner
 
 
 class Checkpointer:
@@ -43,20 +41,16 @@ class Checkpointer:
         self.last: CheckpointInfo | None = None
 
     def prepare(self) -> CheckpointInfo | None:
-        """Remove what a killed job left unfinished; return the checkpoint to resume from,
-        if any.
-        """
+        """Remove unfinished checkpoints of a killed job; return the one to resume from, if any."""
         for path in remove_incomplete(self._model_dir):
-            log.warning("removed %s: it was not complete", path)
+            log.warning("removed %s: an incomplete checkpoint", path)
         self.last = latest_checkpoint(self._model_dir)
         return self.last
 
     def save(
         self, global_step: int, *, final: bool = False, timeout_s: float = _SAVE_TIMEOUT_S
     ) -> str:
-        """Save now; training goes on. Returns the checkpoint's path.
-
-        A save that fails leaves nothing behind.
+        """Save while training goes on; returns the checkpoint's path. A failed save is removed.
 
         Raises:
             WindlassError: A ps is gone or cannot write.
@@ -64,7 +58,7 @@ class Checkpointer:
         """
         repeated = self.last is not None and self.last.global_step == global_step
         if self.last is not None and repeated and (not final or self.last.path.endswith("-again")):
-            # A final one is there already: writing over it could lose it.
+            # A final one exists already; writing over it could lose it.
             return self.last.path
         path = checkpoint_path(self._model_dir, global_step, again=repeated)
         try:
@@ -77,7 +71,7 @@ class Checkpointer:
                 return ""
             manifest = _manifest(parts, global_step, final=final)
             fs, root = open_fs(path)
-            # One call: local files are renamed into place, object stores put whole objects.
+            # Atomic: local files are renamed into place, object stores put whole objects.
             with fs.transaction:
                 fs.pipe_file(f"{root}/{MANIFEST}", manifest.model_dump_json(indent=1).encode())
         except (WindlassError, OSError):

@@ -229,7 +229,7 @@ def test_what_a_killed_job_left_unfinished_is_removed_and_said(
     assert found is not None
     assert found.global_step == 10
     assert names(tmp_path) == ["ckpt-0000000010", "notes"]
-    assert f"removed {unfinished}: it was not complete" in caplog.text
+    assert f"removed {unfinished}: an incomplete checkpoint" in caplog.text
 
 
 def test_an_empty_model_directory_has_nothing_to_resume_from(tmp_path: Path) -> None:
