@@ -1,22 +1,23 @@
 """Top-k sparsification with error feedback: send the largest elements, remember the rest."""
 
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Container, Sequence
 
 import numpy as np
 
 from ...core.arrays import Array, DType, narrow
 
-Part = tuple[int, int, int]
-"""(ps, start, stop): elements of the flat gradient."""
-
 MIN_ELEMENTS = 1024  # smaller gradients cost more in numbers than they save
+
+Span = tuple[int, int, int]
+"""A shard's elements of a variable: (index of the ps, start, stop)."""
 
 
 class ErrorFeedback:
     """What was not sent yet, by variable; as large as the variables.
 
-    A selection counts for the ps that :meth:`sent` names; the others leave everything as it was.
+    A selection counts once :meth:`sent` was called, for the shards of the ps that accepted it; what
+    the others were sent is as if it had not been chosen.
 
     Args:
         share: Of the elements that are sent, in (0, 1).
@@ -25,10 +26,10 @@ class ErrorFeedback:
     def __init__(self, share: float) -> None:
         self._share = share
         self._rest: dict[str, Array] = {}
-        self._chosen: dict[str, tuple[Array, Sequence[Part]]] = {}
+        self._chosen: dict[str, tuple[Array, Sequence[Span]]] = {}
 
     def choose(
-        self, name: str, gradient: Array, wire: DType, parts: Sequence[Part]
+        self, name: str, gradient: Array, wire: DType, shards: Sequence[Span] = ()
     ) -> tuple[Array, Array]:
         """The elements to send of a gradient and what was left of earlier ones.
 
@@ -36,7 +37,7 @@ class ErrorFeedback:
             name: The variable's.
             gradient: Of it.
             wire: What the elements travel as; what rounding takes away is remembered too.
-            parts: Which elements go to which ps.
+            shards: Which elements go to which ps; none: all of them to one.
 
         Returns:
             Ascending int64 numbers and the elements, in ``wire``.
@@ -50,21 +51,25 @@ class ErrorFeedback:
         numbers.sort()
         elements = narrow(total[numbers], wire)
         total[numbers] -= elements.astype(total.dtype)
-        self._chosen[name] = total, parts
+        self._chosen[name] = (total, shards)
         return numbers.astype(np.int64, copy=False), elements
 
-    def sent(self, accepted: Collection[int]) -> None:
-        """These ps took their part of the push; what the others were to get counts as not chosen."""
-        for name, (total, parts) in self._chosen.items():
-            if all(ps in accepted for ps, _, _ in parts):
+    def sent(self, accepted: Container[int] | None = None) -> None:
+        """The push was applied.
+
+        Args:
+            accepted: By these ps; None: by all.
+        """
+        for name, (total, shards) in self._chosen.items():
+            applied = [each for each in shards if accepted is None or each[0] in accepted]
+            if len(applied) == len(shards):
                 self._rest[name] = total
                 continue
-            rest = self._rest.setdefault(name, np.zeros_like(total))
-            for ps, start, stop in parts:
-                if ps in accepted:
-                    rest[start:stop] = total[start:stop]
+            for _, start, stop in applied:
+                rest = self._rest.setdefault(name, np.zeros_like(total))
+                rest[start:stop] = total[start:stop]
         self._chosen = {}
 
     def forget(self) -> None:
-        """No ps took it."""
+        """The push was not sent."""
         self._chosen = {}

@@ -95,7 +95,7 @@ class OpenSession:
             return self._send(request, request_id)
         except OSError as error:
             log.debug("a step to %s could not be sent: %s", self._peer, error)
-            return self._sent
+            return detach(request)
 
     def _send(self, request: StepRequest, request_id: int) -> StepRequest:
         lean = request
@@ -111,10 +111,8 @@ class OpenSession:
             segment, offer = self._shared.prepare(size)
         except OSError as error:
             self._give_up_memory(f"no segment of {size} bytes: {error.strerror}")
-            if request.detached:
-                own = [buffer.detached() for buffer in request.values]
-                request = replace(request, values=own, detached=False)
-                lean = self._sent = replace(lean, values=own, detached=False)
+            request = detach(request)
+            lean = self._sent = replace(lean, values=request.values, detached=False)
             self._send_whole(lean, request_id)
             return request
         segment.counters[WRITTEN] = segment.counters[APPLIED] = 0
@@ -337,3 +335,11 @@ class OpenSession:
             self._shared = None
             self.choice = ConnectionChoice(ConnectionKind.UNIX, why, is_degraded=True)
             report_choice(self._peer, self.choice)
+
+
+def detach(request: StepRequest) -> StepRequest:
+    """The same step; in memory of its own if the caller may change what its values are made of."""
+    if not request.detached:
+        return request
+    own = [buffer.detached() for buffer in request.values]
+    return replace(request, values=own, detached=False)

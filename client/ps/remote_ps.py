@@ -20,7 +20,7 @@ from ...net.dial import Dialer, WrapStream
 from ...net.reach import reach
 from ...proto.v1 import ps_pb2, ps_pb2_grpc, session_pb2
 from .direct_pull import MemoryRegion
-from .open_session import OpenSession
+from .open_session import OpenSession, detach
 from .shared_payloads import SMALL_BYTES
 
 log = logging.getLogger(__name__)
@@ -202,8 +202,7 @@ class RemotePs:
                 task=self._task,
             )
         if request.detached and (size <= SMALL_BYTES or not self.shares_memory):
-            own = [buffer.detached() for buffer in request.values]
-            request = replace(request, values=own, detached=False)
+            request = detach(request)
         self._request_id += 1
         self._request = request
         if self._session is not None:

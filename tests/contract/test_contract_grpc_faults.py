@@ -103,7 +103,7 @@ def cut(session: ParameterSession) -> None:
     stream.carrier.cancel()
 
 
-def add(variable: VariableDefinition, value: float) -> Push:
+def add(variable: VariableDefinition, value: float) -> PushPayload:
     return PushPayload(
         {variable.name: np.full(variable.shape, value, variable.dtype)}, Operation.ASSIGN_ADD
     )

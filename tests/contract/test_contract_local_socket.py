@@ -127,7 +127,7 @@ def until(condition: Callable[[], bool]) -> None:
         pause.wait(0.002)
 
 
-def add(variable: VariableDefinition, value: float) -> Push:
+def add(variable: VariableDefinition, value: float) -> PushPayload:
     values = {variable.name: np.full(variable.shape, value, variable.dtype)}
     return PushPayload(values, Operation.ASSIGN_ADD)
 

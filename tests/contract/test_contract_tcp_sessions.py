@@ -172,7 +172,7 @@ def open_sockets() -> set[str]:
     return found
 
 
-def add(variables: Sequence[VariableDefinition], value: float = 1) -> Push:
+def add(variables: Sequence[VariableDefinition], value: float = 1) -> PushPayload:
     return PushPayload({v.name: np.full(v.shape, value, v.dtype) for v in variables}, Operation.ASSIGN_ADD)
 
 

@@ -172,7 +172,7 @@ def zeros(sizes: Mapping[str, int] = SIZES) -> dict[str, Array]:
     return {name: np.zeros(size, F32) for name, size in sizes.items()}
 
 
-def add(value: float = 1, names: Sequence[str] = NAMES) -> Push:
+def add(value: float = 1, names: Sequence[str] = NAMES) -> PushPayload:
     return PushPayload({n: np.full(SIZES[n], value, F32) for n in names}, Operation.ASSIGN_ADD)
 
 

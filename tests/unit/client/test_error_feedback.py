@@ -129,6 +129,19 @@ def test_a_push_that_did_not_arrive_leaves_everything_as_it_was() -> None:
     assert set(feedback._rest) == {"w"}
 
 
+def test_of_a_push_that_some_ps_refused_only_what_the_others_took_counts_as_sent() -> None:
+    feedback = ErrorFeedback(0.5)
+    shards = [(0, 0, 2), (1, 2, 4)]
+    gradient = np.array([4, 1, 3, 2], np.float32)
+    feedback.choose("w", gradient, F32, shards)
+    feedback.sent({0})
+    np.testing.assert_array_equal(rest_of(feedback), [0, 1, 0, 0])
+    numbers, _ = feedback.choose("w", gradient, F32, shards)
+    feedback.sent({1})
+    np.testing.assert_array_equal(numbers, [0, 2])
+    np.testing.assert_array_equal(rest_of(feedback), [0, 1, 0, 2])
+
+
 def test_a_push_repeated_after_it_failed_chooses_the_same() -> None:
     feedback = ErrorFeedback(0.1)
     gradient = np.random.default_rng(3).standard_normal(500).astype(np.float32)

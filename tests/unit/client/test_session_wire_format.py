@@ -200,6 +200,25 @@ def test_of_a_push_that_failed_nothing_counts_as_sent(
     np.testing.assert_array_equal(value(session), held)
 
 
+@pytest.mark.parametrize("refusing", [0, 1, 2], ids=["first", "second", "third"])
+def test_what_some_ps_took_of_a_push_that_others_refused_is_not_sent_again(refusing: int) -> None:
+    """Whole numbers: their sums are exact. What was refused is gone, as without top-k."""
+    session = make(WireFormat(top_k=0.1), ps=3)
+    create(session, parts=3, w=(SIZE,))
+    rng = np.random.default_rng(0)
+    first, second = (rng.integers(-100, 100, SIZE).astype(np.float32) for _ in range(2))
+    far(session, refusing).fails = RefusedError("no")
+    with pytest.raises(RefusedError, match="no"):
+        session.step(PushPayload({"w": first}, APPLY))
+    far(session, refusing).fails = None
+    session.step(PushPayload({"w": second}, APPLY))
+    [shard] = [shard for ps, shard in session.shards("w") if ps == refusing]
+    wanted = first + second
+    mine = slice(shard.row_offset, shard.row_offset + shard.rows)
+    wanted[mine] = second[mine]
+    np.testing.assert_array_equal(-value(session) + rest(session)["w"], wanted)
+
+
 def test_a_step_under_way_counts_as_sent_when_it_has_arrived() -> None:
     session = make(WireFormat(top_k=0.1))
     create(session, w=(SIZE,))

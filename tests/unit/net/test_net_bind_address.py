@@ -1,10 +1,10 @@
 """Where a server listens, and that the world is let in only if somebody said so."""
 
 import pytest
-from windlass.net.hosting import bind_address, is_loopback
 
 from windlass.core.errors import ConfigurationError
 from windlass.core.settings import Settings
+from windlass.net.host import bind_address, is_loopback
 
 
 @pytest.mark.parametrize(

@@ -1,87 +1,33 @@
-"""A parameter session over every transport: steps under way, and programs that never repeat."""
+"""A parameter session over every connection: steps under way, and programs that never repeat."""
 
 import threading
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 import pytest
-from windlass.client.ps.stream_transport import StreamTransport
 
+from helpers.ps_peers import ADD, APPLY, ASSIGN, CONNECTIONS, F32, SETTINGS, Ps, open_session
 from windlass.client.ps.parameter_session import ParameterSession
-from windlass.client.ps.peer import PsPeer
 from windlass.client.ps.push_plans import PushPayload
-from windlass.client.ps.shared_payloads import ShmTransport
 from windlass.cluster.partitioners import FixedShardsPartitioner
 from windlass.core.arrays import Array
 from windlass.core.definitions import VariableDefinition
-from windlass.core.errors import LimitExceededError, PeerLostError, RefusedError, WindlassError
+from windlass.core.errors import LimitExceededError, PeerLostError, RefusedError
 from windlass.core.indexed_slices import IndexedSlices
-from windlass.core.settings import Settings
-from windlass.core.steps import Operation, PushResult, SegmentAddress
-from windlass.core.task import Incarnation, TaskId
 from windlass.core.update_rules import SGD
 from windlass.core.wire_format import WireFormat
-from windlass.distribute.local_ps import LocalPs
-from windlass.server.ps.server import PsServer
-from windlass.server.ps.store import Store
 
-SETTINGS = Settings(
-    request_timeout_s=10.0, reconnect_timeout_s=3.0, max_step_bytes=64 * 1024**2, join_timeout_s=5.0
-)
-F32 = np.dtype(np.float32)
-APPLY, ASSIGN, ADD = Operation.APPLY, Operation.ASSIGN, Operation.ASSIGN_ADD
 SMALL, LARGE = 5, 100_000
 SIZES = pytest.mark.parametrize("size", [SMALL, LARGE], ids=["small", "large"])
 
 
-@dataclass
-class Cluster:
-    """Two ps, and sessions with both."""
-
-    kind: str
-    stores: list[Store]
-    addresses: list[str]
-    opened: list[ParameterSession] = field(default_factory=list)
-
-    def transport(self, ps: int, who: Incarnation) -> PsPeer:
-        task = TaskId("ps", ps)
-        if self.kind == "local":
-            return LocalPs(task, who, SETTINGS, self.stores[ps])
-        near = self.kind in ("shm", "near")
-        settings = SETTINGS.model_copy(update={"tcp_sessions": self.kind == "tcp"})
-        stream = StreamTransport(task, self.addresses[ps], who, settings, near=near)
-        return ShmTransport(stream) if self.kind == "shm" else stream
-
-    def session(self, index: int = 0) -> ParameterSession:
-        who = Incarnation(TaskId("worker", index), 1)
-        session = ParameterSession([self.transport(ps, who) for ps in range(2)], who, SETTINGS)
-        self.opened.append(session)
-        session.connect()
-        return session
-
-
-@pytest.fixture(params=["local", "grpc", "tcp", "near", "shm"])
-def cluster(request: pytest.FixtureRequest) -> Iterator[Cluster]:
-    """Two ps behind each kind of transport."""
-    tasks = [TaskId("ps", i) for i in range(2)]
-    servers = []
-    if request.param == "local":
-        made = Cluster("local", [Store(task, SETTINGS) for task in tasks], [])
-    else:
-        servers = [PsServer(task, SETTINGS) for task in tasks]
-        for server in servers:
-            server.start("127.0.0.1:0")
-        addresses = [f"127.0.0.1:{server.port}" for server in servers]
-        made = Cluster(request.param, [server.store for server in servers], addresses)
-    try:
-        yield made
-    finally:
-        for session in made.opened:
-            session.close()
-        for server in servers:
-            server.stop(grace_s=0)
+@pytest.fixture(params=CONNECTIONS)
+def cluster(request: pytest.FixtureRequest) -> Iterator[list[Ps]]:
+    """Two ps that are reached over each connection."""
+    made = [Ps(request.param, index) for index in range(2)]
+    yield made
+    for ps in made:
+        ps.close()
 
 
 def create(session: ParameterSession, **sizes: int) -> None:
@@ -94,7 +40,7 @@ def create(session: ParameterSession, **sizes: int) -> None:
     )
 
 
-def add(value: float, **sizes: int) -> Push:
+def add(value: float, **sizes: int) -> PushPayload:
     return PushPayload({name: np.full(size, value, np.float32) for name, size in sizes.items()}, ADD)
 
 
@@ -102,8 +48,8 @@ def add(value: float, **sizes: int) -> Push:
 
 
 @SIZES
-def test_a_read_after_begin_sees_its_push(cluster: Cluster, size: int) -> None:
-    session = cluster.session()
+def test_a_read_after_begin_sees_its_push(cluster: list[Ps], size: int) -> None:
+    session = open_session(*cluster)
     create(session, w=size)
     for expected in range(1, 6):
         session.begin(add(1, w=size), step_increment=1)
@@ -114,12 +60,12 @@ def test_a_read_after_begin_sees_its_push(cluster: Cluster, size: int) -> None:
 
 
 @SIZES
-def test_a_step_is_finished_by_whatever_comes_next(cluster: Cluster, size: int) -> None:
-    session = cluster.session()
+def test_a_step_is_finished_by_whatever_comes_next(cluster: list[Ps], size: int) -> None:
+    session = open_session(*cluster)
     create(session, w=size)
     nexts: list[Callable[[], object]] = [
         lambda: session.begin(add(0, w=size)),
-        session.settle,
+        session.wait,
         session.finish,
         lambda: session.bind(["w"], SGD(learning_rate=1.0)),
         lambda: session.lookup("w", np.array([0])),
@@ -138,9 +84,9 @@ def test_a_step_is_finished_by_whatever_comes_next(cluster: Cluster, size: int) 
 
 @SIZES
 def test_many_steps_under_way_one_after_another_keep_their_order(
-    cluster: Cluster, size: int
+    cluster: list[Ps], size: int
 ) -> None:
-    session = cluster.session()
+    session = open_session(*cluster)
     create(session, w=size)
     seen = []
     pending = None
@@ -159,8 +105,8 @@ def test_many_steps_under_way_one_after_another_keep_their_order(
 
 
 @SIZES
-def test_the_answer_may_be_waited_for_in_another_thread(cluster: Cluster, size: int) -> None:
-    session = cluster.session()
+def test_the_answer_may_be_waited_for_in_another_thread(cluster: list[Ps], size: int) -> None:
+    session = open_session(*cluster)
     create(session, w=size)
     for expected in range(1, 20):
         pending = session.begin(add(1, w=size), ["w"], detached=True)
@@ -174,9 +120,9 @@ def test_the_answer_may_be_waited_for_in_another_thread(cluster: Cluster, size: 
 @SIZES
 @pytest.mark.parametrize("form", ["plain", "other-dtype", "strided", "rows"])
 def test_what_a_detached_push_was_made_of_may_change_at_once(
-    cluster: Cluster, size: int, form: str
+    cluster: list[Ps], size: int, form: str
 ) -> None:
-    session = cluster.session()
+    session = open_session(*cluster)
     create(session, w=size, b=3)
     expected = np.zeros(size, np.float32)
     rng = np.random.default_rng(0)
@@ -204,13 +150,13 @@ def test_what_a_detached_push_was_made_of_may_change_at_once(
     np.testing.assert_array_equal(got["b"], 10)
 
 
-def refused() -> Push:
+def refused() -> PushPayload:
     """Gradients for a variable that has no update rule."""
     return PushPayload({"w": np.ones(SMALL, np.float32)}, APPLY)
 
 
-def test_a_failed_step_is_told_by_its_result_and_then_no_more(cluster: Cluster) -> None:
-    session = cluster.session()
+def test_a_failed_step_is_told_by_its_result_and_then_no_more(cluster: list[Ps]) -> None:
+    session = open_session(*cluster)
     create(session, w=SMALL)
     pending = session.begin(refused(), ["w"], step_increment=1)
     with pytest.raises(RefusedError, match="'w' has no update rule") as caught:
@@ -223,8 +169,8 @@ def test_a_failed_step_is_told_by_its_result_and_then_no_more(cluster: Cluster) 
     assert (session.step(add(1, w=SMALL), ["w"]).values["w"] == 1).all()
 
 
-def test_a_failed_step_nobody_asked_about_is_told_at_the_end_once(cluster: Cluster) -> None:
-    session = cluster.session()
+def test_a_failed_step_nobody_asked_about_is_told_at_the_end_once(cluster: list[Ps]) -> None:
+    session = open_session(*cluster)
     create(session, w=SMALL)
     session.begin(refused(), step_increment=1)
     # The next one is not to blame.
@@ -235,9 +181,9 @@ def test_a_failed_step_nobody_asked_about_is_told_at_the_end_once(cluster: Clust
 
 
 def test_a_refused_step_leaves_no_gap_and_its_values_are_not_taken_for_pulled(
-    cluster: Cluster,
+    cluster: list[Ps],
 ) -> None:
-    session = cluster.session()
+    session = open_session(*cluster)
     create(session, w=SMALL, big=LARGE)
     names = ["w", "big"]
     for expected in range(1, 6):
@@ -249,8 +195,8 @@ def test_a_refused_step_leaves_no_gap_and_its_values_are_not_taken_for_pulled(
         assert (values["big"] == expected).all()
 
 
-def test_a_step_that_cannot_be_sent_is_told_at_begin(cluster: Cluster) -> None:
-    session = cluster.session()
+def test_a_step_that_cannot_be_sent_is_told_at_begin(cluster: list[Ps]) -> None:
+    session = open_session(*cluster)
     create(session, w=SMALL)
     size = SETTINGS.max_step_bytes // 4 + 1
     huge = VariableDefinition("huge", (size,), F32)
@@ -260,8 +206,8 @@ def test_a_step_that_cannot_be_sent_is_told_at_begin(cluster: Cluster) -> None:
     assert (session.step(add(1, w=SMALL), ["w"]).values["w"] == 1).all()
 
 
-def test_an_abort_is_heard_by_the_step_under_way_and_by_those_after(cluster: Cluster) -> None:
-    session = cluster.session()
+def test_an_abort_is_heard_by_the_step_under_way_and_by_those_after(cluster: list[Ps]) -> None:
+    session = open_session(*cluster)
     create(session, w=SMALL)
     pending = session.begin(add(1, w=SMALL))
     error = PeerLostError("the chief is lost")
@@ -278,8 +224,8 @@ def test_an_abort_is_heard_by_the_step_under_way_and_by_those_after(cluster: Clu
         assert caught.value is error
 
 
-def test_finish_without_a_step_is_fine(cluster: Cluster) -> None:
-    session = cluster.session()
+def test_finish_without_a_step_is_fine(cluster: list[Ps]) -> None:
+    session = open_session(*cluster)
     session.finish()
     create(session, w=SMALL)
     session.finish()
@@ -289,37 +235,13 @@ def test_finish_without_a_step_is_fine(cluster: Cluster) -> None:
 # -- programs that never do the same thing twice -----------------------------------------------
 
 
-def layouts_at(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> Callable[[], int]:
-    """How many layouts a ps holds for one session, at most."""
-    from windlass.server.ps import servicer
-
-    sessions: list[Any] = []
-    init = servicer._Session.__init__
-
-    def remembered(self: Any, *args: Any) -> None:
-        init(self, *args)
-        sessions.append(self)
-
-    monkeypatch.setattr(servicer._Session, "__init__", remembered)
-
-    def count() -> int:
-        if cluster.kind == "local":
-            transports = [t for s in cluster.opened for t in s._transports]
-            held = [len(t._layouts) for t in transports if isinstance(t, LocalPs)]
-            return max(held)
-        return max(len(session._layouts) for session in sessions)
-
-    return count
-
-
 # More than plans are kept: 144 of pulls and pushes, after which a layout is dropped with each step.
 @pytest.mark.parametrize("steps", [600, pytest.param(10_000, marks=pytest.mark.soak)])
 def test_other_variables_in_every_step_for_thousands_of_steps(
-    cluster: Cluster, monkeypatch: pytest.MonkeyPatch, steps: int
+    cluster: list[Ps], steps: int
 ) -> None:
     """The numbers of layouts that were dropped are used again; nothing is taken for what it was before."""
-    count = layouts_at(cluster, monkeypatch)
-    session = cluster.session()
+    session = open_session(*cluster)
     names = [f"v{i}" for i in range(14)]
     sizes = dict.fromkeys(names, 4)
     session.define(
@@ -342,15 +264,13 @@ def test_other_variables_in_every_step_for_thousands_of_steps(
         assert values[probe][0] == values[probe][-1] == expected[probe]
     final = session.step(None, names).values
     assert {name: float(final[name][0]) for name in names} == expected
-    assert count() <= 2 * (64 + 64 + 16) + 2
-    assert session._next_layout <= 2 * (64 + 64 + 16) + 2
 
 
 def test_other_large_pulls_in_every_step_take_nothing_for_known_that_is_not(
-    cluster: Cluster,
+    cluster: list[Ps],
 ) -> None:
     """More sets than are kept, so that their layouts' numbers come to stand for others."""
-    session = cluster.session()
+    session = open_session(*cluster)
     names = [f"v{i}" for i in range(6)]
     sizes = {name: 6000 + 1000 * i for i, name in enumerate(names)}
     create(session, **sizes)
@@ -363,50 +283,3 @@ def test_other_large_pulls_in_every_step_take_nothing_for_known_that_is_not(
         values = session.step(add(1, **{one: sizes[one]}), mine).values
         for name in mine:
             assert (values[name] == expected[name]).all()
-
-
-def test_an_error_in_one_ps_leaves_the_error_of_the_step_and_not_of_the_next(
-    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    session = cluster.session()
-    create(session, w=SMALL)
-    [_, second] = session.peers
-    error = PeerLostError("gone for a moment")
-    receive = second.receive
-
-    def fail(into: Any, previous: Any = None) -> PushResult:
-        receive(into, previous)
-        raise error
-
-    with monkeypatch.context() as patch:
-        patch.setattr(second, "receive", fail)
-        pending = session.begin(add(1, w=SMALL), ["w"])
-        session.wait()
-    assert pending.failure is error
-    with pytest.raises(WindlassError) as caught:
-        session.finish()
-    assert caught.value is error
-
-
-def test_a_detached_push_whose_segment_is_refused_goes_out_as_it_was(
-    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    if cluster.kind != "shm":
-        pytest.skip("only shm has segments")
-    from windlass.net.shared_memory import SharedSegment
-
-    session = cluster.session()
-    create(session, w=LARGE)
-
-    def refuse(address: SegmentAddress) -> SharedSegment:
-        raise RefusedError("not on one machine")
-
-    monkeypatch.setattr(SharedSegment, "open", refuse)
-    value = np.ones(LARGE, np.float32)
-    for expected in (1, 2):
-        pending = session.begin(PushPayload({"w": value}, ADD), detached=True)
-        value[:] = 100
-        pending.result()
-        value[:] = 1
-        assert (session.step(None, ["w"]).values["w"] == expected).all()
-    assert all("not on one machine" in text for text in session.transports)

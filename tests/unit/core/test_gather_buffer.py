@@ -1,19 +1,20 @@
-"""Pieces of a payload: one way to gather arrays into memory, and one to hand out their bytes."""
+"""Runs of a payload: one way to gather arrays into memory, and one to hand out their bytes."""
 
 from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from windlass.core.arrays import BFLOAT16, DTYPES, Array, DType
+from windlass.core.gather_buffer import GatherBuffer
 
 F32 = np.dtype(np.float32)
 
 
-def piece(arrays: list[Array], dtype: DType) -> Piece:
-    return Piece(arrays, dtype, sum(array.size for array in arrays) * dtype.itemsize)
+def gathered(arrays: list[Array], dtype: DType) -> GatherBuffer:
+    return GatherBuffer(arrays, dtype, sum(array.size for array in arrays) * dtype.itemsize)
 
 
 def reference(arrays: list[Array], dtype: DType) -> bytes:
@@ -21,7 +22,7 @@ def reference(arrays: list[Array], dtype: DType) -> bytes:
         return np.concatenate([array.astype(dtype).reshape(-1) for array in arrays]).tobytes()
 
 
-def written(made: Piece, shift: int = 0) -> bytes:
+def written(made: GatherBuffer, shift: int = 0) -> bytes:
     """What ``write`` puts into memory that begins ``shift`` bytes behind an aligned place."""
     room = np.full(made.num_bytes + 64, 0xAB, np.uint8)
     start = -room.ctypes.data % 16 + shift
@@ -51,7 +52,6 @@ def arrays_of(draw: st.DrawFn, dtypes: tuple[DType, ...]) -> Array:
     return array
 
 
-@settings(deadline=None)
 @given(
     dtype=st.sampled_from(DTYPES),
     arrays=st.lists(arrays_of(DTYPES), min_size=1, max_size=6),
@@ -60,7 +60,7 @@ def arrays_of(draw: st.DrawFn, dtypes: tuple[DType, ...]) -> Array:
 def test_bytes_are_those_of_the_arrays_one_after_another_in_one_dtype(
     dtype: DType, arrays: list[Array], shift: int
 ) -> None:
-    made, expected = piece(arrays, dtype), reference(arrays, dtype)
+    made, expected = gathered(arrays, dtype), reference(arrays, dtype)
     assert written(made, shift) == expected
     assert bytes(made.buffer()) == expected
     assert bytes(made.detached().buffer()) == expected
@@ -71,7 +71,7 @@ def test_bytes_are_those_of_the_arrays_one_after_another_in_one_dtype(
 @pytest.mark.parametrize("count", [1, 2, 300], ids=["one", "two", "many"])
 def test_every_dtype_is_gathered_without_a_cast(dtype: DType, count: int) -> None:
     arrays = [(np.arange(i % 5) % 2).astype(dtype) for i in range(1, count + 1)]
-    made, expected = piece(arrays, dtype), reference(arrays, dtype)
+    made, expected = gathered(arrays, dtype), reference(arrays, dtype)
     for shift in (0, 1, 7):
         assert written(made, shift) == expected
     assert bytes(made.buffer()) == expected
@@ -81,19 +81,19 @@ def test_every_dtype_is_gathered_without_a_cast(dtype: DType, count: int) -> Non
 def test_arrays_without_elements_are_no_bytes(dtype: DType) -> None:
     for shapes in ([(0,)], [(0, 3), (2, 0)], [(0,), (2,), (0,)]):
         arrays = [np.ones(shape, dtype) for shape in shapes]
-        made = piece(arrays, dtype)
+        made = gathered(arrays, dtype)
         assert bytes(made.buffer()) == written(made) == reference(arrays, dtype)
 
 
 def test_a_large_array_is_written_whole() -> None:
     """Over what one core copies alone."""
     values = np.random.default_rng(0).integers(0, 255, 5_000_001).astype(np.uint8)
-    assert written(piece([values], values.dtype)) == values.tobytes()
+    assert written(gathered([values], values.dtype)) == values.tobytes()
 
 
 def test_the_bytes_of_one_plain_array_are_not_copied() -> None:
     array = np.arange(6, dtype=np.float32).reshape(2, 3)
-    buffer = np.frombuffer(piece([array], F32).buffer(), np.uint8)
+    buffer = np.frombuffer(gathered([array], F32).buffer(), np.uint8)
     assert np.shares_memory(buffer, array)
 
 
@@ -106,7 +106,7 @@ def test_the_bytes_of_one_plain_array_are_not_copied() -> None:
     ],
 )
 def test_what_was_detached_stays_when_the_arrays_change(arrays: list[Array]) -> None:
-    own = piece([array.copy() for array in arrays], F32)
+    own = gathered([array.copy() for array in arrays], F32)
     kept = own.detached()
     assert kept.num_bytes == own.num_bytes
     for array in own.arrays:
@@ -126,4 +126,4 @@ def test_what_was_detached_stays_when_the_arrays_change(arrays: list[Array]) -> 
 def test_a_cast_that_loses_something_is_numpys_and_does_not_complain(
     values: Any, dtype: DType, expected: Array
 ) -> None:
-    assert written(piece([values], dtype)) == expected.tobytes()
+    assert written(gathered([values], dtype)) == expected.tobytes()
