@@ -32,9 +32,17 @@ class GatherBuffer:
     num_bytes: int
     uniform: bool = False
 
+    @property
+    def is_plain(self) -> bool:
+        """Whether it is one array as it travels, so that writing it takes no memory."""
+        if len(self.arrays) != 1:
+            return False
+        array = self.arrays[0]
+        return array.dtype == self.dtype and array.flags.c_contiguous
+
     def write(self, out: Array) -> None:
         """Gather into ``out``, ``num_bytes`` of uint8."""
-        if len(self.arrays) == 1 and self._is_plain(self.arrays[0]):
+        if self.is_plain:
             copy_into(out, self.arrays[0].reshape(-1).view(np.uint8))
         elif (joined := self._joined()) is not None:
             out[:] = np.frombuffer(joined, np.uint8)
@@ -48,7 +56,7 @@ class GatherBuffer:
         """The payload's bytes; those of the array itself where nothing needs to be gathered or
         cast.
         """
-        if len(self.arrays) == 1 and self._is_plain(self.arrays[0]):
+        if self.is_plain:
             return as_bytes(self.arrays[0])
         joined = self._joined()
         return memoryview(joined) if joined is not None else as_bytes(self._gather(None))
@@ -58,9 +66,6 @@ class GatherBuffer:
         own = np.empty(self.num_bytes, np.uint8)
         self.write(own)
         return GatherBuffer([own], np.dtype(np.uint8), self.num_bytes)
-
-    def _is_plain(self, array: Array) -> bool:
-        return array.dtype == self.dtype and array.flags.c_contiguous
 
     def _joined(self) -> bytes | None:
         """All arrays by ``bytes.join``, the fastest for many small ones; None where it

@@ -12,7 +12,7 @@ from ...core.definitions import ShardKey
 from ...core.steps import MemoryLocation, StepRequest, WireLayout
 from ...net.shared_memory import SharedSegment
 
-# A block that is always being written is asked for through the stream instead.
+# A block that is always being written is asked for over the connection instead.
 READ_TIMEOUT_S = 0.25
 
 

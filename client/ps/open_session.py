@@ -27,7 +27,8 @@ from .shared_payloads import (
     SMALL_BYTES,
     SharedPayloads,
     values_in_segment,
-    write_payload,
+    write_gathered,
+    write_plain,
 )
 from .spans import cut_spans, runs_of
 
@@ -85,6 +86,9 @@ class OpenSession:
     def send(self, request: StepRequest, request_id: int) -> StepRequest:
         """Begin a step. A broken connection shows at :meth:`receive`.
 
+        If this raises anything, say because there is no memory to gather an array, the ps applies
+        nothing of the step.
+
         Returns:
             The step as it is to be repeated: the caller may change what its values were made of if it
             is detached.
@@ -121,12 +125,11 @@ class OpenSession:
             self._connection.send_with_descriptor(message.SerializeToString(), segment.descriptor)
         in_segment = replace(lean, in_segment=True, segment_bytes=size)
         self._overlapped = size >= OVERLAPPED_BYTES
+        # What takes memory to gather comes before the message: if there is none, nothing is applied.
+        write_gathered(lean, segment, all_of_it=not self._overlapped)
         try:
-            if not self._overlapped:
-                write_payload(lean, segment)
             self._connection.send(self._messages(in_segment, request_id, early_reply=False))
-            if self._overlapped:
-                write_payload(lean, segment)
+            write_plain(lean, segment)
         except BaseException:
             self._connection.cancel()  # the ps waits for the rest
             raise

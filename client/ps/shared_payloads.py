@@ -137,19 +137,37 @@ class SharedPayloads:
         self._pulls.clear()
 
 
-def write_payload(request: StepRequest, segment: SharedSegment) -> None:
-    """Put a step's payload into a segment, saying how far we are."""
+def write_gathered(request: StepRequest, segment: SharedSegment, *, all_of_it: bool) -> None:
+    """Put into a segment what takes memory to gather; nobody is told yet.
+
+    Args:
+        request: The step.
+        segment: Its payload goes there.
+        all_of_it: The rest, too.
+    """
     start = HEADER_BYTES
     for numbers in (*request.push_rows, *request.pull_rows):
-        stop = start + numbers.nbytes
-        segment.memory[start:stop] = np.frombuffer(as_bytes(numbers), np.uint8)
-        start = stop
+        segment.memory[start : start + numbers.nbytes] = np.frombuffer(as_bytes(numbers), np.uint8)
+        start += numbers.nbytes
     for buffer in request.values:
-        stop = start + buffer.num_bytes
-        buffer.write(segment.memory[start:stop])
-        start = stop
+        if all_of_it or not buffer.is_plain:
+            buffer.write(segment.memory[start : start + buffer.num_bytes])
+        start += buffer.num_bytes
+    if all_of_it:
         segment.counters[WRITTEN] = start - HEADER_BYTES
-    segment.counters[WRITTEN] = start - HEADER_BYTES
+
+
+def write_plain(request: StepRequest, segment: SharedSegment) -> None:
+    """Put the rest into a segment, saying how far we are; nothing if all of it is there."""
+    if segment.counters[WRITTEN] == request.payload_bytes:
+        return
+    start = HEADER_BYTES + request.payload_bytes - request.value_bytes
+    for buffer in request.values:
+        if buffer.is_plain:
+            buffer.write(segment.memory[start : start + buffer.num_bytes])
+        start += buffer.num_bytes
+        segment.counters[WRITTEN] = start - HEADER_BYTES
+    segment.counters[WRITTEN] = request.payload_bytes
 
 
 def values_in_segment(request: StepRequest, segment: SharedSegment) -> StepRequest:

@@ -11,7 +11,13 @@ from typing import Any, Protocol, TypeVar
 import numpy as np
 
 from ...core.arrays import Array
-from ...core.errors import LimitExceededError, RefusedError, ShapeMismatchError, WindlassError
+from ...core.errors import (
+    LimitExceededError,
+    RefusedError,
+    SegmentError,
+    ShapeMismatchError,
+    WindlassError,
+)
 from ...core.steps import LayoutEntry, PushResult, StepHeader, StepReply
 from ...core.task import Incarnation
 from ...engine.block import Block, StepInfo
@@ -101,13 +107,13 @@ class Session:
             OSError: What carries the step broke; a push may be applied in part, and may be repeated.
         """
         self._check_limit(step.payload_bytes, "a step", "spread the variables over more ps")
-        self._store.count_bytes(received=step.payload_bytes)
         reply = StepReply(step.request_id)
         pull, pull_rows = _NOTHING, list[Array]()
         payload: Payload | None = None
         early: Generator[None, None, None] | None = None
         try:
             payload = open_payload()
+            self._store.count_bytes(received=step.payload_bytes)
             push, pull, pull_rows = self._check(step, payload)
             if push is None:
                 reply.global_step = self._store.global_step
@@ -119,7 +125,8 @@ class Session:
         except WindlassError as error:
             if payload is not None:
                 payload.drain()
-            self._store.count_refused()
+            if not isinstance(error, SegmentError):  # the step comes again, behind its message
+                self._store.count_refused()
             reply.error = error
             pull, pull_rows, early = _NOTHING, [], None
         if early is not None:

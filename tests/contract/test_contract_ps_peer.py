@@ -41,7 +41,7 @@ from windlass.core.update_rules import SGD, Adam, UpdateRule
 @pytest.fixture(params=CONNECTIONS)
 def ps(request: pytest.FixtureRequest) -> Iterator[Ps]:
     """A ps that is reached over each connection."""
-    made = Ps(request.param, max_step_bytes=4 * 1024**2)
+    made = Ps(request.param, max_step_bytes=4 * 1024**2, chunk_bytes=4096)
     yield made
     made.close()
 

@@ -41,7 +41,9 @@ def create(session: ParameterSession, **sizes: int) -> None:
 
 
 def add(value: float, **sizes: int) -> PushPayload:
-    return PushPayload({name: np.full(size, value, np.float32) for name, size in sizes.items()}, ADD)
+    return PushPayload(
+        {name: np.full(size, value, np.float32) for name, size in sizes.items()}, ADD
+    )
 
 
 # -- steps under way ---------------------------------------------------------------------------
@@ -92,7 +94,8 @@ def test_many_steps_under_way_one_after_another_keep_their_order(
     pending = None
     for value in range(30):
         following = session.begin(
-            PushPayload({"w": np.full(size, value, np.float32)}, ASSIGN if value % 3 else ADD), ["w"]
+            PushPayload({"w": np.full(size, value, np.float32)}, ASSIGN if value % 3 else ADD),
+            ["w"],
         )
         if pending is not None:
             seen.append(float(pending.result().values["w"][-1]))

@@ -1,4 +1,6 @@
-"""A ps and workers of it over every connection there is: what the tests of sessions with a ps share."""
+"""A ps and workers of it over every connection there is: what the tests of sessions with a ps
+share.
+"""
 
 import itertools
 import threading
@@ -48,9 +50,9 @@ _SETTINGS: dict[str, dict[str, Any]] = {
 REMOTE = [kind for kind in _SETTINGS if kind in ("tcp", "grpc") or not unavailable()]
 CONNECTIONS = ["local", *REMOTE]
 
-# Messages of a tunnel far smaller than most payloads; far shorter timeouts than a user's.
+# Messages of a tunnel smaller than most payloads; far shorter timeouts than a user's.
 SETTINGS = Settings(
-    chunk_bytes=4096,
+    chunk_bytes=64 * 1024,
     request_timeout_s=10.0,
     reconnect_timeout_s=5.0,
     join_timeout_s=5.0,

@@ -9,12 +9,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from windlass.client.ps import direct_pull
-from windlass.client.ps.direct_pull import DirectPull, Place, Reading
+from windlass.client.ps.direct_pull import DirectPull, MemoryRegion, Reading
 from windlass.core.arrays import Array, DType
 from windlass.core.copying import copy_into
 from windlass.core.definitions import ShardKey
-from windlass.core.errors import RefusedError
-from windlass.core.steps import LayoutEntry, MemoryLocation, Operation, SegmentAddress, StepRequest
+from windlass.core.gather_buffer import GatherBuffer
+from windlass.core.steps import LayoutEntry, MemoryLocation, Operation, StepRequest
 from windlass.core.steps import WireLayout as Layout
 from windlass.net.shared_memory import HEADER_BYTES, SharedSegment, unavailable
 
@@ -38,10 +38,9 @@ class Memory:
     ) -> None:
         total = sum(2 * LINE + sum(sizes) for sizes in blocks)
         self.segments = [SharedSegment.create(total) for _ in range(slabs)]
-        self.places: dict[ShardKey, Place] = {}
+        self.regions: dict[ShardKey, MemoryRegion] = {}
         self.sequences: list[Array] = []
         self.block_of: dict[str, int] = {}
-        self.opened: list[SegmentAddress] = []
         used, number = [HEADER_BYTES] * slabs, 0
         for block, sizes in enumerate(blocks):
             slab = block % slabs
@@ -49,17 +48,17 @@ class Memory:
             self.sequences.append(segment.memory[start : start + 8].view(np.int64))
             offset = start + LINE
             for size in sizes:
-                location = MemoryLocation(segment.address, offset, start)
-                self.places[f"v{number}", 0] = Place(location, size, dtype)
+                location = MemoryLocation(slab, offset, start)
+                self.regions[f"v{number}", 0] = MemoryRegion(location, size, dtype)
                 self.block_of[f"v{number}"] = block
                 offset, number = offset + size, number + 1
             used[slab] = -(-offset // LINE) * LINE
 
     def values(self, name: str) -> Array:
         """A shard's bytes."""
-        place = self.places[name, 0]
-        [segment] = [s for s in self.segments if s.address == place.memory.segment]
-        return segment.memory[place.memory.offset : place.memory.offset + place.num_bytes]
+        region = self.regions[name, 0]
+        segment = self.segments[region.memory.slab]
+        return segment.memory[region.memory.offset : region.memory.offset + region.num_bytes]
 
     def write(self, name: str, value: int) -> None:
         """As the ps writes: the block's sequence moves by two."""
@@ -68,23 +67,18 @@ class Memory:
         self.values(name)[:] = value
         sequence[0] += 1
 
-    def open(self, address: SegmentAddress) -> SharedSegment:
-        self.opened.append(address)
-        [segment] = [s for s in self.segments if s.address == address]
-        return segment
-
     def into(self, names: Sequence[str], *, cuts: Sequence[int] = ()) -> list[memoryview]:
         """Where a pull of these goes; ``cuts``: after so many shards a new span begins."""
         ends = [*cuts, len(names)]
         starts = [0, *cuts]
         return [
-            memoryview(bytearray(sum(self.places[n, 0].num_bytes for n in names[start:end])))
+            memoryview(bytearray(sum(self.regions[n, 0].num_bytes for n in names[start:end])))
             for start, end in zip(starts, ends, strict=True)
         ]
 
     def blocks(self, pull: DirectPull) -> list[int]:
         """Whose block each copy reads."""
-        numbers = {self.places[name, 0].block: block for name, block in self.block_of.items()}
+        numbers = {self.regions[name, 0].block: block for name, block in self.block_of.items()}
         return [numbers[copy.block] for copy in pull._copies or ()]
 
 
@@ -98,18 +92,20 @@ def pushing(*names: str, number: int = 2, dtype: DType | None = None) -> Layout:
     )
 
 
-def of_bytes(count: int) -> list[Piece]:
-    return [Piece([np.zeros(count, np.uint8)], U8, count)]
+def of_bytes(count: int) -> list[GatherBuffer]:
+    return [GatherBuffer([np.zeros(count, np.uint8)], U8, count)]
 
 
 def dense(memory: Memory, *names: str) -> StepRequest:
     """A push of whole shards."""
-    total = sum(memory.places[name, 0].num_bytes for name in names)
+    total = sum(memory.regions[name, 0].num_bytes for name in names)
     return StepRequest(1, pushing(*names), values=of_bytes(total))
 
 
 def pull_of(memory: Memory, *names: str) -> DirectPull:
-    return DirectPull(pulling(*names), sum(memory.places[name, 0].num_bytes for name in names))
+    total = sum(memory.regions[name, 0].num_bytes for name in names)
+    slabs = dict(enumerate(memory.segments))
+    return DirectPull(pulling(*names), total, memory.regions, slabs)
 
 
 def begin(
@@ -121,13 +117,13 @@ def begin(
 ) -> Reading:
     names = [entry.variable for entry in pull.layout.entries]
     where = memory.into(names) if into is None else into
-    return pull.begin(where, memory.places, memory.open, in_place=in_place)
+    return pull.begin(where, in_place=in_place)
 
 
 def ready(memory: Memory, pull: DirectPull, request: StepRequest) -> dict[int, int] | None:
     """Per block that is pulled, what ``ready`` says."""
     begin(memory, pull)
-    needs = pull.ready(request, memory.places)
+    needs = pull.ready(request)
     return None if needs is None else dict(zip(memory.blocks(pull), needs, strict=True))
 
 
@@ -198,18 +194,6 @@ def test_empty_shards_are_no_copies() -> None:
     assert bytes(into[0]) == b"\1" * 8 + b"\2" * 4
 
 
-def test_memory_that_cannot_be_opened_is_refused_and_may_be_tried_again() -> None:
-    memory = Memory([[8]])
-    pull = pull_of(memory, "v0")
-
-    def refuse(address: SegmentAddress) -> SharedSegment:
-        raise RefusedError("not on one machine")
-
-    with pytest.raises(RefusedError, match="not on one machine"):
-        pull.begin(memory.into(["v0"]), memory.places, refuse, in_place=False)
-    assert begin(memory, pull).go_on()
-
-
 # -- what may be read when ---------------------------------------------------------------------
 
 
@@ -229,7 +213,7 @@ def test_a_block_pushed_in_parts_waits_for_the_last() -> None:
     memory = Memory([[8, 4], [12]])
     pull = pull_of(memory, "v0", "v2", "v1")
     begin(memory, pull)
-    waits = pull.ready(dense(memory, "v0", "v2", "v1"), memory.places)
+    waits = pull.ready(dense(memory, "v0", "v2", "v1"))
     assert waits == (24, 20, 24)
 
 
@@ -257,7 +241,6 @@ def test_blocks_of_different_segments_are_different_blocks() -> None:
     memory = Memory([[8], [8]], slabs=2)
     pull = pull_of(memory, "v0", "v1")
     assert ready(memory, pull, dense(memory, "v0", "v1")) == {0: 8, 1: 16}
-    assert len(set(memory.opened)) == 2
 
 
 ROWS = (np.arange(2, dtype=np.int64),)
@@ -361,11 +344,11 @@ def test_ready_is_the_end_of_the_last_byte_that_belongs_to_the_block(case: Case)
     for block in memory.blocks(pull):
         end = last = 0
         for name in case.push:
-            end += memory.places[name, 0].num_bytes
+            end += memory.regions[name, 0].num_bytes
             if memory.block_of[name] == block:
                 last = end
         naive.append(last)
-    assert pull.ready(dense(memory, *case.push), memory.places) == tuple(naive)
+    assert pull.ready(dense(memory, *case.push)) == tuple(naive)
 
 
 def moments(memory: Memory, push: Sequence[str]) -> Iterator[tuple[int, set[int]]]:
@@ -377,7 +360,7 @@ def moments(memory: Memory, push: Sequence[str]) -> Iterator[tuple[int, set[int]
     yield said, applied
     taken = 0
     for index, name in enumerate(push):
-        taken += memory.places[name, 0].num_bytes
+        taken += memory.regions[name, 0].num_bytes
         block = memory.block_of[name]
         if block not in {memory.block_of[later] for later in push[index + 1 :]}:
             applied = applied | {block}
@@ -392,9 +375,9 @@ def test_nothing_is_read_before_its_push_is_in_it(case: Case) -> None:
     memory = Memory(case.blocks)
     pull = pull_of(memory, *case.pull)
     begin(memory, pull)
-    needs = pull.ready(dense(memory, *case.push), memory.places)
+    needs = pull.ready(dense(memory, *case.push))
     if needs is None:
-        assert any(memory.places[name, 0].num_bytes == 0 for name in case.push)
+        assert any(memory.regions[name, 0].num_bytes == 0 for name in case.push)
         return
     pushed = {memory.block_of[name] for name in case.push}
     for said, applied in moments(memory, case.push):
@@ -426,7 +409,7 @@ def test_reading_stops_where_nothing_is_applied_and_goes_on_from_there() -> None
     pull = pull_of(memory, *names)
     into = memory.into(names)
     reading = begin(memory, pull, into)
-    assert pull.ready(dense(memory, *names), memory.places) == (8, 20, 24)
+    assert pull.ready(dense(memory, *names)) == (8, 20, 24)
     asked: list[int] = []
 
     def may_read(index: int) -> bool:
@@ -506,7 +489,7 @@ def test_a_reading_that_was_not_finished_leaves_nothing_to_rely_on() -> None:
 def test_a_block_that_is_always_being_written_gives_up_and_can_be_tried_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(direct_pull, "_READ_TIMEOUT_S", 0.01)
+    monkeypatch.setattr(direct_pull, "READ_TIMEOUT_S", 0.01)
     memory = Memory([[8], [12], [4]])
     names = ["v0", "v1", "v2"]
     pull = pull_of(memory, *names)

@@ -22,7 +22,7 @@ from windlass.core.steps import Encoding, LayoutEntry, Operation, PushResult
 from windlass.core.task import Incarnation, TaskId
 from windlass.core.update_rules import SGD
 from windlass.engine.block import StepInfo
-from windlass.server.ps.store import Push, Store
+from windlass.server.ps.store import PushRequest, Store
 
 DTYPES = {"a": "f4", "b": "f4", "table": "f4", "x": "f8", "y": "f8", "h": "f2", "i": "i4"}
 FLOATS = [name for name, dtype in DTYPES.items() if dtype != "i4"]
@@ -83,11 +83,11 @@ class Sender:
             return memoryview(self.payload)[position - size : position]
 
         info = StepInfo(who, sequence, 0)
-        return self.store.push(Push(self.layout, self.rows, info, 1), fetch)
+        return self.store.push(PushRequest(self.layout, self.rows, info, 1), fetch)
 
     def blocks_after(self, pieces: int) -> set[str]:
         """Dtypes of the blocks that are complete once so many pieces have arrived."""
-        dtypes = [segment.block.dtype.str[1:] for segment in self.layout.segments]
+        dtypes = [part.block.dtype.str[1:] for part in self.layout.ranges]
         return set(dtypes[:pieces]) - set(dtypes[pieces:])
 
 
@@ -167,7 +167,7 @@ class BadNetwork(RuleBasedStateMachine):
     @rule(index=workers, plan=items, at=st.integers(0, 7))
     def a_push_breaks_off(self, index: int, plan: list[Item], at: int) -> None:
         worker, push, sequence = self._next(index, plan)
-        at = min(at, len(push.layout.segments) - 1)
+        at = min(at, len(push.layout.ranges) - 1)
 
         def break_off(piece: int) -> None:
             if piece == at:
@@ -182,7 +182,7 @@ class BadNetwork(RuleBasedStateMachine):
     @rule(index=workers, plan=items, at=st.integers(0, 7))
     def a_push_is_overtaken_by_its_retry(self, index: int, plan: list[Item], at: int) -> None:
         worker, push, sequence = self._next(index, plan)
-        at = min(at, len(push.layout.segments) - 1)
+        at = min(at, len(push.layout.ranges) - 1)
         retries: list[PushResult] = []
 
         def overtake(piece: int) -> None:
@@ -211,7 +211,7 @@ class BadNetwork(RuleBasedStateMachine):
         worker = self.workers[index]
         worker.generation += 1
         worker.done, worker.pending, worker.arrived = [], None, set()
-        self.store.meet(worker.who)
+        self.store.register_incarnation(worker.who)
 
     @rule(index=workers, plan=items, sequence=st.integers(1, 6))
     def an_earlier_life_still_pushes(self, index: int, plan: list[Item], sequence: int) -> None:
@@ -250,7 +250,7 @@ def test_a_push_overtaken_by_a_new_life_ends_fenced(at: int) -> None:
 
     def restart(piece: int) -> None:
         if piece == at:
-            store.meet(NEW)
+            store.register_incarnation(NEW)
 
     with pytest.raises(FencedError):
         push.send(OLD, 1, restart)

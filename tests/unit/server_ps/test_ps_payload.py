@@ -1,8 +1,9 @@
-"""Reading a payload, wherever it is: every byte in order, copied only where it must be, never too
-many.
-"""
+"""Reading a payload from wherever it is: in order, copied only where it must be, or not at all."""
 
-from collections.abc import Callable, Iterator
+import struct
+import threading
+from collections.abc import Callable, Sequence
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -10,209 +11,213 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from helpers.waiting import scaled
 from windlass.core.arrays import Array
 from windlass.core.errors import RefusedError
-from windlass.net.shared_memory import HEADER_BYTES
-from windlass.server.ps.payload import FramesReader, SegmentReader, SocketReader
+from windlass.net.connection import Connection
+from windlass.net.shared_memory import APPLIED, HEADER_BYTES, WRITTEN, SharedSegment, unavailable
+from windlass.server.ps.payload import BufferPayload, ConnectionPayload, Payload, SegmentPayload
+
+DATA = bytes(range(1, 31))
+shm = pytest.mark.skipif(bool(unavailable()), reason=unavailable())
 
 
-class StreamEndedError(Exception):
-    """What a transport raises when the other side is gone."""
+def cut(data: bytes, sizes: Sequence[int]) -> list[memoryview]:
+    ends = np.cumsum([0, *sizes]).tolist()
+    return [memoryview(data)[start:stop] for start, stop in pairwise(ends)]
 
 
-def reader(frames: list[bytes], total: int | None = None) -> FramesReader:
-    """A reader whose first frame came with the header."""
-    rest: Iterator[bytes] = iter(frames[1:])
+class Arrived:
+    """As much of a stream as is needed to receive what has come."""
 
-    def more() -> bytes:
-        for frame in rest:
-            return frame
-        raise StreamEndedError
+    def __init__(self, data: bytes) -> None:
+        self._data = data
 
-    return FramesReader(frames[0], sum(map(len, frames)) if total is None else total, more)
+    def receive(self, _deadline: float) -> bytes:
+        some, self._data = self._data[:20], self._data[20:]
+        return some
 
-
-def shares_memory(piece: memoryview, frame: bytes) -> bool:
-    return np.shares_memory(np.frombuffer(piece, np.uint8), np.frombuffer(frame, np.uint8))
-
-
-def test_pieces_inside_a_frame_are_not_copied() -> None:
-    frames = [bytes(range(10)), bytes(range(10, 30))]
-    payload = reader(frames)
-    for count, frame in ((4, frames[0]), (6, frames[0])):
-        assert shares_memory(payload.take(count), frame)
-    assert bytes(payload.take(3)) == bytes(range(10, 13))  # begins a frame: how it came is its own
-    assert shares_memory(payload.take(17), frames[1])
+    def receive_into(self, target: memoryview, _deadline: float) -> int:
+        some, self._data = self._data[: len(target)], self._data[len(target) :]
+        target[: len(some)] = some
+        return len(some)
 
 
-def test_a_piece_across_frames_is_put_together() -> None:
-    payload = reader([b"ab", b"cde", b"f", b"gh"])
-    assert bytes(payload.take(1)) == b"a"
-    assert bytes(payload.take(6)) == b"bcdefg"
-    assert bytes(payload.take(1)) == b"h"
+def connected(data: bytes, announced: int) -> Connection:
+    stream: Any = Arrived(struct.pack("<IQ", 1, announced) + b"m" + data)
+    connection = Connection(stream, 100)
+    assert bytes(connection.receive() or b"") == b"m"
+    return connection
 
 
-def test_pieces_across_frames_share_one_staging_buffer() -> None:
-    """A step of many large shards needs the memory of the largest alone."""
-    payload = reader([b"a" * 6, b"b" * 6, b"c" * 6])
-    first = payload.take(8)
-    assert bytes(first) == b"a" * 6 + b"b" * 2
-    second = payload.take(6)
-    assert bytes(second) == b"b" * 4 + b"c" * 2
-    assert np.shares_memory(np.frombuffer(first, np.uint8), np.frombuffer(second, np.uint8))
+def behind_a_message(data: bytes) -> Payload:
+    memory = np.zeros(1_000_000, np.uint8)
+    return ConnectionPayload(connected(data, len(data)), lambda _count: memory)
 
 
-@pytest.mark.parametrize("first", [b"", b"abc"], ids=["empty-first-frame", "some"])
-def test_nothing_may_be_taken_at_any_time(first: bytes) -> None:
-    payload = reader([first, b"xy"])
-    assert bytes(payload.take(0)) == b""
-    assert bytes(payload.take(len(first) + 2)) == first + b"xy"
-    assert bytes(payload.take(0)) == b""
+def in_a_segment(data: bytes) -> Payload:
+    worker = Writer(len(data))
+    worker.write(data)
+    return SegmentPayload(worker.segment, len(data), lambda: True)
 
 
-frames_of_bytes = st.lists(st.binary(min_size=1, max_size=20), max_size=8)
+def in_buffers(data: bytes) -> Payload:
+    return BufferPayload(cut(data, [7, 0, len(data) - 7]))
 
 
-@given(first=st.binary(max_size=20), later=frames_of_bytes, sizes=st.lists(st.integers(0, 50)))
-def test_whatever_the_frames_and_pieces_the_bytes_come_in_order(
-    first: bytes, later: list[bytes], sizes: list[int]
-) -> None:
-    payload, left = reader([first, *later]), len(first) + sum(map(len, later))
-    pieces = []
-    for size in [*sizes, left]:
-        pieces.append(bytes(payload.take(min(size, left))))
-        left -= len(pieces[-1])
-    assert b"".join(pieces) == b"".join([first, *later])
-    payload.drain()
+PAYLOADS = pytest.mark.parametrize(
+    "make", [behind_a_message, pytest.param(in_a_segment, marks=shm), in_buffers],
+    ids=["connection", "segment", "buffers"],
+)  # fmt: skip
+Make = Callable[[bytes], Payload]
 
 
-def test_a_first_frame_longer_than_the_payload_is_refused() -> None:
-    with pytest.raises(RefusedError, match="a frame of 5 bytes in a payload of 4"):
-        reader([b"abcde"], total=4)
+class Writer:
+    """A worker's segment."""
+
+    def __init__(self, total: int) -> None:
+        self.segment = SharedSegment.create(total)
+
+    def write(self, data: bytes) -> None:
+        self.segment.memory[HEADER_BYTES : HEADER_BYTES + len(data)] = np.frombuffer(data, np.uint8)
+        self.segment.counters[WRITTEN] = len(data)
 
 
-@pytest.mark.parametrize("how", ["take", "drain"])
-def test_a_later_frame_longer_than_the_payload_is_refused(how: str) -> None:
-    payload = reader([b"ab", b"cdef"], total=5)
-    with pytest.raises(RefusedError, match="a frame of 4 bytes where 3 bytes"):
-        payload.take(4) if how == "take" else payload.drain()
+@PAYLOADS
+@pytest.mark.parametrize(
+    "sizes", [[30], [4, 0, 16, 10], [7, 23], [1] * 30, [0, 30, 0]],
+    ids=["whole", "some", "cuts", "bytes", "none"],
+)  # fmt: skip
+def test_parts_come_in_order(make: Make, sizes: list[int]) -> None:
+    payload = make(DATA)
+    assert [bytes(payload.take(size)) for size in sizes] == [bytes(p) for p in cut(DATA, sizes)]
 
 
-@pytest.mark.parametrize("how", ["take", "drain"])
-def test_an_empty_frame_is_refused_and_not_waited_on_forever(how: str) -> None:
-    payload = reader([b"ab", b"", b"cd"])
-    with pytest.raises(RefusedError, match="a frame of 0 bytes where 2 bytes"):
-        payload.take(4) if how == "take" else payload.drain()
+@PAYLOADS
+def test_large_parts_come_whole(make: Make) -> None:
+    data = np.random.default_rng(0).integers(0, 255, 200_000).astype(np.uint8).tobytes()
+    payload = make(data)
+    parts = [bytes(payload.take(size)) for size in (3, len(data) - 10, 7)]
+    assert b"".join(parts) == data
 
 
-def test_more_than_was_announced_is_not_waited_for() -> None:
-    rest = iter([b"cd", b"the next step"])
-    payload = FramesReader(b"ab", 4, lambda: next(rest))
-    payload.take(2)
-    with pytest.raises(RefusedError, match="where 0 bytes of the payload were left"):
-        payload.take(3)
-    assert next(rest) == b"the next step"
+@PAYLOADS
+def test_more_than_there_is_is_refused(make: Make) -> None:
+    payload = make(DATA)
+    payload.take(25)
+    with pytest.raises(RefusedError):
+        payload.take(6)
 
 
-@pytest.mark.parametrize("how", ["take", "drain"])
-def test_the_end_of_the_stream_is_told_as_the_transport_tells_it(how: str) -> None:
-    payload = reader([b"ab", b"cd"], total=9)
-    with pytest.raises(StreamEndedError):
-        payload.take(9) if how == "take" else payload.drain()
-
-
-@pytest.mark.parametrize("taken", [0, 1, 2, 3, 6, 7])
-def test_drain_reads_to_the_end_of_this_payload_and_no_further(taken: int) -> None:
-    rest = iter([b"cd", b"efg", b"the next step"])
-    payload = FramesReader(b"ab", 7, lambda: next(rest))
+@PAYLOADS
+@pytest.mark.parametrize("taken", [0, 8, 30])
+def test_what_is_left_of_a_refused_step_is_read(make: Make, taken: int) -> None:
+    payload = make(DATA)
     payload.take(taken)
+    payload.mark_applied()
     payload.drain()
-    payload.drain()  # again is harmless
-    assert next(rest) == b"the next step"
 
 
-# -- on a socket -------------------------------------------------------------------------------
+def test_a_payload_that_ends_early_is_a_broken_connection() -> None:
+    connection = connected(DATA[:10], 30)
+    payload = ConnectionPayload(connection, lambda count: np.empty(count, np.uint8))
+    payload.take(10)
+    with pytest.raises(OSError, match="ended inside a frame"):
+        payload.take(1)
 
 
-class Behind:
-    """The payload behind a message, as a FrameSocket has it."""
-
-    def __init__(self, payload: bytes) -> None:
-        self._payload, self.lent = payload, list[Array]()
-        self.memory = np.zeros(1000, np.uint8)
-
-    @property
-    def unread_bytes(self) -> int:
-        return len(self._payload)
-
-    def read(self, count: int, memory: Callable[[int], Array]) -> memoryview:
-        view = memory(count)[:count].data
-        view[:], self._payload = self._payload[:count], self._payload[count:]
-        return view
-
-    def skip(self) -> None:
-        self._payload = b""
-
-    def lend(self, count: int) -> Array:
-        self.lent.append(self.memory)
-        return self.memory
-
-    def reader(self, total: int) -> SocketReader:
-        frames: Any = self
-        return SocketReader(frames, total, self.lend)
-
-
-def test_on_a_socket_pieces_come_in_order_into_memory_that_is_lent() -> None:
-    behind = Behind(bytes(range(30)))
-    payload = behind.reader(30)
-    first = payload.take(10)
-    assert bytes(first) == bytes(range(10))
-    assert np.shares_memory(np.frombuffer(first, np.uint8), behind.memory)
-    assert bytes(payload.take(20)) == bytes(range(10, 30))
-    assert not payload.torn
-
-
-@pytest.mark.parametrize("total", [0, 29, 31])
-def test_on_a_socket_another_size_than_the_step_says_is_refused(total: int) -> None:
-    behind = Behind(bytes(30))
-    with pytest.raises(RefusedError, match=f"30 bytes follow a step of {total}"):
-        behind.reader(total)
-    assert behind.unread_bytes == 30
-
-
-def test_on_a_socket_a_refused_step_is_read_to_its_end() -> None:
-    behind = Behind(bytes(30))
-    payload = behind.reader(30)
+def test_what_is_left_of_a_refused_step_does_not_stand_in_the_way_of_the_next_message() -> None:
+    connection = connected(DATA + struct.pack("<IQ", 4, 0) + b"next", 30)
+    payload = ConnectionPayload(connection, lambda count: np.empty(count, np.uint8))
     payload.take(4)
     payload.drain()
-    assert behind.unread_bytes == 0
+    assert bytes(connection.receive() or b"") == b"next"
 
 
-# -- in shared memory --------------------------------------------------------------------------
+@given(st.lists(st.binary(max_size=20), max_size=8), st.data())
+def test_however_buffers_are_cut_the_bytes_come_in_order(
+    buffers: list[bytes], data: st.DataObject
+) -> None:
+    whole = b"".join(buffers)
+    payload, found = BufferPayload(map(memoryview, buffers)), b""
+    while len(found) < len(whole):
+        found += bytes(payload.take(data.draw(st.integers(0, len(whole) - len(found)))))
+    assert found == whole
+    with pytest.raises(RefusedError, match="fewer bytes than its layout"):
+        payload.take(1)
 
 
-class Shared:
-    """As much of a SharedSegment as its reader looks at."""
-
-    def __init__(self, payload: bytes) -> None:
-        self.memory = np.frombuffer(bytes(HEADER_BYTES) + payload, np.uint8).copy()
-        self.num_bytes = self.memory.size
-        self.counters = np.array([len(payload), 0], np.int64).data
+def test_a_part_inside_one_buffer_is_not_copied() -> None:
+    own: Array = np.arange(30, dtype=np.uint8)
+    part = BufferPayload([own.data]).take(10)
+    assert np.shares_memory(np.frombuffer(part, np.uint8), own)
 
 
-def test_in_shared_memory_nothing_is_copied_and_nothing_can_be_written() -> None:
-    segment: Any = Shared(bytes(range(30)))
-    payload = SegmentReader(segment, 30, lambda: True)
-    first = payload.take(10)
-    assert bytes(first) == bytes(range(10))
-    assert first.readonly
-    assert np.shares_memory(np.frombuffer(first, np.uint8), segment.memory)
-    assert bytes(payload.take(20)) == bytes(range(10, 30))
-    payload.drain()
-    assert not payload.torn
+# -- a segment that is still being written -----------------------------------------------------
 
 
-def test_in_shared_memory_more_than_the_segment_has_is_refused() -> None:
-    segment: Any = Shared(bytes(30))
-    with pytest.raises(RefusedError, match="a payload of 31 bytes in a segment of"):
-        SegmentReader(segment, 31, lambda: True)
+@shm
+def test_what_is_in_a_segment_is_neither_copied_nor_can_it_be_written() -> None:
+    writer = Writer(30)
+    writer.write(DATA)
+    part = SegmentPayload(writer.segment, 30, lambda: True).take(10)
+    assert part.readonly
+    assert np.shares_memory(np.frombuffer(part, np.uint8), writer.segment.memory)
+
+
+@shm
+def test_a_part_is_taken_when_its_last_byte_is_there() -> None:
+    writer, written = Writer(30), [9, 10, 11]
+
+    def is_open() -> bool:
+        writer.write(DATA[: written.pop(0)])
+        return True
+
+    payload = SegmentPayload(writer.segment, 30, is_open)
+    assert bytes(payload.take(11)) == DATA[:11]
+    assert written == []
+
+
+@shm
+@pytest.mark.parametrize(("written", "is_there"), [(20, False), (30, True)], ids=["some", "all"])
+def test_a_worker_that_left_is_missed_only_if_it_had_not_written_all(
+    written: int, is_there: bool
+) -> None:
+    writer = Writer(30)
+    writer.write(DATA[:written])
+    payload = SegmentPayload(writer.segment, 30, lambda: False)
+    payload.take(20)
+    if is_there:
+        assert bytes(payload.take(10)) == DATA[20:]
+    else:
+        with pytest.raises(ConnectionError, match="left while it wrote"):
+            payload.take(10)
+
+
+@shm
+def test_a_worker_in_another_thread_is_waited_for() -> None:
+    writer = Writer(30)
+    payload = SegmentPayload(writer.segment, 30, lambda: True)
+    timer = threading.Timer(0.02, writer.write, [DATA])
+    timer.start()
+    assert bytes(payload.take(30)) == DATA
+    timer.join(scaled(5))
+
+
+@shm
+def test_what_is_applied_is_said_to_the_worker() -> None:
+    writer = Writer(30)
+    writer.write(DATA)
+    payload, said = SegmentPayload(writer.segment, 30, lambda: True), list[int]()
+    for size in (4, 0, 26):
+        payload.take(size)
+        payload.mark_applied()
+        said.append(writer.segment.counters[APPLIED])
+    assert said == [4, 4, 30]
+
+
+@shm
+def test_a_payload_larger_than_its_segment_is_refused() -> None:
+    segment = Writer(30).segment
+    with pytest.raises(RefusedError, match="a payload of 1000000 bytes in a segment of"):
+        SegmentPayload(segment, 1_000_000, lambda: True)

@@ -15,7 +15,7 @@ from windlass.core.steps import Encoding, LayoutEntry, Operation, PushResult
 from windlass.core.task import Incarnation, TaskId
 from windlass.core.update_rules import SGD, UpdateRule
 from windlass.engine.block import StepInfo
-from windlass.server.ps.store import Push, Store
+from windlass.server.ps.store import PushRequest, Store
 
 PS = TaskId("ps", 0)
 TASK = TaskId("worker", 0)
@@ -62,7 +62,7 @@ def push(
     layout = store.compile(entries)
     store.check_rows(layout, rows)
     info = StepInfo(who, sequence, global_step, scale)
-    result = store.push(Push(layout, tuple(rows), info, increment), fetch)
+    result = store.push(PushRequest(layout, tuple(rows), info, increment), fetch)
     assert position == len(payload), "a push is read to its end"
     return result
 
@@ -183,7 +183,7 @@ def test_a_new_life_counts_from_one_and_the_old_one_is_fenced() -> None:
     with pytest.raises(FencedError, match="superseded by generation 2"):
         add_one(store, 4)
     with pytest.raises(FencedError):
-        store.meet(WORKER)
+        store.register_incarnation(WORKER)
     assert pull(store).tolist() == [4, 4, 4]
     assert store.global_step == 4
 
@@ -191,7 +191,7 @@ def test_a_new_life_counts_from_one_and_the_old_one_is_fenced() -> None:
 def test_a_new_session_of_a_new_life_fences_the_old_one_before_any_push() -> None:
     store = make_store(vector())
     add_one(store, 1)
-    store.meet(Incarnation(TASK, 2))
+    store.register_incarnation(Incarnation(TASK, 2))
     with pytest.raises(FencedError):
         add_one(store, 2)
 
