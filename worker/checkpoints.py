@@ -5,7 +5,7 @@ import logging
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 
-from ..client.ps.control import PsControl, SavedPart
+from ..client.ps.control import PsControl
 from ..core.checkpoint import (
     CheckpointInfo,
     Manifest,
@@ -17,6 +17,7 @@ from ..core.checkpoint import (
 )
 from ..core.checkpoint.directory import MANIFEST, open_fs
 from ..core.checkpoint.manifest import BlockRecord
+from ..core.checkpoint.saved_part import SavedPart
 from ..core.errors import WindlassError
 from ..core.versions import own_versions
 
@@ -98,20 +99,20 @@ def _manifest(parts: Sequence[SavedPart], global_step: int, *, final: bool) -> M
     blocks: list[BlockRecord] = []
     for ps, part in enumerate(parts):
         labels: dict[int, list[str]] = {}
-        for shard, updates, block in part.shards:
-            labels.setdefault(block, []).append(shard.label)
-            known = variables.get(shard.variable.name)
-            variables[shard.variable.name] = VariableRecord(
-                shape=shard.variable.shape,
-                dtype=shard.variable.dtype.name,
-                trainable=shard.variable.trainable,
-                updates=max(updates, known.updates if known is not None else 0),
-                rule=shard.rule.model_dump(mode="json") if shard.rule is not None else None,
+        for saved in part.shards:
+            labels.setdefault(saved.block, []).append(saved.shard.label)
+            variable, rule = saved.shard.variable, saved.shard.rule
+            known = variables.get(variable.name)
+            variables[variable.name] = VariableRecord(
+                shape=variable.shape,
+                dtype=variable.dtype.name,
+                trainable=variable.trainable,
+                updates=max(saved.updates, known.updates if known is not None else 0),
+                rule=rule.model_dump(mode="json") if rule is not None else None,
             )
-        blocks += [
-            BlockRecord(ps=ps, shards=tuple(names), applied=part.applied.get(block, {}))
-            for block, names in labels.items()
-        ]
+        for block, names in labels.items():
+            applied = {str(task): mark for task, mark in part.applied.get(block, {}).items()}
+            blocks.append(BlockRecord(ps=ps, shards=tuple(names), applied=applied))
     return Manifest(
         global_step=global_step,
         final=final,
