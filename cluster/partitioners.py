@@ -1,4 +1,4 @@
-"""Partitioners: into how many parts a variable is cut. Pure.
+"""Partitioners: how many parts a variable is cut into. Pure.
 
 Names, arguments and results are those of ``tf.distribute.experimental.partitioners``: a callable
 that returns one number per axis, 1 everywhere but on ``axis``. A function will do.
@@ -19,7 +19,7 @@ class Partitioner:
         """Parts per axis for a variable of ``shape`` and ``dtype``; of a subclass.
 
         Raises:
-            NotImplementedError: It does not say.
+            NotImplementedError: The subclass does not define it.
         """
         raise NotImplementedError(
             f"{type(self).__name__} must define __call__(shape={shape}, dtype={dtype}, axis={axis})"

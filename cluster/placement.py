@@ -1,7 +1,7 @@
 """Placement: which ps holds which shard. Pure: sizes and loads in, choices out.
 
-TensorFlow deals variables out in turn, whatever their size, and its users complain of one hot ps;
-we give each shard to the ps with the fewest bytes, and keep the turn for those who compare.
+TensorFlow places variables round-robin whatever their size, which can overload one ps; the default
+here gives each shard to the ps with the fewest bytes. Round-robin remains for comparison.
 """
 
 from collections.abc import Callable, Sequence

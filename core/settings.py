@@ -19,11 +19,12 @@ _PREFIX = "WINDLASS_"
 
 
 class Settings(BaseModel):
-    """Every field says meaning, unit, and why that default."""
+    """All settings of a task, in groups. Every field says meaning, unit, and why that default."""
 
     model_config = ConfigDict(frozen=True)
 
-    # Joining and leaving
+    # -- join and leave ------------------------------------------------------------------------
+
     join_timeout_s: float = Field(
         default=120.0,
         gt=0,
@@ -56,8 +57,7 @@ class Settings(BaseModel):
     orphan_timeout_s: float = Field(
         default=300.0,
         gt=0,
-        description="A ps that heard of no chief for this long ends. Longer than a chief's "
-        "restart.",
+        description="A ps without a chief for this long ends. Longer than a chief's restart.",
     )
     drain_grace_s: float = Field(
         default=2.0,
@@ -68,10 +68,12 @@ class Settings(BaseModel):
     leave_grace_s: float = Field(
         default=5.0,
         gt=0,
-        description="How long the chief of an ended job waits for the others to hear of it.",
+        description="How long the chief of an ended job waits until the other tasks have been "
+        "told.",
     )
 
-    # Bounds
+    # -- bounds --------------------------------------------------------------------------------
+
     chunk_bytes: int = Field(
         default=512 * 1024,
         ge=4096,
@@ -96,17 +98,34 @@ class Settings(BaseModel):
         default=256, ge=1, description="Most workers connected to one ps: each has a thread there."
     )
 
-    shared_memory: bool = Field(
-        default=True,
-        description="Whether a worker and a ps of one machine and user hand values over in shared "
-        "memory. Several times faster; where it is not possible the stream is used by itself.",
-    )
+    # -- network -------------------------------------------------------------------------------
 
+    host: str = Field(
+        default="",
+        description="Address to bind; empty: loopback if this task's own address is loopback, "
+        "otherwise every interface (which needs `insecure`).",
+    )
+    insecure: bool = Field(
+        default=False,
+        description="Serve other machines without encryption or identity. Must be asked for: "
+        "anyone who reaches the port can read and change the model.",
+    )
+    health_port: int = Field(
+        default=0,
+        ge=0,
+        le=65535,
+        description="Extra plaintext port for the gRPC health service alone, for probes; 0: none.",
+    )
     tcp_sessions: bool = Field(
         default=True,
         description="Whether sessions with a ps, and links between synchronous workers, are opened "
         "as plain connections to the peer's port. Otherwise, and where only HTTP/2 passes, they go "
         "through gRPC, which is several times slower.",
+    )
+    shared_memory: bool = Field(
+        default=True,
+        description="Whether a worker and a ps of one machine and user hand values over in shared "
+        "memory. Several times faster; where it is not possible the stream is used by itself.",
     )
     socket_dir: str = Field(
         default="",
@@ -114,7 +133,8 @@ class Settings(BaseModel):
         "which share this folder and no network share memory too. Empty: none.",
     )
 
-    # Gradients
+    # -- gradients -----------------------------------------------------------------------------
+
     nonfinite_gradients: Literal["refuse", "allow"] = Field(
         default="refuse",
         description="What happens to a step whose gradients hold NaN or infinity. One such push "
@@ -127,7 +147,8 @@ class Settings(BaseModel):
         "it ends with NonFiniteGradientError.",
     )
 
-    # Checkpoints
+    # -- checkpoints ---------------------------------------------------------------------------
+
     model_dir: str = Field(
         default="",
         description="Where checkpoints go: a path or any fsspec URL. Empty: none are written.",
@@ -146,33 +167,14 @@ class Settings(BaseModel):
         description="Complete checkpoints kept; the oldest go first. Five, as Estimator.",
     )
 
-    # Network
-    host: str = Field(
-        default="",
-        description="Address to bind; empty: loopback if this task's own address is loopback, "
-        "otherwise every interface (which needs `insecure`).",
-    )
-    insecure: bool = Field(
-        default=False,
-        description="Serve other machines without encryption or identity. Must be asked for: "
-        "whoever reaches the port can read and change the model.",
-    )
-    health_port: int = Field(
-        default=0,
-        ge=0,
-        le=65535,
-        description="Extra plaintext port for the gRPC health service alone, for probes; 0: none.",
-    )
+    # -- kernels and output --------------------------------------------------------------------
 
-    # Kernels
     kernel_cache: str = Field(
         default="",
         description="Folder where compiled kernels are kept, e.g. one that `windlass warm-kernels` "
         "filled when an image was built. Must belong to this user. Empty: NUMBA_CACHE_DIR, then "
         "windlass in the user's cache folder, which all tasks of a machine share.",
     )
-
-    # Output
     log_format: Literal["time", "bare"] = Field(
         default="time",
         description="Whether log lines carry time and level of their own, or a launcher adds them.",

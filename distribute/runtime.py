@@ -19,7 +19,7 @@ from ..core.task import Incarnation, TaskId
 
 
 @dataclass
-class Progress:
+class TaskProgress:
     """What this task did so far; read by the heartbeat thread. Counters only grow."""
 
     steps: int = 0
@@ -50,7 +50,7 @@ class ClusterRuntime:
     check: Callable[[], None] = lambda: None
     alone: bool = False
     restore_from: str = ""
-    progress: Progress = field(default_factory=Progress)
+    progress: TaskProgress = field(default_factory=TaskProgress)
 
     @property
     def session(self) -> ParameterSession:

@@ -86,10 +86,7 @@ class TensorFileWriter:
 
 
 def digest(data: memoryview | bytes) -> str:
-    """XXH3-128, as ``xxh3:`` and hex: faster than the disk.
-
-    It tells damage, not a forger's work.
-    """
+    """XXH3-128, as ``xxh3:`` and hex: faster than the disk. Detects damage, not forgery."""
     return f"xxh3:{xxhash.xxh3_128_hexdigest(data)}"
 
 
