@@ -84,7 +84,7 @@ def test_rows_that_are_not_there_are_refused_before_anything_is_sent() -> None:
     strategy = ParameterServerStrategy()
     with strategy.scope():
         a, table = wl.Variable([1.0], name="a"), wl.Variable(np.ones((4, 2)), name="table")
-    for index, message in ((4, "row 4 pushed to 'table'"), (-1, "row -1 pushed to 'table'")):
+    for index, message in ((4, "row 4 of 'table'"), (-1, "row -1 of 'table'")):
         rows = wl.IndexedSlices(np.ones((1, 2)), np.array([index]))
         with pytest.raises(ShapeMismatchError, match=f"{message} is out of range: it has 4 rows"):
             SGD(1.0).apply_gradients([([1.0], a), (rows, table)])
