@@ -62,7 +62,7 @@ soak: $(DEV_STAMP)  ## the long random runs, more examples, and every process of
 
 coverage: $(DEV_STAMP)  ## the test suite, counting the lines that its own processes run
 	COVERAGE_CORE=$(COVERAGE_CORE) $(BIN)/python -m pytest $(XDIST) \
-	    --cov --cov-report=term:skip-covered --cov-fail-under=90 $(ARGS)
+	    --cov --cov-report=term:skip-covered --cov-fail-under=95 $(ARGS)
 
 mutants: $(DEV_STAMP)  ## put defects into copies of the source, one by one; the tests should tell
 	$(BIN)/python tools/mutants.py $(ARGS)

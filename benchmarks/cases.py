@@ -7,7 +7,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-LEARNING_RATE = {"sgd": 0.1, "adam": 0.001}
+LEARNING_RATE = {"sgd": 0.1, "adam": 0.001, "adagrad": 0.1}
 
 
 @dataclass(frozen=True)
@@ -36,16 +36,48 @@ CASES = [
 ]
 
 
+@dataclass(frozen=True)
+class SparseCase:
+    """Rows of one float32 table on two ps: looked up, and their gradients pushed, with Adagrad.
+
+    Every step has ids of its own, uniform over the table: the same ones again would be in a cache.
+    """
+
+    id: str
+    title: str
+    rows: int
+    width: int
+    ids: int
+    ps: int = 2
+
+    def bytes_of(self, part: str) -> int:
+        """Bytes of the rows that the program gets and gives."""
+        return 4 * self.ids * self.width * (2 if part == self.id else 1)
+
+
+SPARSE = SparseCase("sparse", "106,496 rows of 1 M × 16, Adagrad, 2 ps", 1_000_000, 16, 106_496)
+SPARSE_TITLES = {
+    "sparse": "lookup, then push of the same rows",
+    "sparse-pull": "lookup alone",
+    "sparse-push": "push alone",
+}
+
+
 def pick(ids: Sequence[str]) -> list[Case]:
-    """The cases with these ids in the order of ``CASES``; all for none.
+    """The dense cases with these ids in the order of ``CASES``; all for none.
 
     Raises:
         ValueError: An id that no case has.
     """
-    known = {case.id for case in CASES}
+    known = {case.id for case in CASES} | {SPARSE.id}
     if unknown := set(ids) - known:
         raise ValueError(f"no case {', '.join(sorted(unknown))}; there are {', '.join(known)}")
     return [case for case in CASES if not ids or case.id in ids]
+
+
+def wants_sparse(ids: Sequence[str]) -> bool:
+    """Whether the sparse case is among these ids; no ids stand for all."""
+    return not ids or SPARSE.id in ids
 
 
 @dataclass(frozen=True)

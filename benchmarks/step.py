@@ -11,17 +11,12 @@ measured in the same run. Quote medians, compare ratios.
 import argparse
 import json
 import math
-import multiprocessing
 import os
 import platform
-import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
-from multiprocessing.connection import Connection
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -30,79 +25,22 @@ from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
 
-from benchmarks import limits
-from benchmarks.cases import CASES, LEARNING_RATE, Case, pick
+from benchmarks import limits, sparse
+from benchmarks.cases import CASES, LEARNING_RATE, SPARSE, SPARSE_TITLES, Case, pick, wants_sparse
+from benchmarks.running import TRANSPORTS, Figure, connected, measure, parameter_server
 from windlass.client.ps.parameter_session import ParameterSession
-from windlass.client.ps.plans import Push
-from windlass.client.ps.remote_ps import RemotePs
+from windlass.client.ps.push_plans import PushPayload
 from windlass.core.arrays import Array
 from windlass.core.definitions import VariableDefinition
-from windlass.core.settings import GLIBC_TUNABLES, Settings
-from windlass.core.task import Incarnation, TaskId
+from windlass.core.settings import GLIBC_TUNABLES
 from windlass.core.update_rules import SGD, Adam, UpdateRule
 
-TRANSPORTS = ("shm", "tcp", "grpc")
 SERIES_TRANSPORTS = ("shm", "tcp")
 SERIES_BYTES = [2**n for n in range(10, 27, 2)]
 SERIES_VARIABLES = [1, 10, 100, 1000, 10000]
 SERIES_WORKERS = [1, 2, 4, 8, 16, 32, 64]
 VARIABLES_BYTES = 10000 * 64 * 4
 F32 = np.dtype(np.float32)
-
-
-@dataclass(frozen=True)
-class Figure:
-    """Times of one case. Unit: milliseconds."""
-
-    median_ms: float
-    p10_ms: float
-    p90_ms: float
-    steps: int
-
-
-def serve(ready: Connection) -> None:
-    """A ps in a process of its own."""
-    from windlass.server.ps.server import PsServer
-
-    server = PsServer(TaskId("ps", 0), Settings())
-    server.start("127.0.0.1:0")
-    ready.send(server.port)
-    server.wait()
-    server.stop()
-
-
-@contextmanager
-def parameter_server() -> Iterator[str]:
-    """A ps process; yields its address, ends it."""
-    ours, theirs = multiprocessing.Pipe()
-    process = multiprocessing.get_context("spawn").Process(target=serve, args=(theirs,))
-    process.start()
-    try:
-        yield f"127.0.0.1:{ours.recv()}"
-    finally:
-        process.terminate()
-        process.join(10)
-        process.kill()
-
-
-def settings_of(transport: str) -> Settings:
-    """Settings with which a session goes that way."""
-    return Settings(shared_memory=transport == "shm", tcp_sessions=transport != "grpc")
-
-
-@contextmanager
-def connected(address: str, transport: str, index: int = 0) -> Iterator[ParameterSession]:
-    """A session with the ps at ``address``."""
-    who = Incarnation(TaskId("worker", index), 1)
-    settings = settings_of(transport)
-    opened = RemotePs(TaskId("ps", 0), address, who, settings)
-    session = ParameterSession([opened], who, settings)
-    session.connect()
-    assert opened.description.split()[0] == transport, opened.description
-    try:
-        yield session
-    finally:
-        session.close()
 
 
 def rule_of(case: Case) -> UpdateRule:
@@ -127,26 +65,14 @@ def gradients_of(case: Case, names: list[str]) -> dict[str, Array]:
     return {name: rng.standard_normal(case.shape, np.float32) for name in names}
 
 
-def measure(step: Callable[[], object], budget_s: float) -> Figure:
-    """As many steps as fit in the budget, at least five, after a warm-up."""
-    for _ in range(3):
-        step()
-    times: list[float] = []
-    until = time.perf_counter() + budget_s
-    while len(times) < 5 or time.perf_counter() < until:
-        began = time.perf_counter()
-        step()
-        times.append((time.perf_counter() - began) * 1000)
-    p10, *_, p90 = statistics.quantiles(times, n=10)
-    return Figure(statistics.median(times), p10, p90, len(times))
-
-
 def time_case(case: Case, transport: str, budget_s: float) -> Figure:
     """A case over one transport."""
-    with parameter_server() as address, connected(address, transport) as session:
+    with parameter_server() as address, connected([address], transport) as session:
         names = define(session, case)
         gradients = gradients_of(case, names)
-        return measure(lambda: session.step(Push(gradients), names, step_increment=1), budget_s)
+        return measure(
+            lambda: session.step(PushPayload(gradients), names, step_increment=1), budget_s
+        )
 
 
 def check_case(case: Case, transport: str, steps: int = 5) -> int:
@@ -156,7 +82,7 @@ def check_case(case: Case, transport: str, steps: int = 5) -> int:
         How many arrays were compared.
     """
     compared = 0
-    with parameter_server() as address, connected(address, transport) as session:
+    with parameter_server() as address, connected([address], transport) as session:
         names = define(session, case)
         gradients = gradients_of(case, names)
         expected = {name: np.ones(case.shape, np.float32) for name in names}
@@ -164,7 +90,7 @@ def check_case(case: Case, transport: str, steps: int = 5) -> int:
         second = {name: np.zeros(case.shape) for name in names}
         rate = LEARNING_RATE[case.optimizer]
         for step in range(1, steps + 1):
-            values = session.step(Push(gradients), names, step_increment=1).values
+            values = session.step(PushPayload(gradients), names, step_increment=1).values
             for name in names:
                 g = gradients[name]
                 if case.optimizer == "sgd":
@@ -193,13 +119,13 @@ def work(address: str, transport: str, first: int, count: int, seconds: float) -
     gradients = gradients_of(case, names)
 
     def one(index: int) -> int:
-        with connected(address, transport, index) as session:
+        with connected([address], transport, index) as session:
             definitions = [VariableDefinition(name, case.shape, F32) for name in names]
             session.define(definitions, {}, create=False)
             session.bind(names, rule_of(case))
             steps, until = 0, time.perf_counter() + seconds
             while time.perf_counter() < until:
-                session.step(Push(gradients), names, step_increment=1)
+                session.step(PushPayload(gradients), names, step_increment=1)
                 steps += 1
             return steps
 
@@ -209,7 +135,7 @@ def work(address: str, transport: str, first: int, count: int, seconds: float) -
 
 def steps_per_s(transport: str, workers: int, seconds: float = 2.0) -> float:
     """Small steps of all workers together; they share two processes."""
-    with parameter_server() as address, connected(address, transport) as session:
+    with parameter_server() as address, connected([address], transport) as session:
         define(session, CASES[0])
         shares = [workers // 2, workers - workers // 2]
         command = "import sys; from benchmarks.step import work; work(*eval(sys.argv[1]))"
@@ -262,8 +188,18 @@ def series(progress: Progress, budget_s: float) -> dict[str, list[dict[str, Any]
     return {"by_bytes": by_bytes, "by_variables": by_variables, "by_workers": by_workers}
 
 
+def row_of(case: str, transport: str, bytes_both_ways: int, figure: Figure) -> dict[str, Any]:
+    """A figure as it stands in JSON."""
+    return {
+        "system": f"windlass {transport}",
+        "case": case,
+        "bytes_both_ways": bytes_both_ways,
+        **asdict(figure),
+    }
+
+
 def show(console: Console, found: dict[str, Any]) -> None:
-    """The table."""
+    """The tables."""
     measured = found["limits"]
     console.print(
         f"This machine: TCP socket {measured['socket_gb_per_s']:.2f} GB/s, Unix socket "
@@ -288,7 +224,19 @@ def show(console: Console, found: dict[str, Any]) -> None:
             f"{gigabytes / tcp / measured['socket_gb_per_s']:.0%}",
             f"{grpc:.2f} ms",
         )
-    console.print(table)
+    if table.row_count:
+        console.print(table)
+    table = Table(title=f"{SPARSE.title}: ms (M rows/s)", title_justify="left")
+    for column in ("what", "shm", "TCP", "gRPC"):
+        table.add_column(column, justify="left" if column == "what" else "right", no_wrap=True)
+    for part, title in SPARSE_TITLES.items():
+        rows = [by_case.get((part, f"windlass {transport}")) for transport in TRANSPORTS]
+        if None in rows:
+            continue
+        times = [row["median_ms"] for row in rows if row is not None]
+        table.add_row(title, *(f"{each:.2f} ({SPARSE.ids / each / 1e3:.1f})" for each in times))
+    if table.row_count:
+        console.print(table)
 
 
 def as_launched() -> None:
@@ -308,13 +256,17 @@ def main() -> None:
     parser.add_argument("--budget-s", type=float, default=2.5, help="per case and transport")
     parser.add_argument("--check", action="store_true", help="compare with NumPy, time nothing")
     arguments = parser.parse_args()
-    cases = pick([name for name in arguments.cases.split(",") if name])
+    names = [name for name in arguments.cases.split(",") if name]
+    cases, with_sparse = pick(names), wants_sparse(names)
     console = Console(width=max(100, Console().width))
     if arguments.check:
         for case in cases:
             for transport in TRANSPORTS:
                 compared = check_case(case, transport)
                 console.print(f"{case.title}, {transport}: {compared} arrays as NumPy has them")
+        for transport in TRANSPORTS if with_sparse else ():
+            compared = sparse.check(SPARSE, transport)
+            console.print(f"{SPARSE.title}, {transport}: {compared} arrays as NumPy has them")
         return
     found: dict[str, Any] = {
         "machine": {
@@ -326,22 +278,17 @@ def main() -> None:
         "results": [],
     }
     with Progress(console=console, transient=True) as progress:
-        task = progress.add_task("cases", total=len(cases) * len(TRANSPORTS))
+        total = (len(cases) + with_sparse) * len(TRANSPORTS)
+        task = progress.add_task("cases", total=total)
         for case in cases:
             for transport in TRANSPORTS:
                 figure = time_case(case, transport, arguments.budget_s)
-                found["results"].append(
-                    {
-                        "system": f"windlass {transport}",
-                        "case": case.id,
-                        "bytes_both_ways": case.bytes_both_ways,
-                        "median_ms": figure.median_ms,
-                        "p10_ms": figure.p10_ms,
-                        "p90_ms": figure.p90_ms,
-                        "steps": figure.steps,
-                    }
-                )
+                found["results"].append(row_of(case.id, transport, case.bytes_both_ways, figure))
                 progress.advance(task)
+        for transport in TRANSPORTS if with_sparse else ():
+            for part, figure in sparse.times(SPARSE, transport, arguments.budget_s).items():
+                found["results"].append(row_of(part, transport, SPARSE.bytes_of(part), figure))
+            progress.advance(task)
         if arguments.json:
             found |= series(progress, budget_s=1.0)
     show(console, found)

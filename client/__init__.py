@@ -1,1 +1,1 @@
-"""How a program reaches the services: channels, transports, parameter sessions, membership."""
+"""How a program reaches the services: sessions with ps, calls to the chief, membership."""

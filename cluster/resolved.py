@@ -33,7 +33,8 @@ class ResolvedTask:
 
     Attributes:
         task: This task.
-        spec: The training cluster: no evaluator, ``master`` renamed. Empty: this process is all of it.
+        spec: The training cluster: no evaluator, ``master`` renamed. Empty: this process is all of
+            it.
         chief: Who leads.
         chief_address: Where it is; empty if TF_CONFIG does not say (then a ps knows).
         address: This task's own address; empty if it serves nothing.
@@ -79,26 +80,27 @@ class ResolvedTask:
 def resolve(
     resolver: ClusterResolver,
     *,
-    source: str,
-    dynamic: bool = False,
+    source: str = "",
     overrides: Mapping[str, str] | None = None,
     chief_address: str = "",
 ) -> ResolvedTask:
     """Check what a resolver says and make it canonical.
 
     Args:
-        resolver: Asked once.
-        source: What it stands for, in messages: ``"TF_CONFIG"``, ``"flags"``.
-        dynamic: The spec may be incomplete.
+        resolver: Asked for one snapshot.
+        source: What it stands for, in messages, e.g. ``"flags"``; empty: as the resolver says.
         overrides: What was decided elsewhere → where, for :attr:`ResolvedTask.sources`.
         chief_address: Of ``--chief``: wins over the spec.
 
     Raises:
-        ConfigurationError: Task missing, unknown or out of range; addresses malformed or used twice.
+        ConfigurationError: Task missing, unknown or out of range; addresses malformed or used
+            twice.
     """
+    source = source or resolver.source
     error = TFConfigError if source == "TF_CONFIG" else ConfigurationError
-    spec = resolver.cluster_spec()
-    kind, index = resolver.task_type, resolver.task_id
+    said = resolver.snapshot()
+    spec, dynamic = said.cluster_spec(), said.dynamic
+    kind, index = said.task_type, said.task_id
     if not spec and kind is None:
         return ResolvedTask(
             TaskId(CHIEF, 0),

@@ -43,14 +43,29 @@ class ClusterResolver(ABC):
         return {"GPU": gpus} if gpus else {}
 
     @property
+    def dynamic(self) -> bool:
+        """Whether :meth:`cluster_spec` may list fewer tasks than there are."""
+        return False
+
+    @property
+    def source(self) -> str:
+        """What it stands for, in messages."""
+        return type(self).__name__
+
+    def snapshot(self) -> "ClusterResolver":
+        """A resolver that goes on saying what this one says now; one that cannot change is its own."""
+        return self
+
+    @property
     def environment(self) -> str:
         """Where the cluster runs; ``""`` for on premises, ``"google"`` or ``"cloud"`` elsewhere."""
         return ""
 
     @property
     def task_type(self) -> str | None:
-        """Job of this process."""
-        return self._task_type
+        """Job of this process; None: not known. Setting it wins over everything else."""
+        said = self._task_type if self._task_type is not None else self._found("task_type")
+        return None if said is None else str(said)
 
     @task_type.setter
     def task_type(self, value: str | None) -> None:
@@ -58,8 +73,9 @@ class ClusterResolver(ABC):
 
     @property
     def task_id(self) -> int | None:
-        """Index of this process in its job."""
-        return self._task_id
+        """Index of this process in its job; None: not known. Setting it wins over everything else."""
+        said = self._task_id if self._task_id is not None else self._found("task_id")
+        return None if said is None else int(said)
 
     @task_id.setter
     def task_id(self, value: int | None) -> None:
@@ -67,9 +83,14 @@ class ClusterResolver(ABC):
 
     @property
     def rpc_layer(self) -> str | None:
-        """Protocol in front of addresses, e.g. ``"grpc"``."""
-        return self._rpc_layer
+        """Protocol in front of addresses, e.g. ``"grpc"``. Setting it wins over everything else."""
+        said = self._rpc_layer if self._rpc_layer is not None else self._found("rpc_layer")
+        return None if said is None else str(said)
 
     @rpc_layer.setter
     def rpc_layer(self, value: str | None) -> None:
         self._rpc_layer = value
+
+    def _found(self, name: str) -> Any:  # noqa: ARG002 - for subclasses that ask somewhere else
+        """The property ``name`` where neither constructor nor setter said it."""
+        return None

@@ -1,5 +1,6 @@
 """SimpleClusterResolver and UnionClusterResolver: clusters given in code, and joined ones."""
 
+from copy import copy
 from typing import Any
 
 from .resolver import ClusterResolver, format_master_url
@@ -18,8 +19,10 @@ class SimpleClusterResolver(ClusterResolver):
         environment: str = "",
         num_accelerators: dict[str, int] | None = None,
         rpc_layer: str | None = None,
+        *,
+        dynamic: bool = False,
     ) -> None:
-        """Keep a cluster.
+        """Keep a cluster; ``dynamic``: it may list fewer tasks than there are.
 
         Raises:
             TypeError: ``cluster_spec`` is no ClusterSpec or ``master`` no string.
@@ -35,6 +38,12 @@ class SimpleClusterResolver(ClusterResolver):
         self._environment = environment
         self._num_accelerators = num_accelerators
         self._rpc_layer = rpc_layer
+        self._dynamic = dynamic
+
+    @property
+    def dynamic(self) -> bool:
+        """As given to the constructor."""
+        return self._dynamic
 
     def cluster_spec(self) -> ClusterSpec:
         """The cluster."""
@@ -77,7 +86,8 @@ class UnionClusterResolver(ClusterResolver):
     """Several resolvers as one cluster. As ``tf.distribute.cluster_resolver.UnionResolver``.
 
     Lists of the same job are joined in order. If any part of a job is a mapping, all are merged by
-    index. Type, id, environment and accelerators are the first resolver's unless set here.
+    index. Type, id, environment and accelerators are the first resolver's unless set here; it is
+    dynamic if any of them is.
     """
 
     def __init__(
@@ -118,6 +128,17 @@ class UnionClusterResolver(ClusterResolver):
                 joined.setdefault(job, []).append(tasks)
         return ClusterSpec({job: _join(job, parts) for job, parts in joined.items()})
 
+    @property
+    def dynamic(self) -> bool:
+        """Whether any resolver is."""
+        return any(resolver.dynamic for resolver in self._resolvers)
+
+    def snapshot(self) -> "UnionClusterResolver":
+        """The same union, of what the resolvers say now."""
+        fixed = copy(self)
+        fixed._resolvers = tuple(resolver.snapshot() for resolver in self._resolvers)
+        return fixed
+
     def master(
         self,
         task_type: str | None = None,
@@ -144,33 +165,8 @@ class UnionClusterResolver(ClusterResolver):
         """The first resolver's."""
         return self._resolvers[0].environment
 
-    # "is not None": TensorFlow tests for truth here and so loses task_id=0.
-    @property
-    def task_type(self) -> str | None:
-        """Set here, else the first resolver's."""
-        return self._task_type if self._task_type is not None else self._resolvers[0].task_type
-
-    @task_type.setter
-    def task_type(self, value: str | None) -> None:
-        self._task_type = value
-
-    @property
-    def task_id(self) -> int | None:
-        """Set here, else the first resolver's."""
-        return self._task_id if self._task_id is not None else self._resolvers[0].task_id
-
-    @task_id.setter
-    def task_id(self, value: int | None) -> None:
-        self._task_id = value
-
-    @property
-    def rpc_layer(self) -> str | None:
-        """Set here, else the first resolver's."""
-        return self._rpc_layer if self._rpc_layer is not None else self._resolvers[0].rpc_layer
-
-    @rpc_layer.setter
-    def rpc_layer(self, value: str | None) -> None:
-        self._rpc_layer = value
+    def _found(self, name: str) -> Any:
+        return getattr(self._resolvers[0], name)
 
 
 def _join(job: str, parts: list[list[str] | dict[int, str]]) -> list[str] | dict[int, str]:

@@ -1,11 +1,13 @@
 """TFConfigClusterResolver: the cluster as the environment variable TF_CONFIG tells it.
 
-This module and ``core/settings.py`` are the only readers of the environment. The variable is read again at
-every call, as TensorFlow does, so a test or a notebook may change it.
+This module and ``core/settings.py`` are the only readers of the environment. The variable is read
+again at every call of the resolver, as TensorFlow does, so a test or a notebook may change it; a
+snapshot reads it once.
 """
 
 import json
 import os
+from copy import copy
 from typing import Any
 
 from ..core.errors import TFConfigError
@@ -39,29 +41,43 @@ def read_tf_config() -> dict[str, Any]:
     return config
 
 
-def cluster_of(config: dict[str, Any]) -> tuple[ClusterSpec, bool]:
-    """The cluster in a parsed TF_CONFIG, and whether it is of the dynamic kind.
+def cluster_of(config: dict[str, Any]) -> ClusterSpec:
+    """The cluster in a parsed TF_CONFIG.
 
-    Dynamic (TFJob's ``enableDynamicWorker``): under ``sparseCluster``, or with a job given as an object.
+    Raises:
+        TFConfigError: It is no cluster.
+    """
+    key, jobs = _jobs_of(config)
+    task = config.get("task") or {}
+    if is_dynamic(config) and isinstance(task, dict) and task.get("type") == "ps":
+        alone = jobs.get("ps")
+        if isinstance(alone, list) and len(alone) == 1:
+            jobs = {**jobs, "ps": {_index(task.get("index", 0)): alone[0]}}
+    try:
+        return ClusterSpec(jobs)
+    except (TypeError, ValueError) as error:
+        raise TFConfigError(f"TF_CONFIG: {key!r}: {error}") from error
+
+
+def is_dynamic(config: dict[str, Any]) -> bool:
+    """Whether a parsed TF_CONFIG is of the dynamic kind, TFJob's ``enableDynamicWorker``.
+
+    Its cluster is under ``sparseCluster``, or has a job given as an object, or is not there at all.
     A ps then sees only itself in a list, whose position is not its index.
 
     Raises:
         TFConfigError: It is no cluster.
     """
+    key, jobs = _jobs_of(config)
+    return key == "sparseCluster" or any(isinstance(tasks, dict) for tasks in jobs.values())
+
+
+def _jobs_of(config: dict[str, Any]) -> tuple[str, dict[str, Any]]:
     key = "cluster" if "cluster" in config else "sparseCluster"
     jobs = config.get(key) or {}
     if not isinstance(jobs, dict):
         raise TFConfigError(f"TF_CONFIG: {key!r} must be an object, got {type(jobs).__name__}")
-    dynamic = key == "sparseCluster" or any(isinstance(tasks, dict) for tasks in jobs.values())
-    task = config.get("task") or {}
-    if dynamic and isinstance(task, dict) and task.get("type") == "ps":
-        alone = jobs.get("ps")
-        if isinstance(alone, list) and len(alone) == 1:
-            jobs = {**jobs, "ps": {_index(task.get("index", 0)): alone[0]}}
-    try:
-        return ClusterSpec(jobs), dynamic
-    except (TypeError, ValueError) as error:
-        raise TFConfigError(f"TF_CONFIG: {key!r}: {error}") from error
+    return key, jobs
 
 
 def task_of(config: dict[str, Any]) -> tuple[str | None, int | None]:
@@ -95,8 +111,12 @@ def _index(value: object) -> int:
 class TFConfigClusterResolver(ClusterResolver):
     """As ``tf.distribute.cluster_resolver.TFConfigClusterResolver``.
 
-    What the constructor or a setter says wins over TF_CONFIG; arguments of :meth:`master` win over both.
+    What the constructor or a setter says wins over TF_CONFIG; arguments of :meth:`master` win over
+    both. Each call and property reads TF_CONFIG anew, as TensorFlow's, and raises
+    :class:`TFConfigError` if it is malformed; :meth:`snapshot` reads it once.
     """
+
+    _config: dict[str, Any] | None = None  # of a snapshot
 
     def __init__(
         self,
@@ -112,37 +132,32 @@ class TFConfigClusterResolver(ClusterResolver):
 
     def cluster_spec(self) -> ClusterSpec:
         """The cluster; empty without TF_CONFIG."""
-        return cluster_of(read_tf_config())[0]
+        return cluster_of(self._read())
 
     @property
-    def task_type(self) -> str | None:
-        """Job of this process; None if nobody said."""
-        return str(self._task_type) if self._task_type is not None else task_of(read_tf_config())[0]
-
-    @task_type.setter
-    def task_type(self, value: str | None) -> None:
-        self._task_type = value
+    def dynamic(self) -> bool:
+        """Whether TF_CONFIG lists only a part of the cluster: see :func:`is_dynamic`."""
+        return is_dynamic(self._read())
 
     @property
-    def task_id(self) -> int | None:
-        """Index of this process in its job; None if nobody said."""
-        return int(self._task_id) if self._task_id is not None else task_of(read_tf_config())[1]
+    def source(self) -> str:
+        """``"TF_CONFIG"``."""
+        return TF_CONFIG
 
-    @task_id.setter
-    def task_id(self, value: int | None) -> None:
-        self._task_id = value
+    def snapshot(self) -> "TFConfigClusterResolver":
+        """A resolver of TF_CONFIG as it is now."""
+        fixed = copy(self)
+        fixed._config = self._read()
+        return fixed
 
-    @property
-    def rpc_layer(self) -> str | None:
-        """Of the constructor or setter, else TF_CONFIG's."""
-        if self._rpc_layer is not None:
-            return self._rpc_layer
-        layer = read_tf_config().get("rpc_layer")
-        return str(layer) if layer is not None else None
+    def _read(self) -> dict[str, Any]:
+        return read_tf_config() if self._config is None else self._config
 
-    @rpc_layer.setter
-    def rpc_layer(self, value: str | None) -> None:
-        self._rpc_layer = value
+    def _found(self, name: str) -> Any:
+        config = self._read()
+        if name == "rpc_layer":
+            return config.get("rpc_layer")
+        return task_of(config)[0 if name == "task_type" else 1]
 
     @property
     def environment(self) -> str:
@@ -160,10 +175,11 @@ class TFConfigClusterResolver(ClusterResolver):
         Raises:
             ValueError: The cluster has no such task.
         """
-        config = read_tf_config()
-        if config.get("session_master") is not None:
-            return str(config["session_master"])
-        spec, _ = cluster_of(config)
+        if self._config is None:
+            return self.snapshot().master(task_type, task_id, rpc_layer)
+        if self._config.get("session_master") is not None:
+            return str(self._config["session_master"])
+        spec = self.cluster_spec()
         if not spec or (len(spec.jobs) == 1 and spec.num_tasks(spec.jobs[0]) == 1):
             return ""
         kind = task_type if task_type is not None else self.task_type

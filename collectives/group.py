@@ -55,7 +55,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-_GENERATION = secrets.randbits(63) + 1  # of this process: a restarted one is another one
+_GENERATION = secrets.randbits(63)  # of this process: a restarted one is another one
 _PROBE_S = 3.0
 _LINGER_S = 5.0  # a neighbour that computes reads what was sent to it later
 _NOTHING: Array = np.zeros(0, np.uint8)

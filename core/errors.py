@@ -16,7 +16,7 @@
     │   ├── LimitExceededError
     │   ├── NonFiniteGradientError
     │   ├── SequenceError
-    │   ├── SegmentError            shared memory that cannot be used; the stream can
+    │   ├── SegmentError            shared memory that cannot be used; the connection can
     │   ├── CollectiveMismatchError workers in sync made different calls
     │   └── FencedError             an older generation of the task, or a second chief
     ├── ProgramError                the user's program failed on some task: exit 1
@@ -117,7 +117,7 @@ class SequenceError(RefusedError):
 
 
 class SegmentError(RefusedError):
-    """Shared memory that was offered cannot be opened; the payload must come through the stream."""
+    """Shared memory that was offered cannot be opened; the payload must come over the connection."""
 
 
 class CollectiveMismatchError(RefusedError):

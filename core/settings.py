@@ -73,14 +73,14 @@ class Settings(BaseModel):
     chunk_bytes: int = Field(
         default=512 * 1024,
         ge=4096,
-        description="Size of one frame of a step. 256 KiB to 1 MiB moved most bytes per second "
-        "through grpcio; below, the per-message cost shows, above, flow control stalls.",
+        description="Largest message of a tunnel through gRPC. 256 KiB to 1 MiB moved most bytes per "
+        "second through grpcio; below, the per-message cost shows, above, flow control stalls.",
     )
     max_message_bytes: int = Field(
         default=8 * 1024 * 1024,
         ge=64 * 1024,
-        description="Largest single gRPC message a server accepts. Arrays are sent in chunks far "
-        "below it; only definitions of very many variables come near.",
+        description="Largest single message accepted, in gRPC calls and in frames. Arrays travel behind "
+        "messages; only definitions of very many variables come near.",
     )
     max_step_bytes: int = Field(
         default=4 * 1024**3,

@@ -9,36 +9,33 @@ from typing import Any
 from ..cluster import partitioners, placement
 from ..core.wire_format import WireFormat
 from . import cluster_resolver, experimental
-from .aggregating_variable import AggregatingVariable
-from .central_storage import CentralStorageStrategy
-from .communication import CommunicationImplementation, CommunicationOptions
-from .context import (
+from .base.communication import CommunicationImplementation, CommunicationOptions
+from .base.contexts import (
     ReplicaContext,
     experimental_set_strategy,
     get_loss_reduction,
     get_replica_context,
-    get_strategy,
     has_strategy,
     in_cross_replica_context,
 )
-from .cross_device_ops import (
-    CrossDeviceOps,
-    HierarchicalCopyAllReduce,
-    NcclAllReduce,
-    ReductionToOneDevice,
-)
+from .base.reductions import ReduceOp
+from .base.values import DistributedValues, Mirrored, PerReplica, ValueContext
 from .data.distributed import DistributedDataset, DistributedIterator
 from .data.options import InputContext, InputOptions, InputReplicationMode
-from .mirrored import MirroredStrategy
-from .mirrored_variable import DistributedVariable, MirroredVariable, SyncOnReadVariable
-from .multi_worker import CollectiveAllReduceStrategy, MultiWorkerMirroredStrategy
-from .one_device import OneDeviceStrategy
-from .parameter_server import ParameterServerStrategy
-from .reduce_op import ReduceOp
-from .run_options import RunOptions
-from .sharded_variable import ShardedVariable
-from .strategy import Strategy, StrategyExtended
-from .values import DistributedValues, Mirrored, PerReplica, ValueContext
+from .strategies.all_reduce import HierarchicalCopyAllReduce, NcclAllReduce
+from .strategies.central_storage import CentralStorageStrategy
+from .strategies.cross_device_ops import CrossDeviceOps, ReductionToOneDevice
+from .strategies.default import get_strategy
+from .strategies.extended import StrategyExtended
+from .strategies.mirrored import MirroredStrategy
+from .strategies.multi_worker import CollectiveAllReduceStrategy, MultiWorkerMirroredStrategy
+from .strategies.one_device import OneDeviceStrategy
+from .strategies.parameter_server import ParameterServerStrategy
+from .strategies.run_options import RunOptions
+from .strategies.strategy import Strategy
+from .variables.aggregating import AggregatingVariable
+from .variables.mirrored import DistributedVariable, MirroredVariable, SyncOnReadVariable
+from .variables.sharded import ShardedVariable
 
 __all__ = [
     "AggregatingVariable",
@@ -88,7 +85,7 @@ __all__ = [
 
 def __getattr__(name: str) -> Any:
     if name == "TPUStrategy":
-        from .tpu import explain
+        from .strategies.tpu import explain
 
         explain(name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,8 +1,9 @@
 """Checkpoints of variables in this process: of one strategy, for any other.
 
-The same format as a job's checkpoints on parameter servers (``docs/checkpoints.md``), so what one strategy
-saved another restores: whole variables by name, with the slots of their optimizer. ``ON_READ`` variables are
-saved as the value they read as, and shared out again when they are restored.
+The same format as a job's checkpoints on parameter servers (``docs/checkpoints.md``), so what one
+strategy saved another restores: whole variables by name, with the slots of their optimizer.
+``ON_READ`` variables are saved as the value they read as, and shared out again when they are
+restored.
 """
 
 import datetime
@@ -27,13 +28,12 @@ from ..core.checkpoint.directory import MANIFEST, open_fs
 from ..core.checkpoint.tensor_file import TensorSpec
 from ..core.errors import CheckpointError, ShapeMismatchError
 from ..core.versions import own_versions
-from .aggregating_variable import AggregatingVariable
-from .arrays import to_host
-from .context import require_cross_replica
-from .local_variable import LocalVariable
-from .mirrored_variable import DistributedVariable, SyncOnReadVariable
-from .values import DistributedValues
-from .variable import Variable
+from .base.arrays import to_host
+from .base.contexts import require_cross_replica
+from .base.values import DistributedValues
+from .variables.holders import holders_of
+from .variables.mirrored import SyncOnReadVariable
+from .variables.variable import Variable
 
 _FILE = "variables.safetensors"
 
@@ -57,12 +57,13 @@ class Checkpoint:
         checkpoint.save("runs/model", global_step=100)
         checkpoint.restore("runs/model")
 
-    With several workers in sync all of them save and restore together; the first one writes.
+    Synchronous workers all save and restore together; the first one writes.
 
     Args:
         variables: Of one strategy, or of none; their names are their names in the checkpoint.
         keep: Checkpoints kept in a directory.
-        places: What has ``state_dict`` and ``load_state_dict``, by name. Kept per checkpoint, not per worker.
+        places: What has ``state_dict`` and ``load_state_dict``, by name. Kept per checkpoint, not
+            per worker.
 
     Raises:
         ValueError: Two variables have one name, or belong to different strategies; or ``keep`` < 1.
@@ -112,11 +113,11 @@ class Checkpoint:
             if path in [info.path for info in list_checkpoints(directory)[-self._keep :]]:
                 prune(directory, self._keep)  # else it would remove what was just saved
         if strategy is not None:
-            strategy.extended.any_worker(True)  # nobody goes on before it is there
+            strategy.extended.any_worker(True)  # all workers wait until it is written
         return path
 
     def _agreed(self, number: int) -> int:
-        """The first worker's: it may have written before another one looked, or where that cannot look."""
+        """The first worker's number: others may list the directory later, or have no access to it."""
         if self._strategy is None:
             return number
         mine = DistributedValues([np.array(number, np.int64)])
@@ -180,7 +181,8 @@ class Checkpoint:
 
         Raises:
             CheckpointError: There is none, or it is damaged.
-            ShapeMismatchError: A variable has another shape there, or numbers its dtype does not hold.
+            ShapeMismatchError: A variable has another shape there, or numbers its dtype does not
+                hold.
         """
         if self._strategy is not None:
             require_cross_replica(self._strategy, "Checkpoint.restore")
@@ -209,7 +211,7 @@ class Checkpoint:
             variable = self._variables[name]
             _assign(variable, reader.read(name))
             slots = {slot: reader.read(name, slot) for slot in reader.slots(name)}
-            for holder in _holders(variable):
+            for holder in holders_of(variable):
                 holder.restore_slots(slots, record.updates, record.rule)
         for name, place in self._places.items():
             if name in reader.manifest.places:
@@ -235,15 +237,6 @@ def _assign(variable: Variable, value: Array) -> None:
     variable.assign(value)
 
 
-def _holders(variable: Variable) -> list[LocalVariable]:
-    """What holds a variable's value and slots in this process."""
-    if isinstance(variable, LocalVariable):
-        return [variable]
-    if isinstance(variable, AggregatingVariable):
-        return [variable.component()]
-    return list(variable.values) if isinstance(variable, DistributedVariable) else []
-
-
 def _slots_of(variable: Variable) -> tuple[dict[str, Array], int, dict[str, Any] | None]:
-    holders = _holders(variable)
+    holders = holders_of(variable)
     return holders[0].slots() if holders else ({}, 0, None)

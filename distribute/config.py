@@ -1,7 +1,7 @@
 """``windlass.config``: devices of this process."""
 
-from .devices import compute_devices as list_compute_devices
-from .devices import (
+from .base.devices import compute_devices as list_compute_devices
+from .base.devices import (
     logical_cpu_devices,
     logical_gpu_devices,
     set_logical_cpu_devices,

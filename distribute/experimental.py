@@ -4,16 +4,16 @@ from typing import Any
 
 from ..cluster import partitioners
 from ..cluster.resolver import ClusterResolver
-from . import multi_worker
-from .central_storage import CentralStorageStrategy
-from .communication import (
+from .base.communication import (
     CollectiveCommunication,
     CollectiveHints,
     CommunicationImplementation,
     CommunicationOptions,
 )
-from .parameter_server import ParameterServerStrategy
-from .values import ValueContext
+from .base.values import ValueContext
+from .strategies import multi_worker
+from .strategies.central_storage import CentralStorageStrategy
+from .strategies.parameter_server import ParameterServerStrategy
 
 
 class MultiWorkerMirroredStrategy(multi_worker.MultiWorkerMirroredStrategy):
@@ -51,7 +51,7 @@ __all__ = [
 
 def __getattr__(name: str) -> Any:
     if name == "TPUStrategy":
-        from .tpu import explain
+        from .strategies.tpu import explain
 
         explain(name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -13,6 +13,7 @@ from ..core.settings import Settings
 from ..core.steps import HeldShard, PushResult, StepHeader, StepReply, StepRequest, WireLayout
 from ..core.task import Incarnation, TaskId
 from ..core.update_rules import UpdateRule
+from ..engine.rows import gather_rows
 from ..server.ps.payload import BufferPayload
 from ..server.ps.session import Session
 from ..server.ps.store import Store
@@ -135,7 +136,9 @@ class _LocalAnswer:
             )
         self._reply = reply
 
-    def copy(self, values: Array) -> None:
+    def copy(self, values: Array, rows: Array | None = None) -> None:
+        if rows is not None:
+            values = gather_rows(values, rows)
         source = values.reshape(-1).view(np.uint8)
         while source.size:
             target = self._into[0]

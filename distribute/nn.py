@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from .context import get_strategy, has_strategy, in_cross_replica_context
+from .base.contexts import get_strategy, has_strategy, in_cross_replica_context
 
 
 def compute_average_loss(
@@ -18,11 +18,12 @@ def compute_average_loss(
     Summed over replicas it is the mean over the global batch, and so are its gradients.
 
     Args:
-        per_example_loss: array, shape ``(examples, ...)``: NumPy's or what computes like it, as JAX's.
-        sample_weight: array, shape ``(examples,)``, that of the losses, or one more extent of 1 than these;
-            or a number. None: 1.
-        global_batch_size: None: this replica's examples times the replicas in sync, which is wrong for the
-            last batch of an epoch if that is smaller.
+        per_example_loss: array, shape ``(examples, ...)``: NumPy's or what computes like it, as
+            JAX's.
+        sample_weight: array, shape ``(examples,)``, that of the losses, or one more extent of 1
+            than these; or a number. None: 1.
+        global_batch_size: None: this replica's examples times the replicas in sync, which is wrong
+            for the last batch of an epoch if that is smaller.
 
     Returns:
         A scalar of the losses' dtype; 0 if ``global_batch_size`` is 0.

@@ -22,12 +22,12 @@ from ..core.schedules import (
     PolynomialDecay,
     Schedule,
 )
-from .arrays import as_array
-from .context import get_replica_context, require_own
-from .reduce_op import ReduceOp
-from .strategy import Strategy
-from .values import DistributedValues, PerReplica, on_every_replica
-from .variable import Variable
+from .base.arrays import as_array
+from .base.contexts import get_replica_context, require_own
+from .base.reductions import ReduceOp
+from .base.values import DistributedValues, PerReplica, on_every_replica
+from .strategies.strategy import Strategy
+from .variables.variable import Variable
 
 __all__ = [
     "SGD",

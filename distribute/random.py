@@ -10,14 +10,15 @@ from typing import Any
 import numpy as np
 
 from ..core.arrays import Array
-from .context import get_replica_context
+from .base.contexts import get_replica_context
 
 
 class Generator:
     """Random numbers: in ``strategy.run`` each replica draws from a stream of its own.
 
-    The stream of a replica depends on the seed and its number among the replicas in sync alone, so a program
-    draws the same numbers whatever machine its replicas are on. Thread-safe between replicas.
+    The stream of a replica depends on the seed and its number among the replicas in sync alone, so
+    a program draws the same numbers whatever machine its replicas are on. Thread-safe between
+    replicas.
 
     ::
 

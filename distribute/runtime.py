@@ -1,16 +1,15 @@
-"""This process's place in a cluster, as a strategy sees it: a parameter session and a few hooks.
+"""A task's connection to its cluster, as a strategy sees it: a parameter session and a few hooks.
 
-The worker daemon connects to the cluster and installs a :class:`ClusterRuntime` before it runs the user's
-program; a strategy made there picks it up. Without one, a process plays the whole cluster.
+Whoever joins a cluster makes a :class:`ClusterRuntime` and passes it on; strategies, and what they
+are made of, get it as an argument. ``program_cluster.py`` is how a program's own lines find it.
 """
 
-import threading
 from collections import deque
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from ..client.ps.parameter_session import ParameterSession, SessionCounters
+from ..client.ps.fan_out import SessionCounters
+from ..client.ps.parameter_session import ParameterSession
 from ..cluster.resolved import ResolvedTask
 from ..cluster.roles import EVALUATOR
 from ..core.errors import ConfigurationError
@@ -93,42 +92,9 @@ class ClusterRuntime:
         )
 
 
-class _OfThread(threading.local):
-    runtime: ClusterRuntime | None = None
-
-
-_of_thread = _OfThread()
-_of_process: list[ClusterRuntime] = []
-
-
-def set_runtime(runtime: ClusterRuntime | None) -> None:
-    """Install the runtime of this process; None removes it."""
-    _of_process.clear()
-    if runtime is not None:
-        _of_process.append(runtime)
-
-
-@contextmanager
-def thread_runtime(runtime: ClusterRuntime) -> Iterator[None]:
-    """Install a runtime for this thread alone: several tasks in one process."""
-    before = _of_thread.runtime
-    _of_thread.runtime = runtime
-    try:
-        yield
-    finally:
-        _of_thread.runtime = before
-
-
-def current_runtime() -> ClusterRuntime | None:
-    """The runtime of this thread or process, if it is part of a cluster."""
-    if _of_thread.runtime is not None:
-        return _of_thread.runtime
-    return _of_process[0] if _of_process else None
-
-
 def local_runtime(task: ResolvedTask, num_ps: int = 1) -> ClusterRuntime:
     """A whole cluster in this process: ``num_ps`` parameter servers, one worker, no sockets."""
-    # The ps's half, for which a worker of a real cluster has no use.
+    # Loads the server, which a worker of a real cluster has no use for.
     from .local_ps import LocalPs
 
     settings = load_settings()

@@ -8,6 +8,7 @@ Fast-math stays off: neither reassociation nor contraction is allowed, so SGD eq
 expression to the bit.
 """
 
+import contextlib
 import logging
 import threading
 from collections.abc import Callable
@@ -21,6 +22,7 @@ from numba import extending
 from numba.core import cgutils, types
 
 from ..core.arrays import DType
+from .kernel_cache import locked
 
 log = logging.getLogger(__name__)
 
@@ -65,11 +67,15 @@ def compile_function(
         for _ in range(2):
             try:
                 return _compile_cached(function, arguments, folder)
+            except TimeoutError as error:
+                log.warning("%s; %s is compiled in memory", error, function.__qualname__)
+                break
             except Exception as error:  # noqa: BLE001 - a damaged file fails in any way that unpickling can
                 name = function.__qualname__
                 log.warning("the cached kernel %s in %s cannot be used: %r", name, folder, error)
-                for path in folder.glob(f"*/*.{name}-*"):
-                    path.unlink(missing_ok=True)
+                with contextlib.suppress(OSError):
+                    for path in folder.glob(f"*/*.{name}-*"):
+                        path.unlink(missing_ok=True)
     dispatcher = _numba.njit(function, nogil=True, error_model="numpy")
     return _compile(dispatcher, arguments), False
 
@@ -87,7 +93,10 @@ def _compile_cached(
     # Numba takes the next place it knows if it cannot write to this one, and we did not check that.
     if folder not in Path(dispatcher.stats.cache_path).parents:
         raise OSError(f"Numba chose {dispatcher.stats.cache_path} instead")
-    compiled = _compile(dispatcher, arguments)
+    with locked(folder):
+        compiled = _compile(dispatcher, arguments)
+    if dispatcher.signatures != [arguments]:
+        raise ValueError(f"the file holds a kernel for {dispatcher.signatures}")
     return compiled, bool(dispatcher.stats.cache_hits)
 
 

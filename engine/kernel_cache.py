@@ -8,12 +8,14 @@ any, every process compiles its kernels in memory.
 
 import atexit
 import contextlib
+import fcntl
 import hashlib
 import logging
 import os
 import shutil
 import stat
 import tempfile
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,6 +26,7 @@ log = logging.getLogger(__name__)
 
 _HERE = Path(__file__).parent
 _SOURCES = ("jit.py", "kernels.py", "row_kernels.py")
+_LOCK_TIMEOUT_S = 60.0  # far longer than compiling one kernel; a process may have been stopped
 _OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
 
 
@@ -129,6 +132,34 @@ def check_folder(folder: Path) -> None:
             raise UnsafeFolderError(f"{path} is a link")
 
 
+@contextlib.contextmanager
+def locked(folder: Path, timeout_s: float = _LOCK_TIMEOUT_S) -> Iterator[None]:
+    """Hold a folder against other processes: each kernel is compiled by one, and loaded by the others.
+
+    Numba alone would mix up the files of two that save kernels of one name at once.
+
+    Raises:
+        TimeoutError: Another process kept it for so long.
+        OSError: The folder cannot be opened, or its file system knows no locks.
+    """
+    descriptor = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        deadline = time.monotonic() + timeout_s
+        while True:
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if time.monotonic() > deadline:
+                    raise TimeoutError(
+                        f"another process has held {folder} for {timeout_s:g} s"
+                    ) from None
+                time.sleep(0.01)
+        yield
+    finally:
+        os.close(descriptor)
+
+
 def _prepare(folder: Path) -> bool:
     """Create a folder if it is missing, check it, and say whether it can be written to."""
     if not os.path.lexists(folder):
@@ -146,7 +177,13 @@ def _copy(folder: Path) -> Path:
     """Copy a cache that cannot be written to: Numba takes none where it cannot save."""
     temporary = Path(tempfile.mkdtemp(prefix="windlass-kernels-"))
     atexit.register(shutil.rmtree, temporary, ignore_errors=True)
-    shutil.copytree(folder, temporary, dirs_exist_ok=True)
+    # Not the modes: what cannot be written to there must be here.
+    for path in _content(folder):
+        target = temporary / path.relative_to(folder)
+        if path.is_dir():
+            target.mkdir(mode=0o700)
+        else:
+            shutil.copyfile(path, target)
     return temporary
 
 

@@ -18,7 +18,7 @@ from ..cluster.template import (
     find_index,
     parse_replicas,
 )
-from ..cluster.tf_config import TFConfigClusterResolver, cluster_of, read_tf_config
+from ..cluster.tf_config import TFConfigClusterResolver
 from ..core.errors import ConfigurationError
 from ..core.settings import Settings, load_settings, read_environment
 
@@ -84,14 +84,9 @@ def resolve_task(flags: TaskFlags) -> ResolvedTask:
         return _from_template(flags)
     if flags.cluster:
         return _from_json(flags)
-    config = read_tf_config()
-    _, dynamic = cluster_of(config)
-    resolver = TFConfigClusterResolver(task_type=flags.role, task_id=flags.index)
     # A chief of a dynamic job is told nothing (TFJob): --cluster or --replicas must say the rest.
     return resolve(
-        resolver,
-        source="TF_CONFIG",
-        dynamic=dynamic,
+        TFConfigClusterResolver(task_type=flags.role, task_id=flags.index),
         overrides=_overrides(flags),
         chief_address=flags.chief_address or "",
     )
@@ -109,8 +104,7 @@ def _overrides(flags: TaskFlags, index_from: str = "") -> dict[str, str]:
 
 
 def _identity(flags: TaskFlags) -> tuple[str, int, str]:
-    config = read_tf_config()
-    from_config = TFConfigClusterResolver()
+    from_config = TFConfigClusterResolver().snapshot()
     role = flags.role or from_config.task_type
     if role is None:
         raise ConfigurationError(
@@ -118,7 +112,7 @@ def _identity(flags: TaskFlags) -> tuple[str, int, str]:
         )
     named = {name: read_environment(name) for name in INDEX_VARIABLES}
     found = find_index(flags.index, named, socket.gethostname())
-    if flags.index is None and config and from_config.task_id is not None:
+    if flags.index is None and from_config.task_id is not None:
         found = (from_config.task_id, "TF_CONFIG")
     if found is None:
         raise ConfigurationError(

@@ -5,6 +5,7 @@ A frame is a message and the payload behind it, both as they are, with their len
 """
 
 import struct
+import time
 from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
@@ -69,7 +70,7 @@ class Connection:
             OSError: The connection is broken.
             TimeoutError: The deadline passed.
         """
-        self._outbox.flush()
+        self._await_outbox()
         self._send(messages, parts, payload_bytes)
 
     def send_in_background(
@@ -86,7 +87,9 @@ class Connection:
 
         Raises:
             OSError: The connection is broken.
+            TimeoutError: The deadline passed.
         """
+        self._await_outbox()
         head = _LENGTHS.pack(len(message), 0)
         self.stream.send_with_descriptor(head + message, descriptor, self.deadline)
 
@@ -124,6 +127,10 @@ class Connection:
         """
         self._outbox.flush(timeout_s)
 
+    def _await_outbox(self) -> None:
+        left = None if self.deadline == NEVER else max(0.0, self.deadline - time.monotonic())
+        self._outbox.flush(left)
+
     def _send(
         self, messages: Sequence[bytes], parts: Iterable[memoryview], payload_bytes: int
     ) -> None:
@@ -158,6 +165,8 @@ class Connection:
     def receive(self) -> memoryview | None:
         """The next message; None when the peer closed the connection between two frames.
 
+        After a timeout it may be tried again, but for a message over 64 KiB.
+
         Raises:
             OSError: The connection is broken, or ended inside a frame.
             LimitExceededError: The message is longer than allowed.
@@ -178,10 +187,12 @@ class Connection:
                 "or look whether it is another program",
                 limit="max_message_bytes",
             )
-        self._at += _LENGTHS.size
         if length <= READ_BYTES:
+            self._fill_buffer(_LENGTHS.size + length)  # what a timeout interrupts is not lost
+            self._at += _LENGTHS.size
             message = self._take(length)
         else:
+            self._at += _LENGTHS.size
             message = memoryview(bytearray(length))
             self._fill(message)
         self.unread_bytes = payload_bytes

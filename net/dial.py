@@ -9,7 +9,7 @@ from google.protobuf.message import DecodeError, Message
 
 from ..core import codec
 from ..core.error_table import from_detail
-from ..core.errors import PeerLostError, RefusedError
+from ..core.errors import LimitExceededError, PeerLostError, RefusedError
 from ..core.settings import Settings
 from ..core.task import Incarnation
 from ..core.versions import check_protocol, own_versions
@@ -20,7 +20,7 @@ from .listener import MAGIC
 from .stream import NEVER, ByteStream
 from .tcp import connect_tcp
 from .tunnel import open_tunnel
-from .unix import connect_unix
+from .unix import CONNECT_TIMEOUT_S, connect_unix
 
 _M = TypeVar("_M", bound=Message)
 
@@ -66,11 +66,9 @@ class Dialer:
         """
         deadline = time.monotonic() + timeout_s
         try:
-            stream = self._wrap(connect_tcp(self._address, timeout_s))
-            stream.send(MAGIC, deadline)
+            return self._begin(connect_tcp(self._address, timeout_s), deadline)
         except OSError as error:
             raise self.lost("connect", error) from error
-        return self._connection(stream)
 
     def unix(self, name: str) -> Connection:
         """Connect over a Unix socket, without a greeting yet.
@@ -79,9 +77,7 @@ class Dialer:
             OSError: It cannot be reached from here.
             RefusedError: Another user has it.
         """
-        stream = self._wrap(connect_unix(name))
-        stream.send(MAGIC, NEVER)
-        return self._connection(stream)
+        return self._begin(connect_unix(name), time.monotonic() + CONNECT_TIMEOUT_S)
 
     def tunnel(self, channel: grpc.Channel) -> Connection:
         """Open a tunnel, without a greeting yet."""
@@ -95,19 +91,47 @@ class Dialer:
             WindlassError: What the other side refused with.
             ProtocolMismatchError: It speaks another protocol.
         """
-        connection.deadline = time.monotonic() + timeout_s
         try:
-            hello = session_pb2.ClientMessage(hello=self.hello)
-            connection.send([hello.SerializeToString()])
-            welcome = receive_message(connection).welcome
-            if not welcome.HasField("versions"):
-                raise ConnectionError("the answer to the greeting is no Welcome")
-            theirs = codec.versions_from_wire(welcome.versions)
-            check_protocol(own_versions(), theirs, peer=self._peer)
+            self.send_hello(connection, timeout_s)
+            return self.read_welcome(connection, timeout_s)
         except BaseException:
             connection.cancel()
             connection.close()
             raise
+
+    def send_hello(self, connection: Connection, timeout_s: float) -> None:
+        """Send the greeting.
+
+        Raises:
+            OSError: The connection is broken.
+        """
+        connection.deadline = time.monotonic() + timeout_s
+        connection.send([session_pb2.ClientMessage(hello=self.hello).SerializeToString()])
+
+    def read_welcome(self, connection: Connection, timeout_s: float) -> session_pb2.Welcome:
+        """Read the answer to the greeting. After a timeout it may be tried again.
+
+        Raises:
+            TimeoutError: None came.
+            OSError: The connection broke, or what answers is not one of ours.
+            WindlassError: What the other side refused with.
+            ProtocolMismatchError: It speaks another protocol.
+        """
+        connection.deadline = time.monotonic() + timeout_s
+        try:
+            data = connection.receive()
+            if data is None:
+                raise ConnectionError("it closed the connection")
+            message = parse(session_pb2.ServerMessage, data)
+        except (LimitExceededError, RefusedError) as error:
+            raise ConnectionError(f"what answers is not Windlass: {error.message}") from error
+        if message.WhichOneof("kind") == "failure":
+            raise from_detail(message.failure)
+        welcome = message.welcome
+        if not welcome.HasField("versions"):
+            raise ConnectionError("the answer to the greeting is no Welcome")
+        theirs = codec.versions_from_wire(welcome.versions)
+        check_protocol(own_versions(), theirs, peer=self._peer)
         connection.deadline = NEVER
         fit_chunks(connection.stream, welcome.max_message_bytes)
         return welcome
@@ -116,6 +140,15 @@ class Dialer:
         """The error for a peer that cannot be reached, or whose connection broke."""
         said = getattr(error, "strerror", None) or str(error)
         return PeerLostError(f"{doing}: {self._peer} cannot be reached: {said}", peer=self._peer)
+
+    def _begin(self, stream: ByteStream, deadline: float) -> Connection:
+        try:
+            stream = self._wrap(stream)
+            stream.send(MAGIC, deadline)
+        except OSError:
+            stream.close()
+            raise
+        return self._connection(stream)
 
     def _connection(self, stream: ByteStream) -> Connection:
         return Connection(stream, self._settings.max_message_bytes, self._peer)

@@ -8,15 +8,16 @@ service answers with a ``Welcome``, or with an error and the end of the connecti
 import contextlib
 import logging
 import secrets
+import socket
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 from google.protobuf.message import DecodeError
 
 from ..core import codec, error_table
-from ..core.errors import RefusedError, WindlassError
+from ..core.errors import ConfigurationError, RefusedError, WindlassError
 from ..core.settings import Settings
 from ..core.task import TaskId
 from ..core.versions import check_protocol, own_versions
@@ -25,6 +26,7 @@ from .connection import Connection
 from .listener import GREETING_TIMEOUT_S
 from .stream import NEVER, ByteStream
 from .tunnel import TunnelStream
+from .unix import listen_unix
 
 log = logging.getLogger(__name__)
 
@@ -72,31 +74,55 @@ class Endpoint:
         task: Who listens, for messages.
         settings: For the bounds.
         services: By name.
+        greeting_timeout_s: How long a greeting may take, all of it. Unit: seconds.
 
     Attributes:
         unix_sockets: Names where this process can be reached from this machine.
     """
 
-    def __init__(self, task: TaskId, settings: Settings, services: Mapping[str, Service]) -> None:
+    def __init__(
+        self,
+        task: TaskId,
+        settings: Settings,
+        services: Mapping[str, Service],
+        greeting_timeout_s: float = GREETING_TIMEOUT_S,
+    ) -> None:
         self._task = task
         self._settings = settings
         self._services = services
+        self._greeting_timeout_s = greeting_timeout_s
         self._lock = threading.Lock()
         self._open: set[Connection] = set()
         self._stopped = False
         self.unix_sockets: list[str] = []
+        self._socket_file: tuple[Path, int] | None = None
 
-    def open_unix_sockets(self) -> list[str]:
-        """Choose names for Unix sockets, which the caller listens at."""
+    def listen_unix(self, backlog: int) -> Iterator[socket.socket]:
+        """Listen at Unix sockets; owned by the caller.
+
+        Raises:
+            ConfigurationError: The folder ``socket_dir`` cannot be used.
+        """
         if not self._services:
-            return []
+            return
         # Not to be guessed, so that nobody can be there before us.
-        names = [f"@windlass-{secrets.token_hex(16)}"]
-        if self._settings.socket_dir:
-            folder = Path(self._settings.socket_dir)
-            names.append(str(folder / f"{self._task.type}-{self._task.index}.sock"))
-        self.unix_sockets = names
-        return names
+        name = f"@windlass-{secrets.token_hex(16)}"
+        yield listen_unix(name, backlog)
+        self.unix_sockets.append(name)
+        if not self._settings.socket_dir:
+            return
+        path = Path(self._settings.socket_dir) / f"{self._task.type}-{self._task.index}.sock"
+        try:
+            listening = listen_unix(str(path), backlog)
+        except OSError as error:
+            raise ConfigurationError(
+                f"{self._task} cannot listen at {path} ({error.strerror or error}): socket_dir "
+                "(WINDLASS_SOCKET_DIR) must be a folder this user may write to, with a short path",
+                task=self._task,
+            ) from error
+        self._socket_file = path, path.stat().st_ino
+        yield listening
+        self.unix_sockets.append(str(path))
 
     def serve(self, stream: ByteStream) -> None:
         """Hear a greeting and serve the connection to its end. Blocks."""
@@ -122,7 +148,7 @@ class Endpoint:
                 connection.close()
 
     def _greeted(self, connection: Connection) -> bool:
-        connection.deadline = time.monotonic() + GREETING_TIMEOUT_S
+        connection.deadline = time.monotonic() + self._greeting_timeout_s
         data = connection.receive()
         if data is None:
             return False
@@ -158,10 +184,11 @@ class Endpoint:
             connections = list(self._open)
         for connection in connections:
             connection.cancel()
-        for name in self.unix_sockets:
-            if not name.startswith("@"):
-                with contextlib.suppress(OSError):
-                    Path(name).unlink()
+        if self._socket_file is not None:
+            path, inode = self._socket_file
+            with contextlib.suppress(OSError):
+                if path.stat().st_ino == inode:  # a task that replaces this one may listen already
+                    path.unlink()
 
 
 def fit_chunks(stream: ByteStream, max_message_bytes: int) -> None:

@@ -18,7 +18,7 @@ from .pass_through import PassThrough
 from .shared_memory import unavailable
 from .tcp import listen_tcp, split_address, tcp_stream
 from .tunnel import serve_tunnels
-from .unix import listen_unix, unix_stream
+from .unix import unix_stream
 
 _BACKLOG = 512
 _GRPC_CONNECTIONS = 64  # beside two for each worker
@@ -145,8 +145,15 @@ class TaskHost:
 
         Raises:
             AddressInUseError: The port is taken.
-            ConfigurationError: See :func:`bind_address`.
+            ConfigurationError: See :func:`bind_address`; or ``socket_dir`` cannot be used.
         """
+        try:
+            self._start(address)
+        except BaseException:
+            self.stop(0)
+            raise
+
+    def _start(self, address: str) -> None:
         where = bind_address(address, self._settings)
         host, port = split_address(where)
         try:
@@ -158,8 +165,8 @@ class TaskHost:
         self._server.add_insecure_port(f"unix-abstract:{self._pass_through.inner_name}")
         self._server.start()
         if self._settings.shared_memory and not unavailable():
-            for name in self.endpoint.open_unix_sockets():
-                self._listener.add(listen_unix(name, _BACKLOG), unix_stream)
+            for unix_socket in self.endpoint.listen_unix(_BACKLOG):
+                self._listener.add(unix_socket, unix_stream)
         self._listener.start()
         if self._settings.health_port:
             self._serve_probes(f"{where.rpartition(':')[0]}:{self._settings.health_port}")

@@ -5,7 +5,6 @@ through to the gRPC server of this process. One thread accepts and sorts, so a c
 nothing costs a descriptor until it is closed, and no thread.
 """
 
-import contextlib
 import logging
 import selectors
 import socket
@@ -20,6 +19,7 @@ log = logging.getLogger(__name__)
 
 MAGIC = b"WNDL"
 _HTTP2, _TLS = b"PRI ", b"\x16\x03"
+_BEGINNINGS = (MAGIC, _HTTP2, _TLS)
 GREETING_TIMEOUT_S = 10.0
 _MAX_UNSORTED = 256
 _RETRY_S = 0.1
@@ -31,6 +31,7 @@ MakeStream = Callable[[socket.socket], SocketStream]
 class _Unsorted:
     make_stream: MakeStream
     until: float
+    first: bytes = b""
 
 
 class Listener:
@@ -38,19 +39,23 @@ class Listener:
 
     Args:
         greeted: Called with a connection that begins as ours do, in a thread of its own; owns it.
-        other: Called with one that begins as gRPC's do; owns it and does not wait. None: it is closed.
+        other: Called with one that begins as gRPC's do, and with its first bytes; owns it and does
+            not wait. None: it is closed.
         limit: Most connections that ``greeted`` handles at once; further ones are closed.
+        greeting_timeout_s: How long the first bytes may take, all of them. Unit: seconds.
     """
 
     def __init__(
         self,
         greeted: Callable[[SocketStream], None],
-        other: Callable[[socket.socket], None] | None,
+        other: Callable[[socket.socket, bytes], None] | None,
         limit: int,
+        greeting_timeout_s: float = GREETING_TIMEOUT_S,
     ) -> None:
         self._greeted = greeted
         self._other = other
         self._limit = limit
+        self._greeting_timeout_s = greeting_timeout_s
         self._lock = threading.Lock()
         self._open = 0
         self._selector = selectors.DefaultSelector()
@@ -89,13 +94,20 @@ class Listener:
         try:
             while not self._stopped.is_set():
                 for key, _ in self._selector.select(self._next_timeout_s()):
-                    if key.data is not None:
-                        self._accept(key.fileobj, key.data)  # type: ignore[arg-type]
-                    elif key.fileobj in self._unsorted:
-                        self._sort(key.fileobj)
+                    self._look_at(key)
                 self._drop_silent()
         finally:
             self._close_all()
+
+    def _look_at(self, key: selectors.SelectorKey) -> None:
+        try:
+            if key.data is not None:
+                self._accept(key.fileobj, key.data)  # type: ignore[arg-type]
+            elif key.fileobj in self._unsorted:
+                self._sort(key.fileobj)
+        except Exception:  # whatever a connection brings, others are accepted
+            log.exception("a connection could not be let in")
+            self._stopped.wait(_RETRY_S)
 
     def _next_timeout_s(self) -> float | None:
         if not self._unsorted:
@@ -111,13 +123,15 @@ class Listener:
             log.warning("a connection could not be accepted: %s", error)
             self._stopped.wait(_RETRY_S)  # no descriptor is left; one may be soon
             return
-        with contextlib.suppress(OSError):
-            connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, len(MAGIC))
         if len(self._unsorted) >= _MAX_UNSORTED:
             self._forget(next(iter(self._unsorted))).close()
-        until = time.monotonic() + GREETING_TIMEOUT_S
+        until = time.monotonic() + self._greeting_timeout_s
+        try:
+            self._selector.register(connection, selectors.EVENT_READ)
+        except OSError:
+            connection.close()
+            raise
         self._unsorted[connection] = _Unsorted(make_stream, until)
-        self._selector.register(connection, selectors.EVENT_READ)
 
     def _forget(self, connection: socket.socket) -> socket.socket:
         del self._unsorted[connection]
@@ -130,28 +144,31 @@ class Listener:
             self._forget(connection).close()
 
     def _sort(self, connection: socket.socket) -> None:
+        unsorted = self._unsorted[connection]
         try:
-            first = connection.recv(len(MAGIC), socket.MSG_PEEK | socket.MSG_DONTWAIT)
+            # Read, not looked at: a selector says again and again that looked-at bytes are there.
+            more = connection.recv(len(MAGIC) - len(unsorted.first), socket.MSG_DONTWAIT)
         except BlockingIOError:
             return
         except OSError:
-            first = b""
-        if 0 < len(first) < len(MAGIC) and (MAGIC.startswith(first) or _HTTP2.startswith(first)):
+            more = b""
+        first = unsorted.first = unsorted.first + more
+        if more and any(each != first and each.startswith(first) for each in _BEGINNINGS):
             return  # the rest is on its way, or the time for it runs out
-        make_stream = self._unsorted[connection].make_stream
         self._forget(connection)
         try:
-            connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, 1)
             if first == MAGIC:
-                connection.recv(len(MAGIC))
-                self._hand_over(make_stream(connection))
-            elif self._other is not None and (first == _HTTP2 or first.startswith(_TLS)):
-                self._other(connection)
+                self._hand_over(unsorted.make_stream(connection))
+            elif self._other is not None and first.startswith((_HTTP2, _TLS)):
+                self._other(connection, first)
             else:
                 connection.close()
         except OSError as error:
             log.debug("a connection was not let in: %s", error)
             connection.close()
+        except Exception:
+            connection.close()
+            raise
 
     def _hand_over(self, stream: SocketStream) -> None:
         with self._lock:

@@ -44,10 +44,11 @@ class Outbox:
             if not self._changed.wait_for(self._has_room, timeout_s):
                 raise TimeoutError("the peer takes nothing")
             self._raise_if_broken()
+            if self._thread is None:  # before the frame waits: there may be no more threads
+                thread = threading.Thread(target=self._run, name="outbox", daemon=True)
+                thread.start()
+                self._thread = thread
             self._waiting.append(send)
-            if self._thread is None:
-                self._thread = threading.Thread(target=self._run, name="outbox", daemon=True)
-                self._thread.start()
             self._changed.notify_all()
 
     def flush(self, timeout_s: float | None = None) -> None:
@@ -91,8 +92,8 @@ class Outbox:
                 self._changed.wait_for(lambda: self._waiting or self._closed)
                 if self._closed:
                     return
+                self._sending = True  # first: `is_idle` looks without the lock
                 send = self._waiting.popleft()
-                self._sending = True
             try:
                 send()
             except Exception as error:

@@ -6,6 +6,8 @@ import secrets
 import socket
 import threading
 
+from .tcp import notice_loss
+
 log = logging.getLogger(__name__)
 
 _BYTES = 256 * 1024
@@ -29,46 +31,63 @@ class PassThrough:
         self._limit = limit
         self.inner_name = f"windlass-grpc-{secrets.token_hex(16)}"
         self._lock = threading.Lock()
-        self._open: set[socket.socket] = set()
+        self._open: set[tuple[socket.socket, socket.socket]] = set()
         self._stopped = False
 
-    def accept(self, client: socket.socket) -> None:
+    def accept(self, client: socket.socket, first: bytes) -> None:
         """Serve a connection, which is owned from now on.
 
+        Args:
+            client: Connected.
+            first: What was read of it.
+
         Raises:
-            OSError: There are too many, or the gRPC server does not answer.
+            OSError: There are too many.
         """
-        if len(self._open) >= 2 * self._limit:
-            raise ConnectionError(f"more than {self._limit} gRPC connections")
         server = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        try:
-            server.settimeout(_CONNECT_TIMEOUT_S)
-            server.connect(f"\0{self.inner_name}")
-            server.settimeout(None)
-            client.settimeout(None)
-            client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        except OSError:
-            server.close()
-            raise
+        ends = client, server
         with self._lock:
-            self._open |= {client, server}
-            stopped = self._stopped
-        if stopped:
-            self._end(client, server)
-        both_ended = threading.Barrier(2)
-        for source, target in ((client, server), (server, client)):
+            if len(self._open) >= self._limit or self._stopped:
+                server.close()
+                raise ConnectionError(f"more than {self._limit} gRPC connections")
+            self._open.add(ends)
+        try:
             threading.Thread(
-                target=self._copy, args=(source, target, both_ended), name="grpc", daemon=True
+                target=self._serve, args=(client, server, first), name="grpc", daemon=True
             ).start()
+        except RuntimeError as error:  # no more threads
+            self._close(ends)
+            raise ConnectionError(str(error)) from error
 
     def stop(self) -> None:
         """End every connection."""
         with self._lock:
             self._stopped = True
-            ends = list(self._open)
-        self._end(*ends)
+            everyone = list(self._open)
+        for ends in everyone:
+            self._end(*ends)
 
-    def _copy(self, source: socket.socket, target: socket.socket, ended: threading.Barrier) -> None:
+    def _serve(self, client: socket.socket, server: socket.socket, first: bytes) -> None:
+        try:
+            server.settimeout(_CONNECT_TIMEOUT_S)
+            server.connect(f"\0{self.inner_name}")
+            server.settimeout(None)
+            notice_loss(client)
+            server.sendall(first)
+            if self._stopped:
+                return
+            back = threading.Thread(
+                target=self._copy, args=(server, client), name="grpc", daemon=True
+            )
+            back.start()
+            self._copy(client, server)
+            back.join()
+        except (OSError, RuntimeError) as error:
+            log.warning("a gRPC connection could not be served: %s", error)
+        finally:
+            self._close((client, server))
+
+    def _copy(self, source: socket.socket, target: socket.socket) -> None:
         buffer = memoryview(bytearray(_BYTES))
         try:
             while count := source.recv_into(buffer):
@@ -77,10 +96,12 @@ class PassThrough:
         except OSError as error:
             log.debug("a gRPC connection broke off: %s", error)
             self._end(source, target)
-        ended.wait()
+
+    def _close(self, ends: tuple[socket.socket, socket.socket]) -> None:
         with self._lock:
-            self._open.discard(source)
-        source.close()
+            self._open.discard(ends)
+        for end in ends:
+            end.close()
 
     @staticmethod
     def _end(*ends: socket.socket) -> None:

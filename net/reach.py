@@ -23,7 +23,10 @@ from .shared_memory import unavailable
 log = logging.getLogger(__name__)
 
 _UPGRADE_TIMEOUT_S = 2.0  # to be welcomed over something better: what is there already works
-_GREETING_TIMEOUT_S = 2.0  # of the peer's port, if there is time for a tunnel after it
+_LATE_S = 0.2  # for a greeting that was late, once the peer has answered through a tunnel
+_LEAST_S = 0.1
+
+_Greeted = tuple[Connection, session_pb2.Welcome]
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,22 +71,11 @@ def reach(
         wants_memory=settings.shared_memory,
         memory_obstacle=unavailable() if settings.shared_memory else "",
     )
-    reached: tuple[Connection, session_pb2.Welcome] | None = None
     if settings.tcp_sessions:
-        connection = dialer.tcp(timeout_s)
-        left = deadline - time.monotonic()
-        try:
-            welcome = dialer.greet(connection, max(0.1, min(_GREETING_TIMEOUT_S, left)))
-            reached = connection, welcome
-            findings = replace(findings, is_local=connection.stream.is_local)
-        except OSError as error:
-            findings = replace(findings, tcp_failure=f"its port does not greet: {error}")
-    if reached is None:
-        connection = dialer.tunnel(channel())
-        try:
-            reached = connection, dialer.greet(connection, max(0.1, deadline - time.monotonic()))
-        except OSError as error:
-            raise dialer.lost("connect", findings.tcp_failure or error) from error
+        first, findings = _greet_port(dialer, channel, findings, deadline)
+    else:
+        first = _open_tunnel(dialer, channel, deadline, "")
+    reached = first
     if settings.shared_memory:
         better, failure = _upgrade_to_unix(dialer, reached[1])
         offered = bool(reached[1].unix_sockets)
@@ -100,6 +92,59 @@ def reach(
     return Reached(*reached, choice)
 
 
+def _greet_port(
+    dialer: Dialer, channel: Callable[[], grpc.Channel], findings: Findings, deadline: float
+) -> tuple[_Greeted, Findings]:
+    """Greet the peer's port; over a tunnel if nothing of ours answers there."""
+    connection = dialer.tcp(_left(deadline))
+    findings = replace(findings, is_local=connection.stream.is_local)
+    timeout_s = _left(deadline) / 2
+    try:
+        dialer.send_hello(connection, timeout_s)
+        return (connection, dialer.read_welcome(connection, timeout_s)), findings
+    except TimeoutError:
+        # A mesh that waits for HTTP/2, or a peer that is busy: a busy one takes as long with both.
+        failure = f"its port did not greet within {timeout_s:.1f} s"
+        try:
+            tunnel = _open_tunnel(dialer, channel, deadline, failure)
+            try:
+                late = connection, dialer.read_welcome(connection, _LATE_S)
+            except OSError:
+                connection.cancel()
+                connection.close()
+                return tunnel, replace(findings, tcp_failure=failure, is_local=False)
+        except BaseException:
+            connection.cancel()
+            connection.close()
+            raise
+        tunnel[0].close()
+        return late, findings
+    except OSError as error:
+        connection.cancel()
+        connection.close()
+        failure = f"its port does not greet: {error}"
+        tunnel = _open_tunnel(dialer, channel, deadline, failure)
+        return tunnel, replace(findings, tcp_failure=failure, is_local=False)
+    except BaseException:
+        connection.cancel()
+        connection.close()
+        raise
+
+
+def _open_tunnel(
+    dialer: Dialer, channel: Callable[[], grpc.Channel], deadline: float, failure: str
+) -> _Greeted:
+    connection = dialer.tunnel(channel())
+    try:
+        return connection, dialer.greet(connection, _left(deadline))
+    except OSError as error:
+        raise dialer.lost("connect", failure or error) from error
+
+
+def _left(deadline: float) -> float:
+    return max(_LEAST_S, deadline - time.monotonic())
+
+
 def report_choice(peer: str, choice: ConnectionChoice) -> None:
     """Log a choice; a warning if something faster was to be expected."""
     if choice.is_degraded:
@@ -108,9 +153,7 @@ def report_choice(peer: str, choice: ConnectionChoice) -> None:
         log.debug("%s is reached over %s", peer, choice.description)
 
 
-def _upgrade_to_unix(
-    dialer: Dialer, welcome: session_pb2.Welcome
-) -> tuple[tuple[Connection, session_pb2.Welcome] | None, str]:
+def _upgrade_to_unix(dialer: Dialer, welcome: session_pb2.Welcome) -> tuple[_Greeted | None, str]:
     """The same over one of the peer's Unix sockets; else why not."""
     failure = ""
     for name in welcome.unix_sockets:

@@ -27,7 +27,8 @@ READ_BYTES = 64 * 1024
 _OUT_BYTES = 1024 * 1024
 _IN_BYTES = 256 * 1024
 _RESET = struct.pack("ii", 1, 0)  # linger for 0 s
-_LONGEST_POLL_S = 3600.0
+# Another thread may close the socket just before it is polled, and its number be another file's then.
+_LONGEST_POLL_S = 5.0
 _SHORT_S = 500e-6  # who waited longer for the last bytes does not spin for the next ones
 
 

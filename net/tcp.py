@@ -20,12 +20,17 @@ def tcp_stream(connection: socket.socket) -> SocketStream:
         OSError: The connection is broken.
     """
     connection.settimeout(None)
+    notice_loss(connection)
+    here = connection.getsockname()[0] == connection.getpeername()[0]
+    return SocketStream(connection, "tcp", is_local=here)
+
+
+def notice_loss(connection: socket.socket) -> None:
+    """Have a TCP socket send at once and notice a peer that is gone."""
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     for name, value in _OPTIONS.items():
         if hasattr(socket, name):  # systems differ in what they offer
             connection.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
-    here = connection.getsockname()[0] == connection.getpeername()[0]
-    return SocketStream(connection, "tcp", is_local=here)
 
 
 def split_address(address: str) -> tuple[str, int]:

@@ -5,11 +5,9 @@ boundaries mean nothing. Both ends are alike; a client's outgoing messages are t
 call, a server's its responses.
 """
 
-import contextlib
-import queue
 import threading
 import time
-import weakref
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -19,13 +17,14 @@ from ..core.errors import RefusedError
 from .stream import NEVER, Buffer
 
 METHOD = "/windlass.proto.v1.Tunnel/Open"
-_BACKLOG = 8  # messages that wait for gRPC
-_LOOK_S = 0.1
-_CLOSE_TIMEOUT_S = 1.0
+_BACKLOG = 8  # messages that wait for gRPC, or for us
+_CLOSE_TIMEOUT_S = 5.0  # a neighbour that computes reads what was sent to it later
 
 
 class TunnelStream:
     """One end of a tunnel. See :class:`~windlass.net.stream.ByteStream`.
+
+    gRPC's iterator of messages cannot be waited at for a time, so a thread reads it ahead.
 
     Args:
         chunk_bytes: Most bytes in one message; may be lowered.
@@ -37,14 +36,11 @@ class TunnelStream:
 
     def __init__(self, chunk_bytes: int) -> None:
         self.chunk_bytes = chunk_bytes
-        self._outgoing: queue.Queue[bytes | None] = queue.Queue(_BACKLOG)
-        self._incoming: Iterator[bytes] = iter(())
+        self._outgoing = _Messages()
+        self._incoming = _Messages()
         self._end_call: Callable[[], object] = lambda: None
         self._rest = memoryview(b"")
         self._over = threading.Event()
-        self._expired = False
-        self.deadline = NEVER
-        _watch(self)
 
     def attach(self, incoming: Iterator[bytes], end_call: Callable[[], object]) -> None:
         """The call has begun.
@@ -53,39 +49,34 @@ class TunnelStream:
             incoming: The other end's messages.
             end_call: Cancels the call.
         """
-        self._incoming, self._end_call = incoming, end_call
+        self._end_call = end_call
+        threading.Thread(target=self._pump, args=(incoming,), name="tunnel", daemon=True).start()
 
     def outgoing(self) -> Iterator[bytes]:
         """This end's messages, for gRPC; in its own thread, which so copies while ours goes on."""
-        while True:
-            try:
-                message = self._outgoing.get(timeout=1.0)
-            except queue.Empty:
-                if self._over.is_set():
-                    return
-                continue
-            if message is None:
-                return
-            yield message
+        try:
+            while message := self._outgoing.take(NEVER):
+                yield message
+        except ConnectionError:  # cancelled
+            return
 
-    def call_over(self) -> None:
+    def call_over(self, why: str = "") -> None:
         """The call has ended."""
         self._over.set()
+        self._outgoing.cut(why or "the call has ended")
 
     def send(self, data: Buffer, deadline: float) -> None:
         """Send all of it."""
         view = memoryview(data)
         for start in range(0, len(view), self.chunk_bytes):
-            self._put(bytes(view[start : start + self.chunk_bytes]), deadline)
+            self._outgoing.put(bytes(view[start : start + self.chunk_bytes]), deadline)
 
     def send_now(self, buffers: Sequence[Buffer]) -> int:
         """Send as much as the queue takes, a message as large as it may be."""
         whole = b"".join(buffers)[: self.chunk_bytes]
-        if self._over.is_set():
-            raise ConnectionError("the call has ended")
         try:
-            self._outgoing.put_nowait(whole)
-        except queue.Full:
+            self._outgoing.put(whole, 0.0)
+        except TimeoutError:
             return 0
         return len(whole)
 
@@ -102,12 +93,12 @@ class TunnelStream:
         if self._rest:
             data, self._rest = bytes(self._rest), memoryview(b"")
             return data
-        return self._next(deadline)
+        return self._incoming.take(deadline)
 
     def receive_into(self, target: memoryview, deadline: float) -> int:
         """Bytes of the next message, or of what is left of the last one."""
         if not self._rest:
-            self._rest = memoryview(self._next(deadline))
+            self._rest = memoryview(self._incoming.take(deadline))
         count = min(len(target), len(self._rest))
         target[:count] = self._rest[:count]
         self._rest = self._rest[count:]
@@ -123,43 +114,100 @@ class TunnelStream:
 
     def cancel(self) -> None:
         """End the call."""
-        self._over.set()
+        self._incoming.drop("cancelled")
+        self._outgoing.drop("cancelled")
         self._end_call()
 
     def close(self) -> None:
         """Send what waits, and end the call."""
-        with contextlib.suppress(queue.Full):
-            self._outgoing.put(None, timeout=0 if self._over.is_set() else _CLOSE_TIMEOUT_S)
-            self._over.wait(_CLOSE_TIMEOUT_S)
+        self._outgoing.end()
+        self._over.wait(_CLOSE_TIMEOUT_S)
         self.cancel()
 
-    def expire(self, now: float) -> None:
-        """End a call that is past its deadline."""
-        if now > self.deadline:
-            self._expired = True
-            self.cancel()
-
-    def _put(self, message: bytes, deadline: float) -> None:
-        while not self._over.is_set():
-            try:
-                self._outgoing.put(message, timeout=_LOOK_S)
-            except queue.Full:
-                if time.monotonic() > deadline:
-                    raise TimeoutError("timed out") from None
-                continue
-            return
-        raise ConnectionError("the call has ended")
-
-    def _next(self, deadline: float) -> bytes:
-        self.deadline = deadline
+    def _pump(self, incoming: Iterator[bytes]) -> None:
         try:
-            return next(self._incoming, b"")
+            for message in incoming:
+                if message:
+                    self._incoming.put(message, NEVER)
+            self._incoming.end()
         except grpc.RpcError as error:
-            if self._expired:
-                raise TimeoutError("timed out") from error
-            raise ConnectionError(_reason(error)) from error
-        finally:
-            self.deadline = NEVER
+            self._incoming.cut(_reason(error))
+        except ConnectionError:  # cancelled here
+            return
+        # Its other end is closed, and takes nothing either.
+        self._outgoing.end()
+
+
+class _Messages:
+    """A bounded queue of messages, with an end. Both sides may wait, and are woken when it is cut."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._waiting: deque[bytes] = deque()
+        self._ended = False
+        self._broken = ""  # why nothing more comes
+
+    def put(self, message: bytes, deadline: float) -> None:
+        """Add a message.
+
+        Raises:
+            TimeoutError: There was no room until the deadline.
+            ConnectionError: It has ended, or was cut.
+        """
+        with self._changed:
+            has_room = self._changed.wait_for(
+                lambda: len(self._waiting) < _BACKLOG or self._ended or self._broken,
+                _left(deadline),
+            )
+            if self._broken or self._ended:
+                raise ConnectionError(self._broken or "the connection is closed")
+            if not has_room:
+                raise TimeoutError("timed out")
+            self._waiting.append(message)
+            self._changed.notify_all()
+
+    def take(self, deadline: float) -> bytes:
+        """The next message; empty at the end.
+
+        Raises:
+            TimeoutError: None came until the deadline.
+            ConnectionError: It was cut, and all that came before was taken.
+        """
+        with self._changed:
+            if not self._changed.wait_for(
+                lambda: self._waiting or self._ended or self._broken, _left(deadline)
+            ):
+                raise TimeoutError("timed out")
+            if self._waiting:
+                message = self._waiting.popleft()
+                self._changed.notify_all()
+                return message
+            if self._ended:
+                return b""
+            raise ConnectionError(self._broken)
+
+    def end(self) -> None:
+        """No more messages."""
+        with self._changed:
+            self._ended = True
+            self._changed.notify_all()
+
+    def cut(self, why: str) -> None:
+        """No more messages, and that was not meant to be."""
+        with self._changed:
+            self._broken = self._broken or why
+            self._changed.notify_all()
+
+    def drop(self, why: str) -> None:
+        """The same, and those that wait are not wanted either."""
+        with self._changed:
+            self._broken, self._ended = self._broken or why, False
+            self._waiting.clear()
+            self._changed.notify_all()
+
+
+def _left(deadline: float) -> float | None:
+    return None if deadline == NEVER else max(0.0, deadline - time.monotonic())
 
 
 def open_tunnel(channel: grpc.Channel, chunk_bytes: int) -> TunnelStream:
@@ -167,8 +215,8 @@ def open_tunnel(channel: grpc.Channel, chunk_bytes: int) -> TunnelStream:
     stream = TunnelStream(chunk_bytes)
     call: Any = _stream_stream(channel)(stream.outgoing())
     stream.attach(call, call.cancel)
-    if not call.add_callback(stream.call_over):
-        stream.call_over()
+    if not call.add_callback(lambda: stream.call_over(call.details())):
+        stream.call_over(call.details())
     return stream
 
 
@@ -202,35 +250,4 @@ def serve_tunnels(
 def _reason(error: grpc.RpcError) -> str:
     details = getattr(error, "details", None)
     text = details() if callable(details) else None
-    return str(text or error)
-
-
-# gRPC's iterators wait for ever: one thread ends calls that are past their deadline.
-
-_WATCH_S = 0.25
-_lock = threading.Lock()
-_watched: "weakref.WeakSet[TunnelStream]" = weakref.WeakSet()
-_watcher: list[threading.Thread] = []
-
-
-def _watch(stream: TunnelStream) -> None:
-    with _lock:
-        _watched.add(stream)
-        if not _watcher or not _watcher[0].is_alive():
-            _watcher[:] = [threading.Thread(target=_look, name="tunnel-deadlines", daemon=True)]
-            _watcher[0].start()
-
-
-def _look() -> None:
-    pause = threading.Event()
-    while True:
-        pause.wait(_WATCH_S)
-        now = time.monotonic()
-        with _lock:
-            if not _watched:
-                _watcher.clear()
-                return
-            streams = list(_watched)
-        for stream in streams:
-            stream.expire(now)
-        del streams
+    return str(text or error) or "the call was cancelled"

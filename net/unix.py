@@ -7,8 +7,10 @@ that share a folder and no namespace.
 
 import contextlib
 import os
+import select
 import socket
 import struct
+import time
 from collections import deque
 from collections.abc import Sequence
 from pathlib import Path
@@ -37,7 +39,12 @@ class UnixStream(SocketStream):
     def send_with_descriptor(self, data: bytes, descriptor: int, deadline: float) -> None:
         """Send bytes and an open file."""
         rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, _DESCRIPTOR.pack(descriptor))]
-        sent = self._socket.sendmsg([data], rights)
+        sent = 0
+        while not sent:
+            try:
+                sent = self._socket.sendmsg([data], rights, socket.MSG_DONTWAIT)
+            except BlockingIOError:
+                self._sleep(select.POLLOUT, deadline - time.monotonic())
         self.send(data[sent:], deadline)
 
     def take_descriptor(self) -> int:

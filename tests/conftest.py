@@ -31,7 +31,7 @@ from helpers.waiting import wait_until as wait_until_true
 _QUIET: dict[str, Any] = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow]}
 settings.register_profile("desk", max_examples=100, **_QUIET)
 settings.register_profile("ci", max_examples=50, derandomize=True, database=None, **_QUIET)
-settings.register_profile("soak", max_examples=1000, database=None, **_QUIET)
+settings.register_profile("soak", max_examples=100, database=None, **_QUIET)  # times _SOAK_FACTOR
 # Whether a test fails, and not at which example: `make mutants` asks for no more.
 settings.register_profile(
     "verdict", database=None, phases=[Phase.explicit, Phase.generate], **_QUIET
@@ -42,6 +42,8 @@ settings.load_profile(
     or ("soak" if _SOAK else "ci" if "CI" in os.environ else "desk")
 )
 
+_SOAK_FACTOR = 10
+_increased: set[int] = set()
 _TIMEOUT_S = 120.0  # of one test, on an idle machine
 _FOREIGN = ("TF_CONFIG", "JOB_COMPLETION_INDEX", "VC_TASK_INDEX", "SLURM_PROCID")
 
@@ -98,12 +100,29 @@ else:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Stretch the bounds of a test's whole duration as those inside of tests are."""
-    factor = load_factor()
+    """Stretch the bounds of a test's whole duration as those inside of tests are; soak for longer."""
+    factor = _SOAK_FACTOR * load_factor() if _SOAK else load_factor()
     for item in items:
         own = item.get_closest_marker("timeout")
         seconds = own.args[0] if own is not None else _TIMEOUT_S
-        item.add_marker(pytest.mark.timeout(seconds * (10 if _SOAK else factor)), append=False)
+        item.add_marker(pytest.mark.timeout(seconds * factor), append=False)
+        if _SOAK and isinstance(item, pytest.Function):
+            _take_more_examples(item)
+
+
+def _take_more_examples(item: pytest.Function) -> None:
+    """Also where a test says itself how many examples it takes; a profile does not reach these."""
+    stateful = isinstance(getattr(item.cls, "settings", None), settings)
+    holder, name = (
+        (item.cls, "settings")
+        if stateful
+        else (getattr(item.obj, "__func__", item.obj), "_hypothesis_internal_use_settings")
+    )
+    given = getattr(holder, name, None)
+    if given is None or id(holder) in _increased:
+        return
+    _increased.add(id(holder))  # all cases of a parametrized test share it
+    setattr(holder, name, settings(given, max_examples=_SOAK_FACTOR * given.max_examples))
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ from ..core.arrays import Array
 from ..core.checkpoint import CheckpointReader, latest_checkpoint
 from ..core.errors import CheckpointError, ConfigurationError, PeerLostError
 from ..core.settings import load_settings
-from ..distribute.runtime import current_runtime
+from ..distribute.program_cluster import program_cluster
 from .evaluations import Evaluation, write_evaluation
 
 log = logging.getLogger(__name__)
@@ -43,7 +43,7 @@ class SidecarEvaluator:
         max_evaluations: int | None = None,
         idle_timeout_s: float | None = None,
     ) -> None:
-        runtime = current_runtime()
+        runtime = program_cluster()
         settings = runtime.settings if runtime is not None else load_settings()
         self._evaluate = evaluate
         self._model_dir = checkpoint_dir or settings.model_dir

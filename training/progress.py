@@ -7,7 +7,7 @@ import numpy as np
 from ..cluster.resolved import resolve
 from ..cluster.roles import EVALUATOR
 from ..cluster.tf_config import TFConfigClusterResolver
-from ..distribute.runtime import current_runtime
+from ..distribute.program_cluster import program_cluster
 
 
 def report(*, total_steps: int | None = None, **metrics: Any) -> None:
@@ -17,7 +17,7 @@ def report(*, total_steps: int | None = None, **metrics: Any) -> None:
         total_steps: The global step the program works towards, for the progress bar.
         metrics: Scalars, e.g. ``loss=0.3``.
     """
-    runtime = current_runtime()
+    runtime = program_cluster()
     if runtime is None:
         return
     if total_steps is not None:
@@ -27,10 +27,10 @@ def report(*, total_steps: int | None = None, **metrics: Any) -> None:
 
 def task_type() -> str:
     """This process's role: chief, worker or evaluator."""
-    runtime = current_runtime()
+    runtime = program_cluster()
     if runtime is not None:
         return runtime.task.task.type
-    return resolve(TFConfigClusterResolver(), source="TF_CONFIG").task.type
+    return resolve(TFConfigClusterResolver()).task.type
 
 
 def is_evaluator() -> bool:

@@ -23,10 +23,10 @@ from ..core.task import TaskId
 from .program import Ending, ending_of, find_script, run_script
 
 if TYPE_CHECKING:
-    from .sync_task import SyncTask
+    from .synchronous_task import SynchronousTask
     from .task import EvaluatorTask, TrainingTask
 
-    Member = TrainingTask | EvaluatorTask | SyncTask
+    Member = TrainingTask | EvaluatorTask | SynchronousTask
 
 log = logging.getLogger(__name__)
 
@@ -126,9 +126,9 @@ def _play(
     if task.is_local:
         return _run_alone(settings, path, arguments)
     if not ps_of(task.spec):
-        from .sync_task import SyncTask
+        from .synchronous_task import SynchronousTask
 
-        return _run_program(SyncTask(task, settings), settings, path, arguments)
+        return _run_program(SynchronousTask(task, settings), settings, path, arguments)
     return _run_program(TrainingTask(task, settings), settings, path, arguments)
 
 
@@ -164,7 +164,6 @@ def _run_alone(settings: Settings, path: Path, arguments: Sequence[str]) -> int:
 
 
 def _run_program(member: "Member", settings: Settings, path: Path, arguments: Sequence[str]) -> int:
-    from ..distribute.runtime import set_runtime
     from .task import TrainingTask
 
     interrupter = _Interrupter(settings.drain_grace_s)
@@ -186,7 +185,6 @@ def _run_program(member: "Member", settings: Settings, path: Path, arguments: Se
                 log.log(level, "%s", ending.message)
             return int(member.finish(ending))
         finally:
-            set_runtime(None)
             member.close()
 
 
@@ -196,17 +194,17 @@ def _join_and_run(
     path: Path,
     arguments: Sequence[str],
 ) -> Ending:
-    from ..distribute.runtime import set_runtime
+    from ..distribute.program_cluster import in_cluster
 
     try:
-        set_runtime(member.start())
+        runtime = member.start()
     except JobStoppedError as error:
         return ending_of(error)
     except WindlassError as error:
         # The program has not begun: no traceback, but the chief and the others must know.
         member.finish(_ending_of_start(error))
         raise
-    with interrupter.program():
+    with in_cluster(runtime, all_threads=True), interrupter.program():
         return run_script(path, arguments)
 
 

@@ -12,8 +12,8 @@ from ...core.definitions import ShardKey
 from ...core.steps import MemoryLocation, StepRequest, WireLayout
 from ...net.shared_memory import SharedSegment
 
-# A block that is always being written is asked for through the stream instead.
-_READ_TIMEOUT_S = 0.25
+# A block that is always being written is asked for over the connection instead.
+READ_TIMEOUT_S = 0.25
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +23,7 @@ class MemoryRegion:
     memory: MemoryLocation
     num_bytes: int
     dtype: DType
+    row_bytes: int = 0
 
     @property
     def block(self) -> tuple[int, int]:
@@ -60,6 +61,7 @@ class DirectPull:
         slabs: Mapping[int, SharedSegment],
     ) -> None:
         self.layout = layout
+        self.rows: Sequence[Array] = ()
         self.num_bytes = num_bytes
         self._regions = regions
         self._slabs = slabs
@@ -220,7 +222,7 @@ def _read_one(copy: _Copy, span: Array, last: int) -> int | None:
         The sequence of what is there now, ``last`` if that is there already; None: no luck in time.
     """
     target = span[copy.start : copy.stop]
-    deadline = time.monotonic() + _READ_TIMEOUT_S
+    deadline = time.monotonic() + READ_TIMEOUT_S
     while True:
         before = int(copy.sequence[0])
         if before == last:

@@ -9,7 +9,7 @@ import numpy as np
 
 from ...cluster.connection_choice import ConnectionChoice, ConnectionKind
 from ...core import codec
-from ...core.arrays import as_bytes, total_bytes
+from ...core.arrays import Array, as_bytes, total_bytes
 from ...core.definitions import ShardKey
 from ...core.errors import PeerLostError, RefusedError, SegmentError, WindlassError
 from ...core.steps import PushResult, StepReply, StepRequest, WireLayout
@@ -21,6 +21,7 @@ from ...net.stream import NEVER
 from ...net.wait import wait_for_counter
 from ...proto.v1 import session_pb2
 from .direct_pull import DirectPull, MemoryRegion
+from .direct_rows import DirectRows
 from .shared_payloads import (
     OVERLAPPED_BYTES,
     SMALL_BYTES,
@@ -61,7 +62,7 @@ class OpenSession:
             self._shared = SharedPayloads(self._connection, regions)
         self._layouts: dict[int, WireLayout] = {}
         self._pulls: dict[int, int] = {}  # pull layout → the request that brought it last
-        self._direct: DirectPull | None = None
+        self._direct: DirectPull | DirectRows | None = None
         self._sent: StepRequest | None = None
         self._overlapped = False  # the ps applies what we write while we write and read
 
@@ -98,15 +99,15 @@ class OpenSession:
             return self._send(request, request_id)
         except OSError as error:
             log.debug("a step to %s could not be sent: %s", self._peer, error)
-            return _of_its_own(request)
+            return detach(request)
 
     def _send(self, request: StepRequest, request_id: int) -> StepRequest:
-        lean, size = request, request.payload_bytes
-        if request.pull is not None and not request.pull_rows:
-            self._direct = self._plan_direct(request.pull)
+        lean = request
+        if request.pull is not None:
+            self._direct = self._plan_direct(request.pull, request.pull_rows)
         if self._direct is not None:
-            lean = replace(lean, pull=None, direct_bytes=self._direct.num_bytes)
-        self._sent = lean
+            lean = replace(lean, pull=None, pull_rows=(), direct_bytes=self._direct.num_bytes)
+        self._sent, size = lean, lean.payload_bytes
         if self._shared is None or size <= SMALL_BYTES:
             self._send_whole(lean, request_id)
             return request
@@ -114,7 +115,7 @@ class OpenSession:
             segment, offer = self._shared.prepare(size)
         except OSError as error:
             self._give_up_memory(f"no segment of {size} bytes: {error.strerror}")
-            request = _of_its_own(request)
+            request = detach(request)
             lean = self._sent = replace(lean, values=request.values, detached=False)
             self._send_whole(lean, request_id)
             return request
@@ -125,16 +126,18 @@ class OpenSession:
         in_segment = replace(lean, in_segment=True, segment_bytes=size)
         self._overlapped = size >= OVERLAPPED_BYTES
         # What takes memory to gather comes before the message: if there is none, nothing is applied.
-        write_gathered(request, segment, all_of_it=not self._overlapped)
+        write_gathered(lean, segment, all_of_it=not self._overlapped)
         try:
             self._connection.send(self._messages(in_segment, request_id, early_reply=False))
-            write_plain(request, segment)
+            write_plain(lean, segment)
         except BaseException:
             self._connection.cancel()  # the ps waits for the rest
             raise
         if request.detached:
             self._sent = values_in_segment(lean, segment)
-            return replace(self._sent, pull=request.pull, direct_bytes=0)
+            return replace(
+                self._sent, pull=request.pull, pull_rows=request.pull_rows, direct_bytes=0
+            )
         return request
 
     def _send_whole(self, request: StepRequest, request_id: int) -> None:
@@ -168,10 +171,14 @@ class OpenSession:
         step = codec.step_to_wire(request, request_id, known, early_reply=early_reply)
         return [*messages, session_pb2.ClientMessage(step=step).SerializeToString()]
 
-    def _plan_direct(self, layout: WireLayout) -> DirectPull | None:
+    def _plan_direct(
+        self, layout: WireLayout, rows: Sequence[Array]
+    ) -> DirectPull | DirectRows | None:
         if self._shared is None:
             return None
         try:
+            if rows:
+                return self._shared.direct_rows(layout, rows)
             return self._shared.direct_pull(layout)
         except RefusedError as error:
             self._give_up_memory(error.message)
@@ -208,7 +215,7 @@ class OpenSession:
 
     def _receive_direct(
         self,
-        direct: DirectPull,
+        direct: DirectPull | DirectRows,
         request: StepRequest,
         request_id: int,
         into: Sequence[memoryview],
@@ -223,8 +230,8 @@ class OpenSession:
         if reading.go_on():
             return replace(result, pulled_bytes=reading.finish())
         # A block that is always being written is asked for in the step's own way.
-        pull = StepRequest(pull=direct.layout)
-        self._connection.send(self._messages(pull, request_id, early_reply=False))
+        pull = StepRequest(pull=direct.layout, pull_rows=direct.rows)
+        self._send_whole(pull, request_id)
         again = self._read_reply(pull, request_id, into, None)
         return replace(result, global_step=again.global_step, pulled_bytes=again.pulled_bytes)
 
@@ -333,8 +340,8 @@ class OpenSession:
             report_choice(self._peer, self.choice)
 
 
-def _of_its_own(request: StepRequest) -> StepRequest:
-    """The same step, with values of its own if the caller may change what they are made of."""
+def detach(request: StepRequest) -> StepRequest:
+    """The same step; in memory of its own if the caller may change what its values are made of."""
     if not request.detached:
         return request
     own = [buffer.detached() for buffer in request.values]

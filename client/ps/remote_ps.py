@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from ...cluster.connection_choice import ConnectionKind
 from ...core import codec
+from ...core.arrays import row_shape, size_of
 from ...core.backoff import attempts
 from ...core.definitions import ShardDefinition, ShardKey
 from ...core.errors import LimitExceededError, PeerLostError, WindlassError
@@ -19,7 +20,7 @@ from ...net.dial import Dialer, WrapStream
 from ...net.reach import reach
 from ...proto.v1 import ps_pb2, ps_pb2_grpc, session_pb2
 from .direct_pull import MemoryRegion
-from .open_session import OpenSession
+from .open_session import OpenSession, detach
 from .shared_payloads import SMALL_BYTES
 
 log = logging.getLogger(__name__)
@@ -152,7 +153,9 @@ class RemotePs:
         for item in held:
             if item.memory is not None:
                 shard = item.shard
-                region = MemoryRegion(item.memory, shard.num_bytes, shard.variable.dtype)
+                dtype = shard.variable.dtype
+                row_bytes = size_of(row_shape(shard.shape)) * dtype.itemsize
+                region = MemoryRegion(item.memory, shard.num_bytes, dtype, row_bytes)
                 self._regions[shard.key] = region
         return held
 
@@ -199,8 +202,7 @@ class RemotePs:
                 task=self._task,
             )
         if request.detached and (size <= SMALL_BYTES or not self.shares_memory):
-            own = [buffer.detached() for buffer in request.values]
-            request = replace(request, values=own, detached=False)
+            request = detach(request)
         self._request_id += 1
         self._request = request
         if self._session is not None:

@@ -5,21 +5,22 @@ copied straight out of the ps's memory, under the sequence lock of each block, b
 not change. Small ones travel behind the message, which is faster than both.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
 
-from ...core.arrays import as_bytes
+from ...core.arrays import Array, as_bytes
 from ...core.definitions import ShardKey
 from ...core.errors import RefusedError
 from ...core.gather_buffer import GatherBuffer
-from ...core.steps import StepRequest, WireLayout
+from ...core.steps import Encoding, StepRequest, WireLayout
 from ...net.connection import Connection
 from ...net.dial import receive_message
 from ...net.shared_memory import FIRST_SEGMENT_BYTES, HEADER_BYTES, WRITTEN, SharedSegment
 from ...proto.v1 import session_pb2
 from .direct_pull import DirectPull, MemoryRegion
+from .direct_rows import DirectRows
 
 SMALL_BYTES = 64 * 1024  # up to this the payload travels behind its message
 # From here on the ps begins while we still write, and we read what it is done with: both sides at
@@ -80,6 +81,28 @@ class SharedPayloads:
             known = (layout, self._plan(layout))
             self._pulls[layout.layout_id] = known
         return known[1]
+
+    def direct_rows(self, layout: WireLayout, rows: Sequence[Array]) -> DirectRows | None:
+        """How to read a pull of rows from here, if it is large and all of it can be read.
+
+        Raises:
+            OSError: The connection broke while slabs were asked for.
+            RefusedError: A slab cannot be mapped.
+        """
+        row_bytes: list[int] = []
+        for entry in layout.entries:
+            region = self._regions.get((entry.variable, entry.part))
+            if region is None or entry.dtype not in (None, region.dtype):
+                return None
+            if entry.encoding is not Encoding.ROWS or not region.row_bytes:
+                return None
+            row_bytes.append(region.row_bytes)
+        total = sum(n.size * size for n, size in zip(rows, row_bytes, strict=True))
+        if total <= SMALL_BYTES:
+            return None
+        for entry in layout.entries:
+            self._map(self._regions[entry.variable, entry.part].memory.slab)
+        return DirectRows(layout, rows, row_bytes, self._regions, self._slabs)
 
     def _plan(self, layout: WireLayout) -> DirectPull | None:
         total = 0

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping
 
 from ...core.arrays import Array, DType
 
-Place = tuple[int, int, tuple[int, ...], DType, DType]
+ValueSpan = tuple[int, int, tuple[int, ...], DType, DType]
 """Where a variable is in the buffer: start, stop (bytes), shape, dtype there, dtype of the variable."""
 
 
@@ -14,17 +14,17 @@ class Values(Mapping[str, Array]):
     An array is made when it is asked for: ten thousand of them would cost more than their bytes.
     """
 
-    __slots__ = ("_buffer", "_made", "_places")
+    __slots__ = ("_buffer", "_made", "_spans")
 
-    def __init__(self, places: Mapping[str, Place], buffer: Array) -> None:
-        self._places = places
+    def __init__(self, spans: Mapping[str, ValueSpan], buffer: Array) -> None:
+        self._spans = spans
         self._buffer = buffer
         self._made: dict[str, Array] = {}
 
     def __getitem__(self, name: str) -> Array:
         value = self._made.get(name)
         if value is None:
-            start, stop, shape, wire, dtype = self._places[name]
+            start, stop, shape, wire, dtype = self._spans[name]
             value = self._buffer[start:stop].view(wire).reshape(shape)
             if wire != dtype:
                 value = value.astype(dtype)
@@ -33,10 +33,10 @@ class Values(Mapping[str, Array]):
         return value
 
     def __contains__(self, name: object) -> bool:
-        return name in self._places
+        return name in self._spans
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._places)
+        return iter(self._spans)
 
     def __len__(self) -> int:
-        return len(self._places)
+        return len(self._spans)

@@ -2,23 +2,48 @@
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from itertools import chain, islice
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
-from ..context import default_strategy, get_replica_context
-from ..devices import is_gpu, place
-from ..values import PerReplica, map_structure, regroup
-from .dataset import Dataset, as_dataset
-from .options import AutoShardPolicy, InputContext, InputOptions, InputReplicationMode
+from ..base.contexts import default_strategy, get_replica_context
+from ..base.devices import is_gpu, place
+from ..base.values import PerReplica, map_structure, regroup
+from .dataset import Dataset
+from .options import AutoShardPolicy, InputOptions
 from .prefetch import Prefetcher
-from .sharding import as_arrays, batch_sizes, cut, deal, empty_like, fill, recut
+from .sharding import as_arrays, empty_like
 
-if TYPE_CHECKING:
-    from ..strategy import Strategy
-
-_DEFAULT = InputOptions()
-_Opener = Callable[[int], Iterator[list[Any]]]
+Opener = Callable[[int], Iterator[list[Any]]]
 """Opens the steps from a number on: lists of one batch per replica, shorter when data run out."""
+
+Move = Callable[[int, Any], Any]
+"""Takes a batch to the device of the replica with this number."""
+
+
+class InputReplicas(Protocol):
+    """Who takes part in one input: what this room asks of ``StrategyExtended``; see there."""
+
+    @property
+    def replica_devices(self) -> tuple[str, ...]:
+        """One per replica of this worker."""
+
+    @property
+    def num_replicas_in_sync(self) -> int:
+        """Over all workers."""
+
+    @property
+    def num_input_pipelines(self) -> int:
+        """Workers among which input is sharded."""
+
+    @property
+    def input_pipeline_id(self) -> int:
+        """This worker's number among them."""
+
+    @property
+    def default_shard_policy(self) -> AutoShardPolicy:
+        """How input is divided between workers if its dataset does not say."""
+
+    def any_worker(self, mine: bool) -> bool:
+        """Whether ``mine`` is true on any synchronous worker; every one of them must call this."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,8 +68,18 @@ class Optional:
         return self._value
 
 
+def to_devices(extended: InputReplicas, options: InputOptions) -> Move:
+    """What takes a batch to its replica: CuPy arrays on a GPU, unless that is not wanted."""
+    devices = extended.replica_devices
+    if options.experimental_fetch_to_device is False or not any(map(is_gpu, devices)):
+        return lambda _, batch: batch
+    return lambda replica, batch: map_structure(
+        lambda leaf: place(leaf, devices[replica]), as_arrays(batch)
+    )
+
+
 @dataclass(frozen=True, slots=True)
-class _Input:
+class Input:
     """This worker's part of a dataset.
 
     Attributes:
@@ -53,7 +88,7 @@ class _Input:
         options: How far it is prepared ahead.
     """
 
-    open: _Opener
+    open: Opener
     sources: list[Dataset]
     options: InputOptions
 
@@ -79,21 +114,21 @@ class DistributedDataset:
     """A dataset split over replicas. As ``tf.distribute.DistributedDataset``. Iterate over it, in a loop.
 
     Args:
-        strategy: Whose replicas.
+        extended: Of the strategy whose replicas share it.
         source: Where their batches come from.
     """
 
-    def __init__(self, strategy: "Strategy", source: _Input) -> None:
-        self._strategy = strategy
+    def __init__(self, extended: InputReplicas, source: Input) -> None:
+        self._extended = extended
         self._source = source
 
     @property
     def element_spec(self) -> Any:
         """ArraySpec per leaf of one replica's batch; PerReplica with several replicas."""
-        return self._source.spec(len(self._strategy.extended.replica_devices))
+        return self._source.spec(len(self._extended.replica_devices))
 
     def __iter__(self) -> "DistributedIterator":
-        return DistributedIterator(self._strategy, self._source)
+        return DistributedIterator(self._extended, self._source)
 
     def reduce(self, initial_state: Any, reduce_func: Callable[[Any, Any], Any]) -> Any:
         """``state = reduce_func(state, element)`` over all elements; the last state."""
@@ -106,12 +141,13 @@ class DistributedDataset:
 class DistributedIterator:
     """Iterates over a distributed dataset. As ``tf.distribute.DistributedIterator``. Not thread-safe.
 
-    Its place can be kept (``state_dict``) and found again (``load_state_dict``), also in another process.
+    Its place can be kept (``state_dict``) and found again (``load_state_dict``), also in another
+    process.
     """
 
-    def __init__(self, strategy: "Strategy", source: _Input) -> None:
-        self._extended = strategy.extended
-        self._move = _to_devices(strategy, source.options)
+    def __init__(self, extended: InputReplicas, source: Input) -> None:
+        self._extended = extended
+        self._move = to_devices(extended, source.options)
         self._source = source
         self._taken = 0
         self._steps: Iterator[list[Any]] | None = None
@@ -144,7 +180,7 @@ class DistributedIterator:
     def get_next_as_optional(self) -> Optional:
         """The next element, or an Optional without a value after the last.
 
-        Workers in sync end together: who runs out first goes on with empty batches.
+        Synchronous workers end together: one that runs out first goes on with empty batches.
 
         Raises:
             ValueError: Inside a replica function: iterate outside, and pass the element to ``run``.
@@ -153,8 +189,7 @@ class DistributedIterator:
         if context is not None and context.strategy is not default_strategy():
             raise ValueError(
                 "next(iterator) of a distributed dataset inside a replica function; iterate outside of "
-                "it and "
-                "pass the element to strategy.run"
+                "it and pass the element to strategy.run"
             )
         if self._over:
             return Optional()  # the others are not there any more to be asked
@@ -163,14 +198,13 @@ class DistributedIterator:
         infinite = self._source.infinite
         if infinite and in_step and not batches:
             raise ValueError(
-                "this worker's part of an endless dataset ended, and the workers in sync with it do not "
-                "look out "
-                "for an end. Give every worker at least one batch: check the sharding of the input"
+                "this worker's part of an endless dataset ended, and the workers that train with it do not "
+                "expect an end. Give every worker at least one batch: check the sharding of the input"
             )
-        somebody = bool(batches)
+        has_data = bool(batches)
         if in_step and not infinite:
-            somebody = self._extended.any_worker(somebody)
-        if not somebody:
+            has_data = self._extended.any_worker(has_data)
+        if not has_data:
             self._over = True
             return Optional()
         self._taken += 1
@@ -225,7 +259,7 @@ class DistributedIterator:
         self._taken = steps
 
     def _go_on_to(self, steps: int) -> None:
-        """Leave out steps; opened anew, the source would go on where it is and leave them out again."""
+        """Skip steps of a source that can be read once only, and so cannot be opened anew."""
         if steps < self._taken:
             raise ValueError(
                 f"the iterator is at step {self._taken} of a dataset that can be gone through once, and "
@@ -236,161 +270,6 @@ class DistributedIterator:
             self._next_batches()
             self._taken += 1
         self._taken, self._over = steps, False
-
-
-def distribute_dataset(
-    strategy: "Strategy", source: Any, options: InputOptions | None
-) -> DistributedDataset:
-    """What ``experimental_distribute_dataset`` returns."""
-    options = options or _DEFAULT
-    if options.experimental_replication_mode is InputReplicationMode.PER_REPLICA:
-        raise NotImplementedError(
-            "InputReplicationMode.PER_REPLICA is only supported in "
-            "`distribute_datasets_from_function`, not in `experimental_distribute_dataset`"
-        )
-    dataset = as_dataset(source)
-    extended = strategy.extended
-    replicas = len(extended.replica_devices)
-    in_sync = extended.num_replicas_in_sync
-    workers, worker = extended.num_input_pipelines, extended.input_pipeline_id
-    policy = _resolve(dataset, extended.default_shard_policy)
-    dealt = workers > 1 and policy is AutoShardPolicy.DATA
-    if workers > 1 or policy is AutoShardPolicy.HINT:
-        dataset = _divide(dataset, policy, workers, worker)
-
-    def pieces(start: int) -> tuple[Iterator[Any], int]:
-        """Batches of replicas, and how many of them belong to steps before ``start``."""
-        if in_sync == 1:
-            elements = dataset.iterate(0 if dealt else start)
-            return (deal(elements, workers, worker), start) if dealt else (elements, 0)
-        if dealt and in_sync > replicas:
-            # Every global batch gives each replica of each worker one part.
-            parts = chain.from_iterable(cut(b, in_sync) for b in dataset.iterate(start))
-            return deal(parts, workers, worker), 0
-        size = dataset.batch_size
-        if in_sync == replicas:
-            # Every batch fills the replicas once: nothing before `start` has to be read.
-            elements = dataset.iterate(0 if dealt else start)
-            if dealt:
-                elements = islice(deal(elements, workers, worker), start, None)
-            sizes = batch_sizes(size, 1, replicas, 0) if size is not None else None
-            return chain.from_iterable(fill(batch, sizes, replicas) for batch in elements), 0
-        elements = dataset.iterate(0)
-        if size is None:
-            return chain.from_iterable(cut(batch, in_sync) for batch in elements), start * replicas
-        return recut(elements, batch_sizes(size, workers, replicas, worker)), start * replicas
-
-    def open_steps(start: int) -> Iterator[list[Any]]:
-        found, behind = pieces(start)
-        for _ in range(behind):
-            next(found, None)
-        return _steps_of(found, replicas, _to_devices(strategy, options))
-
-    return DistributedDataset(strategy, _Input(open_steps, [dataset], options))
-
-
-def distribute_from_function(
-    strategy: "Strategy",
-    dataset_fn: Callable[[InputContext], Any],
-    options: InputOptions | None,
-) -> DistributedDataset:
-    """What ``distribute_datasets_from_function`` returns."""
-    options = options or _DEFAULT
-    extended = strategy.extended
-    replicas = len(extended.replica_devices)
-    per_replica = options.experimental_replication_mode is InputReplicationMode.PER_REPLICA
-    if per_replica:
-        count = extended.num_input_pipelines * replicas
-        first = extended.input_pipeline_id * replicas
-        contexts = [
-            InputContext(count, first + i, extended.num_replicas_in_sync) for i in range(replicas)
-        ]
-    else:
-        contexts = [
-            InputContext(
-                extended.num_input_pipelines,
-                extended.input_pipeline_id,
-                extended.num_replicas_in_sync,
-            )
-        ]
-    datasets: list[Dataset] = [as_dataset(dataset_fn(context)) for context in contexts]
-
-    def open_steps(start: int) -> Iterator[list[Any]]:
-        move = _to_devices(strategy, options)
-        if not per_replica:
-            return _steps_of(datasets[0].iterate(start * replicas), replicas, move)
-        return _side_by_side([dataset.iterate(start) for dataset in datasets], move)
-
-    return DistributedDataset(strategy, _Input(open_steps, datasets, options))
-
-
-_Move = Callable[[int, Any], Any]
-
-
-def _to_devices(strategy: "Strategy", options: InputOptions) -> _Move:
-    """What takes a batch to its replica: CuPy arrays on a GPU, unless that is not wanted."""
-    devices = strategy.extended.replica_devices
-    if options.experimental_fetch_to_device is False or not any(map(is_gpu, devices)):
-        return lambda _, batch: batch
-    return lambda replica, batch: map_structure(
-        lambda leaf: place(leaf, devices[replica]), as_arrays(batch)
-    )
-
-
-def _steps_of(elements: Iterator[Any], replicas: int, move: _Move) -> Iterator[list[Any]]:
-    """Consecutive elements to consecutive replicas."""
-    step: list[Any] = []
-    for element in elements:
-        step.append(move(len(step), element))
-        if len(step) == replicas:
-            yield step
-            step = []
-    if step:
-        yield step
-
-
-def _side_by_side(iterators: list[Iterator[Any]], move: _Move) -> Iterator[list[Any]]:
-    """One pipeline per replica; who has run out gets empty batches while others have data."""
-    last: list[Any] = [None] * len(iterators)
-    while True:
-        step = [next(iterator, None) for iterator in iterators]
-        if all(batch is None for batch in step):
-            return
-        some = next(batch for batch in [*step, *last] if batch is not None)
-        for replica, batch in enumerate(step):
-            if batch is None:
-                step[replica] = empty_like(last[replica] if last[replica] is not None else some)
-            last[replica] = step[replica]
-        yield [move(replica, batch) for replica, batch in enumerate(step)]
-
-
-def _resolve(dataset: Dataset, otherwise: AutoShardPolicy) -> AutoShardPolicy:
-    policy = dataset.auto_shard_policy
-    if policy is AutoShardPolicy.AUTO:
-        policy = otherwise
-    if policy is AutoShardPolicy.AUTO:
-        return AutoShardPolicy.DATA if dataset.files is None else AutoShardPolicy.FILE
-    return policy
-
-
-def _divide(dataset: Dataset, policy: AutoShardPolicy, workers: int, worker: int) -> Dataset:
-    if policy is AutoShardPolicy.HINT:
-        return dataset.resolve_hint(workers, worker)
-    if policy is not AutoShardPolicy.FILE:
-        return dataset
-    files = dataset.files
-    if files is None:
-        raise ValueError(
-            "AutoShardPolicy.FILE: the dataset does not read files; make it with wl.data.from_files, or "
-            "use the "
-            "policy DATA"
-        )
-    if len(files) < workers:
-        raise ValueError(
-            f"Could not apply FILE based sharding: the dataset only has {len(files)} file(s), which is not "
-            f"enough for the required {workers} shards/workers. Use the policy DATA or OFF, or more files"
-        )
-    return dataset.of_files(files[worker::workers])
 
 
 __all__ = ["DistributedDataset", "DistributedIterator", "Optional"]

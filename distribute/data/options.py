@@ -10,9 +10,9 @@ SHARD_HINT = -1
 class AutoShardPolicy(IntEnum):
     """How input is divided between workers. As ``tf.data.experimental.AutoShardPolicy``.
 
-    AUTO: FILE if the dataset reads files, else DATA. FILE: file k goes to worker ``k % n``. DATA: every
-    global batch is cut, each worker takes its part. HINT: at ``shard(SHARD_HINT, SHARD_HINT)``. OFF: not at
-    all.
+    AUTO: FILE if the dataset reads files, else DATA. FILE: file k goes to worker ``k % n``. DATA:
+    every global batch is cut, each worker takes its part. HINT: at ``shard(SHARD_HINT,
+    SHARD_HINT)``. OFF: not at all.
     """
 
     OFF = -1
@@ -34,8 +34,8 @@ class DistributeOptions:
     """``tf.data.experimental.DistributeOptions``.
 
     Attributes:
-        auto_shard_policy: How input is divided; AUTO leaves it to the strategy: workers in sync divide it,
-            workers of a parameter-server job do not.
+        auto_shard_policy: How input is divided; AUTO leaves it to the strategy: synchronous workers
+            divide it, workers of a parameter-server job do not.
     """
 
     auto_shard_policy: AutoShardPolicy = AutoShardPolicy.AUTO
@@ -57,8 +57,10 @@ class InputOptions:
         experimental_replication_mode: One pipeline per worker, or per replica
             (``distribute_datasets_from_function`` alone).
         experimental_place_dataset_on_device: TensorFlow's; needs PER_REPLICA and no fetching.
-        experimental_per_replica_buffer_size: Steps prepared ahead, in a thread; 0: none, without one.
-        experimental_prefetch_to_device: ``experimental_fetch_to_device``, as TensorFlow 2.4 spelled it.
+        experimental_per_replica_buffer_size: Steps prepared ahead, in a thread; 0: none, without
+            one.
+        experimental_prefetch_to_device: ``experimental_fetch_to_device``, as TensorFlow 2.4 spelled
+            it.
     """
 
     experimental_fetch_to_device: bool | None = None

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from ..values import map_structure
+from ..base.values import map_structure
 
 _WAIT_S = 0.1
 

@@ -1,6 +1,7 @@
 """How global batches become batches of replicas and workers. Pure: structures of arrays in and out.
 
-Rules of TensorFlow's rebatching, in TensorFlow's order: batches are cut first, then the parts are dealt out.
+Rules of TensorFlow's rebatching, in TensorFlow's order: batches are cut first, then the parts are
+dealt out.
 """
 
 import math
@@ -8,8 +9,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import accumulate, cycle, islice
 from typing import Any
 
-from ..arrays import as_array, namespace_of
-from ..values import flatten, leaves, map_structure
+from ..base.arrays import as_array, namespace_of
+from ..base.values import flatten, leaves, map_structure
 
 Batch = Any
 
@@ -17,8 +18,8 @@ Batch = Any
 def batch_sizes(global_batch: int, workers: int, replicas: int, worker: int) -> list[int]:
     """Sizes of the batches a worker makes of global batches of one size, over and over.
 
-    The sizes all workers use in one step add up to the global batch: each begins at another place of the
-    same list.
+    The sizes all workers use in one step add up to the global batch: each begins at another place
+    of the same list.
 
     Args:
         global_batch: Examples per step.

@@ -45,8 +45,13 @@ class Answer(Protocol[_Part]):
         """Take the reply; ``reply.payload_bytes`` of values follow."""
         ...
 
-    def copy(self, values: Array) -> _Part:
-        """Copy some values, which are memory of a block: 1-D, of any dtype."""
+    def copy(self, values: Array, rows: Array | None = None) -> _Part:
+        """Copy some values, which are memory of a block.
+
+        Args:
+            values: 1-D, or shape ``(n, width)`` if ``rows`` are given; of any dtype.
+            rows: int64: the numbers of the rows that are wanted.
+        """
         ...
 
     def write(self, part: _Part) -> None:

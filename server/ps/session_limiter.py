@@ -8,7 +8,8 @@ from contextlib import contextmanager
 from ...core.errors import LimitExceededError
 from ...core.task import TaskId
 
-CONNECTIONS_PER_WORKER = 4  # two while it upgrades, and those it gave up that are still at work
+CONNECTIONS_PER_WORKER = 4  # two while it upgrades, and those it gave up that are still at work;
+# counted together, since one worker whose connection breaks again and again may leave more for a moment
 
 
 class SessionLimiter:
@@ -39,17 +40,18 @@ class SessionLimiter:
         """A session of a worker, for as long as it lasts.
 
         Raises:
-            LimitExceededError: There are too many workers, or connections of this one.
+            LimitExceededError: There are too many workers, or connections in all.
         """
         with self._lock:
-            held = self._sessions[worker]
-            if not held:
-                del self._sessions[worker]
-            if held >= CONNECTIONS_PER_WORKER or (not held and len(self._sessions) >= self._limit):
+            workers, connections = len(self._sessions), self._sessions.total()
+            is_new = worker not in self._sessions
+            full = connections >= CONNECTIONS_PER_WORKER * self._limit
+            if full or (is_new and workers >= self._limit):
                 raise LimitExceededError(
-                    f"{self._task} has sessions of {len(self._sessions)} workers already and {held} of "
-                    f"{worker} (max_sessions={self._limit}, {CONNECTIONS_PER_WORKER} for each); raise "
-                    "WINDLASS_MAX_SESSIONS on the ps, or run fewer workers",
+                    f"{self._task} has {connections} sessions of {workers} workers already "
+                    f"(max_sessions={self._limit} workers, {CONNECTIONS_PER_WORKER} for each on "
+                    f"average), so {worker} is refused; raise WINDLASS_MAX_SESSIONS on the ps, or run "
+                    "fewer workers",
                     limit="max_sessions",
                     value=self._limit,
                 )

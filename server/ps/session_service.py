@@ -2,17 +2,21 @@
 
 from typing import assert_never
 
+import numpy as np
+
 from ...core import codec
 from ...core.arrays import Array
 from ...core.errors import FencedError, RefusedError, SegmentError
 from ...core.settings import Settings
 from ...core.steps import StepReply
 from ...core.task import Incarnation
+from ...engine.rows import gather_rows
 from ...net.connection import Connection, FrameWriter, Lender
 from ...net.dial import parse
 from ...net.endpoint import Greeting
 from ...net.memory_pool import Lease, MemoryPool
 from ...net.shared_memory import FIRST_SEGMENT_BYTES, HEADER_BYTES, SharedSegment
+from ...net.stream import READ_BYTES
 from ...proto.v1 import session_pb2
 from .payload import ConnectionPayload, Payload, SegmentPayload
 from .session import Session
@@ -158,8 +162,14 @@ class _ConnectionAnswer:
             message.SerializeToString(), reply.payload_bytes, self._lend
         )
 
-    def copy(self, values: Array) -> bytes | memoryview:
-        return self._writer.copy(values)
+    def copy(self, values: Array, rows: Array | None = None) -> bytes | memoryview:
+        if rows is None:
+            return self._writer.copy(values)
+        num_bytes = rows.size * values.shape[1] * values.itemsize
+        out = self._lend(num_bytes)[:num_bytes].view(values.dtype)
+        gather_rows(values, rows, out.reshape(rows.size, values.shape[1]))
+        # Small parts are joined, and the memory is used again for the next one.
+        return out.tobytes() if num_bytes < READ_BYTES else out.view(np.uint8).data
 
     def write(self, part: bytes | memoryview) -> None:
         self._writer.write(part)

@@ -513,14 +513,15 @@ class Store:
         self,
         layout: Layout,
         rows: Sequence[Array],
-        take: Callable[[Array], _Taken],
+        copy: Callable[[Array, Array | None], _Taken],
         versions: Array | None = None,
     ) -> Iterator[_Taken]:
-        """Call ``take`` with the values of each part of a pull; yields what it returns.
+        """Call ``copy`` with the values of each part of a pull; yields what it returns.
 
-        ``take`` sees the block's own memory, flat, and must copy what it needs: it runs under the block's
-        lock, so that each shard is consistent in itself; what it returned is yielded without it. The versions
-        of what it saw are put into ``versions`` (int64, per entry). Thread-safe.
+        ``copy`` sees the block's own memory, flat or as rows of which some are wanted, and must copy
+        what it needs: it runs under the block's lock, so that each shard is consistent in itself; what
+        it returned is yielded without it. The versions of what it saw are put into ``versions`` (int64,
+        per entry). Thread-safe.
         """
         given, entry = iter(rows), 0
         for part in layout.ranges:
@@ -529,9 +530,12 @@ class Store:
             with block.lock:
                 value = block.value[where.start : where.stop]
                 if numbers is not None:
-                    table = value.reshape(part.numbered, part.width)
-                    value = gather_rows(table, numbers).reshape(-1)
-                taken = take(narrow(value, part.dtype))
+                    value = value.reshape(part.numbered, part.width)
+                if part.dtype != value.dtype:
+                    if numbers is not None:
+                        value, numbers = gather_rows(value, numbers).reshape(-1), None
+                    value = narrow(value, part.dtype)
+                taken = copy(value, numbers)
                 if versions is not None:
                     versions[entry : entry + where.last - where.first] = block.versions[
                         where.first : where.last
@@ -542,7 +546,7 @@ class Store:
     def read(self, layout: Layout, rows: Sequence[Array]) -> list[Array]:
         """Copies of the ranges of a pull, flat."""
         self.count_pull(0)
-        return list(self.visit(layout, rows, np.copy))
+        return list(self.visit(layout, rows, _copy))
 
     @property
     def global_step(self) -> int:
@@ -603,6 +607,10 @@ class Store:
         """Every block, in the order of creation."""
         with self._definitions:
             return list(self._blocks)
+
+
+def _copy(values: Array, rows: Array | None) -> Array:
+    return np.copy(values) if rows is None else gather_rows(values, rows).reshape(-1)
 
 
 def _create_slab(num_bytes: int) -> SharedSegment:

@@ -22,10 +22,10 @@ if TYPE_CHECKING:
     from .core.indexed_slices import IndexedSlices
     from .core.initializers import Initializer
     from .distribute import config, data, nn, optimizers, random
+    from .distribute.base.devices import on_device as device
+    from .distribute.base.reductions import VariableAggregation, VariableSynchronization
     from .distribute.checkpoint import Checkpoint
-    from .distribute.devices import on_device as device
-    from .distribute.reduce_op import VariableAggregation, VariableSynchronization
-    from .distribute.variable import Variable
+    from .distribute.variables.variable import Variable
 
 # Public name → where it is. A module is given by its path, anything else by path and attribute.
 _WHERE = {
@@ -33,12 +33,12 @@ _WHERE = {
     "ClusterSpec": ("cluster.spec", "ClusterSpec"),
     "IndexedSlices": ("core.indexed_slices", "IndexedSlices"),
     "Initializer": ("core.initializers", "Initializer"),
-    "Variable": ("distribute.variable", "Variable"),
-    "VariableAggregation": ("distribute.reduce_op", "VariableAggregation"),
-    "VariableSynchronization": ("distribute.reduce_op", "VariableSynchronization"),
+    "Variable": ("distribute.variables.variable", "Variable"),
+    "VariableAggregation": ("distribute.base.reductions", "VariableAggregation"),
+    "VariableSynchronization": ("distribute.base.reductions", "VariableSynchronization"),
     "config": ("distribute.config", None),
     "data": ("distribute.data", None),
-    "device": ("distribute.devices", "on_device"),
+    "device": ("distribute.base.devices", "on_device"),
     "distribute": ("distribute", None),
     "errors": ("core.errors", None),
     "nn": ("distribute.nn", None),

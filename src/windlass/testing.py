@@ -29,7 +29,7 @@ from .core.exit_codes import ExitCode
 from .core.settings import Settings, load_settings
 from .core.states import Outcome
 from .core.task import TaskId
-from .distribute.runtime import thread_runtime
+from .distribute.program_cluster import in_cluster
 from .launch.local import LocalCluster as _Roles
 from .launch.local import LocalJob, LocalResult
 from .launch.processes import free_ports
@@ -148,7 +148,7 @@ class LocalCluster:
         self._tasks[task] = member
         result: TaskResult[_T]
         try:
-            with thread_runtime(member.start()):
+            with in_cluster(member.start()):
                 result = TaskResult(program())
             ending = Ending(Outcome.DONE, ExitCode.DONE)
         except Exception as error:  # noqa: BLE001 - handed to the caller

@@ -37,7 +37,7 @@ from helpers.ps_peers import (
 )
 from helpers.waiting import scaled, wait_until
 from windlass.client.ps.parameter_session import ParameterSession
-from windlass.client.ps.plans import Push
+from windlass.client.ps.push_plans import PushPayload
 from windlass.core.arrays import Array, as_bytes
 from windlass.core.errors import (
     FencedError,
@@ -610,7 +610,7 @@ def test_large_pushes_to_several_ps_are_on_their_way_together(start: Start, kind
     session.define(variables, {v.name: np.zeros(v.shape, F32) for v in variables}, create=True)
     for each in faults:
         each.stream.before_send = lambda count: count > 1024**2 and meeting.wait(scaled(10))
-    push = Push({v.name: np.ones(v.shape, F32) for v in variables}, ADD)
+    push = PushPayload({v.name: np.ones(v.shape, F32) for v in variables}, ADD)
     values = session.step(push, [v.name for v in variables]).values
     assert all((values[v.name] == 1).all() for v in variables)
     assert not meeting.broken

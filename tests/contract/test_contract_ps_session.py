@@ -8,7 +8,7 @@ import pytest
 
 from helpers.ps_peers import ADD, APPLY, ASSIGN, CONNECTIONS, F32, SETTINGS, Ps, open_session
 from windlass.client.ps.parameter_session import ParameterSession
-from windlass.client.ps.plans import Push
+from windlass.client.ps.push_plans import PushPayload
 from windlass.cluster.partitioners import FixedShardsPartitioner
 from windlass.core.arrays import Array
 from windlass.core.definitions import VariableDefinition
@@ -40,8 +40,10 @@ def create(session: ParameterSession, **sizes: int) -> None:
     )
 
 
-def add(value: float, **sizes: int) -> Push:
-    return Push({name: np.full(size, value, np.float32) for name, size in sizes.items()}, ADD)
+def add(value: float, **sizes: int) -> PushPayload:
+    return PushPayload(
+        {name: np.full(size, value, np.float32) for name, size in sizes.items()}, ADD
+    )
 
 
 # -- steps under way ---------------------------------------------------------------------------
@@ -65,7 +67,7 @@ def test_a_step_is_finished_by_whatever_comes_next(cluster: list[Ps], size: int)
     create(session, w=size)
     nexts: list[Callable[[], object]] = [
         lambda: session.begin(add(0, w=size)),
-        session.settle,
+        session.wait,
         session.finish,
         lambda: session.bind(["w"], SGD(learning_rate=1.0)),
         lambda: session.lookup("w", np.array([0])),
@@ -92,7 +94,8 @@ def test_many_steps_under_way_one_after_another_keep_their_order(
     pending = None
     for value in range(30):
         following = session.begin(
-            Push({"w": np.full(size, value, np.float32)}, ASSIGN if value % 3 else ADD), ["w"]
+            PushPayload({"w": np.full(size, value, np.float32)}, ASSIGN if value % 3 else ADD),
+            ["w"],
         )
         if pending is not None:
             seen.append(float(pending.result().values["w"][-1]))
@@ -110,7 +113,7 @@ def test_the_answer_may_be_waited_for_in_another_thread(cluster: list[Ps], size:
     create(session, w=size)
     for expected in range(1, 20):
         pending = session.begin(add(1, w=size), ["w"], detached=True)
-        thread = threading.Thread(target=pending.settle)
+        thread = threading.Thread(target=pending.wait)
         thread.start()
         assert (pending.result().values["w"] == expected).all()
         thread.join(10)
@@ -140,7 +143,7 @@ def test_what_a_detached_push_was_made_of_may_change_at_once(
         bias[:] = 1
         if form == "rows":
             value = IndexedSlices(reused, rows)
-        pending = session.begin(Push({"w": value, "b": bias}, ADD), detached=True)
+        pending = session.begin(PushPayload({"w": value, "b": bias}, ADD), detached=True)
         reused[:] = wide[:] = bias[:] = -1000
         rows[:] = 0
         pending.result()
@@ -150,9 +153,9 @@ def test_what_a_detached_push_was_made_of_may_change_at_once(
     np.testing.assert_array_equal(got["b"], 10)
 
 
-def refused() -> Push:
+def refused() -> PushPayload:
     """Gradients for a variable that has no update rule."""
-    return Push({"w": np.ones(SMALL, np.float32)}, APPLY)
+    return PushPayload({"w": np.ones(SMALL, np.float32)}, APPLY)
 
 
 def test_a_failed_step_is_told_by_its_result_and_then_no_more(cluster: list[Ps]) -> None:
@@ -188,7 +191,7 @@ def test_a_refused_step_leaves_no_gap_and_its_values_are_not_taken_for_pulled(
     names = ["w", "big"]
     for expected in range(1, 6):
         pending = session.begin(refused(), names)
-        session.settle()
+        session.wait()
         assert pending.failure is not None
         values = session.step(add(1, w=SMALL, big=LARGE), names).values
         assert (values["w"] == expected).all()
@@ -229,7 +232,7 @@ def test_finish_without_a_step_is_fine(cluster: list[Ps]) -> None:
     session.finish()
     create(session, w=SMALL)
     session.finish()
-    session.settle()
+    session.wait()
 
 
 # -- programs that never do the same thing twice -----------------------------------------------

@@ -28,7 +28,7 @@ _used: set[str] = set()
 def replicas(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
     """So many per worker; no GPU."""
     monkeypatch.delenv("TF_CONFIG", raising=False)
-    monkeypatch.setattr("windlass.distribute.devices.count_gpus", lambda: 0)
+    monkeypatch.setattr("windlass.distribute.base.devices.count_gpus", lambda: 0)
     wl.config.set_logical_cpu_devices(request.param)
     yield request.param
     wl.config.set_logical_cpu_devices(1)

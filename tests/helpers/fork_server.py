@@ -47,7 +47,7 @@ _LIBRARIES = (
 _OURS = (
     "windlass.launch.cli", "windlass.launch.local", "windlass.worker.daemon",
     "windlass.server.ps.server", "windlass.server.chief.server", "windlass.client.chief.calls",
-    "windlass.worker.task", "windlass.worker.sync_task", "windlass.distribute", "windlass.training",
+    "windlass.worker.task", "windlass.worker.synchronous_task", "windlass.distribute", "windlass.training",
 )  # fmt: skip
 _MAX_REQUEST_BYTES = 1 << 20
 _PR_SET_CHILD_SUBREAPER = 36

@@ -265,7 +265,7 @@ Both = Callable[[Program], tuple[Outcome, Outcome]]
 def both(tf: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[Both]:
     """``theirs, ours = both(program)``: what it gave under TensorFlow and here, for what differs."""
     monkeypatch.delenv("TF_CONFIG", raising=False)
-    monkeypatch.setattr("windlass.distribute.devices.count_gpus", lambda: 0)
+    monkeypatch.setattr("windlass.distribute.base.devices.count_gpus", lambda: 0)
     wl.config.set_logical_cpu_devices(DEVICES)
     yield lambda program: (outcome(TensorFlow(tf), program), outcome(Windlass(), program))
     wl.config.set_logical_cpu_devices(1)

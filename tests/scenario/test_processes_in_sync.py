@@ -167,7 +167,7 @@ print(group.transport)
 """
 
 
-@pytest.mark.parametrize("transport", ["shared memory", "tcp", "grpc"])
+@pytest.mark.parametrize("transport", ["shm", "tcp", "grpc"])
 def test_programs_that_do_not_close_their_strategy_end_and_lose_nothing(
     tmp_path: Path, processes: list[subprocess.Popen[str]], transport: str
 ) -> None:
@@ -178,7 +178,7 @@ def test_programs_that_do_not_close_their_strategy_end_and_lose_nothing(
         config = {"cluster": cluster, "task": {"type": "worker", "index": rank}}
         environment = child_environment(
             TF_CONFIG=json.dumps(config),
-            WINDLASS_SHARED_MEMORY="1" if transport == "shared memory" else "0",
+            WINDLASS_SHARED_MEMORY="1" if transport == "shm" else "0",
             WINDLASS_TCP_SESSIONS="0" if transport == "grpc" else "1",
         )
         processes.append(

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from helpers.waiting import scaled
 from windlass.core.checkpoint import CheckpointReader, latest_checkpoint
 from windlass.core.states import Phase, State
 from windlass.core.task import TaskId
@@ -155,8 +156,10 @@ def test_without_a_chief_worker_0_leads_and_a_second_run_resumes(
 def test_plain_output_is_prefixed_lines_and_a_table(
     write_program: Callable[..., str], run_cli: RunCli, tmp_path: Path
 ) -> None:
+    # Long enough for a launcher on a busy machine to have asked for the status in the meantime.
+    steps = str(int(scaled(200)))
     result = run_cli(
-        "local", "--plain", "--ps", "2", "--model-dir", "model", write_program(), "200", "0.02"
+        "local", "--plain", "--ps", "2", "--model-dir", "model", write_program(), steps, "0.02"
     )
     assert result.returncode == 0, result.stdout + result.stderr
     assert result.stderr == ""

@@ -28,7 +28,7 @@ pytestmark = pytest.mark.timeout(60)
 def plain_process(monkeypatch: pytest.MonkeyPatch) -> None:
     """No cluster around us, no GPU."""
     monkeypatch.delenv("TF_CONFIG", raising=False)
-    monkeypatch.setattr("windlass.distribute.devices.count_gpus", lambda: 0)
+    monkeypatch.setattr("windlass.distribute.base.devices.count_gpus", lambda: 0)
 
 
 def gradient(step: int) -> Array:

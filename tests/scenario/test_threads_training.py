@@ -35,7 +35,7 @@ pytestmark = pytest.mark.timeout(60)
 def plain_process(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """No cluster around us, no GPU, and no thread left behind."""
     monkeypatch.delenv("TF_CONFIG", raising=False)
-    monkeypatch.setattr("windlass.distribute.devices.count_gpus", lambda: 0)
+    monkeypatch.setattr("windlass.distribute.base.devices.count_gpus", lambda: 0)
     before = set(threading.enumerate())
     yield
     gc.collect()  # a strategy's replicas end with it

@@ -7,8 +7,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from windlass.client.ps.distinct_rows import DistinctRowsCache
 from windlass.client.ps.error_feedback import ErrorFeedback
-from windlass.client.ps.plans import Placed, Push, PushPlan, Recent, plan_pull, plan_push
+from windlass.client.ps.placed_variable import PlacedVariable
+from windlass.client.ps.plan_cache import Recent
+from windlass.client.ps.pull_plans import plan_pull
+from windlass.client.ps.push_plans import PushPayload, PushPlan, plan_push
 from windlass.core.arrays import BFLOAT16, Array, DType
 from windlass.core.definitions import VariableDefinition, cut
 from windlass.core.errors import ShapeMismatchError
@@ -24,10 +28,10 @@ PULL, APPLY, ASSIGN, ADD = Operation
 LARGE = 64 * 1024 // 4 + 1  # float32: over what is gathered with its neighbours
 
 
-def placed(name: str, *shape: int, dtype: DType = F32, on: Sequence[int] = (0,)) -> Placed:
+def placed(name: str, *shape: int, dtype: DType = F32, on: Sequence[int] = (0,)) -> PlacedVariable:
     """A variable with one part on each ps of ``on``."""
     parts = cut(VariableDefinition(name, shape, dtype), len(on))
-    return Placed(parts[0].variable, tuple(zip(on, parts, strict=True)))
+    return PlacedVariable(parts[0].variable, tuple(zip(on, parts, strict=True)))
 
 
 def ids() -> Callable[[Sequence[LayoutEntry]], WireLayout]:
@@ -42,7 +46,7 @@ def ids() -> Callable[[Sequence[LayoutEntry]], WireLayout]:
 
 
 def push_plan(
-    *variables: Placed,
+    *variables: PlacedVariable,
     operation: Operation = APPLY,
     sparse: Sequence[str] = (),
     formats: Sequence[WireFormat] = (WireFormat(),) * 4,
@@ -51,7 +55,7 @@ def push_plan(
     return plan_push(variables, rows, operation, formats, ids())
 
 
-def values_of(*variables: Placed) -> dict[str, Array]:
+def values_of(*variables: PlacedVariable) -> dict[str, Array]:
     rng = np.random.default_rng(0)
     return {
         item.definition.name: (rng.standard_normal(item.definition.shape) * 10).astype(
@@ -61,19 +65,21 @@ def values_of(*variables: Placed) -> dict[str, Array]:
     }
 
 
-def sent(plan: PushPlan, push: Push, feedback: ErrorFeedback | None = None) -> dict[int, bytes]:
+def sent(
+    plan: PushPlan, push: PushPayload, feedback: ErrorFeedback | None = None
+) -> dict[int, bytes]:
     """The bytes of the values for each ps."""
-    payloads = plan.fill(push, WHO, feedback)
+    payloads = plan.fill(push, WHO, feedback, DistinctRowsCache(WHO))
     return {
-        ps: b"".join(bytes(piece.buffer()) for piece in payload.pieces)
+        ps: b"".join(bytes(piece.buffer()) for piece in payload.buffers)
         for ps, payload in payloads.items()
     }
 
 
-def pieces(plan: PushPlan, push: Push) -> dict[int, list[int]]:
+def pieces(plan: PushPlan, push: PushPayload) -> dict[int, list[int]]:
     """How many arrays are gathered into each piece."""
-    payloads = plan.fill(push, WHO, None)
-    return {ps: [len(p.arrays) for p in payload.pieces] for ps, payload in payloads.items()}
+    payloads = plan.fill(push, WHO, None, DistinctRowsCache(WHO))
+    return {ps: [len(p.arrays) for p in payload.buffers] for ps, payload in payloads.items()}
 
 
 # -- pushing: runs and cuts --------------------------------------------------------------------
@@ -82,7 +88,7 @@ def pieces(plan: PushPlan, push: Push) -> dict[int, list[int]]:
 def test_small_neighbours_of_one_ps_and_dtype_travel_as_one_piece() -> None:
     variables = [placed(f"v{i}", 3) for i in range(100)]
     plan = push_plan(*variables)
-    assert pieces(plan, Push(values_of(*variables))) == {0: [100]}
+    assert pieces(plan, PushPayload(values_of(*variables))) == {0: [100]}
 
 
 def test_a_run_ends_at_another_dtype_and_at_a_large_variable() -> None:
@@ -91,13 +97,13 @@ def test_a_run_ends_at_another_dtype_and_at_a_large_variable() -> None:
         placed("f", 1), placed("g", 1),
     ]  # fmt: skip
     plan = push_plan(*variables)
-    assert pieces(plan, Push(values_of(*variables))) == {0: [2, 1, 1, 1, 2]}
+    assert pieces(plan, PushPayload(values_of(*variables))) == {0: [2, 1, 1, 1, 2]}
 
 
 def test_variables_of_several_ps_in_turn_are_a_run_on_each() -> None:
     variables = [placed(f"v{i}", 3, on=[i % 3]) for i in range(30)]
     plan = push_plan(*variables)
-    assert pieces(plan, Push(values_of(*variables))) == {0: [10], 1: [10], 2: [10]}
+    assert pieces(plan, PushPayload(values_of(*variables))) == {0: [10], 1: [10], 2: [10]}
 
 
 def test_a_variable_cut_over_ps_ends_the_runs_there_and_nowhere_else() -> None:
@@ -106,11 +112,11 @@ def test_a_variable_cut_over_ps_ends_the_runs_there_and_nowhere_else() -> None:
         placed("c", 2, on=[0]), placed("d", 2, on=[2]),
     ]  # fmt: skip
     plan = push_plan(*variables)
-    assert pieces(plan, Push(values_of(*variables))) == {0: [1, 1, 1], 1: [1], 2: [2]}
+    assert pieces(plan, PushPayload(values_of(*variables))) == {0: [1, 1, 1], 1: [1], 2: [2]}
 
 
 @st.composite
-def models(draw: st.DrawFn) -> list[Placed]:
+def models(draw: st.DrawFn) -> list[PlacedVariable]:
     """Variables of all kinds over three ps, whole and cut, small and large."""
     made = []
     for i in range(draw(st.integers(1, 12))):
@@ -124,7 +130,7 @@ def models(draw: st.DrawFn) -> list[Placed]:
 
 @settings(deadline=None, max_examples=60)
 @given(models())
-def test_each_ps_is_sent_what_its_layout_says(variables: list[Placed]) -> None:
+def test_each_ps_is_sent_what_its_layout_says(variables: list[PlacedVariable]) -> None:
     values = values_of(*variables)
     plan = push_plan(*variables, operation=ASSIGN)
     expected: dict[int, bytes] = {}
@@ -138,7 +144,7 @@ def test_each_ps_is_sent_what_its_layout_says(variables: list[Placed]) -> None:
             whole = len(own.shards) == 1
             rows = value if whole else value[shard.row_offset : shard.row_offset + shard.rows]
             expected[ps] += rows.tobytes()
-    assert sent(plan, Push(values, ASSIGN)) == expected
+    assert sent(plan, PushPayload(values, ASSIGN)) == expected
     held = sorted(
         (e.variable, e.part, ps) for ps, layout in plan.layouts.items() for e in layout.entries
     )
@@ -156,7 +162,7 @@ def test_values_of_other_dtypes_and_types_are_cast_to_the_variables() -> None:
         "c": np.array([5, 6], np.float16),
     }
     expected = np.array([1, 2, 3, 4], F32).tobytes() + np.array([5, 6], F64).tobytes()
-    assert sent(plan, Push(given_values)) == {0: expected}
+    assert sent(plan, PushPayload(given_values)) == {0: expected}
 
 
 def test_a_plan_is_filled_again_and_again() -> None:
@@ -164,7 +170,7 @@ def test_a_plan_is_filled_again_and_again() -> None:
     plan = push_plan(*variables)
     for number in range(3):
         values = {name: np.full(2, number, F32) for name in "ab"}
-        assert sent(plan, Push(values)) == {0: np.full(4, number, F32).tobytes()}
+        assert sent(plan, PushPayload(values)) == {0: np.full(4, number, F32).tobytes()}
 
 
 @pytest.mark.parametrize(
@@ -175,7 +181,7 @@ def test_the_one_value_among_many_that_does_not_fit_is_named(bad: Array) -> None
     variables = [placed(f"v{i}", 2) for i in range(50)]
     values = values_of(*variables) | {"v31": bad}
     with pytest.raises(ShapeMismatchError, match="push to 'v31'"):
-        push_plan(*variables).fill(Push(values), WHO, None)
+        push_plan(*variables).fill(PushPayload(values), WHO, None, DistinctRowsCache(WHO))
 
 
 # -- pushing: what is narrowed -----------------------------------------------------------------
@@ -207,7 +213,9 @@ def test_gradients_of_wide_variables_are_narrowed_and_nothing_else(
     plan = push_plan(v, operation=operation, formats=[HALF])
     assert entry(plan).dtype == wire
     value = np.ones(4, dtype)
-    assert sent(plan, Push({"v": value}, operation)) == {0: value.astype(wire or dtype).tobytes()}
+    assert sent(plan, PushPayload({"v": value}, operation)) == {
+        0: value.astype(wire or dtype).tobytes()
+    }
 
 
 def test_top_k_is_for_large_dense_gradients() -> None:
@@ -228,11 +236,13 @@ def test_the_elements_of_a_cut_variable_go_to_their_parts() -> None:
     formats = [WireFormat(top_k=0.05, gradients="bfloat16")] * 3
     plan = push_plan(v, formats=formats)
     gradient = np.random.default_rng(0).standard_normal((512, 4)).astype(F32)
-    payloads = plan.fill(Push({"v": gradient}), WHO, ErrorFeedback(0.05))
+    payloads = plan.fill(
+        PushPayload({"v": gradient}), WHO, ErrorFeedback(0.05), DistinctRowsCache(WHO)
+    )
     dense = np.zeros(2048, F32)
     count = 0
     for ps, shard in v.shards:
-        [numbers], [piece] = payloads[ps].numbers, payloads[ps].pieces
+        [numbers], [piece] = payloads[ps].numbers, payloads[ps].buffers
         assert piece.dtype == BFLOAT16
         assert ((numbers >= 0) & (numbers < shard.size)).all()
         dense[numbers + shard.row_offset * 4] = np.frombuffer(piece.buffer(), BFLOAT16)
@@ -247,8 +257,8 @@ def test_rows_are_narrowed_and_go_to_their_parts() -> None:
     table = placed("table", 6, 2, on=[0, 1])
     plan = push_plan(table, sparse=["table"], formats=[HALF] * 2)
     rows = np.arange(8, dtype=np.float32).reshape(4, 2)
-    push = Push({"table": IndexedSlices(rows, np.array([5, 0, 2, 3]))})
-    payloads = plan.fill(push, WHO, None)
+    push = PushPayload({"table": IndexedSlices(rows, np.array([5, 0, 2, 3]))})
+    payloads = plan.fill(push, WHO, None, DistinctRowsCache(WHO))
     got = {ps: (payloads[ps].numbers[0].tolist(), sent(plan, push)[ps]) for ps in (0, 1)}
     assert got == {
         0: ([0, 2], rows[[1, 2]].astype(BFLOAT16).tobytes()),
@@ -271,14 +281,16 @@ def test_a_variable_cut_over_near_and_far_ps_travels_as_its_layouts_say(
     )
     if sparse:
         gradient = IndexedSlices(gradient[rows], rows)  # type: ignore[index]
-    payloads = plan.fill(Push({"v": gradient}), WHO, ErrorFeedback(0.01))
+    payloads = plan.fill(
+        PushPayload({"v": gradient}), WHO, ErrorFeedback(0.01), DistinctRowsCache(WHO)
+    )
     for ps, shard in v.shards:
         wire = entry(plan, ps).dtype or F32
         numbered = entry(plan, ps).encoding is not Encoding.DENSE
         assert len(payloads[ps].numbers) == numbered
         count = shard.rows if not numbered else payloads[ps].numbers[0].size
         width = 1 if entry(plan, ps).encoding is Encoding.ELEMENTS else 2
-        size = sum(piece.num_bytes for piece in payloads[ps].pieces)
+        size = sum(piece.num_bytes for piece in payloads[ps].buffers)
         assert size == count * width * wire.itemsize
 
 
@@ -288,10 +300,10 @@ def test_a_variable_cut_over_near_and_far_ps_travels_as_its_layouts_say(
 @settings(deadline=None, max_examples=60)
 @given(models(), st.sampled_from([None, "float16", "bfloat16"]))
 def test_every_variable_has_a_place_of_its_own_that_is_aligned(
-    variables: list[Placed], name: str | None
+    variables: list[PlacedVariable], name: str | None
 ) -> None:
     plan = plan_pull(variables, [WireFormat(values=name)] * 3, ids())
-    buffer, landing = plan.land()
+    buffer, target = plan.take_target()
     taken = np.zeros(buffer.size, np.int64)
     for item in variables:
         start, stop, shape, wire, dtype = plan.places[item.definition.name]
@@ -299,17 +311,19 @@ def test_every_variable_has_a_place_of_its_own_that_is_aligned(
         assert start % wire.itemsize == 0
         taken[start:stop] += 1
     assert taken.max(initial=0) <= 1
-    assert landing.previous is None
+    assert target.previous is None
     for ps, layout in plan.layouts.items():
-        assert sum(len(span) for span in landing.into[ps]) == layout.sizes.sum()
+        assert sum(len(span) for span in target.into[ps]) == layout.sizes.sum()
 
 
 @settings(deadline=None, max_examples=60)
 @given(models())
-def test_what_arrives_in_the_layouts_order_is_each_variables_value(variables: list[Placed]) -> None:
+def test_what_arrives_in_the_layouts_order_is_each_variables_value(
+    variables: list[PlacedVariable],
+) -> None:
     values = values_of(*variables)
     plan = plan_pull(variables, [WireFormat()] * 3, ids())
-    buffer, landing = plan.land()
+    buffer, target = plan.take_target()
     by_name = {item.definition.name: item for item in variables}
     for ps, layout in plan.layouts.items():
         payload = b""
@@ -320,11 +334,11 @@ def test_what_arrives_in_the_layouts_order_is_each_variables_value(variables: li
             whole = len(own.shards) == 1
             rows = value if whole else value[shard.row_offset : shard.row_offset + shard.rows]
             payload += rows.tobytes()
-        for span in landing.into[ps]:
+        for span in target.into[ps]:
             span[:] = payload[: len(span)]
             payload = payload[len(span) :]
         assert payload == b""
-    del landing
+    del target
     arrived = plan.values(buffer)
     for name, value in values.items():
         np.testing.assert_array_equal(arrived[name], value)
@@ -339,8 +353,8 @@ def test_a_variable_cut_over_near_and_far_ps_is_pulled_in_the_plainest_format() 
 
 def test_ten_thousand_small_variables_of_one_ps_land_as_one_piece() -> None:
     plan = plan_pull([placed(f"v{i}", 3) for i in range(10_000)], [WireFormat()], ids())
-    _, landing = plan.land()
-    assert [len(span) for span in landing.into[0]] == [120_000]
+    _, target = plan.take_target()
+    assert [len(span) for span in target.into[0]] == [120_000]
 
 
 # -- plans used last ---------------------------------------------------------------------------

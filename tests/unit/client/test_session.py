@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from windlass.client.ps.parameter_session import ParameterSession
-from windlass.client.ps.plans import Push
+from windlass.client.ps.push_plans import PushPayload
 from windlass.cluster.partitioners import FixedShardsPartitioner
 from windlass.cluster.placement import round_robin
 from windlass.core.arrays import BFLOAT16, Array, DType
@@ -98,7 +98,7 @@ class Cluster:
 
 
 def faulty(session: ParameterSession, ps: int) -> FaultyTransport:
-    transport = session._transports[ps]
+    transport = session.peers[ps]
     assert isinstance(transport, FaultyTransport)
     return transport
 
@@ -174,7 +174,7 @@ def test_a_variable_cut_over_three_ps_comes_back_whole() -> None:
     got = session.step(None, ["table", "w"]).values
     for name, expected in values.items():
         np.testing.assert_array_equal(got[name], expected)
-    session.step(Push({"table": np.ones((7, 3), np.float32)}, ADD))
+    session.step(PushPayload({"table": np.ones((7, 3), np.float32)}, ADD))
     np.testing.assert_array_equal(
         session.step(None, ["table"]).values["table"], values["table"] + np.float32(1)
     )
@@ -233,7 +233,7 @@ def test_values_that_are_kept_never_change_under_later_steps(parts: int) -> None
         partitioner=FixedShardsPartitioner(parts),
     )
     kept: list[tuple[int, Any]] = []
-    one = Push({"w": np.ones(shape, np.float32)}, ADD)
+    one = PushPayload({"w": np.ones(shape, np.float32)}, ADD)
     for i in range(1, 60):
         value = session.step(one, ["w", "other"]).values["w"]
         views: list[Any] = [value, value[3:5], value.reshape(-1)[::7], value.data]
@@ -269,7 +269,7 @@ def test_bytes_moved_are_counted() -> None:
     session = Cluster(2).session()
     create(session, variable("w", 10))
     before = session.counters.pushed
-    session.step(Push({"w": np.ones(10, np.float32)}, ADD), ["w"])
+    session.step(PushPayload({"w": np.ones(10, np.float32)}, ADD), ["w"])
     assert session.counters.pushed - before == 40
     assert session.counters.pulled == 40
 
@@ -319,7 +319,7 @@ def test_pushed_rows_go_to_the_shards_that_hold_them() -> None:
     session.bind(["table"], SGD(learning_rate=1.0))
     ids = np.array([9, 2, 9, 4, 0])
     rows = np.random.default_rng(1).standard_normal((5, 2)).astype(np.float32)
-    session.step(Push({"table": IndexedSlices(rows, ids)}, APPLY))
+    session.step(PushPayload({"table": IndexedSlices(rows, ids)}, APPLY))
     expected = table.copy()
     np.subtract.at(expected, ids, rows)
     # Row 9 is summed before it is subtracted.
@@ -335,7 +335,7 @@ def test_a_value_of_another_shape_names_task_variable_and_both_shapes() -> None:
     create(session, variable("w", 3, 2))
     cluster.log.clear()
     with pytest.raises(ShapeMismatchError) as caught:
-        session.step(Push({"w": np.ones((2, 3), np.float32)}, ADD))
+        session.step(PushPayload({"w": np.ones((2, 3), np.float32)}, ADD))
     assert caught.value.message == (
         "/job:worker/task:0: push to 'w' has shape (2, 3), the variable has (3, 2)"
     )
@@ -356,7 +356,7 @@ def test_a_dtype_that_loses_its_meaning_is_refused(given: Any, held: Any) -> Non
         ShapeMismatchError,
         match=f"push to 'w' is {given.__name__}, the variable is .*; convert it explicitly",
     ):
-        session.step(Push({"w": np.ones(2, given)}, ASSIGN))
+        session.step(PushPayload({"w": np.ones(2, given)}, ASSIGN))
 
 
 @pytest.mark.parametrize(
@@ -367,7 +367,7 @@ def test_a_dtype_that_loses_its_meaning_is_refused(given: Any, held: Any) -> Non
 def test_a_dtype_of_the_same_kind_is_converted(given: Any, held: DType) -> None:
     session = Cluster().session()
     create(session, variable("w", 2, dtype=held))
-    session.step(Push({"w": np.array([1, 3], given)}, ASSIGN))
+    session.step(PushPayload({"w": np.array([1, 3], given)}, ASSIGN))
     np.testing.assert_array_equal(session.step(None, ["w"]).values["w"], np.array([1, 3], held))
 
 
@@ -375,7 +375,7 @@ def test_views_of_larger_arrays_are_sent_as_they_look() -> None:
     session = Cluster(2).session()
     create(session, variable("w", 3, 2), parts=2)
     whole = np.arange(24, dtype=np.float32).reshape(4, 6)
-    session.step(Push({"w": whole[::2, ::2].T}, ASSIGN))
+    session.step(PushPayload({"w": whole[::2, ::2].T}, ASSIGN))
     np.testing.assert_array_equal(session.step(None, ["w"]).values["w"], whole[::2, ::2].T)
 
 
@@ -384,7 +384,7 @@ def test_a_variable_nobody_defined_is_named() -> None:
     message = "/job:worker/task:0: no variable 'w' was defined; define it in strategy.scope"
     for call in (
         lambda: session.step(None, ["w"]),
-        lambda: session.step(Push({"w": floats(1)}, ADD)),
+        lambda: session.step(PushPayload({"w": floats(1)}, ADD)),
         lambda: session.lookup("w", np.array([0])),
         lambda: session.bind(["w"], SGD()),
     ):
@@ -461,7 +461,7 @@ def test_a_chief_that_restarts_finds_its_variables_and_their_values() -> None:
     cluster = Cluster(2)
     first = cluster.session(0, generation=1)
     create(first, variable("w", 2))
-    first.step(Push({"w": floats(7, 7)}, ASSIGN), step_increment=3)
+    first.step(PushPayload({"w": floats(7, 7)}, ASSIGN), step_increment=3)
     second = cluster.session(0, generation=2)
     second.define([variable("w", 2)], {"w": floats(0, 0)}, create=True)
     assert second.step(None, ["w"]).values["w"][0] == 7
@@ -516,7 +516,7 @@ def test_the_first_ps_owns_the_global_step_and_hears_of_every_step() -> None:
     session, other = cluster.session(0), cluster.session(1)
     create(session, variable("a", 100), variable("b", 2), variable("c", 2))
     other.define([variable("b", 2)], {}, create=False)
-    item = Push({"b": floats(1, 1)}, ADD)
+    item = PushPayload({"b": floats(1, 1)}, ADD)
     assert session._place("b").shards[0][0] == 1
     assert session.step(item, step_increment=1).global_step == 1
     assert other.step(item, step_increment=1).global_step == 2
@@ -529,14 +529,14 @@ def test_the_first_ps_owns_the_global_step_and_hears_of_every_step() -> None:
 # -- ps that fail ------------------------------------------------------------------------------
 
 
-def three() -> tuple[Cluster, ParameterSession, Push, list[str]]:
+def three() -> tuple[Cluster, ParameterSession, PushPayload, list[str]]:
     cluster = Cluster(3)
     session = cluster.session()
     names = ["a", "b", "c"]
     session.define(
         [variable(name, 2) for name in names], {n: floats(0, 0) for n in names}, create=True
     )
-    return cluster, session, Push({name: floats(1, 1) for name in names}, ADD), names
+    return cluster, session, PushPayload({name: floats(1, 1) for name in names}, ADD), names
 
 
 @pytest.mark.parametrize("failing", [0, 1, 2], ids=["first", "second", "third"])
@@ -660,7 +660,7 @@ def test_a_step_that_was_interrupted_half_way_ends_the_session(
     session = ParameterSession([transport], who, settings)
     definition = VariableDefinition("w", (2,), np.dtype(np.float32))
     session.define([definition], {"w": np.zeros(2, np.float32)}, create=True)
-    push = Push({"w": np.ones(2, np.float32)}, Operation.ASSIGN_ADD)
+    push = PushPayload({"w": np.ones(2, np.float32)}, Operation.ASSIGN_ADD)
     receive = LocalPs.receive
 
     def interrupted(

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from windlass.client.ps.parameter_session import ParameterSession
-from windlass.client.ps.plans import Push
+from windlass.client.ps.push_plans import PushPayload
 from windlass.cluster.partitioners import FixedShardsPartitioner
 from windlass.core.arrays import BFLOAT16, Array, DType
 from windlass.core.definitions import VariableDefinition
@@ -49,7 +49,7 @@ class FarTransport(LocalPs):
 
 
 def far(session: ParameterSession, ps: int = 0) -> FarTransport:
-    transport = session._transports[ps]
+    transport = session.peers[ps]
     assert isinstance(transport, FarTransport)
     return transport
 
@@ -89,9 +89,9 @@ def test_gradients_travel_narrow_and_what_is_assigned_does_not() -> None:
     session = make(WireFormat(gradients="bfloat16"))
     create(session, w=(SIZE,))
     gradient = random()
-    session.step(Push({"w": gradient}, APPLY))
+    session.step(PushPayload({"w": gradient}, APPLY))
     np.testing.assert_array_equal(value(session), -gradient.astype(BFLOAT16).astype(F32))
-    session.step(Push({"w": gradient}, Operation.ASSIGN))
+    session.step(PushPayload({"w": gradient}, Operation.ASSIGN))
     np.testing.assert_array_equal(value(session), gradient)
     assert far(session).requests[-2].value_bytes == gradient.nbytes
 
@@ -99,7 +99,7 @@ def test_gradients_travel_narrow_and_what_is_assigned_does_not() -> None:
 def test_narrow_values_keep_their_variables_dtype() -> None:
     session = make(WireFormat(values="float16"))
     create(session, w=(SIZE,), dtype=F64)
-    session.step(Push({"w": random().astype(F64)}, Operation.ASSIGN))
+    session.step(PushPayload({"w": random().astype(F64)}, Operation.ASSIGN))
     pulled = value(session)
     assert pulled.dtype == F64
     np.testing.assert_array_equal(pulled, random().astype(F64).astype(F16))
@@ -111,7 +111,7 @@ def test_bytes_are_counted_as_they_travel() -> None:
     session = make(WireFormat(gradients="float16", values="bfloat16"))
     create(session, w=(SIZE,))
     pushed, pulled = session.counters.pushed, session.counters.pulled
-    session.step(Push({"w": random()}, APPLY), ["w"])
+    session.step(PushPayload({"w": random()}, APPLY), ["w"])
     assert (session.counters.pushed - pushed, session.counters.pulled - pulled) == (8000, 8000)
 
 
@@ -119,7 +119,7 @@ def test_memory_that_is_shared_carries_everything_as_it_is() -> None:
     session = make(WireFormat("bfloat16", "bfloat16", 0.01), near=[0])
     create(session, w=(SIZE,))
     gradient = random()
-    session.step(Push({"w": gradient}, APPLY))
+    session.step(PushPayload({"w": gradient}, APPLY))
     np.testing.assert_array_equal(value(session), -gradient)
 
 
@@ -129,7 +129,7 @@ def test_another_wire_format_holds_from_the_next_step_on() -> None:
     gradient, total = random(), np.zeros(SIZE, np.float32)
     for name, wire in (("float16", F16), (None, F32), ("bfloat16", BFLOAT16)):
         session.wire_format = WireFormat(gradients=name, values=name)
-        session.step(Push({"w": gradient}, APPLY))
+        session.step(PushPayload({"w": gradient}, APPLY))
         total -= gradient.astype(wire).astype(F32)
         np.testing.assert_array_equal(value(session), total.astype(wire))
 
@@ -147,7 +147,7 @@ def test_only_the_largest_elements_travel_and_over_time_all_arrive(
     for _ in range(20):
         gradient = rng.integers(-100, 100, SIZE).astype(np.float32)
         total += gradient
-        session.step(Push({"w": gradient}, APPLY))
+        session.step(PushPayload({"w": gradient}, APPLY))
     last = [far(session, ps).requests[-1] for ps in range(parts)]
     assert all(r.push is not None for r in last)
     assert {r.push.entries[0].encoding for r in last if r.push} == {Encoding.ELEMENTS}
@@ -160,7 +160,7 @@ def test_only_the_largest_elements_travel_and_over_time_all_arrive(
 def test_small_gradients_are_sent_whole() -> None:
     session = make(WireFormat(top_k=0.01))
     create(session, w=(1023,))
-    session.step(Push({"w": random(1023)}, APPLY))
+    session.step(PushPayload({"w": random(1023)}, APPLY))
     np.testing.assert_array_equal(value(session), -random(1023))
 
 
@@ -175,14 +175,14 @@ def rest(session: ParameterSession) -> dict[str, Array]:
 def refuse(session: ParameterSession) -> None:
     far(session).fails = RefusedError("no")
     with pytest.raises(RefusedError, match="no"):
-        session.step(Push({"w": random(seed=1)}, APPLY))
+        session.step(PushPayload({"w": random(seed=1)}, APPLY))
     far(session).fails = None
 
 
 def do_not_fit(session: ParameterSession) -> None:
     rows = IndexedSlices(np.ones((1, 2), np.float32), np.array([99]))
     with pytest.raises(ShapeMismatchError, match="row 99"):
-        session.step(Push({"w": random(seed=1), "table": rows}, APPLY))
+        session.step(PushPayload({"w": random(seed=1), "table": rows}, APPLY))
 
 
 @pytest.mark.parametrize("fail", [refuse, do_not_fit])
@@ -191,7 +191,7 @@ def test_of_a_push_that_failed_nothing_counts_as_sent(
 ) -> None:
     session = make(WireFormat(top_k=0.1))
     create(session, w=(SIZE,), table=(10, 2))
-    session.step(Push({"w": random()}, APPLY))
+    session.step(PushPayload({"w": random()}, APPLY))
     before, held = rest(session), value(session)
     fail(session)
     session.step(None, ["table"])
@@ -209,9 +209,9 @@ def test_what_some_ps_took_of_a_push_that_others_refused_is_not_sent_again(refus
     first, second = (rng.integers(-100, 100, SIZE).astype(np.float32) for _ in range(2))
     far(session, refusing).fails = RefusedError("no")
     with pytest.raises(RefusedError, match="no"):
-        session.step(Push({"w": first}, APPLY))
+        session.step(PushPayload({"w": first}, APPLY))
     far(session, refusing).fails = None
-    session.step(Push({"w": second}, APPLY))
+    session.step(PushPayload({"w": second}, APPLY))
     [shard] = [shard for ps, shard in session.shards("w") if ps == refusing]
     wanted = first + second
     mine = slice(shard.row_offset, shard.row_offset + shard.rows)
@@ -222,7 +222,7 @@ def test_what_some_ps_took_of_a_push_that_others_refused_is_not_sent_again(refus
 def test_a_step_under_way_counts_as_sent_when_it_has_arrived() -> None:
     session = make(WireFormat(top_k=0.1))
     create(session, w=(SIZE,))
-    pending = session.begin(Push({"w": random()}, APPLY))
+    pending = session.begin(PushPayload({"w": random()}, APPLY))
     assert rest(session) == {}
     pending.result()
     np.testing.assert_array_equal(-value(session) + rest(session)["w"], random())
@@ -235,5 +235,5 @@ def test_a_step_under_way_counts_as_sent_when_it_has_arrived() -> None:
 def test_a_variable_cut_over_a_near_and_a_far_ps_is_trained(near: int) -> None:
     session = make(WireFormat(gradients="bfloat16"), ps=2, near=[near])
     create(session, parts=2, w=(SIZE,))
-    session.step(Push({"w": np.ones(SIZE, np.float32)}, APPLY))
+    session.step(PushPayload({"w": np.ones(SIZE, np.float32)}, APPLY))
     np.testing.assert_array_equal(value(session), -1)

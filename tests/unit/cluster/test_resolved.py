@@ -8,7 +8,7 @@ import pytest
 from windlass.cluster.resolved import ResolvedTask, resolve
 from windlass.cluster.simple import SimpleClusterResolver
 from windlass.cluster.spec import ClusterSpec
-from windlass.cluster.tf_config import TFConfigClusterResolver, cluster_of, read_tf_config
+from windlass.cluster.tf_config import TFConfigClusterResolver
 from windlass.core.errors import ConfigurationError, TFConfigError
 from windlass.core.task import TaskId
 
@@ -35,9 +35,7 @@ def start(monkeypatch: pytest.MonkeyPatch) -> Any:
         if config is not None:
             text = config if isinstance(config, str) else json.dumps(config)
             monkeypatch.setenv("TF_CONFIG", text)
-        dynamic = cluster_of(read_tf_config())[1]
-        options = {"dynamic": dynamic} | options
-        return resolve(TFConfigClusterResolver(), source="TF_CONFIG", **options)
+        return resolve(TFConfigClusterResolver(), **options)
 
     return start
 

@@ -177,3 +177,18 @@ def test_a_union_of_nothing_or_of_something_else_is_refused() -> None:
         UnionClusterResolver(_of({}), environment="cloud")
     with pytest.raises(TypeError, match="must be ClusterResolvers"):
         UnionClusterResolver(ClusterSpec({}))  # type: ignore[arg-type]
+
+
+def test_a_cluster_given_in_code_is_whole_unless_it_is_said_to_be_dynamic() -> None:
+    spec = ClusterSpec({"worker": {1: "w1:1"}})
+    assert not SimpleClusterResolver(spec).dynamic
+    assert SimpleClusterResolver(spec, dynamic=True).dynamic
+
+
+@pytest.mark.parametrize("kinds", [(False, False), (False, True), (True, False)], ids=str)
+def test_a_union_is_dynamic_if_any_of_its_resolvers_is(kinds: tuple[bool, bool]) -> None:
+    parts = [
+        SimpleClusterResolver(ClusterSpec({job: ["h:1"]}), dynamic=dynamic)
+        for job, dynamic in zip(("ps", "worker"), kinds, strict=True)
+    ]
+    assert UnionClusterResolver(*parts).dynamic is any(kinds)

@@ -6,10 +6,11 @@ from typing import Any
 
 import pytest
 
+from windlass.cluster.resolved import resolve
+from windlass.cluster.simple import UnionClusterResolver
 from windlass.cluster.spec import ClusterSpec
 from windlass.cluster.tf_config import (
     TFConfigClusterResolver,
-    cluster_of,
     read_tf_config,
     task_of,
 )
@@ -223,6 +224,45 @@ def test_a_bad_task_is_refused(task: object, said: str) -> None:
     ],
 )
 def test_the_dynamic_forms_are_told_from_the_full_one(
-    config: dict[str, Any], cluster: dict[str, Any], dynamic: bool
+    config: dict[str, Any], cluster: dict[str, Any], dynamic: bool, set_config: SetConfig
 ) -> None:
-    assert cluster_of(config) == (ClusterSpec(cluster), dynamic)
+    set_config(config)
+    resolver = TFConfigClusterResolver()
+    assert (resolver.cluster_spec(), resolver.dynamic) == (ClusterSpec(cluster), dynamic)
+
+
+def test_a_snapshot_goes_on_saying_what_was_said(set_config: SetConfig) -> None:
+    set_config({"cluster": CLUSTER, "task": {"type": "worker", "index": 1}, "rpc_layer": "grpc"})
+    resolver = TFConfigClusterResolver(task_id=0)
+    snapshot = resolver.snapshot()
+    set_config({"sparseCluster": {"worker": {"1": "w1:1"}}, "task": {"type": "ps", "index": 1}})
+    assert (snapshot.cluster_spec(), snapshot.dynamic) == (ClusterSpec(CLUSTER), False)
+    assert (snapshot.task_type, snapshot.task_id, snapshot.rpc_layer) == ("worker", 0, "grpc")
+    assert snapshot.master() == "grpc://w0:1"
+    assert (resolver.task_type, resolver.dynamic) == ("ps", True), "the resolver itself reads again"
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        resolve,
+        lambda resolver: resolve(UnionClusterResolver(resolver)),
+        lambda resolver: resolver.master(),
+    ],
+    ids=["resolve", "resolve a union", "master"],
+)
+def test_one_resolution_reads_the_environment_once(
+    call: Callable[[TFConfigClusterResolver], Any],
+    set_config: SetConfig,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    set_config({"cluster": CLUSTER, "task": {"type": "worker", "index": 1}})
+    reads: list[dict[str, Any]] = []
+
+    def counted() -> dict[str, Any]:
+        reads.append(read_tf_config())
+        return reads[-1]
+
+    monkeypatch.setattr("windlass.cluster.tf_config.read_tf_config", counted)
+    call(TFConfigClusterResolver())
+    assert len(reads) == 1

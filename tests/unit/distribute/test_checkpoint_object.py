@@ -24,8 +24,8 @@ from windlass.distribute import (
 )
 from windlass.distribute.data import from_arrays
 from windlass.distribute.optimizers import Optimizer
-from windlass.distribute.parameter_server import ParameterServerExtended
-from windlass.distribute.runtime import local_runtime, thread_runtime
+from windlass.distribute.runtime import local_runtime
+from windlass.distribute.strategies.parameter_server import ParameterServerExtended
 
 Array = np.ndarray[Any, np.dtype[Any]]
 FIRST = wl.VariableAggregation.ONLY_FIRST_REPLICA
@@ -35,7 +35,7 @@ FIRST = wl.VariableAggregation.ONLY_FIRST_REPLICA
 def plain_process(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """No cluster, no GPU; one CPU device again afterwards."""
     monkeypatch.delenv("TF_CONFIG", raising=False)
-    monkeypatch.setattr("windlass.distribute.devices.count_gpus", lambda: 0)
+    monkeypatch.setattr("windlass.distribute.base.devices.count_gpus", lambda: 0)
     yield
     wl.config.set_logical_cpu_devices(1)
 
@@ -64,10 +64,10 @@ def ps(num_ps: int, parts: int | None = None, restore_from: str = "") -> Strateg
     devices(1)
     runtime = local_runtime(runtime_of(ParameterServerStrategy()).task, num_ps=num_ps)
     runtime.restore_from = restore_from
-    with thread_runtime(runtime):
-        return ParameterServerStrategy(
-            variable_partitioner=partitioners.FixedShardsPartitioner(parts) if parts else None
-        )
+    return ParameterServerStrategy(
+        variable_partitioner=partitioners.FixedShardsPartitioner(parts) if parts else None,
+        runtime=runtime,
+    )
 
 
 IN_PROCESS: dict[str, Callable[[], Strategy]] = {

@@ -25,8 +25,14 @@ from windlass.distribute import (
     ReductionToOneDevice,
     Strategy,
 )
-from windlass.distribute.cross_device_ops import choose_cross_device_ops
-from windlass.distribute.packing import by_dtype, cuts_by_count, join, packs_by_bytes, split
+from windlass.distribute.strategies.all_reduce import choose_cross_device_ops
+from windlass.distribute.strategies.packing import (
+    by_dtype,
+    cuts_by_count,
+    join,
+    packs_by_bytes,
+    split,
+)
 
 Array = np.ndarray[Any, np.dtype[Any]]
 DType = np.dtype[Any]
@@ -56,7 +62,7 @@ DTYPES: dict[str, DType] = {
 @pytest.fixture(autouse=True)
 def three_devices(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Three logical CPU devices."""
-    monkeypatch.setattr("windlass.distribute.devices.count_gpus", lambda: 0)
+    monkeypatch.setattr("windlass.distribute.base.devices.count_gpus", lambda: 0)
     wl.config.set_logical_cpu_devices(3)
     yield
     wl.config.set_logical_cpu_devices(1)

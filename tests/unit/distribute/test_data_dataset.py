@@ -22,7 +22,7 @@ from windlass.distribute.data import (
     from_arrays,
     from_files,
 )
-from windlass.distribute.data.dataset import FileDataset
+from windlass.distribute.data.sources import FileDataset
 
 X = np.arange(6)
 

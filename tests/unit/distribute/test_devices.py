@@ -19,8 +19,8 @@ from windlass.distribute import (
     OneDeviceStrategy,
     PerReplica,
 )
-from windlass.distribute.arrays import as_array, is_on_gpu, namespace_of, to_host
-from windlass.distribute.devices import (
+from windlass.distribute.base.arrays import as_array, is_on_gpu, namespace_of, to_host
+from windlass.distribute.base.devices import (
     HOST,
     canonical,
     check_exists,
@@ -40,7 +40,7 @@ Array = np.ndarray[Any, np.dtype[Any]]
 @pytest.fixture(autouse=True)
 def no_gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """A machine without a GPU, and one CPU device afterwards."""
-    monkeypatch.setattr("windlass.distribute.devices.count_gpus", lambda: 0)
+    monkeypatch.setattr("windlass.distribute.base.devices.count_gpus", lambda: 0)
     yield
     wl.config.set_logical_cpu_devices(1)
     wl.config.set_logical_gpu_devices(None)
@@ -51,7 +51,7 @@ def gpus(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
     """Makes the machine look as if it had so many GPUs; nothing may be done on them."""
 
     def pretend(count: int) -> None:
-        monkeypatch.setattr("windlass.distribute.devices.count_gpus", lambda: count)
+        monkeypatch.setattr("windlass.distribute.base.devices.count_gpus", lambda: count)
 
     return pretend
 

@@ -19,7 +19,7 @@ from windlass.distribute import (
     ReplicaContext,
     Strategy,
 )
-from windlass.distribute.strategy import the_default_strategy
+from windlass.distribute.strategies.default import the_default_strategy
 
 Where = tuple[Strategy, int | None, bool]
 """(strategy, replica id or None, in cross-replica context)."""
@@ -29,7 +29,7 @@ Where = tuple[Strategy, int | None, bool]
 def plain_process(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """No cluster, no GPU, one CPU device, and nothing set for good."""
     monkeypatch.delenv("TF_CONFIG", raising=False)
-    monkeypatch.setattr("windlass.distribute.devices.count_gpus", lambda: 0)
+    monkeypatch.setattr("windlass.distribute.base.devices.count_gpus", lambda: 0)
     yield
     wl.distribute.experimental_set_strategy(None)
     wl.config.set_logical_cpu_devices(1)

@@ -20,9 +20,11 @@ from windlass.distribute import (
     PerReplica,
     ReplicaContext,
     Strategy,
-    replica_runner,
 )
-from windlass.distribute.replica_runner import ReplicaRunner
+from windlass.distribute.strategies import replica_runner
+from windlass.distribute.strategies.replica_barrier import ReplicaBarrier
+from windlass.distribute.strategies.replica_runner import ReplicaRunner
+from windlass.distribute.strategies.replica_thread import ReplicaThread
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -43,7 +45,7 @@ def replicas(
 ) -> Iterator[Callable[[int], Strategy]]:
     """Makes a strategy of so many replicas in this process."""
     monkeypatch.delenv("TF_CONFIG", raising=False)
-    monkeypatch.setattr("windlass.distribute.devices.count_gpus", lambda: 0)
+    monkeypatch.setattr("windlass.distribute.base.devices.count_gpus", lambda: 0)
 
     def make(count: int) -> Strategy:
         wl.config.set_logical_cpu_devices(count)
@@ -64,13 +66,13 @@ def replica() -> int:
     return context().replica_id_in_sync_group
 
 
-def meeting_of(current: ReplicaContext) -> replica_runner._Meeting:
+def barrier_of(current: ReplicaContext) -> ReplicaBarrier:
     """The run a replica takes part in."""
     merge = current._merge
     assert isinstance(merge, partial)
-    meeting = getattr(merge.func, "__self__", None)
-    assert isinstance(meeting, replica_runner._Meeting)
-    return meeting
+    barrier = getattr(merge.func, "__self__", None)
+    assert isinstance(barrier, ReplicaBarrier)
+    return barrier
 
 
 Replicas = Callable[[int], Strategy]
@@ -308,10 +310,10 @@ def test_ctrl_c_reaches_a_caller_that_waits_in_a_merge(
     def step() -> None:
         together.wait(5)
         if replica() == 1:
-            meeting = meeting_of(context())
-            wait_until(lambda: meeting._waiting == 1, 5, "the caller to wait in the merge")
+            barrier = barrier_of(context())
+            wait_until(lambda: barrier.waiting == 1, 5, "the caller to wait in the merge")
             signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
-            wait_until(lambda: meeting.interrupted, 5, "Ctrl-C to reach the caller")
+            wait_until(lambda: barrier.interrupted, 5, "Ctrl-C to reach the caller")
             outcome.append("the other replica comes to the merge")
         context().merge_call(lambda _: outcome.append("merged"))
 
@@ -364,11 +366,11 @@ def test_a_second_ctrl_c_leaves_a_replica_behind_that_hangs(
     def step() -> None:
         together.wait(5)
         if replica() == 1:
-            meeting = meeting_of(context())
+            barrier = barrier_of(context())
             hanging.append(threading.current_thread())
             wait_until(caller_waits, 5, "the caller to wait for the other replica")
             signal.pthread_kill(caller, signal.SIGINT)
-            wait_until(lambda: meeting.interrupted, 5, "Ctrl-C to reach the caller")
+            wait_until(lambda: barrier.interrupted, 5, "Ctrl-C to reach the caller")
             wait_until(caller_waits, 5, "the caller to wait all the same")
             signal.pthread_kill(caller, signal.SIGINT)
             released.wait(10)
@@ -420,7 +422,7 @@ def test_after_ctrl_c_in_the_first_replica_no_other_begins(
 ) -> None:
     """The caller would run those whose threads are not awake yet."""
     strategy = replicas(3)
-    monkeypatch.setattr(replica_runner._Thread, "start", lambda thread, work: None)
+    monkeypatch.setattr(ReplicaThread, "start", lambda thread, work: None)
     begun: list[int] = []
 
     def step() -> None:

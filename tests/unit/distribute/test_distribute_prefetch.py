@@ -13,7 +13,7 @@ from windlass.core.errors import PeerLostError, RefusedError
 from windlass.core.steps import PushResult
 from windlass.distribute import ParameterServerStrategy
 from windlass.distribute.local_ps import LocalPs
-from windlass.distribute.parameter_server import ParameterServerExtended
+from windlass.distribute.strategies.parameter_server import ParameterServerExtended
 
 SGD = wl.optimizers.SGD
 RATE = np.float32(0.05)
@@ -23,7 +23,7 @@ RATE = np.float32(0.05)
 def plain_process(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """No cluster, no GPU, one CPU device."""
     monkeypatch.delenv("TF_CONFIG", raising=False)
-    monkeypatch.setattr("windlass.distribute.devices.count_gpus", lambda: 0)
+    monkeypatch.setattr("windlass.distribute.base.devices.count_gpus", lambda: 0)
     yield
     wl.config.set_logical_cpu_devices(1)
 
@@ -168,7 +168,7 @@ def test_a_variable_first_read_later_is_there() -> None:
 
 def fail_receiving(strategy: ParameterServerStrategy, error: Exception, times: int = 1) -> None:
     """The next steps reach the ps, and their answers are errors."""
-    [transport] = session_of(strategy)._transports
+    [transport] = session_of(strategy).peers
     assert isinstance(transport, LocalPs)
     receive: Callable[..., PushResult] = transport.receive
     left = [times]
@@ -198,7 +198,7 @@ def test_a_push_that_failed_is_raised_by_the_next_step_at_the_latest_and_once(
         strategy.run(step)
     before = w.read_value()[0]
     strategy.run(step)
-    session_of(strategy).settle()
+    session_of(strategy).wait()
     fail_receiving(strategy, error)
 
     def steps() -> None:
@@ -228,7 +228,7 @@ def test_a_last_push_that_failed_is_raised_at_the_end() -> None:
     for _ in range(3):
         strategy.run(step)
     error = RefusedError("no")
-    session_of(strategy).settle()
+    session_of(strategy).wait()
     fail_receiving(strategy, error)
     strategy.run(step)
     with pytest.raises(RefusedError) as caught:

@@ -10,8 +10,8 @@ import pytest
 import windlass as wl
 from windlass.core.errors import NonFiniteGradientError, ShapeMismatchError
 from windlass.distribute import ParameterServerStrategy, PerReplica, partitioners
-from windlass.distribute.parameter_server import ParameterServerExtended
 from windlass.distribute.runtime import Progress
+from windlass.distribute.strategies.parameter_server import ParameterServerExtended
 
 Array = np.ndarray[Any, np.dtype[Any]]
 Aggregation = wl.VariableAggregation
@@ -22,7 +22,7 @@ SGD = wl.optimizers.SGD
 def plain_process(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """No cluster, no GPU, one CPU device."""
     monkeypatch.delenv("TF_CONFIG", raising=False)
-    monkeypatch.setattr("windlass.distribute.devices.count_gpus", lambda: 0)
+    monkeypatch.setattr("windlass.distribute.base.devices.count_gpus", lambda: 0)
     yield
     wl.config.set_logical_cpu_devices(1)
 

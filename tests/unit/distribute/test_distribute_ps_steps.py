@@ -11,7 +11,7 @@ import pytest
 
 import windlass as wl
 from windlass.client.ps.parameter_session import ParameterSession
-from windlass.client.ps.plans import Push
+from windlass.client.ps.push_plans import PushPayload
 from windlass.core.errors import ConfigurationError, DefinitionMismatchError, JobStoppedError
 from windlass.core.settings import Settings
 from windlass.core.steps import Operation
@@ -19,8 +19,8 @@ from windlass.core.task import Incarnation, TaskId
 from windlass.distribute import ParameterServerStrategy, partitioners, placement
 from windlass.distribute.cluster_resolver import SimpleClusterResolver
 from windlass.distribute.local_ps import LocalPs
-from windlass.distribute.parameter_server import ParameterServerExtended
-from windlass.distribute.runtime import ClusterRuntime, local_runtime, thread_runtime
+from windlass.distribute.runtime import ClusterRuntime, local_runtime
+from windlass.distribute.strategies.parameter_server import ParameterServerExtended
 from windlass.server.ps.store import Store
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -30,7 +30,7 @@ Array = np.ndarray[Any, np.dtype[Any]]
 def plain_process(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """No cluster, no GPU, one CPU device."""
     monkeypatch.delenv("TF_CONFIG", raising=False)
-    monkeypatch.setattr("windlass.distribute.devices.count_gpus", lambda: 0)
+    monkeypatch.setattr("windlass.distribute.base.devices.count_gpus", lambda: 0)
     yield
     wl.config.set_logical_cpu_devices(1)
 
@@ -42,7 +42,7 @@ def runtime_of(strategy: ParameterServerStrategy) -> ClusterRuntime:
 
 
 def store_of(strategy: ParameterServerStrategy) -> Store:
-    [transport] = runtime_of(strategy).session._transports
+    [transport] = runtime_of(strategy).session.peers
     assert isinstance(transport, LocalPs)
     return transport.store
 
@@ -76,7 +76,7 @@ class OtherWorker:
 
     def assign(self, variable: wl.Variable, value: Any) -> None:
         self.session.step(
-            Push({variable.name: np.asarray(value, variable.dtype)}, Operation.ASSIGN)
+            PushPayload({variable.name: np.asarray(value, variable.dtype)}, Operation.ASSIGN)
         )
 
 
@@ -353,7 +353,7 @@ def test_the_global_step_is_shared_by_all_workers() -> None:
     strategy, [a] = make([1.0])
     other = OtherWorker(strategy, a)
     SGD(1.0).apply_gradients([([1.0], a)])
-    gradient = Push({"a": np.ones(1, np.float32)}, Operation.APPLY)
+    gradient = PushPayload({"a": np.ones(1, np.float32)}, Operation.APPLY)
     assert other.session.step(gradient, step_increment=1).global_step == 2
     assert other.session.global_step == 2
     strategy.run(lambda: SGD(1.0).apply_gradients([([1.0], a)]))
@@ -369,7 +369,7 @@ def test_staleness_is_the_steps_of_others_between_pull_and_push() -> None:
     def step(others: int) -> None:
         gradient = a.read_value()
         for _ in range(others):
-            other.session.step(Push({"a": gradient}, Operation.APPLY), step_increment=1)
+            other.session.step(PushPayload({"a": gradient}, Operation.APPLY), step_increment=1)
         optimizer.apply_gradients([(gradient, a)])
 
     for others in (0, 3, 0, 1):
@@ -428,28 +428,24 @@ def test_a_resolver_of_a_cluster_in_a_plain_program_is_refused_too() -> None:
 def test_a_resolver_must_name_the_task_the_process_runs_as() -> None:
     runtime = runtime_of(ParameterServerStrategy())
     spec = wl.ClusterSpec({"chief": ["h:1"], "worker": ["h:2"], "ps": ["h:3"]})
-    with thread_runtime(runtime):
-        same = SimpleClusterResolver(spec, task_type="chief", task_id=0)
-        assert ParameterServerStrategy(same).cluster_resolver is same
-        with pytest.raises(ValueError, match=r"says this is worker:0, .* runs as chief:0"):
-            ParameterServerStrategy(SimpleClusterResolver(spec, task_type="worker", task_id=0))
+    same = SimpleClusterResolver(spec, task_type="chief", task_id=0)
+    assert ParameterServerStrategy(same, runtime=runtime).cluster_resolver is same
+    other = SimpleClusterResolver(spec, task_type="worker", task_id=0)
+    with pytest.raises(ValueError, match=r"says this is worker:0, .* runs as chief:0"):
+        ParameterServerStrategy(other, runtime=runtime)
 
 
 def test_an_evaluator_has_no_parameter_servers_and_is_told_what_it_has() -> None:
     task = replace(runtime_of(ParameterServerStrategy()).task, task=TaskId("evaluator", 0))
-    with thread_runtime(ClusterRuntime(task, Settings())):
-        strategy = ParameterServerStrategy()
-        with pytest.raises(ConfigurationError, match="SidecarEvaluator"), strategy.scope():
-            wl.Variable([1.0])
+    strategy = ParameterServerStrategy(runtime=ClusterRuntime(task, Settings()))
+    with pytest.raises(ConfigurationError, match="SidecarEvaluator"), strategy.scope():
+        wl.Variable([1.0])
 
 
 def test_a_cluster_without_ps_is_told_what_to_use_instead() -> None:
     task = runtime_of(ParameterServerStrategy()).task
-    with (
-        thread_runtime(ClusterRuntime(task, Settings())),
-        pytest.raises(ConfigurationError, match=r"has no ps.*MultiWorkerMirroredStrategy"),
-    ):
-        ParameterServerStrategy()
+    with pytest.raises(ConfigurationError, match=r"has no ps.*MultiWorkerMirroredStrategy"):
+        ParameterServerStrategy(runtime=ClusterRuntime(task, Settings()))
 
 
 def test_a_job_that_is_asked_to_stop_ends_the_program_at_its_next_step() -> None:
@@ -468,11 +464,11 @@ def test_a_job_that_is_asked_to_stop_ends_the_program_at_its_next_step() -> None
 def test_variables_may_be_cut_over_several_ps(parts: int) -> None:
     runtime = local_runtime(runtime_of(ParameterServerStrategy()).task, num_ps=parts)
     value = np.arange(14, dtype=np.float32).reshape(7, 2)
-    with thread_runtime(runtime):
-        strategy = ParameterServerStrategy(
-            variable_partitioner=partitioners.FixedShardsPartitioner(parts),
-            placement=placement.round_robin,
-        )
+    strategy = ParameterServerStrategy(
+        variable_partitioner=partitioners.FixedShardsPartitioner(parts),
+        placement=placement.round_robin,
+        runtime=runtime,
+    )
     with strategy.scope():
         w = wl.Variable(value, name="w")
     np.testing.assert_array_equal(w.read_value(), value)

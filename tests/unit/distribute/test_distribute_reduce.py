@@ -19,7 +19,7 @@ from windlass.distribute import (
     ReduceOp,
     Strategy,
 )
-from windlass.distribute.reduce_op import aggregation_to_reduce_op
+from windlass.distribute.base.reductions import aggregation_to_reduce_op
 
 KINDS: dict[str, Callable[[], Strategy]] = {
     "ParameterServer": ParameterServerStrategy,
@@ -34,7 +34,7 @@ KINDS: dict[str, Callable[[], Strategy]] = {
 def strategy(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Strategy]:
     """Two replicas in a plain process."""
     monkeypatch.delenv("TF_CONFIG", raising=False)
-    monkeypatch.setattr("windlass.distribute.devices.count_gpus", lambda: 0)
+    monkeypatch.setattr("windlass.distribute.base.devices.count_gpus", lambda: 0)
     wl.config.set_logical_cpu_devices(2)
     yield request.param()
     wl.config.set_logical_cpu_devices(1)

@@ -16,7 +16,7 @@ from windlass.distribute import (
     Strategy,
     ValueContext,
 )
-from windlass.distribute.values import (
+from windlass.distribute.base.values import (
     container_of,
     flatten,
     leaves,
@@ -34,7 +34,7 @@ Pair = namedtuple("Pair", ["first", "second"])
 def plain_process(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """No cluster, no GPU, one CPU device."""
     monkeypatch.delenv("TF_CONFIG", raising=False)
-    monkeypatch.setattr("windlass.distribute.devices.count_gpus", lambda: 0)
+    monkeypatch.setattr("windlass.distribute.base.devices.count_gpus", lambda: 0)
     yield
     wl.config.set_logical_cpu_devices(1)
 

@@ -10,7 +10,7 @@ import windlass as wl
 from windlass.core.arrays import BFLOAT16, DTYPES, DType
 from windlass.core.errors import ShapeMismatchError
 from windlass.distribute import ParameterServerStrategy, Strategy
-from windlass.distribute.local_variable import LocalVariable
+from windlass.distribute.variables.local import LocalVariable
 
 Array = np.ndarray[Any, np.dtype[Any]]
 Aggregation = wl.VariableAggregation
@@ -21,7 +21,7 @@ Synchronization = wl.VariableSynchronization
 def plain_process(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """No cluster, no GPU, one CPU device."""
     monkeypatch.delenv("TF_CONFIG", raising=False)
-    monkeypatch.setattr("windlass.distribute.devices.count_gpus", lambda: 0)
+    monkeypatch.setattr("windlass.distribute.base.devices.count_gpus", lambda: 0)
     yield
     wl.config.set_logical_cpu_devices(1)
 

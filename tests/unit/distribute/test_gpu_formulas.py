@@ -26,8 +26,8 @@ from windlass.core.schedules import (
     PolynomialDecay,
 )
 from windlass.core.update_rules import SGD, Adagrad, Adam, AdamW, Ftrl, RMSprop, UpdateRule
-from windlass.distribute.gpu_memory import apply_rule, start_slots
-from windlass.distribute.local_variable import LocalVariable
+from windlass.distribute.variables.gpu_memory import apply_rule, start_slots
+from windlass.distribute.variables.local import LocalVariable
 from windlass.engine.rules import entries
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -39,7 +39,7 @@ SHAPE = (7, 3)
 def plain_process(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """No cluster, no GPU; one CPU device again afterwards."""
     monkeypatch.delenv("TF_CONFIG", raising=False)
-    monkeypatch.setattr("windlass.distribute.devices.count_gpus", lambda: 0)
+    monkeypatch.setattr("windlass.distribute.base.devices.count_gpus", lambda: 0)
     yield
     wl.config.set_logical_cpu_devices(1)
 

@@ -22,7 +22,7 @@ from windlass.distribute import (
     NcclAllReduce,
     ReductionToOneDevice,
 )
-from windlass.distribute.arrays import to_host
+from windlass.distribute.base.arrays import to_host
 
 GPUS = 3
 
@@ -188,7 +188,7 @@ def cupy() -> Any:
 
 @pytest.fixture(autouse=True)
 def three_gpus(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    from windlass.distribute.cross_device_ops import _communicators
+    from windlass.distribute.strategies.all_reduce import _communicators
 
     monkeypatch.setitem(sys.modules, "cupy", cupy())
     monkeypatch.setitem(sys.modules, "cupyx", SimpleNamespace(empty_pinned=empty_pinned))

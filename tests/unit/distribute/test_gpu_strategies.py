@@ -19,8 +19,8 @@ from windlass.distribute import (
     ReductionToOneDevice,
     Strategy,
 )
-from windlass.distribute.arrays import as_array, is_on_gpu, to_host
-from windlass.distribute.devices import place
+from windlass.distribute.base.arrays import as_array, is_on_gpu, to_host
+from windlass.distribute.base.devices import place
 
 pytestmark = [
     pytest.mark.skipif(count_gpus() == 0, reason="needs a GPU that CuPy can use"),

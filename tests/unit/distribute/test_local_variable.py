@@ -16,8 +16,8 @@ from windlass.core.arrays import BFLOAT16, DTYPES, FLOATS, INTEGERS, DType
 from windlass.core.errors import DefinitionMismatchError, RefusedError, ShapeMismatchError
 from windlass.core.update_rules import SGD, Adam
 from windlass.distribute import MirroredStrategy, ParameterServerStrategy, PerReplica, Strategy
-from windlass.distribute.local_variable import LocalVariable, change_rows
-from windlass.distribute.variable import Scatter
+from windlass.distribute.variables.local import LocalVariable, change_rows
+from windlass.distribute.variables.spec import Scatter
 
 Array = np.ndarray[Any, np.dtype[Any]]
 NUMBERS = [dtype for dtype in DTYPES if dtype != np.bool_]
@@ -27,7 +27,7 @@ NUMBERS = [dtype for dtype in DTYPES if dtype != np.bool_]
 def plain_process(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """No cluster, no GPU; one CPU device again afterwards."""
     monkeypatch.delenv("TF_CONFIG", raising=False)
-    monkeypatch.setattr("windlass.distribute.devices.count_gpus", lambda: 0)
+    monkeypatch.setattr("windlass.distribute.base.devices.count_gpus", lambda: 0)
     yield
     wl.config.set_logical_cpu_devices(1)
 

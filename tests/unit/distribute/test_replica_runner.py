@@ -18,8 +18,9 @@ from windlass.distribute import (
     PerReplica,
     ReplicaContext,
     Strategy,
-    replica_runner,
 )
+from windlass.distribute.strategies.replica_barrier import ReplicaBarrier
+from windlass.distribute.strategies.replica_thread import ReplicaThread
 
 pytestmark = pytest.mark.timeout(30)
 
@@ -31,7 +32,7 @@ Step = Callable[[], Any]
 @pytest.fixture
 def replicas(monkeypatch: pytest.MonkeyPatch) -> Iterator[Replicas]:
     """Makes a strategy of so many replicas on logical CPU devices."""
-    monkeypatch.setattr("windlass.distribute.devices.count_gpus", lambda: 0)
+    monkeypatch.setattr("windlass.distribute.base.devices.count_gpus", lambda: 0)
 
     def make(count: int) -> Strategy:
         wl.config.set_logical_cpu_devices(count)
@@ -44,7 +45,7 @@ def replicas(monkeypatch: pytest.MonkeyPatch) -> Iterator[Replicas]:
 @pytest.fixture
 def asleep(monkeypatch: pytest.MonkeyPatch) -> None:
     """The replicas' threads are slow to wake, so that the caller does all the work."""
-    monkeypatch.setattr(replica_runner._Thread, "start", lambda thread, work: None)
+    monkeypatch.setattr(ReplicaThread, "start", lambda thread, work: None)
 
 
 def context() -> ReplicaContext:
@@ -221,19 +222,19 @@ def test_a_failure_is_raised_once_and_unwinds_the_others(
     swallowed: list[int] = []
 
     def step() -> None:
-        meeting = meeting_of(context())
+        barrier = barrier_of(context())
         together.wait(5)
         if replica() == failing:
             if others == "wait-in-a-merge":
-                wait_until(lambda: meeting._waiting == 2, 5, "the others to wait")
+                wait_until(lambda: barrier.waiting == 2, 5, "the others to wait")
             elif others == "have-ended":
-                wait_until(lambda: meeting._ended == 2, 5, "the others to end")
+                wait_until(lambda: barrier.ended == 2, 5, "the others to end")
             raise KeyError(f"replica {failing}")
         if others == "have-ended":
             unwound.append(replica())
             return
         if others == "run-on":
-            wait_until(lambda: meeting._ended > 0, 5, "the failure")
+            wait_until(lambda: barrier.ended > 0, 5, "the failure")
         try:
             context().merge_call(nothing)
         except Exception:  # noqa: BLE001 - what programs write
@@ -249,13 +250,13 @@ def test_a_failure_is_raised_once_and_unwinds_the_others(
     assert strategy.run(replica).values == (0, 1, 2), "the next step works"
 
 
-def meeting_of(current: ReplicaContext) -> replica_runner._Meeting:
+def barrier_of(current: ReplicaContext) -> ReplicaBarrier:
     """The run a replica takes part in."""
     merge = current._merge
     assert isinstance(merge, partial)
-    meeting = getattr(merge.func, "__self__", None)
-    assert isinstance(meeting, replica_runner._Meeting)
-    return meeting
+    barrier = getattr(merge.func, "__self__", None)
+    assert isinstance(barrier, ReplicaBarrier)
+    return barrier
 
 
 def test_of_several_failures_one_is_raised_and_the_next_step_works(replicas: Replicas) -> None:

@@ -24,10 +24,10 @@ from windlass.distribute import (
     placement,
 )
 from windlass.distribute.local_ps import LocalPs
-from windlass.distribute.local_variable import LocalVariable
-from windlass.distribute.parameter_server import ParameterServerExtended
-from windlass.distribute.runtime import local_runtime, thread_runtime
-from windlass.distribute.sharded_variable import PsShardedVariable
+from windlass.distribute.runtime import local_runtime
+from windlass.distribute.strategies.parameter_server import ParameterServerExtended
+from windlass.distribute.variables.local import LocalVariable
+from windlass.distribute.variables.parameter_server import PsShardedVariable
 
 Array = np.ndarray[Any, np.dtype[Any]]
 WHOLE = np.arange(20, dtype=np.float32).reshape(10, 2)
@@ -38,7 +38,7 @@ PS = 3
 def plain_process(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """No cluster, no GPU; one CPU device again afterwards."""
     monkeypatch.delenv("TF_CONFIG", raising=False)
-    monkeypatch.setattr("windlass.distribute.devices.count_gpus", lambda: 0)
+    monkeypatch.setattr("windlass.distribute.base.devices.count_gpus", lambda: 0)
     yield
     wl.config.set_logical_cpu_devices(1)
 
@@ -56,11 +56,11 @@ def strategy_of(
 ) -> ParameterServerStrategy:
     """A worker of so many ps, all in this process."""
     task = of_ps(ParameterServerStrategy()).runtime.task
-    with thread_runtime(local_runtime(task, num_ps=num_ps)):
-        return ParameterServerStrategy(
-            variable_partitioner=partitioners.FixedShardsPartitioner(parts) if parts else None,
-            placement=where,
-        )
+    return ParameterServerStrategy(
+        variable_partitioner=partitioners.FixedShardsPartitioner(parts) if parts else None,
+        placement=where,
+        runtime=local_runtime(task, num_ps=num_ps),
+    )
 
 
 def on_ps(value: Array = WHOLE, parts: int = PS, **kwargs: Any) -> ShardedVariable:
@@ -96,7 +96,7 @@ class Touched:
         self._before: list[tuple[int, int]] = []
         self._transports: list[LocalPs] = []
         if isinstance(v, PsShardedVariable):
-            for transport in v._extended.runtime.session._transports:
+            for transport in of_ps(v.strategy).runtime.session.peers:
                 assert isinstance(transport, LocalPs)
                 self._transports.append(transport)
             self._before = self._counted()
@@ -182,8 +182,9 @@ def test_no_more_shards_than_rows_and_one_is_a_plain_variable(
 
 def test_a_partitioner_that_cuts_another_axis_is_refused() -> None:
     task = of_ps(ParameterServerStrategy()).runtime.task
-    with thread_runtime(local_runtime(task, num_ps=2)):
-        strategy = ParameterServerStrategy(variable_partitioner=lambda shape, dtype: [1, 2])
+    strategy = ParameterServerStrategy(
+        variable_partitioner=lambda shape, dtype: [1, 2], runtime=local_runtime(task, num_ps=2)
+    )
     with (
         strategy.scope(),
         pytest.raises(ValueError, match=r"elements are 1 besides the first element.*\[1, 2\]"),

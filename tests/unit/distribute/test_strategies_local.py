@@ -27,9 +27,9 @@ from windlass.distribute import (
     Strategy,
     ValueContext,
 )
-from windlass.distribute.context import update_component
-from windlass.distribute.devices import current_device
-from windlass.distribute.strategy import the_default_strategy
+from windlass.distribute.base.contexts import update_component
+from windlass.distribute.base.devices import current_device
+from windlass.distribute.strategies.default import the_default_strategy
 
 Array = np.ndarray[Any, np.dtype[Any]]
 SUM, MEAN = wl.VariableAggregation.SUM, wl.VariableAggregation.MEAN
@@ -53,7 +53,7 @@ several = pytest.mark.parametrize(
 @pytest.fixture(autouse=True)
 def four_devices(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Four logical CPU devices, no GPU."""
-    monkeypatch.setattr("windlass.distribute.devices.count_gpus", lambda: 0)
+    monkeypatch.setattr("windlass.distribute.base.devices.count_gpus", lambda: 0)
     wl.config.set_logical_cpu_devices(4)
     yield
     wl.distribute.experimental_set_strategy(None)

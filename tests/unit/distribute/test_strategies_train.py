@@ -41,7 +41,7 @@ STRATEGIES = [
 
 @pytest.fixture(autouse=True)
 def four_devices(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr("windlass.distribute.devices.count_gpus", lambda: 0)
+    monkeypatch.setattr("windlass.distribute.base.devices.count_gpus", lambda: 0)
     wl.config.set_logical_cpu_devices(4)
     yield
     wl.config.set_logical_cpu_devices(1)

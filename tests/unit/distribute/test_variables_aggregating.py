@@ -16,8 +16,8 @@ from windlass.distribute import (
     Strategy,
 )
 from windlass.distribute.local_ps import LocalPs
-from windlass.distribute.local_variable import LocalVariable
-from windlass.distribute.parameter_server import ParameterServerExtended
+from windlass.distribute.strategies.parameter_server import ParameterServerExtended
+from windlass.distribute.variables.local import LocalVariable
 
 Aggregation = wl.VariableAggregation
 NONE, SUM, MEAN, FIRST = (
@@ -33,7 +33,7 @@ Make = Callable[[int], Strategy]
 def plain_process(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """No cluster, no GPU; one CPU device again afterwards."""
     monkeypatch.delenv("TF_CONFIG", raising=False)
-    monkeypatch.setattr("windlass.distribute.devices.count_gpus", lambda: 0)
+    monkeypatch.setattr("windlass.distribute.base.devices.count_gpus", lambda: 0)
     yield
     wl.config.set_logical_cpu_devices(1)
 
@@ -311,7 +311,7 @@ def test_replicas_aggregate_before_anything_travels() -> None:
     v = variable(strategy, SUM)
     extended = strategy.extended
     assert isinstance(extended, ParameterServerExtended)
-    [transport] = extended.runtime.session._transports
+    [transport] = extended.runtime.session.peers
     assert isinstance(transport, LocalPs)
     before = transport.store.counters().pushes
     strategy.run(lambda: v.assign_add([1, 1]))

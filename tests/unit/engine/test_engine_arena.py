@@ -20,8 +20,18 @@ def test_blocks_of_one_slab_do_not_overlap_and_can_be_found() -> None:
     assert second.sequence[0] == 0
     where = second.location(1)
     assert where is not None
-    theirs = SharedSegment.open(where.segment).memory
-    assert theirs[where.offset : where.offset + 16].view(np.int64).tolist() == [2, 2]
+    slab = arena.slabs[where.slab]
+    assert slab.memory[where.offset : where.offset + 16].view(np.int64).tolist() == [2, 2]
+    counter = slab.memory[where.sequence_offset : where.sequence_offset + 8].view(np.int64)
+    assert np.shares_memory(counter, second.sequence)
+
+
+@pytest.mark.skipif(bool(unavailable()), reason=unavailable())
+def test_a_block_larger_than_a_slab_gets_one_of_its_own() -> None:
+    arena = Arena(SharedSegment.create)
+    numbers = [arena.allocate(size, FLOAT32).slab for size in (1, 2**25, 1)]
+    assert numbers[0] != numbers[1]
+    assert len(arena.slabs) == len(set(numbers))
 
 
 def test_on_the_heap_there_is_no_location() -> None:

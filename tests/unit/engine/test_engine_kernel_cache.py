@@ -131,6 +131,9 @@ def test_a_folder_that_cannot_be_written_to_is_copied(
     (path / "engine_1").mkdir(mode=0o700)
     (path / "engine_1" / "kernels.sgd-1.nbi").write_bytes(b"index")
 
+    for inner in (path / "engine_1" / "kernels.sgd-1.nbi", path / "engine_1", path):
+        inner.chmod(0o500)
+
     def read_only(*, dir: Path) -> None:  # noqa: A002
         raise OSError(30, "Read-only file system")
 
@@ -139,7 +142,11 @@ def test_a_folder_that_cannot_be_written_to_is_copied(
     assert found.copied_from == path
     assert found.path is not None
     assert found.path.stat().st_mode & 0o777 == 0o700
-    assert (found.path / "engine_1" / "kernels.sgd-1.nbi").read_bytes() == b"index"
+    copied = found.path / "engine_1" / "kernels.sgd-1.nbi"
+    assert copied.read_bytes() == b"index"
+    assert copied.parent.stat().st_mode & 0o777 == 0o700
+    path.chmod(0o700)
+    (path / "engine_1").chmod(0o700)
 
 
 def test_the_setting_comes_first_then_numbas_variable_then_the_users_cache(

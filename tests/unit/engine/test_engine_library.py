@@ -8,20 +8,23 @@ import os
 import subprocess
 import sys
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from windlass.engine.kernel_cache import locked
 from windlass.engine.library import ROW_KERNELS, KernelLibrary
 
-F32 = np.dtype(np.float32)
+F32, F64 = np.dtype(np.float32), np.dtype(np.float64)
 SOURCES = Path(__file__).resolve().parents[3] / "src"
 
 # Prints "from the cache", "compiled" for the kernels named, and the result of a step.
 PROGRAM = """
 import sys
 import numpy as np
+from windlass.engine.kernel_cache import locked
 from windlass.engine.library import library
 for name in sys.argv[1:]:
     kernel = library.update_kernel(name, np.dtype(np.float32))
@@ -124,6 +127,38 @@ def test_a_damaged_file_is_made_anew(
     library = KernelLibrary(str(tmp_path))
     library.update_kernel("sgd", F32)
     assert [kernel.from_cache for kernel in library.loaded] == [True]
+
+
+def test_a_file_of_another_dtype_is_not_run(tmp_path: Path) -> None:
+    """What two processes that save at once could leave, if nothing kept them apart."""
+    KernelLibrary(str(tmp_path)).update_kernel("sgd", F32)
+    KernelLibrary(str(tmp_path)).update_kernel("sgd", F64)
+    first, second = sorted(tmp_path.glob("*/*/*.sgd-*.nbc"))
+    second.write_bytes(first.read_bytes())
+    value = np.zeros(2)
+    KernelLibrary(str(tmp_path)).update_kernel("sgd", F64)(
+        value, [], np.ones(2), None, 0, np.array([1, np.inf, 0.5])
+    )
+    assert value.tolist() == [-0.5, -0.5]
+
+
+def test_processes_that_start_at_once_compile_a_kernel_once(tmp_path: Path) -> None:
+    with ThreadPoolExecutor() as pool:
+        started = [
+            pool.submit(run_program, "-c", PROGRAM, "sgd", WINDLASS_KERNEL_CACHE=str(tmp_path))
+            for _ in range(3)
+        ]
+        printed = sorted(process.result()[0] for process in started)
+    assert printed == ["0 1", "1 0", "1 0"]
+
+
+def test_a_folder_that_another_process_holds_for_ever_is_gone_without(tmp_path: Path) -> None:
+    with (
+        locked(tmp_path),
+        pytest.raises(TimeoutError, match="another process has held"),
+        locked(tmp_path, timeout_s=0.02),
+    ):
+        pass
 
 
 def test_a_refused_folder_that_was_asked_for_is_a_warning(

@@ -29,10 +29,11 @@ from windlass.core.errors import (
 from windlass.core.settings import Settings
 from windlass.core.steps import LayoutEntry, Operation
 from windlass.core.task import Incarnation, TaskId
-from windlass.distribute.runtime import ClusterRuntime, thread_runtime
+from windlass.distribute.program_cluster import in_cluster
+from windlass.distribute.runtime import ClusterRuntime
 from windlass.engine.block import StepInfo
 from windlass.server.ps.saving import save_shards
-from windlass.server.ps.store import Push, Store
+from windlass.server.ps.store import PushRequest, Store
 from windlass.training import SidecarEvaluator, read_evaluations
 from windlass.training.evaluations import Evaluation, write_evaluation
 
@@ -60,7 +61,7 @@ def write_checkpoint(model_dir: Path, step: int, *, final: bool = False) -> Path
         position += count
         return memoryview(payload)[position - count : position]
 
-    store.push(Push(layout, (), StepInfo(WHO, 1, 0), step), fetch)
+    store.push(PushRequest(layout, (), StepInfo(WHO, 1, 0), step), fetch)
     path = Path(checkpoint_path(str(model_dir), step))
     part = save_shards(store, str(path))
     manifest = Manifest(
@@ -218,7 +219,7 @@ def runtime_of_evaluator(model_dir: Path) -> ClusterRuntime:
 def test_in_a_cluster_it_reports_and_takes_the_jobs_model_dir(tmp_path: Path) -> None:
     write_checkpoint(tmp_path, 40, final=True)
     mine = runtime_of_evaluator(tmp_path)
-    with thread_runtime(mine):
+    with in_cluster(mine):
         wl.training.SidecarEvaluator(evaluate).start()
     assert mine.report().metrics == {"mean": 40.0, "b": 40.0}
     assert mine.report().steps == 40
@@ -231,7 +232,7 @@ def test_in_a_cluster_it_ends_when_the_job_is_stopped(tmp_path: Path) -> None:
         raise JobStoppedError("stopping")
 
     mine.check = check
-    with thread_runtime(mine), pytest.raises(JobStoppedError):
+    with in_cluster(mine), pytest.raises(JobStoppedError):
         SidecarEvaluator(evaluate).start()
 
 

@@ -10,12 +10,8 @@ from windlass.cluster.resolved import ResolvedTask
 from windlass.core.errors import TFConfigError
 from windlass.core.settings import Settings
 from windlass.core.task import TaskId
-from windlass.distribute.runtime import (
-    ClusterRuntime,
-    current_runtime,
-    set_runtime,
-    thread_runtime,
-)
+from windlass.distribute.program_cluster import in_cluster, program_cluster
+from windlass.distribute.runtime import ClusterRuntime
 
 
 def runtime(task: TaskId) -> ClusterRuntime:
@@ -24,7 +20,7 @@ def runtime(task: TaskId) -> ClusterRuntime:
 
 def test_reported_numbers_are_in_the_tasks_report_and_the_last_ones_stay() -> None:
     mine = runtime(TaskId("worker", 1))
-    with thread_runtime(mine):
+    with in_cluster(mine):
         wl.training.report(total_steps=100, loss=np.float32(0.5), accuracy=np.array(1))
         wl.training.report(loss=0.25)
     report = mine.report()
@@ -34,33 +30,21 @@ def test_reported_numbers_are_in_the_tasks_report_and_the_last_ones_stay() -> No
 
 
 def test_reporting_in_a_process_of_its_own_does_nothing() -> None:
-    assert current_runtime() is None
+    assert program_cluster() is None
     wl.training.report(total_steps=3, loss=1.0)
 
 
 @pytest.mark.parametrize("value", [np.ones(2), "high"], ids=["vector", "text"])
 def test_what_is_no_number_cannot_be_reported(value: object) -> None:
-    with thread_runtime(runtime(TaskId("worker", 0))), pytest.raises((TypeError, ValueError)):
+    with in_cluster(runtime(TaskId("worker", 0))), pytest.raises((TypeError, ValueError)):
         wl.training.report(loss=value)
 
 
 @pytest.mark.parametrize("role", ["chief", "worker", "evaluator"])
 def test_a_task_of_a_cluster_knows_its_role(role: str) -> None:
-    with thread_runtime(runtime(TaskId(role, 0))):
+    with in_cluster(runtime(TaskId(role, 0))):
         assert wl.training.task_type() == role
         assert wl.training.is_evaluator() is (role == "evaluator")
-
-
-def test_the_runtime_of_a_process_serves_all_its_threads_but_those_with_their_own() -> None:
-    set_runtime(runtime(TaskId("worker", 3)))
-    try:
-        assert wl.training.task_type() == "worker"
-        with thread_runtime(runtime(TaskId("evaluator", 0))):
-            assert wl.training.is_evaluator()
-        assert not wl.training.is_evaluator()
-    finally:
-        set_runtime(None)
-    assert current_runtime() is None
 
 
 def test_without_a_cluster_a_process_is_its_chief(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,193 @@
+"""Making variables usable: created by one task, found by the others."""
+
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+
+from ...cluster.partitioners import PartitionFunction, parts_of
+from ...cluster.placement import Placement
+from ...core.arrays import Array, num_rows
+from ...core.definitions import ShardDefinition, VariableDefinition, cut
+from ...core.errors import JoinTimeoutError, UnknownVariableError
+from ...core.settings import Settings
+from ...core.steps import HeldShard
+from ...core.task import Incarnation
+from ...core.update_rules import UpdateRule
+from .peer import PsPeer
+from .placed_variable import PlacedVariable
+
+_LOOK_S = 0.05
+
+Held = Mapping[str, Sequence[tuple[int, HeldShard]]]
+
+
+class Definer:
+    """The variables of a program, and where their shards are. The caller locks.
+
+    Args:
+        peers: One per ps, by index.
+        who: This task.
+        settings: For the join timeout.
+        assign: Assigns values to variables that were placed.
+        closed: Set when the session ends.
+    """
+
+    def __init__(
+        self,
+        peers: Sequence[PsPeer],
+        who: Incarnation,
+        settings: Settings,
+        assign: Callable[[Mapping[str, Array]], object],
+        closed: threading.Event,
+    ) -> None:
+        self._peers = peers
+        self._who = who
+        self._settings = settings
+        self._assign = assign
+        self._closed = closed
+        self.placed: dict[str, PlacedVariable] = {}
+
+    def place(self, name: str) -> PlacedVariable:
+        """A variable and its shards.
+
+        Raises:
+            UnknownVariableError: It was not defined.
+        """
+        placed = self.placed.get(name)
+        if placed is None:
+            raise UnknownVariableError(
+                f"{self._who.task}: no variable {name!r} was defined; define it in strategy.scope()",
+                task=self._who.task,
+                variable=name,
+            )
+        return placed
+
+    def create(
+        self,
+        definitions: Sequence[VariableDefinition],
+        initial: Mapping[str, Array],
+        partitioner: PartitionFunction | None,
+        placement: Placement,
+        restore_from: str,
+    ) -> list[str]:
+        """Create what does not exist, and give it its first values.
+
+        Returns:
+            Names of the variables whose values came from the checkpoint.
+
+        Raises:
+            DefinitionMismatchError: Another task defined one differently.
+        """
+        held = self._lookup(definitions)
+        missing = [d for d in definitions if d.name not in held]
+        restored = self._create(missing, partitioner, placement, restore_from)
+        values = {
+            d.name: initial[d.name]
+            for d in missing
+            if d.initializer is None and d.name not in restored
+        }
+        # A chief that died may have created some only: nobody else would ever assign them.
+        for definition in definitions:
+            parts = held.get(definition.name, [])
+            whole = sum(item.shard.rows for _, item in parts) == num_rows(definition.shape)
+            if definition.name in initial and whole and not _complete(definition, parts):
+                self._note(definition, parts)
+                values[definition.name] = initial[definition.name]
+        if values:
+            self._assign(values)
+        return sorted(restored)
+
+    def wait_for(
+        self, definitions: Sequence[VariableDefinition], check: Callable[[], None]
+    ) -> None:
+        """Wait until all exist and have values.
+
+        Args:
+            definitions: Them.
+            check: Called while waiting; raises to give up.
+
+        Raises:
+            DefinitionMismatchError: Another task defined one differently.
+            JoinTimeoutError: The chief did not create them in time.
+        """
+        deadline = time.monotonic() + self._settings.join_timeout_s
+        held = self._lookup(definitions)
+        while waiting := [d.name for d in definitions if not _complete(d, held.get(d.name))]:
+            check()
+            if time.monotonic() >= deadline:
+                more = f" and {len(waiting) - 1} more" if len(waiting) > 1 else ""
+                raise JoinTimeoutError(
+                    f"{self._who.task} waited {self._settings.join_timeout_s:g} s (join_timeout_s) for "
+                    f"the chief to create {waiting[0]!r}{more}; do all tasks run the same program?",
+                    task=self._who.task,
+                    variable=waiting[0],
+                )
+            self._closed.wait(_LOOK_S)
+            held = self._lookup(definitions)
+        for definition in definitions:
+            self._note(definition, held[definition.name])
+
+    def bind(self, variables: Sequence[str], rule: UpdateRule) -> None:
+        """Bind an update rule to variables, on every ps that holds a part.
+
+        Raises:
+            DefinitionMismatchError: Another task bound a different rule; names both.
+        """
+        holders: dict[int, dict[str, None]] = {}
+        for name in variables:
+            for ps, _ in self.place(name).shards:
+                holders.setdefault(ps, {})[name] = None
+        for ps, names in holders.items():
+            self._peers[ps].bind(list(names), rule)
+
+    def _note(self, definition: VariableDefinition, parts: Sequence[tuple[int, HeldShard]]) -> None:
+        shards = tuple((ps, item.shard) for ps, item in parts)
+        self.placed[definition.name] = PlacedVariable(definition, shards)
+
+    def _lookup(self, definitions: Sequence[VariableDefinition]) -> Held:
+        found: dict[str, list[tuple[int, HeldShard]]] = {}
+        wanted = [ShardDefinition(definition) for definition in definitions]
+        for ps, peer in enumerate(self._peers):
+            for item in peer.define(wanted, create=False):
+                found.setdefault(item.shard.variable.name, []).append((ps, item))
+        for parts in found.values():
+            parts.sort(key=lambda pair: pair[1].shard.part)
+        return found
+
+    def _create(
+        self,
+        definitions: Sequence[VariableDefinition],
+        partitioner: PartitionFunction | None,
+        placement: Placement,
+        restore_from: str,
+    ) -> set[str]:
+        shards = [
+            shard
+            for definition in definitions
+            for shard in cut(definition, parts_of(partitioner, definition.shape, definition.dtype))
+        ]
+        loads = [peer.held_bytes() for peer in self._peers]
+        placed_before = sum(len(placed.shards) for placed in self.placed.values())
+        choices = placement([shard.num_bytes for shard in shards], loads, placed_before)
+        restored: set[str] = set()
+        for ps, peer in enumerate(self._peers):
+            mine = [s for s, choice in zip(shards, choices, strict=True) if choice == ps]
+            for item in peer.define(mine, create=True, restore_from=restore_from):
+                if item.restored:
+                    restored.add(item.shard.variable.name)
+        by_name: dict[str, list[tuple[int, ShardDefinition]]] = {}
+        for shard, ps in zip(shards, choices, strict=True):
+            by_name.setdefault(shard.variable.name, []).append((ps, shard))
+        for definition in definitions:
+            parts = tuple(by_name[definition.name])
+            self.placed[definition.name] = PlacedVariable(definition, parts)
+        return restored
+
+
+def _complete(
+    definition: VariableDefinition, parts: Sequence[tuple[int, HeldShard]] | None
+) -> bool:
+    if not parts or not all(item.initialized for _, item in parts):
+        return False
+    rows = sum(item.shard.rows for _, item in parts)
+    return rows == (definition.shape[0] if definition.shape else 1)

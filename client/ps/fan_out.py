@@ -1,0 +1,135 @@
+"""Steps to several ps at once: everything a step needs from one ps is one request to it."""
+
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+from ...core.arrays import total_bytes
+from ...core.errors import PeerLostError, WindlassError
+from ...core.steps import PushResult, StepRequest
+from ...core.task import Incarnation
+from .peer import PsPeer
+from .pull_plans import PullTarget
+
+_PARALLEL_BYTES = 1024 * 1024  # below, handing a pull to another thread costs more than it saves
+_MAX_RECEIVERS = 16
+
+
+@dataclass(slots=True)
+class SessionCounters:
+    """Payload moved since the session began. Unit: bytes."""
+
+    pushed: int = 0
+    pulled: int = 0
+
+
+class FanOut:
+    """Sends the requests of a step and receives their answers. The caller locks.
+
+    Args:
+        peers: One per ps, by index.
+        who: This task.
+
+    Attributes:
+        sequences: Of the last push to each ps that was applied.
+        broken: Why no step can follow: the outcome of one is not known.
+    """
+
+    def __init__(self, peers: Sequence[PsPeer], who: Incarnation) -> None:
+        self.peers = list(peers)
+        self._who = who
+        self.sequences = [0] * len(peers)
+        self.counters = SessionCounters()
+        self.broken: WindlassError | None = None
+        self._pool: ThreadPoolExecutor | None = None
+
+    def send(self, requests: Mapping[int, StepRequest], target: PullTarget) -> None:
+        """Send to all ps. If one cannot be sent to, the answers of the others are read first.
+
+        Raises:
+            WindlassError: A request was refused here.
+        """
+        sent: dict[int, StepRequest] = {}
+        try:
+            for ps, request in requests.items():
+                self.peers[ps].send(request)
+                sent[ps] = request
+                self.counters.pushed += request.value_bytes
+        except WindlassError as failure:
+            self.receive(sent, target)
+            raise failure
+        except BaseException as error:
+            self.break_off(error)
+            raise
+
+    def receive(
+        self, requests: Mapping[int, StepRequest], target: PullTarget
+    ) -> tuple[dict[int, PushResult], WindlassError | None]:
+        """Receive from all, large pulls at the same time. One that fails does not leave others unread.
+
+        Returns:
+            What each ps answered, and the first failure.
+        """
+
+        def receive(ps: int) -> PushResult | WindlassError:
+            into = target.into.get(ps, ())
+            previous = target.previous.get(ps) if target.previous is not None else None
+            try:
+                return self.peers[ps].receive(into, previous)
+            except WindlassError as error:
+                return error
+
+        try:
+            large = sum(total_bytes(spans) for spans in target.into.values()) > _PARALLEL_BYTES
+            if large and len(requests) > 1:
+                answers = list(self._receivers().map(receive, requests))
+            else:
+                answers = [receive(ps) for ps in requests]
+        except BaseException as error:
+            self.break_off(error)
+            raise
+        results: dict[int, PushResult] = {}
+        failure: WindlassError | None = None
+        for (ps, request), answer in zip(requests.items(), answers, strict=True):
+            if isinstance(answer, WindlassError):
+                failure = failure or answer
+                if isinstance(answer, PeerLostError) and request.sequence:
+                    self.break_off(answer)
+                continue
+            results[ps] = answer
+            if request.sequence:
+                self.sequences[ps] = request.sequence
+            self.counters.pulled += answer.pulled_bytes
+        return results, failure
+
+    def break_off(self, error: BaseException) -> None:
+        """Refuse to go on: nobody knows what was applied, and an answer may be unread."""
+        self.broken = self.broken or PeerLostError(
+            f"{self._who.task}: a step was interrupted ({type(error).__name__}) and its outcome is not "
+            "known; this session cannot go on. Restart the task, or make the strategy anew",
+            task=self._who.task,
+        )
+
+    def abort(self, error: WindlassError) -> None:
+        """Make a running and every later call raise ``error``. From any thread."""
+        self.broken = error
+        for peer in self.peers:
+            peer.abort(error)
+
+    def raise_if_broken(self) -> None:
+        """Raise what makes another step impossible."""
+        if self.broken is not None:
+            raise self.broken
+
+    def close(self) -> None:
+        """End the sessions."""
+        for peer in self.peers:
+            peer.close()
+        if self._pool is not None:
+            self._pool.shutdown(wait=False)
+
+    def _receivers(self) -> ThreadPoolExecutor:
+        if self._pool is None:
+            threads = min(_MAX_RECEIVERS, len(self.peers))
+            self._pool = ThreadPoolExecutor(threads, thread_name_prefix="receive")
+        return self._pool

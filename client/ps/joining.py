@@ -1,0 +1,71 @@
+"""Opening a session with every ps, however late some of them are."""
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+
+from ...core.errors import JoinTimeoutError, PeerLostError
+from ...core.task import Incarnation
+from .peer import PsPeer
+
+_ATTEMPT_S = 2.0
+_PAUSE_S = 0.1
+_TELL_EVERY_S = 5.0
+_MAX_THREADS = 16
+
+
+def connect_all(
+    peers: Sequence[PsPeer],
+    who: Incarnation,
+    timeout_s: float,
+    closed: threading.Event,
+    *,
+    still_wanted: Callable[[], None] = lambda: None,
+    on_wait: Callable[[list[str]], None] | None = None,
+) -> None:
+    """Open a session with every ps, waiting for late ones.
+
+    Args:
+        peers: The ps.
+        who: This task.
+        timeout_s: How long to wait. Unit: seconds.
+        closed: Set when the session ends meanwhile.
+        still_wanted: Called between attempts; raises to give up.
+        on_wait: Told now and then which peers are missing.
+
+    Raises:
+        JoinTimeoutError: Names the ps that did not answer, and the last reason.
+    """
+    deadline = time.monotonic() + timeout_s
+    missing = list(peers)
+    told = 0.0
+
+    def attempt(peer: PsPeer) -> PeerLostError | None:
+        try:
+            peer.connect(min(_ATTEMPT_S, max(_PAUSE_S, deadline - time.monotonic())))
+        except PeerLostError as error:
+            return error
+        return None
+
+    with ThreadPoolExecutor(min(_MAX_THREADS, len(missing)) or 1) as pool:
+        while missing:
+            results = list(pool.map(attempt, missing))
+            late = [(p, e) for p, e in zip(missing, results, strict=True) if e is not None]
+            missing = [peer for peer, _ in late]
+            still_wanted()
+            if not missing:
+                return
+            names = [str(peer.task) for peer in missing]
+            now = time.monotonic()
+            if now >= deadline:
+                raise JoinTimeoutError(
+                    f"{who.task} waited {timeout_s:g} s (join_timeout_s) for {', '.join(names)}; the "
+                    f"last answer: {late[0][1]}. Is it started, and can this machine reach its address?",
+                    task=who.task,
+                    missing=",".join(names),
+                ) from late[0][1]
+            if on_wait is not None and now - told > _TELL_EVERY_S:
+                told = now
+                on_wait(names)
+            closed.wait(_PAUSE_S)

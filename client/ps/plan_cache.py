@@ -1,0 +1,159 @@
+"""The plans used last, and the numbers of their layouts."""
+
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+from ...core.indexed_slices import IndexedSlices
+from ...core.steps import Encoding, LayoutEntry, Operation, WireLayout
+from ...core.wire_format import WireFormat
+from .peer import PsPeer
+from .placed_variable import PlacedVariable
+from .pull_plans import PullPlan, plan_pull
+from .push_plans import PushPayload, PushPlan, plan_push
+
+_KEPT_PLANS = 64
+_KEPT_BUFFERS = 16  # each pull plan has memory for its values
+_Plan = TypeVar("_Plan")
+
+NO_PULL = plan_pull((), (), lambda _: WireLayout(0, ()))
+
+
+@dataclass(frozen=True, slots=True)
+class RowPlan:
+    """Where the rows of one variable are asked for: a layout per ps."""
+
+    layouts: dict[int, WireLayout]
+
+
+class Recent(Generic[_Plan]):
+    """The plans used last, a bounded number.
+
+    Args:
+        size: How many.
+        drop: Told of each plan that is thrown away.
+    """
+
+    def __init__(self, size: int, drop: Callable[[_Plan], None]) -> None:
+        self._size = size
+        self._drop = drop
+        self._plans: OrderedDict[Hashable, _Plan] = OrderedDict()
+        self._latest: tuple[Hashable, _Plan] | None = None
+
+    def get(self, key: Hashable, make: Callable[[], _Plan]) -> _Plan:
+        """The plan for ``key``, made if it is not there."""
+        # The one from the last step, mostly; comparing ten thousand names is cheaper than hashing them.
+        if self._latest is not None and self._latest[0] == key:
+            return self._latest[1]
+        plan = self._plans.get(key)
+        if plan is None:
+            plan = make()
+            if len(self._plans) >= self._size:
+                self._drop(self._plans.popitem(last=False)[1])
+            self._plans[key] = plan
+        else:
+            self._plans.move_to_end(key)
+        self._latest = (key, plan)
+        return plan
+
+    def clear(self) -> None:
+        """Forget all."""
+        for plan in self._plans.values():
+            self._drop(plan)
+        self._plans.clear()
+        self._latest = None
+
+
+class PlanCache:
+    """Makes plans for sets of variables, and keeps a bounded number. The caller locks.
+
+    A program that pulls other sets of variables all the time does not keep them all: numbers of
+    layouts are used again.
+
+    Args:
+        peers: One per ps.
+        place: Finds a variable by name.
+    """
+
+    def __init__(self, peers: Sequence[PsPeer], place: Callable[[str], PlacedVariable]) -> None:
+        self._peers = peers
+        self._place = place
+        self._push_plans: Recent[PushPlan] = Recent(_KEPT_PLANS, self._drop)
+        self._pull_plans: Recent[PullPlan] = Recent(_KEPT_BUFFERS, self._drop)
+        self._row_plans: Recent[RowPlan] = Recent(_KEPT_PLANS, self._drop)
+        self._free_layouts: list[int] = []
+        self._next_layout = 0
+        self._wire_format = WireFormat()
+
+    @property
+    def wire_format(self) -> WireFormat:
+        """How values travel over the network."""
+        return self._wire_format
+
+    @wire_format.setter
+    def wire_format(self, wire_format: WireFormat) -> None:
+        self._wire_format = wire_format
+        self._push_plans.clear()
+        self._pull_plans.clear()
+
+    def push_plan(self, push: PushPayload | None) -> PushPlan | None:
+        """How the values of a push travel; None: there are none."""
+        if push is None or not push.values:
+            return None
+        names = tuple(push.values)
+        sparse: tuple[bool, ...] = ()
+        if IndexedSlices in push.kinds:
+            sparse = tuple(isinstance(v, IndexedSlices) for v in push.values.values())
+        return self._push_plans.get(
+            (push.operation, names, sparse),
+            lambda: plan_push(
+                [self._place(name) for name in names],
+                sparse or [False] * len(names),
+                push.operation,
+                self._wire_formats(),
+                self._new_layout,
+            ),
+        )
+
+    def pull_plan(self, names: Sequence[str]) -> PullPlan:
+        """Where the values of these variables go."""
+        if not names:
+            return NO_PULL
+        key = tuple(names)
+        return self._pull_plans.get(
+            key,
+            lambda: plan_pull(
+                [self._place(name) for name in dict.fromkeys(key)],
+                self._wire_formats(),
+                self._new_layout,
+            ),
+        )
+
+    def row_plan(self, placed: PlacedVariable) -> RowPlan:
+        """How rows of a variable are asked for."""
+
+        def make() -> RowPlan:
+            entries: dict[int, list[LayoutEntry]] = {}
+            for ps, shard in placed.shards:
+                name = placed.definition.name
+                entry = LayoutEntry(name, shard.part, Operation.PULL, Encoding.ROWS)
+                entries.setdefault(ps, []).append(entry)
+            return RowPlan({ps: self._new_layout(items) for ps, items in entries.items()})
+
+        return self._row_plans.get(placed.definition.name, make)
+
+    def _wire_formats(self) -> list[WireFormat]:
+        """Per ps: memory that is shared carries everything as it is."""
+        plain = WireFormat()
+        return [plain if peer.shares_memory else self._wire_format for peer in self._peers]
+
+    def _new_layout(self, entries: Sequence[LayoutEntry]) -> WireLayout:
+        if self._free_layouts:
+            return WireLayout(self._free_layouts.pop(), tuple(entries))
+        self._next_layout += 1
+        return WireLayout(self._next_layout, tuple(entries))
+
+    def _drop(self, plan: PushPlan | PullPlan | RowPlan) -> None:
+        """A plan is forgotten; others take the numbers of its layouts."""
+        self._free_layouts += [layout.layout_id for layout in plan.layouts.values()]

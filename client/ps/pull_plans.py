@@ -1,0 +1,128 @@
+"""Where pulled bytes go: one buffer for the whole step, each variable a view of it.
+
+Worked out once per set of variables and kept; a step then only receives.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from ...core.arrays import Array, row_shape, size_of
+from ...core.buffers import BufferPool
+from ...core.definitions import ShardDefinition
+from ...core.steps import LayoutEntry, Operation, WireLayout
+from ...core.wire_format import WireFormat
+from .placed_variable import PlacedVariable
+from .values import Values, ValueSpan
+
+
+@dataclass(frozen=True, slots=True)
+class PullTarget:
+    """Where the bytes of a pull go, and what is known of them already.
+
+    Attributes:
+        into: Per ps, in the layout's order.
+        previous: The same of the values pulled last; None: there are none. May be the same memory.
+    """
+
+    into: dict[int, list[memoryview]]
+    previous: dict[int, list[memoryview]] | None
+
+
+@dataclass(frozen=True, slots=True)
+class PullPlan:
+    """Where pulled bytes go: one buffer for the whole step, each variable a view of it.
+
+    Whole variables on one ps stand in the order in which their bytes arrive, so that ten thousand of them are
+    one copy; variables cut over several ps follow, each in one buffer.
+    """
+
+    layouts: dict[int, WireLayout]
+    spans: dict[int, list[tuple[int, int]]]
+    places: dict[str, ValueSpan]
+    pool: BufferPool
+
+    def take_target(self) -> tuple[Array, PullTarget]:
+        """A buffer for the values, and where they go in it."""
+        buffer, latest = self.pool.take()
+        into = self._cut(buffer)
+        if latest is None:
+            return buffer, PullTarget(into, None)
+        return buffer, PullTarget(into, into if latest is buffer else self._cut(latest))
+
+    def values(self, buffer: Array) -> Values:
+        """What arrived."""
+        return Values(self.places, buffer)
+
+    def _cut(self, buffer: Array) -> dict[int, list[memoryview]]:
+        whole = buffer.data
+        return {
+            ps: [whole[start:stop] for start, stop in spans] for ps, spans in self.spans.items()
+        }
+
+
+def plan_pull(
+    variables: Sequence[PlacedVariable],
+    wire_formats: Sequence[WireFormat],
+    new_layout: Callable[[Sequence[LayoutEntry]], WireLayout],
+) -> PullPlan:
+    """Where the values of these variables go.
+
+    Args:
+        variables: What is pulled.
+        wire_formats: Per ps.
+        new_layout: Gives a layout its id.
+    """
+    entries: dict[int, list[LayoutEntry]] = {}
+    spans: dict[int, list[tuple[int, int]]] = {}
+    places: dict[str, ValueSpan] = {}
+    offset = 0
+
+    # A variable cut over several ps travels in one format: the plainest of theirs.
+    def wire_of(placed: PlacedVariable) -> np.dtype[np.generic]:
+        dtype = placed.definition.dtype
+        kinds = {wire_formats[ps].value_dtype(dtype) for ps, _ in placed.shards}
+        return kinds.pop() if len(kinds) == 1 else dtype
+
+    wires = {placed.definition.name: wire_of(placed) for placed in variables}
+
+    def add_span(ps: int, placed: PlacedVariable, shard: ShardDefinition, start: int) -> None:
+        name, dtype = placed.definition.name, placed.definition.dtype
+        wire = wires[name]
+        narrowed = wire if wire != dtype else None
+        num_bytes = shard.size * wire.itemsize
+        entry = LayoutEntry(name, shard.part, Operation.PULL, dtype=narrowed, num_bytes=num_bytes)
+        entries.setdefault(ps, []).append(entry)
+        own = spans.setdefault(ps, [])
+        stop = start + num_bytes
+        if own and own[-1][1] == start:
+            own[-1] = (own[-1][0], stop)
+        else:
+            own.append((start, stop))
+
+    def note(placed: PlacedVariable, start: int) -> int:
+        definition, wire = placed.definition, wires[placed.definition.name]
+        stop = start + definition.size * wire.itemsize
+        places[definition.name] = (start, stop, definition.shape, wire, definition.dtype)
+        return stop
+
+    # Widest dtypes first: every view is aligned without gaps.
+    by_width = sorted(variables, key=lambda placed: -wires[placed.definition.name].itemsize)
+    whole = [placed for placed in by_width if len(placed.shards) == 1]
+    split = [placed for placed in by_width if len(placed.shards) != 1]
+    for ps in sorted({placed.shards[0][0] for placed in whole}):
+        offset += -offset % 64
+        for placed in whole:
+            if placed.shards[0][0] == ps:
+                add_span(ps, placed, placed.shards[0][1], offset)
+                offset = note(placed, offset)
+    for placed in split:
+        offset += -offset % 64
+        wire = wires[placed.definition.name]
+        row_bytes = size_of(row_shape(placed.definition.shape)) * wire.itemsize
+        for ps, shard in placed.shards:
+            add_span(ps, placed, shard, offset + shard.row_offset * row_bytes)
+        offset = note(placed, offset)
+    layouts = {ps: new_layout(items) for ps, items in entries.items()}
+    return PullPlan(layouts, spans, places, BufferPool(offset))

@@ -1,0 +1,325 @@
+"""How a set of pushed variables travels: which shard is where, in which order.
+
+Worked out once per set and kept; a step then only gathers and sends.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from operator import attrgetter, eq, is_, itemgetter
+from typing import Any
+
+import numpy as np
+
+from ...core.arrays import Array, DType, narrow, row_shape, size_of
+from ...core.definitions import ShardDefinition, VariableDefinition
+from ...core.errors import ShapeMismatchError
+from ...core.gather_buffer import GatherBuffer
+from ...core.indexed_slices import IndexedSlices
+from ...core.steps import Encoding, LayoutEntry, Operation, WireLayout
+from ...core.task import Incarnation
+from ...core.wire_format import WireFormat
+from .distinct_rows import DistinctRowsCache
+from .error_feedback import MIN_ELEMENTS, ErrorFeedback
+from .placed_variable import PlacedVariable
+
+_SMALL_BYTES = 64 * 1024  # values up to this are gathered with neighbours, larger ones stand alone
+
+_shape_of = attrgetter("shape")
+_dtype_of = attrgetter("dtype")
+
+
+@dataclass(frozen=True, slots=True)
+class PushPayload:
+    """What a step pushes: one operation, on one value for each variable.
+
+    Attributes:
+        values: By variable: gradients to apply, or values to assign or add.
+        operation: What happens to the variables.
+        kinds: The types of the values.
+    """
+
+    values: Mapping[str, Array | IndexedSlices]
+    operation: Operation = Operation.APPLY
+    kinds: frozenset[type] = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "kinds", frozenset(map(type, self.values.values())))
+
+
+@dataclass(slots=True)
+class PsPayload:
+    """One ps's part of a push."""
+
+    numbers: list[Array]
+    buffers: list[GatherBuffer]
+
+
+@dataclass(frozen=True, slots=True)
+class _Run:
+    """Whole dense variables on one ps that stand one after another, in one dtype."""
+
+    ps: int
+    pick: Callable[[Sequence[Any]], Sequence[Array]]
+    dtype: DType
+    num_bytes: int
+
+
+@dataclass(slots=True)
+class _OpenRun:
+    indices: list[int]
+    dtype: DType
+    num_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Cut:
+    """A variable that is cut, or of which only a part travels."""
+
+    index: int
+    placed: PlacedVariable
+    entries: tuple[tuple[int, ShardDefinition, LayoutEntry], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class PushPlan:
+    """How a set of pushed variables travels.
+
+    Attributes:
+        layouts: Per ps.
+        placed: The variables, in order.
+        shapes: Theirs.
+        dtypes: Theirs.
+        sparse: Whether some come as rows.
+        parts: In the order of each layout.
+    """
+
+    layouts: dict[int, WireLayout]
+    placed: tuple[PlacedVariable, ...]
+    shapes: tuple[tuple[int, ...], ...]
+    dtypes: tuple[DType, ...]
+    sparse: bool
+    parts: tuple[_Run | _Cut, ...]
+
+    def fill(
+        self,
+        push: PushPayload,
+        who: Incarnation,
+        feedback: ErrorFeedback | None,
+        distinct: DistinctRowsCache,
+    ) -> dict[int, PsPayload]:
+        """Check the values of a push and say what of them goes where. Dense ones are not copied.
+
+        Raises:
+            ShapeMismatchError: A value has another shape than its variable, or a dtype that does not fit.
+        """
+        values = _arrays(push)
+        uniform = self._check(values, who)
+        payloads = {ps: PsPayload([], []) for ps in self.layouts}
+        for part in self.parts:
+            if isinstance(part, _Run):
+                buffer = GatherBuffer(part.pick(values), part.dtype, part.num_bytes, uniform)
+                payloads[part.ps].buffers.append(buffer)
+            elif isinstance(value := values[part.index], IndexedSlices):
+                _cut_rows(value, part, payloads, who, distinct)
+            else:
+                _cut_dense(value, part, payloads, feedback)
+        return payloads
+
+    def _check(self, values: Sequence[Array | IndexedSlices], who: Incarnation) -> bool:
+        """All at once where everything is as it should be; one by one to say what is not.
+
+        Returns:
+            Whether every value has its variable's dtype.
+        """
+        # Iterators, not lists: ten thousand shapes kept would wake the garbage collector.
+        if (
+            not self.sparse
+            and all(map(eq, map(_shape_of, values), self.shapes))
+            and all(map(is_, map(_dtype_of, values), self.dtypes))
+        ):
+            return True
+        for value, placed in zip(values, self.placed, strict=True):
+            if isinstance(value, IndexedSlices):
+                _check_dtype(value.values, placed.definition, who)
+            else:
+                _check_dense(value, placed.definition, who)
+        return False
+
+
+def _arrays(push: PushPayload) -> list[Array | IndexedSlices]:
+    values = list(push.values.values())
+    if push.kinds - {np.ndarray, IndexedSlices}:
+        return [v if isinstance(v, IndexedSlices) else np.asarray(v) for v in values]
+    return values
+
+
+def _check_dense(value: Array, definition: VariableDefinition, who: Incarnation) -> None:
+    if value.shape != definition.shape:
+        raise ShapeMismatchError(
+            f"{who.task}: push to {definition.name!r} has shape {value.shape}, the variable has "
+            f"{definition.shape}",
+            task=who.task,
+            variable=definition.name,
+            pushed=value.shape,
+            expected=definition.shape,
+        )
+    _check_dtype(value, definition, who)
+
+
+def _check_dtype(value: Array, definition: VariableDefinition, who: Incarnation) -> None:
+    if not np.can_cast(value.dtype, definition.dtype, "same_kind"):
+        raise ShapeMismatchError(
+            f"{who.task}: push to {definition.name!r} is {value.dtype.name}, the variable is "
+            f"{definition.dtype.name}; convert it explicitly",
+            task=who.task,
+            variable=definition.name,
+        )
+
+
+def _cut_dense(
+    value: Array, cut: _Cut, payloads: dict[int, PsPayload], feedback: ErrorFeedback | None
+) -> None:
+    first = cut.entries[0][2]
+    dtype = cut.placed.definition.dtype
+    wire = first.dtype or dtype
+    if first.encoding is Encoding.ELEMENTS and feedback is not None:
+        width = size_of(row_shape(cut.placed.definition.shape))
+        parts = [
+            (ps, shard.row_offset * width, shard.row_offset * width + shard.size)
+            for ps, shard, _ in cut.entries
+        ]
+        gradient = value.astype(dtype, copy=False)
+        numbers, elements = feedback.choose(cut.placed.definition.name, gradient, wire, parts)
+        for ps, start, stop in parts:
+            low, high = np.searchsorted(numbers, (start, stop))
+            payloads[ps].numbers.append(numbers[low:high] - start)
+            payloads[ps].buffers.append(_buffer_of(elements[low:high]))
+        return
+    value = narrow(value, wire)
+    for ps, shard, _ in cut.entries:
+        whole = len(cut.entries) == 1
+        rows = value if whole else value[shard.row_offset : shard.row_offset + shard.rows]
+        payloads[ps].buffers.append(_buffer_of(rows))
+
+
+def _cut_rows(
+    value: IndexedSlices,
+    cut: _Cut,
+    payloads: dict[int, PsPayload],
+    who: Incarnation,
+    distinct: DistinctRowsCache,
+) -> None:
+    definition = cut.placed.definition
+    name, row = definition.name, row_shape(definition.shape)
+    rows = definition.shape[0] if definition.shape else 0
+    if value.values.shape[1:] != row:
+        raise ShapeMismatchError(
+            f"{who.task}: rows pushed to {name!r} have shape {value.values.shape[1:]}, the variable's "
+            f"rows have {row}",
+            task=who.task,
+            variable=name,
+        )
+    slices = distinct.of(name, value.indices, rows).sum(value)
+    indices = slices.indices
+    values = narrow(slices.values, cut.entries[0][2].dtype or definition.dtype)
+    for ps, shard, _ in cut.entries:
+        low, high = np.searchsorted(indices, (shard.row_offset, shard.row_offset + shard.rows))
+        payloads[ps].numbers.append(indices[low:high] - shard.row_offset)
+        payloads[ps].buffers.append(_buffer_of(values[low:high]))
+
+
+def _buffer_of(array: Array) -> GatherBuffer:
+    return GatherBuffer([array], array.dtype, array.nbytes)
+
+
+def plan_push(
+    variables: Sequence[PlacedVariable],
+    sparse: Sequence[bool],
+    operation: Operation,
+    wire_formats: Sequence[WireFormat],
+    new_layout: Callable[[Sequence[LayoutEntry]], WireLayout],
+) -> PushPlan:
+    """How values of these variables travel.
+
+    Args:
+        variables: In the order of the push.
+        sparse: Which of them come as rows.
+        operation: On all of them.
+        wire_formats: Per ps.
+        new_layout: Gives a layout its id.
+    """
+    entries: dict[int, list[LayoutEntry]] = {}
+    parts: list[_Run | _Cut] = []
+    runs: dict[int, _OpenRun] = {}
+
+    def close(ps: int) -> None:
+        run = runs.pop(ps, None)
+        if run is not None:
+            parts.append(_Run(ps, _picker(run.indices), run.dtype, run.num_bytes))
+
+    for index, (placed, rows) in enumerate(zip(variables, sparse, strict=True)):
+        definition = placed.definition
+        # A variable cut over near and far ps travels as it is: its parts come of one gradient.
+        kinds = {wire_formats[ps] for ps, _ in placed.shards}
+        wire_format = kinds.pop() if len(kinds) == 1 else WireFormat()
+        cut = []
+        for ps, shard in placed.shards:
+            entry = _entry(definition, shard, operation, wire_format, rows=rows)
+            entries.setdefault(ps, []).append(entry)
+            cut.append((ps, shard, entry))
+        ps, shard, entry = cut[0]
+        plain = entry.encoding is Encoding.DENSE and entry.dtype is None and len(cut) == 1
+        if not plain:
+            for ps, _, _ in cut:
+                close(ps)
+            parts.append(_Cut(index, placed, tuple(cut)))
+            continue
+        small = definition.num_bytes <= _SMALL_BYTES
+        run = runs.get(ps)
+        if run is not None and not (small and run.dtype == definition.dtype):
+            close(ps)
+            run = None
+        if run is None:
+            runs[ps] = _OpenRun([index], definition.dtype, definition.num_bytes)
+        else:
+            run.indices.append(index)
+            run.num_bytes += definition.num_bytes
+        if not small:
+            close(ps)
+    for ps in list(runs):
+        close(ps)
+    return PushPlan(
+        layouts={ps: new_layout(items) for ps, items in entries.items()},
+        placed=tuple(variables),
+        shapes=tuple(placed.definition.shape for placed in variables),
+        dtypes=tuple(placed.definition.dtype for placed in variables),
+        sparse=any(sparse),
+        parts=tuple(parts),
+    )
+
+
+def _entry(
+    definition: VariableDefinition,
+    shard: ShardDefinition,
+    operation: Operation,
+    wire_format: WireFormat,
+    *,
+    rows: bool,
+) -> LayoutEntry:
+    encoding, dtype = Encoding.ROWS if rows else Encoding.DENSE, definition.dtype
+    if operation is Operation.APPLY:
+        dtype = wire_format.gradient_dtype(dtype)
+        if wire_format.top_k is not None and not rows and definition.size >= MIN_ELEMENTS:
+            encoding = Encoding.ELEMENTS
+    narrowed = dtype if dtype != definition.dtype else None
+    return LayoutEntry(definition.name, shard.part, operation, encoding, narrowed)
+
+
+def _picker(indices: Sequence[int]) -> Callable[[Sequence[Any]], Sequence[Array]]:
+    if len(indices) == 1:
+        only = indices[0]
+        return lambda values: (values[only],)
+    if indices[-1] - indices[0] == len(indices) - 1:
+        neighbours = slice(indices[0], indices[-1] + 1)
+        return lambda values: values[neighbours]
+    return itemgetter(*indices)

@@ -1,0 +1,72 @@
+"""Arrays of any framework, and which memory they are in: NumPy's on the host, CuPy's on a GPU.
+
+What speaks DLPack or the array protocol is taken as it is, without a copy where its memory can be
+shared. CuPy is imported only for arrays of a GPU.
+"""
+
+import sys
+import threading
+from contextlib import AbstractContextManager, nullcontext
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+
+from ...core.accelerators import load_cupy
+from ...core.arrays import Array
+from ...core.buffers import BufferPools
+
+_DLPACK_CPU = 1  # kDLCPU
+_DLPACK_CUDA = 2  # kDLCUDA
+
+
+def namespace_of(array: Any) -> ModuleType:
+    """The module whose functions work on an array: ``numpy`` or ``cupy``."""
+    return load_cupy() if is_on_gpu(array) else np
+
+
+def is_on_gpu(array: Any) -> bool:
+    """Whether it is a CuPy array. Does not import CuPy."""
+    cupy = sys.modules.get("cupy")
+    return cupy is not None and isinstance(array, cupy.ndarray)
+
+
+def beside(array: Any) -> AbstractContextManager[Any]:
+    """A context in which CuPy allocates results on the GPU of ``array``; of no effect for NumPy's."""
+    return array.device if is_on_gpu(array) else nullcontext()
+
+
+def as_array(value: Any) -> Any:
+    """A value as a NumPy or CuPy array; without a copy if it speaks DLPack or the array protocol."""
+    if isinstance(value, np.ndarray) or is_on_gpu(value):
+        return value
+    device = getattr(value, "__dlpack_device__", None)
+    if device is not None and not hasattr(value, "__array_interface__"):
+        kind = int(device()[0])
+        if kind == _DLPACK_CUDA:
+            return load_cupy().from_dlpack(value)
+        if kind == _DLPACK_CPU:
+            try:
+                return np.from_dlpack(value)
+            except (BufferError, RuntimeError, TypeError):
+                pass  # bfloat16, or memory that wants a gradient: the array protocol may know more
+    return np.asarray(value)
+
+
+class _OfThread(threading.local):
+    def __init__(self) -> None:
+        self.buffers = BufferPools()
+
+
+_of_thread = _OfThread()
+
+
+def to_host(value: Any) -> Array:
+    """A value as a NumPy array; from a GPU it is copied, into a buffer that is reused when it is free."""
+    array = as_array(value)
+    if isinstance(array, np.ndarray):
+        return array
+    target: Array = _of_thread.buffers.take(array.nbytes).view(array.dtype).reshape(array.shape)
+    with array.device:
+        array.get(out=target)
+    return target

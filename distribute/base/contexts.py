@@ -1,0 +1,330 @@
+"""Which strategy is current, and in which of its contexts this thread is: replica, cross-replica or update.
+
+Contexts are a stack per thread, as in TensorFlow. Outside everything the default strategy is
+current, in a replica context with id 0.
+"""
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from .communication import CommunicationOptions
+from .interface import Strategy
+from .reductions import ReduceOp
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """One entered context.
+
+    Attributes:
+        replica: None in cross-replica context.
+        component: In an update context, which device's component is updated.
+    """
+
+    strategy: Strategy
+    replica: "ReplicaContext | None"
+    component: int | None = None
+
+
+class _Stack(threading.local):
+    def __init__(self) -> None:
+        self.frames: list[Frame] = []
+
+
+_stack = _Stack()
+_global: list[Strategy] = []  # what experimental_set_strategy set; at most one
+_default: list[Strategy] = []  # what set_default_strategy set; one
+
+
+def push_frame(frame: Frame) -> None:
+    """Enter a context in this thread."""
+    _stack.frames.append(frame)
+
+
+def pop_frame(frame: Frame) -> None:
+    """Leave a context, and with it those in it that were not left.
+
+    Raises:
+        RuntimeError: It is not the one entered last.
+    """
+    frames = _stack.frames
+    if frames and frames[-1] is frame:
+        frames.pop()
+        return
+    depth = next((i for i, entry in enumerate(frames) if entry is frame), len(frames))
+    del frames[depth:]
+    raise RuntimeError(
+        "Strategy scopes were left in another order than they were entered in; use `with`"
+    )
+
+
+@contextmanager
+def entered(frame: Frame) -> Iterator[None]:
+    """Enter a context for a block."""
+    push_frame(frame)
+    try:
+        yield
+    finally:
+        pop_frame(frame)
+
+
+def top_frame() -> Frame | None:
+    """The context entered last in this thread, or the one set globally."""
+    if _stack.frames:
+        return _stack.frames[-1]
+    return Frame(_global[0], None) if _global else None
+
+
+def is_running(strategy: Strategy) -> bool:
+    """Whether this thread is in a ``run`` of a strategy, be it in a merge."""
+    return any(frame.replica is not None and frame.strategy is strategy for frame in _stack.frames)
+
+
+def get_strategy() -> Strategy:
+    """The current strategy; outside any scope the default strategy."""
+    frame = top_frame()
+    return frame.strategy if frame is not None else default_strategy()
+
+
+def has_strategy() -> bool:
+    """Whether a strategy other than the default one is current."""
+    return get_strategy() is not default_strategy()
+
+
+def in_cross_replica_context() -> bool:
+    """True in ``scope()``, in merge_call and in update functions; False by default and inside ``run``."""
+    frame = top_frame()
+    return frame is not None and frame.replica is None
+
+
+def get_replica_context() -> "ReplicaContext | None":
+    """This replica's context; None in cross-replica context."""
+    frame = top_frame()
+    return frame.replica if frame is not None else ReplicaContext(default_strategy(), 0)
+
+
+def update_component() -> int | None:
+    """Which component an update function works on; None outside of ``extended.update``."""
+    frame = top_frame()
+    return frame.component if frame is not None else None
+
+
+def get_loss_reduction() -> ReduceOp:
+    """How losses of replicas become one: always SUM. As ``tf.compat.v1.distribute.get_loss_reduction``.
+
+    A program divides its loss by the global batch size; TensorFlow says MEAN inside its Estimator
+    alone.
+    """
+    return ReduceOp.SUM
+
+
+def experimental_set_strategy(strategy: Strategy | None) -> None:
+    """Make a strategy current without ``with``; None clears it.
+
+    Raises:
+        RuntimeError: Inside a scope.
+    """
+    if _stack.frames:
+        raise RuntimeError("Must not be called inside a `tf.distribute.Strategy` scope.")
+    _global.clear()
+    if strategy is not None and strategy is not default_strategy():
+        _global.append(strategy)
+
+
+def default_strategy() -> Strategy:
+    """The strategy of a program that uses none: one replica, no distribution."""
+    return _default[0]
+
+
+def set_default_strategy(strategy: Strategy) -> None:
+    """Give the process its default strategy; what ``strategies`` does when it is imported."""
+    _default[:] = [strategy]
+
+
+def require_cross_replica(strategy: Strategy, method: str) -> None:
+    """Refuse a cross-replica method in replica context.
+
+    Raises:
+        RuntimeError: We are inside ``run``.
+    """
+    frame = top_frame()
+    if frame is not None and frame.replica is not None:
+        raise RuntimeError(
+            f"{type(strategy).__name__}.{method} requires being in cross-replica context, use "
+            "get_replica_context().merge_call()"
+        )
+
+
+def require_own(strategy: Strategy, what: str) -> None:
+    """Refuse to change a variable of one strategy under another, whose replicas would change it once each.
+
+    Raises:
+        RuntimeError: The current strategy is neither this one nor the default one.
+    """
+    current = get_strategy()
+    if current is not strategy and current is not default_strategy():
+        raise RuntimeError(
+            f"Mixing different tf.distribute.Strategy objects: {what} belongs to "
+            f"{type(strategy).__name__} and is changed under {type(current).__name__}; create variables in "
+            "the scope of the strategy that runs them"
+        )
+
+
+def code_of(function: Callable[..., Any]) -> object:
+    """What functions made on each replica by the same line have in common."""
+    while isinstance(function, partial):
+        function = function.func
+    plain = getattr(function, "__func__", function)
+    return getattr(plain, "__code__", plain)
+
+
+@dataclass(frozen=True, slots=True)
+class Merging:
+    """A function for ``merge_call`` on whose ``agreed`` replicas must agree, not on its code alone."""
+
+    function: Callable[..., Any]
+    agreed: tuple[object, ...]
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self.function(*args, **kwargs)
+
+
+MergeCall = Callable[[Callable[..., Any], tuple[Any, ...], dict[str, Any]], Any]
+
+
+class ReplicaContext:
+    """What a replica may do inside ``run``. As ``tf.distribute.ReplicaContext``.
+
+    Args:
+        strategy: Whose replica it is.
+        replica_id_in_sync_group: Its number among the replicas of all synchronous workers.
+        merge: Carries out ``merge_call`` with the other replicas of this worker; None: there are
+            none.
+        local_id: Its number on this worker.
+    """
+
+    def __init__(
+        self,
+        strategy: Strategy,
+        replica_id_in_sync_group: int,
+        merge: MergeCall | None = None,
+        local_id: int = 0,
+    ) -> None:
+        self._strategy = strategy
+        self._replica_id = replica_id_in_sync_group
+        self._merge = merge
+        self.local_id = local_id
+
+    @property
+    def strategy(self) -> Any:
+        """The :class:`Strategy` that runs this replica."""
+        return self._strategy
+
+    @property
+    def replica_id_in_sync_group(self) -> int:
+        """Number of this replica among those in sync, over all workers."""
+        return self._replica_id
+
+    @property
+    def num_replicas_in_sync(self) -> int:
+        """Replicas whose gradients are aggregated in one step."""
+        return self._strategy.num_replicas_in_sync
+
+    @property
+    def devices(self) -> tuple[str, ...]:
+        """Device of this replica."""
+        return (self._strategy.extended.replica_devices[self.local_id],)
+
+    def merge_call(
+        self,
+        merge_fn: Callable[..., Any],
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
+        """Pause every replica, run ``merge_fn(strategy, *args)`` once, give each its part of the result.
+
+        Arguments arrive as PerReplica values; what is the very same object on every replica arrives
+        as it is. With several workers it runs once on each of them.
+
+        Raises:
+            RuntimeError: This is not the current replica, or the replicas do not make the same
+                calls in the same order; the message shows where each of them is.
+        """
+        self._require_current("merge_call")
+        if self._merge is not None:
+            return self._merge(merge_fn, args, kwargs or {})
+        with entered(Frame(self._strategy, None)):
+            return merge_fn(self._strategy, *args, **(kwargs or {}))
+
+    def all_reduce(
+        self, reduce_op: ReduceOp | str, value: Any, options: CommunicationOptions | None = None
+    ) -> Any:
+        """Reduce a nested value over the replicas; every replica gets the result.
+
+        Args:
+            reduce_op: SUM or MEAN.
+            value: Arrays, numbers or IndexedSlices, nested. IndexedSlices are concatenated.
+            options: For strategies of several workers.
+
+        Raises:
+            RuntimeError: This is not the current replica.
+        """
+        op = ReduceOp.of(reduce_op)
+        self._require_current("all_reduce")
+        if self.num_replicas_in_sync == 1:
+            return value
+
+        def merge(strategy: Strategy, tree: Any) -> Any:
+            return strategy.extended.reduce_to_all(op, tree, options)
+
+        return self.merge_call(Merging(merge, (op,)), (value,))
+
+    def all_gather(self, value: Any, axis: int, options: CommunicationOptions | None = None) -> Any:
+        """Concatenate a nested value over the replicas; every replica gets the result.
+
+        Args:
+            value: Arrays, nested. They may differ in length along ``axis``, and in nothing else.
+            axis: Along which they are put together.
+            options: For strategies of several workers.
+
+        Raises:
+            RuntimeError: This is not the current replica.
+            ValueError: A scalar, or shapes that differ elsewhere.
+        """
+        self._require_current("all_gather")
+
+        def merge(strategy: Strategy, tree: Any) -> Any:
+            return strategy.extended.gather_to_all(tree, axis, options)
+
+        return self.merge_call(Merging(merge, (int(axis),)), (value,))
+
+    def _require_current(self, method: str) -> None:
+        frame = top_frame()
+        # Outside everything, anybody may ask for the default strategy's context, as often as they like.
+        current = (
+            frame.replica is self if frame is not None else self._strategy is default_strategy()
+        )
+        if not current:
+            raise RuntimeError(
+                f"{method} of a replica context that is not current. Need to be inside "
+                "`call_for_each_replica()` (`strategy.run`)"
+            )
+
+    def __repr__(self) -> str:
+        return f"<ReplicaContext {self._replica_id} of {self.num_replicas_in_sync}>"
+
+
+__all__ = [
+    "Frame",
+    "ReplicaContext",
+    "experimental_set_strategy",
+    "get_loss_reduction",
+    "get_replica_context",
+    "get_strategy",
+    "has_strategy",
+    "in_cross_replica_context",
+]

@@ -1,0 +1,176 @@
+"""The devices of this process: GPUs, and CPUs; both may be split into logical ones.
+
+A device is named as in TensorFlow: ``/device:CPU:0``. Logical CPU devices let a program with
+several replicas be tried without a GPU, logical GPU devices with one.
+"""
+
+import re
+import threading
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+
+from ...core.accelerators import count_gpus, load_cupy
+from .arrays import as_array, is_on_gpu, to_host
+
+CPU, GPU = "CPU", "GPU"
+HOST = "/device:CPU:0"
+
+_NAME = re.compile(r"^(?:.*/)?(?:device:)?(?P<kind>cpu|gpu)(?::(?P<index>\d+))?$", re.IGNORECASE)
+_lock = threading.Lock()
+_logical = {CPU: 1, GPU: 0}  # 0: as many as there are
+
+
+class _OfThread(threading.local):
+    device: str | None = None
+
+
+_of_thread = _OfThread()
+
+
+def set_logical_cpu_devices(count: int) -> None:
+    """Split the CPU into ``count`` logical devices, each a replica of strategies made from now on.
+
+    Raises:
+        ValueError: ``count`` < 1.
+    """
+    if count < 1:
+        raise ValueError(f"at least one logical CPU device is needed, got {count}")
+    with _lock:
+        _logical[CPU] = count
+
+
+def set_logical_gpu_devices(count: int | None) -> None:
+    """Split the GPUs into ``count`` logical devices in turn, to try several replicas on one; None: do not.
+
+    Raises:
+        ValueError: ``count`` < 1.
+    """
+    if count is not None and count < 1:
+        raise ValueError(f"at least one logical GPU device is needed, got {count}")
+    with _lock:
+        _logical[GPU] = count or 0
+
+
+def logical_cpu_devices() -> list[str]:
+    """Names of the CPU devices."""
+    with _lock:
+        return [f"/device:CPU:{i}" for i in range(_logical[CPU])]
+
+
+def logical_gpu_devices() -> list[str]:
+    """Names of the GPU devices; none without a GPU that CuPy can use."""
+    gpus = count_gpus()
+    with _lock:
+        return [f"/device:GPU:{i}" for i in range(gpus and (_logical[GPU] or gpus))]
+
+
+def compute_devices() -> list[str]:
+    """Where replicas run: every GPU, or the CPU devices if there is none."""
+    return logical_gpu_devices() or logical_cpu_devices()
+
+
+def canonical(name: str) -> str:
+    """A device's name in full, out of any form TensorFlow takes.
+
+    ``GPU:0``, ``/cpu:0``, ``/job:worker/task:1/device:GPU:1``.
+
+    Raises:
+        ValueError: It names no CPU or GPU.
+    """
+    device = _canonical(name) if isinstance(name, str) else None
+    if device is None:
+        raise ValueError(f"{name!r} is no device; devices are named like 'CPU:0' and 'GPU:1'")
+    return device
+
+
+@lru_cache(maxsize=256)  # asked in every step
+def _canonical(name: str) -> str | None:
+    match = _NAME.match(name)
+    return match and f"/device:{match['kind'].upper()}:{int(match['index'] or 0)}"
+
+
+def check_exists(name: str) -> str:
+    """The canonical name of a device this process has.
+
+    Raises:
+        ValueError: It has not; says which there are.
+    """
+    device = canonical(name)
+    if device not in (known := [*logical_cpu_devices(), *logical_gpu_devices()]):
+        raise ValueError(
+            f"there is no device {name!r} here; there are {', '.join(known)}. More logical ones are "
+            "made with wl.config.set_logical_cpu_devices and set_logical_gpu_devices"
+        )
+    return device
+
+
+def is_gpu(device: str) -> bool:
+    """Whether a canonical name is a GPU's."""
+    return f":{GPU}:" in device
+
+
+def physical_gpu(device: str) -> int:
+    """CUDA's number of a logical GPU device."""
+    return int(device.rpartition(":")[2]) % max(1, count_gpus())
+
+
+def place(value: Any, device: str) -> Any:
+    """A value as an array in a device's memory; the value itself if it is there already."""
+    if not is_gpu(device):
+        return to_host(value)
+    array = as_array(value)
+    number = physical_gpu(device)
+    if is_on_gpu(array) and array.device.id == number:
+        return array
+    cupy = load_cupy()
+    with cupy.cuda.Device(number):
+        return cupy.asarray(array)
+
+
+def device_of(array: Any) -> str:
+    """Where an array is."""
+    return f"/device:GPU:{array.device.id}" if is_on_gpu(array) else HOST
+
+
+class on_device:  # noqa: N801 - used as a function, as `tf.device`
+    """A context in which work of this thread goes to a device. As ``tf.device``.
+
+    Args:
+        device_name: Of a GPU: it becomes CuPy's current one.
+
+    Raises:
+        ValueError: It names no CPU or GPU.
+    """
+
+    def __init__(self, device_name: str) -> None:
+        self._device = canonical(device_name)
+        self._before: str | None = None
+        self._current: Any = None
+
+    def __enter__(self) -> str:
+        if is_gpu(self._device):
+            self._current = load_cupy().cuda.Device(physical_gpu(self._device))
+            self._current.__enter__()
+        self._before, _of_thread.device = _of_thread.device, self._device
+        return self._device
+
+    def __exit__(self, *error: object) -> None:
+        _of_thread.device = self._before
+        if self._current is not None:
+            self._current.__exit__(*error)
+
+
+def current_device() -> str:
+    """The device this thread works for."""
+    return _of_thread.device or HOST
+
+
+def empty_like_shape(shape: tuple[int, ...], dtype: Any, device: str) -> Any:
+    """Uninitialized memory of a device."""
+    if not is_gpu(device):
+        return np.empty(shape, dtype)
+    cupy = load_cupy()
+    with cupy.cuda.Device(physical_gpu(device)):
+        return cupy.empty(shape, dtype)

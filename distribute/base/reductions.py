@@ -1,0 +1,216 @@
+"""How values of several replicas become one."""
+
+from collections.abc import Sequence
+from enum import Enum
+from typing import Any
+
+import numpy as np
+
+from ...core.arrays import DType, is_float
+from ...core.indexed_slices import IndexedSlices
+from .arrays import as_array, beside, namespace_of
+
+
+class ReduceOp(Enum):
+    """``tf.distribute.ReduceOp``."""
+
+    SUM = "SUM"
+    MEAN = "MEAN"
+
+    @staticmethod
+    def of(value: "ReduceOp | str") -> "ReduceOp":
+        """The op a name stands for, in any case.
+
+        Raises:
+            ValueError: It stands for none.
+        """
+        if isinstance(value, ReduceOp):
+            return value
+        try:
+            return ReduceOp[str(value).upper()]
+        except KeyError:
+            raise ValueError(f"reduce_op must be SUM or MEAN, got {value!r}") from None
+
+
+class VariableSynchronization(Enum):
+    """``tf.VariableSynchronization``: when copies of a variable are made equal."""
+
+    AUTO = 0
+    NONE = 1
+    ON_WRITE = 2
+    ON_READ = 3
+
+
+class VariableAggregation(Enum):
+    """``tf.VariableAggregation``: how values written by several replicas become one."""
+
+    NONE = 0
+    SUM = 1
+    MEAN = 2
+    ONLY_FIRST_REPLICA = 3
+
+
+def aggregation_to_reduce_op(aggregation: VariableAggregation) -> ReduceOp:
+    """The reduction an aggregation asks for. As ``ReduceOp.from_variable_aggregation``.
+
+    Raises:
+        ValueError: It asks for none.
+    """
+    if aggregation.name not in ReduceOp.__members__:
+        raise ValueError(f"aggregation {aggregation.name} is no reduction; SUM and MEAN are")
+    return ReduceOp[aggregation.name]
+
+
+def combine(op: ReduceOp, values: Sequence[Any], *, count: int | None = None) -> Any:
+    """Element-wise over replicas.
+
+    Args:
+        op: SUM or MEAN. MEAN of integers is float64.
+        values: One per replica: arrays of one shape on one device, or all IndexedSlices (then
+            concatenated).
+        count: What MEAN divides by; None: as many as there are values.
+
+    Raises:
+        ValueError: Shapes differ, or rows and whole arrays are mixed.
+    """
+    slices = [value for value in values if isinstance(value, IndexedSlices)]
+    if slices:
+        return _combine_slices(op, values, slices, count)
+    arrays = [as_array(value) for value in values]
+    check_shapes(arrays)
+    if len(arrays) == 1 and count in (None, 1):
+        return arrays[0]
+    dtype = arrays[0].dtype
+    with beside(arrays[0]):
+        if op is ReduceOp.MEAN:
+            arrays = [widened(array) for array in arrays]
+        total = arrays[0]
+        if len(arrays) > 1:
+            total = arrays[0] + arrays[1]
+            for array in arrays[2:]:
+                total += array
+        if op is ReduceOp.SUM:
+            return as_array(total)
+        return divided(total, count or len(arrays), dtype)
+
+
+def check_shapes(arrays: Sequence[Any]) -> None:
+    """Raise ValueError unless all have one shape."""
+    if len({array.shape for array in arrays}) > 1:
+        shown = ", ".join(f"replica {i}: {array.shape}" for i, array in enumerate(arrays))
+        raise ValueError(f"values of replicas differ in shape ({shown}); reduce over an axis first")
+
+
+def widened(array: Any) -> Any:
+    """Where a mean is summed: small integers would wrap, booleans saturate, halves overflow."""
+    with beside(array):
+        if not is_float(array.dtype):
+            return array.astype(np.float64)
+        return array.astype(np.float32) if array.dtype.itemsize < 4 else array
+
+
+def divided(total: Any, count: int, dtype: DType) -> Any:
+    """A sum as a mean of ``dtype``; of float64 if that is no float."""
+    given = as_array(total)
+    with beside(given):
+        mean = given / given.dtype.type(count) if is_float(given.dtype) else given / count
+        kind = dtype if is_float(dtype) else np.dtype(np.float64)
+        return as_array(mean).astype(kind, copy=False)
+
+
+def _combine_slices(
+    op: ReduceOp, values: Sequence[Any], slices: list[IndexedSlices], count: int | None
+) -> IndexedSlices:
+    if len(slices) != len(values):
+        raise ValueError("replicas gave some IndexedSlices and some whole arrays; give one kind")
+    rows = np.concatenate([item.values for item in slices])
+    indices = np.concatenate([item.indices for item in slices])
+    if op is ReduceOp.MEAN:
+        rows = divided(rows, count or len(slices), rows.dtype)
+    return IndexedSlices(rows, indices, slices[0].dense_shape)
+
+
+def axis_sums(
+    values: Sequence[Any], axis: int | tuple[int, ...], *, wide: bool
+) -> tuple[list[Any], int]:
+    """Each replica's sum over an axis, and how many elements went into one sum, over all of them.
+
+    Args:
+        values: One per replica.
+        axis: Over which.
+        wide: Sum where a mean is computed: integers as float64, halves as float32.
+
+    Raises:
+        TypeError: ``axis`` is neither an integer nor a tuple of integers.
+        ValueError: It is past the rank.
+    """
+    axes = axis if isinstance(axis, tuple) else (axis,)
+    if not all(isinstance(item, int | np.integer) and not isinstance(item, bool) for item in axes):
+        raise TypeError(f"axis must be an integer or a tuple of integers, got {axis!r}")
+    arrays = [as_array(value) for value in values]
+    for array in arrays:
+        for item in axes:
+            if not -array.ndim <= item < array.ndim:
+                raise ValueError(f"axis {item} is out of range for a value of shape {array.shape}")
+    if wide:
+        arrays = [widened(array) for array in arrays]
+    sums = [as_array(array.sum(axis=axes, dtype=array.dtype)) for array in arrays]
+    count = sum(int(np.prod([array.shape[item] for item in axes])) for array in arrays)
+    return sums, count
+
+
+def reduce_axis(op: ReduceOp, values: Sequence[Any], axis: int | tuple[int, ...]) -> Any:
+    """Over an axis of every replica's value, then over replicas.
+
+    MEAN divides the total sum by the total count, so uneven batches weigh by their size; an empty
+    replica counts for nothing. MEAN of integers is float64.
+
+    Raises:
+        TypeError: ``axis`` is neither an integer nor a tuple of integers.
+        ValueError: It is past the rank.
+    """
+    sums, count = axis_sums(values, axis, wide=op is ReduceOp.MEAN)
+    total = combine(ReduceOp.SUM, sums)
+    return total if op is ReduceOp.SUM else divided(total, count, as_array(values[0]).dtype)
+
+
+def concatenate(values: Sequence[Any], axis: int) -> Any:
+    """Replicas' values put together along an axis.
+
+    Raises:
+        ValueError: A scalar, an axis past the rank, or shapes that differ elsewhere.
+        NotImplementedError: IndexedSlices, which have no order to put them together in.
+    """
+    if any(isinstance(value, IndexedSlices) for value in values):
+        raise NotImplementedError("gather does not support IndexedSlices; reduce concatenates them")
+    arrays = [as_array(value) for value in values]
+    check_gatherable(arrays, axis)
+    with beside(arrays[0]):
+        return namespace_of(arrays[0]).concatenate(arrays, axis=axis)
+
+
+def check_gatherable(arrays: Sequence[Any], axis: int) -> None:
+    """Raise ValueError unless arrays can be put together along an axis."""
+    for i, array in enumerate(arrays):
+        if not array.ndim:
+            raise ValueError(
+                f"gather needs values with an axis, replica {i} has a scalar; reshape it to (1,)"
+            )
+        if not -array.ndim <= axis < array.ndim:
+            raise ValueError(f"axis {axis} is out of range for a value of shape {array.shape}")
+    rest = {tuple(np.delete(array.shape, axis).tolist()) for array in arrays}
+    if len(rest) > 1:
+        shown = ", ".join(f"replica {i}: {array.shape}" for i, array in enumerate(arrays))
+        raise ValueError(f"values of replicas differ in more than axis {axis} ({shown})")
+
+
+def clip_scale(gradients: Sequence[Any], limit: float) -> float:
+    """What scales all gradients of a step to a joint norm of at most ``limit``."""
+    total = 0.0
+    for gradient in gradients:
+        array = gradient.combined().values if isinstance(gradient, IndexedSlices) else gradient
+        with beside(array):
+            flat = array.reshape(-1).astype(np.float64, copy=False)
+            total += float(namespace_of(flat).dot(flat, flat))
+    norm = float(np.sqrt(total))
+    return limit / norm if norm > limit else 1.0

@@ -1,0 +1,40 @@
+"""The cluster a program runs in, for lines that do not name one: ``ParameterServerStrategy()``.
+
+The worker daemon and ``windlass.testing`` join a cluster and then run the user's program
+:func:`in_cluster`. Two doors look it up: the public constructors of strategies, unless they are
+given a runtime, and ``windlass.training``. Nothing below them does, so that one process can have
+several runtimes.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+
+from .runtime import ClusterRuntime
+
+_here: ContextVar[ClusterRuntime | None] = ContextVar("windlass_cluster", default=None)
+_everywhere: list[ClusterRuntime] = []  # at most one
+
+
+def program_cluster() -> ClusterRuntime | None:
+    """The cluster that the calling code runs in; None for a plain Python program."""
+    return _here.get() or (_everywhere[0] if _everywhere else None)
+
+
+@contextmanager
+def in_cluster(runtime: ClusterRuntime, *, all_threads: bool = False) -> Iterator[None]:
+    """Run a block's code in a cluster.
+
+    Args:
+        runtime: The task's connection to it.
+        all_threads: Also for code in other threads of the process that has no cluster of its own: a
+            program may start threads, and those begin with an empty context.
+    """
+    before, token = _everywhere[:], _here.set(runtime)
+    if all_threads:
+        _everywhere[:] = [runtime]
+    try:
+        yield
+    finally:
+        _here.reset(token)
+        _everywhere[:] = before

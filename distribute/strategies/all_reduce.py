@@ -1,0 +1,189 @@
+"""All-reduces between the devices of one worker: packed, in pairs, by NCCL; and which one is taken."""
+
+import logging
+import threading
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Any
+
+from ...collectives.nccl import nccl_available, nccl_dtype
+from ...core.accelerators import load_cupy
+from ..base.arrays import as_array, beside, is_on_gpu
+from ..base.communication import CommunicationOptions
+from ..base.devices import device_of, is_gpu, on_device, physical_gpu, place
+from ..base.reductions import ReduceOp, combine, divided, widened
+from ..base.values import DistributedValues, Mirrored
+from .cross_device_ops import CrossDeviceOps, ReductionToOneDevice, is_sparse, mirror
+from .packing import by_dtype, cuts_by_count, join, split
+
+log = logging.getLogger(__name__)
+
+
+class _AllReduce(CrossDeviceOps):
+    """What packs many arrays into ``num_packs`` before it reduces them."""
+
+    def __init__(self, num_packs: int = 1) -> None:
+        if num_packs < 0:
+            raise ValueError(f"num_packs must be >= 0, got {num_packs}")
+        self.num_packs = num_packs
+        self._otherwise = ReductionToOneDevice()
+
+    def reduce_implementation(
+        self,
+        reduce_op: ReduceOp,
+        per_replica_value: DistributedValues,
+        destinations: tuple[str, ...],
+        options: CommunicationOptions | None,
+    ) -> Any:
+        """All-reduce where the values are; to other devices through one of them."""
+        values = per_replica_value.values
+        if is_sparse(per_replica_value) or len(destinations) != len(values):
+            return self._otherwise.reduce_implementation(
+                reduce_op, per_replica_value, destinations, options
+            )
+        parts = [[as_array(value)] for value in values]
+        return self._spread([one for (one,) in self._all_reduce(reduce_op, parts)], destinations)
+
+    def batch_reduce_implementation(
+        self,
+        reduce_op: ReduceOp,
+        value_destination_pairs: Sequence[tuple[DistributedValues, tuple[str, ...]]],
+        options: CommunicationOptions | None,
+    ) -> list[Any]:
+        """Arrays of one dtype are packed; rows and others go one by one."""
+        pairs = value_destination_pairs
+        results: list[Any] = [None] * len(pairs)
+        packed: list[int] = []
+        for number, (value, devices) in enumerate(pairs):
+            if is_sparse(value) or len(devices) != len(value.values):
+                results[number] = self.reduce_implementation(reduce_op, value, devices, options)
+            else:
+                packed.append(number)
+        columns = [[as_array(v) for v in pairs[number][0].values] for number in packed]
+        for group in by_dtype([column[0] for column in columns]):
+            chosen = [columns[i] for i in group]
+            # Per device the arrays of the group.
+            reduced = self._all_reduce(
+                reduce_op, [list(parts) for parts in zip(*chosen, strict=True)]
+            )
+            for i, parts in zip(group, zip(*reduced, strict=True), strict=True):
+                results[packed[i]] = self._spread(list(parts), pairs[packed[i]][1])
+        return results
+
+    def _spread(self, values: list[Any], devices: tuple[str, ...]) -> Any:
+        if len(values) == 1 or not any(is_gpu(device) for device in devices):
+            return mirror(values[0], devices)
+        return Mirrored([place(v, device) for v, device in zip(values, devices, strict=True)])
+
+    def _all_reduce(self, op: ReduceOp, per_device: list[list[Any]]) -> list[list[Any]]:
+        """Per device the reduced arrays, each packed on its way."""
+        sizes = {tuple(array.shape for array in arrays) for arrays in per_device}
+        if self.num_packs == 0 or len(sizes) > 1:
+            columns = [self._reduce_flat(op, list(c)) for c in zip(*per_device, strict=True)]
+            return [list(row) for row in zip(*columns, strict=True)]
+        flat = [join(arrays) for arrays in per_device]
+        cuts = cuts_by_count(flat[0].size, min(self.num_packs, max(1, flat[0].size)))
+        pieces = [self._reduce_flat(op, [array[a:b] for array in flat]) for a, b in cuts]
+        whole = [join(list(parts)) for parts in zip(*pieces, strict=True)]
+        return [split(array, per_device[i]) for i, array in enumerate(whole)]
+
+    def _reduce_flat(self, op: ReduceOp, arrays: list[Any]) -> list[Any]:
+        raise NotImplementedError(f"{type(self).__name__}._reduce_flat({op}, {arrays})")
+
+
+class HierarchicalCopyAllReduce(_AllReduce):
+    """Devices reduce in pairs, then pairs of pairs; the result is copied back the same way.
+
+    For hosts whose GPUs are linked pairwise (NVIDIA DGX-1).
+
+    Args:
+        num_packs: Into how many arrays the gradients are packed; 0: they are not.
+    """
+
+    def _reduce_flat(self, op: ReduceOp, arrays: list[Any]) -> list[Any]:
+        level = [widened(array) for array in arrays] if op is ReduceOp.MEAN else arrays
+        while len(level) > 1:
+            pairs = [level[i : i + 2] for i in range(0, len(level), 2)]
+            level = [_pair_sum(pair) if len(pair) == 2 else pair[0] for pair in pairs]
+        total = level[0]
+        if op is ReduceOp.MEAN:
+            total = divided(total, len(arrays), arrays[0].dtype)
+        return [place(total, device_of(array)) for array in arrays]
+
+
+def _pair_sum(pair: Sequence[Any]) -> Any:
+    where = device_of(pair[0])
+    with on_device(where):
+        return combine(ReduceOp.SUM, [pair[0], place(pair[1], where)])
+
+
+class NcclAllReduce(_AllReduce):
+    """NVIDIA's all-reduce between the GPUs of this worker, through CuPy.
+
+    Values elsewhere, integers, and devices NCCL cannot use are reduced on one device.
+
+    Args:
+        num_packs: Into how many arrays the gradients are packed; 0: they are not.
+    """
+
+    _warned = False
+
+    def _reduce_flat(self, op: ReduceOp, arrays: list[Any]) -> list[Any]:
+        if not all(is_on_gpu(array) for array in arrays) or arrays[0].dtype.kind != "f":
+            if not NcclAllReduce._warned and arrays[0].dtype.kind == "f":
+                NcclAllReduce._warned = True
+                log.warning("NcclAllReduce: the values are not all on GPUs; reducing on one device")
+            total = combine(op, [place(array, device_of(arrays[0])) for array in arrays])
+            return [place(total, device_of(array)) for array in arrays]
+        # Replicas that share a GPU are added up there first: NCCL takes each GPU once.
+        by_gpu: dict[int, list[Any]] = {}
+        for array in arrays:
+            by_gpu.setdefault(array.device.id, []).append(array)
+        sums = [
+            combine(ReduceOp.SUM, group) if len(group) > 1 else _copy(group[0])
+            for group in by_gpu.values()
+        ]
+        if len(sums) > 1:
+            _nccl_sum_in_place(sums)
+        if op is ReduceOp.MEAN:
+            sums = [divided(total, len(arrays), arrays[0].dtype) for total in sums]
+        per_gpu = dict(zip(by_gpu, sums, strict=True))
+        return [per_gpu[array.device.id] for array in arrays]
+
+
+def _copy(array: Any) -> Any:
+    with beside(array):
+        return array.copy()
+
+
+_nccl_lock = threading.Lock()
+
+
+@lru_cache(maxsize=8)
+def _communicators(gpus: tuple[int, ...]) -> list[Any]:
+    return list(load_cupy().cuda.nccl.NcclCommunicator.initAll(list(gpus)))
+
+
+def _nccl_sum_in_place(arrays: list[Any]) -> None:
+    cupy = load_cupy()
+    nccl = cupy.cuda.nccl
+    with _nccl_lock:  # two groups at once would wait for each other
+        communicators = _communicators(tuple(array.device.id for array in arrays))
+        nccl.groupStart()
+        try:
+            for array, communicator in zip(arrays, communicators, strict=True):
+                with array.device:
+                    communicator.allReduce(
+                        array.data.ptr, array.data.ptr, array.size, nccl_dtype(array), nccl.NCCL_SUM,
+                        cupy.cuda.get_current_stream().ptr,
+                    )  # fmt: skip
+        finally:
+            nccl.groupEnd()
+
+
+def choose_cross_device_ops(devices: Sequence[str]) -> CrossDeviceOps:
+    """NCCL where every device is a GPU of its own and NCCL is there, else reduction on one device."""
+    gpus = {physical_gpu(device) for device in devices if is_gpu(device)}
+    if len(devices) > 1 and len(gpus) == len(devices) and nccl_available():
+        return NcclAllReduce()
+    return ReductionToOneDevice()

@@ -1,0 +1,58 @@
+"""CentralStorageStrategy: one copy of the variables, replicas on several devices, updates in sync."""
+
+from collections.abc import Sequence
+
+from ..base.devices import HOST, check_exists
+from ..variables.aggregating import AggregatingVariable
+from ..variables.local import LocalVariable
+from ..variables.spec import VariableSpec
+from ..variables.variable import Variable
+from .cross_device_ops import ReductionToOneDevice
+from .extended import StrategyExtended
+from .mirrored import chosen_devices
+from .strategy import Strategy
+
+
+class CentralStorageStrategy(Strategy):
+    """As ``tf.distribute.experimental.CentralStorageStrategy``.
+
+    Args:
+        compute_devices: Where replicas run; None: every GPU, or the (logical) CPU devices without
+            one.
+        parameter_device: Where variables are; None: the compute device if there is one, else the
+            CPU.
+
+    Raises:
+        ValueError: A device is not here.
+    """
+
+    def __init__(
+        self,
+        compute_devices: Sequence[str] | None = None,
+        parameter_device: str | None = None,
+    ) -> None:
+        devices = chosen_devices(compute_devices)
+        if parameter_device is not None:
+            where = check_exists(parameter_device)
+        else:
+            where = devices[0] if len(devices) == 1 else HOST
+        super().__init__(CentralStorageExtended(self, devices, where))
+
+
+class CentralStorageExtended(StrategyExtended):
+    """The algorithms of :class:`CentralStorageStrategy`."""
+
+    def __init__(self, strategy: Strategy, devices: Sequence[str], parameter_device: str) -> None:
+        super().__init__(strategy, devices, ReductionToOneDevice(parameter_device))
+        self._parameter_device = parameter_device
+
+    @property
+    def parameter_devices(self) -> tuple[str, ...]:
+        """The one that holds the variables."""
+        return (self._parameter_device,)
+
+    def create_variable(self, spec: VariableSpec) -> Variable:
+        """One variable; with several replicas one that aggregates their writes."""
+        name = self.unique_name(spec.name)
+        variable = LocalVariable(spec, self._strategy, self._parameter_device, name)
+        return variable if len(self._devices) == 1 else AggregatingVariable(spec, variable)

@@ -1,0 +1,85 @@
+"""The default strategy: what a program has that uses none."""
+
+from typing import Any, Self, cast
+
+from ..base import contexts
+from ..base.contexts import set_default_strategy, top_frame
+from ..base.devices import HOST
+from .extended import StrategyExtended
+from .strategy import Scope, Strategy
+
+
+class _DefaultScope(Scope):
+    """The default strategy's scope does nothing, but must not stand inside another's."""
+
+    def __enter__(self) -> Strategy:
+        current = top_frame()
+        if current is not None and current.strategy is not self._strategy:
+            raise RuntimeError("Must not nest tf.distribute.Strategy scopes.")
+        self._frames.append(None)
+        return self._strategy
+
+
+class _DefaultExtended(StrategyExtended):
+    """Of the default strategy: no devices of its own."""
+
+    @property
+    def worker_devices(self) -> tuple[str, ...]:
+        """None.
+
+        Raises:
+            RuntimeError: Always.
+        """
+        raise RuntimeError("worker_devices() method unsupported by default strategy.")
+
+    @property
+    def parameter_devices(self) -> tuple[str, ...]:
+        """None.
+
+        Raises:
+            RuntimeError: Always.
+        """
+        raise RuntimeError("parameter_devices() method unsupported by default strategy.")
+
+    def unique_name(self, wished: str) -> str:
+        """The name itself: programs without a strategy may use one twice."""
+        return wished
+
+    def broadcast_to(self, tensor: Any, destinations: Any) -> Any:
+        """The value.
+
+        Raises:
+            NotImplementedError: With destinations.
+        """
+        if destinations is not None:
+            raise NotImplementedError("the default strategy has no devices to broadcast to")
+        return tensor
+
+
+class DefaultStrategy(Strategy):
+    """The strategy of a program that uses none: one replica, no distribution, a scope that does nothing."""
+
+    def __init__(self) -> None:
+        super().__init__(_DefaultExtended(self, [HOST]))
+
+    def scope(self) -> Scope:
+        """A scope that changes nothing."""
+        return _DefaultScope(self)
+
+    def __deepcopy__(self, memo: Any) -> Self:
+        return self
+
+
+_default = DefaultStrategy()
+set_default_strategy(_default)
+
+
+def the_default_strategy() -> Strategy:
+    """The one default strategy of the process."""
+    return _default
+
+
+def get_strategy() -> Strategy:
+    """The current strategy; outside any scope the default strategy."""
+    # What is current was entered by a scope, and is one of ours.
+    return cast(Strategy, contexts.get_strategy())

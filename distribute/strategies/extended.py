@@ -1,0 +1,367 @@
+"""StrategyExtended: the algorithms of a strategy, and the defaults that strategies of one worker share."""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any
+
+from ..base.communication import CommunicationOptions
+from ..base.contexts import (
+    Frame,
+    Merging,
+    code_of,
+    entered,
+    get_replica_context,
+    require_cross_replica,
+)
+from ..base.devices import HOST, is_gpu, on_device
+from ..base.interface import Strategy
+from ..base.reductions import ReduceOp
+from ..base.values import (
+    DistributedValues,
+    container_of,
+    flatten,
+    on_every_replica,
+    regroup,
+    select_component,
+)
+from ..data.options import AutoShardPolicy
+from ..variables.local import LocalVariable
+from ..variables.mirrored import DistributedVariable
+from ..variables.spec import VariableSpec
+from ..variables.variable import Variable
+from .cross_device_ops import CrossDeviceOps, ReductionToOneDevice, devices_of, mirror
+from .local_updates import apply_locally
+from .reducer import Reducer
+from .replica_runner import ReplicaRunner
+
+
+class StrategyExtended:
+    """The algorithms of a strategy, one object each. As ``tf.distribute.StrategyExtended``.
+
+    Args:
+        strategy: Whose algorithms these are.
+        devices: One per replica of this worker.
+        cross_device_ops: How values of several of them become one.
+        first_replica: Number of the first of them among those in sync.
+        reducer: Reduces over the replicas; None: over those of this worker.
+
+    Attributes:
+        experimental_require_static_shapes: False: that is TPUs' need.
+        experimental_between_graph: Whether every worker runs the program for itself.
+        experimental_should_init: Whether this task gives variables their first values.
+        should_checkpoint: Whether this task writes checkpoints.
+        should_save_summary: Whether this task writes summaries.
+    """
+
+    experimental_require_static_shapes: bool = False
+    experimental_between_graph: bool = False
+    experimental_should_init: bool = True
+    should_checkpoint: bool = True
+    should_save_summary: bool = True
+
+    def __init__(
+        self,
+        strategy: Strategy,
+        devices: Sequence[str],
+        cross_device_ops: CrossDeviceOps | None = None,
+        first_replica: int = 0,
+        reducer: Reducer | None = None,
+    ) -> None:
+        self._strategy = strategy
+        self._devices = tuple(devices)
+        ops = cross_device_ops or ReductionToOneDevice()
+        self.reducer = reducer or Reducer(self._devices, ops)
+        self.first_replica = first_replica
+        self._runner = ReplicaRunner(strategy, self._devices, first_replica)
+        self._names: dict[str, int] = {}  # name → the last number tried for one like it
+        self._colocated: list[Variable] = []
+
+    # -- what there is -----------------------------------------------------------------------
+
+    @property
+    def replica_devices(self) -> tuple[str, ...]:
+        """Devices of this worker's replicas, of every strategy."""
+        return self._devices
+
+    @property
+    def worker_devices(self) -> tuple[str, ...]:
+        """Devices of this worker's replicas."""
+        return self._devices
+
+    @property
+    def parameter_devices(self) -> tuple[str, ...]:
+        """Devices that hold variables."""
+        return self._devices
+
+    @property
+    def num_replicas_in_sync(self) -> int:
+        """Replicas whose gradients are aggregated in one step."""
+        return self.reducer.num_replicas
+
+    @property
+    def num_input_pipelines(self) -> int:
+        """Workers among which input is sharded."""
+        return 1
+
+    @property
+    def input_pipeline_id(self) -> int:
+        """This worker's number among them."""
+        return 0
+
+    @property
+    def default_shard_policy(self) -> AutoShardPolicy:
+        """How input is divided between workers if its dataset does not say."""
+        return AutoShardPolicy.AUTO
+
+    def any_worker(self, mine: bool) -> bool:
+        """Whether ``mine`` is true on any synchronous worker; every one of them must call this."""
+        return mine
+
+    # -- variables ---------------------------------------------------------------------------
+
+    def create_variable(self, spec: VariableSpec) -> Variable:
+        """Make a variable. Called by ``Variable(...)``."""
+        return LocalVariable(spec, self._strategy, self._devices[0], self.unique_name(spec.name))
+
+    def unique_name(self, wished: str) -> str:
+        """A name no variable of this strategy has; the same on every task that runs the program."""
+        name, count = wished, self._names.get(wished, 0)
+        while name in self._names:
+            count += 1
+            name = f"{wished}_{count}"
+        self._names[wished] = count
+        self._names.setdefault(name, 0)
+        return name
+
+    def colocate_vars_with(self, colocate_with_variable: Variable) -> AbstractContextManager[None]:
+        """Variables created in the context go where this one is.
+
+        Raises:
+            ValueError: It belongs to another strategy.
+        """
+        if not self.variable_created_in_scope(colocate_with_variable):
+            raise ValueError(
+                "`colocate_vars_with` needs a variable that must be created in the same strategy scope, "
+                f"got {colocate_with_variable!r}"
+            )
+        return self._colocating(colocate_with_variable)
+
+    @contextmanager
+    def _colocating(self, variable: Variable) -> Iterator[None]:
+        self._colocated.append(variable)
+        try:
+            yield
+        finally:
+            self._colocated.pop()
+
+    def variable_created_in_scope(self, v: Variable) -> bool:
+        """Whether a variable was made under this strategy.
+
+        Raises:
+            ValueError: It is no variable.
+        """
+        if not isinstance(v, Variable):
+            raise ValueError(f"not a variable: {v!r}")
+        return v.strategy is self._strategy
+
+    def _require_own(self, variable: Variable) -> None:
+        if not self.variable_created_in_scope(variable):
+            raise ValueError(f"{variable.name!r} was created under another strategy")
+
+    def value_container(self, value: Any) -> Any:
+        """The distributed variable a component belongs to; else the value itself."""
+        owner = container_of(value)
+        return value if owner is None else owner
+
+    def read_var(self, v: Variable) -> Any:
+        """The value to use in cross-replica context."""
+        return v.read_value()
+
+    def scope_left(self) -> None:
+        """A ``with strategy.scope()`` ended without an error."""
+
+    # -- running and updating ----------------------------------------------------------------
+
+    def call_for_each_replica(
+        self,
+        fn: Callable[..., Any],
+        args: tuple[Any, ...] | list[Any] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
+        """Call ``fn`` on every local replica; as ``strategy.run``.
+
+        Raises:
+            RuntimeError: In replica context.
+        """
+        require_cross_replica(self._strategy, "extended.call_for_each_replica")
+        return self._runner.run(fn, tuple(args), kwargs or {})
+
+    def update(
+        self,
+        var: Variable,
+        fn: Callable[..., Any],
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+        group: bool = True,
+    ) -> Any:
+        """Call ``fn(component, *args)`` for every component of a variable, on its device.
+
+        Distributed arguments are split per component. In replica context it waits for all replicas
+        first.
+
+        Args:
+            var: Of this strategy.
+            fn: Runs in an update context: neither of a replica nor of all.
+            args: Further positional arguments.
+            kwargs: Keyword arguments.
+            group: One Mirrored structure of the results; False: a tuple with one per component.
+
+        Raises:
+            ValueError: ``var`` belongs to another strategy.
+        """
+        self._require_own(var)
+        context = get_replica_context()
+        if context is not None and context.strategy is self._strategy:
+            merge = Merging(
+                lambda _, a, k: self.update(var, fn, a, k, group), (id(var), code_of(fn))
+            )
+            return context.merge_call(merge, (args, kwargs or {}))
+        components = self._components(var)
+        results = [
+            self._update_one(number, component.device, fn, component, args, kwargs or {})
+            for number, component in enumerate(components)
+        ]
+        return regroup(results, mirrored=True) if group else tuple(results)
+
+    def _components(self, var: Variable) -> Sequence[Variable]:
+        return var.values if isinstance(var, DistributedVariable) else (var,)
+
+    def _update_one(
+        self,
+        number: int,
+        device: str,
+        fn: Callable[..., Any],
+        component: Any,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+    ) -> Any:
+        with entered(Frame(self._strategy, None, number)), on_device(device):
+            return fn(
+                component, *select_component(number, args), **select_component(number, kwargs)
+            )
+
+    def non_slot_devices(self, var_list: Sequence[Variable]) -> tuple[str, ...]:  # noqa: ARG002 - TensorFlow's
+        """Where state goes that belongs to no single variable."""
+        return self.parameter_devices
+
+    def update_non_slot(
+        self,
+        colocate_with: Any,
+        fn: Callable[..., Any],
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+        group: bool = True,
+    ) -> Any:
+        """Call ``fn(*args)`` once per device of ``non_slot_devices``.
+
+        Raises:
+            RuntimeError: In replica context.
+        """
+        require_cross_replica(self._strategy, "extended.update_non_slot")
+        devices = (colocate_with,) if isinstance(colocate_with, str) else tuple(colocate_with)
+
+        def call(_: Any, *a: Any, **k: Any) -> Any:
+            return fn(*a, **k)
+
+        results = [
+            self._update_one(i, device if is_gpu(device) else HOST, call, None, args, kwargs or {})
+            for i, device in enumerate(devices)
+        ]
+        return regroup(results, mirrored=True) if group else tuple(results)
+
+    def apply_gradients(self, optimizer: Any, pairs: Sequence[tuple[Any, Variable]]) -> None:
+        """Update variables, in cross-replica context, with gradients already reduced.
+
+        Args:
+            optimizer: Its ``rule`` is applied.
+            pairs: (gradient, variable): array of the variable's shape, IndexedSlices, or one per
+                copy.
+
+        Raises:
+            ValueError: A variable is another strategy's or ON_READ, or a gradient has another
+                shape; then no variable was changed.
+        """
+        for _, variable in pairs:
+            self._require_own(variable)
+        apply_locally(optimizer.rule, pairs)
+
+    # -- reducing ----------------------------------------------------------------------------
+
+    def reduce_to(
+        self,
+        reduce_op: ReduceOp | str,
+        value: Any,
+        destinations: Any,
+        options: CommunicationOptions | None = None,
+    ) -> Any:
+        """Reduce a value over the replicas, to where ``destinations`` are.
+
+        Args:
+            reduce_op: SUM or MEAN.
+            value: PerReplica, or what every replica has.
+            destinations: A variable, a distributed value, or a device's name.
+            options: For several workers.
+
+        Returns:
+            Mirrored on the destinations; the array itself on one device.
+
+        Raises:
+            RuntimeError: In replica context.
+            ValueError: Shapes differ, or SUM of what is not distributed.
+        """
+        require_cross_replica(self._strategy, "extended.reduce_to")
+        assert not isinstance(destinations, list | tuple), "destinations must not be a list"  # noqa: S101
+        return self.reducer.reduce(ReduceOp.of(reduce_op), value, destinations, options)
+
+    def batch_reduce_to(
+        self,
+        reduce_op: ReduceOp | str,
+        value_destination_pairs: Sequence[tuple[Any, Any]],
+        options: CommunicationOptions | None = None,
+    ) -> list[Any]:
+        """Reduce many values; the results, in order. See :meth:`reduce_to`."""
+        require_cross_replica(self._strategy, "extended.batch_reduce_to")
+        return self.reducer.batch_reduce(ReduceOp.of(reduce_op), value_destination_pairs, options)
+
+    def reduce_to_all(
+        self, op: ReduceOp, tree: Any, options: CommunicationOptions | None = None
+    ) -> Any:
+        """Reduce a nested value over the replicas, to every replica; as ``ReplicaContext.all_reduce``."""
+        found, rebuild = flatten(tree)
+        # The very same object from every replica is each one's value.
+        values = [on_every_replica(leaf, len(self._devices)) for leaf in found]
+        return rebuild(self.batch_reduce_to(op, [(value, value) for value in values], options))
+
+    def gather_to_all(
+        self, tree: Any, axis: int, options: CommunicationOptions | None = None
+    ) -> Any:
+        """Concatenate a nested value over the replicas, on every one; as ``ReplicaContext.all_gather``."""
+        found, rebuild = flatten(tree)
+        values = [on_every_replica(leaf, len(self._devices)) for leaf in found]
+        return rebuild([self.reducer.gather_to_all(value, axis, options) for value in values])
+
+    def of_first_replica(self, value: DistributedValues) -> Any:
+        """What the first replica of all has."""
+        return self.reducer.of_first_replica(value)
+
+    def broadcast_to(self, tensor: Any, destinations: Any) -> Any:
+        """A value on every device of ``destinations``; Python numbers stay as they are.
+
+        Raises:
+            RuntimeError: In replica context.
+        """
+        require_cross_replica(self._strategy, "extended.broadcast_to")
+        if isinstance(tensor, int | float):
+            return tensor
+        where = self.replica_devices if destinations is None else devices_of(destinations)
+        return mirror(tensor, where)

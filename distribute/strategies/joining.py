@@ -1,0 +1,70 @@
+"""Which cluster a new strategy belongs to: the one it is given, the program's, or this process alone."""
+
+from dataclasses import replace
+
+from ...cluster.resolved import resolve
+from ...cluster.resolver import ClusterResolver
+from ...cluster.roles import PS
+from ...cluster.tf_config import TFConfigClusterResolver
+from ...core.errors import ConfigurationError
+from ...core.settings import load_settings
+from ..program_cluster import program_cluster
+from ..runtime import ClusterRuntime, local_runtime
+
+
+def runtime_with_servers(
+    given: ClusterRuntime | None, resolver: ClusterResolver | None
+) -> ClusterRuntime:
+    """The runtime of a strategy that uses parameter servers; without a cluster, one that plays all of it.
+
+    Args:
+        given: The answer, if there is one.
+        resolver: As the user gave it; must name the task of the cluster the program runs in.
+
+    Raises:
+        ConfigurationError: The process belongs to a cluster, but has not joined it.
+        ValueError: ``resolver`` names another task.
+    """
+    runtime = given or program_cluster()
+    if runtime is None:
+        return _play_all(resolver or TFConfigClusterResolver())
+    if resolver is not None and resolver.task_type is not None:
+        named = (resolver.task_type, resolver.task_id or 0)
+        if named != (runtime.task.task.type, runtime.task.task.index):
+            raise ValueError(
+                f"cluster_resolver says this is {named[0]}:{named[1]}, but the process runs as "
+                f"{runtime.task.task.short}"
+            )
+    return runtime
+
+
+def _play_all(resolver: ClusterResolver) -> ClusterRuntime:
+    task = resolve(resolver)
+    if not task.is_local:
+        hint = (
+            "a ps runs a server, not the program"
+            if task.task.type == PS
+            else "connects it to the others"
+        )
+        raise ConfigurationError(
+            f"this process is {task.task} of a cluster ({resolver.source}), but was started as a plain "
+            f"Python program. Start it with `windlass run PROGRAM`, which {hint}",
+            task=task.task,
+        )
+    return local_runtime(task)
+
+
+def runtime_of_workers(given: ClusterRuntime | None, resolver: ClusterResolver) -> ClusterRuntime:
+    """The runtime of a strategy whose workers need no servers, and may be plain Python programs.
+
+    Args:
+        given: The answer, if there is one.
+        resolver: Names the workers, unless the program runs in a cluster of several.
+
+    Raises:
+        ConfigurationError: ``resolver`` names no cluster this process could be part of.
+    """
+    runtime = given or program_cluster()
+    if runtime is None:
+        return ClusterRuntime(resolve(resolver), load_settings())
+    return replace(runtime, task=resolve(resolver)) if runtime.alone else runtime

@@ -1,0 +1,47 @@
+"""Update rules on variables in this process's memory."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from ...core.update_rules import UpdateRule
+from ..base.reductions import clip_scale
+from ..base.values import DistributedValues
+from ..variables.holders import holders_of
+from ..variables.local import LocalVariable
+from ..variables.mirrored import SyncOnReadVariable
+from ..variables.sharded import ShardedVariable
+from ..variables.variable import Variable
+
+
+def apply_locally(rule: UpdateRule, pairs: Sequence[tuple[Any, Variable]]) -> None:
+    """Update every copy of variables by gradients that are already reduced; see ``apply_gradients``."""
+    updates = [
+        (holder, _part(gradient, number))
+        for gradient, variable in pairs
+        for number, holder in enumerate(_copies(variable))
+    ]
+    whole = [_part(gradient, 0) for gradient, _ in pairs]
+    scale = 1.0 if rule.global_clipnorm is None else clip_scale(whole, rule.global_clipnorm)
+    for holder, gradient in updates:
+        holder.check_update(gradient, rule)  # applied as a whole, or not at all
+    for holder, gradient in updates:
+        holder.apply(gradient, rule, gradient_scale=scale)
+
+
+def _part(gradient: Any, number: int) -> Any:
+    return gradient.values[number] if isinstance(gradient, DistributedValues) else gradient
+
+
+def _copies(variable: Variable) -> Sequence[LocalVariable]:
+    """What holds a variable's value in this process."""
+    if isinstance(variable, SyncOnReadVariable):
+        raise ValueError(
+            f"{variable.name!r} has synchronization ON_READ: each replica writes its own copy, optimizers "
+            "do not"
+        )
+    if isinstance(variable, ShardedVariable):
+        raise ValueError(
+            f"{variable.name!r} is made of {len(variable.variables)} variables; give the optimizer those "
+            "(`.variables`), each with its part of the gradient"
+        )
+    return holders_of(variable)

@@ -1,0 +1,77 @@
+"""MirroredStrategy: replicas on the devices of one machine, in sync, with equal copies of the variables."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from ..base.devices import check_exists, compute_devices
+from ..base.reductions import VariableSynchronization
+from ..variables.local import LocalVariable
+from ..variables.mirrored import DistributedVariable, MirroredVariable, SyncOnReadVariable
+from ..variables.spec import VariableSpec
+from ..variables.variable import Variable
+from .all_reduce import choose_cross_device_ops
+from .cross_device_ops import CrossDeviceOps
+from .extended import StrategyExtended
+from .strategy import Strategy
+
+
+class MirroredStrategy(Strategy):
+    """As ``tf.distribute.MirroredStrategy``.
+
+    Args:
+        devices: E.g. ``["GPU:0", "GPU:1"]``; None or empty: every GPU, or the (logical) CPU devices
+            without one.
+        cross_device_ops: How gradients are reduced; None: NCCL between GPUs, else on one device.
+
+    Raises:
+        AssertionError: A device is given twice. (``wl.config.set_logical_gpu_devices`` makes
+            several of one.)
+        ValueError: A device is not here.
+    """
+
+    def __init__(
+        self,
+        devices: Sequence[str] | None = None,
+        cross_device_ops: CrossDeviceOps | None = None,
+    ) -> None:
+        chosen = chosen_devices(devices)
+        super().__init__(
+            MirroredExtended(self, chosen, cross_device_ops or choose_cross_device_ops(chosen))
+        )
+
+
+def chosen_devices(devices: Sequence[str] | None) -> list[str]:
+    """The devices a strategy was given, checked; or all there are.
+
+    Raises:
+        AssertionError: One is given twice.
+        ValueError: One is not here.
+    """
+    chosen = [check_exists(device) for device in devices or compute_devices()]
+    assert len(set(chosen)) == len(chosen), (  # noqa: S101 - as TensorFlow
+        f"No duplicates allowed in `devices` argument: {devices}"
+    )
+    return chosen
+
+
+class MirroredExtended(StrategyExtended):
+    """The algorithms of strategies whose variables have a copy on every device."""
+
+    def create_variable(self, spec: VariableSpec) -> Variable:
+        """Copies of one first value."""
+        name = self.unique_name(spec.name)
+        common = replace(spec, initial=self._first_value(spec), initializer=None)
+        components = [
+            LocalVariable(common, self._strategy, device, f"{name}/replica_{i}" if i else name)
+            for i, device in enumerate(self._devices)
+        ]
+        on_read = spec.synchronization is VariableSynchronization.ON_READ
+        kind: type[DistributedVariable] = SyncOnReadVariable if on_read else MirroredVariable
+        return kind(spec, name, self._strategy, components)
+
+    def _first_value(self, spec: VariableSpec) -> Any:
+        """What every copy begins with."""
+        return np.asarray(spec.first_value())

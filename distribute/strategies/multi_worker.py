@@ -1,0 +1,154 @@
+"""MultiWorkerMirroredStrategy: synchronous workers with equal copies of the variables.
+
+Every worker runs the program; a reduction first adds up the replicas of a worker, then goes round
+the ring of workers (``collectives``).
+"""
+
+from typing import Any
+
+import numpy as np
+
+from ...cluster.resolver import ClusterResolver
+from ...cluster.roles import CHIEF, PS, WORKER, ps_of
+from ...cluster.tf_config import TFConfigClusterResolver
+from ...collectives.group import CollectiveGroup
+from ...collectives.nccl import NcclLink, nccl_available
+from ...core.errors import ConfigurationError
+from ...core.task import TaskId
+from ..base.communication import CommunicationImplementation, CommunicationOptions
+from ..base.devices import compute_devices, is_gpu, physical_gpu
+from ..runtime import ClusterRuntime
+from ..variables.spec import VariableSpec
+from .all_reduce import choose_cross_device_ops
+from .joining import runtime_of_workers
+from .mirrored import MirroredExtended
+from .strategy import Strategy
+from .worker_reducer import WorkersReducer
+
+
+class MultiWorkerMirroredStrategy(Strategy):
+    """As ``tf.distribute.MultiWorkerMirroredStrategy``.
+
+    Every worker runs the program, with its own ``TF_CONFIG``; making the strategy waits for the
+    others.
+
+    Args:
+        cluster_resolver: Where the cluster comes from; None: TF_CONFIG, or this process alone.
+        communication_options: Packing, timeout and implementation of collective operations.
+        runtime: Of the task that makes the strategy; None: of the cluster the program runs in.
+
+    Raises:
+        ConfigurationError: The cluster has parameter servers, or this process is no worker of it;
+            or NCCL is asked for and a replica has no GPU, or CuPy no NCCL.
+        JoinTimeoutError: A worker did not come.
+    """
+
+    def __init__(
+        self,
+        cluster_resolver: ClusterResolver | None = None,
+        communication_options: CommunicationOptions | None = None,
+        *,
+        runtime: ClusterRuntime | None = None,
+    ) -> None:
+        self._resolver = cluster_resolver or TFConfigClusterResolver()
+        self._multi_worker = MultiWorkerExtended(
+            self,
+            runtime_of_workers(runtime, self._resolver),
+            communication_options or CommunicationOptions(),
+        )
+        super().__init__(self._multi_worker)
+
+    @property
+    def cluster_resolver(self) -> ClusterResolver:
+        """As given, or of TF_CONFIG."""
+        return self._resolver
+
+    def close(self) -> None:
+        """Leave the ring. A process that ends leaves it, too."""
+        self._multi_worker.group.close()
+
+
+CollectiveAllReduceStrategy = MultiWorkerMirroredStrategy
+
+
+class MultiWorkerExtended(MirroredExtended):
+    """The algorithms of :class:`MultiWorkerMirroredStrategy`."""
+
+    def __init__(
+        self, strategy: Strategy, runtime: ClusterRuntime, options: CommunicationOptions
+    ) -> None:
+        task = runtime.task
+        if ps_of(task.spec) or task.task.type == PS:
+            raise ConfigurationError(
+                f"{task.task}: MultiWorkerMirroredStrategy has no use for parameter servers; take `ps` "
+                "out of the cluster, or use ParameterServerStrategy",
+                task=task.task,
+            )
+        if task.task.type not in (CHIEF, WORKER):
+            raise ConfigurationError(
+                f"{task.task} is no worker of the cluster, so it is not in sync with them; evaluate "
+                "under MirroredStrategy, or without a strategy",
+                task=task.task,
+            )
+        self.group = CollectiveGroup(
+            task,
+            runtime.settings,
+            timeout_s=options.timeout_seconds,
+            still_wanted=runtime.check,
+        )
+        devices = compute_devices()
+        with_nccl = options.implementation is CommunicationImplementation.NCCL
+        if with_nccl and not (all(map(is_gpu, devices)) and nccl_available()):
+            raise ConfigurationError(
+                f"{task.task}: implementation=NCCL needs a GPU for every replica and CuPy with NCCL, and the "
+                f"replicas' devices are {', '.join(devices)}; use RING",
+                task=task.task,
+            )
+        reducer = WorkersReducer(devices, choose_cross_device_ops(devices), self.group, options)
+        first = self.group.rank * len(devices)
+        super().__init__(strategy, devices, first_replica=first, reducer=reducer)
+        # Every worker runs the program and takes part in saving; the first one writes.
+        self.experimental_between_graph = True
+        self.should_checkpoint = self.should_save_summary = self.group.rank == 0
+        try:
+            self._join(task.task, len(devices))
+            if with_nccl and self.group.size > 1:
+                reducer.use_nccl(NcclLink(self.group, physical_gpu(devices[0])))
+        except BaseException:
+            self.group.close()  # no caller gets it, and it holds a port
+            raise
+
+    def _join(self, task: TaskId, devices: int) -> None:
+        """Form the ring, of workers with as many devices each."""
+        self.group.open()
+        counts = self.group.all_gather(np.array([devices]))
+        if any(int(count[0]) != devices for count in counts):
+            shown = ", ".join(
+                f"{member.short}: {int(count[0])}"
+                for member, count in zip(self.group.members, counts, strict=True)
+            )
+            raise ConfigurationError(
+                f"{task}: every worker needs the same number of devices ({shown})", task=task
+            )
+
+    # -- what there is -----------------------------------------------------------------------
+
+    @property
+    def num_input_pipelines(self) -> int:
+        """Workers."""
+        return self.group.size
+
+    @property
+    def input_pipeline_id(self) -> int:
+        """This worker's number."""
+        return self.group.rank
+
+    def any_worker(self, mine: bool) -> bool:
+        """Whether ``mine`` is true on any worker; every one of them must call this."""
+        return bool(self.group.all_reduce(np.array([mine], np.int64))[0])
+
+    # -- variables ---------------------------------------------------------------------------
+
+    def _first_value(self, spec: VariableSpec) -> Any:
+        """The first worker's, so that random ones agree."""
+        return self.group.broadcast(np.asarray(super()._first_value(spec), spec.dtype))

@@ -1,0 +1,292 @@
+"""ParameterServerStrategy: variables on parameter servers, asynchronous between workers.
+
+A step is one ``strategy.run``: it begins with the values of one pull, ends with one push of
+everything its optimizers were given, and the same round trip brings the values for the next step.
+"""
+
+import logging
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from ...cluster.partitioners import PartitionFunction, parts_of
+from ...cluster.placement import Placement, greedy_by_bytes
+from ...cluster.resolver import ClusterResolver
+from ...cluster.roles import CHIEF, EVALUATOR, WORKER, ps_of, workers_of
+from ...core.arrays import Array
+from ...core.definitions import ShardDefinition
+from ...core.indexed_slices import IndexedSlices
+from ...core.steps import Operation
+from ...core.wire_format import WireFormat
+from ..base.arrays import to_host
+from ..base.devices import compute_devices
+from ..data.options import AutoShardPolicy
+from ..runtime import ClusterRuntime
+from ..variables.parameter_server import PsShard, PsShardedVariable, PsVariable
+from ..variables.spec import VariableSpec
+from ..variables.variable import Variable
+from .extended import StrategyExtended
+from .joining import runtime_with_servers
+from .server_step import Gradients, ServerStep
+from .strategy import Strategy
+
+log = logging.getLogger(__name__)
+
+_AS_IT_IS = WireFormat()
+_SMALL_BYTES = 64 * 1024  # a read that has to go out fetches every variable up to this size with it
+
+
+class ParameterServerStrategy(Strategy):
+    """As ``tf.distribute.ParameterServerStrategy``, with a program per worker as in its first form.
+
+    Every worker runs the program; variables are created by the chief and found by the others;
+    gradients are applied on the servers as they arrive. Started by ``windlass run`` or ``windlass
+    local`` it uses their cluster; in a plain Python process it plays the whole cluster itself.
+
+    Args:
+        cluster_resolver: Where the cluster comes from; None: TF_CONFIG, or this process alone.
+        variable_partitioner: Cuts variables into shards along axis 0; see ``partitioners``.
+        placement: Which ps gets which shard: ``greedy_by_bytes`` (default) or ``round_robin``.
+        wire_format: What is left out on the way over the network: narrower dtypes, small gradient
+            elements.
+        prefetch: Do not wait for the push at the end of a step: the next step begins with the
+            values that arrived meanwhile, which lack this worker's own last update. Hides the time
+            on the way behind the program's; the staleness in the status counts it.
+        runtime: Of the task that makes the strategy; None: of the cluster the program runs in.
+
+    Raises:
+        ConfigurationError: The process belongs to a cluster, but was not started by ``windlass
+            run``; or the cluster has no ps.
+        ValueError: ``cluster_resolver`` names another task than this process runs as.
+    """
+
+    def __init__(
+        self,
+        cluster_resolver: ClusterResolver | None = None,
+        variable_partitioner: PartitionFunction | None = None,
+        *,
+        placement: Placement = greedy_by_bytes,
+        wire_format: WireFormat = _AS_IT_IS,
+        prefetch: bool = False,
+        runtime: ClusterRuntime | None = None,
+    ) -> None:
+        runtime = runtime_with_servers(runtime, cluster_resolver)
+        self._resolver = cluster_resolver
+        if runtime.task.task.type != EVALUATOR:
+            runtime.session.wire_format = wire_format
+        self._ps = ParameterServerExtended(
+            self, runtime, variable_partitioner, placement, prefetch=prefetch
+        )
+        super().__init__(self._ps)
+
+    @property
+    def cluster_resolver(self) -> ClusterResolver | None:
+        """As given."""
+        return self._resolver
+
+    @property
+    def global_step(self) -> int:
+        """Steps of all workers that the servers had applied when this worker last asked."""
+        return self._ps.runtime.session.global_step
+
+    @property
+    def is_chief(self) -> bool:
+        """Whether this task leads: it creates variables and writes checkpoints."""
+        return self._ps.runtime.task.is_chief
+
+    @property
+    def task_index(self) -> int:
+        """Number of this task among those that train, the chief first; a seed for its input."""
+        return self._ps.input_pipeline_id
+
+
+class ParameterServerExtended(StrategyExtended):
+    """The algorithms of :class:`ParameterServerStrategy`. Thread-safe over the replicas of a step."""
+
+    def __init__(
+        self,
+        strategy: Strategy,
+        runtime: ClusterRuntime,
+        partitioner: PartitionFunction | None,
+        placement: Placement,
+        *,
+        prefetch: bool,
+    ) -> None:
+        super().__init__(strategy, compute_devices())
+        self.runtime = runtime
+        # Every worker runs the program; the chief creates variables and writes.
+        self.experimental_between_graph = True
+        self.experimental_should_init = runtime.task.is_chief
+        self.should_checkpoint = self.should_save_summary = runtime.task.is_chief
+        self._partitioner = partitioner
+        self._placement = placement
+        self._lock = threading.RLock()
+        self._variables: dict[str, PsVariable] = {}
+        self._undefined: list[PsVariable] = []
+        self._beside_others = 0  # variables created near another
+        self._bound: dict[str, object] = {}
+        self._step = ServerStep(runtime, prefetch=prefetch)
+
+    @property
+    def parameter_devices(self) -> tuple[str, ...]:
+        """The parameter servers."""
+        tasks = ps_of(self.runtime.task.spec)
+        return tuple(str(task) for task in tasks) or ("/job:ps/task:0",)
+
+    @property
+    def num_input_pipelines(self) -> int:
+        """Tasks that train."""
+        return max(1, len(workers_of(self.runtime.task.spec)))
+
+    @property
+    def input_pipeline_id(self) -> int:
+        """This task's number among them, the chief first."""
+        task, spec = self.runtime.task.task, self.runtime.task.spec
+        ahead = spec.num_tasks(CHIEF) if task.type == WORKER and CHIEF in spec.jobs else 0
+        return task.index + ahead
+
+    @property
+    def default_shard_policy(self) -> AutoShardPolicy:
+        """Workers are not in sync: as in TensorFlow each goes through all of its dataset."""
+        return AutoShardPolicy.OFF
+
+    # -- variables ---------------------------------------------------------------------------
+
+    def create_variable(self, spec: VariableSpec) -> PsVariable:
+        """Note a variable; the servers hear of it with its neighbours, when the scope ends."""
+        with self._lock:
+            name = self.unique_name(spec.name)
+            near = self._colocated[-1] if self._colocated else None
+            cut = near is None and parts_of(self._partitioner, spec.shape, spec.dtype) > 1
+            kind = PsShardedVariable if cut else PsVariable
+            variable = kind(spec, name, self._strategy, self)
+            self._variables[name] = variable
+            if near is not None:
+                self._define()  # what it goes to has to have a place
+                self._undefined.append(variable)
+                self._define(near)
+                self._beside_others += 1
+            else:
+                self._undefined.append(variable)
+            return variable
+
+    def shards_of(self, variable: PsVariable) -> list[tuple[int, ShardDefinition]]:
+        """(index of the ps, shard), in order."""
+        with self._lock:
+            self._define()
+            return self.runtime.session.shards(variable.name)
+
+    def scope_left(self) -> None:
+        """Define what was created: errors show where the model is built."""
+        self._define()
+
+    def _define(self, near: Variable | None = None) -> None:
+        """Make known what was created; ``near`` is the variable to whose ps it goes."""
+        with self._lock:
+            if not self._undefined:
+                return
+            new, self._undefined = self._undefined, []
+            runtime = self.runtime
+            restored = runtime.session.define(
+                [variable.definition for variable in new],
+                {v.name: v.first_value for v in new if v.first_value is not None},
+                create=runtime.task.is_chief,
+                partitioner=None if near is not None else self._partitioner,
+                placement=self._in_turn if near is None else self._beside(near),
+                restore_from=runtime.restore_from,
+                still_wanted=runtime.check,
+            )
+            for variable in new:
+                variable.first_value = None
+            if restored:
+                log.info("restored %d variables from %s", len(restored), runtime.restore_from)
+
+    def _in_turn(self, sizes: Sequence[int], loads: Sequence[int], placed: int) -> list[int]:
+        """As the placement says, which does not count variables placed near others."""
+        return self._placement(sizes, loads, placed - self._beside_others)
+
+    def _beside(self, near: Variable) -> Placement:
+        """Places everything on the ps that holds the variable, or its first shard, or this shard of one."""
+        ps = near.ps if isinstance(near, PsShard) else self.runtime.session.shards(near.name)[0][0]
+        return lambda sizes, loads, placed: [ps] * len(sizes)  # noqa: ARG005
+
+    def read(self, variable: PsVariable) -> Array:
+        """The value: of this step's pull inside ``run``, current outside."""
+        with self._lock:
+            self._define()
+            return self._step.read(variable.name, self._small_variables)
+
+    def _small_variables(self) -> list[str]:
+        return [
+            name
+            for name, variable in self._variables.items()
+            if variable.definition.num_bytes <= _SMALL_BYTES
+        ]
+
+    def read_rows(self, variable: PsVariable, indices: Array) -> Array:
+        """Rows of a variable, as they are now."""
+        with self._lock:
+            self._define()
+            return self.runtime.session.lookup(variable.name, indices)
+
+    def write(
+        self, variable: PsVariable, operation: Operation, value: Array | IndexedSlices
+    ) -> None:
+        """Assign or add on the servers, at once."""
+        with self._lock:
+            self._define()
+            self._step.write(variable.name, operation, value)
+
+    # -- steps -------------------------------------------------------------------------------
+
+    def call_for_each_replica(
+        self,
+        fn: Callable[..., Any],
+        args: tuple[Any, ...] | list[Any] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
+        """One step: pull, run, push."""
+        self.runtime.check()
+        with self._lock:
+            self._define()
+            self._step.begin()
+        try:
+            result = super().call_for_each_replica(fn, args, kwargs)
+        except BaseException:
+            with self._lock:
+                self._step.end(push=False)
+            raise
+        with self._lock:
+            self._step.end(push=True)
+        self.runtime.progress.steps += 1
+        return result
+
+    def apply_gradients(self, optimizer: Any, pairs: Sequence[tuple[Any, Variable]]) -> None:
+        """Put gradients into this step's push; outside ``run``, push them now.
+
+        Raises:
+            ValueError: A variable was created outside this strategy's scope.
+        """
+        rule = optimizer.rule
+        with self._lock:
+            self._define()
+            batches: list[Gradients] = [{}]
+            for given, variable in pairs:
+                gradient = given if isinstance(given, IndexedSlices) else to_host(given)
+                if not isinstance(variable, PsVariable) or variable._strategy is not self._strategy:
+                    raise ValueError(
+                        f"{variable.name!r} was created outside this strategy's scope; create it in "
+                        "`with strategy.scope():`"
+                    )
+                # A second update of a variable is a push of its own.
+                name = variable._name
+                if name in batches[0]:
+                    batches.append({name: gradient})
+                else:
+                    batches[0][name] = gradient
+            bound = self._bound
+            unbound = [name for name in batches[0] if bound.get(name) is not rule]
+            if unbound:
+                self.runtime.session.bind(unbound, rule)
+                self._bound |= dict.fromkeys(unbound, rule)
+            self._step.add(batches, rule.global_clipnorm)

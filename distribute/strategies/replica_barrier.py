@@ -1,0 +1,220 @@
+"""ReplicaBarrier: where the replicas of one step wait for each other, and merge.
+
+The replica that arrives last runs the merge for all: waking a thread is what a step costs (0.01 ms
+on a machine of one's own, 0.1 ms on an idle virtual one), and no thread is woken to do nothing.
+Replicas that disagree (one ends, or calls something else, while another waits) get an error that
+shows where each of them is, not a deadlock.
+"""
+
+import sys
+import threading
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from ..base.contexts import Frame, Merging, code_of, entered
+from ..base.interface import Strategy
+from ..base.values import is_variable, regroup, select_replica
+from .replica_thread import closed_gate
+
+_OURS = str(Path(__file__).parents[1])
+_SHOWN_FRAMES = 6
+
+
+class ReplicaAbortedError(BaseException):
+    """Unwinds a waiting replica when another one failed. Not an Exception: programs must not catch it."""
+
+
+@dataclass(slots=True)
+class _Call:
+    """A call of ``merge_call`` by one replica."""
+
+    function: Callable[..., Any]
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+
+    @property
+    def key(self) -> tuple[object, ...]:
+        """What must agree between replicas: the code, and the variable it belongs to."""
+        if isinstance(self.function, Merging):
+            return code_of(self.function.function), *self.function.agreed
+        owner = getattr(self.function, "__self__", None)
+        return code_of(self.function), id(owner) if is_variable(owner) else 0
+
+
+@dataclass(slots=True)
+class _Slot:
+    """What the barrier knows of one replica.
+
+    Attributes:
+        gate: Opened when the merge it waits in has been carried out, or the run is aborted.
+        finished: Opened by the thread that ran the replica, when it is through.
+        is_through: The same, to look at.
+        thread: That runs it.
+        call: The merge it waits in.
+        answer: Its part of the merge's result.
+        result: What the replica returned.
+    """
+
+    gate: threading.Lock = field(default_factory=closed_gate)
+    finished: threading.Lock = field(default_factory=closed_gate)
+    is_through: bool = False
+    thread: int = 0
+    call: _Call | None = None
+    answer: Any = None
+    result: Any = None
+
+
+class ReplicaBarrier:
+    """Where the replicas of one ``run`` wait for each other.
+
+    Args:
+        strategy: Whose replicas they are.
+        count: How many there are on this worker.
+    """
+
+    def __init__(self, strategy: Strategy, count: int) -> None:
+        self._strategy = strategy
+        self._lock = threading.Lock()
+        self.slots = [_Slot() for _ in range(count)]
+        self._unclaimed = set(range(1, count))
+        self.waiting = 0  # replicas in a merge
+        self.ended = 0  # replicas that are through or failed
+        self._aborted = False
+        self.failure: BaseException | None = None  # the first one
+
+    def claim(self, index: int) -> bool:
+        """Take on a replica; False if another thread has."""
+        with self._lock:
+            if index not in self._unclaimed:
+                return False
+            self._unclaimed.remove(index)
+            return True
+
+    @property
+    def interrupted(self) -> bool:
+        """Whether the program is to stop (Ctrl-C, an exit): what has not begun does not begin."""
+        return self.failure is not None and not isinstance(self.failure, Exception)
+
+    def interrupt(self, error: BaseException) -> None:
+        """The caller was interrupted while it waited: release every replica that waits in a merge."""
+        with self._lock:
+            self.failure = self.failure or error
+            self._abort()
+
+    def merge(
+        self,
+        index: int,
+        function: Callable[..., Any],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+    ) -> Any:
+        """Wait for the others; the last to arrive runs the merge. This replica's part of its result."""
+        slot, call = self.slots[index], _Call(function, args, kwargs)
+        with self._lock:
+            if self._aborted:
+                raise ReplicaAbortedError
+            slot.call = call
+            self.waiting += 1
+            all_here = self.waiting + self.ended == len(self.slots)
+            if all_here and self._disagree():
+                self._abort()
+            calls = [slot.call for slot in self.slots if slot.call is not None]
+        if all_here and len(calls) == len(self.slots):
+            self._run_merge(calls)
+        else:
+            try:
+                slot.gate.acquire()
+            except BaseException as error:
+                self.interrupt(error)
+                raise
+        if self._aborted:
+            raise ReplicaAbortedError
+        answer, slot.answer = slot.answer, None
+        return answer
+
+    def end(self, error: BaseException | None) -> None:
+        """A replica is through, or failed."""
+        with self._lock:
+            self.ended += 1
+            if error is not None:
+                if not isinstance(error, ReplicaAbortedError):
+                    self.failure = self.failure or error
+                self._abort()
+            elif self.waiting and self.waiting + self.ended == len(self.slots):
+                self._disagree()
+                self._abort()
+
+    def _abort(self) -> None:
+        self._aborted = True
+        for slot in self.slots:
+            if slot.call is not None:
+                slot.call = None
+                slot.gate.release()
+        self.waiting = 0
+
+    def _disagree(self) -> bool:
+        """Whether the replicas are not all in one and the same merge; says where they are."""
+        calls = [slot.call for slot in self.slots]
+        keys = {call.key for call in calls if call is not None}
+        if self.ended == 0 and len(keys) == 1:
+            return False
+        waiting = [i for i, call in enumerate(calls) if call is not None]
+        what = (
+            f"{', '.join(map(str, waiting))} called merge_call (or an operation that aggregates) and the "
+            "others ended without"
+            if self.ended
+            else "they wait in different merge calls (or operations that aggregate)"
+        )
+        stacks = sys._current_frames()
+        shown = "\n".join(
+            f"replica {i} {'is at' if call is not None else 'has ended'}"
+            + (f":\n{_stack_of(stacks.get(slot.thread))}" if call is not None else "")
+            for i, (slot, call) in enumerate(zip(self.slots, calls, strict=True))
+        )
+        stacks.clear()  # this frame is in it
+        self.failure = self.failure or RuntimeError(
+            f"replicas disagree: {what}; every replica must make the same calls in the same order\n{shown}"
+        )
+        return True
+
+    def _run_merge(self, calls: list[_Call]) -> None:
+        try:
+            with entered(Frame(self._strategy, None)):
+                args = tuple(
+                    regroup(list(parts)) for parts in zip(*(c.args for c in calls), strict=True)
+                )
+                kwargs = {key: regroup([c.kwargs[key] for c in calls]) for key in calls[0].kwargs}
+                answer = calls[0].function(self._strategy, *args, **kwargs)
+            for index, slot in enumerate(self.slots):
+                slot.answer = select_replica(index, answer)
+        except BaseException as error:  # noqa: BLE001 - raised again in the caller's thread
+            with self._lock:
+                self.failure = self.failure or error
+                self._abort()
+            return
+        with self._lock:
+            if self._aborted:
+                return  # the caller was interrupted, and has gone
+            self.waiting = 0
+            for slot in self.slots:
+                slot.call = None
+        mine = threading.get_ident()
+        for slot in self.slots:
+            if slot.thread != mine:
+                slot.gate.release()
+
+
+def _stack_of(frame: FrameType | None) -> str:
+    """Where a thread is, in the program's own code."""
+    if frame is None:
+        return "    (its stack is gone)"
+    stack = [
+        entry
+        for entry in traceback.extract_stack(frame)
+        if not entry.filename.startswith(_OURS) and entry.filename != threading.__file__
+    ]
+    return "".join(traceback.format_list(stack[-_SHOWN_FRAMES:])).rstrip() or "    (in Windlass)"

@@ -1,0 +1,227 @@
+"""ServerStep: what a worker's step reads from the servers, and what it pushes to them.
+
+A step begins with the values of one pull and ends with one push of everything its optimizers gave,
+and the same round trip brings the values for the next step. What needs a round trip of its own goes
+out early: a variable that no earlier step read, an assignment, a second update of one variable.
+"""
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+
+from ...client.ps.parameter_session import ParameterSession, PendingStep, StepResult
+from ...client.ps.push_plans import PushPayload
+from ...core.arrays import Array
+from ...core.errors import NonFiniteGradientError
+from ...core.finite import first_not_finite
+from ...core.indexed_slices import IndexedSlices
+from ...core.steps import Operation
+from ..base.reductions import clip_scale
+from ..runtime import ClusterRuntime
+
+log = logging.getLogger(__name__)
+
+Gradients = dict[str, Array | IndexedSlices]
+"""By name of the variable."""
+
+_NO_VALUES: Mapping[str, Array | None] = {}
+
+
+class ServerStep:
+    """One worker's steps, one after the other. Not thread-safe: its user holds a lock.
+
+    Args:
+        runtime: Of this task.
+        prefetch: Do not wait for a step's push: the next step begins with the values that are
+            there.
+    """
+
+    def __init__(self, runtime: ClusterRuntime, *, prefetch: bool) -> None:
+        self._runtime = runtime
+        self._active = False
+        # What this step reads: values of its pull, and what was read or written since.
+        self._pulled: Mapping[str, Array] = {}
+        self._fresh: dict[str, Array] = {}
+        self._values_step = 0  # the global step they are of
+        self._reads: dict[str, None] = {}  # in order
+        # What it pushes.
+        self._pushes: Gradients = {}
+        self._clip: float | None = None
+        self._counted = False  # whether the servers have counted this step
+        self._refused_in_a_row = 0
+        self._prefetch = prefetch
+        self._under_way: PendingStep | None = None
+        self._waiter: ThreadPoolExecutor | None = None
+
+    @property
+    def _session(self) -> ParameterSession:
+        return self._runtime.session
+
+    def begin(self) -> None:
+        """Begin a step: pull what the last one read, unless its push has brought it."""
+        if not self._pulled and self._reads:
+            self._pulled = self._pull(list(self._reads)).values
+        self._reads = {}
+        self._counted = False
+        self._active = True
+
+    def end(self, *, push: bool) -> None:
+        """End the step; ``push`` False: it failed, and nothing of it is pushed."""
+        self._active = False
+        read = {name: self._known(name) for name in self._reads} if self._prefetch else {}
+        self._forget()
+        if push and self._pushes:
+            self._flush(list(self._reads), read)
+        self._pushes, self._clip, self._counted = {}, None, False
+
+    def read(self, name: str, small: Callable[[], Sequence[str]]) -> Array:
+        """A variable's value: this step's, or outside of steps the current one.
+
+        Args:
+            name: The variable.
+            small: Names of variables to fetch along: the first step does not know yet what it will
+                read.
+        """
+        if not self._active:
+            return self._pull([name]).values[name]
+        self._reads[name] = None
+        value = self._known(name)
+        if value is None:
+            unknown = [other for other in small() if self._known(other) is None]
+            self._fresh |= self._pull(list(dict.fromkeys([name, *unknown]))).values
+            value = self._fresh[name]
+        return value
+
+    def write(self, name: str, operation: Operation, value: Array | IndexedSlices) -> None:
+        """Assign or add, at once."""
+        self._arrived()  # values under way lack this: no step begins with them
+        result = self._session.step(PushPayload({name: value}, operation), [name])
+        if self._active:
+            self._fresh |= result.values
+        else:
+            self._forget()
+
+    def add(self, batches: Sequence[Gradients], clip: float | None) -> None:
+        """Put gradients into the step's push; outside of steps, push them now.
+
+        Args:
+            batches: Each is pushed as a whole, in order.
+            clip: Limit of the joint norm of a batch; None: none.
+        """
+        if not self._active:
+            self._counted = False
+        for batch in batches:
+            # A norm is taken over the gradients of one call, as in Keras; and a second update of one
+            # variable cannot travel with the first.
+            normed = self._clip is not None or clip is not None
+            if self._pushes and (normed or not self._pushes.keys().isdisjoint(batch)):
+                self._flush([])
+            self._clip = clip
+            self._pushes |= batch
+        if not self._active:
+            self._flush([])
+
+    def _known(self, name: str) -> Array | None:
+        value = self._fresh.get(name)
+        return value if value is not None else self._pulled.get(name)
+
+    def _forget(self) -> None:
+        self._pulled, self._fresh = {}, {}
+
+    def _pull(self, names: Sequence[str]) -> StepResult:
+        result = self._session.step(None, names)
+        self._values_step = result.global_step
+        return result
+
+    def _flush(self, pulls: Sequence[str], read: Mapping[str, Array | None] = _NO_VALUES) -> None:
+        """Push what was collected.
+
+        Args:
+            pulls: For the next step.
+            read: What this step read; the next one may begin with it.
+        """
+        pushes = self._pushes
+        # Once per step of this worker, however many pushes it takes.
+        clip, increment = self._clip, 0 if self._counted else 1
+        self._pushes, self._clip = {}, None
+        progress = self._runtime.progress
+        bad = self._not_finite(pushes)
+        if bad is not None:
+            self._refuse(bad)
+            return
+        self._refused_in_a_row = 0
+        self._counted = True
+        scale = 1.0 if clip is None else clip_scale(list(pushes.values()), clip)
+        arrived = self._arrived()
+        pending = self._session.begin(
+            PushPayload(pushes),
+            pulls,
+            step_increment=increment,
+            gradient_scale=scale,
+            seen_step=self._values_step or None,
+            detached=self._prefetch,
+        )
+        progress.pushes += 1
+        if self._prefetch and not self._active:
+            self._wait_for(pending)
+            if arrived is None and read:
+                # Nothing was under way: the next step reads once more what this one read.
+                self._pulled = {name: value for name, value in read.items() if value is not None}
+            elif pulls and (arrived is None or not all(name in arrived.values for name in pulls)):
+                arrived = self._arrived()
+        else:
+            arrived = pending.result()
+            progress.staleness.append(arrived.staleness)
+        if arrived is not None:
+            self._values_step = arrived.global_step
+            if not self._active:  # else the step goes on reading the values it began with
+                self._pulled = arrived.values
+
+    def _arrived(self) -> StepResult | None:
+        """What the exchange under way brought; None if there is none."""
+        pending, self._under_way = self._under_way, None
+        if pending is None:
+            return None
+        result = pending.result()
+        self._runtime.progress.staleness.append(result.staleness)
+        return result
+
+    def _wait_for(self, pending: PendingStep) -> None:
+        """Read the answer while the program goes on."""
+        self._under_way = pending
+        if self._waiter is None:
+            self._waiter = ThreadPoolExecutor(1, thread_name_prefix="prefetch")
+        self._waiter.submit(pending.wait)
+
+    def _not_finite(self, pushes: Mapping[str, Array | IndexedSlices]) -> str | None:
+        if self._runtime.settings.nonfinite_gradients == "allow":
+            return None
+        return first_not_finite(
+            {
+                name: value.values if isinstance(value, IndexedSlices) else value
+                for name, value in pushes.items()
+            }
+        )
+
+    def _refuse(self, variable: str) -> None:
+        """Drop a step whose gradients are not finite. Only here can it be dropped on every ps at once."""
+        progress, limit = self._runtime.progress, self._runtime.settings.nonfinite_limit
+        progress.refused_pushes += 1
+        self._refused_in_a_row += 1
+        task = self._runtime.task.task
+        if self._refused_in_a_row >= limit:
+            raise NonFiniteGradientError(
+                f"{task}: the gradient of {variable!r} was NaN or infinite {limit} steps in a row "
+                f"(global step {self._session.global_step}): the model has diverged. Lower the "
+                "learning rate, clip gradients, or allow it with WINDLASS_NONFINITE_GRADIENTS=allow",
+                task=task,
+                variable=variable,
+                in_a_row=limit,
+            )
+        if progress.refused_pushes == 1 or progress.refused_pushes % 100 == 0:
+            log.warning(
+                "refused a push: the gradient of %r is NaN or infinite (global step %d; %d refused so far)",
+                variable,
+                self._session.global_step,
+                progress.refused_pushes,
+            )

@@ -1,0 +1,211 @@
+"""Strategy: the interface that every strategy shares; the algorithms behind it are in ``extended.py``."""
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from types import TracebackType
+from typing import Any, NoReturn, Self
+
+from ..base.contexts import (
+    Frame,
+    default_strategy,
+    pop_frame,
+    push_frame,
+    require_cross_replica,
+    top_frame,
+)
+from ..base.devices import HOST
+from ..base.reductions import ReduceOp
+from ..base.values import (
+    DistributedValues,
+    PerReplica,
+    ValueContext,
+    local_results,
+    map_structure,
+    regroup,
+)
+from ..data.distributed import DistributedDataset
+from ..data.options import InputContext, InputOptions
+from ..data.pipelines import distribute_dataset, distribute_from_function
+from ..variables.variable import Variable
+from .extended import StrategyExtended
+
+
+class Scope:
+    """What ``strategy.scope()`` returns. Reading it in ``with … as`` gives the strategy."""
+
+    def __init__(self, strategy: "Strategy") -> None:
+        self._strategy = strategy
+        self._frames: list[Frame | None] = []
+
+    def __enter__(self) -> "Strategy":
+        strategy = self._strategy
+        current = top_frame()
+        if current is not None and current.strategy is default_strategy():
+            current = None  # inside its `run`: there is no other strategy
+        if current is not None and current.strategy is not strategy:
+            raise RuntimeError(
+                "Mixing different tf.distribute.Strategy objects: "
+                f"{type(current.strategy).__name__} is current, and the scope of "
+                f"{type(strategy).__name__} was entered"
+            )
+        if current is not None and current.replica is not None:
+            require_cross_replica(strategy, "scope")
+        frame = Frame(strategy, None)
+        push_frame(frame)
+        self._frames.append(frame)
+        return strategy
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        frame = self._frames.pop()
+        if frame is not None:
+            pop_frame(frame)
+            if kind is None:
+                self._strategy.extended.scope_left()
+
+
+class Strategy:
+    """As ``tf.distribute.Strategy``: state and computation over a set of replicas."""
+
+    def __init__(self, extended: StrategyExtended | None = None) -> None:
+        self._extended = extended if extended is not None else StrategyExtended(self, [HOST])
+
+    @property
+    def extended(self) -> StrategyExtended:
+        """The strategy's algorithms."""
+        return self._extended
+
+    @property
+    def num_replicas_in_sync(self) -> int:
+        """Replicas whose gradients are aggregated in one step."""
+        return self._extended.num_replicas_in_sync
+
+    @property
+    def cluster_resolver(self) -> Any:
+        """Where the cluster comes from; None for one worker."""
+        return None
+
+    def scope(self) -> Scope:
+        """Make this strategy current; create variables and optimizers in it."""
+        return Scope(self)
+
+    def colocate_vars_with(self, colocate_with_variable: Variable) -> AbstractContextManager[None]:
+        """As ``extended.colocate_vars_with``, which is TensorFlow's newer name of it."""
+        return self._extended.colocate_vars_with(colocate_with_variable)
+
+    def run(
+        self,
+        fn: Callable[..., Any],
+        args: tuple[Any, ...] | list[Any] = (),
+        kwargs: dict[str, Any] | None = None,
+        options: Any = None,  # noqa: ARG002 - TensorFlow's, of use on TPUs only
+    ) -> Any:
+        """Call ``fn`` once per local replica, each with its part of distributed arguments.
+
+        Raises:
+            ValueError: ``args`` is neither a list nor a tuple.
+            RuntimeError: Inside another ``run``.
+        """
+        if not isinstance(args, list | tuple):
+            raise ValueError(f"positional args must be a list or tuple, got {type(args).__name__}")
+        frame = top_frame()
+        if frame is not None and frame.replica is not None:
+            default: object = default_strategy()
+            if frame.strategy is not default or self is default:
+                raise RuntimeError("strategy.run inside strategy.run; call the function itself")
+            with self.scope():
+                return self._extended.call_for_each_replica(fn, tuple(args), kwargs)
+        return self._extended.call_for_each_replica(fn, tuple(args), kwargs)
+
+    def reduce(self, reduce_op: ReduceOp | str, value: Any, axis: Any = None) -> Any:
+        """One value out of one per replica, on the host.
+
+        Args:
+            reduce_op: SUM or MEAN, also as a string in any case.
+            value: Nested; PerReplica leaves are reduced.
+            axis: None: element-wise over replicas. Integer(s): over these axes of each replica too;
+                MEAN is then the total sum over the total count, so uneven batches weigh by their
+                size.
+
+        Raises:
+            RuntimeError: In replica context.
+            ValueError: Another op, shapes that differ, or an axis past the rank.
+        """
+        require_cross_replica(self, "reduce")
+        op = ReduceOp.of(reduce_op)
+        return map_structure(
+            lambda leaf: self._extended.reducer.reduce_to_host(op, leaf, axis), value
+        )
+
+    def gather(self, value: Any, axis: int) -> Any:
+        """Per-replica values put together along an axis, on the host. They may differ in length there.
+
+        Raises:
+            RuntimeError: In replica context.
+            ValueError: Scalars, an axis past the rank, or shapes that differ elsewhere.
+            NotImplementedError: IndexedSlices.
+        """
+        require_cross_replica(self, "gather")
+        count = len(self._extended.replica_devices)
+
+        def gather_leaf(leaf: Any) -> Any:
+            values = leaf if isinstance(leaf, DistributedValues) else PerReplica([leaf] * count)
+            return self._extended.reducer.gather_to_host(values, axis)
+
+        return map_structure(gather_leaf, value)
+
+    def experimental_local_results(self, value: Any) -> tuple[Any, ...]:
+        """One value per local replica; a 1-tuple of what is not distributed."""
+        return local_results(value, len(self._extended.replica_devices))
+
+    unwrap = experimental_local_results
+
+    def group(self, value: Any, name: str | None = None) -> None:
+        """TensorFlow's: joins operations of a graph. Here everything has happened already."""
+
+    def experimental_distribute_values_from_function(
+        self, value_fn: Callable[[ValueContext], Any]
+    ) -> Any:
+        """A value per local replica, from ``value_fn(ValueContext)``; the value itself for one replica."""
+        require_cross_replica(self, "experimental_distribute_values_from_function")
+        extended = self._extended
+        count = len(extended.replica_devices)
+        values = [
+            value_fn(ValueContext(extended.first_replica + i, self.num_replicas_in_sync))
+            for i in range(count)
+        ]
+        return values[0] if count == 1 else regroup(values, always_wrap=True)
+
+    def experimental_distribute_dataset(
+        self, dataset: Any, options: InputOptions | None = None
+    ) -> DistributedDataset:
+        """Split every global batch of a dataset over the replicas.
+
+        Args:
+            dataset: Batches: see :func:`windlass.data.as_dataset` for what is taken.
+            options: How it is sharded between workers and prefetched.
+        """
+        return distribute_dataset(self._extended, dataset, options)
+
+    def distribute_datasets_from_function(
+        self,
+        dataset_fn: Callable[[InputContext], Any],
+        options: InputOptions | None = None,
+    ) -> DistributedDataset:
+        """Datasets of per-replica batches; ``dataset_fn(InputContext)`` is called once per worker.
+
+        Nothing is rebatched or sharded: consecutive elements go to consecutive replicas.
+        """
+        return distribute_from_function(self._extended, dataset_fn, options)
+
+    experimental_distribute_datasets_from_function = distribute_datasets_from_function
+
+    def __copy__(self) -> NoReturn:
+        raise RuntimeError("Must not copy a strategy: variables belong to one")
+
+    def __deepcopy__(self, memo: Any) -> Self:
+        raise RuntimeError("Must not copy a strategy: variables belong to one")

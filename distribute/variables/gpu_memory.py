@@ -1,0 +1,119 @@
+"""A variable's value and slots in a GPU's memory, and the update rules on it.
+
+The formulas are those of the table of update rules (``engine/rules.py``), in array operations.
+"""
+
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+
+from ...core.accelerators import load_cupy
+from ...core.arrays import Array, is_float
+from ...core.update_rules import UpdateRule
+from ...engine.rules import entry_of
+from ..base.devices import on_device
+from .spec import Scatter, VariableSpec
+
+
+class GpuMemory:
+    """One variable on one GPU.
+
+    Args:
+        spec: Its shape and dtype.
+        device: The GPU.
+    """
+
+    def __init__(self, spec: VariableSpec, device: str) -> None:
+        self._device = device
+        self._slots: dict[str, Any] = {}
+        self.updates = 0
+        self.rule: UpdateRule | None = None
+        with on_device(device):
+            self.value: Any = load_cupy().empty(spec.shape, spec.dtype)
+
+    def bind(self, rule: UpdateRule) -> None:
+        """Take a rule, with fresh slots."""
+        self.rule = rule
+        with on_device(self._device):
+            self._slots = start_slots(load_cupy(), rule, self.value)
+
+    def slots(self) -> dict[str, Any]:
+        """Slot arrays by name."""
+        return self._slots
+
+    def apply(self, gradient: Any, rows: Array | None, scale: float) -> None:
+        """Run the bound rule, on the whole or on rows that occur once."""
+        assert self.rule is not None  # noqa: S101 - bound by the caller
+        self.updates += 1
+        with on_device(self._device):
+            xp = load_cupy()
+            index = ... if rows is None else xp.asarray(rows)
+            apply_rule(
+                xp, self.rule, self.value, self._slots, xp.asarray(gradient), index,
+                updates=self.updates, scale=scale,
+            )  # fmt: skip
+
+
+def start_slots(xp: ModuleType, rule: UpdateRule, value: Any) -> dict[str, Any]:
+    """Slot arrays of a value, with what they start with. Half-precision values have float32 slots."""
+    kind = np.float32 if is_float(value.dtype) and value.dtype.itemsize < 4 else value.dtype
+    return {slot: xp.full(value.shape, start, kind) for slot, start in rule.slot_start().items()}
+
+
+def apply_rule(
+    xp: ModuleType,
+    rule: UpdateRule,
+    value: Any,
+    slots: dict[str, Any],
+    gradient: Any,
+    index: Any,
+    *,
+    updates: int,
+    scale: float,
+) -> None:
+    """Update a value and its slots in place.
+
+    Args:
+        xp: ``numpy`` or ``cupy``.
+        rule: Formulas: see ``core/update_rules.py``.
+        value: float array. Modified.
+        slots: By name, of the value's shape. Modified.
+        gradient: Of the shape of ``value[index]``.
+        index: ``...``, or rows that occur once.
+        updates: How often the rule was applied, this time included.
+        scale: Multiplies the gradient before it is clipped.
+    """
+    entry, rate = entry_of(rule), rule.rate(updates - 1)
+    if entry.skips_rate_zero and not rate:
+        return
+    wide = np.dtype(np.float32) if value.dtype.itemsize < 4 else value.dtype
+    # Python numbers, which do not widen float32.
+    g = xp.asarray(gradient).astype(wide) * float(scale)
+    if rule.clipvalue is not None:
+        g = xp.clip(g, -rule.clipvalue, rule.clipvalue)
+    w = value[index].astype(wide)
+    part = {name: slot[index] for name, slot in slots.items()}
+    w = entry.array_update(xp, rule, w, part, g, rate, updates)
+    for name, slot in slots.items():
+        slot[index] = part[name]
+    value[index] = w.astype(value.dtype)
+
+
+def change_rows_on_gpu(kind: Scatter, table: Any, rows: Array, values: Any) -> None:
+    """As ``change_rows`` of ``local_variable.py``; CuPy has no ``ufunc.at`` for products."""
+    cupy = load_cupy()
+    with cupy.cuda.Device(table.device.id):
+        where, given = cupy.asarray(rows), cupy.asarray(values)
+        if kind in (Scatter.ADD, Scatter.SUB):
+            cupy.add.at(table, where, given if kind is Scatter.ADD else -given)
+        elif kind is Scatter.MIN:
+            cupy.minimum.at(table, where, given)
+        elif kind is Scatter.MAX:
+            cupy.maximum.at(table, where, given)
+        else:
+            # One after the other where a row repeats.
+            host = cupy.asnumpy(table)
+            ufunc = np.multiply if kind is Scatter.MUL else np.divide
+            ufunc.at(host, rows, cupy.asnumpy(given))
+            table[...] = cupy.asarray(host)

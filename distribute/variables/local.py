@@ -1,0 +1,263 @@
+"""A variable in this process's memory: a program's own, or one device's copy of a distributed one.
+
+On the host it is updated by the kernels of a ps; on a GPU by the same formulas in CuPy.
+"""
+
+import threading
+import weakref
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ...core.arrays import Array, is_float
+from ...core.errors import DefinitionMismatchError, RefusedError
+from ...core.indexed_slices import IndexedSlices
+from ...core.update_rules import UpdateRule
+from ..base.arrays import as_array, beside, to_host
+from ..base.contexts import get_replica_context
+from ..base.devices import HOST, is_gpu, place
+from ..base.interface import Strategy
+from ..base.values import DistributedValues
+from .conversions import in_dtype, row_numbers
+from .gpu_memory import GpuMemory, change_rows_on_gpu
+from .memory import HostMemory, Memory
+from .spec import Scatter, VariableSpec
+from .variable import Variable
+
+
+@dataclass(frozen=True, slots=True)
+class _Restored:
+    """Slots of a checkpoint, and the rule that had them."""
+
+    slots: dict[str, Array]
+    rule: dict[str, Any] | None
+
+
+class LocalVariable(Variable):
+    """See :class:`~windlass.distribute.variables.variable.Variable`. Thread-safe.
+
+    Args:
+        spec: What was asked for; its value, if it has one, is copied.
+        strategy: Under which it was made.
+        device: Where it is.
+        name: Under which it is known; None: the one asked for.
+    """
+
+    def __init__(
+        self,
+        spec: VariableSpec,
+        strategy: Strategy,
+        device: str = HOST,
+        name: str | None = None,
+    ) -> None:
+        self._set_up(spec, name or spec.name, strategy)
+        self._device = device
+        self._lock = threading.Lock()
+        self._copy: Any = None
+        # Of a checkpoint, until a rule is bound.
+        self._restored: _Restored | None = None
+        self._container: Callable[[], Variable | None] = lambda: None
+        if is_gpu(device):
+            self._memory: Memory = GpuMemory(spec, device)
+        else:
+            self._memory = HostMemory(spec)
+        with beside(self._memory.value):
+            self._memory.value[...] = place(spec.first_value(), device)
+
+    @property
+    def container(self) -> Variable | None:
+        """The distributed variable this is a component of, while that one is in use."""
+        return self._container()
+
+    @container.setter
+    def container(self, variable: Variable) -> None:
+        # Weak: in a reference cycle memory stays until the garbage collector runs, which ignores its size.
+        self._container = weakref.ref(variable)
+
+    @property
+    def device(self) -> str:
+        """Where it is."""
+        return self._device
+
+    def read_value(self) -> Any:
+        """The value, as it is now; later changes do not show in it. Read-only on the host."""
+        with self._lock, beside(self._memory.value):
+            if self._copy is not None:
+                return self._copy
+            copy = self._memory.value.copy()
+            if isinstance(copy, np.ndarray):
+                copy.flags.writeable = False
+                # Shared between readers, so read-only; a GPU's arrays cannot be made so.
+                self._copy = copy
+            return copy
+
+    def sparse_read(self, indices: Any) -> Any:
+        """Rows by number."""
+        numbers = row_numbers(indices, self.shape, self.name)
+        with self._lock, beside(self._memory.value):
+            # Picking by an array copies; by one without axes it would be a view.
+            picked = self._memory.value[numbers.reshape(-1)]
+        return picked.reshape((*numbers.shape, *self.shape[1:]))
+
+    def assign(self, value: Any) -> "LocalVariable":
+        """Overwrite the value."""
+        return self._write(value, add=False)
+
+    def assign_add(self, delta: Any) -> "LocalVariable":
+        """Add to the value."""
+        return self._write(delta, add=True)
+
+    def _write(self, value: Any, *, add: bool) -> "LocalVariable":
+        given = in_dtype(as_array(_own_part(self._not_rows(value))), self.dtype, self.name)
+        self._require_shape(given)
+        with self._lock, beside(self._memory.value):
+            self._copy = None
+            placed, memory = place(given, self._device), self._memory.value
+            if add:
+                memory += placed
+            else:
+                memory[...] = placed
+        return self
+
+    def scatter(self, kind: Scatter, delta: IndexedSlices) -> "LocalVariable":
+        """Change rows."""
+        part = _own_part(delta)
+        if not isinstance(part, IndexedSlices):
+            raise TypeError(f"scatter_{kind} takes IndexedSlices, got {type(part).__name__}")
+        rows = row_numbers(part.indices, self.shape, self.name)
+        values = in_dtype(part.values, self.dtype, self.name)
+        self._check_rows(values)
+        with self._lock:
+            self._copy = None
+            change_rows(kind, self._memory.value, rows, values)
+        return self
+
+    def slots(self) -> tuple[dict[str, Array], int, dict[str, Any] | None]:
+        """Copies of the slot variables on the host, how often its rule was applied, and the rule."""
+        with self._lock:
+            memory, restored = self._memory, self._restored
+            if restored is not None:
+                return dict(restored.slots), memory.updates, restored.rule
+            slots = {name: np.array(to_host(slot)) for name, slot in memory.slots().items()}
+            rule = memory.rule
+            return slots, memory.updates, rule.model_dump(mode="json") if rule is not None else None
+
+    def restore_slots(
+        self, slots: Mapping[str, Array], updates: int, rule: dict[str, Any] | None
+    ) -> None:
+        """Take slots from a checkpoint: now, or when a rule is bound.
+
+        As on a ps they are of use to a rule of the same name only; others begin with fresh ones.
+        """
+        with self._lock:
+            self._restored = _Restored(dict(slots), rule)
+            self._memory.updates = updates
+            if self._memory.rule is not None:
+                self._bind(self._memory.rule)
+
+    def _bind(self, rule: UpdateRule) -> None:
+        memory, restored = self._memory, self._restored
+        memory.bind(rule)
+        if restored is None:
+            return
+        self._restored = None
+        if restored.rule is None or restored.rule.get("name") != rule.name:
+            memory.updates = 0
+            return
+        for name, slot in memory.slots().items():
+            if name in restored.slots:
+                with beside(slot):
+                    slot[...] = place(restored.slots[name], self._device)
+
+    def check_update(self, gradient: Any, rule: UpdateRule) -> None:
+        """Raise what :meth:`apply` would, and change nothing.
+
+        Raises:
+            DefinitionMismatchError: Another rule updates the variable.
+            RefusedError: It is not of a float dtype.
+            ValueError: The gradient has another shape.
+        """
+        if not is_float(self.dtype):
+            raise RefusedError(
+                f"{self.name!r} is {self.dtype.name}; update rules need a float dtype. Use assign or "
+                "assign_add, or trainable=False",
+                variable=self.name,
+            )
+        bound = self._memory.rule
+        if bound is not None and bound is not rule and bound != rule:
+            # As on a ps: another rule would begin with empty slots, without a word.
+            raise DefinitionMismatchError(
+                f"{self.name!r} is updated by {bound!r}; it cannot be updated by {rule!r} as well",
+                variable=self.name,
+            )
+        if isinstance(gradient, IndexedSlices):
+            row_numbers(gradient.indices, self.shape, self.name)
+            self._check_rows(gradient.values)
+        elif np.shape(gradient) != self.shape:
+            raise ValueError(
+                f"{self.name!r} has shape {self.shape}, the gradient has {np.shape(gradient)}"
+            )
+
+    def apply(self, gradient: Any, rule: UpdateRule, *, gradient_scale: float = 1.0) -> None:
+        """Run an update rule.
+
+        Raises:
+            DefinitionMismatchError: Another rule updates the variable.
+            RefusedError: It is not of a float dtype.
+            ValueError: The gradient has another shape.
+        """
+        with self._lock:
+            # Before anything is changed, and because kernels trust it: they would read beyond rows too short.
+            self.check_update(gradient, rule)
+            memory = self._memory
+            if memory.rule is None:
+                self._bind(rule)
+            self._copy = None
+            if isinstance(gradient, IndexedSlices):
+                rows = gradient.combined()
+                memory.apply(rows.values, rows.indices, gradient_scale)
+            else:
+                memory.apply(place(gradient, self._device), None, gradient_scale)
+
+    def _check_rows(self, values: Any) -> None:
+        if values.shape[1:] != self.shape[1:]:
+            raise ValueError(
+                f"rows of {self.name!r} have shape {self.shape[1:]}, the given ones {values.shape[1:]}"
+            )
+
+
+def change_rows(kind: Scatter, table: Any, rows: Array, values: Any) -> None:
+    """Change rows of an array in place; repeated ones count each.
+
+    Args:
+        kind: How.
+        table: array, shape ``(rows, *row)``. Modified.
+        rows: integer array, shape ``(n,)``.
+        values: array, shape ``(n, *row)``.
+    """
+    if kind is Scatter.UPDATE:
+        table[rows] = values
+    elif isinstance(table, np.ndarray):
+        _UFUNCS[kind].at(table, rows, values)
+    else:
+        change_rows_on_gpu(kind, table, rows, values)
+
+
+_UFUNCS: dict[Scatter, np.ufunc] = {
+    Scatter.ADD: np.add,
+    Scatter.SUB: np.subtract,
+    Scatter.MUL: np.multiply,
+    Scatter.DIV: np.divide,
+    Scatter.MIN: np.minimum,
+    Scatter.MAX: np.maximum,
+}
+
+
+def _own_part(value: Any) -> Any:
+    """A distributed value, written to a component directly: the current replica's part."""
+    if not isinstance(value, DistributedValues) or isinstance(value, Variable):
+        return value
+    context = get_replica_context()
+    return value.values[context.local_id if context is not None else 0]

@@ -1,0 +1,85 @@
+"""Where a variable's value and slots are: on the host, in a block like a ps's."""
+
+from typing import Any, Protocol
+
+import numpy as np
+
+from ...core.arrays import Array
+from ...core.definitions import ShardDefinition
+from ...core.task import Incarnation, TaskId
+from ...core.update_rules import UpdateRule
+from .spec import VariableSpec
+
+_NOBODY = Incarnation(TaskId("worker", 0), 1)
+
+
+class Memory(Protocol):
+    """Where a value and its slots are."""
+
+    updates: int
+
+    @property
+    def rule(self) -> UpdateRule | None:
+        """The rule that updates it."""
+
+    @property
+    def value(self) -> Any:
+        """The array itself."""
+
+    def apply(self, gradient: Any, rows: Array | None, scale: float) -> None:
+        """Run the bound rule, on the whole or on rows that occur once."""
+
+    def bind(self, rule: UpdateRule) -> None:
+        """Take a rule, with fresh slots."""
+
+    def slots(self) -> dict[str, Any]:
+        """Slot arrays by name."""
+
+
+class HostMemory:
+    """A block of one variable, as on a ps.
+
+    Args:
+        spec: Its shape and dtype.
+    """
+
+    def __init__(self, spec: VariableSpec) -> None:
+        # Not loaded by a worker of a cluster, whose variables are on the ps.
+        from ...engine.block import Block
+
+        self._block = Block([ShardDefinition(spec.definition(spec.name))])
+        self.value: Array = self._block.view(0)
+
+    @property
+    def updates(self) -> int:
+        """How often its rule was applied."""
+        return int(self._block.updates[0])
+
+    @updates.setter
+    def updates(self, count: int) -> None:
+        self._block.updates[0] = count
+
+    @property
+    def rule(self) -> UpdateRule | None:
+        """The rule that updates it."""
+        return self._block.rules[0]
+
+    def bind(self, rule: UpdateRule) -> None:
+        """Take a rule, with fresh slots."""
+        self._block.bind(0, rule)
+
+    def slots(self) -> dict[str, Any]:
+        """Slot arrays by name."""
+        return {name: self._block.view(0, name) for name in self._block.slots}
+
+    def apply(self, gradient: Array, rows: Array | None, scale: float) -> None:
+        """Run the bound rule, on the whole or on rows that occur once."""
+        from ...engine.block import Gradient, StepInfo
+
+        rule = self.rule
+        assert rule is not None  # noqa: S101 - bound by the caller
+        info = StepInfo(_NOBODY, self.updates + 1, self.updates, scale)
+        values = np.ascontiguousarray(gradient, self.value.dtype).reshape(-1)
+        self._block.apply(self._block.range_of(0), Gradient(values, rows), rule, info)
+        # FTRL leaves out a step whose rate is zero; a schedule that begins with one has to go on.
+        self.updates = info.sequence

@@ -1,0 +1,178 @@
+"""Variables on parameter servers: whole, or cut into shards on several of them."""
+
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+import numpy as np
+
+from ...core.arrays import Array
+from ...core.definitions import ShardDefinition, VariableDefinition
+from ...core.indexed_slices import IndexedSlices
+from ...core.steps import Operation
+from ..base.arrays import to_host
+from ..base.interface import Strategy
+from ..base.values import DistributedValues
+from .aggregating import AggregatedVariable
+from .conversions import in_dtype, row_numbers
+from .sharded import ShardedVariable
+from .spec import Scatter, VariableSpec
+from .variable import Variable
+
+_OPERATIONS = {"assign": Operation.ASSIGN, "assign_add": Operation.ASSIGN_ADD}
+
+
+def ps_device(ps: int) -> str:
+    """The device of a parameter server, as TensorFlow names it."""
+    return f"/job:ps/replica:0/task:{ps}/device:CPU:0"
+
+
+class ServerVariables(Protocol):
+    """What the variables of a strategy ask of its parameter servers."""
+
+    def shards_of(self, variable: "PsVariable") -> Sequence[tuple[int, ShardDefinition]]:
+        """(index of the ps, shard), in order."""
+
+    def read(self, variable: "PsVariable") -> Array:
+        """The value: of the step's pull in ``run``, current outside."""
+
+    def read_rows(self, variable: "PsVariable", indices: Array) -> Array:
+        """Rows by number, as they are now; shape ``(*indices.shape, *variable.shape[1:])``."""
+
+    def write(
+        self, variable: "PsVariable", operation: Operation, value: Array | IndexedSlices
+    ) -> None:
+        """Assign or add, at once."""
+
+
+class PsVariable(AggregatedVariable):
+    """See :class:`~windlass.distribute.variables.variable.Variable`.
+
+    In ``run``, reads give the value of the step's pull, and do not change until the next step.
+    Assignments go to the servers at once; with several replicas they are aggregated over them
+    first.
+    """
+
+    def __init__(
+        self,
+        spec: VariableSpec,
+        name: str,
+        strategy: Strategy,
+        servers: ServerVariables,
+    ) -> None:
+        self._set_up(spec, name, strategy)
+        self.first_value = spec.initial  # until the servers have it
+        self._servers = servers
+
+    @property
+    def definition(self) -> VariableDefinition:
+        """As the servers know it."""
+        return self._spec.definition(self._name)
+
+    @property
+    def device(self) -> str:
+        """The ps that holds it, or its first shard."""
+        return ps_device(self._servers.shards_of(self)[0][0])
+
+    def read_value(self) -> Array:
+        """In ``run``: as of the step's pull. Outside: as it is now."""
+        return self._servers.read(self)
+
+    def sparse_read(self, indices: Any) -> Array:
+        """Rows by number, in order; only these travel, and only from the ps that hold them."""
+        return self._servers.read_rows(self, row_numbers(indices, self.shape, self.name))
+
+    def _write_all(self, method: str, value: Any) -> None:
+        if isinstance(value, DistributedValues):
+            value = value.values[0]
+        if isinstance(value, IndexedSlices):
+            self._scatter(method.removeprefix("scatter_"), value)
+            return
+        given = in_dtype(to_host(value), self.dtype, self.name)
+        if method == "assign_sub":
+            method, given = "assign_add", -given
+        self._servers.write(self, _OPERATIONS[method], given)
+
+    def _scatter(self, kind: str, delta: IndexedSlices) -> None:
+        given = in_dtype(delta.values, self.dtype, self.name)
+        if kind == Scatter.UPDATE:
+            # Of repeated rows the last counts; a push adds them up.
+            rows, last = np.unique(delta.indices[::-1], return_index=True)
+            values = given[::-1][last]
+            self._servers.write(self, Operation.ASSIGN, IndexedSlices(values, rows))
+        elif kind in (Scatter.ADD, Scatter.SUB):
+            values = given if kind == Scatter.ADD else -given
+            self._servers.write(self, Operation.ASSIGN_ADD, IndexedSlices(values, delta.indices))
+        else:
+            raise NotImplementedError(
+                f"scatter_{kind} of {self.name!r}: a ps adds to rows or overwrites them, so that a push "
+                "means the same whichever comes first; use scatter_add, scatter_sub or scatter_update"
+            )
+
+
+class PsShard(Variable):
+    """One shard of a variable on parameter servers, with the whole variable's rules."""
+
+    def __init__(self, whole: "PsShardedVariable", shard: ShardDefinition, ps: int) -> None:
+        spec = whole._spec
+        self._whole = whole
+        self._start, self._rows = shard.row_offset, shard.rows
+        self.ps = ps
+        own = VariableSpec(
+            None, f"{whole.name}/part_{shard.part}", (shard.rows, *spec.shape[1:]), spec.dtype,
+            spec.trainable, spec.synchronization, spec.aggregation, None,
+        )  # fmt: skip
+        self._set_up(own, own.name, whole.strategy)
+
+    @property
+    def device(self) -> str:
+        """The ps that holds it."""
+        return ps_device(self.ps)
+
+    def _numbers(self) -> Array:
+        return np.arange(self._start, self._start + self._rows)
+
+    def read_value(self) -> Any:
+        """The shard, from its ps alone."""
+        return self._whole.sparse_read(self._numbers())
+
+    def sparse_read(self, indices: Any) -> Any:
+        """Rows of the shard."""
+        return self._whole.sparse_read(row_numbers(indices, self.shape, self.name) + self._start)
+
+    def assign(self, value: Any) -> "PsShard":
+        """Overwrite the shard."""
+        return self._write(Scatter.UPDATE, value)
+
+    def assign_add(self, delta: Any) -> "PsShard":
+        """Add to the shard."""
+        return self._write(Scatter.ADD, delta)
+
+    def _write(self, kind: Scatter, value: Any) -> "PsShard":
+        given = to_host(value).astype(self.dtype, copy=False)
+        self._require_shape(given)
+        self._whole.scatter(kind, IndexedSlices(given, self._numbers()))
+        return self
+
+    def scatter(self, kind: Scatter, delta: IndexedSlices) -> "PsShard":
+        """Change rows of the shard."""
+        rows = row_numbers(delta.indices, self.shape, self.name)
+        self._whole.scatter(kind, IndexedSlices(delta.values, rows + self._start))
+        return self
+
+
+class PsShardedVariable(PsVariable, ShardedVariable):
+    """A variable whose shards are on several parameter servers. Reads and writes as :class:`PsVariable`."""
+
+    def __init__(
+        self,
+        spec: VariableSpec,
+        name: str,
+        strategy: Strategy,
+        servers: ServerVariables,
+    ) -> None:
+        PsVariable.__init__(self, spec, name, strategy, servers)
+
+    @property
+    def variables(self) -> Sequence[Variable]:
+        """The shards, in order."""
+        return [PsShard(self, shard, ps) for ps, shard in self._servers.shards_of(self)]

@@ -1,0 +1,106 @@
+"""What ``Variable(...)`` is asked for, checked; and the ways in which rows of a variable are changed."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+import numpy as np
+
+from ...core.arrays import Array, DType, as_dtype, is_float
+from ...core.definitions import VariableDefinition
+from ...core.initializers import Initializer
+from ..base.arrays import to_host
+from ..base.reductions import VariableAggregation, VariableSynchronization
+
+
+class Scatter(StrEnum):
+    """What is done with rows of a variable; the names of TensorFlow's ``scatter_`` methods."""
+
+    ADD = "add"
+    SUB = "sub"
+    MUL = "mul"
+    DIV = "div"
+    MIN = "min"
+    MAX = "max"
+    UPDATE = "update"
+
+
+@dataclass(frozen=True, slots=True)
+class VariableSpec:
+    """What ``Variable(...)`` was asked for.
+
+    Attributes:
+        initial: The value; None if ``initializer`` makes it where the variable lives.
+    """
+
+    initial: Array | None
+    name: str
+    shape: tuple[int, ...]
+    dtype: DType
+    trainable: bool
+    synchronization: VariableSynchronization
+    aggregation: VariableAggregation
+    initializer: Initializer | None
+
+    def definition(self, name: str) -> VariableDefinition:
+        """As the servers know it."""
+        return VariableDefinition(name, self.shape, self.dtype, self.initializer, self.trainable)
+
+    def first_value(self) -> Any:
+        """The value, or what the initializer makes of it: an array of the whole shape."""
+        if self.initial is not None or self.initializer is None:
+            return self.initial
+        rows = self.shape[0] if self.shape else 1
+        value = self.initializer.rows(self.shape, self.dtype, 0, rows)
+        return to_host(value).reshape(self.shape)
+
+
+def make_spec(
+    initial_value: Array | Callable[[], Any] | Any = None,
+    trainable: bool | None = None,
+    name: str | None = None,
+    dtype: Any = None,
+    shape: tuple[int, ...] | None = None,
+    synchronization: VariableSynchronization = VariableSynchronization.AUTO,
+    aggregation: VariableAggregation = VariableAggregation.NONE,
+    *,
+    initializer: Initializer | None = None,
+) -> VariableSpec:
+    """The spec that the arguments of ``Variable(...)`` make; see there.
+
+    Raises:
+        ValueError: They contradict each other, or one is not supported.
+    """
+    initial: Array | None = None
+    if initializer is None:
+        if initial_value is None:
+            raise ValueError("a variable needs an initial_value, or an initializer and a shape")
+        given = initial_value() if callable(initial_value) else initial_value
+        initial = np.array(given, dtype=as_dtype(dtype) if dtype is not None else None)
+        if initial.dtype == np.float64 and dtype is None and not hasattr(given, "dtype"):
+            initial = initial.astype(np.float32)  # Python floats are float32, as in TensorFlow
+        if shape is not None and tuple(shape) != initial.shape:
+            raise ValueError(f"initial_value has shape {initial.shape}, not {tuple(shape)}")
+    elif initial_value is not None or shape is None:
+        raise ValueError("give a shape with an initializer, and no initial_value")
+    kind = initial.dtype if initial is not None else as_dtype(dtype or np.float32)
+    if synchronization is VariableSynchronization.NONE:
+        raise ValueError("synchronization NONE is not supported for variables; use AUTO")
+    if aggregation is VariableAggregation.MEAN and not is_float(kind):
+        raise ValueError(
+            f"aggregation MEAN needs a float dtype, variable {name or 'Variable'!r} is {kind.name}; use SUM "
+            "or ONLY_FIRST_REPLICA"
+        )
+    return VariableSpec(
+        initial=initial,
+        name=name or "Variable",
+        shape=initial.shape if initial is not None else tuple(shape or ()),
+        dtype=as_dtype(kind),
+        trainable=synchronization is not VariableSynchronization.ON_READ
+        if trainable is None
+        else trainable,
+        synchronization=synchronization,
+        aggregation=aggregation,
+        initializer=initializer,
+    )

@@ -1,0 +1,295 @@
+"""Variables: named state that a strategy places and updates.
+
+``Variable(...)`` asks the current strategy to make one, so the same line makes a NumPy array here
+and shards on parameter servers there.
+"""
+
+from abc import ABCMeta
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from numpy.lib.mixins import NDArrayOperatorsMixin
+
+from ...core.arrays import Array, DType
+from ...core.indexed_slices import IndexedSlices
+from ...core.initializers import Initializer
+from ..base.arrays import as_array, to_host
+from ..base.contexts import ReplicaContext, get_replica_context, get_strategy
+from ..base.devices import HOST
+from ..base.interface import Strategy
+from ..base.reductions import VariableAggregation, VariableSynchronization
+from ..base.values import PerReplica
+from .conversions import in_dtype
+from .spec import Scatter, VariableSpec, make_spec
+
+
+class _DispatchingMeta(ABCMeta):
+    """``Variable(...)`` makes what the current strategy makes; subclasses are made as usual."""
+
+    def __call__(cls, *args: Any, **kwargs: Any) -> Any:
+        if cls is Variable:
+            return _create(make_spec(*args, **kwargs))
+        return super().__call__(*args, **kwargs)
+
+
+class Variable(NDArrayOperatorsMixin, metaclass=_DispatchingMeta):
+    """A variable. As ``tf.Variable``, for arrays.
+
+    ::
+
+        with strategy.scope():
+            w = wl.Variable(np.zeros((64, 10), np.float32), name="w")
+            table = wl.Variable(initializer=Initializer("random_normal"), shape=(10**8, 64), name="table")
+
+    Args:
+        initial_value: Array, or a function without arguments that returns one.
+        trainable: Whether optimizers update it.
+        name: Unique in the job; a repeated one gets a number, the same on every task that runs the
+            program.
+        dtype: The value is converted to it.
+        shape: Needed with ``initializer``.
+        synchronization: See ``VariableSynchronization``.
+        aggregation: How replicas' writes become one; see ``VariableAggregation``.
+        initializer: Makes the value on the servers, so that a large one never travels.
+
+    Raises:
+        ValueError: MEAN aggregation of integers, synchronization NONE, or neither value nor
+            initializer.
+    """
+
+    def __init__(
+        self,
+        initial_value: Any = None,
+        trainable: bool | None = None,
+        name: str | None = None,
+        dtype: Any = None,
+        shape: tuple[int, ...] | None = None,
+        synchronization: VariableSynchronization = VariableSynchronization.AUTO,
+        aggregation: VariableAggregation = VariableAggregation.NONE,
+        *,
+        initializer: Initializer | None = None,
+    ) -> None:
+        # What `Variable(...)` takes; the metaclass hands it to the strategy, whose class it makes.
+        given = (initial_value, trainable, name, dtype, shape, synchronization, aggregation)
+        raise TypeError(f"a strategy makes variables: {given}, {initializer}")
+
+    def _set_up(self, spec: VariableSpec, name: str, strategy: Strategy) -> None:
+        """What the constructors of the strategies' variables call."""
+        # Without the first value: it would stay in memory as long as the variable.
+        self._spec = replace(spec, initial=None)
+        self._name = name
+        self._strategy = strategy
+
+    @property
+    def name(self) -> str:
+        """Unique in the job."""
+        return self._name
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Of the whole variable."""
+        return self._spec.shape
+
+    @property
+    def dtype(self) -> DType:
+        """Of the elements."""
+        return self._spec.dtype
+
+    @property
+    def trainable(self) -> bool:
+        """Whether optimizers update it."""
+        return self._spec.trainable
+
+    @property
+    def synchronization(self) -> VariableSynchronization:
+        """As given."""
+        return self._spec.synchronization
+
+    @property
+    def aggregation(self) -> VariableAggregation:
+        """As given."""
+        return self._spec.aggregation
+
+    @property
+    def strategy(self) -> Any:
+        """The :class:`Strategy` it was made under."""
+        return self._strategy
+
+    @property
+    def device(self) -> str:
+        """Where its value is, or the first copy of it."""
+        return HOST
+
+    def _own_replica(self) -> ReplicaContext | None:
+        """The context of the replica this thread runs for the variable's strategy, if it does."""
+        context = get_replica_context()
+        return context if context is not None and context.strategy is self._strategy else None
+
+    # Not abstract methods: to a type checker `Variable(...)` makes a Variable, and it could not.
+    def read_value(self) -> Any:
+        """The value, as an array where the variable is: NumPy's on the host, CuPy's on a GPU. Read-only."""
+        raise TypeError(f"{type(self).__name__} must define read_value")
+
+    def assign(self, value: Any) -> "Variable":
+        """Overwrite the value."""
+        raise TypeError(f"{type(self).__name__} must define assign({value!r})")
+
+    def assign_add(self, delta: Any) -> "Variable":
+        """Add to the value."""
+        raise TypeError(f"{type(self).__name__} must define assign_add({delta!r})")
+
+    def sparse_read(self, indices: Any) -> Any:
+        """Rows by number, in the order asked for; only these are read."""
+        raise TypeError(f"{type(self).__name__} must define sparse_read({indices!r})")
+
+    def assign_sub(self, delta: Any) -> "Variable":
+        """Subtract from the value."""
+        # Negated in the variable's dtype: an unsigned number has no negative.
+        return self.assign_add(-in_dtype(self._given(self._not_rows(delta)), self.dtype, self.name))
+
+    def scatter(self, kind: Scatter, delta: IndexedSlices) -> "Variable":
+        """Change rows; what the ``scatter_`` methods call."""
+        raise TypeError(f"{type(self).__name__} must define scatter({kind}, {delta!r})")
+
+    def scatter_add(self, sparse_delta: IndexedSlices) -> "Variable":
+        """Add to rows; repeated ones add up."""
+        return self.scatter(Scatter.ADD, sparse_delta)
+
+    def scatter_sub(self, sparse_delta: IndexedSlices) -> "Variable":
+        """Subtract from rows; repeated ones add up."""
+        return self.scatter(Scatter.SUB, sparse_delta)
+
+    def scatter_mul(self, sparse_delta: IndexedSlices) -> "Variable":
+        """Multiply rows; repeated ones multiply."""
+        return self.scatter(Scatter.MUL, sparse_delta)
+
+    def scatter_div(self, sparse_delta: IndexedSlices) -> "Variable":
+        """Divide rows; repeated ones divide again."""
+        return self.scatter(Scatter.DIV, sparse_delta)
+
+    def scatter_min(self, sparse_delta: IndexedSlices) -> "Variable":
+        """The smaller of old and given elements, in rows."""
+        return self.scatter(Scatter.MIN, sparse_delta)
+
+    def scatter_max(self, sparse_delta: IndexedSlices) -> "Variable":
+        """The larger of old and given elements, in rows."""
+        return self.scatter(Scatter.MAX, sparse_delta)
+
+    def scatter_update(self, sparse_delta: IndexedSlices) -> "Variable":
+        """Overwrite rows; of repeated ones the last counts."""
+        return self.scatter(Scatter.UPDATE, sparse_delta)
+
+    def batch_scatter_update(self, sparse_delta: IndexedSlices) -> "Variable":
+        """As :meth:`scatter_update`; rows are of axis 0 alone."""
+        return self.scatter(Scatter.UPDATE, sparse_delta)
+
+    def gather_nd(self, indices: Any) -> Any:
+        """Elements or slices at ``indices`` of shape ``(..., k)``, along the first ``k`` axes."""
+        where = np.asarray(indices)
+        return self.read_value()[tuple(np.moveaxis(where, -1, 0))]
+
+    def _not_rows(self, value: Any) -> Any:
+        """Not rows: those are for the ``scatter_`` methods."""
+        if isinstance(value, IndexedSlices):
+            raise TypeError(
+                f"{self.name!r} is assigned as a whole, got IndexedSlices; use scatter_update, "
+                "scatter_add or scatter_sub for rows"
+            )
+        return value
+
+    def _require_shape(self, value: Any) -> None:
+        if value.shape != self.shape:
+            raise ValueError(f"{self.name!r} has shape {self.shape}, the value has {value.shape}")
+
+    def _given(self, value: Any) -> Any:
+        """A value to write. Python integers take an integer variable's dtype; arrays keep their own."""
+        given = as_array(value)
+        if not hasattr(value, "dtype") and given.dtype.kind in "iu" and self.dtype.kind in "iu":
+            return in_dtype(given, self.dtype, self.name)
+        return given
+
+    def numpy(self) -> Array:
+        """A copy of the value on the host that is the caller's own."""
+        return np.array(to_host(self.read_value()))
+
+    def value(self) -> Any:
+        """The value, as :meth:`read_value`."""
+        return self.read_value()
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
+        value = to_host(self.read_value())
+        if dtype is not None and np.dtype(dtype) != value.dtype:
+            return value.astype(dtype)
+        return np.array(value) if copy else value
+
+    def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **kwargs: Any) -> Any:
+        for target in kwargs.get("out", ()):
+            if isinstance(target, Variable):
+                raise TypeError(
+                    f"{target.name!r} is a variable and changes through assign, assign_add and assign_sub "
+                    "alone, not through `+=` or `out=`"
+                )
+        values = [item.read_value() if isinstance(item, Variable) else item for item in inputs]
+        return getattr(ufunc, method)(*values, **kwargs)
+
+    # NumPy would ask for elements one by one.
+    def __getitem__(self, index: Any) -> Any:
+        return self.read_value()[index]
+
+    def __bool__(self) -> bool:
+        return bool(to_host(self.read_value()))
+
+    def __int__(self) -> int:
+        return int(to_host(self.read_value()))
+
+    def __float__(self) -> float:
+        return float(to_host(self.read_value()))
+
+    def __len__(self) -> int:
+        if not self.shape:
+            raise TypeError("a scalar variable has no length")
+        return self.shape[0]
+
+    # Defined by the operators mixin as element-wise, which would make variables unusable as keys.
+    def __eq__(self, other: object) -> bool:
+        return self is other
+
+    def __ne__(self, other: object) -> bool:
+        return self is not other
+
+    def __hash__(self) -> int:
+        return id(self)
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        # What copy.copy, copy.deepcopy and pickle ask: a copy would share memory, and know nothing of it.
+        raise TypeError(
+            f"variable {self.name!r} belongs to its strategy and cannot be copied or pickled; copy its value "
+            "(`Variable(v.numpy())`), or save it with wl.Checkpoint"
+        )
+
+    def __repr__(self) -> str:
+        return f"<Variable {self.name!r} shape={self.shape} dtype={self.dtype.name}>"
+
+
+def _create(spec: VariableSpec) -> Variable:
+    """What the current strategy makes; in ``run`` the replicas get one variable together."""
+    context = get_replica_context()
+    if context is not None and len(context.strategy.extended.replica_devices) > 1:
+        made: Variable = context.merge_call(_create_once, (spec,))
+    else:
+        made = get_strategy().extended.create_variable(spec)
+    return made
+
+
+def _create_once(strategy: Strategy, asked: PerReplica) -> Variable:
+    specs: tuple[VariableSpec, ...] = asked.values
+    wanted = [f"{spec.name!r} of shape {spec.shape} and {spec.dtype.name}" for spec in specs]
+    if len(set(wanted)) > 1:
+        shown = "; ".join(f"replica {i}: {one}" for i, one in enumerate(wanted))
+        raise RuntimeError(
+            f"replicas disagree: they create different variables ({shown}); every replica must make the same "
+            "calls in the same order"
+        )
+    made: Variable = strategy.extended.create_variable(specs[0])
+    return made

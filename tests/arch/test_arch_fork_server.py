@@ -1,0 +1,73 @@
+"""A process that the tests fork is what ``python`` would have been: arguments, streams, exit code."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from helpers.fork_server import Forked
+from helpers.waiting import scaled
+
+SHOWS = """
+import os, sys
+print(sys.argv[1:], os.environ["GIVEN"], os.getcwd(), __name__)
+print("an error", file=sys.stderr)
+sys.exit(int(sys.argv[1]))
+"""
+
+
+@pytest.mark.parametrize("kind", [subprocess.Popen, Forked], ids=["executed", "forked"])
+def test_arguments_environment_directory_streams_and_exit_code_arrive(
+    kind: type[subprocess.Popen[Any]], tmp_path: Path
+) -> None:
+    script = tmp_path / "shows.py"
+    script.write_text(SHOWS)
+    with kind(
+        [sys.executable, script, "7", "x"],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        cwd=tmp_path,
+        env={**os.environ, "GIVEN": "é"},
+        text=True,
+    ) as process:
+        output, errors = process.communicate(timeout=scaled(20))
+    assert (process.returncode, errors) == (7, "an error\n")
+    assert output == f"['7', 'x'] é {tmp_path} __main__\n"
+
+
+def test_descriptors_that_are_passed_keep_their_numbers_and_others_are_closed() -> None:
+    ours, theirs = os.pipe()
+    code = f"import os; os.write({theirs}, b'heard'); print(len(os.listdir('/proc/self/fd')))"
+    try:
+        with Forked(
+            [sys.executable, "-c", code], stdout=subprocess.PIPE, pass_fds=[theirs]
+        ) as process:
+            output, _ = process.communicate(timeout=scaled(20))
+        assert os.read(ours, 10) == b"heard"
+        assert int(output) == 3 + 1 + 1  # streams, the pipe, the listing
+    finally:
+        os.close(ours)
+        os.close(theirs)
+
+
+def test_a_fork_that_is_killed_says_so_and_one_that_runs_on_is_waited_for_in_vain() -> None:
+    with Forked([sys.executable, "-c", "import threading; threading.Event().wait()"]) as process:
+        assert process.poll() is None
+        with pytest.raises(subprocess.TimeoutExpired):
+            process.wait(0.05)
+        process.kill()
+        assert process.wait(scaled(20)) == -9
+
+
+def test_forks_share_nothing_that_was_drawn_at_random() -> None:
+    code = "import windlass.collectives.group as g, random; print(vars(g).get('_GENERATION'), random.random())"
+    said = []
+    for _ in range(2):
+        with Forked([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as process:
+            said.append(process.communicate(timeout=scaled(20))[0].split())
+    assert said[0][1] != said[1][1]
+    assert said[0][0] == "None" or said[0][0] != said[1][0]

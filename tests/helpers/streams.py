@@ -1,0 +1,80 @@
+"""Two ends of a byte stream of every kind, in one process."""
+
+import os
+import queue
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import closing, contextmanager
+from typing import TypeVar
+
+import grpc
+
+from helpers.waiting import scaled
+from windlass.net.host import DaemonThreads
+from windlass.net.stream import ByteStream
+from windlass.net.tcp import tcp_stream
+from windlass.net.tunnel import TunnelStream, open_tunnel, serve_tunnels
+from windlass.net.unix import UnixStream
+
+T = TypeVar("T")
+StreamPair = tuple[ByteStream, ByteStream]
+KINDS = ["unix", "tcp", "tunnel"]
+_CHUNK_BYTES = 64 * 1024
+
+
+@contextmanager
+def stream_pairs(kind: str) -> Iterator[Callable[[], StreamPair]]:
+    """Make pairs of connected streams: one who dialled, one who was called."""
+    if kind == "unix":
+        yield _unix_pair
+    elif kind == "tcp":
+        with socket.create_server(("127.0.0.1", 0)) as listener:
+            yield lambda: _tcp_pair(listener)
+    else:
+        arrived: queue.SimpleQueue[TunnelStream] = queue.SimpleQueue()
+        with ThreadPoolExecutor(16) as pool:
+            server = grpc.server(pool)
+            serve_tunnels(server, arrived.put, _CHUNK_BYTES)
+            port = server.add_insecure_port("127.0.0.1:0")
+            server.start()
+            with grpc.insecure_channel(f"127.0.0.1:{port}") as channel:
+                yield lambda: (
+                    open_tunnel(channel, _CHUNK_BYTES),
+                    arrived.get(timeout=scaled(10)),
+                )
+            server.stop(0).wait()
+
+
+def _unix_pair() -> StreamPair:
+    left, right = socket.socketpair()
+    return UnixStream(left), UnixStream(right)
+
+
+def _tcp_pair(listener: socket.socket) -> StreamPair:
+    with closing(socket.socket()) as calling:
+        calling.connect(listener.getsockname())
+        accepted, _ = listener.accept()
+        return tcp_stream(calling.dup()), tcp_stream(accepted)
+
+
+def start(work: Callable[[], T]) -> "Future[T]":
+    """Call something in a thread; the end of the tests does not wait for it."""
+    return DaemonThreads("test").submit(work)
+
+
+def result(running: "Future[T]", timeout_s: float = 10.0) -> T:
+    """What it came to, in time."""
+    return running.result(scaled(timeout_s))
+
+
+def open_descriptors() -> int:
+    """Open files of this process."""
+    return len(os.listdir("/proc/self/fd"))
+
+
+def own_threads() -> list[str]:
+    """Threads that this program started, not gRPC's and not the tests'."""
+    names = {"outbox", "tunnel", "grpc", "listen", "session"}
+    return [thread.name for thread in threading.enumerate() if thread.name in names]

@@ -1,0 +1,76 @@
+"""Rows read out of a ps's memory while it may be writing."""
+
+import threading
+
+import numpy as np
+import pytest
+
+from windlass.client.ps.direct_pull import MemoryRegion
+from windlass.client.ps.direct_rows import DirectRows
+from windlass.core.arrays import Array
+from windlass.core.steps import Encoding, LayoutEntry, MemoryLocation, Operation, WireLayout
+from windlass.net.shared_memory import SharedSegment, unavailable
+
+pytestmark = pytest.mark.skipif(bool(unavailable()), reason=unavailable())
+F32 = np.dtype(np.float32)
+ROWS, WIDTH = 200, 4
+
+
+class Table:
+    """A table in a slab, as a ps keeps it, and a pull of some of its rows."""
+
+    def __init__(self, rows: Array) -> None:
+        self.slab = SharedSegment.create(64 * 1024)
+        self.sequence = self.slab.memory[64:72].view(np.int64)
+        self.values = self.slab.memory[128 : 128 + ROWS * WIDTH * 4].view(F32).reshape(ROWS, WIDTH)
+        self.values[...] = np.arange(ROWS * WIDTH).reshape(ROWS, WIDTH)
+        entry = LayoutEntry("table", 0, Operation.PULL, Encoding.ROWS)
+        region = MemoryRegion(MemoryLocation(0, 128, 64), ROWS * WIDTH * 4, F32, WIDTH * 4)
+        self.rows = DirectRows(
+            WireLayout(1, (entry,)), [rows], [WIDTH * 4], {("table", 0): region}, {0: self.slab}
+        )
+        self.out = np.zeros((rows.size, WIDTH), F32)
+        self.reading = self.rows.begin([self.out.reshape(-1).view(np.uint8).data], in_place=False)
+
+
+def test_the_rows_asked_for_are_copied_and_counted() -> None:
+    rows = np.array([3, 0, 199], np.int64)
+    table = Table(rows)
+    assert table.reading.go_on()
+    np.testing.assert_array_equal(table.out, table.values[rows])
+    assert table.reading.finish() == table.rows.num_bytes == 3 * WIDTH * 4
+
+
+def test_a_block_that_is_being_written_all_the_time_is_not_waited_for_long() -> None:
+    table = Table(np.arange(2))
+    table.sequence[0] = 1
+    assert not table.reading.go_on()
+
+
+def test_rows_are_never_of_two_moments() -> None:
+    rows = np.arange(ROWS, dtype=np.int64)
+    table, stop = Table(rows), threading.Event()
+    table.values[...] = 0
+
+    def write() -> None:
+        mark = 0
+        while not stop.is_set():
+            mark += 1
+            table.sequence[0] += 1
+            table.values[: ROWS // 2] = mark
+            table.values[ROWS // 2 :] = mark
+            table.sequence[0] += 1
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    try:
+        read = 0
+        for _ in range(300):
+            into = [table.out.reshape(-1).view(np.uint8).data]
+            if table.rows.begin(into, in_place=False).go_on():
+                read += 1
+                assert (table.out == table.out[0, 0]).all()
+        assert read
+    finally:
+        stop.set()
+        writer.join()

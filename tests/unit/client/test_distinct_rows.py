@@ -1,0 +1,69 @@
+"""The ids of a step, sorted out once for its lookup and its push."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from windlass.client.ps.distinct_rows import DistinctRowsCache
+from windlass.core.arrays import Array
+from windlass.core.errors import ShapeMismatchError
+from windlass.core.indexed_slices import IndexedSlices
+from windlass.core.task import Incarnation, TaskId
+
+WHO = Incarnation(TaskId("worker", 0), 1)
+ROWS = 50
+
+
+def ids_of(*numbers: int) -> Array:
+    return np.array(numbers, np.int64)
+
+
+@given(st.lists(st.integers(0, ROWS - 1), max_size=200))
+def test_distinct_ids_ascend_and_each_id_finds_its_row(numbers: list[int]) -> None:
+    ids = ids_of(*numbers)
+    found = DistinctRowsCache(WHO).of("table", ids, ROWS)
+    assert found.unique.tolist() == sorted(set(numbers))
+    spread = found.unique if found.inverse is None else found.unique[found.inverse]
+    assert spread.tolist() == numbers
+
+
+@given(st.lists(st.integers(0, 5), min_size=1, max_size=60), st.integers(1, 3))
+def test_gradients_of_one_row_are_added_in_the_order_they_stand(
+    numbers: list[int], width: int
+) -> None:
+    ids = ids_of(*numbers)
+    values = np.random.default_rng(len(numbers)).normal(size=(ids.size, width)).astype(np.float32)
+    summed = DistinctRowsCache(WHO).of("table", ids, ROWS).sum(IndexedSlices(values, ids))
+    for row, total in zip(summed.indices, summed.values, strict=True):
+        expected = np.zeros(width, np.float32)
+        for value in values[ids == row]:
+            expected = expected + value
+        np.testing.assert_array_equal(total, expected)
+
+
+def test_the_same_ids_are_sorted_out_once_and_changed_ones_again() -> None:
+    cache, ids = DistinctRowsCache(WHO), ids_of(4, 2, 4)
+    first = cache.of("table", ids, ROWS)
+    assert cache.of("table", ids.copy(), ROWS) is first
+    ids[0] = 3  # in place, by the program that owns it
+    changed = cache.of("table", ids, ROWS)
+    assert changed.unique.tolist() == [2, 3, 4]
+    assert first.ids.tolist() == [4, 2, 4]
+
+
+def test_tables_do_not_mix_and_not_all_of_them_are_kept() -> None:
+    cache = DistinctRowsCache(WHO)
+    first = cache.of("table 0", ids_of(1, 0), ROWS)
+    for number in range(1, 65):
+        cache.of(f"table {number}", ids_of(number % ROWS, 0), ROWS)
+    assert cache.of("table 0", ids_of(1, 0), ROWS) is not first
+
+
+@pytest.mark.parametrize("wrong", [-1, ROWS], ids=["negative", "past-the-end"])
+@pytest.mark.parametrize("ascending", [True, False], ids=["ascending", "mixed"])
+def test_a_row_that_is_not_there_is_named(wrong: int, ascending: bool) -> None:
+    numbers = sorted([1, 2, wrong])
+    ids = ids_of(*numbers) if ascending else ids_of(*numbers[::-1], 1)
+    with pytest.raises(ShapeMismatchError, match=f"row {wrong} of 'table' .* it has {ROWS} rows"):
+        DistinctRowsCache(WHO).of("table", ids, ROWS)

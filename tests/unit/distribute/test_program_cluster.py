@@ -1,0 +1,84 @@
+"""The cluster a program runs in: who finds it, and who is given another one."""
+
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+
+import windlass as wl
+from windlass.cluster.resolved import ResolvedTask
+from windlass.core.settings import Settings
+from windlass.core.task import TaskId
+from windlass.distribute import MirroredStrategy, ParameterServerStrategy
+from windlass.distribute.program_cluster import in_cluster, program_cluster
+from windlass.distribute.runtime import ClusterRuntime, local_runtime
+
+
+def runtime(role: str = "worker", index: int = 0) -> ClusterRuntime:
+    task = ResolvedTask(TaskId(role, index), wl.ClusterSpec({}), TaskId("chief", 0))
+    return ClusterRuntime(task, Settings())
+
+
+def in_another_thread() -> ClusterRuntime | None:
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(program_cluster).result(5)
+
+
+def test_a_plain_program_is_in_no_cluster() -> None:
+    assert program_cluster() is None
+
+
+def test_the_innermost_cluster_counts_and_the_outer_one_comes_back() -> None:
+    outer, inner = runtime(index=1), runtime(index=2)
+    with in_cluster(outer):
+        with in_cluster(inner):
+            assert program_cluster() is inner
+        assert program_cluster() is outer
+    assert program_cluster() is None
+
+
+def test_a_threads_cluster_is_its_own() -> None:
+    with in_cluster(runtime()):
+        assert in_another_thread() is None
+
+
+def test_a_processes_cluster_is_that_of_all_threads_that_have_none() -> None:
+    whole, own = runtime(index=1), runtime(index=2)
+    with in_cluster(whole, all_threads=True):
+        assert in_another_thread() is whole
+        with in_cluster(own):
+            assert program_cluster() is own
+            assert in_another_thread() is whole
+    assert in_another_thread() is None
+
+
+def test_replicas_are_in_the_cluster_of_the_program_that_runs_them() -> None:
+    wl.config.set_logical_cpu_devices(2)
+    try:
+        strategy = MirroredStrategy(["CPU:0", "CPU:1"])
+    finally:
+        wl.config.set_logical_cpu_devices(1)
+    mine = runtime()
+    with in_cluster(mine):
+        found = strategy.run(program_cluster)
+    assert found is mine
+
+
+def test_strategies_that_are_given_a_runtime_each_train_in_their_own_cluster(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Several jobs in one process: nothing below the constructor looks for another cluster."""
+    monkeypatch.delenv("TF_CONFIG", raising=False)
+    task = ResolvedTask(TaskId("chief", 0), wl.ClusterSpec({}), TaskId("chief", 0))
+    runtimes = [local_runtime(task) for _ in range(2)]
+    strategies = [ParameterServerStrategy(runtime=one) for one in runtimes]
+    variables = []
+    with in_cluster(runtime(index=7)):  # of which no strategy is
+        for number, strategy in enumerate(strategies):
+            with strategy.scope():
+                variables.append(wl.Variable([float(number)], name="w"))
+        sgd = wl.optimizers.SGD(1.0)
+        for strategy, w in zip(strategies, variables, strict=True):
+            strategy.run(lambda w=w: sgd.apply_gradients([(np.ones(1, np.float32), w)]))
+    assert [float(w.read_value()[0]) for w in variables] == [-1.0, 0.0]
+    assert [one.progress.steps for one in runtimes] == [1, 1]

@@ -1,0 +1,45 @@
+"""A synchronous worker: a task of a cluster without parameter servers.
+
+Such a job has no chief. The worker's strategy finds the others by itself: each serves at its address what its
+neighbour in the ring sends, and a worker that ends is noticed by the others at their next call.
+"""
+
+from ..cluster.resolved import ResolvedTask
+from ..core.errors import WindlassError
+from ..core.settings import Settings
+from ..distribute.runtime import ClusterRuntime
+from .program import Ending
+
+
+class SynchronousTask:
+    """A worker that trains synchronously with the others. The daemon drives one per process.
+
+    Args:
+        task: Who this is, in which cluster.
+        settings: Of this task.
+    """
+
+    def __init__(self, task: ResolvedTask, settings: Settings) -> None:
+        self.task = task
+        self._pending: WindlassError | None = None
+        self.runtime = ClusterRuntime(task, settings, check=self.check)
+
+    def start(self) -> ClusterRuntime:
+        """Begin; the strategy waits for the others."""
+        return self.runtime
+
+    def check(self) -> None:
+        """Raise if the program should end. Called before each call of the ring, and while it waits."""
+        if self._pending is not None:
+            raise self._pending
+
+    def ask_to_end(self, error: WindlassError) -> None:
+        """Have the program end at its next call of the ring."""
+        self._pending = self._pending or error
+
+    def finish(self, ending: Ending) -> int:
+        """What the process should exit with."""
+        return ending.code
+
+    def close(self) -> None:
+        """Leave: the strategy does when the process ends."""
