@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from windlass.client.ps.parameter_session import ParameterSession
-from windlass.client.ps.plans import Push
+from windlass.client.ps.push_plans import PushPayload
 from windlass.client.ps.remote_ps import RemotePs
 from windlass.core.definitions import VariableDefinition
 from windlass.core.errors import WindlassError
@@ -48,7 +48,7 @@ def run_worker(address: str, generation: int, steps: int, **settings: Any) -> No
         session.define(BLOCKS, {b.name: np.zeros(b.shape, np.float32) for b in BLOCKS}, create=True)
         ones = {block.name: np.ones(block.shape, np.float32) for block in BLOCKS}
         for step in range(1, steps + 1):
-            session.step(Push(ones, Operation.ASSIGN_ADD), NAMES, step_increment=1)
+            session.step(PushPayload(ones, Operation.ASSIGN_ADD), NAMES, step_increment=1)
             say("step", step)
         say("done")
     except WindlassError as error:

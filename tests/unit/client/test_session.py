@@ -430,7 +430,7 @@ def test_a_worker_waits_for_a_late_chief() -> None:
 def test_a_worker_does_not_take_values_that_are_not_there_yet() -> None:
     """Created, but not assigned: the chief is between the two."""
     cluster = Cluster()
-    half = cluster.session(0)._transports[0]
+    half = cluster.session(0).peers[0]
     half.define([ShardDefinition(variable("w", 2))], create=True)
     with pytest.raises(JoinTimeoutError, match="'w'"):
         cluster.session(1).define([variable("w", 2)], {}, create=False)
@@ -472,7 +472,7 @@ def test_a_chief_that_restarts_assigns_what_its_last_life_had_only_created() -> 
     """It died between the two; nobody else would ever do it."""
     cluster = Cluster(2)
     died = cluster.session(0, generation=1)
-    died._transports[0].define([ShardDefinition(variable("w", 2))], create=True)
+    died.peers[0].define([ShardDefinition(variable("w", 2))], create=True)
     second = cluster.session(0, generation=2)
     second.define(
         [variable("w", 2), variable("b", 1)], {"w": floats(1, 2), "b": floats(3)}, create=True
@@ -517,7 +517,7 @@ def test_the_first_ps_owns_the_global_step_and_hears_of_every_step() -> None:
     create(session, variable("a", 100), variable("b", 2), variable("c", 2))
     other.define([variable("b", 2)], {}, create=False)
     item = PushPayload({"b": floats(1, 1)}, ADD)
-    assert session._place("b").shards[0][0] == 1
+    assert session.shards("b")[0][0] == 1
     assert session.step(item, step_increment=1).global_step == 1
     assert other.step(item, step_increment=1).global_step == 2
     result = session.step(item, step_increment=1, seen_step=1)

@@ -40,8 +40,8 @@ def test_a_gap_names_the_task_the_push_and_the_one_expected() -> None:
 
 def test_an_older_life_is_fenced_and_told_which_one_took_its_place() -> None:
     log = PushLog()
-    log.meet(life(5))
-    for ask in (lambda: log.meet(life(4)), lambda: log.is_new(life(4), 1)):
+    log.register_incarnation(life(5))
+    for ask in (lambda: log.register_incarnation(life(4)), lambda: log.is_new(life(4), 1)):
         with pytest.raises(FencedError) as caught:
             ask()
         assert caught.value.fields == {"task": str(TASK), "generation": "4", "current": "5"}
@@ -51,14 +51,14 @@ def test_meeting_the_same_life_again_forgets_nothing() -> None:
     log = PushLog()
     assert log.is_new(life(1), 1)
     log.applied(life(1), 1)
-    log.meet(life(1))
+    log.register_incarnation(life(1))
     assert not log.is_new(life(1), 1)
 
 
 def test_an_old_lifes_late_completion_does_not_count_for_the_new_one() -> None:
     log = PushLog()
     assert log.is_new(life(1), 1)
-    log.meet(life(2))
+    log.register_incarnation(life(2))
     log.applied(life(1), 1)
     assert log.is_new(life(2), 1)
 
@@ -86,9 +86,9 @@ class AnyMessages(RuleBasedStateMachine):
     def meet(self, task: TaskId, generation: int) -> None:
         if generation < self.current.get(task, 0):
             with pytest.raises(FencedError):
-                self.log.meet(Incarnation(task, generation))
+                self.log.register_incarnation(Incarnation(task, generation))
         else:
-            self.log.meet(Incarnation(task, generation))
+            self.log.register_incarnation(Incarnation(task, generation))
             self.current[task] = generation
 
     @rule(task=tasks, generation=generations, sequence=sequences, completes=st.booleans())

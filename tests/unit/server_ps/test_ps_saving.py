@@ -17,7 +17,7 @@ from windlass.core.task import Incarnation, TaskId
 from windlass.core.update_rules import SGD, Adagrad, Adam, Ftrl, RMSprop, UpdateRule
 from windlass.engine.block import StepInfo
 from windlass.server.ps.saving import SavedPart, save_shards
-from windlass.server.ps.store import Push, Store
+from windlass.server.ps.store import PushRequest, Store
 
 WORKER = Incarnation(TaskId("worker", 0), 7)
 F32 = np.dtype(np.float32)
@@ -52,7 +52,7 @@ class Cluster:
             payload = memoryview((rows or [values])[0].tobytes() if mine else b"")
             layout = store.compile([LayoutEntry(name, s.part, operation) for s in mine])
             info = StepInfo(WORKER, self.sequence, 0)
-            store.push(Push(layout, (), info, 1), lambda _, payload=payload: payload)  # type: ignore[misc]
+            store.push(PushRequest(layout, (), info, 1), lambda _, payload=payload: payload)  # type: ignore[misc]
 
     def value(self, name: str, slot: str = "") -> Array:
         """A whole variable or slot, put together."""

@@ -59,8 +59,8 @@ class Noted:
         self.log.append("begin")
         self.replies.append(reply)
 
-    def copy(self, values: Array) -> Array:
-        return values.copy()
+    def copy(self, values: Array, rows: Array | None = None) -> Array:
+        return (values if rows is None else values[rows]).copy()
 
     def write(self, part: Array) -> None:
         self.log.append(f"write {part.nbytes}")

@@ -212,7 +212,7 @@ def test_ten_thousand_small_variables_are_a_few_segments() -> None:
     store.bind(names, SGD(), CHIEF)
     layout = store.compile(applies(names))
     # 2.4 MiB of values in shared blocks of 1 MiB.
-    assert len(layout.segments) == len(store.blocks()) == 3
+    assert len(layout.ranges) == len(store.blocks()) == 3
     assert layout.num_bytes(()) == 10_000 * 64 * 4
     assert layout.pending == (0, 0, 0)
 
@@ -257,7 +257,7 @@ def test_neighbours_join_only_if_one_kernel_call_can_serve_them(
     store.bind("abc", SGD(), CHIEF)
     store.bind("d", SGD(learning_rate=0.5), CHIEF)
     layout = store.compile(entries)
-    assert len(layout.segments) == segments
+    assert len(layout.ranges) == segments
     assert layout.pending == tuple(reversed(range(segments)))
 
 
