@@ -30,7 +30,6 @@ class LocalPs:
     """
 
     description = "local"
-    shares_memory = True
 
     def __init__(
         self, task: TaskId, who: Incarnation, settings: Settings, store: Store | None = None
@@ -42,6 +41,11 @@ class LocalPs:
         self._layouts: dict[int, WireLayout] = {}
         self._request: StepRequest | None = None
         self._aborted: WindlassError | None = None
+
+    @property
+    def shares_memory(self) -> bool:
+        """Yes."""
+        return True
 
     def connect(self, timeout_s: float) -> None:  # noqa: ARG002 - the interface's
         """Present ourselves."""

@@ -94,6 +94,7 @@ class Endpoint:
         self._lock = threading.Lock()
         self._open: set[Connection] = set()
         self._stopped = False
+        self._instance = secrets.randbits(63)
         self.unix_sockets: list[str] = []
         self._socket_file: tuple[Path, int] | None = None
 
@@ -174,6 +175,7 @@ class Endpoint:
             versions=codec.versions_to_wire(own_versions()),
             max_message_bytes=self._settings.max_message_bytes,
             unix_sockets=self.unix_sockets,
+            instance=self._instance,
         )
         return service(Greeting(connection, hello, welcome))
 

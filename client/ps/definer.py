@@ -88,7 +88,9 @@ class Definer:
         }
         # A chief that died may have created some only: nobody else would ever assign them.
         for definition in definitions:
-            parts = held.get(definition.name, [])
+            parts = held.get(definition.name)
+            if parts is None:
+                continue
             whole = sum(item.shard.rows for _, item in parts) == num_rows(definition.shape)
             if definition.name in initial and whole and not _complete(definition, parts):
                 self._note(definition, parts)

@@ -76,18 +76,20 @@ class Hello(_message.Message):
     def __init__(self, service: _Optional[str] = ..., versions: _Optional[_Union[_common_pb2.Versions, _Mapping]] = ..., max_message_bytes: _Optional[int] = ..., expected_ps_generation: _Optional[int] = ..., ring: _Optional[_Union[RingMember, _Mapping]] = ..., **kwargs) -> None: ...
 
 class Welcome(_message.Message):
-    __slots__ = ("versions", "max_message_bytes", "unix_sockets", "ps_generation", "max_step_bytes")
+    __slots__ = ("versions", "max_message_bytes", "unix_sockets", "ps_generation", "max_step_bytes", "instance")
     VERSIONS_FIELD_NUMBER: _ClassVar[int]
     MAX_MESSAGE_BYTES_FIELD_NUMBER: _ClassVar[int]
     UNIX_SOCKETS_FIELD_NUMBER: _ClassVar[int]
     PS_GENERATION_FIELD_NUMBER: _ClassVar[int]
     MAX_STEP_BYTES_FIELD_NUMBER: _ClassVar[int]
+    INSTANCE_FIELD_NUMBER: _ClassVar[int]
     versions: _common_pb2.Versions
     max_message_bytes: int
     unix_sockets: _containers.RepeatedScalarFieldContainer[str]
     ps_generation: int
     max_step_bytes: int
-    def __init__(self, versions: _Optional[_Union[_common_pb2.Versions, _Mapping]] = ..., max_message_bytes: _Optional[int] = ..., unix_sockets: _Optional[_Iterable[str]] = ..., ps_generation: _Optional[int] = ..., max_step_bytes: _Optional[int] = ...) -> None: ...
+    instance: int
+    def __init__(self, versions: _Optional[_Union[_common_pb2.Versions, _Mapping]] = ..., max_message_bytes: _Optional[int] = ..., unix_sockets: _Optional[_Iterable[str]] = ..., ps_generation: _Optional[int] = ..., max_step_bytes: _Optional[int] = ..., instance: _Optional[int] = ...) -> None: ...
 
 class RingMember(_message.Message):
     __slots__ = ("ring", "rank", "size")

@@ -489,7 +489,7 @@ def test_a_reading_that_was_not_finished_leaves_nothing_to_rely_on() -> None:
 def test_a_block_that_is_always_being_written_gives_up_and_can_be_tried_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(direct_pull, "_READ_TIMEOUT_S", 0.01)
+    monkeypatch.setattr(direct_pull, "READ_TIMEOUT_S", 0.01)
     memory = Memory([[8], [12], [4]])
     names = ["v0", "v1", "v2"]
     pull = pull_of(memory, *names)

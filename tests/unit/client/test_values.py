@@ -5,11 +5,11 @@ from collections.abc import Mapping
 import numpy as np
 import pytest
 
-from windlass.client.ps.values import Place, Values
+from windlass.client.ps.values import Values, ValueSpan
 from windlass.core.arrays import BFLOAT16, Array
 
 F32, F64 = np.dtype(np.float32), np.dtype(np.float64)
-PLACES: dict[str, Place] = {
+PLACES: dict[str, ValueSpan] = {
     "a": (0, 16, (2, 2), F32, F32),
     "b": (16, 20, (2,), BFLOAT16, F32),
     "c": (20, 20, (0, 3), F32, F32),

@@ -35,6 +35,7 @@ def test_what_one_side_writes_the_other_reads() -> None:
 
 
 def test_memory_lives_as_long_as_an_array_of_it() -> None:
+    gc.collect()
     before = open_descriptors()
     mine = SharedSegment.create(100)
     theirs, memory = received(mine), mine.memory
@@ -47,7 +48,7 @@ def test_memory_lives_as_long_as_an_array_of_it() -> None:
     assert memory[HEADER_BYTES] == 5
     del memory
     gc.collect()
-    assert open_descriptors() == before
+    assert open_descriptors() <= before
 
 
 def test_files_go_with_segments_nobody_closed() -> None:
@@ -58,7 +59,7 @@ def test_files_go_with_segments_nobody_closed() -> None:
         assert np.array_equal(mine.memory, received(mine).memory)
     del mine
     gc.collect()
-    assert open_descriptors() == before
+    assert open_descriptors() <= before
 
 
 def test_nobody_can_take_the_memory_away() -> None:
@@ -87,6 +88,7 @@ def test_what_is_handed_over_is_what_was_said_and_else_refused_and_closed(tmp_pa
     (tmp_path / "file").write_bytes(bytes(mine.num_bytes))
     file = os.open(tmp_path / "file", os.O_RDWR)
     pipe = os.pipe()
+    gc.collect()
     before = open_descriptors()
     for descriptor, num_bytes, says in (
         (mine.descriptor, mine.num_bytes * 2, rf"has {mine.num_bytes} bytes, its sender says"),
@@ -98,6 +100,6 @@ def test_what_is_handed_over_is_what_was_said_and_else_refused_and_closed(tmp_pa
     ):
         with pytest.raises(RefusedError, match=says):
             SharedSegment.receive(os.dup(descriptor), num_bytes)
-    assert open_descriptors() == before
+    assert open_descriptors() <= before
     for each in (plain, file, *pipe):
         os.close(each)

@@ -60,7 +60,7 @@ class Noted:
         self.replies.append(reply)
 
     def copy(self, values: Array, rows: Array | None = None) -> Array:
-        return (values if rows is None else values[rows]).copy()
+        return values.copy() if rows is None else values[rows].reshape(-1)
 
     def write(self, part: Array) -> None:
         self.log.append(f"write {part.nbytes}")

@@ -41,7 +41,7 @@ def test_a_worker_is_not_in_its_own_way_but_has_a_bound_too() -> None:
         for _ in range(CONNECTIONS_PER_WORKER):
             sessions.enter_context(limiter.session(worker(0)))
         assert limiter.count == 1
-        with pytest.raises(LimitExceededError, match="4 of /job:worker/task:0"):
+        with pytest.raises(LimitExceededError, match="4 sessions of 1 workers"):
             sessions.enter_context(limiter.session(worker(0)))
     assert limiter.count == 0
 
