@@ -693,6 +693,22 @@ def test_a_task_that_was_replaced_leaves_the_socket_of_the_new_one(
 
 
 @needs_memory
+def test_a_session_stays_with_its_task_where_another_job_has_the_socket(
+    serve: Serve, tmp_path: Path
+) -> None:
+    settings = Settings(socket_dir=str(tmp_path))
+    first, _second = (serve(settings) for _ in range(2))
+    # As seen from another network namespace, where names without a file do not reach.
+    first.endpoint.unix_sockets[:] = [str(tmp_path / "ps-0.sock")]
+    with dialled(first.port, settings) as (dialer, channel):
+        found = reach(dialer, lambda: channel, settings, scaled(5), peer="ps")
+        with closing(found.connection) as connection:
+            assert found.choice.kind == "tcp"
+            assert "another process has" in found.choice.reason
+            assert echoes(connection)
+
+
+@needs_memory
 def test_a_folder_that_cannot_be_used_is_an_error_that_names_it_and_leaves_nothing(
     tmp_path: Path,
 ) -> None:
