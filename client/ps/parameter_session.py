@@ -13,7 +13,7 @@ import numpy as np
 
 from ...cluster.partitioners import PartitionFunction
 from ...cluster.placement import Placement, greedy_by_bytes
-from ...core.arrays import Array, as_bytes, row_shape
+from ...core.arrays import Array, as_bytes, row_shape, size_of
 from ...core.definitions import ShardDefinition, VariableDefinition
 from ...core.errors import WindlassError
 from ...core.settings import Settings
@@ -411,13 +411,13 @@ class ParameterSession:
             ids = np.ascontiguousarray(indices).reshape(-1).astype(np.int64, copy=False)
             rows = definition.shape[0] if definition.shape else 0
             distinct = self._distinct.of(variable, ids, rows)
-            out = np.empty((distinct.unique.size, *row_shape(definition.shape)), definition.dtype)
-            self._fetch_rows(placed, distinct.unique, out)
+            memory, width = self._distinct.memory, size_of(row_shape(definition.shape))
+            unique = memory.take_array((distinct.unique.size, width), definition.dtype)
+            self._fetch_rows(placed, distinct.unique, unique)
             if distinct.inverse is None:
-                return out.reshape(shape)
-            if not out.size:
-                return np.empty(shape, definition.dtype)
-            return take_rows(out.reshape(len(out), -1), distinct.inverse).reshape(shape)
+                return unique.reshape(shape)
+            found = memory.take_array((ids.size, width), definition.dtype)
+            return take_rows(unique, distinct.inverse, found).reshape(shape)
 
     def _fetch_rows(self, placed: PlacedVariable, unique: Array, out: Array) -> None:
         """Fill ``out`` with the rows ``unique``, which ascend."""
