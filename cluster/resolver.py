@@ -53,7 +53,9 @@ class ClusterResolver(ABC):
         return type(self).__name__
 
     def snapshot(self) -> "ClusterResolver":
-        """A resolver that goes on saying what this one says now; one that cannot change is its own."""
+        """A resolver that goes on saying what this one says now; one that cannot change
+        is its own.
+        """
         return self
 
     @property
@@ -73,7 +75,10 @@ class ClusterResolver(ABC):
 
     @property
     def task_id(self) -> int | None:
-        """Index of this process in its job; None: not known. Setting it wins over everything else."""
+        """Index of this process in its job; None: not known.
+
+        Setting it wins over everything else.
+        """
         said = self._task_id if self._task_id is not None else self._found("task_id")
         return None if said is None else int(said)
 

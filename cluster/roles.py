@@ -41,7 +41,8 @@ def canonical_spec(spec: ClusterSpec) -> ClusterSpec:
     for single in (CHIEF, EVALUATOR):
         if len(renamed.get(single, ())) > 1:
             raise ConfigurationError(
-                f"the cluster has {len(renamed[single])} tasks of job {single!r}; at most one is allowed"
+                f"the cluster has {len(renamed[single])} tasks of job {single!r}; at most one is "
+                "allowed"
             )
     return ClusterSpec(renamed)
 

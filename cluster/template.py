@@ -1,7 +1,7 @@
 """A cluster computed from counts and a host name pattern, where nobody writes TF_CONFIG.
 
-For Indexed Jobs, StatefulSets, JobSet, Volcano, Slurm and plain shells: every pod gets the same flags,
-and its index from wherever its launcher puts it.
+For Indexed Jobs, StatefulSets, JobSet, Volcano, Slurm and plain shells: every pod gets the same
+flags, and its index from wherever its launcher puts it.
 """
 
 import re
@@ -39,8 +39,8 @@ def find_index(
 ) -> tuple[int, str] | None:
     """This task's index and where it comes from; None if nobody says.
 
-    Order: the flag, ``JOB_COMPLETION_INDEX``, ``VC_TASK_INDEX``, ``SLURM_PROCID``, the ordinal at the
-    end of the host name (``ps-1``).
+    Order: the flag, ``JOB_COMPLETION_INDEX``, ``VC_TASK_INDEX``, ``SLURM_PROCID``, the ordinal at
+    the end of the host name (``ps-1``).
     """
     if flag is not None:
         return flag, "--index"

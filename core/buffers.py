@@ -26,7 +26,10 @@ class _Slot:
         self._lease: weakref.ref[Array] | None = None
 
     def lease(self) -> Array:
-        """A new array of the memory. Arrays made from it refer to it, so it lives as long as they do."""
+        """A new array of the memory.
+
+        Arrays made from it refer to it, so it lives as long as they do.
+        """
         # Of a memoryview: NumPy's views of views skip arrays in between, but not other objects.
         array = np.frombuffer(self.memory.data, np.uint8)
         self._lease = weakref.ref(array)

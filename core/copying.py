@@ -29,8 +29,8 @@ def copy_into(target: Array, source: Array) -> None:
 def temporary_buffer(count: int, dtype: DType) -> Array:
     """Memory for a copy that is soon dropped: it goes back to the system then.
 
-    The heap would keep it: once it has seen a large block freed it serves the next ones itself, and returns
-    its top alone.
+    The heap would keep it: once it has seen a large block freed it serves the next ones itself, and
+    returns its top alone.
     """
     num_bytes = count * dtype.itemsize
     if num_bytes < _TEMPORARY_BYTES:

@@ -117,7 +117,9 @@ class SequenceError(RefusedError):
 
 
 class SegmentError(RefusedError):
-    """Shared memory that was offered cannot be opened; the payload must come over the connection."""
+    """Shared memory that was offered cannot be opened; the payload must come over the
+    connection.
+    """
 
 
 class CollectiveMismatchError(RefusedError):

@@ -45,7 +45,9 @@ _MEANINGS = {
 
 
 def is_retryable(code: int) -> bool:
-    """Whether a restart may succeed: 128 and above, or death by a signal (negative, as subprocess)."""
+    """Whether a restart may succeed: 128 and above, or death by a signal (negative, as
+    subprocess).
+    """
     return code >= 128 or code < 0
 
 

@@ -53,7 +53,9 @@ class GatherBuffer:
                 out[:] = gathered.view(np.uint8)
 
     def buffer(self) -> memoryview:
-        """The payload's bytes; those of the array itself where nothing needs to be gathered or cast."""
+        """The payload's bytes; those of the array itself where nothing needs to be gathered or
+        cast.
+        """
         if self.is_plain:
             return as_bytes(self.arrays[0])
         joined = self._joined()
@@ -66,7 +68,9 @@ class GatherBuffer:
         return GatherBuffer([own], np.dtype(np.uint8), self.num_bytes)
 
     def _joined(self) -> bytes | None:
-        """All arrays by ``bytes.join``, the fastest for many small ones; None where it does not do."""
+        """All arrays by ``bytes.join``, the fastest for many small ones; None where it
+        does not do.
+        """
         if self.dtype == BFLOAT16:
             return None  # NumPy does not hand it out as a buffer
         if not self.uniform and set(map(_dtype_of, self.arrays)) != {self.dtype}:

@@ -11,8 +11,9 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from .errors import ConfigurationError
 
-# glibc copies past the caches only from three quarters of the last-level cache on, which on large servers is
-# more than any step. Copies of several MiB are a third faster past them. Read when a process starts.
+# glibc copies past the caches only from three quarters of the last-level cache on, which on large
+# servers is more than any step. Copies of several MiB are a third faster past them. Read when a
+# process starts.
 GLIBC_TUNABLES = "glibc.cpu.x86_non_temporal_threshold=0x400000"
 _PREFIX = "WINDLASS_"
 
@@ -49,13 +50,14 @@ class Settings(BaseModel):
     request_timeout_s: float = Field(
         default=60.0,
         gt=0,
-        description="Deadline of one step. Covers 64 GiB in chunks on a 10 Gbit/s link. Creating or "
-        "restoring variables may take longer; a ps that is gone is noticed by its connection.",
+        description="Deadline of one step. Covers 64 GiB in chunks on a 10 Gbit/s link. Creating "
+        "or restoring variables may take longer; a ps that is gone is noticed by its connection.",
     )
     orphan_timeout_s: float = Field(
         default=300.0,
         gt=0,
-        description="A ps that heard of no chief for this long ends. Longer than a chief's restart.",
+        description="A ps that heard of no chief for this long ends. Longer than a chief's "
+        "restart.",
     )
     drain_grace_s: float = Field(
         default=2.0,
@@ -73,14 +75,14 @@ class Settings(BaseModel):
     chunk_bytes: int = Field(
         default=512 * 1024,
         ge=4096,
-        description="Largest message of a tunnel through gRPC. 256 KiB to 1 MiB moved most bytes per "
-        "second through grpcio; below, the per-message cost shows, above, flow control stalls.",
+        description="Largest message of a tunnel through gRPC. 256 KiB to 1 MiB moved most bytes "
+        "per second through grpcio; below, the per-message cost shows, above, flow control stalls.",
     )
     max_message_bytes: int = Field(
         default=8 * 1024 * 1024,
         ge=64 * 1024,
-        description="Largest single message accepted, in gRPC calls and in frames. Arrays travel behind "
-        "messages; only definitions of very many variables come near.",
+        description="Largest single message accepted, in gRPC calls and in frames. Arrays travel "
+        "behind messages; only definitions of very many variables come near.",
     )
     max_step_bytes: int = Field(
         default=4 * 1024**3,
@@ -96,20 +98,20 @@ class Settings(BaseModel):
 
     shared_memory: bool = Field(
         default=True,
-        description="Whether a worker and a ps of one machine and user hand values over in shared memory. "
-        "Several times faster; where it is not possible the stream is used by itself.",
+        description="Whether a worker and a ps of one machine and user hand values over in shared "
+        "memory. Several times faster; where it is not possible the stream is used by itself.",
     )
 
     tcp_sessions: bool = Field(
         default=True,
-        description="Whether sessions with a ps, and links between synchronous workers, are opened as plain "
-        "connections to the peer's port. Otherwise, and where only HTTP/2 passes, they go through gRPC, "
-        "which is several times slower.",
+        description="Whether sessions with a ps, and links between synchronous workers, are opened "
+        "as plain connections to the peer's port. Otherwise, and where only HTTP/2 passes, they go "
+        "through gRPC, which is several times slower.",
     )
     socket_dir: str = Field(
         default="",
-        description="Folder for a Unix socket beside the one without a file, so that containers which "
-        "share this folder and no network share memory too. Empty: none.",
+        description="Folder for a Unix socket beside the one without a file, so that containers "
+        "which share this folder and no network share memory too. Empty: none.",
     )
 
     # Gradients
@@ -165,9 +167,9 @@ class Settings(BaseModel):
     # Kernels
     kernel_cache: str = Field(
         default="",
-        description="Folder where compiled kernels are kept, e.g. one that `windlass warm-kernels` filled "
-        "when an image was built. Must belong to this user. Empty: NUMBA_CACHE_DIR, then windlass in the "
-        "user's cache folder, which all tasks of a machine share.",
+        description="Folder where compiled kernels are kept, e.g. one that `windlass warm-kernels` "
+        "filled when an image was built. Must belong to this user. Empty: NUMBA_CACHE_DIR, then "
+        "windlass in the user's cache folder, which all tasks of a machine share.",
     )
 
     # Output
@@ -180,7 +182,10 @@ class Settings(BaseModel):
     )
 
     def environment(self) -> dict[str, str]:
-        """These settings as ``WINDLASS_*`` variables, for a child process. Defaults are left out."""
+        """These settings as ``WINDLASS_*`` variables, for a child process.
+
+        Defaults are left out.
+        """
         values = self.model_dump(exclude_defaults=True)
         return {f"{_PREFIX}{name.upper()}": str(value) for name, value in values.items()}
 
@@ -192,7 +197,8 @@ def load_settings(flags: Mapping[str, Any] | None = None) -> Settings:
         ConfigurationError: A value is not valid; the message names the flag or variable.
     """
     given = {name: value for name, value in (flags or {}).items() if value is not None}
-    # By hand: pydantic-settings brings dotenv, TOML and a command line, 0.1 s in every task that starts.
+    # By hand: pydantic-settings brings dotenv, TOML and a command line, 0.1 s in every task that
+    # starts.
     said = {name.upper(): value for name, value in os.environ.items()}
     variables = {name: f"{_PREFIX}{name.upper()}" for name in Settings.model_fields}
     inherited = {name: said[key] for name, key in variables.items() if key in said}

@@ -14,12 +14,13 @@ class WireFormat:
     Variables, slots and arithmetic keep their dtype; only what travels is narrower.
 
     Args:
-        gradients: ``"bfloat16"`` (8 bits of precision, the range of float32) or ``"float16"`` (11 bits, up to
-            65504; larger values become 65504). None: as they are.
+        gradients: ``"bfloat16"`` (8 bits of precision, the range of float32) or ``"float16"`` (11
+            bits, up to 65504; larger values become 65504). None: as they are.
         values: The same for pulled values.
-        top_k: Share of the elements of each dense gradient that is sent, the largest ones, in (0, 1).
-            What was not sent is added to the next gradient (error feedback; Stich, Cordonnier and Jaggi,
-            "Sparsified SGD with Memory", 2018). None: all. Gradients below 1024 elements are sent whole.
+        top_k: Share of the elements of each dense gradient that is sent, the largest ones, in (0,
+            1). What was not sent is added to the next gradient (error feedback; Stich, Cordonnier
+            and Jaggi, "Sparsified SGD with Memory", 2018). None: all. Gradients below 1024 elements
+            are sent whole.
 
     Raises:
         ValueError: Another dtype, or a share out of range.

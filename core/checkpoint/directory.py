@@ -19,7 +19,9 @@ class CheckpointInfo:
 
 
 def checkpoint_path(model_dir: str, global_step: int, *, again: bool = False) -> str:
-    """Where the checkpoint of a step goes; ``again``: one of the same step is there and must stay."""
+    """Where the checkpoint of a step goes; ``again``: one of the same step is there and
+    must stay.
+    """
     return f"{model_dir.rstrip('/')}/ckpt-{global_step:010d}{'-again' if again else ''}"
 
 
@@ -59,7 +61,10 @@ def prune(model_dir: str, keep: int) -> list[str]:
 
 
 def remove_incomplete(model_dir: str) -> list[str]:
-    """Remove what a killed job left unfinished; return it. Only the chief of a job may call this."""
+    """Remove what a killed job left unfinished; return it.
+
+    Only the chief of a job may call this.
+    """
     removed = []
     for _, name, complete in _entries(model_dir):
         if not complete:

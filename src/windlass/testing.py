@@ -3,7 +3,7 @@
 ::
 
     with wl.testing.LocalCluster(workers=2, ps=2) as cluster:
-        losses = cluster.run(train)                  # every task in a thread, real sockets on loopback
+        losses = cluster.run(train)  # every task in a thread, real sockets on loopback
 
     result = wl.testing.run_script("train.py", workers=2, ps=2,
                                    faults=wl.testing.FaultPlan().kill("worker", 1, at_step=20))
@@ -60,7 +60,8 @@ class TaskResult(Generic[_T]):
 
 
 class LocalCluster:
-    """Parameter servers, a chief and workers in threads of this process, over real gRPC on loopback.
+    """Parameter servers, a chief and workers in threads of this process, over real gRPC on
+    loopback.
 
     Args:
         workers: Worker tasks.
