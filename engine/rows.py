@@ -85,7 +85,8 @@ def sum_duplicates(values: Array, inverse: Array, count: int, out: Array | None 
         values: shape ``(n, width)``.
         inverse: int64, shape ``(n,)``, each in ``[0, count)``: where each row is added.
         count: Rows of the result.
-        out: contiguous array of the values' dtype, shape ``(count, width)``. Modified. None: a new one.
+        out: contiguous array of the values' dtype, shape ``(count, width)``. Modified. None: a new
+            one.
 
     Returns:
         ``out``: shape ``(count, width)``; sums in the values' dtype, in the order in which
