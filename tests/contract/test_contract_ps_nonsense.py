@@ -82,7 +82,7 @@ Frames = list[tuple[Any, bytes]]
         ([(Message(), b"")], RefusedError, "not with an empty message"),
         ([(Message(hello=session_pb2.Hello()), b"")], RefusedError, "not with hello"),
         ([(Message(begin_link=session_pb2.BeginLink()), b"")], RefusedError, "not with begin_link"),
-        ([(layout, b"payload"), (layout, b"")], RefusedError, "7 unread payload bytes"),
+        ([(layout, b"payload")], RefusedError, "7 unread payload bytes"),
         ([(b"\xff\xff", b"")], RefusedError, "cannot be read"),
         ([(step(payload_bytes=4), TWELVE)], RefusedError, "12 bytes follow a step that announces 4"),
         ([(step(payload_bytes=10**12), b"")], RefusedError, "0 bytes follow a step that announces"),
