@@ -6,7 +6,9 @@ from collections import OrderedDict
 import numpy as np
 
 from .accelerators import gpus_in_use, pinned_memory
-from .arrays import Array
+from .arrays import Array, DType, size_of
+
+_SIZES_PER_DOUBLING_BITS = 4  # eight sizes: at most an eighth is not used
 
 
 def host_memory(num_bytes: int) -> Array:
@@ -124,3 +126,10 @@ class BufferPools:
             _, oldest = self._pools.popitem(last=False)
             held -= oldest.held_bytes
         return taken
+
+    def take_array(self, shape: tuple[int, ...], dtype: DType) -> Array:
+        """An unreferenced, uninitialised array. Shapes that differ little share memory."""
+        num_bytes = size_of(shape) * dtype.itemsize
+        step = 1 << max(0, num_bytes.bit_length() - _SIZES_PER_DOUBLING_BITS)
+        memory = self.take(-(-num_bytes // step) * step)
+        return memory[:num_bytes].view(dtype).reshape(shape)

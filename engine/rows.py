@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from ..core.arrays import Array
+from ..core.arrays import Array, DType
 from ..core.copying import split
 from ..core.indexed_slices import IndexedSlices
 from .library import ROW_KERNELS, library
@@ -78,17 +78,19 @@ def _takes_bitmap(count: int, num_rows: int) -> bool:
     )
 
 
-def sum_duplicates(values: Array, inverse: Array, count: int) -> Array:
+def sum_duplicates(values: Array, inverse: Array, count: int, out: Array | None = None) -> Array:
     """Add up the rows that belong together.
 
     Args:
         values: shape ``(n, width)``.
         inverse: int64, shape ``(n,)``, each in ``[0, count)``: where each row is added.
         count: Rows of the result.
+        out: contiguous array of the values' dtype, shape ``(count, width)``. Modified. None: a new
+            one.
 
     Returns:
-        array of the values' dtype, shape ``(count, width)``: sums in that dtype, in the order in
-        which the rows stand; zero where no row belongs.
+        ``out``: shape ``(count, width)``; sums in the values' dtype, in the order in which
+        the rows stand; zero where no row belongs.
 
     Raises:
         ValueError: Shapes do not fit, or a number is out of range.
@@ -97,7 +99,10 @@ def sum_duplicates(values: Array, inverse: Array, count: int) -> Array:
     _check_rows_of("sum_duplicates", values, inverse.size)
     _check_range("sum_duplicates", "number", inverse, count)
     values = np.ascontiguousarray(values)
-    out: Array = np.empty((count, values.shape[1]), values.dtype)
+    wanted = (count, values.shape[1])
+    if out is None:
+        out = np.empty(wanted, values.dtype)
+    _check_out("sum_duplicates", out, wanted, values.dtype)
     kernel = None
     if values.nbytes >= _SMALL_BYTES and values.dtype in ROW_KERNELS["sum_rows"]:
         kernel = library.row_kernel_if_ready("sum_rows", values.dtype)
@@ -146,13 +151,7 @@ def gather_rows(table: Array, rows: Array, out: Array | None = None) -> Array:
     wanted = (rows.size, table.shape[1])
     if out is None:
         out = np.empty(wanted, table.dtype)
-    elif out.shape != wanted or out.dtype != table.dtype:
-        raise ValueError(
-            f"gather_rows: out is {out.dtype}{list(out.shape)}, expected "
-            f"{table.dtype}{list(wanted)}"
-        )
-    elif not out.flags.c_contiguous or not out.flags.writeable:
-        raise ValueError("gather_rows: out is not contiguous, or read-only")
+    _check_out("gather_rows", out, wanted, table.dtype)
     _check_range("gather_rows", "row", rows, table.shape[0])
     if not out.size:
         return out
@@ -231,6 +230,15 @@ def _aligned(array: Array) -> Array:
 def _check_rows_of(kernel: str, values: Array, count: int) -> None:
     if values.ndim != 2 or values.shape[0] != count:
         raise ValueError(f"{kernel}: values have shape {values.shape}, expected {count} rows")
+
+
+def _check_out(kernel: str, out: Array, shape: tuple[int, ...], dtype: DType) -> None:
+    if out.shape != shape or out.dtype != dtype:
+        raise ValueError(
+            f"{kernel}: out is {out.dtype}{list(out.shape)}, expected {dtype}{list(shape)}"
+        )
+    if not out.flags.c_contiguous or not out.flags.writeable:
+        raise ValueError(f"{kernel}: out is not contiguous, or read-only")
 
 
 def _check_range(kernel: str, what: str, numbers: Array, count: int) -> None:

@@ -163,7 +163,9 @@ def _upgrade_to_unix(dialer: Dialer, welcome: session_pb2.Welcome) -> tuple[_Gre
             if answer.instance == welcome.instance:
                 return (connection, answer), ""
             connection.close()
-            raise ConnectionError(f"another process has {name}; give each job a socket_dir of its own")
+            raise ConnectionError(
+                f"another process has {name}; give each job a socket_dir of its own"
+            )
         except (OSError, WindlassError) as error:
             # The first one is said: others are for special mounts.
             failure = failure or f"no Unix socket of it can be used: {error}"

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ...core.arrays import Array
+from ...core.arrays import Array, size_of
+from ...core.buffers import BufferPools
 from ...core.errors import ShapeMismatchError
 from ...core.indexed_slices import IndexedSlices
 from ...core.task import Incarnation
@@ -32,15 +33,19 @@ class DistinctRows:
     unique: Array
     inverse: Array | None
 
-    def sum(self, slices: IndexedSlices) -> IndexedSlices:
-        """A gradient of these ids with each row once, ascending; repeated rows summed in order."""
+    def sum(self, slices: IndexedSlices, memory: BufferPools) -> IndexedSlices:
+        """A gradient of these ids with each row once, ascending; repeated rows summed in order.
+
+        Args:
+            slices: The gradient.
+            memory: For the sums.
+        """
         if self.inverse is None:
             return slices
         values = slices.values
-        rows = values.reshape(self.ids.size, -1) if values.size else np.empty((self.ids.size, 0))
-        summed = sum_duplicates(
-            rows.astype(values.dtype, copy=False), self.inverse, self.unique.size
-        )
+        rows = values.reshape(self.ids.size, size_of(values.shape[1:]))
+        out = memory.take_array((self.unique.size, rows.shape[1]), values.dtype)
+        summed = sum_duplicates(rows, self.inverse, self.unique.size, out)
         shape = (self.unique.size, *values.shape[1:])
         return IndexedSlices(summed.reshape(shape), self.unique, slices.dense_shape)
 
@@ -50,11 +55,16 @@ class DistinctRowsCache:
 
     Args:
         who: This task, for messages.
+
+    Attributes:
+        memory: For rows, used again once nobody refers to them.
     """
 
     def __init__(self, who: Incarnation) -> None:
         self._who = who
         self._last: OrderedDict[str, DistinctRows] = OrderedDict()
+        # Rows on their way: fresh memory costs a page fault per 4 KiB, more than filling it.
+        self.memory = BufferPools()
 
     def of(self, table: str, ids: Array, num_rows: int) -> DistinctRows:
         """The distinct ones of some ids.

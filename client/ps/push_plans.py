@@ -219,7 +219,7 @@ def _cut_rows(
             task=who.task,
             variable=name,
         )
-    slices = distinct.of(name, value.indices, rows).sum(value)
+    slices = distinct.of(name, value.indices, rows).sum(value, distinct.memory)
     indices = slices.indices
     values = narrow(slices.values, cut.entries[0][2].dtype or definition.dtype)
     for ps, shard, _ in cut.entries:
