@@ -24,7 +24,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from .cases import CASES, SYNC_TITLES
+from .cases import CASES, SPARSE, SPARSE_TITLES, SYNC_TITLES
 
 Json = dict[str, Any]
 
@@ -222,15 +222,17 @@ def table_rows(document: Json) -> tuple[list[str], list[list[str]]]:
     peers = f"ms (to {short})" if mine else "ms"
     titles = ["case", *(f"{name}\n{'ms' if name in OURS else peers}" for name in names)]
     rows = []
-    for case in CASES:
-        if not any(case.id == measured for measured, _ in found):
+    titled = {case.id: case.title for case in CASES}
+    titled |= {part: f"{SPARSE.id}: {title}" for part, title in SPARSE_TITLES.items()}
+    for case, title in titled.items():
+        if not any(case == measured for measured, _ in found):
             continue
-        cells = [case.title]
+        cells = [title]
         for name in names:
-            median = found.get((case.id, name))
+            median = found.get((case, name))
             cell = milliseconds(median)
             if name not in OURS and median and mine:
-                ratios = " / ".join(ratio(median, found.get((case.id, each))) for each in mine)
+                ratios = " / ".join(ratio(median, found.get((case, each))) for each in mine)
                 cell += f" ({ratios})"
             cells.append(cell)
         rows.append(cells)

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..cases import LEARNING_RATE, Case, pick
+from ..cases import LEARNING_RATE, Case, pick, wants_sparse
 
 Values = Sequence[NDArray[np.float32]]
 Step = Callable[[], Values]
@@ -37,7 +37,8 @@ def parse(description: str | None) -> argparse.Namespace:
     parser.add_argument("--start", action="store_true", help="only the time to the first step")
     arguments = parser.parse_args()
     arguments.named = bool(arguments.cases)
-    arguments.cases = pick([each for each in arguments.cases.split(",") if each])
+    names = [each for each in arguments.cases.split(",") if each]
+    arguments.cases, arguments.sparse = pick(names), wants_sparse(names)
     return arguments
 
 

@@ -15,6 +15,11 @@ Other ways were slower. Medians when tried, small / 4mb / 64mb, in ms, on a mach
 - ``ClusterCoordinator.schedule`` and ``join`` per step, values left on the worker: 6.1 / 11 / 88
 - four gRPC channels per target: 2.9 / 9.7 / 176
 
+The sparse case has two ps: a table cut in two, ``tf.nn.embedding_lookup`` of ids that are fed, and Adagrad of
+the gradient of that lookup. It too is tried in two ways: ``AdagradOptimizer``, which sums repeated rows where
+the table is (80 ms where the other took 49); and ids made unique first, so that the worker sums, and only
+that optimizer's kernel is left to the ps.
+
 The case ``many`` is left out unless ``--cases`` names it: its set-up takes minutes (its step, once: 1277 ms).
 
 ``--start``: two ps, two workers and a chief (``ClusterCoordinator``), seconds to the first finished step.
@@ -28,8 +33,8 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
@@ -37,12 +42,13 @@ os.environ["CUDA_VISIBLE_DEVICES"] = "-1"
 
 import numpy as np
 
-from ..cases import LEARNING_RATE, Case, pick
+from ..cases import LEARNING_RATE, SPARSE, Case, SparseCase, pick
 from . import harness
 
 Cluster = dict[str, list[str]]
 
 ORDERS = ("pull before push", "pull after push")
+SPARSE_WAYS = ("AdagradOptimizer", "tf.unique first")
 WORKER = "/job:worker/task:0/device:CPU:0"
 # 10000 variables take 3.5 minutes, nearly all of it before the first step: measured when asked for by name.
 MAX_VARIABLES = 1000
@@ -240,6 +246,132 @@ def measured(
             )
 
 
+def fastest_sparse(target: str, cluster: Cluster, budget_s: float, check: bool) -> list[Any]:
+    """The sparse case, the faster of the ways; the lookup and the push alone in that way."""
+
+    def tried(way: str) -> float:
+        found = measured_sparse(SPARSE, target, cluster, way, budget_s / 8, False)
+        return float(found[0]["median_ms"])
+
+    way = min(SPARSE_WAYS, key=tried)
+    found = measured_sparse(SPARSE, target, cluster, way, budget_s, check)
+    return [{**result, "way": way} for result in found]
+
+
+def measured_sparse(
+    case: SparseCase, target: str, cluster: Cluster, way: str, budget_s: float, check: bool
+) -> list[dict[str, Any]]:
+    """A partitioned table, ``tf.nn.embedding_lookup``, and Adagrad of the gradient of that lookup."""
+    import tensorflow as tf
+
+    tf1 = tf.compat.v1
+    rate = LEARNING_RATE["adagrad"]
+    with tf.Graph().as_default():
+        resolver = tf.distribute.cluster_resolver.SimpleClusterResolver(
+            tf.train.ClusterSpec(cluster),
+            task_type="worker",
+            task_id=0,
+            num_accelerators={"GPU": 0},
+        )
+        strategy = tf1.distribute.experimental.ParameterServerStrategy(resolver)
+        with strategy.scope():
+            table = tf1.get_variable(
+                "table",
+                (case.rows, case.width),
+                initializer=tf1.ones_initializer(),
+                partitioner=tf1.fixed_size_partitioner(case.ps),
+                use_resource=True,
+            )
+        parts = list(table)
+        assert len({part.device for part in parts}) == case.ps, [part.device for part in parts]
+        with tf.device(WORKER):
+            ids = tf1.placeholder(tf.int64, (case.ids,))
+            held = tf1.Variable(
+                tf1.random.normal((case.ids, case.width), seed=1), use_resource=True
+            )
+            gradient = held.read_value()
+            wanted, inverse = tf.unique(ids) if way == SPARSE_WAYS[1] else (ids, None)
+            rows = tf1.nn.embedding_lookup(table, wanted, partition_strategy="div")
+            pulled = rows if inverse is None else tf.gather(rows, inverse)
+            with tf.control_dependencies([pulled]):
+                after = tf.identity(gradient)
+            apply = _adagrad(tf, parts, fused=inverse is not None)
+            both = apply(tf1.gradients(pulled, parts, grad_ys=[after]))
+            alone = apply(tf1.gradients(pulled, parts, grad_ys=[gradient]))
+        with tf1.Session(target) as session:
+            session.run(tf1.global_variables_initializer())
+            feed = [ids]
+            runs = {
+                case.id: session.make_callable([pulled, both], feed),
+                f"{case.id}-pull": session.make_callable([pulled], feed),
+                f"{case.id}-push": session.make_callable(alone, feed),
+            }
+            checked = 0
+            if check:
+                checked = _check_sparse(case, rate, session.run(held), runs[case.id])
+            rng = np.random.default_rng(1)
+            results = []
+            for name, run in runs.items():
+                times: list[float] = []
+                until = time.perf_counter() + budget_s
+                while len(times) < 3 + harness.MIN_STEPS or time.perf_counter() < until:
+                    drawn = rng.integers(0, case.rows, case.ids)
+                    began = time.perf_counter()
+                    run(drawn)
+                    times.append((time.perf_counter() - began) * 1000)
+                result = {
+                    **harness.summary(name, times[3:]), "bytes_both_ways": case.bytes_of(name)
+                }  # fmt: skip
+                results.append({**result, "checked": checked} if check else result)
+            return results
+
+
+def _adagrad(tf: Any, parts: list[Any], *, fused: bool) -> Callable[[list[Any]], Any]:
+    """Applies gradients of the parts of a table: TensorFlow's optimizer, or its kernel on unique rows."""
+    tf1, rate = tf.compat.v1, LEARNING_RATE["adagrad"]
+    if not fused:
+        optimizer = tf1.train.AdagradOptimizer(rate, initial_accumulator_value=0.1)
+        return lambda slices: optimizer.apply_gradients(list(zip(slices, parts, strict=True)))
+    accumulators = []
+    for part in parts:
+        with tf.device(part.device):
+            accumulators.append(tf1.Variable(tf.fill(part.shape, 0.1), use_resource=True))
+
+    def apply(slices: list[Any]) -> Any:
+        done = []
+        for part, accumulator, gradient in zip(parts, accumulators, slices, strict=True):
+            with tf.device(part.device):
+                done.append(
+                    tf.raw_ops.ResourceSparseApplyAdagradV2(
+                        var=part.handle,
+                        accum=accumulator.handle,
+                        lr=np.float32(rate),
+                        epsilon=np.float32(0),
+                        grad=gradient.values,
+                        indices=gradient.indices,
+                    )
+                )
+        return tf.group(*done)
+
+    return apply
+
+
+def _check_sparse(case: SparseCase, rate: float, gradient: Any, step: Any) -> int:
+    """Compare what three steps look up with NumPy."""
+    table = np.ones((case.rows, case.width))
+    accumulator = np.full(table.shape, 0.1)
+    rng = np.random.default_rng(2)
+    for _ in range(3):
+        ids = rng.integers(0, case.rows >> 3, case.ids)
+        np.testing.assert_allclose(step(ids)[0], table[ids], rtol=0, atol=1e-5)
+        touched, inverse = np.unique(ids, return_inverse=True)
+        total = np.zeros((touched.size, case.width))
+        np.add.at(total, inverse, gradient)
+        accumulator[touched] += total**2
+        table[touched] -= rate * total / np.sqrt(accumulator[touched])
+    return 3
+
+
 def main() -> None:
     if sys.argv[1:2] == ["--task"]:
         role, index, cluster = sys.argv[2:]
@@ -263,6 +395,13 @@ def main() -> None:
                 results.append(harness.not_measured(case, reason))
                 continue
             results.append(fastest(case, server.target, tasks, arguments.budget_s, arguments.check))
+    if arguments.sparse:
+        tasks = addresses(ps=SPARSE.ps, worker=1)
+        with ExitStack() as started:
+            for number in range(SPARSE.ps):
+                started.enter_context(process("ps", tasks, number))
+            server = tf.distribute.Server(tf.train.ClusterSpec(tasks), "worker", 0)
+            results += fastest_sparse(server.target, tasks, arguments.budget_s, arguments.check)
     harness.report(name, results, None)
     sys.stdout.flush()
     os._exit(0)  # a TensorFlow server cannot be stopped otherwise

@@ -1,0 +1,141 @@
+"""What a gRPC call costs through the one port of a task, beside a gRPC server with a port of its own.
+
+    python -m benchmarks.one_port        # ten seconds
+
+Both servers are in one process, this one calls them by turns. A unary call echoes 64 bytes; a stream
+takes 64 MB in messages of 512 KiB, as a tunnel does. The bar for the unary call is a ratio of 1.25.
+"""
+
+import argparse
+import json
+import multiprocessing
+import os
+import statistics
+import time
+from collections.abc import Callable, Iterator
+from concurrent import futures
+from contextlib import contextmanager
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+import grpc
+from rich.console import Console
+from rich.table import Table
+
+from windlass.core.settings import Settings
+from windlass.core.task import TaskId
+from windlass.net.channel import open_channel
+from windlass.net.host import TaskHost
+
+SERVICE = "benchmark.Echo"
+MESSAGE = bytes(64)
+CHUNK = bytes(512 * 1024)
+CHUNKS = 128
+WARM_UP = 5
+
+
+def add(server: grpc.Server) -> None:
+    """The service that is measured; its messages are bytes."""
+
+    def count(requests: Iterator[bytes], _: grpc.ServicerContext) -> bytes:
+        return str(sum(map(len, requests))).encode()
+
+    handlers: dict[str, Any] = {
+        "Echo": grpc.unary_unary_rpc_method_handler(lambda request, _: request),
+        "Count": grpc.stream_unary_rpc_method_handler(count),
+    }
+    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, handlers),))
+
+
+def serve(ports: Connection) -> None:
+    """Both servers; they end with the process."""
+    host = TaskHost(
+        TaskId("ps", 0), threads=4, settings=Settings(), add=add, services=[SERVICE], daemon=True
+    )
+    host.start("127.0.0.1:0")
+    direct = grpc.server(futures.ThreadPoolExecutor(4))
+    add(direct)
+    port = direct.add_insecure_port("127.0.0.1:0")
+    direct.start()
+    ports.send((port, host.port))
+    direct.wait_for_termination()
+
+
+@contextmanager
+def servers() -> Iterator[tuple[int, int]]:
+    """The ports: gRPC's own, and the one of a task."""
+    ours, theirs = multiprocessing.Pipe()
+    process = multiprocessing.get_context("spawn").Process(target=serve, args=(theirs,))
+    process.start()
+    try:
+        yield ours.recv()
+    finally:
+        process.kill()
+        process.join()
+
+
+def calls(channel: grpc.Channel) -> dict[str, Callable[[], object]]:
+    """What is timed, by name."""
+    echo: Any = channel.unary_unary(f"/{SERVICE}/Echo")
+    count: Any = channel.stream_unary(f"/{SERVICE}/Count")
+
+    def stream() -> None:
+        assert int(count(iter([CHUNK] * CHUNKS))) == CHUNKS * len(CHUNK)
+
+    return {"unary call": lambda: echo(MESSAGE), "64 MB in a stream": stream}
+
+
+def measure(budget_s: float) -> list[dict[str, Any]]:
+    """Each call directly and through the one port, by turns. Unit: milliseconds."""
+    with servers() as ports:
+        channels = [open_channel(f"127.0.0.1:{port}", Settings()) for port in ports]
+        direct, through = (calls(channel) for channel in channels)
+        rows = []
+        for name in direct:
+            times: tuple[list[float], list[float]] = ([], [])
+            until = time.perf_counter() + budget_s
+            while len(times[0]) < 2 * WARM_UP or time.perf_counter() < until:
+                for call, found in zip((direct[name], through[name]), times, strict=True):
+                    began = time.perf_counter()
+                    call()
+                    found.append((time.perf_counter() - began) * 1000)
+            one, other = (statistics.median(each[WARM_UP:]) for each in times)
+            least = [min(each[WARM_UP:]) for each in times]
+            rows.append(
+                {
+                    "call": name,
+                    "direct_ms": one,
+                    "one_port_ms": other,
+                    "ratio": other / one,
+                    "ratio_of_minima": least[1] / least[0],
+                    "calls": len(times[0]),
+                }
+            )
+        for channel in channels:
+            channel.close()
+    return rows
+
+
+def main() -> None:
+    """Measure, print the table, optionally write the figures."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--json", type=Path, help="write the figures to this file")
+    parser.add_argument("--budget-s", type=float, default=4.0, help="for each kind of call")
+    arguments = parser.parse_args()
+    rows = measure(arguments.budget_s)
+    table = Table(title="gRPC through the one port, ms", title_justify="left")
+    for title in ("call", "direct", "one port", "ratio", "of minima", "calls"):
+        table.add_column(title, justify="left" if title == "call" else "right")
+    for row in rows:
+        figures = ("direct_ms", "one_port_ms", "ratio", "ratio_of_minima")
+        table.add_row(row["call"], *(f"{row[key]:.3g}" for key in figures), str(row["calls"]))
+    console = Console(width=max(100, Console().width))
+    console.print(table)
+    console.print(f"load {os.getloadavg()[0]:.1f} on {len(os.sched_getaffinity(0))} cores")
+    if arguments.json:
+        arguments.json.write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
