@@ -1,1 +1,1 @@
-"""The cluster as data: who is in it, who this process is, where variables go, how the job stands."""
+"""The cluster as data: its tasks, this process's task, variable placement, the job's state."""

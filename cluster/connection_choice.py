@@ -1,7 +1,7 @@
 """Which connection a session goes over, and why. Pure.
 
-Shared memory is fastest, then a Unix socket, then TCP, then a tunnel through gRPC. What could be used
-is found out by trying; this says what the findings mean, for the status and for a warning.
+Shared memory is fastest, then a Unix socket, then TCP, then a tunnel through gRPC. What could be
+used is found out by trying; this says what the findings mean, for the status and for a warning.
 """
 
 from dataclasses import dataclass

@@ -1,10 +1,11 @@
-"""The state of a job: who is there, who is lost, and whether the work is complete.
+"""The state of a job: its members, their leases, and the phase of the work.
 
-Pure: time is an argument, nothing is sent or waited for, the caller holds the lock. The chief's servicer
-feeds it calls and carries out what it decides, so a test can replay any history as plain data.
+Pure: time is an argument, nothing is sent or waited for, the caller holds the lock. The chief's
+servicer and loop feed it events and carry out what it decides, so a test can replay any history as
+plain data.
 
-A job ends by itself, in order: workers finish, the chief's own program finishes, the last
-checkpoint is written, ``DONE`` is told to everybody, the chief leaves last.
+A job ends in this order: the workers finish, the chief's program finishes, the last checkpoint is
+written, every task is told ``DONE``, the chief ends.
 """
 
 from collections.abc import Iterable
@@ -23,8 +24,8 @@ class Member:
 
     Attributes:
         since: When ``state`` began.
-        heard: When the task was last heard of.
-        told: The phase it was last told.
+        heard: Time of the task's last message.
+        reported: The phase the task was last told.
     """
 
     task: TaskId
@@ -38,7 +39,7 @@ class Member:
     pid: int = 0
     report: TaskReport = field(default_factory=TaskReport)
     counters: PsCounters | None = None
-    told: Phase = Phase.RUNNING
+    reported: Phase = Phase.RUNNING
 
 
 class Job:
@@ -51,16 +52,16 @@ class Job:
 
         Args:
             expected: Tasks of the spec and their addresses.
-            chief: Who leads.
-            lease_s: A task not heard of for this long is lost. Unit: seconds.
-            now: The time.
+            chief: The chief, which may be worker 0.
+            lease_s: A task without a message for this long is lost. Unit: seconds.
+            now: The current time.
         """
         self.chief = chief
         self.lease_s = lease_s
         self.began = now
         self.phase = Phase.RUNNING
         self.reason = ""
-        self.phase_since = now
+
         self.members = {
             task: Member(task, since=now, address=address) for task, address in expected
         }
@@ -76,13 +77,13 @@ class Job:
         host: str = "",
         pid: int = 0,
     ) -> Incarnation:
-        """Begin a new life of a task; the one before is fenced.
+        """Begin a new incarnation of a task; the older one is fenced.
 
         Args:
             task: Need not be in the spec: dynamic workers are not.
-            now: The time.
-            epoch: Least generation to give out, from the wall clock in milliseconds, so that a restarted
-                chief never repeats one.
+            now: The current time.
+            epoch: Lowest generation to give out: the wall clock in milliseconds, so that a
+                restarted chief does not repeat one.
             address: Where the task serves.
             host: Its machine.
             pid: Its process there.
@@ -100,14 +101,14 @@ class Job:
         """Renew a lease; returns the phase to tell the task.
 
         Raises:
-            FencedError: A newer life of the task has registered.
+            FencedError: A newer incarnation of the task has registered.
         """
         member = self._current(who, now)
         member.heard = now
         member.report = report
         if member.state is State.LOST:
             self._enter(member, State.ALIVE, now, "came back")
-        member.told = self.phase
+        member.reported = self.phase
         return self.phase
 
     def finish(
@@ -116,7 +117,7 @@ class Job:
         """A task's part is over. A failure fails the job, unless it is the evaluator's.
 
         Raises:
-            FencedError: A newer life of the task has registered.
+            FencedError: A newer incarnation of the task has registered.
         """
         member = self._current(who, now)
         member.heard = now
@@ -124,27 +125,27 @@ class Job:
         if member.state not in (State.DONE, State.FAILED):
             self._enter(member, State(outcome.value), now, message)
             if outcome is Outcome.FAILED and who.task.type != EVALUATOR:
-                self.fail(f"{who.task} failed: {message}", now=now)
+                self.fail(f"{who.task} failed: {message}")
             elif outcome is Outcome.LEFT and who.task == self.chief and self.phase is Phase.RUNNING:
-                self.fail(f"{who.task} left before the work was complete: {message}", now=now)
-        member.told = self.phase
+                self.fail(f"{who.task} left before the work was complete: {message}")
+        member.reported = self.phase
         return self.phase
 
     def ps_answered(
         self, task: TaskId, generation: int, counters: PsCounters, *, now: float
     ) -> None:
-        """The chief reached a ps. One that restarted has lost its variables: the job fails."""
+        """A ps answered the chief. If it has restarted its variables are lost: the job fails."""
         member = self.members[task]
         restarted = member.generation not in (0, generation)
         member.generation, member.counters, member.heard = generation, counters, now
         self._enter(member, State.ALIVE, now)
         if restarted:
-            self.fail(f"{task} restarted and lost its variables", now=now)
+            self.fail(f"{task} restarted and lost its variables")
 
     def ps_refused(self, task: TaskId, why: str, *, now: float) -> None:
-        """A ps will not serve this job, e.g. since another chief holds it: the job fails."""
+        """A ps refused to serve this job, e.g. because it serves another chief: the job fails."""
         self._enter(self.members[task], State.FAILED, now, why)
-        self.fail(f"{task}: {why}", now=now)
+        self.fail(f"{task}: {why}")
 
     def expire(self, *, now: float) -> list[TaskId]:
         """Mark tasks whose lease ran out; return them. A lost ps fails the job."""
@@ -155,31 +156,28 @@ class Job:
                 self._enter(member, State.LOST, now, silent)
                 lost.append(member.task)
                 if member.task.type == PS:
-                    self.fail(f"{member.task} ({member.address}) was lost: {silent}", now=now)
+                    self.fail(f"{member.task} ({member.address}) was lost: {silent}")
         return lost
 
-    def stop(self, reason: str, *, now: float) -> None:
-        """Ask everybody to end at their next step."""
+    def stop(self, reason: str) -> None:
+        """Ask every task to end at its next step."""
         if self.phase is Phase.RUNNING:
-            self._enter_phase(Phase.STOPPING, reason, now)
+            self._enter_phase(Phase.STOPPING, reason)
 
-    def fail(self, reason: str, *, now: float) -> None:
-        """The job cannot succeed. The first reason stays."""
+    def fail(self, reason: str) -> None:
+        """The job cannot succeed. The first reason is kept."""
         if not self.phase.is_over:
-            self._enter_phase(Phase.FAILED, reason, now)
+            self._enter_phase(Phase.FAILED, reason)
 
-    def complete(self, *, now: float) -> None:
+    def complete(self) -> None:
         """The last checkpoint is written: the job is over."""
         if self.phase is Phase.RUNNING:
-            self._enter_phase(Phase.DONE, "", now)
+            self._enter_phase(Phase.DONE, "")
         elif self.phase is Phase.STOPPING:
-            self._enter_phase(Phase.STOPPED, self.reason, now)
+            self._enter_phase(Phase.STOPPED, self.reason)
 
     def waited_for(self) -> list[TaskId]:
-        """Who still works, but for the chief: the last checkpoint waits for these.
-
-        Lost, missing and departed workers are not waited for, and an evaluator never is.
-        """
+        """Tasks at work besides the chief; the last checkpoint waits for them."""
         return [
             member.task
             for member in self.members.values()
@@ -188,8 +186,8 @@ class Job:
             and member.task != self.chief
         ]
 
-    def not_come(self) -> list[TaskId]:
-        """Workers of the spec that nobody has heard of yet."""
+    def not_registered(self) -> list[TaskId]:
+        """Workers of the spec that have not registered yet."""
         return [
             member.task
             for member in self.members.values()
@@ -198,19 +196,19 @@ class Job:
             and member.task != self.chief
         ]
 
-    def untold(self) -> list[TaskId]:
-        """Who is alive and has not yet heard that the job is over."""
+    def unreported(self) -> list[TaskId]:
+        """Tasks that are alive and have not been told the job's final phase."""
         return [
             member.task
             for member in self.members.values()
             if member.state in (State.ALIVE, State.DONE)
-            and member.told is not self.phase
+            and member.reported is not self.phase
             and member.task.type != PS
             and member.task != self.chief
         ]
 
     def missing(self, *, now: float) -> list[tuple[TaskId, float]]:
-        """Tasks of the spec that are not there, and since when, in seconds."""
+        """Tasks of the spec that are missing or lost, and for how many seconds."""
         return [
             (member.task, now - member.since)
             for member in self.members.values()
@@ -219,7 +217,7 @@ class Job:
 
     @property
     def global_step(self) -> int:
-        """The highest anybody reported."""
+        """The highest one that a task reported."""
         return max((member.report.global_step for member in self.members.values()), default=0)
 
     @property
@@ -228,7 +226,7 @@ class Job:
         return max((member.report.total_steps for member in self.members.values()), default=0)
 
     def _current(self, who: Incarnation, now: float) -> Member:
-        # A task no spec lists is a dynamic worker's: a chief that restarted takes it back, too.
+        # A task outside the spec is a dynamic worker; a restarted chief accepts it again.
         member = self.members.setdefault(who.task, Member(who.task, since=now))
         if who.generation < member.generation:
             raise FencedError(
@@ -239,7 +237,7 @@ class Job:
                 current=member.generation,
             )
         if who.generation > member.generation:
-            # A chief that restarted and has not seen this task yet.
+            # This chief has restarted and does not know the task yet.
             member.generation = who.generation
             self._last_generation = max(self._last_generation, who.generation)
             if member.state is State.MISSING:
@@ -253,5 +251,5 @@ class Job:
         if detail or state is State.ALIVE:
             member.detail = detail
 
-    def _enter_phase(self, phase: Phase, reason: str, now: float) -> None:
-        self.phase, self.reason, self.phase_since = phase, reason, now
+    def _enter_phase(self, phase: Phase, reason: str) -> None:
+        self.phase, self.reason = phase, reason

@@ -1,7 +1,7 @@
-"""Partitioners: into how many parts a variable is cut. Pure.
+"""Partitioners: how many parts a variable is cut into. Pure.
 
-Names, arguments and results are those of ``tf.distribute.experimental.partitioners``: a callable that
-returns one number per axis, 1 everywhere but on ``axis``. A function will do.
+Names, arguments and results are those of ``tf.distribute.experimental.partitioners``: a callable
+that returns one number per axis, 1 everywhere but on ``axis``. A function will do.
 """
 
 import math
@@ -19,7 +19,7 @@ class Partitioner:
         """Parts per axis for a variable of ``shape`` and ``dtype``; of a subclass.
 
         Raises:
-            NotImplementedError: It does not say.
+            NotImplementedError: The subclass does not define it.
         """
         raise NotImplementedError(
             f"{type(self).__name__} must define __call__(shape={shape}, dtype={dtype}, axis={axis})"
@@ -58,8 +58,8 @@ class FixedShardsPartitioner(Partitioner):
 class MinSizePartitioner(Partitioner):
     """As many parts as keep each at about ``min_shard_bytes`` or more, at most ``max_shards``.
 
-    As TensorFlow's: the default ``max_shards=1`` never splits, and the count is rounded up, so parts can be
-    smaller than ``min_shard_bytes``.
+    As TensorFlow's: the default ``max_shards=1`` never splits, and the count is rounded up, so
+    parts can be smaller than ``min_shard_bytes``.
     """
 
     def __init__(
@@ -78,7 +78,9 @@ class MinSizePartitioner(Partitioner):
 
 
 class MaxSizePartitioner(Partitioner):
-    """As few parts as keep each at ``max_shard_bytes`` or less, at most ``max_shards`` (None: no cap)."""
+    """As few parts as keep each at ``max_shard_bytes`` or less, at most ``max_shards`` (None: no
+    cap).
+    """
 
     def __init__(
         self, max_shard_bytes: int, max_shards: int | None = None, bytes_per_string: int = 16

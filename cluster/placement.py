@@ -1,7 +1,7 @@
 """Placement: which ps holds which shard. Pure: sizes and loads in, choices out.
 
-TensorFlow deals variables out in turn, whatever their size, and its users complain of one hot ps; we give
-each shard to the ps with the fewest bytes, and keep the turn for those who compare.
+TensorFlow places variables round-robin whatever their size, which can overload one ps; the default
+here gives each shard to the ps with the fewest bytes. Round-robin remains for comparison.
 """
 
 from collections.abc import Callable, Sequence
@@ -9,8 +9,8 @@ from collections.abc import Callable, Sequence
 Placement = Callable[[Sequence[int], Sequence[int], int], list[int]]
 """``place(sizes, loads, placed) -> ps per shard``.
 
-``sizes``: bytes per shard, in creation order. ``loads``: bytes on each ps already. ``placed``: shards placed
-before on all of them.
+``sizes``: bytes per shard, in creation order. ``loads``: bytes on each ps already. ``placed``:
+shards placed before on all of them.
 """
 
 

@@ -1,4 +1,4 @@
-"""From what a resolver says to what a process can start with: checked, canonical, explained.
+"""Resolving this process's task: a resolver's answers, checked and made canonical.
 
 TF_CONFIG comes in five forms (DESIGN §3): the full one; TFJob's dynamic ones, in which a task sees
 little more than itself, under ``cluster`` or ``sparseCluster``; an empty cluster for the chief of
@@ -29,14 +29,14 @@ from .spec import ClusterSpec
 
 @dataclass(frozen=True, slots=True)
 class ResolvedTask:
-    """Who this process is, and in which cluster.
+    """This process's task and its cluster.
 
     Attributes:
         task: This task.
         spec: The training cluster: no evaluator, ``master`` renamed. Empty: this process is all of
             it.
-        chief: Who leads.
-        chief_address: Where it is; empty if TF_CONFIG does not say (then a ps knows).
+        chief: The chief, which may be worker 0.
+        chief_address: Empty if TF_CONFIG does not name it; then a ps knows it.
         address: This task's own address; empty if it serves nothing.
         evaluator: Address of the evaluator, if the cluster lists one.
         dynamic: The cluster may list fewer tasks than there are.
@@ -54,12 +54,12 @@ class ResolvedTask:
 
     @property
     def is_chief(self) -> bool:
-        """Whether this task leads."""
+        """Whether this task is the chief."""
         return self.task == self.chief
 
     @property
     def is_local(self) -> bool:
-        """Whether this process is the whole cluster: nobody else trains, and there is no ps."""
+        """Whether this process is the whole cluster: no other task trains, and there is no ps."""
         return not ps_of(self.spec) and not self.dynamic and len(workers_of(self.spec)) <= 1
 
     def address_of(self, task: TaskId) -> str:
@@ -84,11 +84,11 @@ def resolve(
     overrides: Mapping[str, str] | None = None,
     chief_address: str = "",
 ) -> ResolvedTask:
-    """Check what a resolver says and make it canonical.
+    """Check a resolver's answers and make them canonical.
 
     Args:
-        resolver: Asked for one snapshot.
-        source: What it stands for, in messages, e.g. ``"flags"``; empty: as the resolver says.
+        resolver: Read through one snapshot.
+        source: The resolver's name in messages, e.g. ``"flags"``; empty: its own.
         overrides: What was decided elsewhere → where, for :attr:`ResolvedTask.sources`.
         chief_address: Of ``--chief``: wins over the spec.
 
@@ -127,13 +127,13 @@ def resolve(
         chief = task
     if not chief_address and chief.type in training.jobs:
         known = chief.index in training.task_indices(chief.type)
-        # A worker of a dynamic cluster sees only itself, so "no chief listed" proves nothing …
+        # A dynamic cluster lists a worker only itself: there may be a chief that is not listed.
         if known and (not dynamic or chief == task or chief.type == CHIEF):
             chief_address = training.task_address(chief.type, chief.index)
     if dynamic and kind == WORKER and not chief_address and task != chief:
         chief = TaskId(CHIEF, 0)
     if chief_address and "--chief" in (overrides or {}).values() and task.type == WORKER:
-        # … and one that was told where the chief is, is not the chief.
+        # A worker that was given the chief's address is not the chief.
         chief = TaskId(CHIEF, 0)
     sources = {
         "cluster": source,

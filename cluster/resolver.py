@@ -1,4 +1,4 @@
-"""ClusterResolver: where a process learns the cluster and its own place in it."""
+"""ClusterResolver: the source of the cluster and of this process's task."""
 
 from abc import ABC, abstractmethod
 from typing import Any
@@ -21,7 +21,7 @@ class ClusterResolver(ABC):
 
     @abstractmethod
     def cluster_spec(self) -> ClusterSpec:
-        """The cluster as it is known now; asked again at each call."""
+        """The cluster as known now; evaluated at each call."""
 
     @abstractmethod
     def master(
@@ -49,11 +49,11 @@ class ClusterResolver(ABC):
 
     @property
     def source(self) -> str:
-        """What it stands for, in messages."""
+        """Its name in messages."""
         return type(self).__name__
 
     def snapshot(self) -> "ClusterResolver":
-        """A resolver that goes on saying what this one says now; one that cannot change is its own."""
+        """A resolver with this one's current answers; one that cannot change returns itself."""
         return self
 
     @property
@@ -73,7 +73,10 @@ class ClusterResolver(ABC):
 
     @property
     def task_id(self) -> int | None:
-        """Index of this process in its job; None: not known. Setting it wins over everything else."""
+        """Index of this process in its job; None: not known.
+
+        Setting it wins over everything else.
+        """
         said = self._task_id if self._task_id is not None else self._found("task_id")
         return None if said is None else int(said)
 
@@ -91,6 +94,6 @@ class ClusterResolver(ABC):
     def rpc_layer(self, value: str | None) -> None:
         self._rpc_layer = value
 
-    def _found(self, name: str) -> Any:  # noqa: ARG002 - for subclasses that ask somewhere else
-        """The property ``name`` where neither constructor nor setter said it."""
+    def _found(self, name: str) -> Any:  # noqa: ARG002 - for subclasses
+        """The property ``name`` if neither constructor nor setter gave it."""
         return None

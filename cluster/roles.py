@@ -1,6 +1,6 @@
-"""What the task types are, and which of them leads.
+"""The task types, and which task is the chief.
 
-Rules of TensorFlow's multi-worker helpers: at most one chief; without one, worker 0 is it;
+Rules of TensorFlow's multi-worker helpers: at most one chief; without one, worker 0 is the chief;
 ``master`` is an old name of ``chief``; the evaluator is not part of the training cluster.
 """
 
@@ -41,25 +41,26 @@ def canonical_spec(spec: ClusterSpec) -> ClusterSpec:
     for single in (CHIEF, EVALUATOR):
         if len(renamed.get(single, ())) > 1:
             raise ConfigurationError(
-                f"the cluster has {len(renamed[single])} tasks of job {single!r}; at most one is allowed"
+                f"the cluster has {len(renamed[single])} tasks of job {single!r}; at most one is "
+                "allowed"
             )
     return ClusterSpec(renamed)
 
 
 def training_spec(spec: ClusterSpec) -> ClusterSpec:
-    """The spec without the evaluator, whom nobody dials or waits for."""
+    """The spec without the evaluator, to which no task connects."""
     return ClusterSpec({job: tasks for job, tasks in spec.as_dict().items() if job != EVALUATOR})
 
 
 def chief_of(spec: ClusterSpec) -> TaskId:
-    """Who leads: the chief, or worker 0 if the spec has none."""
+    """The chief, or worker 0 if the spec has none."""
     if CHIEF in spec.jobs and spec.num_tasks(CHIEF):
         return TaskId(CHIEF, spec.task_indices(CHIEF)[0])
     return TaskId(WORKER, 0)
 
 
 def workers_of(spec: ClusterSpec) -> list[TaskId]:
-    """Everybody who trains: the chief and the workers."""
+    """The tasks that train: chief and workers."""
     return [task for task in spec.tasks() if task.type in (CHIEF, WORKER)]
 
 

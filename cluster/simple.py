@@ -1,4 +1,4 @@
-"""SimpleClusterResolver and UnionClusterResolver: clusters given in code, and joined ones."""
+"""SimpleClusterResolver and UnionClusterResolver: clusters given in code, and unions."""
 
 from copy import copy
 from typing import Any

@@ -1,7 +1,7 @@
-"""A cluster computed from counts and a host name pattern, where nobody writes TF_CONFIG.
+"""A cluster computed from counts and a host name pattern, instead of TF_CONFIG.
 
-For Indexed Jobs, StatefulSets, JobSet, Volcano, Slurm and plain shells: every pod gets the same flags,
-and its index from wherever its launcher puts it.
+For Indexed Jobs, StatefulSets, JobSet, Volcano, Slurm and plain shells: every pod gets the same
+flags, and its index from its launcher.
 """
 
 import re
@@ -12,7 +12,7 @@ from .resolver import ClusterResolver, format_master_url
 from .roles import TASK_TYPES
 from .spec import ClusterSpec
 
-# Where launchers put a task's index; the first that is set counts.
+# Variables in which launchers put a task's index; the first that is set is used.
 INDEX_VARIABLES = ("JOB_COMPLETION_INDEX", "VC_TASK_INDEX", "SLURM_PROCID")
 
 
@@ -20,7 +20,7 @@ def parse_replicas(text: str) -> dict[str, int]:
     """``"chief=1,ps=2,worker=3"`` as a dictionary.
 
     Raises:
-        ConfigurationError: It does not read so.
+        ConfigurationError: The text is malformed.
     """
     counts: dict[str, int] = {}
     for item in text.split(","):
@@ -37,10 +37,10 @@ def parse_replicas(text: str) -> dict[str, int]:
 def find_index(
     flag: int | None, environment: Mapping[str, str], hostname: str
 ) -> tuple[int, str] | None:
-    """This task's index and where it comes from; None if nobody says.
+    """This task's index and its source; None if there is none.
 
-    Order: the flag, ``JOB_COMPLETION_INDEX``, ``VC_TASK_INDEX``, ``SLURM_PROCID``, the ordinal at the
-    end of the host name (``ps-1``).
+    Order: the flag, ``JOB_COMPLETION_INDEX``, ``VC_TASK_INDEX``, ``SLURM_PROCID``, the ordinal at
+    the end of the host name (``ps-1``).
     """
     if flag is not None:
         return flag, "--index"

@@ -1,4 +1,4 @@
-"""TFConfigClusterResolver: the cluster as the environment variable TF_CONFIG tells it.
+"""TFConfigClusterResolver: the cluster in the environment variable TF_CONFIG.
 
 This module and ``core/settings.py`` are the only readers of the environment. The variable is read
 again at every call of the resolver, as TensorFlow does, so a test or a notebook may change it; a
@@ -21,7 +21,7 @@ def read_tf_config() -> dict[str, Any]:
     """TF_CONFIG as a dictionary; empty if it is absent or empty.
 
     Raises:
-        TFConfigError: It is not a JSON object; says where it stops being one.
+        TFConfigError: It is not a JSON object; with the position of the error.
     """
     text = os.environ.get(TF_CONFIG, "")
     if not text.strip():
@@ -45,7 +45,7 @@ def cluster_of(config: dict[str, Any]) -> ClusterSpec:
     """The cluster in a parsed TF_CONFIG.
 
     Raises:
-        TFConfigError: It is no cluster.
+        TFConfigError: It is not a valid cluster.
     """
     key, jobs = _jobs_of(config)
     task = config.get("task") or {}
@@ -111,7 +111,7 @@ def _index(value: object) -> int:
 class TFConfigClusterResolver(ClusterResolver):
     """As ``tf.distribute.cluster_resolver.TFConfigClusterResolver``.
 
-    What the constructor or a setter says wins over TF_CONFIG; arguments of :meth:`master` win over
+    Values from the constructor or a setter override TF_CONFIG; arguments of :meth:`master` override
     both. Each call and property reads TF_CONFIG anew, as TensorFlow's, and raises
     :class:`TFConfigError` if it is malformed; :meth:`snapshot` reads it once.
     """

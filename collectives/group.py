@@ -1,8 +1,8 @@
-"""A group of workers in sync: its ring, and what happens when one of them is gone.
+"""A group of synchronous workers: its ring, and what happens when a worker is lost.
 
-A call that waits looks after the others from time to time. A worker whose process ended breaks its links,
-which its neighbours see at once; the one behind it passes the news on round the ring, so that every
-survivor's error names the same worker. One that hangs does not answer a probe.
+A worker whose process ends breaks its links, which its neighbours notice at once; the one after it
+passes the failure on round the ring, so that every survivor's error names the same worker. A worker
+that hangs keeps its links open: a call that waits for long probes all workers (``diagnosis.py``).
 """
 
 import atexit
@@ -15,7 +15,7 @@ import weakref
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -24,28 +24,30 @@ from ..cluster.roles import workers_of
 from ..core import error_table
 from ..core.arrays import Array, as_dtype
 from ..core.buffers import BufferPools
-from ..core.errors import (
-    CollectiveMismatchError,
-    CollectiveTimeoutError,
-    JoinTimeoutError,
-    PeerLostError,
-    ShapeMismatchError,
-    WindlassError,
-)
+from ..core.errors import PeerLostError, ShapeMismatchError, WindlassError
 from ..core.settings import Settings
 from ..core.task import Incarnation, TaskId
-from .peers import borrow_server, give_back, never_formed
+from .call import CollectiveCall
+from .diagnosis import (
+    Answer,
+    RingWorkers,
+    StalledCall,
+    diagnose,
+    first_failure,
+    join_timeout_error,
+    peer_lost_error,
+)
+from .peers import borrow_server, forget_ring, release_server
 from .ring import STREAM_CHUNK_BYTES, Ring
 from .ring_frames import (
     Call,
     Head,
     Kind,
-    Progress,
     Receiver,
     RingMember,
+    RingProgress,
     Sender,
     dtype_number,
-    unpack_head,
 )
 from .slot_link import SlotSender
 from .worker_client import WorkerClient
@@ -55,20 +57,22 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-_GENERATION = secrets.randbits(63)  # of this process: a restarted one is another one
+_GENERATION = secrets.randbits(63)  # of this process; a restarted one draws another
 _PROBE_S = 3.0
-_LINGER_S = 5.0  # a neighbour that computes reads what was sent to it later
+_LINGER_S = 5.0  # a neighbour that computes reads its frames later
 _NOTHING: Array = np.zeros(0, np.uint8)
 
 
 class CollectiveGroup:
-    """This worker's end of a ring. Calls are made by one thread at a time, in one order everywhere.
+    """This worker's end of a ring. One thread at a time makes calls, in the same order on all
+    workers.
 
     Args:
-        task: Who this is; its cluster's chief and workers are the group, in this order.
+        task: This worker; its cluster's chief and workers are the group, in this order.
         settings: Timeouts, bounds, and whether memory may be shared.
-        timeout_s: A call that waits longer for a worker fails; None or 0: it waits while the worker lives.
-        still_wanted: Called while waiting; raises to give up.
+        timeout_s: A call that waits longer for a worker fails; None or 0: no limit while it
+            answers.
+        still_wanted: Called during waits; raises to end them.
     """
 
     def __init__(
@@ -83,48 +87,59 @@ class CollectiveGroup:
         self._settings = settings
         self._timeout_s = timeout_s
         self._still_wanted = still_wanted
-        # Without a cluster this process is all of it.
-        self._members = workers_of(task.spec) or [task.task]
-        self._addresses = [task.address_of(member) for member in workers_of(task.spec)]
-        self._ring = Ring(self._members.index(task.task), len(self._members))
+        # Without a cluster this process is the only worker.
+        members = workers_of(task.spec) or [task.task]
+        addresses = [task.address_of(member) for member in workers_of(task.spec)]
+        self._workers = RingWorkers(task.task, members, addresses)
+        self._ring = Ring(members.index(task.task), len(members))
         self._lock = threading.Lock()
         self._sequence = 0
         self._doing = ""
         self._waiting = False
         self._failure: WindlassError | None = None
         self._clients: dict[int, WorkerClient] = {}
-        self._sender: Sender | None = None
-        self._receiver: Receiver | None = None
+        self.sender: Sender | None = None
+        self.receiver: Receiver | None = None
         self._buffers = BufferPools()
         self._number = 0
         self._server: CollectiveServer | None = None
-        self._forming_until = 0.0
+        self._join_deadline: float | None = None  # while the ring is being formed
         self._server_address = task.address
 
     @property
     def rank(self) -> int:
-        """This worker's number."""
+        """This worker's rank."""
         return self._ring.rank
 
     @property
     def size(self) -> int:
-        """Workers."""
+        """Number of workers."""
         return self._ring.size
 
     @property
     def members(self) -> Sequence[TaskId]:
         """The workers, by rank."""
-        return self._members
+        return self._workers.members
+
+    @property
+    def next_rank(self) -> int:
+        """Rank of the worker that this one sends to."""
+        return (self.rank + 1) % self.size
+
+    @property
+    def previous_rank(self) -> int:
+        """Rank of the worker that this one receives from."""
+        return (self.rank - 1) % self.size
 
     @property
     def transport(self) -> str:
-        """How bytes travel to the next worker."""
-        return self._sender.description if self._sender is not None else "none"
+        """The kind of the link to the next worker."""
+        return self.sender.description if self.sender is not None else "none"
 
-    # -- life --------------------------------------------------------------------------------
+    # -- open and close ----------------------------------------------------------------------
 
     def open(self) -> None:
-        """Form the ring, waiting for workers that are late.
+        """Form the ring, waiting for late workers until the join timeout.
 
         Raises:
             AddressInUseError: This worker's port is taken.
@@ -132,80 +147,68 @@ class CollectiveGroup:
         """
         if self.size == 1:
             return
+        addresses = self._workers.addresses
         server, self._number = borrow_server(
-            self._task, self._server_address, self._addresses, self._settings
+            self._task, self._server_address, addresses, self._settings
         )
         self._server = server
-        self._forming_until = time.monotonic() + self._settings.join_timeout_s
+        self._join_deadline = time.monotonic() + self._settings.join_timeout_s
         try:
             self._form(server)
         except BaseException:
-            never_formed(self._server_address, self._addresses)
+            forget_ring(self._server_address, addresses)
             raise
-        self._forming_until = 0.0
+        self._join_deadline = None
         _open_groups.add(self)
         log.info(
-            "worker %d of %d in sync; %s to %s",
+            "synchronous worker %d of %d; %s to %s",
             self.rank,
             self.size,
             self.transport,
-            self._members[(self.rank + 1) % self.size].short,
+            self.members[self.next_rank].short,
         )
 
     def _form(self, server: "CollectiveServer") -> None:
         server.set_probe(self._number, self._progress)
         member = RingMember(self._number, self.rank, self.size)
         who = Incarnation(self._task, _GENERATION)
-        after = (self.rank + 1) % self.size
-        before = (self.rank - 1) % self.size
         timeout_s = self._settings.join_timeout_s
         began = time.monotonic()
         try:
-            self._sender = self._client(after).open_link(
+            self.sender = self._client(self.next_rank).open_link(
                 who, member, timeout_s=timeout_s, still_wanted=self._still_wanted
             )
         except PeerLostError as error:
-            raise self._nobody(after, error) from error
-        while self._receiver is None:
+            raise join_timeout_error(self._workers, self.next_rank, timeout_s, error) from error
+        while self.receiver is None:
             self._still_wanted()
-            self._receiver = server.incoming.take(self._number, before, 0.2)
-            if self._receiver is None and time.monotonic() - began > timeout_s:
-                raise self._nobody(before, None)
+            self.receiver = server.incoming.take(self._number, self.previous_rank, 0.2)
+            if self.receiver is None and time.monotonic() - began > timeout_s:
+                raise join_timeout_error(self._workers, self.previous_rank, timeout_s)
         streams = np.zeros(self.size, np.int64)
         streams[self.rank] = self.transport != SlotSender.description
-        if self.all_reduce(streams, timeout_s=0).any():  # chunks are of one size on all workers
+        if self.all_reduce(streams, timeout_s=0).any():  # all workers need one chunk size
             self._ring = replace(self._ring, chunk_bytes=STREAM_CHUNK_BYTES)
-        self._sequence = 0  # calls are numbered as the program makes them
-
-    def _nobody(self, rank: int, error: WindlassError | None) -> JoinTimeoutError:
-        missing = self._members[rank]
-        return JoinTimeoutError(
-            f"{self._task} waited {self._settings.join_timeout_s:g} s (join_timeout_s) for {missing} at "
-            f"{self._addresses[rank]} to join the ring{f'; the last answer: {error}' if error else ''}. "
-            "Is it "
-            "started, with the same cluster and program?",
-            task=self._task,
-            missing=missing,
-        )
+        self._sequence = 0  # the program's own calls are numbered from 1
 
     def _client(self, rank: int) -> WorkerClient:
         if rank not in self._clients:
             self._clients[rank] = WorkerClient(
-                self._members[rank], self._addresses[rank], self._settings
+                self.members[rank], self._workers.addresses[rank], self._settings
             )
         return self._clients[rank]
 
     def close(self) -> None:
-        """Leave. Workers that still wait for this one get an error that says so."""
+        """Leave the ring. Workers that still wait for this one get an error that says so."""
         with self._lock:
-            sender, self._sender = self._sender, None
-            receiver, self._receiver = self._receiver, None
+            sender, self.sender = self.sender, None
+            receiver, self.receiver = self.receiver, None
         _open_groups.discard(self)
         if sender is not None:
-            in_order = self._failure is None
-            if in_order:
-                self._tell(sender, Kind.BYE, _NOTHING)
-            sender.close(_LINGER_S if in_order else 1.0)
+            is_intact = self._failure is None
+            if is_intact:
+                self._notify(sender, Kind.BYE, _NOTHING)
+            sender.close(_LINGER_S if is_intact else 1.0)
         if receiver is not None:
             receiver.close()
         for client in self._clients.values():
@@ -214,7 +217,7 @@ class CollectiveGroup:
         if self._server is not None:
             self._server.forget_probe(self._number)
             self._server = None
-            give_back(self._server_address)
+            release_server(self._server_address)
 
     # -- calls -------------------------------------------------------------------------------
 
@@ -225,12 +228,12 @@ class CollectiveGroup:
 
         Args:
             values: array, of one shape and dtype on all workers.
-            divisor: What the sum is divided by; None: nothing. For floats.
-            timeout_s: Instead of the group's; 0: none.
+            divisor: Divides the sum, for floats; None: no division.
+            timeout_s: Overrides the group's; 0: no limit.
 
         Raises:
-            PeerLostError: A worker is gone.
-            CollectiveTimeoutError: One took too long.
+            PeerLostError: A worker is lost.
+            CollectiveTimeoutError: A worker did not reach the call in time.
             CollectiveMismatchError: A neighbour is in another call.
         """
         given = _contiguous(values)
@@ -257,13 +260,13 @@ class CollectiveGroup:
             WindlassError: As :meth:`all_reduce`.
         """
         given = _contiguous(values)
-        # As many numbers on each worker as arrays may have axes: ranks may differ, too, and say so.
-        facts = np.full(_MAX_AXES + 1, -1, np.int64)
-        facts[0] = given.ndim
-        facts[1 : 1 + given.ndim] = given.shape
-        with self._call(Call.ALL_GATHER, facts, timeout_s) as link:
-            everyones = self._ring.all_gather(link, facts, [facts.size] * self.size)
-        shapes = [tuple(int(x) for x in row[1 : 1 + int(row[0])]) for row in everyones]
+        # Shapes first: the number of axes, then their extents, padded to one length on all workers.
+        header = np.full(_MAX_AXES + 1, -1, np.int64)
+        header[0] = given.ndim
+        header[1 : 1 + given.ndim] = given.shape
+        with self._call(Call.ALL_GATHER, header, timeout_s) as link:
+            headers = self._ring.all_gather(link, header, [header.size] * self.size)
+        shapes = [tuple(int(x) for x in row[1 : 1 + int(row[0])]) for row in headers]
         self._check_gathered(shapes)
         with self._call(Call.ALL_GATHER, given, timeout_s, compare=False) as link:
             flat = self._ring.all_gather(
@@ -275,14 +278,14 @@ class CollectiveGroup:
         if len({shape[1:] for shape in shapes}) > 1 or len({len(shape) for shape in shapes}) > 1:
             shown = ", ".join(
                 f"{member.short} {shape}"
-                for member, shape in zip(self._members, shapes, strict=True)
+                for member, shape in zip(self.members, shapes, strict=True)
             )
             raise ShapeMismatchError(
                 f"values to gather differ in more than their first axis: {shown}", task=self._task
             )
 
     def broadcast(self, values: Array, root: int = 0, *, timeout_s: float | None = None) -> Array:
-        """The array of worker ``root``; the others give one of the same shape and dtype.
+        """The array of worker ``root``; the others pass one of the same shape and dtype.
 
         Raises:
             WindlassError: As :meth:`all_reduce`.
@@ -294,7 +297,7 @@ class CollectiveGroup:
         return out
 
     def barrier(self, *, timeout_s: float | None = None) -> None:
-        """Wait until every worker is here.
+        """Wait until every worker has made this call.
 
         Raises:
             WindlassError: As :meth:`all_reduce`.
@@ -306,49 +309,50 @@ class CollectiveGroup:
     def watch(
         self, is_done: Callable[[], bool], doing: str, *, timeout_s: float | None = None
     ) -> None:
-        """Wait for work beside the ring that needs every worker, and look after them meanwhile.
+        """Wait for work outside the ring that needs every worker, and probe them meanwhile.
 
         Args:
-            is_done: Whether it is; soon asked again.
-            doing: For messages.
-            timeout_s: Instead of the group's.
+            is_done: Whether the work is done; polled.
+            doing: The work, for messages.
+            timeout_s: Overrides the group's.
 
         Raises:
             WindlassError: As :meth:`all_reduce`.
         """
         self._raise_if_broken()
         limit = (self._timeout_s if timeout_s is None else timeout_s) or None
-        patience_s = min(self._settings.lease_s, limit or self._settings.lease_s)
         with self._lock:
             self._sequence += 1
             self._doing, self._waiting = doing, True
-        began = looked = time.monotonic()
-        pause, pause_s = threading.Event(), 20e-6
+        began = probed = time.monotonic()
+        event, poll_s = threading.Event(), 20e-6
         try:
             while not is_done():
-                pause.wait(pause_s)
-                pause_s = min(2 * pause_s, 1e-3)
-                now = time.monotonic()
-                if now - looked > patience_s:
-                    error = self._judge(now - began, limit, (self.rank + 1) % self.size)
+                event.wait(poll_s)
+                poll_s = min(2 * poll_s, 1e-3)
+                if time.monotonic() - probed > self._probe_after_s(limit):
+                    error = self.diagnose_timeout(began, limit, self.next_rank)
                     if error is not None:
-                        raise self._fail(error)
-                    looked = time.monotonic()
+                        raise self.fail(error)
+                    probed = time.monotonic()
         except BaseException as error:
-            self._left(error)
+            self.leave(error)
             raise
         finally:
-            self._done()
+            self.end_call()
+
+    def _probe_after_s(self, limit: float | None) -> float:
+        return min(self._settings.lease_s, limit or self._settings.lease_s)
 
     def _call(
         self, call: Call, array: Array, timeout_s: float | None, *, compare: bool = True
-    ) -> "_Call":
+    ) -> CollectiveCall:
         self._raise_if_broken()
         number = dtype_number(as_dtype(array.dtype))
         try:
             self._still_wanted()
         except WindlassError as error:
-            self._left(error)
+            self.leave(error)
             raise
         with self._lock:
             self._sequence += 1
@@ -356,48 +360,49 @@ class CollectiveGroup:
             head = Head(self._sequence, elements, 0, Kind.DATA, call, number)
             self._doing = f"{call.name.lower()} of {array.size} {array.dtype.name}"
             self._waiting = True
-        limit = self._timeout_s if timeout_s is None else timeout_s
-        return _Call(self, head, limit or None)
+        limit = (self._timeout_s if timeout_s is None else timeout_s) or None
+        return CollectiveCall(self, head, limit, self._probe_after_s(limit))
 
     def _raise_if_broken(self) -> None:
         if self._failure is not None:
             raise self._failure.with_traceback(None)
-        if self._sender is None and self.size > 1:
-            raise self._closed()
+        if self.sender is None and self.size > 1:
+            raise self.closed_error()
 
-    # -- what goes wrong ---------------------------------------------------------------------
+    # -- failures ----------------------------------------------------------------------------
 
-    def _done(self) -> None:
+    def end_call(self) -> None:
+        """The current call does not wait any more."""
         with self._lock:
             self._waiting = False
 
-    def _progress(self) -> Progress:
-        """What a probe of another worker is answered, in grpc's thread."""
+    def _progress(self) -> RingProgress:
+        """The answer to another worker's probe, in a thread of grpc."""
         with self._lock:
-            return Progress(self._sequence, self._doing, self._waiting, self._failure)
+            return RingProgress(self._sequence, self._doing, self._waiting, self._failure)
 
-    def _fail(self, error: WindlassError) -> WindlassError:
-        """Break the ring, and pass on why."""
+    def fail(self, error: WindlassError) -> WindlassError:
+        """Break the ring and pass the error on; returns the ring's first one."""
         with self._lock:
             if self._failure is not None:
                 return self._failure
             self._failure = error
-            sender, receiver = self._sender, self._receiver
+            sender, receiver = self.sender, self.receiver
         if sender is not None:
-            self._tell(sender, Kind.ABORT, np.frombuffer(error_table.to_bytes(error), np.uint8))
+            self._notify(sender, Kind.ABORT, np.frombuffer(error_table.to_bytes(error), np.uint8))
             sender.close()
         if receiver is not None:
             receiver.close()
         return error
 
-    def _left(self, error: BaseException) -> None:
-        """This worker leaves, by Ctrl-C perhaps: tell the others, and begin no further call.
+    def leave(self, error: BaseException) -> None:
+        """Break the ring, as this worker ends a call with ``error``, e.g. Ctrl-C.
 
-        It may be in the middle of one, and the next would read its frames.
+        No further call is possible: it would read frames of the interrupted one.
         """
         if self._failure is None:
             why = error.message if isinstance(error, WindlassError) else type(error).__name__
-            self._fail(
+            self.fail(
                 PeerLostError(
                     f"{self._task} left after call {self._sequence}: {why}",
                     task=self._task,
@@ -405,76 +410,52 @@ class CollectiveGroup:
                 )
             )
 
-    def _tell(self, sender: Sender, kind: Kind, payload: Array) -> None:
+    def _notify(self, sender: Sender, kind: Kind, payload: Array) -> None:
         head = Head(self._sequence, 0, payload.size, kind, Call.NONE, 0)
         try:
             sender.send(head.pack(), payload, 0.5)
-        except OSError as error:  # it is gone, or takes nothing any more
-            log.debug("the next worker does not hear it: %s", error)
+        except OSError as error:
+            log.debug("could not send %s to the next worker: %s", kind.name, error)
 
-    def _lost(self, rank: int, why: str) -> PeerLostError:
-        member = self._members[rank]
-        return PeerLostError(
-            f"{member} at {self._addresses[rank]} is lost ({why}) in call {self._sequence}, {self._doing}; "
-            "a synchronous job needs every worker. Restart it: all workers resume from the last checkpoint",
-            task=member,
-            peer=member,
-            call=self._sequence,
-        )
+    def peer_lost_error(self, rank: int, why: str) -> PeerLostError:
+        """The error for a worker that is lost in the current call."""
+        return peer_lost_error(self._workers, rank, why, self._sequence, self._doing)
 
-    def _judge(
-        self, waited_s: float, timeout_s: float | None, suspect: int
+    def diagnose_timeout(
+        self, began: float, timeout_s: float | None, suspect: int
     ) -> WindlassError | None:
-        """A call has waited for long: who is to blame? None: nobody, wait on."""
-        self._still_wanted()
-        answers = self._probe_all()
-        for answer in answers.values():
-            if isinstance(answer, Progress) and answer.failure is not None:
-                return answer.failure
-        silent = [rank for rank, answer in answers.items() if not isinstance(answer, Progress)]
-        if self._forming_until:  # who does not answer may not have started yet
-            overdue = time.monotonic() > self._forming_until
-            return self._nobody((silent or [suspect])[0], None) if overdue else None
-        if silent:
-            return self._lost(silent[0], f"it does not answer: {answers[silent[0]]}")
-        if timeout_s is None or waited_s < timeout_s:
-            return None
-        progress = {
-            rank: answer for rank, answer in answers.items() if isinstance(answer, Progress)
-        }
-        late = [rank for rank, answer in progress.items() if answer.calls < self._sequence]
-        rank = late[0] if late else suspect
-        where = ""
-        if rank in progress:
-            answer = progress[rank]
-            verb = "is in" if answer.waiting else "has finished"
-            where = f" It {verb} call {answer.calls}{f', {answer.doing}' if answer.doing else ''}."
-        return CollectiveTimeoutError(
-            f"{self._task} waited {waited_s:.1f} s (timeout_seconds {timeout_s:g}) for "
-            f"{self._members[rank]} in call "
-            f"{self._sequence}, {self._doing}.{where} Every worker must make the same calls; if it only "
-            "computes "
-            "for long, raise timeout_seconds",
-            task=self._members[rank],
-            call=self._sequence,
-            timeout_s=timeout_s,
-        )
+        """Ask all workers why a call makes no progress; None: it should wait on.
 
-    def _closed(self) -> PeerLostError:
+        Args:
+            began: When the call began to wait.
+            timeout_s: Its limit.
+            suspect: Rank of the worker it waits for.
+        """
+        self._still_wanted()
+        call = StalledCall(
+            self._sequence,
+            self._doing,
+            suspect,
+            began,
+            timeout_s,
+            self._join_deadline,
+            self._settings.join_timeout_s,
+        )
+        return diagnose(self._probe_all(), self._workers, call, now=time.monotonic())
+
+    def closed_error(self) -> PeerLostError:
+        """The error for a call on a closed ring."""
         return PeerLostError(f"{self._task}: the ring is closed", task=self._task)
 
-    def _reported(self) -> WindlassError | None:
-        """What broke the ring for a worker that is still there: its own news may have got lost."""
-        for answer in self._probe_all().values():
-            if isinstance(answer, Progress) and answer.failure is not None:
-                return answer.failure
-        return None
+    def reported_failure(self) -> WindlassError | None:
+        """What broke the ring, from another worker whose message about it may be lost."""
+        return first_failure(self._probe_all().values())
 
-    def _probe_all(self) -> dict[int, Progress | WindlassError]:
+    def _probe_all(self) -> dict[int, Answer]:
         others = [rank for rank in range(self.size) if rank != self.rank]
         clients = [self._client(rank) for rank in others]
 
-        def ask(client: WorkerClient) -> Progress | WindlassError:
+        def ask(client: WorkerClient) -> Answer:
             try:
                 return client.progress(self._number, _PROBE_S)
             except WindlassError as error:
@@ -490,142 +471,15 @@ _open_groups: "weakref.WeakSet[CollectiveGroup]" = weakref.WeakSet()
 
 @atexit.register
 def _close_all() -> None:
-    """What was sent must arrive also if the program ends without closing its strategy."""
+    """Deliver what was sent when a program ends without closing its strategy."""
     for group in list(_open_groups):
         group.close()
 
 
-# A forked child has the same sockets: what it closed at its end would be closed for its parent.
+# A forked child shares its parent's sockets and must not shut them down.
 os.register_at_fork(after_in_child=_open_groups.clear)
 
 
 def _contiguous(values: Array) -> Array:
-    # NumPy's own makes a vector of a scalar.
+    # np.ascontiguousarray alone turns a scalar into a vector.
     return np.ascontiguousarray(values).reshape(np.shape(values))
-
-
-class _Call:
-    """One collective call: the ring's link, with deadlines and the comparison of heads."""
-
-    def __init__(self, group: CollectiveGroup, head: Head, timeout_s: float | None) -> None:
-        self._group = group
-        self._head = head
-        self._timeout_s = timeout_s
-        self._heads: dict[int, bytes] = {}
-        patience = group._settings.lease_s
-        self._patience_s = min(patience, timeout_s) if timeout_s is not None else patience
-
-    def __enter__(self) -> "_Call":
-        return self
-
-    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
-        try:
-            sender = self._group._sender
-            if error is None and sender is not None:
-                # What was sent may be changed when the call is over.
-                self._patiently(sender.flush, (self._group.rank + 1) % self._group.size)
-        except BaseException as late:
-            error = late
-            raise
-        finally:
-            self._group._done()
-            if error is not None:
-                self._group._left(error)
-
-    def send(self, payload: Array) -> None:
-        """Send a chunk."""
-        group = self._group
-        sender = group._sender
-        if sender is None:
-            raise group._closed()
-        head = self._head_of(payload.size)
-        self._patiently(
-            lambda timeout_s: sender.send(head, payload, timeout_s), (group.rank + 1) % group.size
-        )
-
-    def receive(self, num_bytes: int) -> Array:
-        """The next chunk, valid until :meth:`release`."""
-        group = self._group
-        receiver = group._receiver
-        if receiver is None:
-            raise group._closed()
-        before = (group.rank - 1) % group.size
-        frame = self._patiently(receiver.receive, before)
-        if frame is None:
-            raise group._fail(group._reported() or group._lost(before, "it closed the connection"))
-        head: bytes = frame[0]
-        data: Array = frame[1]
-        if head != self._head_of(num_bytes) or data.size != num_bytes:
-            raise group._fail(self._explain(unpack_head(head), data, num_bytes))
-        return data
-
-    def release(self) -> None:
-        """The chunk received last is not needed any more."""
-        receiver = self._group._receiver
-        if receiver is not None:
-            receiver.release()
-
-    def _head_of(self, num_bytes: int) -> bytes:
-        """What a chunk's head is, here and before."""
-        head = self._heads.get(num_bytes)
-        if head is None:
-            head = self._heads[num_bytes] = replace(self._head, length=num_bytes).pack()
-        return head
-
-    def _explain(self, head: Head, data: Array, num_bytes: int) -> WindlassError:
-        group = self._group
-        before = (group.rank - 1) % group.size
-        if head.kind is Kind.ABORT:
-            return error_table.from_bytes(data.tobytes())
-        if head.kind is Kind.BYE:
-            return group._lost(
-                before, f"its program ended after {head.sequence} calls, ours made one more"
-            )
-        return CollectiveMismatchError(
-            f"{group._members[before]} is in call {head.sequence}, {head.what} ({head.length} bytes at "
-            "a time), "
-            f"and {group._task} in call {self._head.sequence}, {self._head.what} ({num_bytes} bytes); "
-            "every worker "
-            "must make the same calls, in the same order, with arrays of the same shape",
-            task=group._members[before],
-            call=self._head.sequence,
-        )
-
-    def _patiently(self, attempt: Callable[[float], Any], rank: int) -> Any:
-        """Try until it succeeds, looking after the others when nothing happens for a while."""
-        began = time.monotonic()
-        while True:
-            try:
-                return attempt(self._patience_s)
-            except TimeoutError:
-                waited = time.monotonic() - began
-                error = self._group._judge(waited, self._timeout_s, rank)
-                if error is not None:
-                    raise self._group._fail(error) from None
-            except OSError as error:
-                why = f"the connection broke: {os.strerror(error.errno) if error.errno else error}"
-                group = self._group
-                raise group._fail(
-                    self._heard() or group._reported() or group._lost(rank, why)
-                ) from error
-
-    def _heard(self) -> WindlassError | None:
-        """Why the ring broke, if the news has come from behind: that worker knows better who is gone."""
-        receiver = self._group._receiver
-        if receiver is None:
-            return None
-        until = time.monotonic() + 1.0
-        while time.monotonic() < until:
-            try:
-                frame = receiver.receive(0.2)
-            except TimeoutError:
-                continue
-            except OSError:
-                return None
-            if frame is None:
-                return None
-            head, data = frame
-            if unpack_head(head).kind is Kind.ABORT:
-                return error_table.from_bytes(data.tobytes())
-            receiver.release()
-        return None

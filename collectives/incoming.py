@@ -1,4 +1,4 @@
-"""Links that have come in."""
+"""Accepted links that wait for their ring."""
 
 import threading
 import time
@@ -7,7 +7,7 @@ from .ring_frames import Receiver
 
 
 class Incoming:
-    """Receivers by (ring, rank of the sender), for whoever waits for them."""
+    """Receivers by (ring, rank of the sender). Thread-safe."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
@@ -15,7 +15,7 @@ class Incoming:
         self._closed = False
 
     def put(self, ring: int, rank: int, link: Receiver) -> None:
-        """A link has come. An older one of the same sender is broken: its process is gone."""
+        """Add a link. An older one of the same sender is closed: that process is gone."""
         with self._changed:
             unwanted: Receiver | None = link
             if not self._closed:
@@ -26,7 +26,7 @@ class Incoming:
             unwanted.close()
 
     def take(self, ring: int, rank: int, timeout_s: float) -> Receiver | None:
-        """The link of a sender, waiting for it; None: it has not come."""
+        """The link of a sender; None if it does not come within ``timeout_s``."""
         deadline = time.monotonic() + timeout_s
         with self._changed:
             while (ring, rank) not in self._links:
@@ -37,7 +37,7 @@ class Incoming:
             return self._links.pop((ring, rank))
 
     def close(self) -> None:
-        """Break links nobody took."""
+        """Close all links that were not taken, and those that still come."""
         with self._changed:
             self._closed = True
             links, self._links = list(self._links.values()), {}

@@ -1,8 +1,9 @@
 """NCCL between workers: one GPU of each, through CuPy.
 
-NCCL waits for a worker that is gone for ever, and adds up whatever it is given. So the ring of the group
-passes on NCCL's identity, compares calls before they begin, and looks after the workers while NCCL waits.
-Only a worker that is lost while the communicator is made, right after all have answered, is NCCL's to notice.
+NCCL waits forever for a lost worker, and does not compare shapes or dtypes. So the group's ring
+exchanges NCCL's identity, compares calls before they begin, and probes the workers while NCCL
+waits. The one exception is a worker lost while the communicator is created: NCCL alone can notice
+that.
 """
 
 from typing import Any
@@ -25,21 +26,22 @@ def nccl_available() -> bool:
 
 
 def nccl_dtype(array: Any) -> int:
-    """NCCL's number of an array's dtype, which is one of ``DTYPES``."""
+    """NCCL's number for an array's dtype, one of ``DTYPES``."""
     nccl = load_cupy().cuda.nccl
     numbers = (nccl.NCCL_FLOAT16, nccl.NCCL_FLOAT32, nccl.NCCL_FLOAT64)
     return int(numbers[DTYPES.index(array.dtype.name)])
 
 
 class NcclLink:
-    """This worker's end. Used by one thread at a time, in one order everywhere.
+    """This worker's NCCL communicator. Used by one thread at a time, in the same order on all
+    workers.
 
     Args:
-        group: The workers, which all make one now.
-        gpu: Number of this worker's GPU; no two workers may have the same one.
+        group: The workers, which must all create one now.
+        gpu: Number of this worker's GPU; every worker needs its own.
 
     Raises:
-        WindlassError: A worker is gone.
+        WindlassError: A worker is lost.
     """
 
     def __init__(self, group: CollectiveGroup, gpu: int) -> None:
@@ -57,13 +59,14 @@ class NcclLink:
         """Sum an array over the workers, in place.
 
         Args:
-            array: contiguous array on the GPU, of one of ``DTYPES``, of one shape and dtype on all workers.
-            timeout_s: Instead of the group's.
+            array: contiguous array on the GPU, of one of ``DTYPES``, of one shape and dtype on all
+                workers.
+            timeout_s: Overrides the group's.
 
         Raises:
-            CollectiveMismatchError: A worker gave another size or dtype.
-            CollectiveTimeoutError: One took too long.
-            PeerLostError: One is gone.
+            CollectiveMismatchError: A worker has another size or dtype.
+            CollectiveTimeoutError: A worker did not reach the call in time.
+            PeerLostError: A worker is lost.
         """
         what = f"all_reduce of {array.size} {array.dtype.name} with NCCL"
         number = nccl_dtype(array)
@@ -78,16 +81,16 @@ class NcclLink:
         try:
             self._group.watch(lambda: bool(end.done), what, timeout_s=timeout_s)
         except BaseException:
-            self._communicator.abort()  # else the stream would never come to its end
+            self._communicator.abort()  # else the stream would never end
             raise
 
     def _compare(self, size: int, number: int, timeout_s: float | None) -> None:
-        facts = self._group.all_gather(np.array([[size, number]]), timeout_s=timeout_s)
-        for member, (theirs,) in zip(self._group.members, facts, strict=True):
+        gathered = self._group.all_gather(np.array([[size, number]]), timeout_s=timeout_s)
+        for member, (theirs,) in zip(self._group.members, gathered, strict=True):
             if (int(theirs[0]), int(theirs[1])) != (size, number):
                 raise CollectiveMismatchError(
-                    f"{member} reduces {theirs[0]} elements of NCCL's dtype {theirs[1]}, this worker {size} "
-                    f"of {number}; every worker must make the same calls, in the same order, with arrays of "
-                    "the same shape",
+                    f"{member} reduces {theirs[0]} elements of NCCL's dtype {theirs[1]}, this "
+                    f"worker {size} of {number}; every worker must make the same calls, in the "
+                    "same order, with arrays of the same shape",
                     task=member,
                 )

@@ -12,21 +12,21 @@ if TYPE_CHECKING:
     from .server import CollectiveServer
 
 _lock = threading.Lock()
-_servers: "dict[str, tuple[CollectiveServer, int]]" = {}  # address → (server, rings that use it)
-_rings: dict[tuple[str, ...], int] = {}  # this address and all workers' → rings made so far
+_servers: "dict[str, tuple[CollectiveServer, int]]" = {}  # by address: (server, open rings)
+_rings: dict[tuple[str, ...], int] = {}  # by own and all addresses: rings made
 
 
 def borrow_server(
     task: TaskId, address: str, cluster: Sequence[str], settings: Settings
 ) -> "tuple[CollectiveServer, int]":
-    """The server at this worker's address, started if it is not, and the number of a new ring.
+    """The server at this worker's address, started on first use, and the number of a new ring.
 
-    Numbers agree between workers of one cluster that create their strategies in the same order.
+    Workers that create their strategies in the same order get the same numbers.
 
     Raises:
         AddressInUseError: The port is taken.
     """
-    # Workers of a parameter-server job serve nothing, and load nothing for it.
+    # Imported late: workers of a parameter-server job do not need it.
     from .server import CollectiveServer
 
     with _lock:
@@ -40,14 +40,14 @@ def borrow_server(
         return server, crc32(f"{','.join(cluster)} {count}".encode())
 
 
-def never_formed(address: str, cluster: Sequence[str]) -> None:
-    """The ring numbered last has not come about: a strategy that is made again tries the same one."""
+def forget_ring(address: str, cluster: Sequence[str]) -> None:
+    """Reuse the last ring's number, since it was not formed: the next strategy tries it again."""
     with _lock:
         _rings[(address, *cluster)] -= 1
 
 
-def give_back(address: str) -> None:
-    """A ring is closed; the last one takes the server with it."""
+def release_server(address: str) -> None:
+    """A ring is closed; the server stops with the last one."""
     with _lock:
         server, users = _servers.pop(address, (None, 0))
         if server is not None and users > 1:

@@ -1,11 +1,13 @@
-"""The ring: what is sent and received when, for one collective call. No sockets, no waiting of its own.
+"""Ring algorithms: what one collective call sends and receives, in which order. No I/O of its own.
 
-Every worker sends to the next one and receives from the one before it. An all-reduce is a reduce-scatter
-and an all-gather, in which each worker sends ``2 (n-1)/n`` of the array, the least there is; it is cut into
-chunks that go through all steps one behind the other, so that a chunk is reduced and sent on while it is in
-the cache. Patarasuk and Yuan, "Bandwidth optimal all-reduce algorithms for clusters of workstations", 2009.
+Every worker sends to the next one and receives from the previous one. An all-reduce is a
+reduce-scatter followed by an all-gather, in which each worker sends ``2 (n-1)/n`` of the array, the
+minimum. The array is cut into chunks that pass through the steps as a pipeline, so that a chunk is
+reduced and sent on while it is in the cache. Patarasuk and Yuan, "Bandwidth optimal all-reduce
+algorithms for clusters of workstations", 2009.
 
-Every element is summed in one order, on one worker, and copied from there: all workers have the same bits.
+Every element is summed on one worker, in one order, and copied from there: results are equal to the
+bit.
 """
 
 from collections.abc import Sequence
@@ -17,21 +19,21 @@ import numpy as np
 
 from ..core.arrays import Array
 
-CHUNK_BYTES = 256 * 1024  # where all links share memory: a few of them fit in the cache
-STREAM_CHUNK_BYTES = 1024 * 1024  # where a frame of a stream is worth its price
-_AHEAD = 2  # chunks sent before as many are received: the neighbours need not keep in step exactly
-_SMALL_BYTES = 64 * 1024  # gathered whole and summed everywhere: half as many hops
+CHUNK_BYTES = 256 * 1024  # for links in shared memory: a few chunks fit in the cache
+STREAM_CHUNK_BYTES = 1024 * 1024  # for streams: amortizes the cost of a frame
+_AHEAD = 2  # chunks sent before as many are received, so that neighbours need no lockstep
+_SMALL_BYTES = 64 * 1024  # up to here every worker gathers and sums all arrays: half as many hops
 
 
 class Link(Protocol):
-    """Both ends of this worker's links, for one call."""
+    """This worker's two links, for one call."""
 
     def send(self, payload: Array) -> None:
         """Send a chunk to the next worker."""
         ...
 
     def receive(self, num_bytes: int) -> Array:
-        """Wait for a chunk of the worker before; its bytes are valid until :meth:`release`."""
+        """Wait for a chunk from the previous worker, valid until :meth:`release`."""
         ...
 
     def release(self) -> None:
@@ -41,12 +43,12 @@ class Link(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Ring:
-    """A worker's place.
+    """A worker's position in a ring.
 
     Attributes:
-        rank: Its number.
-        size: Workers.
-        chunk_bytes: Most bytes sent at a time; the same for all workers.
+        rank: This worker.
+        size: Number of workers.
+        chunk_bytes: Largest chunk, the same on all workers.
     """
 
     rank: int
@@ -61,8 +63,8 @@ class Ring:
         Args:
             link: Of this call.
             values: flat array, of one length on all workers. May be ``out``.
-            out: flat array. Every worker's sum, or mean.
-            divisor: What the sum is divided by; None: nothing. For floats.
+            out: flat array for the result.
+            divisor: Divides the sum, for floats; None: no division.
         """
         if self.size == 1:
             _finish(values, out, divisor)
@@ -87,7 +89,7 @@ class Ring:
         source, target = _parts(values, n), _parts(out, n)
         chunk = max(1, self.chunk_bytes // values.itemsize)
         count = -(-source[0].size // chunk)
-        # Chunk t - s is in step s at tick t: each step of a chunk follows on the one before.
+        # At tick t chunk t - s is in step s: a pipeline.
         for tick in range(count + 2 * n - 3):
             steps = range(max(0, tick - count + 1), min(2 * n - 2, tick + 1))
             for first in range(0, len(steps), _AHEAD):
@@ -120,7 +122,7 @@ class Ring:
         if not into.size:
             return
         received = link.receive(into.nbytes).view(into.dtype)
-        if step >= n - 1:  # it is summed up, and goes round
+        if step >= n - 1:  # the all-gather: chunks are final
             np.copyto(into, received)
         else:
             np.add(source[part][cut], received, out=into)
@@ -147,7 +149,7 @@ class Ring:
         chunk = max(1, self.chunk_bytes // values.itemsize)
         work = [np.empty_like(part) for part in source]
         for step in range(n - 1):
-            # One more than in the all-reduce, so that part `rank` ends here.
+            # Shifted by one against the all-reduce, so that part `rank` ends on this worker.
             going, coming = (self.rank - step - 1) % n, (self.rank - step - 2) % n
             for start in range(0, source[0].size, chunk):
                 cut = slice(start, start + chunk)
@@ -162,12 +164,12 @@ class Ring:
         return work[self.rank]
 
     def all_gather(self, link: Link, mine: Array, sizes: Sequence[int]) -> list[Array]:
-        """Everybody's array.
+        """Every worker's array.
 
         Args:
             link: Of this call.
             mine: flat array.
-            sizes: Elements each worker has.
+            sizes: Elements per worker, by rank.
 
         Returns:
             One flat array per worker, by rank.
@@ -178,7 +180,7 @@ class Ring:
         return everyones
 
     def _pass_around(self, link: Link, everyones: Sequence[Array]) -> None:
-        """Fill in the others' arrays, chunk after chunk."""
+        """Fill in the other workers' arrays, chunk by chunk."""
         n = self.size
         if n == 1:
             return
@@ -198,7 +200,7 @@ class Ring:
                     _take(link, into)
 
     def broadcast(self, link: Link, values: Array, root: int) -> None:
-        """Fill ``values`` with those of ``root``, chunk after chunk along the ring."""
+        """Fill ``values`` with those of ``root``, chunk by chunk along the ring."""
         if self.size == 1:
             return
         chunk = max(1, self.chunk_bytes // values.itemsize)
@@ -212,7 +214,7 @@ class Ring:
 
 
 def bounds(size: int, parts: int) -> list[int]:
-    """Where an array is cut into parts that differ by one element at most: the first ones are larger."""
+    """Bounds of parts that differ by at most one element, larger ones first."""
     base, extra = divmod(size, parts)
     ends = [0]
     for part in range(parts):

@@ -1,6 +1,6 @@
-"""Frames of a link of a ring: what collective call they belong to, and which bytes they carry.
+"""Frames of a ring's links: a head that names the collective call, and a payload.
 
-The head says enough for the receiver to notice that its neighbour is in another call.
+By the head a receiver notices that its neighbour is in another call.
 """
 
 import struct
@@ -23,8 +23,8 @@ class Kind(IntEnum):
     """What a frame is."""
 
     DATA = 0
-    ABORT = 1  # the payload is an ErrorDetail: somebody is lost, pass it on
-    BYE = 2  # the sender has left in order
+    ABORT = 1  # the ring is broken; the payload is an ErrorDetail, to be passed on
+    BYE = 2  # the sender closed its ring
 
 
 class Call(IntEnum):
@@ -44,7 +44,7 @@ class Head:
 
     Attributes:
         sequence: Number of the call in its ring, from 1 on.
-        elements: Of the call's array; 0: they differ between workers.
+        elements: Size of the call's array; 0: it differs between workers.
         length: Bytes of this frame's payload.
         kind: What the frame is.
         call: Which call.
@@ -75,9 +75,9 @@ class RingMember:
     """The sender of a link.
 
     Attributes:
-        ring: Every strategy of a program has one: a number of its cluster and the order of creation.
+        ring: Number of the ring, from its cluster and the order of creation; one per strategy.
         rank: Of the sender.
-        size: Workers in the ring.
+        size: Number of workers.
     """
 
     ring: int
@@ -89,24 +89,24 @@ def unpack_head(data: bytes | bytearray | memoryview) -> Head:
     """The head in the first ``HEAD_BYTES`` of ``data``.
 
     Raises:
-        RefusedError: It is none.
+        RefusedError: It is not a head.
     """
     try:
         sequence, elements, length, kind, call, dtype = _HEAD.unpack_from(data)
         DTYPES[dtype]
         return Head(sequence, elements, length, Kind(kind), Call(call), dtype)
     except (struct.error, ValueError, IndexError) as error:
-        raise RefusedError(f"what came round the ring is no frame: {error}") from error
+        raise RefusedError(f"bytes from the ring are not a frame: {error}") from error
 
 
 @dataclass(frozen=True, slots=True)
-class Progress:
-    """How far a worker's ring is.
+class RingProgress:
+    """A worker's progress in its ring.
 
     Attributes:
         calls: Collective calls begun.
-        doing: The last of them.
-        waiting: It is still in that one.
+        doing: The latest one.
+        waiting: Whether it is still in progress.
         failure: What broke the ring.
     """
 
@@ -117,10 +117,10 @@ class Progress:
 
 
 def dtype_number(dtype: np.dtype[np.generic]) -> int:
-    """The number heads have for a dtype.
+    """The number of a dtype in heads.
 
     Raises:
-        TypeError: Arrays of it cannot be sent.
+        TypeError: The dtype cannot be sent.
     """
     try:
         return DTYPES.index(dtype)
@@ -129,46 +129,51 @@ def dtype_number(dtype: np.dtype[np.generic]) -> int:
 
 
 class Sender(Protocol):
-    """The end of a link that sends. Used by one thread at a time, but for ``close``."""
+    """The sending end of a link. Used by one thread at a time, except ``close``."""
 
     @property
     def description(self) -> str:
-        """How bytes travel, for people."""
+        """The link's kind, for people."""
         ...
 
     def send(self, head: bytes, payload: Array, timeout_s: float) -> None:
-        """Send one frame, its head packed; ``payload`` (flat bytes) may be changed after :meth:`flush`.
+        """Send one frame, its head packed; ``payload`` (flat bytes) may be changed after
+        :meth:`flush`.
 
         Raises:
-            TimeoutError: The receiver took nothing for so long; nothing was sent, it may be tried again.
+            TimeoutError: The receiver is busy. Nothing was sent; try again.
             OSError: The link is broken.
         """
         ...
 
     def flush(self, timeout_s: float) -> None:
-        """Wait until everything is sent, and payloads may be changed.
+        """Wait until everything is sent and payloads may be changed.
 
         Raises:
-            TimeoutError: The receiver took nothing for so long; it may be tried again.
+            TimeoutError: The receiver is busy; try again.
             OSError: The link is broken.
         """
         ...
 
     def close(self, linger_s: float = 1.0) -> None:
-        """Break the link. What was sent arrives if it is read within ``linger_s``, or is in shared memory."""
+        """Close the link.
+
+        What was sent arrives if it is in shared memory or read in ``linger_s``.
+        """
         ...
 
 
 class Receiver(Protocol):
-    """The end of a link that receives. Used by one thread at a time, but for ``close``."""
+    """The receiving end of a link. Used by one thread at a time, except ``close``."""
 
     def receive(self, timeout_s: float) -> tuple[bytes, Array] | None:
-        """The next frame: its packed head, and its payload as flat bytes, valid until :meth:`release`.
+        """The next frame: its packed head, and its payload as flat bytes, valid until
+        :meth:`release`.
 
         None: the sender has closed the link.
 
         Raises:
-            TimeoutError: Nothing came for so long; it may be tried again.
+            TimeoutError: Nothing arrived in time; try again.
             OSError: The link is broken.
         """
         ...

@@ -1,4 +1,6 @@
-"""The server of one worker of a synchronous job: lets the worker before it in the ring send to it."""
+"""The server of one worker of a synchronous job: lets the worker before it in the ring
+send to it.
+"""
 
 import threading
 import time
@@ -19,7 +21,7 @@ from ..net.shared_memory import SharedSegment
 from ..net.stream import NEVER
 from ..proto.v1 import collective_pb2, collective_pb2_grpc, common_pb2, session_pb2
 from .incoming import Incoming
-from .ring_frames import Progress, Receiver
+from .ring_frames import Receiver, RingProgress
 from .slot_link import SlotReceiver
 from .stream_link import StreamReceiver
 from .worker_client import SERVICE
@@ -27,7 +29,7 @@ from .worker_client import SERVICE
 _THREADS = 32
 _MAX_LINKS = 64  # rings of one program, and links that are about to be replaced
 
-Probe = Callable[[], Progress]
+Probe = Callable[[], RingProgress]
 
 
 class CollectiveServer:
@@ -89,7 +91,7 @@ class CollectiveServer:
     def _answer_probe(self, request: collective_pb2.ProbeRequest) -> collective_pb2.ProbeResponse:
         with self._lock:
             probe = self._probes.get(request.ring)
-        found = probe() if probe is not None else Progress()
+        found = probe() if probe is not None else RingProgress()
         return collective_pb2.ProbeResponse(
             task=common_pb2.Task(type=self._task.type, index=self._task.index),
             calls=found.calls,

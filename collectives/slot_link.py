@@ -1,15 +1,15 @@
 """A link of a ring between two processes of one machine: slots in shared memory.
 
-The sender copies a payload into the next slot and moves a counter on; the receiver works on the slot
-in place and moves another one. Both look at the other's counter for a moment before they sleep, so
-that a chunk passes without a system call. Few and small chunks stay in the cache the cores share:
-what is copied into a slot and used from it does not go through memory.
+The sender copies a payload into the next slot and moves a counter on; the receiver works on the
+slot in place and moves another one. Both look at the other's counter for a moment before they
+sleep, so that a chunk passes without a system call. Few and small chunks stay in the cache the
+cores share: what is copied into a slot and used from it does not go through memory.
 
-A Unix socket goes with the segment. A byte on it wakes who sleeps, and its end tells that the process
-at the other one is gone. Counters rely on stores that become visible in their order, as a segment
-does (see :func:`~windlass.net.shared_memory.unavailable`). A sleeper says so in a word of the segment
-first; should the other end, which moves its counter and then looks, still miss that word, the sleep
-is short.
+A Unix socket goes with the segment. A byte on it wakes who sleeps, and its end tells that the
+process at the other one is gone. Counters rely on stores that become visible in their order, as a
+segment does (see :func:`~windlass.net.shared_memory.unavailable`). A sleeper says so in a word of
+the segment first; should the other end, which moves its counter and then looks, still miss that
+word, the sleep is short.
 """
 
 import contextlib
@@ -51,7 +51,8 @@ class _End:
         ]
 
     def _wait(self, counter: int, known: int, flag: int, timeout_s: float) -> bool:
-        """Wait until a counter is not ``known`` any more. False: the other end is closed, and it still is.
+        """Wait until a counter is not ``known`` any more. False: the other end is closed, and it
+        still is.
 
         Raises:
             TimeoutError: It did not move.
@@ -64,7 +65,8 @@ class _End:
         def sleep(left: float) -> None:
             words[flag] = 1
             try:
-                os.sched_yield()  # a system call: the flag is visible before the counter is looked at
+                # A system call: the flag is visible before the counter is looked at.
+                os.sched_yield()
                 if words[counter] == known and not self._sleep(min(left, _SLEEP_S)):
                     raise _ClosedError
             finally:
@@ -154,7 +156,8 @@ class SlotReceiver(_End):
     def __init__(self, connection: Connection, segment: SharedSegment) -> None:
         if segment.num_bytes < HEADER_BYTES + LINK_BYTES:
             raise RefusedError(
-                f"a segment of {segment.num_bytes} bytes has no room for {SLOTS} slots of {SLOT_BYTES}"
+                f"a segment of {segment.num_bytes} bytes has no room for {SLOTS} slots of "
+                f"{SLOT_BYTES}"
             )
         super().__init__(connection, segment)
         self._taken = 0

@@ -14,8 +14,8 @@ from .ring_frames import MAX_PAYLOAD_BYTES
 class StreamSender:
     """The sending end. See :class:`~windlass.collectives.ring_frames.Sender`.
 
-    What the stream takes at once is sent by the caller, the rest by a thread, so that neighbours may
-    both send before either receives.
+    What the stream takes at once is sent by the caller, the rest by a thread, so that neighbours
+    may both send before either receives.
 
     Args:
         connection: To the receiver; owned from now on.

@@ -1,4 +1,6 @@
-"""Reaching the other workers of a synchronous job: the link to the next one in the ring, and probes."""
+"""Reaching the other workers of a synchronous job: the link to the next one in the ring, and
+probes.
+"""
 
 import logging
 import time
@@ -17,7 +19,7 @@ from ..net.reach import reach
 from ..net.shared_memory import SharedSegment
 from ..net.stream import NEVER
 from ..proto.v1 import collective_pb2, collective_pb2_grpc, session_pb2
-from .ring_frames import Progress, RingMember, Sender
+from .ring_frames import RingMember, RingProgress, Sender
 from .slot_link import LINK_BYTES, SlotSender
 from .stream_link import StreamSender
 
@@ -107,7 +109,7 @@ class WorkerClient:
                 f"{self.peer} did not take the link in: {error}", peer=self.peer
             ) from error
 
-    def progress(self, ring: int, timeout_s: float) -> Progress:
+    def progress(self, ring: int, timeout_s: float) -> RingProgress:
         """How far it is.
 
         Raises:
@@ -121,7 +123,7 @@ class WorkerClient:
             timeout_s=timeout_s,
         )
         failure = from_detail(answer.failure) if answer.HasField("failure") else None
-        return Progress(answer.calls, answer.doing, answer.waiting, failure)
+        return RingProgress(answer.calls, answer.doing, answer.waiting, failure)
 
     def close(self) -> None:
         """Close the channel."""

@@ -36,7 +36,10 @@ def gpus_in_use() -> bool:
 
 
 def pinned_memory(num_bytes: int) -> Any:
-    """A flat ``uint8`` NumPy array that the driver copies as it is. Takes time to make: use it again."""
+    """A flat ``uint8`` NumPy array that the driver copies as it is.
+
+    Takes time to make: use it again.
+    """
     import cupyx
 
     return cupyx.empty_pinned((num_bytes,), "uint8")

@@ -78,7 +78,8 @@ def total_bytes(buffers: Sequence[memoryview]) -> int:
 
 
 def narrow(values: Array, wire: DType) -> Array:
-    """Values in the dtype in which they travel; half types keep their largest number where there is no room.
+    """Values in the dtype in which they travel; half types keep their largest number where there is
+    no room.
 
     Infinity becomes that number too; NaN stays.
     """

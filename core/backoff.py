@@ -1,6 +1,6 @@
-"""Capped, jittered exponential backoff: one shape of retrying for everything that dials.
+"""Capped, jittered exponential backoff for everything that dials.
 
-Jitter keeps a hundred workers from knocking at a restarted server in the same millisecond.
+Jitter spreads the attempts of many workers that wait for the same restarted server.
 """
 
 import random
@@ -45,7 +45,7 @@ def attempts(
         max_s: Longest wait. Unit: seconds.
         retry_on: Failures worth another attempt; others pass through at once.
         stop: Ends the waiting early.
-        before_sleep: Told the failure before each wait.
+        before_sleep: Called with the failure before each wait.
     """
     event = stop or threading.Event()
 
@@ -56,11 +56,11 @@ def attempts(
 
     hook = None
     if before_sleep is not None:
-        told = before_sleep
+        report = before_sleep
 
         def hook(state: object) -> None:
             outcome = getattr(state, "outcome", None)
-            told(outcome.exception() if outcome is not None else None)
+            report(outcome.exception() if outcome is not None else None)
 
     return iter(
         Retrying(

@@ -1,4 +1,4 @@
-"""Buffers that are used again once nobody refers to their contents."""
+"""Buffers that are reused once nothing refers to their contents."""
 
 import weakref
 from collections import OrderedDict
@@ -12,37 +12,38 @@ _SIZES_PER_DOUBLING_BITS = 4  # eight sizes: at most an eighth is not used
 
 
 def host_memory(num_bytes: int) -> Array:
-    """Memory whose content may be copied to or from GPUs: pinned once CuPy is in use."""
+    """Memory for copies to and from GPUs: pinned once CuPy is in use."""
     if not gpus_in_use():
         return np.empty(num_bytes, np.uint8)
     return np.asarray(pinned_memory(num_bytes))
 
 
 class _Slot:
-    """Memory of a pool, and the array through which it was handed out last, while that lives."""
+    """Memory of a pool, and a weak reference to the array it was last lent as."""
 
     def __init__(self, num_bytes: int) -> None:
         self.memory = host_memory(num_bytes)
         self._lease: weakref.ref[Array] | None = None
 
     def lease(self) -> Array:
-        """A new array of the memory. Arrays made from it refer to it, so it lives as long as they do."""
-        # Of a memoryview: NumPy's views of views skip arrays in between, but not other objects.
+        """Lend the memory as a new array, which lives as long as any view of it."""
+        # From a memoryview: views of NumPy views refer to the first array alone, but keep other
+        # bases.
         array = np.frombuffer(self.memory.data, np.uint8)
         self._lease = weakref.ref(array)
         return array
 
     @property
     def leased(self) -> Array | None:
-        """The array that was handed out last, if anybody refers to it or to a part of it."""
+        """The array lent last, if it or a view of it is still alive."""
         return self._lease() if self._lease is not None else None
 
 
 class BufferPool:
-    """Buffers of one size, used again once nobody holds a view of them.
+    """Buffers of one size, reused once no view of them is alive.
 
-    Fresh memory costs a page fault per 4 KiB, more than copying into it; but values a program keeps
-    must never change under it.
+    Fresh memory costs a page fault per 4 KiB, more than copying into it; but values that a program
+    keeps must never change.
 
     Args:
         num_bytes: Of each. Unit: bytes.
@@ -56,10 +57,10 @@ class BufferPool:
         self._latest: _Slot | None = None
 
     def take(self) -> tuple[Array, Array | None]:
-        """A buffer nobody else refers to, and the one with the values kept last, if there is one.
+        """An unreferenced buffer, and the one with the values kept last, if it exists.
 
-        They are the same one when nobody refers to those values any more: what did not change is in
-        place. Both are uint8, shape ``(num_bytes,)``, the first one uninitialised otherwise.
+        They are the same buffer if nothing refers to those values any more: unchanged values are
+        then in place. Both are uint8, shape ``(num_bytes,)``; the first is uninitialised otherwise.
         """
         if not self._num_bytes:
             return np.empty(0, np.uint8), None
@@ -77,25 +78,25 @@ class BufferPool:
 
     @property
     def held_bytes(self) -> int:
-        """Bytes of the buffers that are kept."""
+        """Bytes of all buffers in the pool."""
         return self._num_bytes * len(self._slots)
 
     def forget(self) -> None:
-        """The values kept last are being overwritten."""
+        """The values kept last are about to be overwritten."""
         self._latest = None
 
     def keep(self, buffer: Array) -> None:
-        """This buffer has the latest values now."""
+        """Mark this buffer as the one with the latest values."""
         self._latest = next((slot for slot in self._slots if slot.leased is buffer), None)
 
 
 class BufferPools:
-    """A pool for each size that was asked for lately.
+    """A pool per recently used size.
 
     Args:
-        least_bytes: Smaller ones come from the heap, which is as fast.
-        sizes: How many are kept.
-        most_bytes: Of all that is kept, but for what was asked for last.
+        least_bytes: Smaller buffers come from the heap, which is as fast.
+        sizes: Largest number of pools.
+        most_bytes: Limit for all pools together, except the latest one.
     """
 
     def __init__(

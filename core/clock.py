@@ -1,4 +1,4 @@
-"""Time as an argument: what waits or ages takes a Clock, so that tests turn it by hand."""
+"""Time as an argument: code that waits takes a Clock, which tests move by hand."""
 
 import threading
 import time
@@ -30,7 +30,7 @@ class SystemClock:
 
 
 class ManualClock:
-    """A clock that stands still until told otherwise. For tests."""
+    """A clock that only :meth:`advance` and waiting move. For tests."""
 
     def __init__(self, now: float = 0.0) -> None:
         self._now = now
@@ -44,7 +44,7 @@ class ManualClock:
         self._now += seconds
 
     def wait(self, event: threading.Event, timeout_s: float) -> bool:
-        """Let ``timeout_s`` pass at once; return whether the event is set."""
+        """Advance by ``timeout_s`` without waiting; return whether the event is set."""
         if not event.is_set():
             self._now += timeout_s
         return event.is_set()

@@ -175,8 +175,8 @@ def shard_from_wire(message: ps_pb2.ShardDefinition) -> ShardDefinition:
     whole = variable.shape[0] if variable.shape else 1
     if not (shard.row_offset >= 0 and 0 <= shard.rows <= whole - shard.row_offset):
         raise RefusedError(
-            f"{shard.label}: rows [{shard.row_offset}, {shard.row_offset + shard.rows}) are not in a "
-            f"variable of {whole} rows",
+            f"{shard.label}: rows [{shard.row_offset}, {shard.row_offset + shard.rows}) are not in "
+            f"a variable of {whole} rows",
             variable=variable.name,
         )
     if not 0 <= shard.part < shard.num_parts:

@@ -1,4 +1,4 @@
-"""Copying large arrays with all cores: one core alone does not fill the memory bus."""
+"""Copying large arrays with several cores: one alone does not saturate memory bandwidth."""
 
 import contextlib
 import mmap
@@ -27,10 +27,10 @@ def copy_into(target: Array, source: Array) -> None:
 
 
 def temporary_buffer(count: int, dtype: DType) -> Array:
-    """Memory for a copy that is soon dropped: it goes back to the system then.
+    """Memory for a short-lived copy, returned to the system when it is dropped.
 
-    The heap would keep it: once it has seen a large block freed it serves the next ones itself, and returns
-    its top alone.
+    Memory from the heap would be kept: after a large block is freed, malloc raises its mmap
+    threshold.
     """
     num_bytes = count * dtype.itemsize
     if num_bytes < _TEMPORARY_BYTES:
@@ -44,12 +44,12 @@ def temporary_buffer(count: int, dtype: DType) -> Array:
 
 
 def split(work: Callable[[int, int], None], count: int, *, itemsize: int) -> None:
-    """Call ``work(start, stop)`` for parts of ``range(count)``, in threads if that is worth it.
+    """Call ``work(start, stop)`` for parts of ``range(count)``, in threads if it is large.
 
     Args:
-        work: Must release the GIL to gain anything.
+        work: Should release the GIL. Parts begin at multiples of 16 elements.
         count: Elements.
-        itemsize: Bytes of one, to judge by. Parts begin at multiples of 16 elements.
+        itemsize: Bytes per element.
     """
     threads = min(_MAX_THREADS, len(os.sched_getaffinity(0)))
     if threads < 2 or count * itemsize < _PARALLEL_BYTES:

@@ -1,8 +1,8 @@
-"""The one table between our errors and gRPC's.
+"""The table between Windlass's errors and gRPC's.
 
-Going out, an error becomes a ``google.rpc.Status`` with an :class:`ErrorDetail` inside (the rich
-error model every gRPC language reads). Coming in, the detail becomes the same class again; a
-failure without a detail is the transport's own and is read from its status code.
+An error is sent as a ``google.rpc.Status`` with an :class:`ErrorDetail` (gRPC's rich error model),
+from which the receiver builds the same class. A failure without a detail comes from the transport
+and is translated by its status code.
 """
 
 from typing import cast
@@ -44,7 +44,7 @@ STATUS_OF: dict[type[errors.WindlassError], grpc.StatusCode] = {
 
 _BY_NAME = {cls.__name__: cls for cls in STATUS_OF}
 
-# What the transport itself may say without a detail of ours.
+# Status codes of the transport, without a detail.
 _TRANSPORT = {
     grpc.StatusCode.UNAVAILABLE: errors.PeerLostError,
     grpc.StatusCode.DEADLINE_EXCEEDED: errors.PeerLostError,
@@ -56,7 +56,7 @@ _TRANSPORT = {
 
 
 def to_detail(error: Exception) -> errors_pb2.ErrorDetail:
-    """An error as a message; one that is not ours keeps its class name in the text."""
+    """An error as a message; the text of a foreign one includes its class name."""
     if isinstance(error, errors.WindlassError):
         return errors_pb2.ErrorDetail(
             kind=type(error).__name__, message=error.message, fields=error.fields
@@ -67,13 +67,13 @@ def to_detail(error: Exception) -> errors_pb2.ErrorDetail:
 
 
 def from_detail(detail: errors_pb2.ErrorDetail) -> errors.WindlassError:
-    """The error a message stands for; a kind of a newer version becomes the base class."""
+    """The error in a message; a class of a newer version becomes the base class."""
     cls = _BY_NAME.get(detail.kind, errors.WindlassError)
     return cls(detail.message, **dict(detail.fields))
 
 
 def to_bytes(error: Exception) -> bytes:
-    """An error as bytes, where no call carries it."""
+    """An error as bytes, for connections without gRPC."""
     return to_detail(error).SerializeToString()
 
 
@@ -100,9 +100,9 @@ def from_rpc_error(failure: grpc.RpcError, *, peer: str, doing: str) -> errors.W
     """The error behind a failed call.
 
     Args:
-        failure: What grpc raised.
-        peer: Whom we called, e.g. ``"/job:ps/task:1 (10.0.0.7:2222)"``.
-        doing: What we wanted, e.g. ``"push"``.
+        failure: Raised by grpc.
+        peer: The callee, e.g. ``"/job:ps/task:1 (10.0.0.7:2222)"``.
+        doing: The call, e.g. ``"push"``.
     """
     call = cast(grpc.Call, failure)
     status = rpc_status.from_call(call) if hasattr(failure, "trailing_metadata") else None

@@ -17,29 +17,30 @@
     │   ├── NonFiniteGradientError
     │   ├── SequenceError
     │   ├── SegmentError            shared memory that cannot be used; the connection can
-    │   ├── CollectiveMismatchError workers in sync made different calls
+    │   ├── CollectiveMismatchError synchronous workers made different calls
     │   └── FencedError             an older generation of the task, or a second chief
     ├── ProgramError                the user's program failed on some task: exit 1
     └── RetryableError              exit >= 128
         ├── PeerLostError
-        ├── CollectiveTimeoutError  a worker in sync did not come to a call in time
+        ├── CollectiveTimeoutError  a synchronous worker did not reach a call in time
         ├── JoinTimeoutError
         └── JobStoppedError
 
-An error says what happened, to whom, with which numbers, and what to do. The same facts are in
-``fields`` for programs. ``error_table.py`` has one row per class for gRPC.
+An error says what happened, to which task or variable, with which numbers, and what to do.
+``fields`` has the same data for programs. ``error_table.py`` has one row per class for gRPC.
 """
 
 from .exit_codes import ExitCode
 
 
 class WindlassError(Exception):
-    """Base of all. ``fields`` carries the names and numbers of the message.
+    """Base class of all errors.
 
     Attributes:
-        message: What people read.
-        fields: The facts in it, as strings, e.g. ``{"variable": "w", "task": "/job:ps/task:1"}``.
-        exit_code: What a process exits with when this error ends it.
+        message: For people.
+        fields: The names and numbers in it as strings, e.g. ``{"variable": "w", "task":
+            "/job:ps/task:1"}``.
+        exit_code: Exit code of a process that this error ends.
     """
 
     exit_code = ExitCode.PROGRAM_FAILED
@@ -51,13 +52,13 @@ class WindlassError(Exception):
 
 
 class ConfigurationError(WindlassError):
-    """What the user wrote cannot be run: flags, settings, cluster, script."""
+    """Invalid flags, settings, cluster or script."""
 
     exit_code = ExitCode.USAGE
 
 
 class TFConfigError(ConfigurationError, ValueError):
-    """TF_CONFIG is not what it should be. A ValueError, as TensorFlow raises."""
+    """TF_CONFIG is invalid. A ValueError, as in TensorFlow."""
 
 
 class AddressInUseError(WindlassError):
@@ -67,13 +68,13 @@ class AddressInUseError(WindlassError):
 
 
 class CheckpointError(WindlassError):
-    """A checkpoint is missing, truncated, altered or not one of ours."""
+    """A checkpoint is missing, truncated, altered or not Windlass's."""
 
     exit_code = ExitCode.CHECKPOINT_UNUSABLE
 
 
 class IncompatibleError(WindlassError):
-    """Two sides cannot work together."""
+    """Two tasks cannot work together."""
 
     exit_code = ExitCode.INCOMPATIBLE
 
@@ -83,17 +84,17 @@ class DefinitionMismatchError(IncompatibleError):
 
 
 class ProtocolMismatchError(IncompatibleError):
-    """Two sides speak different protocol versions."""
+    """Two tasks use different protocol versions."""
 
 
 class RefusedError(WindlassError):
-    """A request that must not be applied. Nothing of it was."""
+    """A request was refused; no part of it was applied."""
 
     exit_code = ExitCode.REFUSED
 
 
 class UnknownVariableError(RefusedError, KeyError):
-    """A variable nobody defined on this ps."""
+    """A variable that is not defined on this ps."""
 
     def __str__(self) -> str:
         # KeyError would quote the message.
@@ -101,11 +102,11 @@ class UnknownVariableError(RefusedError, KeyError):
 
 
 class ShapeMismatchError(RefusedError, ValueError):
-    """A value's shape, dtype or size is not the variable's."""
+    """A value's shape, dtype or size differs from the variable's."""
 
 
 class LimitExceededError(RefusedError):
-    """A bound was exceeded; the message names the setting that raises it."""
+    """A limit was exceeded; the message names the setting that raises it."""
 
 
 class NonFiniteGradientError(RefusedError):
@@ -113,19 +114,21 @@ class NonFiniteGradientError(RefusedError):
 
 
 class SequenceError(RefusedError):
-    """A push that would leave a gap: an earlier one has not arrived."""
+    """A push whose predecessor has not arrived."""
 
 
 class SegmentError(RefusedError):
-    """Shared memory that was offered cannot be opened; the payload must come over the connection."""
+    """Shared memory that was offered cannot be opened; the payload must come over the
+    connection.
+    """
 
 
 class CollectiveMismatchError(RefusedError):
-    """Workers in sync made different collective calls."""
+    """Synchronous workers made different collective calls."""
 
 
 class FencedError(RefusedError):
-    """An older life of a task, or a second chief: somebody newer has its place."""
+    """Raised when a newer incarnation of the task has registered, or another chief holds the ps."""
 
     exit_code = ExitCode.PEER_LOST
 
@@ -135,17 +138,17 @@ class ProgramError(WindlassError):
 
 
 class RetryableError(WindlassError):
-    """What a restart may cure."""
+    """An error that a restart may resolve."""
 
     exit_code = ExitCode.PEER_LOST
 
 
 class PeerLostError(RetryableError):
-    """A task this one needs stopped answering, or lost its state."""
+    """A peer stopped answering, or lost its state."""
 
 
 class CollectiveTimeoutError(RetryableError):
-    """A worker in sync lives, but did not come to a collective call in time."""
+    """A synchronous worker is alive but did not reach a collective call in time."""
 
     exit_code = ExitCode.PEER_LOST
 

@@ -1,4 +1,4 @@
-"""Process exit codes: a contract with whoever restarts processes.
+"""Process exit codes: a contract with what restarts processes.
 
 Kubeflow's ``restartPolicy: ExitCode``, an Indexed Job's ``podFailurePolicy`` and our own launcher
 read them the same way: 0 is done, 1–127 is permanent (a restart would fail again), 128 and above
@@ -45,7 +45,9 @@ _MEANINGS = {
 
 
 def is_retryable(code: int) -> bool:
-    """Whether a restart may succeed: 128 and above, or death by a signal (negative, as subprocess)."""
+    """Whether a restart may succeed: 128 and above, or death by a signal (negative, as
+    subprocess).
+    """
     return code >= 128 or code < 0
 
 

@@ -1,4 +1,4 @@
-"""Looking for NaN and infinity, in one pass over the bytes."""
+"""Finding NaN and infinity in one pass over the data."""
 
 from collections.abc import Mapping
 
@@ -11,10 +11,10 @@ _SMALL_BYTES = 64 * 1024
 
 
 def all_finite(array: Array) -> bool:
-    """Whether ``array`` holds neither NaN nor infinity. One pass, no temporary for float32/64.
+    """Whether ``array`` has neither NaN nor infinity. One pass, no temporary for float32/64.
 
-    A dot product with itself is the fastest pass there is (BLAS); it is finite only if every
-    element is. Where it is not, large finite values may have overflowed it, and we look closely.
+    The dot product with itself (BLAS) is the fastest pass; it is finite only if every element is.
+    If it is not, large finite values may have overflowed, and every element is checked.
     """
     if not is_float(array.dtype) or array.size == 0:
         return True
@@ -28,9 +28,9 @@ def all_finite(array: Array) -> bool:
 
 
 def first_not_finite(arrays: Mapping[str, Array]) -> str | None:
-    """The name of an array that holds NaN or infinity; None if none does.
+    """The name of an array with NaN or infinity; None if there is none.
 
-    Small arrays are looked at together: ten thousand of them cost what their bytes cost.
+    Small arrays are checked together, so that many of them cost no more than their bytes.
     """
     small: dict[DType, list[Array]] = {}
     for name, array in arrays.items():

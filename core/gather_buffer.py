@@ -1,6 +1,6 @@
-"""A run of a payload: arrays that stand one after another, gathered with one copy.
+"""A run of a payload: consecutive arrays, gathered with one copy.
 
-Ten thousand small gradients cost one call into NumPy, not ten thousand of anything.
+Many small gradients cost one call into NumPy instead of one each.
 """
 
 from collections.abc import Sequence
@@ -53,22 +53,26 @@ class GatherBuffer:
                 out[:] = gathered.view(np.uint8)
 
     def buffer(self) -> memoryview:
-        """The payload's bytes; those of the array itself where nothing needs to be gathered or cast."""
+        """The payload's bytes; those of the array itself where nothing needs to be gathered or
+        cast.
+        """
         if self.is_plain:
             return as_bytes(self.arrays[0])
         joined = self._joined()
         return memoryview(joined) if joined is not None else as_bytes(self._gather(None))
 
     def detached(self) -> "GatherBuffer":
-        """The same in memory of its own."""
+        """A copy with memory of its own."""
         own = np.empty(self.num_bytes, np.uint8)
         self.write(own)
         return GatherBuffer([own], np.dtype(np.uint8), self.num_bytes)
 
     def _joined(self) -> bytes | None:
-        """All arrays by ``bytes.join``, the fastest for many small ones; None where it does not do."""
+        """All arrays by ``bytes.join``, fastest for many small ones; None where it does
+        not apply.
+        """
         if self.dtype == BFLOAT16:
-            return None  # NumPy does not hand it out as a buffer
+            return None  # NumPy does not export it as a buffer
         if not self.uniform and set(map(_dtype_of, self.arrays)) != {self.dtype}:
             return None
         try:
@@ -78,7 +82,7 @@ class GatherBuffer:
             return None
 
     def _gather(self, out: Array | None) -> Array:
-        # Whether a cast may lose something was asked when the values were checked.
+        # Overflow was checked together with the values.
         with np.errstate(over="ignore"):
             if out is None:
                 return np.concatenate(self.arrays, axis=None, dtype=self.dtype, casting="unsafe")

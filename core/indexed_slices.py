@@ -28,7 +28,8 @@ class IndexedSlices:
         values, indices = np.asarray(self.values), np.asarray(self.indices)
         if indices.ndim != 1 or indices.dtype.kind not in "iu":
             raise ValueError(
-                f"indices must be a vector of integers, got shape {indices.shape} of {indices.dtype}"
+                f"indices must be a vector of integers, got shape {indices.shape} of "
+                f"{indices.dtype}"
             )
         if values.ndim == 0 or values.shape[0] != indices.shape[0]:
             raise ValueError(

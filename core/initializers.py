@@ -1,8 +1,9 @@
 """Initial values, computed where the variable lives.
 
-The value of an element depends on the seed and on its place in the *whole* variable, never on how the
-variable is cut into shards: rows are drawn in fixed blocks, each with a generator of its own
-(Philox, keyed by seed and block number), so 1 ps or 7 give the same model and no 100 GB table travels.
+The value of an element depends on the seed and on its place in the *whole* variable, never on how
+the variable is cut into shards: rows are drawn in fixed blocks, each with a generator of its own
+(Philox, keyed by seed and block number), so 1 ps or 7 give the same model and no 100 GB table
+travels.
 """
 
 from collections.abc import Callable
@@ -59,7 +60,8 @@ class Initializer:
         return out
 
     def fill(self, out: Array, full_shape: tuple[int, ...], start: int) -> None:
-        """Write the rows from ``start`` on into ``out``, in place: memory beyond it is one block of rows.
+        """Write the rows from ``start`` on into ``out``, in place: memory beyond it is one block of
+        rows.
 
         Args:
             out: C-contiguous, shape ``(rows, *full_shape[1:])``; a scalar's is ``()``. Modified.

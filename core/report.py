@@ -1,4 +1,4 @@
-"""What tasks say of themselves in heartbeats. Plain data, shown by ``windlass status``."""
+"""Numbers that tasks report in heartbeats. Plain data, shown by ``windlass status``."""
 
 from dataclasses import dataclass, field
 
@@ -16,8 +16,8 @@ class TaskReport:
         global_step: Last one seen.
         staleness: Mean over the recent pushes. Unit: steps.
         metrics: Last values the program reported, e.g. ``{"loss": 0.3}``.
-        total_steps: Global step the program works towards; 0: it did not say.
-        transports: Per ps, how bytes travel.
+        total_steps: Global step the program works towards; 0: unknown.
+        transports: The kind of connection, per ps.
     """
 
     steps: int = 0

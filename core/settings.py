@@ -11,18 +11,20 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from .errors import ConfigurationError
 
-# glibc copies past the caches only from three quarters of the last-level cache on, which on large servers is
-# more than any step. Copies of several MiB are a third faster past them. Read when a process starts.
+# glibc copies past the caches only from three quarters of the last-level cache on, which on large
+# servers is more than any step. Copies of several MiB are a third faster past them. Read when a
+# process starts.
 GLIBC_TUNABLES = "glibc.cpu.x86_non_temporal_threshold=0x400000"
 _PREFIX = "WINDLASS_"
 
 
 class Settings(BaseModel):
-    """Every field says meaning, unit, and why that default."""
+    """All settings of a task, in groups. Every field says meaning, unit, and why that default."""
 
     model_config = ConfigDict(frozen=True)
 
-    # Joining and leaving
+    # -- join and leave ------------------------------------------------------------------------
+
     join_timeout_s: float = Field(
         default=120.0,
         gt=0,
@@ -49,13 +51,13 @@ class Settings(BaseModel):
     request_timeout_s: float = Field(
         default=60.0,
         gt=0,
-        description="Deadline of one step. Covers 64 GiB in chunks on a 10 Gbit/s link. Creating or "
-        "restoring variables may take longer; a ps that is gone is noticed by its connection.",
+        description="Deadline of one step. Covers 64 GiB in chunks on a 10 Gbit/s link. Creating "
+        "or restoring variables may take longer; a ps that is gone is noticed by its connection.",
     )
     orphan_timeout_s: float = Field(
         default=300.0,
         gt=0,
-        description="A ps that heard of no chief for this long ends. Longer than a chief's restart.",
+        description="A ps without a chief for this long ends. Longer than a chief's restart.",
     )
     drain_grace_s: float = Field(
         default=2.0,
@@ -66,21 +68,23 @@ class Settings(BaseModel):
     leave_grace_s: float = Field(
         default=5.0,
         gt=0,
-        description="How long the chief of an ended job waits for the others to hear of it.",
+        description="How long the chief of an ended job waits until the other tasks have been "
+        "told.",
     )
 
-    # Bounds
+    # -- bounds --------------------------------------------------------------------------------
+
     chunk_bytes: int = Field(
         default=512 * 1024,
         ge=4096,
-        description="Largest message of a tunnel through gRPC. 256 KiB to 1 MiB moved most bytes per "
-        "second through grpcio; below, the per-message cost shows, above, flow control stalls.",
+        description="Largest message of a tunnel through gRPC. 256 KiB to 1 MiB moved most bytes "
+        "per second through grpcio; below, the per-message cost shows, above, flow control stalls.",
     )
     max_message_bytes: int = Field(
         default=8 * 1024 * 1024,
         ge=64 * 1024,
-        description="Largest single message accepted, in gRPC calls and in frames. Arrays travel behind "
-        "messages; only definitions of very many variables come near.",
+        description="Largest single message accepted, in gRPC calls and in frames. Arrays travel "
+        "behind messages; only definitions of very many variables come near.",
     )
     max_step_bytes: int = Field(
         default=4 * 1024**3,
@@ -94,25 +98,43 @@ class Settings(BaseModel):
         default=256, ge=1, description="Most workers connected to one ps: each has a thread there."
     )
 
-    shared_memory: bool = Field(
-        default=True,
-        description="Whether a worker and a ps of one machine and user hand values over in shared memory. "
-        "Several times faster; where it is not possible the stream is used by itself.",
-    )
+    # -- network -------------------------------------------------------------------------------
 
+    host: str = Field(
+        default="",
+        description="Address to bind; empty: loopback if this task's own address is loopback, "
+        "otherwise every interface (which needs `insecure`).",
+    )
+    insecure: bool = Field(
+        default=False,
+        description="Serve other machines without encryption or identity. Must be asked for: "
+        "anyone who reaches the port can read and change the model.",
+    )
+    health_port: int = Field(
+        default=0,
+        ge=0,
+        le=65535,
+        description="Extra plaintext port for the gRPC health service alone, for probes; 0: none.",
+    )
     tcp_sessions: bool = Field(
         default=True,
-        description="Whether sessions with a ps, and links between synchronous workers, are opened as plain "
-        "connections to the peer's port. Otherwise, and where only HTTP/2 passes, they go through gRPC, "
-        "which is several times slower.",
+        description="Whether sessions with a ps, and links between synchronous workers, are opened "
+        "as plain connections to the peer's port. Otherwise, and where only HTTP/2 passes, they go "
+        "through gRPC, which is several times slower.",
+    )
+    shared_memory: bool = Field(
+        default=True,
+        description="Whether a worker and a ps of one machine and user hand values over in shared "
+        "memory. Several times faster; where it is not possible the stream is used by itself.",
     )
     socket_dir: str = Field(
         default="",
-        description="Folder for a Unix socket beside the one without a file, so that containers which "
-        "share this folder and no network share memory too. Empty: none.",
+        description="Folder for a Unix socket beside the one without a file, so that containers "
+        "which share this folder and no network share memory too. Empty: none.",
     )
 
-    # Gradients
+    # -- gradients -----------------------------------------------------------------------------
+
     nonfinite_gradients: Literal["refuse", "allow"] = Field(
         default="refuse",
         description="What happens to a step whose gradients hold NaN or infinity. One such push "
@@ -125,7 +147,8 @@ class Settings(BaseModel):
         "it ends with NonFiniteGradientError.",
     )
 
-    # Checkpoints
+    # -- checkpoints ---------------------------------------------------------------------------
+
     model_dir: str = Field(
         default="",
         description="Where checkpoints go: a path or any fsspec URL. Empty: none are written.",
@@ -144,33 +167,14 @@ class Settings(BaseModel):
         description="Complete checkpoints kept; the oldest go first. Five, as Estimator.",
     )
 
-    # Network
-    host: str = Field(
-        default="",
-        description="Address to bind; empty: loopback if this task's own address is loopback, "
-        "otherwise every interface (which needs `insecure`).",
-    )
-    insecure: bool = Field(
-        default=False,
-        description="Serve other machines without encryption or identity. Must be asked for: "
-        "whoever reaches the port can read and change the model.",
-    )
-    health_port: int = Field(
-        default=0,
-        ge=0,
-        le=65535,
-        description="Extra plaintext port for the gRPC health service alone, for probes; 0: none.",
-    )
+    # -- kernels and output --------------------------------------------------------------------
 
-    # Kernels
     kernel_cache: str = Field(
         default="",
-        description="Folder where compiled kernels are kept, e.g. one that `windlass warm-kernels` filled "
-        "when an image was built. Must belong to this user. Empty: NUMBA_CACHE_DIR, then windlass in the "
-        "user's cache folder, which all tasks of a machine share.",
+        description="Folder where compiled kernels are kept, e.g. one that `windlass warm-kernels` "
+        "filled when an image was built. Must belong to this user. Empty: NUMBA_CACHE_DIR, then "
+        "windlass in the user's cache folder, which all tasks of a machine share.",
     )
-
-    # Output
     log_format: Literal["time", "bare"] = Field(
         default="time",
         description="Whether log lines carry time and level of their own, or a launcher adds them.",
@@ -180,7 +184,10 @@ class Settings(BaseModel):
     )
 
     def environment(self) -> dict[str, str]:
-        """These settings as ``WINDLASS_*`` variables, for a child process. Defaults are left out."""
+        """These settings as ``WINDLASS_*`` variables, for a child process.
+
+        Defaults are left out.
+        """
         values = self.model_dump(exclude_defaults=True)
         return {f"{_PREFIX}{name.upper()}": str(value) for name, value in values.items()}
 
@@ -192,7 +199,8 @@ def load_settings(flags: Mapping[str, Any] | None = None) -> Settings:
         ConfigurationError: A value is not valid; the message names the flag or variable.
     """
     given = {name: value for name, value in (flags or {}).items() if value is not None}
-    # By hand: pydantic-settings brings dotenv, TOML and a command line, 0.1 s in every task that starts.
+    # By hand: pydantic-settings brings dotenv, TOML and a command line, 0.1 s in every task that
+    # starts.
     said = {name.upper(): value for name, value in os.environ.items()}
     variables = {name: f"{_PREFIX}{name.upper()}" for name in Settings.model_fields}
     inherited = {name: said[key] for name, key in variables.items() if key in said}

@@ -1,4 +1,4 @@
-"""The states of jobs and tasks, as everybody names them."""
+"""The states of jobs and tasks."""
 
 from enum import StrEnum
 
@@ -14,7 +14,7 @@ class Phase(StrEnum):
 
     @property
     def is_over(self) -> bool:
-        """Whether everybody should leave."""
+        """Whether all tasks should end."""
         return self in (Phase.DONE, Phase.STOPPED, Phase.FAILED)
 
 

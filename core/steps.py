@@ -24,8 +24,8 @@ class Operation(StrEnum):
 class Encoding(StrEnum):
     """How a shard's values stand in a payload.
 
-    ``ROWS``: some rows, with their numbers. ``ELEMENTS``: some elements of a gradient that is zero elsewhere,
-    with their numbers; an update rule sees the whole gradient.
+    ``ROWS``: some rows, with their numbers. ``ELEMENTS``: some elements of a gradient that is zero
+    elsewhere, with their numbers; an update rule sees the whole gradient.
     """
 
     DENSE = "dense"
@@ -83,7 +83,8 @@ class StepRequest:
         push_rows: Per entry of ``push`` that is not dense, ascending int64 numbers in the shard.
         pull_rows: Per entry of ``pull`` that is not dense, row numbers.
         values: What is pushed, in the layout's order.
-        in_segment: The row numbers and values are in the segment handed over last, after its header.
+        in_segment: The row numbers and values are in the segment handed over last, after its
+            header.
         segment_bytes: How many.
         direct_bytes: The worker reads so many from the ps's memory itself; for the counters.
         global_step: As of the values the gradients were computed from.

@@ -1,4 +1,4 @@
-"""Who somebody is: a task of the cluster, and one life of it."""
+"""A task of the cluster, and one incarnation of it."""
 
 from dataclasses import dataclass, field
 
@@ -12,7 +12,7 @@ class TaskId:
     _hash: int = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        # Tasks are keys of everything a ps looks up in a step.
+        # Hashed often: a ps looks tasks up several times per step.
         object.__setattr__(self, "_hash", hash((self.type, self.index)))
 
     def __hash__(self) -> int:
@@ -29,7 +29,7 @@ class TaskId:
 
 @dataclass(frozen=True, slots=True)
 class Incarnation:
-    """One life of a task. A restarted task has a higher generation; the older one is fenced."""
+    """One process of a task. A restarted task has a higher generation; older ones are fenced."""
 
     task: TaskId
     generation: int

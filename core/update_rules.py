@@ -4,8 +4,8 @@ A rule says its name, its hyperparameters and its slot variables. The kernels th
 in ``engine/kernels.py``. Formulas, names and defaults are those of Keras 3 unless a docstring says
 otherwise; where Keras, optax and PyTorch differ it says how.
 
-Below, ``g`` is the gradient (after clipping), ``w`` the variable, ``t`` the number of times the rule
-was applied to this variable, this time included, ``lr`` the rate at the ps's global step.
+Below, ``g`` is the gradient (after clipping), ``w`` the variable, ``t`` the number of times the
+rule was applied to this variable, this time included, ``lr`` the rate at the ps's global step.
 """
 
 from typing import Annotated, Any, ClassVar, Literal
@@ -73,7 +73,8 @@ class SGD(_Rule):
 class Adagrad(_Rule):
     """``a += g²; w -= lr * g / sqrt(a + epsilon)``. Duchi et al., JMLR 2011.
 
-    As Keras and optax' ``scale_by_rss`` but for where epsilon stands; PyTorch adds it outside the root.
+    As Keras and optax' ``scale_by_rss`` but for where epsilon stands; PyTorch adds it outside the
+    root.
     """
 
     slots: ClassVar[dict[str, str | float]] = {"accumulator": "initial_accumulator_value"}
@@ -85,7 +86,8 @@ class Adagrad(_Rule):
 
 
 class RMSprop(_Rule):
-    """``v = rho*v + (1-rho)*g²; w -= lr * g / sqrt(v + epsilon)``, optionally centred, with momentum.
+    """``v = rho*v + (1-rho)*g²; w -= lr * g / sqrt(v + epsilon)``, optionally centred, with
+    momentum.
 
     Centred: ``a = rho*a + (1-rho)*g`` and ``v - a²`` in the root. With momentum
     ``m = momentum*m + lr*g/sqrt(…); w -= m``. As Keras. Tieleman and Hinton, 2012.
@@ -115,8 +117,8 @@ class RMSprop(_Rule):
 class Adam(_Rule):
     """``m = b1*m + (1-b1)*g; v = b2*v + (1-b2)*g²; w -= a * m / (sqrt(v) + epsilon)``.
 
-    ``a = lr * sqrt(1 - b2^t) / (1 - b1^t)``, as Keras: epsilon is added to the root of the uncorrected
-    ``v``; optax and PyTorch add it after the correction. Kingma and Ba, ICLR 2015.
+    ``a = lr * sqrt(1 - b2^t) / (1 - b1^t)``, as Keras: epsilon is added to the root of the
+    uncorrected ``v``; optax and PyTorch add it after the correction. Kingma and Ba, ICLR 2015.
     Sparse gradients touch only their rows ("lazy"); ``t`` still counts steps of the variable.
     """
 
@@ -148,8 +150,8 @@ class AdamW(_Rule):
 class Ftrl(_Rule):
     """Follow the regularized leader, proximal: McMahan et al., "Ad Click Prediction", KDD 2013.
 
-    ``n' = n + g²; s = (n'^-p - n^-p) / lr; z += g - s*w`` with ``p = learning_rate_power``;
-    ``w = (clip(z, -l1, l1) - z) / (n'^-p / lr + 2*(l2 + beta/(2*lr)))``. As Keras; ``g`` in ``z`` carries
+    ``n' = n + g²; s = (n'^-p - n^-p) / lr; z += g - s*w`` with ``p = learning_rate_power``; ``w =
+    (clip(z, -l1, l1) - z) / (n'^-p / lr + 2*(l2 + beta/(2*lr)))``. As Keras; ``g`` in ``z`` carries
     ``2 * l2_shrinkage * w``.
     """
 

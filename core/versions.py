@@ -1,4 +1,4 @@
-"""What each side of a connection runs, and whether that fits together."""
+"""Versions of both sides of a connection, and whether they are compatible."""
 
 import platform
 from dataclasses import astuple, dataclass, fields
@@ -6,7 +6,7 @@ from importlib import metadata
 
 from .errors import ProtocolMismatchError
 
-# Raised when the wire contract changes in a way old peers cannot follow; see proto/README.md.
+# Increased when the wire contract changes incompatibly; see proto/README.md.
 PROTOCOL = 3
 
 
@@ -29,7 +29,7 @@ def package_version() -> str:
 
 
 def own_versions() -> Versions:
-    """What this process runs."""
+    """Versions of this process."""
     return Versions(
         protocol=PROTOCOL,
         windlass=package_version(),
@@ -39,7 +39,7 @@ def own_versions() -> Versions:
 
 
 def check_protocol(ours: Versions, theirs: Versions, *, peer: str) -> None:
-    """Refuse a peer of another protocol.
+    """Refuse a peer with another protocol version.
 
     Raises:
         ProtocolMismatchError: With a table of both sides' versions.

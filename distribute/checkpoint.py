@@ -117,7 +117,7 @@ class Checkpoint:
         return path
 
     def _agreed(self, number: int) -> int:
-        """The first worker's number: others may list the directory later, or have no access to it."""
+        """The first worker's number; others may see the directory later, or not at all."""
         if self._strategy is None:
             return number
         mine = DistributedValues([np.array(number, np.int64)])
@@ -175,7 +175,7 @@ class Checkpoint:
             fs.pipe_file(f"{root}/{MANIFEST}", manifest.model_dump_json(indent=1).encode())
 
     def restore(self, path: str) -> int:
-        """Take values from a checkpoint, or from the newest one in a directory of them; its global step.
+        """Restore from a checkpoint, or the newest one in a directory; returns its global step.
 
         Variables the checkpoint does not have keep their values.
 
@@ -195,16 +195,16 @@ class Checkpoint:
         }
         if self._variables and not found:
             raise CheckpointError(
-                f"{reader.path} has none of the variables {', '.join(sorted(self._variables))}; it has "
-                f"{', '.join(sorted(reader.manifest.variables))}",
+                f"{reader.path} has none of the variables {', '.join(sorted(self._variables))}; it "
+                f"has {', '.join(sorted(reader.manifest.variables))}",
                 path=reader.path,
             )
         for name, record in found.items():
             shape = self._variables[name].shape
             if tuple(record.shape) != shape:
                 raise ShapeMismatchError(
-                    f"{reader.path}: {name!r} has shape {tuple(record.shape)} there, the variable has "
-                    f"{shape}",
+                    f"{reader.path}: {name!r} has shape {tuple(record.shape)} there, the variable "
+                    f"has {shape}",
                     variable=name,
                 )
         for name, record in found.items():
@@ -220,7 +220,9 @@ class Checkpoint:
 
 
 def _label(number: int, name: str, slot: str) -> str:
-    """A tensor's name in the file; a variable may be called like a slot of another, or ``__metadata__``."""
+    """A tensor's unique name in the file; variables may be named like slots, or
+    ``__metadata__``.
+    """
     return f"{number}:{name}:{slot}" if slot else f"{number}:{name}"
 
 

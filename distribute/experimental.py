@@ -17,7 +17,7 @@ from .strategies.parameter_server import ParameterServerStrategy
 
 
 class MultiWorkerMirroredStrategy(multi_worker.MultiWorkerMirroredStrategy):
-    """As ``tf.distribute.experimental.MultiWorkerMirroredStrategy``; only the arguments are other ones.
+    """As ``tf.distribute.experimental.MultiWorkerMirroredStrategy``, with its arguments.
 
     Args:
         communication: What carries collective operations.

@@ -81,7 +81,8 @@ def _weights(given: Any, loss: Any) -> Any:
 def _require_replica(function: str) -> None:
     if has_strategy() and in_cross_replica_context():
         raise RuntimeError(
-            f"{function} in cross-replica context: call it where a replica computes its loss, in strategy.run"
+            f"{function} in cross-replica context: call it where a replica computes its loss, in "
+            "strategy.run"
         )
 
 

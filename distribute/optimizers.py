@@ -49,7 +49,7 @@ Rate = float | Schedule
 
 @dataclass(frozen=True, slots=True)
 class _Given:
-    """What one replica gave; not a structure, so that it is not taken apart on its way to the others."""
+    """One replica's value, wrapped so that it is not taken apart as a structure."""
 
     rule: rules.UpdateRule
     pairs: list[tuple[Any, Variable]]
@@ -66,11 +66,12 @@ class Optimizer:
 
         With parameter servers they are pushed with the step.
 
-        The servers' values change when the step ends; reads in this step do not. With several replicas scale
-        the loss by the global batch, as with TensorFlow.
+        The servers' values change when the step ends; reads in this step do not. With several
+        replicas scale the loss by the global batch, as with TensorFlow.
 
         Args:
-            grads_and_vars: Pairs of array or IndexedSlices and variable; None gradients are left out.
+            grads_and_vars: Pairs of array or IndexedSlices and variable; None gradients are left
+                out.
 
         Raises:
             ValueError: No gradient at all, or a variable of another strategy.
@@ -94,7 +95,8 @@ class Optimizer:
         everyones = [part.pairs for part in parts]
         names = [[variable.name for _, variable in pairs] for pairs in everyones]
         if any(other != names[0] for other in names):
-            # Added up by position they would mix: None gradients are left out by each replica for itself.
+            # Added up by position they would mix: None gradients are left out by each replica for
+            # itself.
             shown = "; ".join(f"replica {i}: {', '.join(own)}" for i, own in enumerate(names))
             raise ValueError(f"replicas gave gradients for different variables ({shown})")
         columns = list(zip(*everyones, strict=True))

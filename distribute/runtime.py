@@ -19,7 +19,7 @@ from ..core.task import Incarnation, TaskId
 
 
 @dataclass
-class Progress:
+class TaskProgress:
     """What this task did so far; read by the heartbeat thread. Counters only grow."""
 
     steps: int = 0
@@ -50,7 +50,7 @@ class ClusterRuntime:
     check: Callable[[], None] = lambda: None
     alone: bool = False
     restore_from: str = ""
-    progress: Progress = field(default_factory=Progress)
+    progress: TaskProgress = field(default_factory=TaskProgress)
 
     @property
     def session(self) -> ParameterSession:
@@ -61,14 +61,16 @@ class ClusterRuntime:
         """
         if self.connection is None and self.task.task.type != EVALUATOR:
             raise ConfigurationError(
-                f"{self.task.task}: the cluster has no ps; ParameterServerStrategy needs at least one ps to "
-                "hold the variables. Without any, workers train in sync with MultiWorkerMirroredStrategy",
+                f"{self.task.task}: the cluster has no ps; ParameterServerStrategy needs at least "
+                "one ps to hold the variables. Without any, workers train in sync with "
+                "MultiWorkerMirroredStrategy",
                 task=self.task.task,
             )
         if self.connection is None:
             raise ConfigurationError(
-                f"{self.task.task} has no variables on parameter servers: an evaluator reads checkpoints. "
-                "Use wl.training.SidecarEvaluator in it, and create the strategy in the other tasks only",
+                f"{self.task.task} has no variables on parameter servers: an evaluator reads "
+                "checkpoints. Use wl.training.SidecarEvaluator in it, and create the strategy in "
+                "the other tasks only",
                 task=self.task.task,
             )
         return self.connection

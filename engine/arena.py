@@ -1,8 +1,8 @@
 """Where blocks get their memory: shared segments, or the heap.
 
-Slabs of 64 MiB hold many blocks; pages cost nothing until they are used. Each block has a cache line in front
-with its sequence lock: odd while somebody writes. A worker of this machine copies values straight out of a
-slab and looks at the sequence before and after.
+Slabs of 64 MiB hold many blocks; pages cost nothing until they are used. Each block has a cache
+line in front with its sequence lock: odd while somebody writes. A worker of this machine copies
+values straight out of a slab and looks at the sequence before and after.
 """
 
 import logging

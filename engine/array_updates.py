@@ -1,10 +1,10 @@
 """The update rules as array operations, for memory that the kernels cannot reach: a GPU's.
 
-Each function has the signature of ``ArrayUpdate``: it returns the new value and replaces the arrays in
-``slots``. The same code runs on NumPy arrays, where tests compare it with the kernels. ``xp`` is ``numpy``
-or ``cupy``; ``w``, ``slots`` and ``g`` are in the dtype that is computed in, ``g`` after scaling and
-clipping; hyperparameters are Python numbers, which do not widen float32. ``t`` counts the updates of the
-variable, this one included.
+Each function has the signature of ``ArrayUpdate``: it returns the new value and replaces the arrays
+in ``slots``. The same code runs on NumPy arrays, where tests compare it with the kernels. ``xp`` is
+``numpy`` or ``cupy``; ``w``, ``slots`` and ``g`` are in the dtype that is computed in, ``g`` after
+scaling and clipping; hyperparameters are Python numbers, which do not widen float32. ``t`` counts
+the updates of the variable, this one included.
 """
 
 from collections.abc import Callable

@@ -1,9 +1,9 @@
 """A block: contiguous memory of shards of one dtype, with one lock.
 
 Small shards share a block, so that a step over ten thousand small variables is a few kernel calls
-over a few ranges, not ten thousand; a large shard has a block, and so a lock, of its own.
-What one push does to a block happens under the lock at once: readers see all of it or nothing, and a
-push that is repeated after a broken connection finds its mark in ``applied`` and is skipped.
+over a few ranges, not ten thousand; a large shard has a block, and so a lock, of its own. What one
+push does to a block happens under the lock at once: readers see all of it or nothing, and a push
+that is repeated after a broken connection finds its mark in ``applied`` and is skipped.
 """
 
 import threading
@@ -193,7 +193,7 @@ class Block:
         ]
 
     def _slots(self, rule: UpdateRule, where: Range) -> list[Array]:
-        """The slots of a range in the kernel's order; empty where these hyperparameters need none."""
+        """Slots of a range in the kernel's order; empty arrays for slots that are not in use."""
         active, none = rule.active_slots(), _EMPTY[self.compute_dtype]
         return [
             self.slots[name][where.start : where.stop] if name in active else none

@@ -1,7 +1,7 @@
 """Numba, and what the kernels are written with. The one module of the engine that imports it.
 
-Importing Numba takes 0.2 s and 100 MB with its first kernel, so nothing imports this module at start:
-``library.py`` does when the first kernel is asked for, or in a background thread.
+Importing Numba takes 0.2 s and 100 MB with its first kernel, so nothing imports this module at
+start: ``library.py`` does when the first kernel is asked for, or in a background thread.
 
 ``error_model="numpy"`` because Python's checks for division by zero keep LLVM from vectorising.
 Fast-math stays off: neither reassociation nor contraction is allowed, so SGD equals the same NumPy
@@ -41,7 +41,7 @@ def changed(dtype: DType) -> Any:
 
 
 def read(dtype: DType | type[np.generic]) -> Any:
-    """Type of an argument: such an array that the kernel only reads; read-only arrays are taken too."""
+    """Type of an array argument that the kernel only reads; accepts read-only arrays too."""
     return types.Array(_numba.from_dtype(np.dtype(dtype)), 1, "C", readonly=True)
 
 
@@ -114,7 +114,7 @@ def intrinsic(function: Callable[..., Any]) -> Any:
 
 @intrinsic
 def prefetch(typing: Any, array: Any, index: Any) -> Any:  # noqa: ARG001
-    """``prefetch(array, index)``: begin to load the cache line of an element, which will be changed."""
+    """``prefetch(array, index)``: start loading an element's cache line, for writing."""
 
     def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:
         data = context.make_array(signature.args[0])(context, builder, values[0]).data
@@ -131,7 +131,7 @@ def prefetch(typing: Any, array: Any, index: Any) -> Any:  # noqa: ARG001
 
 @intrinsic
 def copy_elements(typing: Any, target: Any, start: Any, source: Any, first: Any, count: Any) -> Any:  # noqa: ARG001
-    """``target[start : start + count] = source[first : first + count]`` by memcpy; one dtype, no overlap.
+    """``target[start:start+count] = source[first:first+count]`` by memcpy; one dtype, no overlap.
 
     A loop would run element by element for rows shorter than LLVM's unrolled vectors.
     """
@@ -165,7 +165,7 @@ def count_bits(typing: Any, word: Any) -> Any:  # noqa: ARG001
 
 @intrinsic
 def lowest_bit(typing: Any, word: Any) -> Any:  # noqa: ARG001
-    """``lowest_bit(word)``: the number of the lowest bit set in a uint64 that is not zero, as int64."""
+    """``lowest_bit(word)``: number of the lowest bit set in a nonzero uint64, as int64."""
 
     def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:  # noqa: ARG001
         return builder.cttz(values[0], ir.IntType(1)(1))

@@ -1,9 +1,9 @@
 """Where compiled kernels are kept, and which folders may be believed.
 
-Numba's cache files are pickles: loading one runs what is in it. So a folder is used only if nobody else
-can have written into it: it is ours, with mode 0700, as is all it holds, and nobody else can put another
-in its place. A folder that is refused is named with the reason, and the next candidate is taken; without
-any, every process compiles its kernels in memory.
+Numba's cache files are pickles: loading one runs what is in it. So a folder is used only if nobody
+else can have written into it: it is ours, with mode 0700, as is all it holds, and nobody else can
+put another in its place. A folder that is refused is named with the reason, and the next candidate
+is taken; without any, every process compiles its kernels in memory.
 """
 
 import atexit
@@ -51,7 +51,8 @@ class CacheFolder:
 
     Attributes:
         path: Where kernels are kept; None: nowhere.
-        copied_from: A folder that cannot be written to, whose files were copied to ``path``; None: none.
+        copied_from: A folder that cannot be written to, whose files were copied to ``path``; None:
+            none.
         refused: Candidates before it.
     """
 
@@ -91,7 +92,7 @@ def choose_folder(folders: Sequence[Path]) -> CacheFolder:
 
 
 def fingerprint() -> str:
-    """Of the kernels' source: Numba looks for changes in the file of a kernel, not in what it imports."""
+    """Digest of the kernels' source: Numba checks a kernel's own file only, not its imports."""
     digest = hashlib.sha256(b"\0".join((_HERE / name).read_bytes() for name in _SOURCES))
     return digest.hexdigest()[:12]
 
@@ -103,8 +104,8 @@ def check_folder(folder: Path) -> None:
         folder: Absolute; exists.
 
     Raises:
-        UnsafeFolderError: It is another user's, others may write to it, it is a link, or a folder above it,
-            a link on the way to it, or a file in it is not safe.
+        UnsafeFolderError: It is another user's, others may write to it, it is a link, or a folder
+            above it, a link on the way to it, or a file in it is not safe.
         OSError: It cannot be looked at.
     """
     for link in _links_on_the_way(folder):
@@ -123,7 +124,8 @@ def check_folder(folder: Path) -> None:
     _check_owner(real, status)
     if status.st_mode & 0o077:
         raise UnsafeFolderError(
-            f"{real} has mode {stat.S_IMODE(status.st_mode):o}, not 700: others may have written to it"
+            f"{real} has mode {stat.S_IMODE(status.st_mode):o}, not 700: others may have written "
+            "to it"
         )
     for path in _content(real):
         status = path.lstat()
@@ -134,7 +136,7 @@ def check_folder(folder: Path) -> None:
 
 @contextlib.contextmanager
 def locked(folder: Path, timeout_s: float = _LOCK_TIMEOUT_S) -> Iterator[None]:
-    """Hold a folder against other processes: each kernel is compiled by one, and loaded by the others.
+    """Lock a folder between processes: one compiles a kernel, the others load it.
 
     Numba alone would mix up the files of two that save kernels of one name at once.
 

@@ -4,17 +4,18 @@ Every kernel has one signature and serves dense gradients and rows alike::
 
     kernel(w, s0, s1, s2, g, rows, width, h)
 
-``w``, ``s0`` …: 1-D float arrays, the variable and its slots; unused slots are empty. ``g``: 1-D, the
-gradient of ``rows.size`` rows of ``width`` elements. ``rows``: int64 row numbers, ascending; a dense gradient
-is one row, number 0, as wide as the variable. ``h``: scalars in the arrays' dtype: ``h[0]`` the gradient
-scale, ``h[1]`` the clip value (infinity: none), ``h[2]`` the learning rate, then what the rule needs.
+``w``, ``s0`` …: 1-D float arrays, the variable and its slots; unused slots are empty. ``g``: 1-D,
+the gradient of ``rows.size`` rows of ``width`` elements. ``rows``: int64 row numbers, ascending; a
+dense gradient is one row, number 0, as wide as the variable. ``h``: scalars in the arrays' dtype:
+``h[0]`` the gradient scale, ``h[1]`` the clip value (infinity: none), ``h[2]`` the learning rate,
+then what the rule needs.
 
 Kernels check no bounds: they are called through ``update_kernel.py``, which checks every argument.
 
-Scalars come in an array of the compute dtype because one float64 among float32 operands would turn the
-loop into a float64 one, three times slower. Rows that come later are prefetched: a table is larger than the
-caches, and each of its rows would be waited for. ``width`` is an argument: known to the compiler, it made
-Adagrad four times slower.
+Scalars come in an array of the compute dtype because one float64 among float32 operands would turn
+the loop into a float64 one, three times slower. Rows that come later are prefetched: a table is
+larger than the caches, and each of its rows would be waited for. ``width`` is an argument: known to
+the compiler, it made Adagrad four times slower.
 
 Source of each formula: ``core/update_rules.py``.
 """
@@ -179,8 +180,8 @@ def rmsprop(w, s0, s1, s2, g, rows, width, h):  # type: ignore[no-untyped-def]
 def adam(w, s0, s1, s2, g, rows, width, h):  # type: ignore[no-untyped-def]  # noqa: ARG001
     """``w -= decay*w`` first (AdamW), then ``w -= alpha * m / (sqrt(v) + eps)``.
 
-    h[2]: alpha, the rate with both bias corrections. h[3], h[4]: b1, 1 - b1. h[5], h[6]: b2, 1 - b2.
-    h[7]: eps. h[8]: rate times weight decay.
+    h[2]: alpha, the rate with both bias corrections. h[3], h[4]: b1, 1 - b1. h[5], h[6]: b2, 1 -
+    b2. h[7]: eps. h[8]: rate times weight decay.
     """
     scale, limit, alpha = h[0], h[1], h[2]
     b1, c1, b2, c2, eps, decay = h[3], h[4], h[5], h[6], h[7], h[8]
@@ -205,7 +206,8 @@ def adam(w, s0, s1, s2, g, rows, width, h):  # type: ignore[no-untyped-def]  # n
 def ftrl(w, s0, s1, s2, g, rows, width, h):  # type: ignore[no-untyped-def]  # noqa: ARG001
     """Accumulator s0, linear s1. h[3]: -learning_rate_power, h[4]: l1, h[5]: 2*(l2 + beta/(2*lr)).
 
-    h[6]: 2 * l2_shrinkage. h[7]: 1 if the power is one half, the common case, where a root is exact.
+    h[6]: 2 * l2_shrinkage. h[7]: 1 if the power is one half, the common case, where a root is
+    exact.
     """
     scale, limit, lr = h[0], h[1], h[2]
     power, l1, l2, shrinkage, is_root = h[3], h[4], h[5], h[6], h[7]

@@ -1,7 +1,7 @@
 """The compiled kernels of this process: loaded when they are asked for, or in the background.
 
-Whoever needs a kernel waits for it; what has a slower way (``rows.py``) goes that way until it is there.
-Numba takes 0.3 s and 100 MB, so a process that never asks never loads it.
+Whoever needs a kernel waits for it; what has a slower way (``rows.py``) goes that way until it is
+there. Numba takes 0.3 s and 100 MB, so a process that never asks never loads it.
 """
 
 import logging
@@ -74,7 +74,8 @@ class KernelLibrary:
             chosen = load_settings().kernel_cache if self._chosen is None else self._chosen
             self._folder = choose_folder(candidates(chosen))
             for refusal in self._folder.refused:
-                # The one that was asked for by name; the others are only where we look by ourselves.
+                # The one that was asked for by name; the others are only where we look by
+                # ourselves.
                 asked = bool(chosen) and refusal.folder == Path(chosen).absolute()
                 log.log(
                     logging.WARNING if asked else logging.INFO, "no kernels are kept in %s", refusal

@@ -1,4 +1,4 @@
-"""Kernels on row numbers and rows; ``rows.py`` checks their arguments and says what they are for."""
+"""Kernels on row numbers and rows; ``rows.py`` checks their arguments."""
 
 from collections.abc import Callable
 from typing import Any
@@ -60,7 +60,8 @@ def sum_rows(values, inverse, out, seen, width):  # type: ignore[no-untyped-def]
 
 @_kernel(
     lambda dtype: (
-        read(dtype), INT64, changed(np.dtype(np.uint64)), changed(dtype), changed(np.dtype(np.int64)),
+        read(dtype), INT64, changed(np.dtype(np.uint64)), changed(dtype),
+        changed(np.dtype(np.int64)),
     )
 )  # fmt: skip
 def deduplicate_bitmap(ids, num_rows, words, unique, inverse):  # type: ignore[no-untyped-def]

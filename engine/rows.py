@@ -1,11 +1,11 @@
 """What a sparse step does with row numbers and rows, apart from the update itself.
 
-An embedding step looks up ids that repeat. It asks for each row once (``deduplicate``), copies the rows
-out of the table (``gather_rows``), spreads them to all ids (``take_rows``), and adds up the gradients of
-each row (``sum_duplicates``). Used by a ps and by workers.
+An embedding step looks up ids that repeat. It asks for each row once (``deduplicate``), copies the
+rows out of the table (``gather_rows``), spreads them to all ids (``take_rows``), and adds up the
+gradients of each row (``sum_duplicates``). Used by a ps and by workers.
 
-Large arrays go through kernels. While these load (a second where nothing is cached), and for small ones,
-NumPy does the same, slower and with the same bits; so nobody waits for Numba here.
+Large arrays go through kernels. While these load (a second where nothing is cached), and for small
+ones, NumPy does the same, slower and with the same bits; so nobody waits for Numba here.
 """
 
 from collections.abc import Callable
@@ -19,7 +19,8 @@ from .library import ROW_KERNELS, library
 
 _SMALL_BYTES = 64 * 1024  # of rows; below, a kernel saves less than 20 us
 _SMALL_COUNT = 1024  # ids
-# A bitmap costs by the rows of the table, a sort by the ids: they are level at about so many rows per id.
+# A bitmap costs by the rows of the table, a sort by the ids: they are level at about so many rows
+# per id.
 _ROWS_PER_ID = 64
 _MAX_BITMAP_ROWS = 1 << 24  # and beyond this, unless there are very many ids, also by its memory
 _BYTE, _INT64 = np.dtype(np.uint8), np.dtype(np.int64)
@@ -84,7 +85,8 @@ def sum_duplicates(values: Array, inverse: Array, count: int, out: Array | None 
         values: shape ``(n, width)``.
         inverse: int64, shape ``(n,)``, each in ``[0, count)``: where each row is added.
         count: Rows of the result.
-        out: contiguous array of the values' dtype, shape ``(count, width)``. Modified. None: a new one.
+        out: contiguous array of the values' dtype, shape ``(count, width)``. Modified. None: a new
+            one.
 
     Returns:
         ``out``: shape ``(count, width)``; sums in the values' dtype, in the order in which

@@ -1,8 +1,8 @@
-"""The table of update rules: for each class of ``core/update_rules.py``, everything that carries it out.
+"""The table of update rules: what carries out each class of ``core/update_rules.py``.
 
 A rule needs a kernel for the host, the scalars that the kernel reads, and the same formula in array
-operations for a GPU. They stand in one entry, which is checked when this module is imported: a rule that
-lacks a part is an error there, not at its first use.
+operations for a GPU. They stand in one entry, which is checked when this module is imported: a rule
+that lacks a part is an error there, not at its first use.
 """
 
 import math
@@ -18,7 +18,7 @@ from . import array_updates
 from .array_updates import ArrayUpdate
 
 Scalars = Callable[[Any, float, int], Sequence[float]]
-"""``scalars(rule, rate, t)``: the scalars from the learning rate on; ``kernels.py`` says in which order."""
+"""``scalars(rule, rate, t)``: the scalars from the learning rate on, in ``kernels.py``'s order."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +33,8 @@ class RuleEntry:
         scalars: Computes what the kernel reads.
         array_update: The formula in array operations.
         counts_updates: Whether the scalars depend on how often a variable was updated.
-        skips_rate_zero: Whether a learning rate of zero means no update at all: the formula divides by it.
+        skips_rate_zero: Whether a learning rate of zero means no update at all: the formula divides
+            by it.
     """
 
     rule: type[Any]
@@ -61,8 +62,8 @@ def register(entry: RuleEntry) -> None:
     declared = tuple(entry.rule.slots)
     if set(entry.slots) != set(declared) or len(entry.slots) != len(declared) or len(declared) > 3:
         raise TypeError(
-            f"the update rule {name} has the slots {declared}, its entry says {entry.slots}; they must be "
-            "the same, and at most three"
+            f"the update rule {name} has the slots {declared}, its entry says {entry.slots}; they "
+            "must be the same, and at most three"
         )
     if not entry.kernels:
         raise TypeError(f"the entry of the update rule {name} names no kernel")

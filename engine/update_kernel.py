@@ -1,4 +1,4 @@
-"""Running an update kernel: its arguments are checked, and large ones are shared out over the cores.
+"""Running an update kernel: checks its arguments and splits large ones over the cores.
 
 Kernels check no bounds; a wrong size would surface as a crash somewhere else.
 """
@@ -60,7 +60,8 @@ class UpdateKernel:
             value: 1-D. Modified.
             slots: At most three, as large as ``value`` or empty. Modified.
             gradient: 1-D; as large as ``value``, or ``rows.size`` times ``width``.
-            rows: int64, ascending, each once, in ``[0, value.size / width)``; None: a dense gradient.
+            rows: int64, ascending, each once, in ``[0, value.size / width)``; None: a dense
+                gradient.
             width: Elements of a row; not used without ``rows``.
             scalars: In the order that the kernel says.
 
@@ -77,7 +78,8 @@ class UpdateKernel:
             def elements(start: int, stop: int) -> None:
                 cut = slice(start, stop)
                 run(
-                    value[cut], s0[cut], s1[cut], s2[cut], gradient[cut], _ONE_ROW, stop - start, scalars
+                    value[cut], s0[cut], s1[cut], s2[cut], gradient[cut], _ONE_ROW,
+                    stop - start, scalars
                 )  # fmt: skip
 
             split(elements, value.size, itemsize=value.itemsize * (2 + len(slots)))
@@ -123,8 +125,8 @@ class UpdateKernel:
         low, high = int(rows.min()), int(rows.max())
         if low < 0 or high >= count:
             raise ValueError(
-                f"kernel {self.name}: row {low if low < 0 else high} is out of range; the value has {count} "
-                f"rows of {width} elements"
+                f"kernel {self.name}: row {low if low < 0 else high} is out of range; the value "
+                f"has {count} rows of {width} elements"
             )
 
     def _check_layout(self, what: str, array: Array, dtype: DType) -> None:

@@ -39,7 +39,7 @@ def _of_script(
 
 
 def _show_version(context: click.Context, parameter: click.Parameter, value: bool) -> None:  # noqa: ARG001
-    """As click's version option, but the version is looked up when it is asked for."""
+    """As click's version option, but looks the version up only when asked."""
     if value and not context.resilient_parsing:
         from ..core.versions import package_version
 
@@ -55,8 +55,8 @@ def _show_version(context: click.Context, parameter: click.Parameter, value: boo
 def windlass() -> None:
     """Parameter-server training: run tasks of a cluster, or a whole cluster here.
 
-    Every setting is a flag of the daemons and a variable WINDLASS_NAME. Exit codes: 0 done, 1-127 permanent
-    (1 program, 2 usage), 128 and above worth a restart; docs/exit-codes.md lists them.
+    Every setting is a flag of the daemons and a variable WINDLASS_NAME. Exit codes: 0 done, 1-127
+    permanent (1 program, 2 usage), 128 and above worth a restart; docs/exit-codes.md lists them.
     """
 
 
@@ -131,7 +131,7 @@ def _run(
         return
     if script is None and task.task.type != "ps":
         raise ConfigurationError(f"this process is {task.task}: give the SCRIPT it should run")
-    # The daemon loads grpc and the rest; printing a spec need not wait for them.
+    # Imported late: the daemon loads grpc, which printing the cluster does not need.
     from ..worker.daemon import run_task
 
     sys.exit(run_task(task, settings, script, arguments))
@@ -148,12 +148,17 @@ def _run(
     type=click.IntRange(0),
     default=1,
     show_default=True,
-    help="Parameter servers; 0: the tasks train in sync (MultiWorkerMirroredStrategy).",
+    help="Parameter servers; 0: synchronous training (MultiWorkerMirroredStrategy).",
 )
 @click.option(
-    "--chief/--no-chief", default=True, show_default=True, help="A chief; else worker 0 leads."
+    "--chief/--no-chief",
+    default=True,
+    show_default=True,
+    help="A chief task; without one worker 0 is the chief.",
 )
-@click.option("--evaluator/--no-evaluator", default=False, show_default=True, help="An evaluator.")
+@click.option(
+    "--evaluator/--no-evaluator", default=False, show_default=True, help="An evaluator task."
+)
 @click.option(
     "--plain", is_flag=True, help="Plain lines instead of a progress bar (default in a pipe)."
 )
@@ -176,7 +181,7 @@ def local_command(
     from .local import LocalCluster, LocalJob, default_model_dir
 
     if not chief and not workers:
-        raise ConfigurationError("--no-chief needs at least one worker: somebody must lead")
+        raise ConfigurationError("--no-chief needs at least one worker, which then acts as chief")
     if evaluator and not ps:
         raise ConfigurationError("--evaluator needs --ps: it reads the checkpoints that ps write")
     if flags.get("save_every_s") is None and flags.get("save_every_steps") is None:
@@ -210,7 +215,7 @@ def _display(tasks: "Sequence[TaskId]", *, plain: bool) -> "Display":
 @click.argument("address")
 @click.option("--timeout-s", default=5.0, show_default=True, help="How long to wait for an answer.")
 def status_command(address: str, timeout_s: float) -> None:
-    """Show the job led by the chief at ADDRESS, or the end of the one in model directory ADDRESS."""
+    """Show the job of the chief at ADDRESS, or the last status in model directory ADDRESS."""
     from pathlib import Path
 
     from rich.console import Console
@@ -236,7 +241,7 @@ def status_command(address: str, timeout_s: float) -> None:
             ) from error
         finally:
             client.close()
-    # In a pipe nothing is cut: somebody looks for it.
+    # In a pipe lines are not cut, so that they can be searched.
     width = None if sys.stdout.isatty() else 1000
     Console(width=width, highlight=False).print(status_table(status))
 
@@ -244,12 +249,12 @@ def status_command(address: str, timeout_s: float) -> None:
 @windlass.command("warm-kernels")
 @click.option(
     "--kernel-cache",
-    help="Folder to keep them in. Default: WINDLASS_KERNEL_CACHE, or as a ps chooses.",
+    help="Folder of the cache. Default: WINDLASS_KERNEL_CACHE, or the folder a ps chooses.",
 )
 def warm_kernels_command(kernel_cache: str | None) -> None:
-    """Compile all kernels into the cache, e.g. while an image is built: no task compiles one then.
+    """Compile all kernels into the cache ahead of time, e.g. while an image is built.
 
-    Run it as the user who will run the tasks: nobody else's files are loaded.
+    Run it as the user who will run the tasks: files of other users are not loaded.
     """
     from ..core.settings import load_settings
     from ..engine.library import KernelLibrary
@@ -260,8 +265,8 @@ def warm_kernels_command(kernel_cache: str | None) -> None:
         click.echo(f"not used: {refusal}", err=True)
     if folder.path is None:
         raise ConfigurationError(
-            "there is no folder to keep kernels in; name one with --kernel-cache that belongs to this user "
-            "and can be written to"
+            "there is no folder to keep kernels in; name one with --kernel-cache that belongs to "
+            "this user and can be written to"
         )
     count = compiled = 0
     for kernel in library.load_all():
@@ -273,7 +278,7 @@ def warm_kernels_command(kernel_cache: str | None) -> None:
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Entry point. Errors of ours are one line and their exit code, never a traceback."""
+    """Entry point. Windlass's own errors print one line and set the exit code, no traceback."""
     quiet_grpc()
     try:
         windlass.main(args=arguments, prog_name="windlass", standalone_mode=False)

@@ -1,4 +1,4 @@
-"""What a launcher shows on a terminal: a progress bar with log lines above it; tables."""
+"""A launcher's terminal output: a progress bar with log lines above it, and tables."""
 
 from collections.abc import Mapping, Sequence
 
@@ -50,12 +50,12 @@ class RichDisplay:
         )
 
     def say(self, text: str, *, is_error: bool = False) -> None:
-        """A line of the launcher's own."""
+        """A line from the launcher."""
         style = "bold red" if is_error else "bold"
         self._console.print(f"[{style}]{escape(text)}[/]", soft_wrap=True)
 
     def progress(self, status: JobStatus, steps_per_s: float) -> None:
-        """How far the job is."""
+        """Update the bar with the job's progress."""
         self._bar.update(
             self._row,
             description=str(status.phase),
@@ -162,7 +162,9 @@ def _detail(item: TaskStatus) -> str:
 
 
 def transports_text(transports: Sequence[str]) -> str:
-    """How a task's values travel: ``shm``, or per ps where that differs (``ps:0 shm, ps:1 grpc (…)``)."""
+    """A task's connections: ``via shm``, or per ps where they differ (``ps:0 shm, ps:1
+    grpc (…)``).
+    """
     ways = {text.partition(" ")[2] for text in transports}
     return f"via {ways.pop()}" if len(ways) == 1 else ", ".join(transports)
 
@@ -186,7 +188,8 @@ def placement_text(item: TaskStatus) -> str:
 
 def _title(status: JobStatus) -> str:
     goal = f"/{status.total_steps}" if status.total_steps else ""
-    text = f"job {status.phase} for {human_seconds(status.age_s)} · global step {status.global_step}{goal}"
+    age = human_seconds(status.age_s)
+    text = f"job {status.phase} for {age} · global step {status.global_step}{goal}"
     if status.last_checkpoint:
         text += f" · checkpoint {status.last_checkpoint}"
     return escape(f"{text} · {status.reason}" if status.reason else text)

@@ -1,7 +1,7 @@
 """``windlass local``: a whole cluster as processes of this machine.
 
-Starts every task, shows what they say and how far the job is, ends them in order, and tells at the end what
-became of each: the first failing task first, with its last words.
+Starts every task, shows their output and the job's progress, ends them in order, and prints every
+task's result: the first failing task first, with its last lines of stderr.
 """
 
 import contextlib
@@ -28,7 +28,7 @@ from ..core.task import Incarnation, TaskId
 from ..worker.program import find_script
 from ..worker.status import STATUS_FILE, read_status
 from .policy import on_exit
-from .processes import Leash, Line, TaskProcess, free_ports, new_line_queue, start_task
+from .processes import Line, ParentDeathPipe, TaskProcess, free_ports, new_line_queue, start_task
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -40,7 +40,7 @@ log = logging.getLogger(__name__)
 
 _POLL_S = 0.05
 _STATUS_S = 0.3
-# Ctrl-C is over within five seconds: the chief saves in the first part, then ps leave, then force.
+# Ctrl-C ends the job within 5 s: first the chief saves, then the ps end, then SIGKILL.
 _STOP_PS_AFTER_S = 3.5
 _KILL_AFTER_S = 4.5
 
@@ -64,25 +64,25 @@ class LocalCluster:
         ]
 
     @property
-    def in_sync(self) -> bool:
-        """Without ps nobody leads, and no task can do without another."""
+    def synchronous(self) -> bool:
+        """There are no ps and no chief's loop: every task needs all others."""
         return not self.ps
 
     @property
     def chief_task(self) -> TaskId:
-        """Who leads."""
+        """The chief, or worker 0 in its place."""
         return TaskId(CHIEF, 0) if self.chief else TaskId(WORKER, 0)
 
 
 @dataclass(slots=True)
 class LocalResult:
-    """What became of a local job.
+    """The result of a local job.
 
     Attributes:
-        exit_code: Of the whole: 0, or the first failing task's, as a shell shows it.
+        exit_code: 0, or the first failing task's as a shell shows it.
         exits: Exit status per task, as ``subprocess`` reports it (negative: a signal).
-        first_failure: Who failed first; None if nobody did.
-        status: The chief's last word.
+        first_failure: The task that failed first, if any.
+        status: The last status from the chief.
         metrics: Of the last evaluation.
     """
 
@@ -102,7 +102,7 @@ class LocalJob:
         script: The user's program.
         arguments: Of the program.
         settings: For every task; ``model_dir`` must be set.
-        display: Where the story goes.
+        display: Where output and progress go.
     """
 
     def __init__(
@@ -120,21 +120,21 @@ class LocalJob:
         self._display = display
         self._lines: queue.Queue[Line] = new_line_queue()
         self._processes: dict[TaskId, TaskProcess] = {}
-        self._leash = Leash()
+        self._death_pipe = ParentDeathPipe()
         self._status: JobStatus | None = None
         self._over = threading.Event()
         self._stop_reason = ""
         self._stopping_since: float | None = None
         self._over_since: float | None = None
         self._first_failure: TaskId | None = None
-        self._told_since: float | None = None
+        self._first_ps_end: float | None = None
         self._speed = _Speed()
         # Called with every new status, from the thread of `run`: for fault tests.
         self.on_status: Callable[[JobStatus], None] = lambda _: None
         self.addresses: dict[TaskId, str] = {}
 
     def run(self) -> LocalResult:
-        """Run the job to its end. No process is left, whatever happens."""
+        """Run the job to its end. No process is left, also after an exception."""
         try:
             self._start()
             watcher = threading.Thread(target=self._watch_status, name="status", daemon=True)
@@ -146,20 +146,20 @@ class LocalJob:
         finally:
             self._over.set()
             self._kill_all()
-            self._leash.close()
+            self._death_pipe.close()
         self._drain_output()
-        self._judge_exits()
-        self._name_culprit()
+        self._handle_exits()
+        self._prefer_own_failure()
         self._display.close()
         return self._result()
 
     def stop(self, reason: str) -> None:
-        """Ask the job to save and end, within five seconds. From any thread or a signal handler."""
+        """Ask the job to save and end, within 5 s. Safe in any thread or signal handler."""
         self._stop_reason = self._stop_reason or reason
 
     @contextlib.contextmanager
     def signals(self) -> Iterator[None]:
-        """Let Ctrl-C and SIGTERM stop the job; a second one does it at once."""
+        """Let Ctrl-C and SIGTERM stop the job; a second Ctrl-C kills it."""
 
         def handle(signum: int, frame: FrameType | None) -> None:  # noqa: ARG001
             if self._stopping_since is not None and signum == signal.SIGINT:
@@ -186,7 +186,7 @@ class LocalJob:
     # -- beginning ---------------------------------------------------------------------------
 
     def _start(self) -> None:
-        # Of an earlier job in this directory; ours writes its own when it ends.
+        # Of an earlier job in this directory; this job writes its own when it ends.
         (Path(self._settings.model_dir) / STATUS_FILE).unlink(missing_ok=True)
         tasks = self._cluster.tasks()
         serving = [task for task in tasks if task.type != EVALUATOR]
@@ -202,23 +202,25 @@ class LocalJob:
             config = {"cluster": spec, "task": {"type": task.type, "index": task.index}}
             environment = shared.environment() | {
                 "TF_CONFIG": json.dumps(config),
-                # The tasks share the machine: a BLAS thread per core and task would only get in the way.
+                # The tasks share the machine: a BLAS thread per core and task would be too many.
                 "OMP_NUM_THREADS": "1",
                 "OPENBLAS_NUM_THREADS": "1",
             }
             command = ["run", str(self._script), "--", *self._arguments]
-            self._processes[task] = start_task(task, command, environment, self._leash, self._lines)
+            self._processes[task] = start_task(
+                task, command, environment, self._death_pipe, self._lines
+            )
 
     # -- meanwhile ---------------------------------------------------------------------------
 
     def _turn(self, wait_s: float) -> None:
-        """Show what was said, look at who ended, move a stop along."""
+        """Show output, handle exits, and go on with a stop that has begun."""
         self._show_lines(wait_s)
         status = self._status
         if status is not None:
             self._display.progress(status, self._speed.of(status))
             self.on_status(status)
-        self._judge_exits()
+        self._handle_exits()
         if self._stop_reason and self._stopping_since is None:
             self._begin_stop(self._stop_reason)
         if self._stopping_since is not None:
@@ -237,7 +239,7 @@ class LocalJob:
         except queue.Empty:
             return
 
-    def _judge_exits(self) -> None:
+    def _handle_exits(self) -> None:
         for task, process in self._processes.items():
             code = process.code
             if code is None or process.reported:
@@ -250,11 +252,11 @@ class LocalJob:
                 code,
                 chief=self._cluster.chief_task,
                 stopping=self._is_expected_to_end(task),
-                in_sync=self._cluster.in_sync,
+                synchronous=self._cluster.synchronous,
             )
             if verdict.failed and self._follows_the_chief(task, code):
-                # The chief told it that the job is over, and ends next: that end tells why.
-                self._told_since = self._told_since or time.monotonic()
+                # The chief told this ps that the job is over and ends next: its exit says why.
+                self._first_ps_end = self._first_ps_end or time.monotonic()
                 continue
             if verdict.failed:
                 self._first_failure = self._first_failure or task
@@ -267,24 +269,25 @@ class LocalJob:
                 self._begin_stop("")
 
     def _is_expected_to_end(self, task: TaskId) -> bool:
-        # The evaluator is at work when the others have left; its failure counts all the same.
+        # The evaluator works on when the others have left; its failure still counts.
         over = self._job_ended() and task.type != EVALUATOR
         return self._stopping_since is not None or over
 
     def _follows_the_chief(self, task: TaskId, code: int) -> bool:
         chief = self._processes[self._cluster.chief_task]
-        told = code in (ExitCode.PEER_LOST, ExitCode.DRAINED)
-        # The chief may have ended in the same moment; then its end is judged next.
-        return task.type == PS and told and chief.code != 0
+        job_over = code in (ExitCode.PEER_LOST, ExitCode.DRAINED)
+        # A chief that ended at the same moment is handled next.
+        return task.type == PS and job_over and chief.code != 0
 
     def _chief_is_late(self) -> bool:
-        """A ps was told that the job is over; the chief takes the leave grace at most for the rest."""
-        if self._told_since is None:
+        """Whether the chief still runs long after it told a ps that the job is over."""
+        if self._first_ps_end is None:
             return False
-        return time.monotonic() - self._told_since > self._settings.leave_grace_s + _STOP_PS_AFTER_S
+        waited_s = time.monotonic() - self._first_ps_end
+        return waited_s > self._settings.leave_grace_s + _STOP_PS_AFTER_S
 
-    def _name_culprit(self) -> None:
-        """Of several failures, one that has a reason of its own comes before "a peer was lost"."""
+    def _prefer_own_failure(self) -> None:
+        """Report a task with a failure of its own rather than one that lost a peer."""
         first = self._first_failure
         if first is None or self._processes[first].code != ExitCode.PEER_LOST:
             return
@@ -294,7 +297,7 @@ class LocalJob:
                 return
 
     def _tell_chief(self, task: TaskId, why: str) -> None:
-        """Spare the chief the wait for the lease of a task that we saw end."""
+        """Report a task's exit to the chief, which need not wait for its lease to run out."""
         known = {item.task: item for item in self._status.tasks} if self._status else {}
         item = known.get(task)
         if item is None or not item.generation:
@@ -306,20 +309,20 @@ class LocalJob:
             who = Incarnation(task, item.generation)
             client.finish(who, Outcome.LEFT, why, item.report, timeout_s=1.0)
         except WindlassError as error:
-            log.debug("the chief could not be told of the end of %s: %s", task, error)
+            log.debug("could not report the exit of %s to the chief: %s", task, error)
         finally:
             client.close()
 
     def _job_ended(self) -> bool:
-        if self._cluster.in_sync:
-            return False  # each task ends for itself
+        if self._cluster.synchronous:
+            return False  # every task's exit counts by itself
         chief = self._processes[self._cluster.chief_task]
         return chief.code == 0
 
     def _begin_stop(self, reason: str) -> None:
         self._stopping_since = time.monotonic()
         if reason:
-            doing = "stopping" if self._cluster.in_sync else "saving a checkpoint and stopping"
+            doing = "stopping" if self._cluster.synchronous else "saving a checkpoint and stopping"
             self._display.say(f"{reason}: {doing}")
         for task, process in self._processes.items():
             if task.type != PS:
@@ -337,7 +340,7 @@ class LocalJob:
                     process.signal(signal.SIGTERM)
 
     def _release_stragglers(self) -> None:
-        """The job is done: only an evaluator may still be at work; others get the usual grace."""
+        """After the job: stop tasks other than the evaluator that run beyond the grace period."""
         left = [task for task, process in self._processes.items() if process.code is None]
         if any(task.type == EVALUATOR for task in left):
             return
@@ -347,11 +350,11 @@ class LocalJob:
             self._begin_stop("")
 
     def _watch_status(self) -> None:
-        if self._cluster.in_sync:
-            return  # nobody knows more than the tasks' output tells
+        if self._cluster.synchronous:
+            return  # there is no chief to ask
         address = self.addresses[self._cluster.chief_task]
-        # The tasks need the machine more while they start: loading grpc waits until there is a chief to ask.
-        while not _somebody_listens(address):
+        # Loading grpc waits until the chief listens: the tasks need the cores while they start.
+        while not _is_listening(address):
             if self._over.wait(_STATUS_S):
                 return
         from ..client.chief.calls import ChiefClient
@@ -374,7 +377,7 @@ class LocalJob:
                 process.process.wait(5)
 
     def _drain_output(self) -> None:
-        """Lines are shown to the last: readers end at the end of their pipes."""
+        """Show all remaining lines: readers end when their pipes do."""
         deadline = time.monotonic() + 2
         for process in self._processes.values():
             for reader in process.readers:
@@ -405,14 +408,15 @@ class LocalJob:
         )
 
     def show_result(self, result: LocalResult) -> None:
-        """The end of the story: the first failure with its last words, then a table."""
+        """Show the first failure with its last lines of stderr, then a table of all tasks."""
         from .display import metrics_text
 
         failed = result.first_failure
         if failed is not None:
             code = result.exits[failed]
             self._display.say(
-                f"\n{failed.short} failed first: exit code {shell_status(code)}, {describe_exit(code)}",
+                f"\n{failed.short} failed first: exit code {shell_status(code)}, "
+                f"{describe_exit(code)}",
                 is_error=True,
             )
             for text in self._processes[failed].last_lines:
@@ -420,7 +424,7 @@ class LocalJob:
         self._display.table(result_table(result))
         if result.metrics:
             self._display.say(f"last evaluation: {metrics_text(result.metrics)}")
-        if Path(result.model_dir).is_dir():  # a job in sync writes what its program does
+        if Path(result.model_dir).is_dir():  # in a synchronous job the program decides
             self._display.say(f"model directory: {result.model_dir}")
 
 
@@ -442,7 +446,7 @@ class _Speed:
 
 
 def result_table(result: LocalResult) -> "Table":
-    """Tasks, exit codes, steps, pushes, bytes, and where the shards were."""
+    """Tasks with exit codes, steps, pushes, bytes and shards."""
     from rich.markup import escape
     from rich.table import Table
 
@@ -469,7 +473,7 @@ def result_table(result: LocalResult) -> "Table":
     return table
 
 
-def _somebody_listens(address: str) -> bool:
+def _is_listening(address: str) -> bool:
     host, _, port = address.rpartition(":")
     try:
         with socket.create_connection((host, int(port)), timeout=1):

@@ -1,4 +1,4 @@
-"""Log lines of a daemon: plain, to stderr, one shape."""
+"""Log lines of a daemon: plain text to stderr."""
 
 import logging
 import sys
@@ -7,13 +7,13 @@ from ..core.settings import Settings
 
 _FORMATS = {
     "time": "%(asctime)s %(levelname)-7s %(message)s",
-    # A launcher adds the task and its own time.
+    # For tasks of a launcher, which adds the task's name.
     "bare": "%(levelname)s %(message)s",
 }
 
 
 class _Quiet(logging.Formatter):
-    """INFO is the ordinary voice and needs no label under a launcher."""
+    """Leaves out the level INFO."""
 
     def format(self, record: logging.LogRecord) -> str:
         text = super().format(record)
@@ -21,7 +21,7 @@ class _Quiet(logging.Formatter):
 
 
 def set_up_logging(settings: Settings) -> None:
-    """Send Windlass's log lines to stderr; leave other libraries' alone."""
+    """Send Windlass's log lines to stderr; other libraries' logging stays as it is."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(_Quiet(_FORMATS[settings.log_format], "%H:%M:%S"))
     logger = logging.getLogger("windlass")

@@ -1,4 +1,4 @@
-"""Command-line options: every setting is a flag, and the flags that say who a process is."""
+"""Command-line options: a flag for every setting, and flags for the process's task."""
 
 import json
 import socket
@@ -39,17 +39,31 @@ def settings_options(command: _Command) -> _Command:
 
 
 def task_options(command: _Command) -> _Command:
-    """Add the flags that say who this process is, in place of TF_CONFIG."""
+    """Add the flags that name this process's task and cluster instead of TF_CONFIG."""
+    variables = ", ".join(INDEX_VARIABLES)
     options = [
-        click.option("--index", type=click.IntRange(0), help="Index of this task in its role. Else from "
-                     + ", ".join(INDEX_VARIABLES) + ", or the number at the end of the host name."),
-        click.option("--cluster", metavar="JSON", help='Addresses by role, e.g. \'{"ps": ["a:2222"], '
-                     '"worker": ["b:2222"]}\'.'),
-        click.option("--replicas", metavar="ROLE=N,…", help="Tasks per role, e.g. chief=1,ps=2,worker=3."),
-        click.option("--host-template", metavar="PATTERN", help="Address, with {role} and {index}."),
-        click.option("--chief", "chief_address", metavar="HOST:PORT", help="Where the chief is, if the "
-                     "cluster does not say."),
-    ]  # fmt: skip
+        click.option(
+            "--index",
+            type=click.IntRange(0),
+            help="Index of this task in its role. Otherwise taken from "
+            f"{variables}, or from the number at the end of the host name.",
+        ),
+        click.option(
+            "--cluster",
+            metavar="JSON",
+            help="""Addresses by role, e.g. '{"ps": ["a:2222"], "worker": ["b:2222"]}'.""",
+        ),
+        click.option(
+            "--replicas", metavar="ROLE=N,…", help="Tasks per role, e.g. chief=1,ps=2,worker=3."
+        ),
+        click.option("--host-template", metavar="PATTERN", help="Address with {role} and {index}."),
+        click.option(
+            "--chief",
+            "chief_address",
+            metavar="HOST:PORT",
+            help="Address of the chief, if the cluster does not name it.",
+        ),
+    ]
     for option in reversed(options):
         command = option(command)
     return command
@@ -68,23 +82,23 @@ class TaskFlags:
 
 
 def take_settings(flags: dict[str, Any]) -> Settings:
-    """Settings out of a command's keyword arguments, which lose them."""
+    """Settings from a command's keyword arguments, from which they are removed."""
     return load_settings(
         {name: flags.pop(name) for name in list(flags) if name in Settings.model_fields}
     )
 
 
 def resolve_task(flags: TaskFlags) -> ResolvedTask:
-    """Who this process is: flags first, then TF_CONFIG.
+    """This process's task: from the flags, then from TF_CONFIG.
 
     Raises:
-        ConfigurationError: They do not fit together, or something is missing.
+        ConfigurationError: The flags contradict each other, or something is missing.
     """
     if flags.host_template or flags.replicas:
         return _from_template(flags)
     if flags.cluster:
         return _from_json(flags)
-    # A chief of a dynamic job is told nothing (TFJob): --cluster or --replicas must say the rest.
+    # TFJob tells the chief of a dynamic job nothing: --cluster or --replicas must name the others.
     return resolve(
         TFConfigClusterResolver(task_type=flags.role, task_id=flags.index),
         overrides=_overrides(flags),
@@ -93,14 +107,14 @@ def resolve_task(flags: TaskFlags) -> ResolvedTask:
 
 
 def _overrides(flags: TaskFlags, index_from: str = "") -> dict[str, str]:
-    said: dict[str, str] = {}
+    sources: dict[str, str] = {}
     if flags.role is not None:
-        said["task.type"] = "the command"
+        sources["task.type"] = "the command"
     if index_from or flags.index is not None:
-        said["task.index"] = index_from or "--index"
+        sources["task.index"] = index_from or "--index"
     if flags.chief_address:
-        said["chief"] = "--chief"
-    return said
+        sources["chief"] = "--chief"
+    return sources
 
 
 def _identity(flags: TaskFlags) -> tuple[str, int, str]:
@@ -116,8 +130,8 @@ def _identity(flags: TaskFlags) -> tuple[str, int, str]:
         found = (from_config.task_id, "TF_CONFIG")
     if found is None:
         raise ConfigurationError(
-            f"which {role} is this? Give --index, or set one of {', '.join(INDEX_VARIABLES)}, or use a host "
-            "name that ends in a number",
+            f"which {role} is this? Give --index, or set one of {', '.join(INDEX_VARIABLES)}, or "
+            "use a host name that ends in a number",
             role=role,
         )
     return role, found[0], found[1]
@@ -154,7 +168,7 @@ def _from_json(flags: TaskFlags) -> ResolvedTask:
 
 
 def explain(task: ResolvedTask) -> list[tuple[str, str, str]]:
-    """(what, value, where it comes from) of a resolved task, for people."""
+    """(name, value, source) of everything resolved, for ``--print-tf-config``."""
     sources: Mapping[str, str] = task.sources
     task_from = sources.get("task", sources.get("cluster", ""))
     rows = [

@@ -1,6 +1,6 @@
-"""What a launcher shows: who it is told to, and plain lines for pipes and files.
+"""A launcher's output: the interface of displays, and plain lines for pipes and files.
 
-Apart from ``display``, which loads rich: a launcher starts its tasks first.
+A module of its own, since ``display`` loads rich: a launcher starts its tasks before that.
 """
 
 import sys
@@ -16,18 +16,18 @@ if TYPE_CHECKING:
 
 
 class Display(Protocol):
-    """Where a launcher's story goes."""
+    """Where a launcher's output goes."""
 
     def line(self, task: TaskId, text: str, *, is_error: bool) -> None:
         """A line a task printed."""
         ...
 
     def say(self, text: str, *, is_error: bool = False) -> None:
-        """A line of the launcher's own."""
+        """A line from the launcher."""
         ...
 
     def progress(self, status: "JobStatus", steps_per_s: float) -> None:
-        """How far the job is."""
+        """Show the job's progress."""
         ...
 
     def table(self, table: "Table") -> None:
@@ -55,11 +55,11 @@ class PlainDisplay:
         self._write(f"{task.short:>{self._width}} | {text}")
 
     def say(self, text: str, *, is_error: bool = False) -> None:  # noqa: ARG002
-        """A line of the launcher's own."""
+        """A line from the launcher."""
         self._write(text)
 
     def progress(self, status: "JobStatus", steps_per_s: float) -> None:
-        """How far the job is, now and then."""
+        """Print the job's progress, at most every two seconds and when it has changed."""
         text = f"{status.phase}: {numbers(status, steps_per_s)}"
         if status.age_s - self._shown_at >= self._EVERY_S and text != self._shown:
             self._shown_at, self._shown = status.age_s, text

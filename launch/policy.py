@@ -12,9 +12,9 @@ class Verdict:
     """Whether the job goes on.
 
     Attributes:
-        job_ends: The other tasks are to be stopped.
-        failed: This task's end is the job's failure.
-        message: For people; empty if there is nothing to say.
+        job_ends: The other tasks must be stopped.
+        failed: The task's exit makes the job fail.
+        message: For people; may be empty.
     """
 
     job_ends: bool = False
@@ -23,30 +23,31 @@ class Verdict:
 
 
 def on_exit(
-    task: TaskId, code: int, *, chief: TaskId, stopping: bool, in_sync: bool = False
+    task: TaskId, code: int, *, chief: TaskId, stopping: bool, synchronous: bool = False
 ) -> Verdict:
-    """Judge the end of a task.
+    """Decide what the exit of a task means for the job.
 
-    A worker killed by a signal, or one that may come back, does not end the job: training is asynchronous.
-    One that failed for good would fail again. Nobody can go on without a ps or the chief.
+    A worker killed by a signal, or with a retryable code, does not end the job: training is
+    asynchronous. A permanent failure does, since a restart would fail again. So does the loss of a
+    ps or the chief.
 
     Args:
-        task: Who ended.
+        task: The task that ended.
         code: As ``subprocess`` reports it: negative for a signal.
-        chief: Who leads.
-        stopping: The job is being stopped or is over; ends are expected.
-        in_sync: There are no ps, and nobody can go on without any other.
+        chief: The chief, which may be worker 0.
+        stopping: The job is being stopped or is over; exits are expected.
+        synchronous: There are no ps, and every task needs all others.
     """
     if code == 0 or stopping:
         return Verdict()
     why = (
         f"{task.short} ended with {code if code > 0 else f'signal {-code}'}: {describe_exit(code)}"
     )
-    if in_sync or task.type in (PS, CHIEF) or task == chief:
+    if synchronous or task.type in (PS, CHIEF) or task == chief:
         return Verdict(job_ends=True, failed=True, message=why)
     if task.type in (WORKER, EVALUATOR) and code in (ExitCode.PEER_LOST, ExitCode.DRAINED):
-        return Verdict(message=why)  # perhaps since the whole job ends; its chief knows
+        return Verdict(message=why)  # the whole job may be ending; the chief reports it
     if task.type in (WORKER, EVALUATOR) and is_retryable(code):
         return Verdict(message=f"{why}; the job goes on without it")
-    # Training does not need the evaluator, and goes on; but the job's result is not whole without it.
+    # Training goes on without the evaluator, but the job counts as failed without its results.
     return Verdict(job_ends=task.type != EVALUATOR, failed=True, message=why)

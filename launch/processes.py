@@ -1,4 +1,4 @@
-"""Starting tasks as processes of this machine, reading what they say, ending them for sure."""
+"""Starting tasks as processes of this machine, reading their output, signalling them."""
 
 import contextlib
 import os
@@ -20,7 +20,7 @@ from ..core.task import TaskId
 
 _LAST_LINES = 30
 _MAX_RESERVED_PORTS = 64
-_MAX_QUEUED_LINES = 10_000  # beyond it a task that prints faster than we show has to wait
+_MAX_QUEUED_LINES = 10_000  # beyond it a task that prints faster than the display has to wait
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +48,7 @@ class TaskProcess:
         return self.process.poll()
 
     def signal(self, number: signal.Signals) -> None:
-        """Send a signal, to its whole process group if it is the last one."""
+        """Send a signal; SIGKILL goes to the whole process group."""
         with contextlib.suppress(ProcessLookupError):
             if number is signal.SIGKILL:
                 os.killpg(self.process.pid, number)
@@ -56,14 +56,14 @@ class TaskProcess:
                 self.process.send_signal(number)
 
 
-class Leash:
-    """A pipe whose other end the tasks hold: when this process dies, however, they notice."""
+class ParentDeathPipe:
+    """A pipe inherited by the tasks: it closes when this process dies, even by SIGKILL."""
 
     def __init__(self) -> None:
         self.child_fd, self._own_fd = os.pipe()
 
     def close(self) -> None:
-        """Let go."""
+        """Close both ends."""
         for fd in (self.child_fd, self._own_fd):
             with contextlib.suppress(OSError):
                 os.close(fd)
@@ -73,7 +73,7 @@ def start_task(
     task: TaskId,
     arguments: Sequence[str],
     environment: Mapping[str, str],
-    leash: Leash,
+    death_pipe: ParentDeathPipe,
     lines: "queue.Queue[Line]",
 ) -> TaskProcess:
     """Start ``python -m windlass.launch.cli ARGUMENTS`` in a process group of its own."""
@@ -82,9 +82,9 @@ def start_task(
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
-        env=child_environment(**environment, WINDLASS_LEASH_FD=str(leash.child_fd)),
-        pass_fds=(leash.child_fd,),
-        # Ctrl-C in the terminal is for us; we end the tasks in order.
+        env=child_environment(**environment, WINDLASS_PARENT_DEATH_FD=str(death_pipe.child_fd)),
+        pass_fds=(death_pipe.child_fd,),
+        # Ctrl-C in the terminal reaches the launcher alone, which ends the tasks in order.
         start_new_session=True,
     )
     started = TaskProcess(task, process, [])
@@ -109,22 +109,21 @@ def start_task(
 
 
 def new_line_queue() -> "queue.Queue[Line]":
-    """The queue tasks' lines go through."""
+    """A bounded queue for the tasks' lines."""
     return queue.Queue(maxsize=_MAX_QUEUED_LINES)
 
 
-# A port that was handed out is free until its server binds it. So that nobody else who asks here in the
-# meantime gets the same, each is held by a socket whose name has the number; the latest ones of a process.
+# A port is free until its server binds it. Until then a socket with the port's number in its name
+# reserves it against other launchers; a process keeps the sockets of its latest ports.
 _reserved: deque[socket.socket] = deque()
 _reserving = threading.Lock()
 
 
 def free_ports(count: int) -> list[int]:
-    """Ports nobody listens at, outside the range from which the system takes client ports.
+    """Free ports outside the range from which the system takes ports of outgoing connections.
 
-    A port from that range could be taken by an outgoing connection before its server starts. No two processes
-    of this machine are given the same port, for as long as they live and ask for no more than 64 others.
-    Thread-safe.
+    A port is not given to another process of this machine as long as this process lives and has
+    asked for no more than 64 others. Thread-safe.
 
     Raises:
         AddressInUseError: None were found.
@@ -142,10 +141,11 @@ def free_ports(count: int) -> list[int]:
 
 
 def _reserve(port: int) -> bool:
-    """Take a port out of the hands of others who ask for one; whether it was free."""
+    """Reserve a port against other launchers; False if it is taken."""
     reservation = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
     try:
-        # A name without a file: it is gone with this process. Like ports, one set per network namespace.
+        # An abstract name: it disappears with this process, and like ports belongs to a network
+        # namespace.
         reservation.bind(f"\0windlass-port-{port}")
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", port))

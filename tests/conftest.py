@@ -1,5 +1,5 @@
-"""Every run's profile of Hypothesis and bounds; for tests that start processes: programs to run, the
-command, and a watch that none is left.
+"""Every run's profile of Hypothesis and bounds; for tests that start processes: programs to run,
+the command, and a watch that none is left.
 
 Annotations in tests: ``run_cli: Callable[..., subprocess.CompletedProcess[str]]``,
 ``start_cli: Callable[..., tuple[subprocess.Popen[bytes], Path]]``,
@@ -25,9 +25,10 @@ from helpers.fork_server import FORKING
 from helpers.waiting import load_factor, scaled
 from helpers.waiting import wait_until as wait_until_true
 
-# Hypothesis draws the same examples in every run of CI, and stores none: a failure there is one of the
-# change. At a desk it draws others each time and remembers those that failed. Test machines are busy,
-# so no example has a deadline; drawing takes as long as it takes on them, so nothing is too slow.
+# Hypothesis draws the same examples in every run of CI, and stores none: a failure there is one of
+# the change. At a desk it draws others each time and remembers those that failed. Test machines are
+# busy, so no example has a deadline; drawing takes as long as it takes on them, so nothing is too
+# slow.
 _QUIET: dict[str, Any] = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow]}
 settings.register_profile("desk", max_examples=100, **_QUIET)
 settings.register_profile("ci", max_examples=50, derandomize=True, database=None, **_QUIET)
@@ -100,7 +101,9 @@ else:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Stretch the bounds of a test's whole duration as those inside of tests are; soak for longer."""
+    """Stretch the bounds of a test's whole duration as those inside of tests are; soak
+    for longer.
+    """
     factor = _SOAK_FACTOR * load_factor() if _SOAK else load_factor()
     for item in items:
         own = item.get_closest_marker("timeout")
@@ -153,7 +156,8 @@ def no_process_left(
 ) -> Iterator[str]:
     """Fail if a process of this test outlives it; end it by its pid in any case.
 
-    Tasks are forks of a process that has loaded what they need, unless the test is marked real_start.
+    Tasks are forks of a process that has loaded what they need, unless the test is marked
+    real_start.
     """
     mark = uuid4().hex
     monkeypatch.setenv(processes.MARK, mark)
@@ -182,7 +186,9 @@ def no_process_left(
 def run_cli(
     no_process_left: str, tmp_path: Path
 ) -> Callable[..., subprocess.CompletedProcess[str]]:
-    """``run_cli(*arguments, timeout_s=60, **environment)``: the ``windlass`` command, to its end."""
+    """``run_cli(*arguments, timeout_s=60, **environment)``: the ``windlass`` command, to
+    its end.
+    """
 
     def run(
         *arguments: str, timeout_s: float = 60, **environment: str

@@ -2,12 +2,12 @@
 
     python tools/mutants.py [--list tests/mutants.toml] [WORD …]
 
-WORDs choose the defects whose name or file contains one. The exit code is 1 if a defect survived, or if its
-text is not in the source any more. A copy is made of the files that git knows, as they are in the working
-tree.
+WORDs choose the defects whose name or file contains one. The exit code is 1 if a defect survived,
+or if its text is not in the source any more. A copy is made of the files that git knows, as they
+are in the working tree.
 
-A defect counts as caught if its tests fail, and not if they cannot be collected: those first pass on a copy
-without a defect.
+A defect counts as caught if its tests fail, and not if they cannot be collected: those first pass
+on a copy without a defect.
 """
 
 import argparse

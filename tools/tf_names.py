@@ -2,14 +2,15 @@
 
 Beside this file are two others that the page is made of:
 
-- ``tf_names.json``: TensorFlow's public names with their kinds and parameters. ``--dump`` writes it; that
+- ``tf_names.json``: TensorFlow's public names with their kinds and parameters. ``--dump`` writes
+it; that
   alone needs TensorFlow (``make parity`` has it).
 - ``tf_notes.toml``, written by hand: what differs, and what to use instead of what is not here.
 
-Without ``--dump`` every name is looked up in windlass and the page is written. A name that is here, takes the
-parameters TensorFlow's takes and has no note, is "same"; any other must have a note. So the page cannot
-promise what is not there, and no name is forgotten. ``--check`` writes nothing and fails if the file that
-would be written is stale.
+Without ``--dump`` every name is looked up in windlass and the page is written. A name that is here,
+takes the parameters TensorFlow's takes and has no note, is "same"; any other must have a note. So
+the page cannot promise what is not there, and no name is forgotten. ``--check`` writes nothing and
+fails if the file that would be written is stale.
 """
 
 import argparse
@@ -81,11 +82,13 @@ MODULES = {
 }
 
 
-# -- TensorFlow's names ------------------------------------------------------------------------------
+# -- TensorFlow's names -----------------------------------------------------------------------
 
 
 def dump() -> dict[str, Any]:
-    """TensorFlow's public names: kind, signature, base among the names, or which name it is the same as."""
+    """TensorFlow's public names: kind, signature, public base class, or the name it is an
+    alias of.
+    """
     import tensorflow as tf
 
     found: dict[str, Any] = {}
@@ -187,7 +190,7 @@ def _describe_member(cls: type, name: str, value: Any) -> dict[str, Any]:
 
 
 def signature_of(value: Any, bound: Any = None) -> list[str] | None:
-    """Parameters as text: ``name``, ``name=`` with a default, ``*name``, ``**name``; without ``self``.
+    """Parameters but ``self`` as text: ``name``, ``name=`` with a default, ``*name``, ``**name``.
 
     Keyword-only ones follow a ``*``. None: it has none to speak of (enumerations).
     """
@@ -218,7 +221,7 @@ def signature_of(value: Any, bound: Any = None) -> list[str] | None:
     return told
 
 
-# -- what became of them here ------------------------------------------------------------------------
+# -- what became of them here -----------------------------------------------------------------
 
 SAME, DIFFERS, LATER, NO = "same", "differs", "later", "no"
 
@@ -279,7 +282,7 @@ def read_notes(text: str) -> dict[str, Note]:
 
 
 def states_of(names: dict[str, Any], notes: dict[str, Note]) -> dict[str, State]:
-    """What became of every name; what belongs to a class or module that is not here shares its state.
+    """The state of every name; members of an absent class or module share its state.
 
     Raises:
         Problem: A name that is not here, or that differs, has no note; or a note fits no name.
@@ -387,8 +390,8 @@ def difference(described: dict[str, Any], here: str) -> str | None:
 def refusal(theirs: Sequence[str] | None, ours: Sequence[str] | None) -> str | None:
     """Why a call that TensorFlow takes is not taken here; None: every one is.
 
-    Both as :func:`signature_of` gives them. ``**kwargs`` alone is what TensorFlow's classes have whose
-    objects nobody makes, and that of ours are not compared.
+    Both as :func:`signature_of` gives them. ``**kwargs`` alone is what TensorFlow's classes have
+    whose objects nobody makes, and that of ours are not compared.
     """
     if theirs is None or ours is None or list(theirs) == ["**kwargs"]:
         return None
@@ -409,7 +412,7 @@ def refusal(theirs: Sequence[str] | None, ours: Sequence[str] | None) -> str | N
     return f"parameters {needed} must be given" if needed else None
 
 
-# -- the page ------------------------------------------------------------------------------------------
+# -- the page ---------------------------------------------------------------------------------
 
 _SECTIONS = (
     "tf.distribute",

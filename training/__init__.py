@@ -1,4 +1,4 @@
-"""What people call to train: reporting progress, following checkpoints with an evaluator."""
+"""For training programs: reporting progress, and evaluating checkpoints beside the job."""
 
 from .evaluations import read_evaluations
 from .evaluator import SidecarEvaluator

@@ -19,7 +19,8 @@ log = logging.getLogger(__name__)
 
 
 class SidecarEvaluator:
-    """Follows the checkpoints of a job. As ``tf.keras.utils.SidecarEvaluator``, for a plain function.
+    """Follows the checkpoints of a job. As ``tf.keras.utils.SidecarEvaluator``, for a plain
+    function.
 
     ::
 

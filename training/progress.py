@@ -1,4 +1,4 @@
-"""What a program tells its job: numbers for the progress bar and the status."""
+"""Numbers that a program reports for the progress bar and the status."""
 
 from typing import Any
 

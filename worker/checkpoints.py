@@ -5,7 +5,7 @@ import logging
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 
-from ..client.ps.control import PsControl, SavedPart
+from ..client.ps.control import PsControl
 from ..core.checkpoint import (
     CheckpointInfo,
     Manifest,
@@ -17,14 +17,13 @@ from ..core.checkpoint import (
 )
 from ..core.checkpoint.directory import MANIFEST, open_fs
 from ..core.checkpoint.manifest import BlockRecord
+from ..core.checkpoint.saved_part import SavedPart
 from ..core.errors import WindlassError
 from ..core.versions import own_versions
 
 log = logging.getLogger(__name__)
 
-_SAVE_TIMEOUT_S = (
-    3600.0  # a hundred gigabytes to a slow disk; the save is given up sooner if a ps is lost
-)
+_SAVE_TIMEOUT_S = 3600.0  # 100 GB to a slow disk; a lost ps ends the save sooner
 
 
 class Checkpointer:
@@ -43,18 +42,16 @@ class Checkpointer:
         self.last: CheckpointInfo | None = None
 
     def prepare(self) -> CheckpointInfo | None:
-        """Remove what a killed job left unfinished; return the checkpoint to resume from, if any."""
+        """Remove unfinished checkpoints of a killed job; return the one to resume from, if any."""
         for path in remove_incomplete(self._model_dir):
-            log.warning("removed %s: it was not complete", path)
+            log.warning("removed %s: an incomplete checkpoint", path)
         self.last = latest_checkpoint(self._model_dir)
         return self.last
 
     def save(
         self, global_step: int, *, final: bool = False, timeout_s: float = _SAVE_TIMEOUT_S
     ) -> str:
-        """Save now; training goes on. Returns the checkpoint's path.
-
-        A save that fails leaves nothing behind.
+        """Save while training goes on; returns the checkpoint's path. A failed save is removed.
 
         Raises:
             WindlassError: A ps is gone or cannot write.
@@ -62,7 +59,7 @@ class Checkpointer:
         """
         repeated = self.last is not None and self.last.global_step == global_step
         if self.last is not None and repeated and (not final or self.last.path.endswith("-again")):
-            # A final one is there already: writing over it could lose it.
+            # A final one exists already; writing over it could lose it.
             return self.last.path
         path = checkpoint_path(self._model_dir, global_step, again=repeated)
         try:
@@ -75,7 +72,7 @@ class Checkpointer:
                 return ""
             manifest = _manifest(parts, global_step, final=final)
             fs, root = open_fs(path)
-            # One call: local files are renamed into place, object stores put whole objects.
+            # Atomic: local files are renamed into place, object stores put whole objects.
             with fs.transaction:
                 fs.pipe_file(f"{root}/{MANIFEST}", manifest.model_dump_json(indent=1).encode())
         except (WindlassError, OSError):
@@ -102,20 +99,20 @@ def _manifest(parts: Sequence[SavedPart], global_step: int, *, final: bool) -> M
     blocks: list[BlockRecord] = []
     for ps, part in enumerate(parts):
         labels: dict[int, list[str]] = {}
-        for shard, updates, block in part.shards:
-            labels.setdefault(block, []).append(shard.label)
-            known = variables.get(shard.variable.name)
-            variables[shard.variable.name] = VariableRecord(
-                shape=shard.variable.shape,
-                dtype=shard.variable.dtype.name,
-                trainable=shard.variable.trainable,
-                updates=max(updates, known.updates if known is not None else 0),
-                rule=shard.rule.model_dump(mode="json") if shard.rule is not None else None,
+        for saved in part.shards:
+            labels.setdefault(saved.block, []).append(saved.shard.label)
+            variable, rule = saved.shard.variable, saved.shard.rule
+            known = variables.get(variable.name)
+            variables[variable.name] = VariableRecord(
+                shape=variable.shape,
+                dtype=variable.dtype.name,
+                trainable=variable.trainable,
+                updates=max(saved.updates, known.updates if known is not None else 0),
+                rule=rule.model_dump(mode="json") if rule is not None else None,
             )
-        blocks += [
-            BlockRecord(ps=ps, shards=tuple(names), applied=part.applied.get(block, {}))
-            for block, names in labels.items()
-        ]
+        for block, names in labels.items():
+            applied = {str(task): mark for task, mark in part.applied.get(block, {}).items()}
+            blocks.append(BlockRecord(ps=ps, shards=tuple(names), applied=applied))
     return Manifest(
         global_step=global_step,
         final=final,

@@ -1,4 +1,4 @@
-"""The process of one task: signals, the leash to a launcher, and the role's work from start to exit."""
+"""The process of one task: signals, the end of its launcher, and the role's work until exit."""
 
 import atexit
 import contextlib
@@ -32,7 +32,7 @@ log = logging.getLogger(__name__)
 
 
 class _Interrupter:
-    """Ends the program of the main thread: politely first, then where it is."""
+    """Interrupts the program in the main thread once its grace period is over."""
 
     def __init__(self, grace_s: float) -> None:
         self._grace_s = grace_s
@@ -42,7 +42,7 @@ class _Interrupter:
 
     @contextlib.contextmanager
     def program(self) -> Iterator[None]:
-        """While the program runs, it may be interrupted."""
+        """The program may be interrupted inside this context."""
         self._running = True
         try:
             yield
@@ -52,22 +52,22 @@ class _Interrupter:
                 self._timer.cancel()
 
     def later(self, error: WindlassError) -> None:
-        """Raise ``error`` in the program after the grace, unless it has ended by then."""
+        """Raise ``error`` in the program after the grace period, unless it has ended by then."""
         if self._error is not None:
             return
         self._error = error
-        self._timer = threading.Timer(self._grace_s, self._strike)
+        self._timer = threading.Timer(self._grace_s, self._interrupt)
         self._timer.daemon = True
         self._timer.start()
 
-    def _strike(self) -> None:
+    def _interrupt(self) -> None:
         if self._running:
-            # The handler below runs in the main thread, between two bytecodes of the program.
-            # To the main thread itself, so that it also wakes from a blocking call.
+            # Sent to the main thread so that a blocking call there returns; the handler below
+            # then runs between two bytecodes of the program.
             signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGUSR1)
 
     def on_signal(self, signum: int, frame: FrameType | None) -> None:  # noqa: ARG002
-        """Handler of SIGUSR1, which only we send."""
+        """Handler of SIGUSR1, which only this class sends."""
         if self._running and self._error is not None:
             self._running = False
             raise self._error
@@ -76,7 +76,7 @@ class _Interrupter:
 def run_task(
     task: ResolvedTask, settings: Settings, script: str | None, arguments: Sequence[str]
 ) -> int:
-    """Play a task's role until its end; returns the exit code. Call from the main thread.
+    """Run a task in its role until it ends; returns the exit code. Call from the main thread.
 
     Args:
         task: Who this process is.
@@ -85,17 +85,16 @@ def run_task(
         arguments: Of the program.
 
     Raises:
-        WindlassError: The task could not begin.
+        WindlassError: The task could not start.
     """
-    _hold_leash()
-    code = _play(task, settings, script, arguments)
-
-    _keep_verdict(code)
+    _watch_parent_death()
+    code = _run_role(task, settings, script, arguments)
+    _keep_exit_code(code)
     return code
 
 
-def _keep_verdict(code: int) -> None:
-    """A signal on the way out may hurry us, but not change what we exit with."""
+def _keep_exit_code(code: int) -> None:
+    """From now on SIGTERM and SIGINT end the process at once, with this exit code."""
 
     def leave(signum: int, frame: FrameType | None) -> None:  # noqa: ARG001
         sys.stdout.flush()
@@ -103,7 +102,7 @@ def _keep_verdict(code: int) -> None:
         os._exit(code)
 
     def ignore() -> None:
-        # The interpreter puts the default actions back when it ends, but for ignored signals.
+        # At its end the interpreter restores default actions, except for ignored signals.
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, signal.SIG_IGN)
 
@@ -112,13 +111,13 @@ def _keep_verdict(code: int) -> None:
     atexit.register(ignore)
 
 
-def _play(
+def _run_role(
     task: ResolvedTask, settings: Settings, script: str | None, arguments: Sequence[str]
 ) -> int:
     if task.task.type == PS:
         return _run_ps(task, settings)
     path = find_script(script or "")
-    # Each role loads its own half: a worker never serves, a ps never trains.
+    # Each role loads its own half: workers do not serve variables, ps do not train.
     from .task import EvaluatorTask, TrainingTask
 
     if task.task.type == EVALUATOR:
@@ -144,7 +143,7 @@ def _run_ps(task: ResolvedTask, settings: Settings) -> int:
 
 
 def _run_alone(settings: Settings, path: Path, arguments: Sequence[str]) -> int:
-    """This process is the whole cluster: a ps beside the chief, on loopback."""
+    """Run a ps and the chief in this process, on loopback."""
     from ..server.ps.server import PsServer
     from .task import TrainingTask
 
@@ -180,7 +179,7 @@ def _run_program(member: "Member", settings: Settings, path: Path, arguments: Se
     with _signals(stop, interrupter):
         try:
             ending = _join_and_run(member, interrupter, path, arguments)
-            if ending.message and ending.code != ExitCode.DRAINED:  # a stop was announced before
+            if ending.message and ending.code != ExitCode.DRAINED:  # a stop was logged before
                 level = logging.ERROR if ending.code < 128 else logging.WARNING
                 log.log(level, "%s", ending.message)
             return int(member.finish(ending))
@@ -201,7 +200,7 @@ def _join_and_run(
     except JobStoppedError as error:
         return ending_of(error)
     except WindlassError as error:
-        # The program has not begun: no traceback, but the chief and the others must know.
+        # The program has not started: no traceback is needed, but the chief must know.
         member.finish(_ending_of_start(error))
         raise
     with in_cluster(runtime, all_threads=True), interrupter.program():
@@ -209,7 +208,7 @@ def _join_and_run(
 
 
 def _ending_of_start(error: WindlassError) -> Ending:
-    """What an error before the program's first line means."""
+    """The ending for an error before the program's first line."""
     outcome = Outcome.LEFT if isinstance(error, RetryableError) else Outcome.FAILED
     return Ending(outcome, error.exit_code, error.message)
 
@@ -220,7 +219,7 @@ def _signals(
 ) -> Iterator[None]:
     """Handle SIGTERM and SIGINT by ``stop``; SIGUSR1 by the interrupter.
 
-    Not put back: whoever leaves here is on the way out, and must not be killed by a late signal.
+    Handlers are not restored: the process is about to exit, and a late signal must not kill it.
     """
 
     def handle(signum: int, frame: FrameType | None) -> None:  # noqa: ARG001
@@ -233,12 +232,12 @@ def _signals(
     yield
 
 
-def _hold_leash() -> None:
-    """End with the launcher that started us, also if it is killed and cannot tell.
+def _watch_parent_death() -> None:
+    """End when the launcher that started this process ends, even by SIGKILL.
 
-    It holds the other end of a pipe; when that closes, we are on our own.
+    The launcher holds the other end of a pipe, which closes with it.
     """
-    number = take_environment("WINDLASS_LEASH_FD")
+    number = take_environment("WINDLASS_PARENT_DEATH_FD")
     if not number.isdigit():
         return
 
@@ -250,4 +249,4 @@ def _hold_leash() -> None:
         threading.Event().wait(10)
         os._exit(137)
 
-    threading.Thread(target=watch, args=(int(number),), name="leash", daemon=True).start()
+    threading.Thread(target=watch, args=(int(number),), name="parent-death", daemon=True).start()

@@ -1,4 +1,4 @@
-"""Running the user's program in this process, and what its end means."""
+"""Running the user's program in this process, and how its end is reported."""
 
 import runpy
 import sys
@@ -17,9 +17,9 @@ class Ending:
     """How a program ended.
 
     Attributes:
-        outcome: For the chief.
-        code: What the process exits with, if nothing else goes wrong.
-        message: One line; empty if it went well.
+        outcome: Reported to the chief.
+        code: Exit code of the process, if nothing else goes wrong.
+        message: One line; empty on success.
     """
 
     outcome: Outcome
@@ -43,15 +43,15 @@ def find_script(script: str) -> Path:
 
 
 def run_script(path: Path, arguments: Sequence[str]) -> Ending:
-    """Run a Python file as ``__main__``, as ``python FILE ARGUMENTS`` would, and see how it ends.
+    """Run a Python file as ``python FILE ARGUMENTS`` would, and return how it ended.
 
-    The traceback of an uncaught exception goes to stderr, without our own frames.
+    The traceback of an uncaught exception goes to stderr, without Windlass's frames.
     """
     sys.argv = [str(path), *arguments]
     sys.path.insert(0, str(path.parent))
     try:
         runpy.run_path(str(path), run_name="__main__")
-    except BaseException as error:  # noqa: BLE001 - the end of the program, whatever it is
+    except BaseException as error:  # noqa: BLE001 - every way the program can end
         return ending_of(error, program=str(path))
     finally:
         sys.stdout.flush()
@@ -59,7 +59,7 @@ def run_script(path: Path, arguments: Sequence[str]) -> Ending:
 
 
 def ending_of(error: BaseException, *, program: str = "") -> Ending:
-    """What an exception that left the program (a file) means."""
+    """The ending for an exception that left ``program`` (a file)."""
     if isinstance(error, SystemExit):
         return _exit_ending(error)
     if isinstance(error, KeyboardInterrupt):
@@ -70,7 +70,7 @@ def ending_of(error: BaseException, *, program: str = "") -> Ending:
         return Ending(Outcome.LEFT, error.exit_code, error.message)
     message = f"{type(error).__name__}: {error}"
     if isinstance(error, WindlassError):
-        # The message was written for people; a traceback of our insides helps nobody.
+        # The message says what to do; a traceback through Windlass would not help.
         _print_traceback(error, program, only_program=True)
         return Ending(Outcome.FAILED, error.exit_code, message)
     _print_traceback(error, program, only_program=False)
@@ -89,7 +89,8 @@ def _exit_ending(error: SystemExit) -> Ending:
 
 
 def _print_traceback(error: BaseException, program: str, *, only_program: bool) -> None:
-    # The program's own frames: from its file on, and down to where it called us if that is enough.
+    # The program's own frames: from its file on, with `only_program` down to its call of
+    # Windlass.
     trace = error.__traceback__
     while trace is not None and trace.tb_frame.f_code.co_filename != program:
         trace = trace.tb_next
@@ -100,6 +101,6 @@ def _print_traceback(error: BaseException, program: str, *, only_program: bool) 
         last = max((i for i, f in enumerate(shown.stack) if f.filename == program), default=None)
         if last is not None:
             shown.stack = traceback.StackSummary.from_list(shown.stack[: last + 1])
-    # Causes are the program's affair, too; those of our own errors are inside us.
+    # Chained exceptions are shown for the program's errors only.
     sys.stderr.write("".join(shown.format(chain=not only_program)))
     sys.stderr.flush()

@@ -1,4 +1,4 @@
-"""The last status of a job, left in its model directory: what became of it can be read later."""
+"""The last status of a job, kept in its model directory after it ended."""
 
 import json
 from functools import lru_cache
@@ -16,7 +16,7 @@ STATUS_FILE = "status.json"
 
 
 def write_status(model_dir: str, status: "JobStatus") -> None:
-    """Leave the status of an ending job.
+    """Write the status of an ending job.
 
     Raises:
         OSError: The directory cannot be written.
@@ -26,7 +26,7 @@ def write_status(model_dir: str, status: "JobStatus") -> None:
     fs, root = open_fs(model_dir)
     fs.makedirs(root, exist_ok=True)
     with fs.transaction:
-        # Not dump_json: it writes null for a loss that is NaN, which does not read back.
+        # Not dump_json, which writes a NaN loss as null: that does not read back.
         text = json.dumps(_adapter().dump_python(status, mode="json"), indent=1)
         fs.pipe_file(f"{root}/{STATUS_FILE}", text.encode())
 
@@ -48,7 +48,7 @@ def read_status(model_dir: str) -> "JobStatus | None":
 
 @lru_cache(maxsize=1)
 def _adapter() -> "TypeAdapter[JobStatus]":
-    # Built when a job ends, not when it starts: it takes 10 ms.
+    # Built when a job ends, not at import: it takes 10 ms.
     from pydantic import TypeAdapter
 
     from ..client.chief.calls import JobStatus

@@ -1,7 +1,8 @@
 """A synchronous worker: a task of a cluster without parameter servers.
 
-Such a job has no chief. The worker's strategy finds the others by itself: each serves at its address what its
-neighbour in the ring sends, and a worker that ends is noticed by the others at their next call.
+Such a job has no chief. The worker's strategy connects to the other workers itself: each worker
+accepts the ring connection of the one before it, and notices at its next collective call if a
+worker has ended.
 """
 
 from ..cluster.resolved import ResolvedTask
@@ -25,16 +26,19 @@ class SynchronousTask:
         self.runtime = ClusterRuntime(task, settings, check=self.check)
 
     def start(self) -> ClusterRuntime:
-        """Begin; the strategy waits for the others."""
+        """Return the runtime; the strategy waits for the other workers."""
         return self.runtime
 
     def check(self) -> None:
-        """Raise if the program should end. Called before each call of the ring, and while it waits."""
+        """Raise if the program should end.
+
+        Called before each collective call and during its waits.
+        """
         if self._pending is not None:
             raise self._pending
 
     def ask_to_end(self, error: WindlassError) -> None:
-        """Have the program end at its next call of the ring."""
+        """Have the program end at its next collective call."""
         self._pending = self._pending or error
 
     def finish(self, ending: Ending) -> int:
@@ -42,4 +46,4 @@ class SynchronousTask:
         return ending.code
 
     def close(self) -> None:
-        """Leave: the strategy does when the process ends."""
+        """Nothing to do: the strategy closes its ring when the process ends."""

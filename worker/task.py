@@ -1,6 +1,6 @@
-"""A task that trains, from joining to leaving: what a chief and a worker have in common.
+"""A task that trains, chief or worker, from joining the cluster to leaving it.
 
-The daemon drives one of these per process; ``windlass.testing`` several in threads.
+The daemon runs one per process; ``windlass.testing`` runs several in threads.
 """
 
 import contextlib
@@ -28,13 +28,13 @@ from .status import write_status
 
 if TYPE_CHECKING:
     from ..server.chief.server import ChiefServer
-    from .coordinator import Coordinator
+    from .chief_loop import ChiefLoop
 
 log = logging.getLogger(__name__)
 
 
 class TrainingTask:
-    """A chief or worker. Use from one thread, but for :meth:`interrupt`.
+    """A chief or worker. Use from one thread, except :meth:`interrupt`.
 
     Args:
         task: Who this is, in which cluster.
@@ -48,11 +48,11 @@ class TrainingTask:
         self._chief_server: ChiefServer | None = None
         self._chief: ChiefClient | None = None
         self._membership: Membership | None = None
-        self._coordinator: Coordinator | None = None
+        self._chief_loop: ChiefLoop | None = None
         self._controls: list[PsControl] = []
         self._session: ParameterSession | None = None
         self.runtime = ClusterRuntime(task, settings, check=self.check)
-        # Called when the program must end although it does not come to its next step.
+        # Called when the program must end without waiting for its next step.
         self.on_interrupt: Callable[[WindlassError], None] = lambda error: log.error("%s", error)
 
     def start(self) -> ClusterRuntime:
@@ -65,7 +65,7 @@ class TrainingTask:
         """
         task, settings = self.task, self._settings
         if task.is_chief:
-            # A worker neither serves nor writes checkpoints, and loads nothing for it.
+            # Only a chief loads what serving and writing checkpoints need.
             from ..server.chief.server import ChiefServer
 
             expected = [(other, task.address_of(other)) for other in task.spec.tasks()]
@@ -92,7 +92,7 @@ class TrainingTask:
         return self.runtime
 
     def _find_chief(self) -> str:
-        """Ask the ps who leads: a dynamic worker's TF_CONFIG does not say."""
+        """Ask the ps for the chief's address, which a dynamic worker's TF_CONFIG does not have."""
         controls = [
             PsControl(ps, self.task.address_of(ps), self._settings) for ps in ps_of(self.task.spec)
         ]
@@ -112,15 +112,15 @@ class TrainingTask:
             for control in controls:
                 control.close()
         raise JoinTimeoutError(
-            f"{self.task.task} waited {self._settings.join_timeout_s:g} s (join_timeout_s) for the chief: "
-            f"{last}. TF_CONFIG does not name it; start it, or give --chief ADDRESS",
+            f"{self.task.task} waited {self._settings.join_timeout_s:g} s (join_timeout_s) for the "
+            f"chief: {last}. TF_CONFIG does not name it; start it, or give --chief ADDRESS",
             task=self.task.task,
             missing="chief",
         )
 
     def _lead(self, server: "ChiefServer", who: Incarnation) -> None:
         from .checkpoints import Checkpointer
-        from .coordinator import Coordinator
+        from .chief_loop import ChiefLoop
 
         settings, task = self._settings, self.task
         self._controls = [PsControl(ps, task.address_of(ps), settings) for ps in ps_of(task.spec)]
@@ -133,46 +133,42 @@ class TrainingTask:
             if found is not None:
                 log.info("resuming from %s (global step %d)", found.path, found.global_step)
                 self.runtime.restore_from = found.path
-        self._coordinator = Coordinator(
-            server.board, who, task.address, self._controls, checkpointer, settings
+        self._chief_loop = ChiefLoop(
+            server.locked_job, who, task.address, self._controls, checkpointer, settings
         )
-        self._coordinator.start()
+        self._chief_loop.start()
 
     def check(self) -> None:
-        """Raise if the program should end. Called between steps and while waiting."""
+        """Raise if the program should end. Called between steps and during waits."""
         if self._pending is not None:
             raise self._pending
         if self._membership is not None:
             self._membership.check()
 
     def ask_to_end(self, error: WindlassError) -> None:
-        """Have the program end at its next step; the chief asks the whole job to."""
+        """Have the program end at its next step; on the chief, the whole job."""
         self._pending = self._pending or error
         if self._chief_server is not None:
-            with self._chief_server.board.open() as (job, now):
-                job.stop(error.message, now=now)
+            with self._chief_server.locked_job.open() as (job, _):
+                job.stop(error.message)
 
     def interrupt(self, error: WindlassError) -> None:
-        """End the program where it is: calls to the servers fail with ``error``. From any thread."""
+        """End the program now: its calls to the servers fail with ``error``. Thread-safe."""
         self._pending = self._pending or error
         if self._session is not None:
             self._session.abort(error)
         self.on_interrupt(error)
 
     def finish(self, ending: Ending) -> ExitCode | int:
-        """Report how the program ended, wait for the end of the job, leave.
-
-        Returns:
-            What the process should exit with.
-        """
+        """Report how the program ended and wait for the end of the job; returns the exit code."""
         membership = self._membership
         if membership is None or membership.who.generation == 0:
             return ending.code
         ending = self._settled(ending)
         membership.finish(ending.outcome, ending.message)
-        if self._coordinator is not None:
+        if self._chief_loop is not None:
             step = self._session.global_step if self._session is not None else 0
-            phase = self._coordinator.end(
+            phase = self._chief_loop.end(
                 global_step=step,
                 on_wait=lambda names: log.info("done; waiting for %s", names),
             )
@@ -191,21 +187,21 @@ class TrainingTask:
         )
 
     def _settled(self, ending: Ending) -> Ending:
-        """A program may end before its last push was answered."""
+        """Wait for the last push, which may be unanswered when the program ends."""
         if self._session is None or ending.outcome is not Outcome.DONE:
             return ending
         try:
             self._session.finish()
         except WindlassError as error:
-            log.error("the last push: %s", error)
+            log.error("the last push failed: %s", error)
             return ending_of(error)
         return ending
 
     @property
     def reason(self) -> str:
-        """Why the job failed or stops; empty if it does neither."""
+        """Why the job failed or is stopping; empty otherwise."""
         if self._chief_server is not None:
-            with self._chief_server.board.open() as (job, _):
+            with self._chief_server.locked_job.open() as (job, _):
                 return job.reason
         return self._membership.reason if self._membership is not None else ""
 
@@ -214,7 +210,7 @@ class TrainingTask:
         return self._chief.status(timeout_s=5) if self._chief is not None else None
 
     def _write_status(self) -> None:
-        """Leave the last status in the model directory: what became of the job can be read later."""
+        """Keep the last status in the model directory."""
         if not self._settings.model_dir:
             return
         try:
@@ -226,11 +222,11 @@ class TrainingTask:
             log.warning("could not write the status: %s", error)
 
     def close(self) -> None:
-        """Leave at once."""
+        """Close every connection at once."""
         if self._membership is not None:
             self._membership.close()
-        if self._coordinator is not None:
-            self._coordinator.close()
+        if self._chief_loop is not None:
+            self._chief_loop.close()
         if self._session is not None:
             self._session.close()
         for control in self._controls:
@@ -242,32 +238,32 @@ class TrainingTask:
 
 
 class EvaluatorTask:
-    """The evaluator: reads checkpoints, is waited for by nobody, and needs no chief to work.
+    """The evaluator: reads checkpoints. No task waits for it, and it works without a chief.
 
-    If TF_CONFIG names the chief it registers there, so that the status shows it and it hears of a
-    job that failed.
+    If TF_CONFIG names the chief it registers there: the status shows it, and it learns of a failed
+    job.
     """
 
     def __init__(self, task: ResolvedTask, settings: Settings) -> None:
         if not settings.model_dir:
             raise ConfigurationError(
-                f"{task.task} evaluates the checkpoints in model_dir, which is not set; give --model-dir "
-                "(the same for all tasks)",
+                f"{task.task} evaluates the checkpoints in model_dir, which is not set; give "
+                "--model-dir (the same for all tasks)",
                 task=task.task,
             )
         self.task = task
         self._settings = settings
         self._pending: WindlassError | None = None
         self._leaving = threading.Event()
-        # Without ps nobody leads, and the address is a worker's ring.
-        led = bool(task.chief_address and ps_of(task.spec))
-        self._chief = ChiefClient(task.chief_address, settings) if led else None
+        # Without ps there is no chief server: the address is a worker's ring.
+        has_chief = bool(task.chief_address and ps_of(task.spec))
+        self._chief = ChiefClient(task.chief_address, settings) if has_chief else None
         self._membership: Membership | None = None
         self._joining = threading.Thread(target=self._join, name="evaluator-join", daemon=True)
         self.runtime = ClusterRuntime(task, settings, check=self.check)
 
     def start(self) -> ClusterRuntime:
-        """Begin; does not wait for anybody."""
+        """Register in the background, without waiting."""
         if self._chief is not None:
             self._joining.start()
         return self.runtime
@@ -278,14 +274,14 @@ class EvaluatorTask:
         membership = Membership(
             self.task.task, "", self._chief, self._settings, report=self.runtime.report
         )
-        # A chief that is gone after its final checkpoint is no reason to leave before that is evaluated.
+        # The final checkpoint is to be evaluated even if its chief is gone by then.
         membership.on_lost = lambda error: log.debug("%s", error)
         with contextlib.suppress(WindlassError):
             membership.join(still_wanted=self.check)
             self._membership = membership
 
     def check(self) -> None:
-        """Raise if the evaluator should end: it was asked to, or the job failed or was stopped."""
+        """Raise if the evaluator was asked to end, or the job failed or was stopped."""
         if self._pending is not None:
             raise self._pending
         membership = self._membership
@@ -293,18 +289,18 @@ class EvaluatorTask:
             membership.check()
 
     def ask_to_end(self, error: WindlassError) -> None:
-        """End at the next look for a checkpoint."""
+        """Have the evaluator end when it next looks for a checkpoint."""
         self._pending = self._pending or error
 
     def finish(self, ending: Ending) -> int:
-        """Report to the chief, if it is still there."""
+        """Report to the chief unless the job is over; returns the exit code."""
         membership = self._membership
         if membership is not None and not membership.phase.is_over:
             membership.finish(ending.outcome, ending.message)
         return ending.code
 
     def close(self) -> None:
-        """Leave."""
+        """Close every connection."""
         if self._membership is not None:
             self._membership.close()
         if self._chief is not None:
@@ -317,6 +313,6 @@ def is_evaluator(task: ResolvedTask) -> bool:
 
 
 def _dial_address(address: str, port: int) -> str:
-    # Port 0 was a wish; the server has the real one.
-    host, _, wished = address.rpartition(":")
-    return address if int(wished) else f"{host}:{port}"
+    # Port 0 asks for any port; the server knows which one it got.
+    host, _, requested = address.rpartition(":")
+    return address if int(requested) else f"{host}:{port}"

@@ -16,7 +16,7 @@ from ...proto.v1 import chief_pb2, chief_pb2_grpc
 
 @dataclass(frozen=True, slots=True)
 class TaskStatus:
-    """One task, as the chief sees it. ``since_s``: age of the state. Unit: seconds."""
+    """A task as the chief sees it. ``since_s``: age of the state. Unit: seconds."""
 
     task: TaskId
     state: State
@@ -32,7 +32,7 @@ class TaskStatus:
 
 @dataclass(frozen=True, slots=True)
 class JobStatus:
-    """The job, as the chief sees it. ``age_s``: since it began. Unit: seconds."""
+    """The job as the chief sees it. ``age_s``: since it began. Unit: seconds."""
 
     phase: Phase
     reason: str
@@ -61,7 +61,7 @@ class ChiefClient:
         """Join the job.
 
         Returns:
-            (this task's new life, seconds between heartbeats, phase of the job, its reason)
+            (this task's incarnation, seconds between heartbeats, phase of the job, its reason)
 
         Raises:
             PeerLostError: No answer yet.
@@ -91,7 +91,7 @@ class ChiefClient:
         """Renew the lease; returns (phase of the job, its reason).
 
         Raises:
-            FencedError: A newer life of this task has registered.
+            FencedError: A newer incarnation of this task has registered.
             PeerLostError: No answer.
         """
         request = chief_pb2.HeartbeatRequest(report=codec.report_to_wire(report))
@@ -110,10 +110,10 @@ class ChiefClient:
         *,
         timeout_s: float,
     ) -> tuple[Phase, str]:
-        """This task's part is over; returns (phase of the job, its reason).
+        """Report the end of this task's work; returns (phase of the job, its reason).
 
         Raises:
-            FencedError: A newer life of this task has registered.
+            FencedError: A newer incarnation of this task has registered.
             PeerLostError: No answer.
         """
         request = chief_pb2.FinishRequest(

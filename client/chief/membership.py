@@ -1,4 +1,4 @@
-"""Being a member of a job: register, renew the lease, hear when the job is over."""
+"""A task's membership in a job: registering, heartbeats, and the job's phase."""
 
 import logging
 import threading
@@ -25,11 +25,11 @@ _CALL_S = 5.0
 
 
 class Membership:
-    """This task's place in the job, kept by a heartbeat thread.
+    """This task's membership, kept up by a heartbeat thread.
 
     Args:
         task: This task.
-        address: Where it serves, if it does.
+        address: Where it serves; empty if it does not.
         chief: Client to the chief.
         settings: Timeouts.
         report: Called at every heartbeat.
@@ -84,8 +84,8 @@ class Membership:
         except PeerLostError as error:
             raise JoinTimeoutError(
                 f"{self.task} waited {timeout_s:g} s (join_timeout_s) for the chief at "
-                f"{self._chief.address}; the last answer: {error}. Is it started, and can this machine "
-                "reach its address?",
+                f"{self._chief.address}; the last answer: {error}. Is it started, and can this "
+                "machine reach its address?",
                 task=self.task,
                 missing="chief",
             ) from error
@@ -96,20 +96,20 @@ class Membership:
         return self.who
 
     def _beat(self, heartbeat_s: float) -> None:
-        heard = self._clock.now()
+        answered = self._clock.now()
         while not self._clock.wait(self._leaving, heartbeat_s):
             try:
                 phase, reason = self._chief.heartbeat(
                     self.who, self._report(), timeout_s=min(_CALL_S, self._settings.lease_s)
                 )
             except PeerLostError as error:
-                silent = self._clock.now() - heard
-                if silent > self._settings.lease_s + self._settings.reconnect_timeout_s:
+                silent_s = self._clock.now() - answered
+                if silent_s > self._settings.lease_s + self._settings.reconnect_timeout_s:
                     self._lose(
                         PeerLostError(
                             f"{self.task}: the chief at {self._chief.address} has not answered for "
-                            f"{silent:.0f} s ({error}); it is lost. Restart the job: it resumes from the "
-                            "last checkpoint",
+                            f"{silent_s:.0f} s ({error}); it is lost. Restart the job: it resumes "
+                            "from the last checkpoint",
                             task=self.task,
                             peer="chief",
                         )
@@ -119,12 +119,12 @@ class Membership:
             except WindlassError as error:
                 self._lose(error)
                 return
-            heard = self._clock.now()
-            self._hear(phase, reason)
+            answered = self._clock.now()
+            self._update(phase, reason)
             if phase.is_over:
                 return
 
-    def _hear(self, phase: Phase, reason: str) -> None:
+    def _update(self, phase: Phase, reason: str) -> None:
         if phase is not self.phase and phase.is_over:
             log.info("the job is %s%s", phase, f": {reason}" if reason else "")
         self.phase, self.reason = phase, reason
@@ -133,9 +133,9 @@ class Membership:
         if self._finish_sent or not phase.is_over:
             return
         if phase is Phase.FAILED:
-            self.on_lost(PeerLostError(f"{self.task} ends since the job failed: {reason}"))
+            self.on_lost(PeerLostError(f"{self.task} ends because the job failed: {reason}"))
         elif phase is Phase.STOPPED:
-            self.on_lost(JobStoppedError(f"{self.task} ends since the job was stopped: {reason}"))
+            self.on_lost(JobStoppedError(f"{self.task} ends because the job was stopped: {reason}"))
 
     def _lose(self, error: WindlassError) -> None:
         if isinstance(error, FencedError):
@@ -152,12 +152,12 @@ class Membership:
             JobStoppedError: The job was asked to stop.
         """
         if self.phase in (Phase.STOPPING, Phase.STOPPED):
-            raise JobStoppedError(f"{self.task} ends since the job is stopping: {self.reason}")
+            raise JobStoppedError(f"{self.task} ends because the job is stopping: {self.reason}")
         if self.phase is Phase.FAILED:
-            raise PeerLostError(f"{self.task} ends since the job failed: {self.reason}")
+            raise PeerLostError(f"{self.task} ends because the job failed: {self.reason}")
 
     def finish(self, outcome: Outcome, message: str = "") -> None:
-        """Report that this task's part is over. Failures to reach the chief are logged."""
+        """Report the end of this task's work. A failure to reach the chief is logged."""
         self._finish_sent = True
         try:
             for attempt in attempts(timeout_s=_CALL_S, max_s=0.5):
@@ -168,14 +168,14 @@ class Membership:
         except WindlassError as error:
             log.warning("could not report the end to the chief: %s", error)
             return
-        self._hear(phase, reason)
+        self._update(phase, reason)
 
     def wait_over(self, timeout_s: float | None = None) -> bool:
-        """Wait until the job is over, or its chief is lost; returns whether it is."""
+        """Wait until the job is over or its chief is lost; returns whether it is."""
         return self._over.wait(timeout_s)
 
     def close(self) -> None:
-        """Stop the heartbeats. The lease runs out by itself."""
+        """Stop the heartbeats. The lease expires."""
         self._leaving.set()
         if self._thread is not None and self._thread is not threading.current_thread():
             self._thread.join(_CALL_S + 1)

@@ -1,10 +1,10 @@
-"""What a chief asks of a ps beside steps: to be led by it, to save, to leave."""
+"""The chief's unary calls to a ps: renewing its lease, saving, ending the job."""
 
 from dataclasses import dataclass
 
 from ...core import codec
 from ...core.checkpoint.manifest import TensorRecord
-from ...core.definitions import ShardDefinition
+from ...core.checkpoint.saved_part import SavedPart, SavedShard
 from ...core.report import PsCounters
 from ...core.settings import Settings
 from ...core.states import Phase
@@ -15,26 +15,11 @@ from ...proto.v1 import ps_pb2, ps_pb2_grpc
 
 @dataclass(frozen=True, slots=True)
 class PsAnswer:
-    """What a ps said when the chief renewed its lease."""
+    """A ps's answer to the renewal of the chief's lease."""
 
     generation: int
     counters: PsCounters
     draining: bool
-
-
-@dataclass(frozen=True, slots=True)
-class SavedPart:
-    """What one ps wrote of a checkpoint.
-
-    Attributes:
-        shards: (shard, updates of its rule, block) of every shard.
-        applied: Block → task → (generation, sequence) of the last push in the block's values.
-    """
-
-    tensors: tuple[TensorRecord, ...]
-    shards: tuple[tuple[ShardDefinition, int, int], ...]
-    applied: dict[int, dict[str, tuple[int, int]]]
-    global_step: int
 
 
 class PsControl:
@@ -55,7 +40,7 @@ class PsControl:
 
         Raises:
             PeerLostError: No answer.
-            FencedError: Another chief leads there.
+            FencedError: The ps serves another chief.
         """
         request = ps_pb2.AttachRequest(
             chief=codec.incarnation_to_wire(chief), chief_address=chief_address, lease_s=lease_s
@@ -70,7 +55,7 @@ class PsControl:
         )
 
     def find_chief(self, *, timeout_s: float) -> str:
-        """Address of the chief that leads this ps; empty while there is none.
+        """Address of the chief of this ps; empty while there is none.
 
         Raises:
             PeerLostError: No answer.
@@ -99,26 +84,21 @@ class PsControl:
             doing="save",
             timeout_s=timeout_s,
         )
-        applied: dict[int, dict[str, tuple[int, int]]] = {}
+        applied: dict[int, dict[TaskId, tuple[int, int]]] = {}
         for push in response.applied:
             who = codec.incarnation_from_wire(getattr(push, "from"))
-            applied.setdefault(push.block, {})[str(who.task)] = (who.generation, push.sequence)
+            applied.setdefault(push.block, {})[who.task] = (who.generation, push.sequence)
         return SavedPart(
             tuple(
                 TensorRecord(
-                    variable=item.variable,
-                    slot=item.slot,
-                    row_offset=item.row_offset,
-                    rows=item.rows,
-                    file=item.file,
-                    tensor=item.tensor,
-                    digest=item.digest,
-                    num_bytes=item.num_bytes,
+                    **{field.name: getattr(item, field.name) for field in item.DESCRIPTOR.fields}
                 )
                 for item in response.tensors
             ),
             tuple(
-                (codec.shard_from_wire(item.shard), item.updates, item.block)
+                SavedShard(
+                    codec.shard_from_wire(item.shard), item.version, item.updates, item.block
+                )
                 for item in response.shards
             ),
             applied,

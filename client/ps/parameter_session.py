@@ -215,7 +215,7 @@ class ParameterSession:
             self._fan_out.raise_if_broken()
 
         with self._lock:
-            self._ready()
+            self._after_last_step()
             restored: list[str] = []
             if create:
                 restored = self._definer.create(
@@ -236,7 +236,7 @@ class ParameterSession:
             DefinitionMismatchError: Another task bound a different rule; names both.
         """
         with self._lock:
-            self._ready()
+            self._after_last_step()
             self._definer.bind(variables, rule)
 
     def shards(self, variable: str) -> list[tuple[int, ShardDefinition]]:
@@ -304,7 +304,8 @@ class ParameterSession:
         With ``detached`` what is pushed may be changed at once, while it is still on its way.
         """
         with self._lock:
-            self._ready()
+            self.wait()
+            self._fan_out.raise_if_broken()
             push_plan, pull_plan = self._plans.push_plan(push), self._plans.pull_plan(pulls)
             if self._feedback is not None:
                 self._feedback.forget()  # the choice of a push that was not even sent
@@ -403,7 +404,7 @@ class ParameterSession:
             ShapeMismatchError: An index is out of range.
         """
         with self._lock:
-            self._ready()
+            self._after_last_step()
             placed = self._definer.place(variable)
             definition = placed.definition
             shape = (*np.shape(indices), *row_shape(definition.shape))
@@ -448,7 +449,7 @@ class ParameterSession:
         step = max((result.global_step for result in results.values()), default=0)
         self.global_step = max(self.global_step, step)
 
-    def _ready(self) -> None:
-        """The last step is over, and another one is possible."""
-        self.wait()
+    def _after_last_step(self) -> None:
+        """Wait for the step under way; what went wrong with it is for whoever asks for its result."""
         self._fan_out.raise_if_broken()
+        self.wait()

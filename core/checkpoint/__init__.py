@@ -1,8 +1,8 @@
 """Checkpoints on disk or any fsspec file system.
 
-A checkpoint is a directory ``ckpt-<global step>``: one or more safetensors files, written by the ps that
-hold the shards, and ``manifest.json``, written last by the chief. A directory without a manifest
-does not exist for readers, so a checkpoint is never half visible.
+A checkpoint is a directory ``ckpt-<global step>``: one or more safetensors files, written by the ps
+that hold the shards, and ``manifest.json``, written last by the chief. A directory without a
+manifest does not exist for readers, so a checkpoint is never half visible.
 """
 
 from .directory import (

@@ -19,7 +19,7 @@ class CheckpointInfo:
 
 
 def checkpoint_path(model_dir: str, global_step: int, *, again: bool = False) -> str:
-    """Where the checkpoint of a step goes; ``again``: one of the same step is there and must stay."""
+    """Path of a step's checkpoint; ``again``: beside an existing one of the same step."""
     return f"{model_dir.rstrip('/')}/ckpt-{global_step:010d}{'-again' if again else ''}"
 
 
@@ -30,7 +30,7 @@ def open_fs(url: str) -> tuple[Any, str]:
 
 
 def list_checkpoints(model_dir: str) -> list[CheckpointInfo]:
-    """Complete checkpoints, oldest first. A directory without a manifest is none."""
+    """Complete checkpoints, oldest first: directories with a manifest."""
     return [
         CheckpointInfo(step, f"{model_dir.rstrip('/')}/{name}")
         for step, name, complete in _entries(model_dir)
@@ -47,7 +47,7 @@ def latest_checkpoint(model_dir: str) -> CheckpointInfo | None:
 def prune(model_dir: str, keep: int) -> list[str]:
     """Remove all but the newest ``keep`` complete checkpoints; return what was removed.
 
-    The manifest goes first, so that a reader never meets a checkpoint that is half gone.
+    The manifest is removed first, so that a reader never sees a partly removed checkpoint.
     """
     removed = []
     for info in list_checkpoints(model_dir)[:-keep]:
@@ -59,7 +59,7 @@ def prune(model_dir: str, keep: int) -> list[str]:
 
 
 def remove_incomplete(model_dir: str) -> list[str]:
-    """Remove what a killed job left unfinished; return it. Only the chief of a job may call this."""
+    """Remove and return unfinished checkpoints of a killed job. Only for the job's chief."""
     removed = []
     for _, name, complete in _entries(model_dir):
         if not complete:

@@ -16,7 +16,8 @@ def export_checkpoint(checkpoint: str, target: str | Path) -> list[str]:
 
     Args:
         checkpoint: Directory of the checkpoint.
-        target: File to write, ``.safetensors`` or ``.npz``. An ``.npz`` has bfloat16 variables as float32.
+        target: File to write, ``.safetensors`` or ``.npz``. An ``.npz`` has bfloat16 variables as
+            float32.
 
     Returns:
         Names of the variables.

@@ -1,4 +1,4 @@
-"""Reading checkpoints: whole variables, or the rows a shard needs, whoever wrote them."""
+"""Reading checkpoints: whole variables or the rows of a shard, however they were cut."""
 
 from collections.abc import Iterator
 from functools import lru_cache
@@ -16,7 +16,7 @@ from .tensor_file import TensorSpec, digest, has_digest, read_array, read_header
 class CheckpointReader:
     """One complete checkpoint, verified as it is read.
 
-    Pieces are read whole, since a digest covers a piece; memory beyond the result is one piece.
+    Pieces are read whole, because a digest covers a piece; this takes memory for one piece.
     Not thread-safe.
     """
 
@@ -42,7 +42,7 @@ class CheckpointReader:
         self._headers = lru_cache(maxsize=64)(self._read_header)
 
     def variable(self, name: str) -> VariableRecord | None:
-        """What is known of a variable; None if it is not in here."""
+        """A variable's record; None if the checkpoint does not have it."""
         return self.manifest.variables.get(name)
 
     def slots(self, name: str) -> list[str]:
@@ -68,7 +68,7 @@ class CheckpointReader:
         scalar = not record.shape
         out: Array | None = None
         covered, reached = 0, start
-        # From `reached` on: a row that two pieces claim counts once.
+        # Only rows from `reached` on: a row in two pieces counts once.
         for piece in sorted(self._pieces.get((name, slot), []), key=lambda it: it.row_offset):
             low, high = max(reached, piece.row_offset), min(stop, piece.row_offset + piece.rows)
             if low >= high:
@@ -123,10 +123,10 @@ class CheckpointReader:
             raise CheckpointError(f"{path} is missing", path=path) from None
 
     def _check_spec(self, piece: TensorRecord, spec: TensorSpec, path: str) -> None:
-        """The digest covers a piece's bytes; what they mean, the file's header says alone."""
+        """Check the header against the manifest: the digest covers a piece's bytes only."""
         record = self._record(piece.variable)
         shape = (piece.rows, *row_shape(record.shape)) if record.shape else ()
-        # Slots of half-precision variables are wider than they are.
+        # Slots of half-precision variables are float32.
         fits = is_float(spec.dtype) if piece.slot else spec.dtype == as_dtype(record.dtype)
         if not fits or spec.shape != shape or spec.num_bytes != piece.num_bytes:
             raise CheckpointError(

@@ -1,9 +1,9 @@
 """safetensors files, written one array at a time and read one array at a time.
 
-The safetensors package writes a dictionary of whole arrays, which would hold a copy of every shard of a ps
-at once. The format (a length, a JSON header, raw bytes) lets the header come first because every
-shape is known, so a shard is copied under its lock, written, and freed before the next.
-Files read back with the safetensors package; a test holds that.
+The safetensors package writes a dictionary of whole arrays, which would hold a copy of every shard
+of a ps at once. The format (a length, a JSON header, raw bytes) lets the header come first because
+every shape is known, so a shard is copied under its lock, written, and freed before the next. Files
+read back with the safetensors package; a test holds that.
 """
 
 import hashlib
@@ -86,12 +86,14 @@ class TensorFileWriter:
 
 
 def digest(data: memoryview | bytes) -> str:
-    """XXH3-128, as ``xxh3:`` and hex: faster than the disk. It tells damage, not a forger's work."""
+    """XXH3-128, as ``xxh3:`` and hex: faster than the disk. Detects damage, not forgery."""
     return f"xxh3:{xxhash.xxh3_128_hexdigest(data)}"
 
 
 def has_digest(data: memoryview | bytes, expected: str) -> bool:
-    """Whether the digest of ``data`` is ``expected``; that of older checkpoints is BLAKE2b-128 in hex."""
+    """Whether the digest of ``data`` is ``expected``; that of older checkpoints is BLAKE2b-128 in
+    hex.
+    """
     if ":" not in expected:
         return hashlib.blake2b(data, digest_size=16).hexdigest() == expected
     return digest(data) == expected

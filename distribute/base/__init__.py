@@ -1,1 +1,1 @@
-"""What the other rooms of ``distribute`` stand on: arrays, devices, values, reductions and contexts."""
+"""The base of ``distribute``: arrays, devices, values, reductions and contexts."""

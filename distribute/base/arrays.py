@@ -32,12 +32,12 @@ def is_on_gpu(array: Any) -> bool:
 
 
 def beside(array: Any) -> AbstractContextManager[Any]:
-    """A context in which CuPy allocates results on the GPU of ``array``; of no effect for NumPy's."""
+    """CuPy allocates results on the GPU of ``array`` in this context; no effect on NumPy."""
     return array.device if is_on_gpu(array) else nullcontext()
 
 
 def as_array(value: Any) -> Any:
-    """A value as a NumPy or CuPy array; without a copy if it speaks DLPack or the array protocol."""
+    """A value as a NumPy or CuPy array; no copy if it has DLPack or the array protocol."""
     if isinstance(value, np.ndarray) or is_on_gpu(value):
         return value
     device = getattr(value, "__dlpack_device__", None)
@@ -62,7 +62,7 @@ _of_thread = _OfThread()
 
 
 def to_host(value: Any) -> Array:
-    """A value as a NumPy array; from a GPU it is copied, into a buffer that is reused when it is free."""
+    """A value as a NumPy array; GPU values are copied into a reusable buffer."""
     array = as_array(value)
     if isinstance(array, np.ndarray):
         return array

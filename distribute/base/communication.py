@@ -6,7 +6,7 @@ from typing import Any
 
 
 class CommunicationImplementation(Enum):
-    """What carries collective operations. As ``tf.distribute.experimental.CommunicationImplementation``.
+    """As ``tf.distribute.experimental.CommunicationImplementation``: what carries collectives.
 
     AUTO: RING, until NCCL has been tried between machines. RING: ours, shared memory inside a host
     and gRPC between hosts. NCCL: NVIDIA's, through CuPy, between the first GPUs of the workers.

@@ -1,4 +1,4 @@
-"""Which strategy is current, and in which of its contexts this thread is: replica, cross-replica or update.
+"""Which strategy and which context (replica, cross-replica, update) this thread is in.
 
 Contexts are a stack per thread, as in TensorFlow. Outside everything the default strategy is
 current, in a replica context with id 0.
@@ -96,7 +96,7 @@ def has_strategy() -> bool:
 
 
 def in_cross_replica_context() -> bool:
-    """True in ``scope()``, in merge_call and in update functions; False by default and inside ``run``."""
+    """True in ``scope()``, merge_call and update functions; False by default and in ``run``."""
     frame = top_frame()
     return frame is not None and frame.replica is None
 
@@ -114,7 +114,7 @@ def update_component() -> int | None:
 
 
 def get_loss_reduction() -> ReduceOp:
-    """How losses of replicas become one: always SUM. As ``tf.compat.v1.distribute.get_loss_reduction``.
+    """Always SUM. As ``tf.compat.v1.distribute.get_loss_reduction``.
 
     A program divides its loss by the global batch size; TensorFlow says MEAN inside its Estimator
     alone.
@@ -160,7 +160,7 @@ def require_cross_replica(strategy: Strategy, method: str) -> None:
 
 
 def require_own(strategy: Strategy, what: str) -> None:
-    """Refuse to change a variable of one strategy under another, whose replicas would change it once each.
+    """Refuse to change a variable under another strategy, whose replicas would each change it.
 
     Raises:
         RuntimeError: The current strategy is neither this one nor the default one.
@@ -169,8 +169,8 @@ def require_own(strategy: Strategy, what: str) -> None:
     if current is not strategy and current is not default_strategy():
         raise RuntimeError(
             f"Mixing different tf.distribute.Strategy objects: {what} belongs to "
-            f"{type(strategy).__name__} and is changed under {type(current).__name__}; create variables in "
-            "the scope of the strategy that runs them"
+            f"{type(strategy).__name__} and is changed under {type(current).__name__}; create "
+            "variables in the scope of the strategy that runs them"
         )
 
 
@@ -184,7 +184,7 @@ def code_of(function: Callable[..., Any]) -> object:
 
 @dataclass(frozen=True, slots=True)
 class Merging:
-    """A function for ``merge_call`` on whose ``agreed`` replicas must agree, not on its code alone."""
+    """A function for ``merge_call``; replicas must agree on ``agreed`` as well as on its code."""
 
     function: Callable[..., Any]
     agreed: tuple[object, ...]
@@ -245,7 +245,8 @@ class ReplicaContext:
         args: tuple[Any, ...] = (),
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
-        """Pause every replica, run ``merge_fn(strategy, *args)`` once, give each its part of the result.
+        """Run ``merge_fn(strategy, *args)`` once for all replicas; each gets its part of the
+        result.
 
         Arguments arrive as PerReplica values; what is the very same object on every replica arrives
         as it is. With several workers it runs once on each of them.
@@ -304,7 +305,8 @@ class ReplicaContext:
 
     def _require_current(self, method: str) -> None:
         frame = top_frame()
-        # Outside everything, anybody may ask for the default strategy's context, as often as they like.
+        # Outside everything, anybody may ask for the default strategy's context, as often as they
+        # like.
         current = (
             frame.replica is self if frame is not None else self._strategy is default_strategy()
         )

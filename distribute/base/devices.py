@@ -42,7 +42,8 @@ def set_logical_cpu_devices(count: int) -> None:
 
 
 def set_logical_gpu_devices(count: int | None) -> None:
-    """Split the GPUs into ``count`` logical devices in turn, to try several replicas on one; None: do not.
+    """Split the GPUs into ``count`` logical devices, to try several replicas on one; None: no
+    split.
 
     Raises:
         ValueError: ``count`` < 1.
@@ -100,8 +101,8 @@ def check_exists(name: str) -> str:
     device = canonical(name)
     if device not in (known := [*logical_cpu_devices(), *logical_gpu_devices()]):
         raise ValueError(
-            f"there is no device {name!r} here; there are {', '.join(known)}. More logical ones are "
-            "made with wl.config.set_logical_cpu_devices and set_logical_gpu_devices"
+            f"there is no device {name!r} here; there are {', '.join(known)}. More logical ones "
+            "are made with wl.config.set_logical_cpu_devices and set_logical_gpu_devices"
         )
     return device
 

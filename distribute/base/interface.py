@@ -2,8 +2,8 @@
 
 Contexts, variables, input and optimizers are used by strategies and ask them back: who the other
 replicas are, and to reduce something over them. These protocols are all they ask, so that imports
-go one way. ``strategies`` has the classes; where a program gets a strategy back from a lower room, as from
-``variable.strategy``, its type is Any.
+go one way. ``strategies`` has the classes; where a program gets a strategy back from a lower room,
+as from ``variable.strategy``, its type is Any.
 """
 
 from collections.abc import Sequence

@@ -27,7 +27,7 @@ class DistributedValues:
 
 
 class PerReplica(DistributedValues):
-    """A value that differs between replicas. No operators: unwrap it, reduce it or pass it to ``run``.
+    """A value that differs between replicas. Unwrap it, reduce it or pass it to ``run``.
 
     As an array, inside ``run``, it is this replica's part.
     """
@@ -85,7 +85,7 @@ def flatten(tree: Any) -> tuple[list[Any], Callable[[list[Any]], Any]]:
 
 
 def is_variable(leaf: Any) -> bool:
-    """Whether it is a variable, distributed or not: those are used as they are, in every context."""
+    """Whether it is a variable, distributed or not; variables are never unwrapped."""
     return hasattr(leaf, "read_value")
 
 
@@ -106,7 +106,8 @@ def select_replica(replica: int, tree: Any, replicas: int | None = None) -> Any:
             if replicas is not None and len(leaf.values) != replicas:
                 raise ValueError(
                     f"a {type(leaf).__name__} of {len(leaf.values)} values was given to {replicas} "
-                    "replica(s); make it by the strategy that runs, e.g. let that one distribute the dataset"
+                    "replica(s); make it by the strategy that runs, e.g. let that one distribute "
+                    "the dataset"
                 )
             return leaf.values[replica]
         return leaf
@@ -162,7 +163,7 @@ def container_of(component: Any) -> Any:
 
 
 def local_results(value: Any, replicas: int) -> tuple[Any, ...]:
-    """One structure per local replica out of one; a value that is not distributed is its only result."""
+    """One structure per local replica; a value that is not distributed is the only result."""
     if isinstance(value, DistributedValues):
         return value.values
     parts = leaves(value)

@@ -16,7 +16,7 @@ from .sharding import as_arrays
 
 @dataclass(frozen=True, slots=True)
 class ArraySpec:
-    """What is known of an array before it is there. As ``tf.TensorSpec``; None: an extent that varies."""
+    """Shape and dtype of an array, as ``tf.TensorSpec``; None: an extent that varies."""
 
     shape: tuple[int | None, ...]
     dtype: DType
@@ -67,8 +67,8 @@ class Dataset:
         """
         if self.once:
             raise ValueError(
-                "the dataset can be gone through once, and looking at its first element would lose it. Make "
-                "it of a function that returns the generator, instead of the generator"
+                "the dataset can be gone through once, and looking at its first element would lose "
+                "it. Make it of a function that returns the generator, instead of the generator"
             )
         element = self.example()
         if element is None:

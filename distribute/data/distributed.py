@@ -111,7 +111,7 @@ class Input:
 
 
 class DistributedDataset:
-    """A dataset split over replicas. As ``tf.distribute.DistributedDataset``. Iterate over it, in a loop.
+    """A dataset split over replicas, to iterate over. As ``tf.distribute.DistributedDataset``.
 
     Args:
         extended: Of the strategy whose replicas share it.
@@ -139,7 +139,8 @@ class DistributedDataset:
 
 
 class DistributedIterator:
-    """Iterates over a distributed dataset. As ``tf.distribute.DistributedIterator``. Not thread-safe.
+    """Iterates over a distributed dataset, as ``tf.distribute.DistributedIterator``. Not
+    thread-safe.
 
     Its place can be kept (``state_dict``) and found again (``load_state_dict``), also in another
     process.
@@ -188,8 +189,8 @@ class DistributedIterator:
         context = get_replica_context()
         if context is not None and context.strategy is not default_strategy():
             raise ValueError(
-                "next(iterator) of a distributed dataset inside a replica function; iterate outside of "
-                "it and pass the element to strategy.run"
+                "next(iterator) of a distributed dataset inside a replica function; iterate "
+                "outside of it and pass the element to strategy.run"
             )
         if self._over:
             return Optional()  # the others are not there any more to be asked
@@ -198,8 +199,9 @@ class DistributedIterator:
         infinite = self._source.infinite
         if infinite and in_step and not batches:
             raise ValueError(
-                "this worker's part of an endless dataset ended, and the workers that train with it do not "
-                "expect an end. Give every worker at least one batch: check the sharding of the input"
+                "this worker's part of an endless dataset ended, and the workers that train with "
+                "it do not expect an end. Give every worker at least one batch: check the sharding "
+                "of the input"
             )
         has_data = bool(batches)
         if in_step and not infinite:
@@ -262,9 +264,9 @@ class DistributedIterator:
         """Skip steps of a source that can be read once only, and so cannot be opened anew."""
         if steps < self._taken:
             raise ValueError(
-                f"the iterator is at step {self._taken} of a dataset that can be gone through once, and "
-                f"cannot go back to step {steps}. Make the dataset of a function that returns the "
-                "generator, instead of the generator"
+                f"the iterator is at step {self._taken} of a dataset that can be gone through "
+                f"once, and cannot go back to step {steps}. Make the dataset of a function that "
+                "returns the generator, instead of the generator"
             )
         while self._taken < steps and not self._ended:
             self._next_batches()

@@ -73,8 +73,8 @@ class InputOptions:
         older, fetch = experimental_prefetch_to_device, self.experimental_fetch_to_device
         if older is not None and fetch is not None and older is not fetch:
             raise ValueError(
-                f"experimental_fetch_to_device={fetch} and experimental_prefetch_to_device={older} are two "
-                "names of one option; give the first one"
+                f"experimental_fetch_to_device={fetch} and experimental_prefetch_to_device={older} "
+                "are two names of one option; give the first one"
             )
         if older is not None:
             object.__setattr__(self, "experimental_fetch_to_device", older)
@@ -117,8 +117,8 @@ class InputContext:
         """
         if global_batch_size % self.num_replicas_in_sync:
             raise ValueError(
-                f"The `global_batch_size` {global_batch_size} is not divisible by `num_replicas_in_sync` "
-                f"{self.num_replicas_in_sync}"
+                f"The `global_batch_size` {global_batch_size} is not divisible by "
+                f"`num_replicas_in_sync` {self.num_replicas_in_sync}"
             )
         return global_batch_size // self.num_replicas_in_sync
 

@@ -20,8 +20,8 @@ def distribute_dataset(
     options = options or _DEFAULT
     if options.experimental_replication_mode is InputReplicationMode.PER_REPLICA:
         raise NotImplementedError(
-            "InputReplicationMode.PER_REPLICA is only supported in `distribute_datasets_from_function`, "
-            "not in `experimental_distribute_dataset`"
+            "InputReplicationMode.PER_REPLICA is only supported in "
+            "`distribute_datasets_from_function`, not in `experimental_distribute_dataset`"
         )
     dataset = as_dataset(source)
     replicas = len(extended.replica_devices)
@@ -141,12 +141,13 @@ def _divide(dataset: Dataset, policy: AutoShardPolicy, workers: int, worker: int
     files = dataset.files
     if files is None:
         raise ValueError(
-            "AutoShardPolicy.FILE: the dataset does not read files; make it with wl.data.from_files, or "
-            "use the policy DATA"
+            "AutoShardPolicy.FILE: the dataset does not read files; make it with "
+            "wl.data.from_files, or use the policy DATA"
         )
     if len(files) < workers:
         raise ValueError(
-            f"Could not apply FILE based sharding: the dataset only has {len(files)} file(s), which is not "
-            f"enough for the required {workers} shards/workers. Use the policy DATA or OFF, or more files"
+            f"Could not apply FILE based sharding: the dataset only has {len(files)} file(s), "
+            f"which is not enough for the required {workers} shards/workers. Use the policy DATA "
+            "or OFF, or more files"
         )
     return dataset.of_files(files[worker::workers])

@@ -89,7 +89,8 @@ def _fill(
 
     try:
         for item in source:
-            # A generator may use one buffer for all of its batches, and goes on to the next one now.
+            # A generator may use one buffer for all of its batches, and goes on to the next one
+            # now.
             if not put(item if fresh else map_structure(_copied, item)):
                 return
     except BaseException as error:  # noqa: BLE001 - raised where the element would have been

@@ -35,7 +35,7 @@ def batch_sizes(global_batch: int, workers: int, replicas: int, worker: int) -> 
 
 
 def cut(batch: Batch, parts: int) -> list[Batch]:
-    """Cut one batch into parts of the same length, rounded up; the last ones may be short or empty."""
+    """Cut a batch into parts of equal length, rounded up; the last may be short or empty."""
     arrays = as_arrays(batch)
     length = common_length(arrays)
     size = math.ceil(length / parts)
@@ -43,7 +43,7 @@ def cut(batch: Batch, parts: int) -> list[Batch]:
 
 
 def fill(batch: Batch, sizes: Sequence[int] | None, parts: int) -> list[Batch]:
-    """Cut one batch into parts of these sizes; a short batch fills them in order, and leaves empty ones.
+    """Cut a batch into parts of these sizes, filled in order; a short batch leaves empty parts.
 
     Args:
         batch: At most ``sum(sizes)`` examples; one with more is cut evenly.
@@ -146,8 +146,8 @@ def common_length(tree: Batch) -> int:
 def _no_batch(tree: Batch) -> ValueError:
     shapes = map_structure(lambda leaf: leaf.shape, tree)
     return ValueError(
-        "arrays of one batch need the same first axis. Call the `batch` method on the input Dataset "
-        f"if these are single examples. Shapes: {shapes}"
+        "arrays of one batch need the same first axis. Call the `batch` method on the input "
+        f"Dataset if these are single examples. Shapes: {shapes}"
     )
 
 

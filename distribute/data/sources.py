@@ -58,8 +58,8 @@ class ArrayDataset(Dataset):
             raise ValueError(f"batch_size must be at least 1, got {batch_size}")
         if epochs is None and self._examples < (batch_size if drop_remainder else 1):
             raise ValueError(
-                f"{self._examples} examples never fill a batch of {batch_size}: an endless dataset of them "
-                "would never give one"
+                f"{self._examples} examples never fill a batch of {batch_size}: an endless dataset "
+                "of them would never give one"
             )
         self.batch_size: int = batch_size
         self._shuffle = shuffle

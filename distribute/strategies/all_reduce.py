@@ -1,4 +1,4 @@
-"""All-reduces between the devices of one worker: packed, in pairs, by NCCL; and which one is taken."""
+"""All-reduces between the devices of one worker: packed, pairwise, by NCCL; and the choice."""
 
 import logging
 import threading
@@ -174,7 +174,8 @@ def _nccl_sum_in_place(arrays: list[Any]) -> None:
             for array, communicator in zip(arrays, communicators, strict=True):
                 with array.device:
                     communicator.allReduce(
-                        array.data.ptr, array.data.ptr, array.size, nccl_dtype(array), nccl.NCCL_SUM,
+                        array.data.ptr, array.data.ptr, array.size, nccl_dtype(array),
+                        nccl.NCCL_SUM,
                         cupy.cuda.get_current_stream().ptr,
                     )  # fmt: skip
         finally:
@@ -182,7 +183,7 @@ def _nccl_sum_in_place(arrays: list[Any]) -> None:
 
 
 def choose_cross_device_ops(devices: Sequence[str]) -> CrossDeviceOps:
-    """NCCL where every device is a GPU of its own and NCCL is there, else reduction on one device."""
+    """NCCL if it is available and each device has its own GPU, else reduction on one device."""
     gpus = {physical_gpu(device) for device in devices if is_gpu(device)}
     if len(devices) > 1 and len(gpus) == len(devices) and nccl_available():
         return NcclAllReduce()

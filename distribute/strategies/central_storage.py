@@ -1,4 +1,4 @@
-"""CentralStorageStrategy: one copy of the variables, replicas on several devices, updates in sync."""
+"""CentralStorageStrategy: one copy of the variables, synchronous replicas on several devices."""
 
 from collections.abc import Sequence
 

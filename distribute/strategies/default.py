@@ -57,7 +57,7 @@ class _DefaultExtended(StrategyExtended):
 
 
 class DefaultStrategy(Strategy):
-    """The strategy of a program that uses none: one replica, no distribution, a scope that does nothing."""
+    """The default strategy: one replica, no distribution, a scope without effect."""
 
     def __init__(self) -> None:
         super().__init__(_DefaultExtended(self, [HOST]))

@@ -1,4 +1,4 @@
-"""StrategyExtended: the algorithms of a strategy, and the defaults that strategies of one worker share."""
+"""StrategyExtended: a strategy's algorithms, with defaults for strategies of one worker."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
@@ -141,8 +141,8 @@ class StrategyExtended:
         """
         if not self.variable_created_in_scope(colocate_with_variable):
             raise ValueError(
-                "`colocate_vars_with` needs a variable that must be created in the same strategy scope, "
-                f"got {colocate_with_variable!r}"
+                "`colocate_vars_with` needs a variable that must be created in the same strategy "
+                f"scope, got {colocate_with_variable!r}"
             )
         return self._colocating(colocate_with_variable)
 
@@ -336,7 +336,7 @@ class StrategyExtended:
     def reduce_to_all(
         self, op: ReduceOp, tree: Any, options: CommunicationOptions | None = None
     ) -> Any:
-        """Reduce a nested value over the replicas, to every replica; as ``ReplicaContext.all_reduce``."""
+        """Reduce a nested value over the replicas; as ``ReplicaContext.all_reduce``."""
         found, rebuild = flatten(tree)
         # The very same object from every replica is each one's value.
         values = [on_every_replica(leaf, len(self._devices)) for leaf in found]
@@ -345,7 +345,7 @@ class StrategyExtended:
     def gather_to_all(
         self, tree: Any, axis: int, options: CommunicationOptions | None = None
     ) -> Any:
-        """Concatenate a nested value over the replicas, on every one; as ``ReplicaContext.all_gather``."""
+        """Concatenate a nested value over the replicas; as ``ReplicaContext.all_gather``."""
         found, rebuild = flatten(tree)
         values = [on_every_replica(leaf, len(self._devices)) for leaf in found]
         return rebuild([self.reducer.gather_to_all(value, axis, options) for value in values])

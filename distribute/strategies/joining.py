@@ -1,4 +1,4 @@
-"""Which cluster a new strategy belongs to: the one it is given, the program's, or this process alone."""
+"""Which cluster a new strategy belongs to: a given one, the program's, or this process alone."""
 
 from dataclasses import replace
 
@@ -15,7 +15,7 @@ from ..runtime import ClusterRuntime, local_runtime
 def runtime_with_servers(
     given: ClusterRuntime | None, resolver: ClusterResolver | None
 ) -> ClusterRuntime:
-    """The runtime of a strategy that uses parameter servers; without a cluster, one that plays all of it.
+    """The runtime of a strategy that uses parameter servers; without a cluster, a local one.
 
     Args:
         given: The answer, if there is one.
@@ -47,8 +47,8 @@ def _play_all(resolver: ClusterResolver) -> ClusterRuntime:
             else "connects it to the others"
         )
         raise ConfigurationError(
-            f"this process is {task.task} of a cluster ({resolver.source}), but was started as a plain "
-            f"Python program. Start it with `windlass run PROGRAM`, which {hint}",
+            f"this process is {task.task} of a cluster ({resolver.source}), but was started as a "
+            f"plain Python program. Start it with `windlass run PROGRAM`, which {hint}",
             task=task.task,
         )
     return local_runtime(task)

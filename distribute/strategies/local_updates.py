@@ -14,7 +14,7 @@ from ..variables.variable import Variable
 
 
 def apply_locally(rule: UpdateRule, pairs: Sequence[tuple[Any, Variable]]) -> None:
-    """Update every copy of variables by gradients that are already reduced; see ``apply_gradients``."""
+    """Update every copy of variables with reduced gradients; see ``apply_gradients``."""
     updates = [
         (holder, _part(gradient, number))
         for gradient, variable in pairs
@@ -36,12 +36,12 @@ def _copies(variable: Variable) -> Sequence[LocalVariable]:
     """What holds a variable's value in this process."""
     if isinstance(variable, SyncOnReadVariable):
         raise ValueError(
-            f"{variable.name!r} has synchronization ON_READ: each replica writes its own copy, optimizers "
-            "do not"
+            f"{variable.name!r} has synchronization ON_READ: each replica writes its own copy, "
+            "optimizers do not"
         )
     if isinstance(variable, ShardedVariable):
         raise ValueError(
-            f"{variable.name!r} is made of {len(variable.variables)} variables; give the optimizer those "
-            "(`.variables`), each with its part of the gradient"
+            f"{variable.name!r} is made of {len(variable.variables)} variables; give the optimizer "
+            "those (`.variables`), each with its part of the gradient"
         )
     return holders_of(variable)

@@ -1,4 +1,4 @@
-"""MirroredStrategy: replicas on the devices of one machine, in sync, with equal copies of the variables."""
+"""MirroredStrategy: synchronous replicas on one machine's devices, with equal variable copies."""
 
 from collections.abc import Sequence
 from dataclasses import replace

@@ -80,14 +80,14 @@ class MultiWorkerExtended(MirroredExtended):
         task = runtime.task
         if ps_of(task.spec) or task.task.type == PS:
             raise ConfigurationError(
-                f"{task.task}: MultiWorkerMirroredStrategy has no use for parameter servers; take `ps` "
-                "out of the cluster, or use ParameterServerStrategy",
+                f"{task.task}: MultiWorkerMirroredStrategy has no use for parameter servers; take "
+                "`ps` out of the cluster, or use ParameterServerStrategy",
                 task=task.task,
             )
         if task.task.type not in (CHIEF, WORKER):
             raise ConfigurationError(
-                f"{task.task} is no worker of the cluster, so it is not in sync with them; evaluate "
-                "under MirroredStrategy, or without a strategy",
+                f"{task.task} is no worker of the cluster, so it is not in sync with them; "
+                "evaluate under MirroredStrategy, or without a strategy",
                 task=task.task,
             )
         self.group = CollectiveGroup(
@@ -100,8 +100,8 @@ class MultiWorkerExtended(MirroredExtended):
         with_nccl = options.implementation is CommunicationImplementation.NCCL
         if with_nccl and not (all(map(is_gpu, devices)) and nccl_available()):
             raise ConfigurationError(
-                f"{task.task}: implementation=NCCL needs a GPU for every replica and CuPy with NCCL, and the "
-                f"replicas' devices are {', '.join(devices)}; use RING",
+                f"{task.task}: implementation=NCCL needs a GPU for every replica and CuPy with "
+                f"NCCL, and the replicas' devices are {', '.join(devices)}; use RING",
                 task=task.task,
             )
         reducer = WorkersReducer(devices, choose_cross_device_ops(devices), self.group, options)

@@ -1,4 +1,4 @@
-"""OneDeviceStrategy: everything on one device; to try a distributed program without distribution."""
+"""OneDeviceStrategy: everything on one device, to try a program without distribution."""
 
 from ..base.devices import check_exists
 from .extended import StrategyExtended

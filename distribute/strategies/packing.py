@@ -35,7 +35,7 @@ def packs_by_bytes(sizes: Sequence[int], bytes_per_pack: int) -> list[list[int]]
 
 
 def packs_to_send(sizes: Sequence[int], bytes_per_pack: int) -> list[list[int]]:
-    """As :func:`packs_by_bytes`, but a large array travels by itself: joining it would only copy it."""
+    """As :func:`packs_by_bytes`, but large arrays are not copied into a pack."""
     small = [i for i, size in enumerate(sizes) if size < _ALONE_BYTES]
     packs = packs_by_bytes([sizes[i] for i in small], bytes_per_pack)
     large = [[i] for i in reversed(range(len(sizes))) if sizes[i] >= _ALONE_BYTES]

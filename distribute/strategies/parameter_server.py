@@ -101,7 +101,7 @@ class ParameterServerStrategy(Strategy):
 
 
 class ParameterServerExtended(StrategyExtended):
-    """The algorithms of :class:`ParameterServerStrategy`. Thread-safe over the replicas of a step."""
+    """Algorithms of :class:`ParameterServerStrategy`. Thread-safe over a step's replicas."""
 
     def __init__(
         self,
@@ -206,7 +206,7 @@ class ParameterServerExtended(StrategyExtended):
         return self._placement(sizes, loads, placed - self._beside_others)
 
     def _beside(self, near: Variable) -> Placement:
-        """Places everything on the ps that holds the variable, or its first shard, or this shard of one."""
+        """Places everything on the ps that holds the variable or its first shard."""
         ps = near.ps if isinstance(near, PsShard) else self.runtime.session.shards(near.name)[0][0]
         return lambda sizes, loads, placed: [ps] * len(sizes)  # noqa: ARG005
 
@@ -275,8 +275,8 @@ class ParameterServerExtended(StrategyExtended):
                 gradient = given if isinstance(given, IndexedSlices) else to_host(given)
                 if not isinstance(variable, PsVariable) or variable._strategy is not self._strategy:
                     raise ValueError(
-                        f"{variable.name!r} was created outside this strategy's scope; create it in "
-                        "`with strategy.scope():`"
+                        f"{variable.name!r} was created outside this strategy's scope; create it "
+                        "in `with strategy.scope():`"
                     )
                 # A second update of a variable is a push of its own.
                 name = variable._name

@@ -87,8 +87,8 @@ class Reducer:
         if not isinstance(value, DistributedValues) and not np.any(single):
             return single  # zeros add up to zeros
         raise ValueError(
-            f"SUM of a value that is not distributed over {self.num_replicas} replicas is ambiguous; "
-            "reduce a PerReplica value"
+            f"SUM of a value that is not distributed over {self.num_replicas} replicas is "
+            "ambiguous; reduce a PerReplica value"
         )
 
     def gather_to_all(

@@ -25,7 +25,7 @@ _SHOWN_FRAMES = 6
 
 
 class ReplicaAbortedError(BaseException):
-    """Unwinds a waiting replica when another one failed. Not an Exception: programs must not catch it."""
+    """Unwinds a waiting replica after another failed. No Exception: programs must not catch it."""
 
 
 @dataclass(slots=True)
@@ -100,7 +100,7 @@ class ReplicaBarrier:
         return self.failure is not None and not isinstance(self.failure, Exception)
 
     def interrupt(self, error: BaseException) -> None:
-        """The caller was interrupted while it waited: release every replica that waits in a merge."""
+        """Release every replica that waits in a merge; the caller was interrupted."""
         with self._lock:
             self.failure = self.failure or error
             self._abort()
@@ -112,7 +112,7 @@ class ReplicaBarrier:
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
     ) -> Any:
-        """Wait for the others; the last to arrive runs the merge. This replica's part of its result."""
+        """Wait for all replicas; the last one runs the merge. Returns this replica's part."""
         slot, call = self.slots[index], _Call(function, args, kwargs)
         with self._lock:
             if self._aborted:
@@ -164,8 +164,8 @@ class ReplicaBarrier:
             return False
         waiting = [i for i, call in enumerate(calls) if call is not None]
         what = (
-            f"{', '.join(map(str, waiting))} called merge_call (or an operation that aggregates) and the "
-            "others ended without"
+            f"{', '.join(map(str, waiting))} called merge_call (or an operation that aggregates) "
+            "and the others ended without"
             if self.ended
             else "they wait in different merge calls (or operations that aggregate)"
         )
@@ -177,7 +177,8 @@ class ReplicaBarrier:
         )
         stacks.clear()  # this frame is in it
         self.failure = self.failure or RuntimeError(
-            f"replicas disagree: {what}; every replica must make the same calls in the same order\n{shown}"
+            f"replicas disagree: {what}; every replica must make the same calls in the same "
+            f"order\n{shown}"
         )
         return True
 

@@ -80,7 +80,8 @@ class ReplicaRunner:
         if is_running(self.strategy):
             # The replicas wait for the merge that would wait for them.
             raise RuntimeError(
-                "strategy.run inside merge_call (or update) of strategy.run; call the function itself"
+                "strategy.run inside merge_call (or update) of strategy.run; call the function "
+                "itself"
             )
         if len(self._devices) == 1:
             return self._run_alone(function, args, kwargs)
@@ -138,7 +139,8 @@ class ReplicaRunner:
                     barrier.slots[index].is_through = True
                     barrier.slots[index].finished.release()
 
-        # What the caller set for its thread holds for the replicas, too; what the first one sets does not.
+        # What the caller set for its thread holds for the replicas, too; what the first one sets
+        # does not.
         scopes = [contextvars.copy_context() for _ in self._devices]
         try:
             for index, thread in enumerate(self._threads, 1):
@@ -147,7 +149,8 @@ class ReplicaRunner:
         except BaseException as error:  # noqa: BLE001 - Ctrl-C just beside the first replica; raised below
             barrier.interrupt(error)
         for index in range(1, len(self._devices)):
-            # A step shorter than it takes to wake a thread is over by then: its replica is run here.
+            # A step shorter than it takes to wake a thread is over by then: its replica is run
+            # here.
             if not barrier.claim(index):
                 self._wait_out(barrier, index)
             elif not barrier.interrupted:
@@ -167,8 +170,8 @@ class ReplicaRunner:
         reaches it.
         """
         slot = barrier.slots[index]
-        # A Ctrl-C that comes just before a wait begins is heard at its end only; one just after it has ended
-        # finds the lock taken.
+        # A Ctrl-C that comes just before a wait begins is heard at its end only; one just after it
+        # has ended finds the lock taken.
         try:
             while not slot.is_through:
                 slot.finished.acquire(timeout=_INTERRUPT_CHECK_S)

@@ -6,7 +6,7 @@ from typing import Any
 
 @dataclass(frozen=True)
 class RunOptions:
-    """As ``tf.distribute.RunOptions``. Accepted and without effect: arrays have the shapes they have.
+    """As ``tf.distribute.RunOptions``. Accepted without effect: shapes are never fixed ahead.
 
     Attributes:
         experimental_enable_dynamic_batch_size: TensorFlow's.

@@ -111,8 +111,8 @@ class ServerStep:
         if not self._active:
             self._counted = False
         for batch in batches:
-            # A norm is taken over the gradients of one call, as in Keras; and a second update of one
-            # variable cannot travel with the first.
+            # A norm is taken over the gradients of one call, as in Keras; and a second update of
+            # one variable cannot travel with the first.
             normed = self._clip is not None or clip is not None
             if self._pushes and (normed or not self._pushes.keys().isdisjoint(batch)):
                 self._flush([])
@@ -204,7 +204,7 @@ class ServerStep:
         )
 
     def _refuse(self, variable: str) -> None:
-        """Drop a step whose gradients are not finite. Only here can it be dropped on every ps at once."""
+        """Drop a step with NaN or infinite gradients; only here can every ps drop it at once."""
         progress, limit = self._runtime.progress, self._runtime.settings.nonfinite_limit
         progress.refused_pushes += 1
         self._refused_in_a_row += 1
@@ -213,14 +213,16 @@ class ServerStep:
             raise NonFiniteGradientError(
                 f"{task}: the gradient of {variable!r} was NaN or infinite {limit} steps in a row "
                 f"(global step {self._session.global_step}): the model has diverged. Lower the "
-                "learning rate, clip gradients, or allow it with WINDLASS_NONFINITE_GRADIENTS=allow",
+                "learning rate, clip gradients, or allow it with "
+                "WINDLASS_NONFINITE_GRADIENTS=allow",
                 task=task,
                 variable=variable,
                 in_a_row=limit,
             )
         if progress.refused_pushes == 1 or progress.refused_pushes % 100 == 0:
             log.warning(
-                "refused a push: the gradient of %r is NaN or infinite (global step %d; %d refused so far)",
+                "refused a push: the gradient of %r is NaN or infinite (global step %d; %d refused "
+                "so far)",
                 variable,
                 self._session.global_step,
                 progress.refused_pushes,

@@ -1,4 +1,4 @@
-"""Strategy: the interface that every strategy shares; the algorithms behind it are in ``extended.py``."""
+"""Strategy: the interface of every strategy; the algorithms are in ``extended.py``."""
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager
@@ -142,7 +142,7 @@ class Strategy:
         )
 
     def gather(self, value: Any, axis: int) -> Any:
-        """Per-replica values put together along an axis, on the host. They may differ in length there.
+        """Per-replica values concatenated on the host along an axis, where lengths may differ.
 
         Raises:
             RuntimeError: In replica context.
@@ -170,7 +170,9 @@ class Strategy:
     def experimental_distribute_values_from_function(
         self, value_fn: Callable[[ValueContext], Any]
     ) -> Any:
-        """A value per local replica, from ``value_fn(ValueContext)``; the value itself for one replica."""
+        """One value per local replica from ``value_fn(ValueContext)``; with one replica,
+        the value.
+        """
         require_cross_replica(self, "experimental_distribute_values_from_function")
         extended = self._extended
         count = len(extended.replica_devices)

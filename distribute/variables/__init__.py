@@ -1,1 +1,1 @@
-"""Variables: in this process's memory, mirrored over devices, on parameter servers, cut into shards."""
+"""Variables: local, mirrored over devices, on parameter servers, cut into shards."""

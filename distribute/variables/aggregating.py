@@ -37,8 +37,8 @@ class AggregatedVariable(Variable):
     def _write_each(self, method: str, value: PerReplica) -> None:
         """Write what differs between replicas, in cross-replica context."""
         raise ValueError(
-            f"{method} of {self.name!r} with {len(value.values)} values, one per replica: there is one "
-            "variable; reduce them first, or write in replica context"
+            f"{method} of {self.name!r} with {len(value.values)} values, one per replica: there is "
+            "one variable; reduce them first, or write in replica context"
         )
 
     def _write_component(self, component: int, method: str, value: Any) -> None:  # noqa: ARG002
@@ -100,8 +100,8 @@ class AggregatedVariable(Variable):
         elif self.aggregation is _NONE:
             raise ValueError(
                 f"You must specify an aggregation method to update variable {self.name!r} from "
-                f"{replicas} replicas: create it with aggregation=wl.VariableAggregation.SUM, MEAN or "
-                "ONLY_FIRST_REPLICA (for counters)"
+                f"{replicas} replicas: create it with aggregation=wl.VariableAggregation.SUM, MEAN "
+                "or ONLY_FIRST_REPLICA (for counters)"
             )
         else:
             context.merge_call(self._merged_write, (method, value))

@@ -56,7 +56,7 @@ class GpuMemory:
 
 
 def start_slots(xp: ModuleType, rule: UpdateRule, value: Any) -> dict[str, Any]:
-    """Slot arrays of a value, with what they start with. Half-precision values have float32 slots."""
+    """Slot arrays of a value, initialised; half-precision values have float32 slots."""
     kind = np.float32 if is_float(value.dtype) and value.dtype.itemsize < 4 else value.dtype
     return {slot: xp.full(value.shape, start, kind) for slot, start in rule.slot_start().items()}
 

@@ -9,7 +9,7 @@ from .variable import Variable
 
 
 def holders_of(variable: Variable) -> Sequence[LocalVariable]:
-    """One per copy, in the order of the devices; none if the value is not in this process's memory."""
+    """One per copy, in device order; none if the value is not in this process's memory."""
     if isinstance(variable, LocalVariable):
         return (variable,)
     if isinstance(variable, AggregatingVariable):

@@ -73,7 +73,8 @@ class LocalVariable(Variable):
 
     @container.setter
     def container(self, variable: Variable) -> None:
-        # Weak: in a reference cycle memory stays until the garbage collector runs, which ignores its size.
+        # Weak: in a reference cycle memory stays until the garbage collector runs, which ignores
+        # its size.
         self._container = weakref.ref(variable)
 
     @property
@@ -135,7 +136,7 @@ class LocalVariable(Variable):
         return self
 
     def slots(self) -> tuple[dict[str, Array], int, dict[str, Any] | None]:
-        """Copies of the slot variables on the host, how often its rule was applied, and the rule."""
+        """Host copies of the slot variables, the number of updates, and the rule."""
         with self._lock:
             memory, restored = self._memory, self._restored
             if restored is not None:
@@ -181,8 +182,8 @@ class LocalVariable(Variable):
         """
         if not is_float(self.dtype):
             raise RefusedError(
-                f"{self.name!r} is {self.dtype.name}; update rules need a float dtype. Use assign or "
-                "assign_add, or trainable=False",
+                f"{self.name!r} is {self.dtype.name}; update rules need a float dtype. Use assign "
+                "or assign_add, or trainable=False",
                 variable=self.name,
             )
         bound = self._memory.rule
@@ -209,7 +210,8 @@ class LocalVariable(Variable):
             ValueError: The gradient has another shape.
         """
         with self._lock:
-            # Before anything is changed, and because kernels trust it: they would read beyond rows too short.
+            # Before anything is changed, and because kernels trust it: they would read beyond rows
+            # too short.
             self.check_update(gradient, rule)
             memory = self._memory
             if memory.rule is None:
@@ -224,7 +226,8 @@ class LocalVariable(Variable):
     def _check_rows(self, values: Any) -> None:
         if values.shape[1:] != self.shape[1:]:
             raise ValueError(
-                f"rows of {self.name!r} have shape {self.shape[1:]}, the given ones {values.shape[1:]}"
+                f"rows of {self.name!r} have shape {self.shape[1:]}, the given ones "
+                f"{values.shape[1:]}"
             )
 
 

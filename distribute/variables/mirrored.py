@@ -61,7 +61,8 @@ class DistributedVariable(Variable, DistributedValues):
 
     def __repr__(self) -> str:
         kind = type(self).__name__
-        return f"<{kind} {self.name!r} shape={self.shape} dtype={self.dtype.name} copies={len(self.values)}>"
+        copies = len(self.values)
+        return f"<{kind} {self.name!r} shape={self.shape} dtype={self.dtype.name} copies={copies}>"
 
 
 class MirroredVariable(AggregatedVariable, DistributedVariable):
@@ -116,7 +117,9 @@ class SyncOnReadVariable(DistributedVariable):
         return self.read_value()[row_numbers(indices, self.shape, self.name)]
 
     def assign(self, value: Any) -> "SyncOnReadVariable":
-        """In replica context this replica's copy; otherwise all, so that reading gives ``value``."""
+        """This replica's copy in replica context; otherwise all, so that reading gives
+        ``value``.
+        """
         require_own(self._strategy, repr(self.name))
         if self._is_one_copy():
             self._here().assign(value)
@@ -135,7 +138,7 @@ class SyncOnReadVariable(DistributedVariable):
         return self
 
     def _shares(self, value: Any) -> list[Any]:
-        """What each copy gets of a sum. Integers stay whole: the first replicas get what is left over."""
+        """What each copy gets of a sum; the first replicas get the remainder of integers."""
         count = self._strategy.num_replicas_in_sync
         if self.dtype.kind not in "iu":
             return [as_array(value / count).astype(self.dtype)] * len(self.values)
@@ -185,9 +188,9 @@ class SyncOnReadVariable(DistributedVariable):
     def _require_aggregation(self, doing: str) -> None:
         if self.aggregation is _NONE:
             raise ValueError(
-                f"Could not {doing} {self.name!r}: it has synchronization ON_READ and no aggregation, so its "
-                f"{len(self.values)} copies do not make one value; create it with an aggregation, or "
-                "use it in replica context"
+                f"Could not {doing} {self.name!r}: it has synchronization ON_READ and no "
+                f"aggregation, so its {len(self.values)} copies do not make one value; create it "
+                "with an aggregation, or use it in replica context"
             )
 
 

@@ -104,8 +104,9 @@ class PsVariable(AggregatedVariable):
             self._servers.write(self, Operation.ASSIGN_ADD, IndexedSlices(values, delta.indices))
         else:
             raise NotImplementedError(
-                f"scatter_{kind} of {self.name!r}: a ps adds to rows or overwrites them, so that a push "
-                "means the same whichever comes first; use scatter_add, scatter_sub or scatter_update"
+                f"scatter_{kind} of {self.name!r}: a ps adds to rows or overwrites them, so that a "
+                "push means the same whichever comes first; use scatter_add, scatter_sub or "
+                "scatter_update"
             )
 
 
@@ -161,7 +162,10 @@ class PsShard(Variable):
 
 
 class PsShardedVariable(PsVariable, ShardedVariable):
-    """A variable whose shards are on several parameter servers. Reads and writes as :class:`PsVariable`."""
+    """A variable sharded over several parameter servers.
+
+    Reads and writes as :class:`PsVariable`.
+    """
 
     def __init__(
         self,

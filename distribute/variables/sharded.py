@@ -15,7 +15,7 @@ from .variable import Variable
 
 
 class ShardedVariable(Variable):
-    """Variables that are the parts, along axis 0, of one. As ``tf.distribute.experimental.ShardedVariable``.
+    """Variables that are parts of one along axis 0. As TensorFlow's ``ShardedVariable``.
 
     Reading or assigning the whole touches every shard; rows, elements and slices only the shards
     they are in.
@@ -42,8 +42,8 @@ class ShardedVariable(Variable):
         for variable in variables:
             if variable.dtype != first.dtype:
                 raise ValueError(
-                    f"All elements in `variables` must have the same dtype, got {first.dtype.name} and "
-                    f"{variable.dtype.name}"
+                    f"All elements in `variables` must have the same dtype, got {first.dtype.name} "
+                    f"and {variable.dtype.name}"
                 )
             if variable.shape[1:] != first.shape[1:] or not variable.shape:
                 raise ValueError(
@@ -123,7 +123,9 @@ class ShardedVariable(Variable):
         return self.sparse_read(ids)
 
     def gather_nd(self, indices: Any) -> Any:
-        """Elements or slices at ``indices`` of shape ``(..., k)``; only the rows they are in are read."""
+        """Elements or slices at ``indices``, shape ``(..., k)``; reads only the rows they
+        are in.
+        """
         where = np.asarray(indices)
         if where.shape[-1] == 0:
             raise ValueError("gather_nd needs at least one index per element")

@@ -1,4 +1,4 @@
-"""What ``Variable(...)`` is asked for, checked; and the ways in which rows of a variable are changed."""
+"""The checked arguments of ``Variable(...)``, and the ways in which rows are changed."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -89,8 +89,8 @@ def make_spec(
         raise ValueError("synchronization NONE is not supported for variables; use AUTO")
     if aggregation is VariableAggregation.MEAN and not is_float(kind):
         raise ValueError(
-            f"aggregation MEAN needs a float dtype, variable {name or 'Variable'!r} is {kind.name}; use SUM "
-            "or ONLY_FIRST_REPLICA"
+            f"aggregation MEAN needs a float dtype, variable {name or 'Variable'!r} is "
+            f"{kind.name}; use SUM or ONLY_FIRST_REPLICA"
         )
     return VariableSpec(
         initial=initial,

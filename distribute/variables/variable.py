@@ -40,7 +40,9 @@ class Variable(NDArrayOperatorsMixin, metaclass=_DispatchingMeta):
 
         with strategy.scope():
             w = wl.Variable(np.zeros((64, 10), np.float32), name="w")
-            table = wl.Variable(initializer=Initializer("random_normal"), shape=(10**8, 64), name="table")
+            table = wl.Variable(
+                initializer=Initializer("random_normal"), shape=(10**8, 64), name="table"
+            )
 
     Args:
         initial_value: Array, or a function without arguments that returns one.
@@ -128,7 +130,7 @@ class Variable(NDArrayOperatorsMixin, metaclass=_DispatchingMeta):
 
     # Not abstract methods: to a type checker `Variable(...)` makes a Variable, and it could not.
     def read_value(self) -> Any:
-        """The value, as an array where the variable is: NumPy's on the host, CuPy's on a GPU. Read-only."""
+        """The value, read-only: a NumPy array on the host, a CuPy array on a GPU."""
         raise TypeError(f"{type(self).__name__} must define read_value")
 
     def assign(self, value: Any) -> "Variable":
@@ -203,7 +205,9 @@ class Variable(NDArrayOperatorsMixin, metaclass=_DispatchingMeta):
             raise ValueError(f"{self.name!r} has shape {self.shape}, the value has {value.shape}")
 
     def _given(self, value: Any) -> Any:
-        """A value to write. Python integers take an integer variable's dtype; arrays keep their own."""
+        """A value to write; Python integers take an integer variable's dtype, arrays keep
+        theirs.
+        """
         given = as_array(value)
         if not hasattr(value, "dtype") and given.dtype.kind in "iu" and self.dtype.kind in "iu":
             return in_dtype(given, self.dtype, self.name)
@@ -227,8 +231,8 @@ class Variable(NDArrayOperatorsMixin, metaclass=_DispatchingMeta):
         for target in kwargs.get("out", ()):
             if isinstance(target, Variable):
                 raise TypeError(
-                    f"{target.name!r} is a variable and changes through assign, assign_add and assign_sub "
-                    "alone, not through `+=` or `out=`"
+                    f"{target.name!r} is a variable and changes through assign, assign_add and "
+                    "assign_sub alone, not through `+=` or `out=`"
                 )
         values = [item.read_value() if isinstance(item, Variable) else item for item in inputs]
         return getattr(ufunc, method)(*values, **kwargs)
@@ -262,10 +266,11 @@ class Variable(NDArrayOperatorsMixin, metaclass=_DispatchingMeta):
         return id(self)
 
     def __reduce_ex__(self, protocol: Any) -> Any:
-        # What copy.copy, copy.deepcopy and pickle ask: a copy would share memory, and know nothing of it.
+        # What copy.copy, copy.deepcopy and pickle ask: a copy would share memory, and know nothing
+        # of it.
         raise TypeError(
-            f"variable {self.name!r} belongs to its strategy and cannot be copied or pickled; copy its value "
-            "(`Variable(v.numpy())`), or save it with wl.Checkpoint"
+            f"variable {self.name!r} belongs to its strategy and cannot be copied or pickled; copy "
+            "its value (`Variable(v.numpy())`), or save it with wl.Checkpoint"
         )
 
     def __repr__(self) -> str:
@@ -288,8 +293,8 @@ def _create_once(strategy: Strategy, asked: PerReplica) -> Variable:
     if len(set(wanted)) > 1:
         shown = "; ".join(f"replica {i}: {one}" for i, one in enumerate(wanted))
         raise RuntimeError(
-            f"replicas disagree: they create different variables ({shown}); every replica must make the same "
-            "calls in the same order"
+            f"replicas disagree: they create different variables ({shown}); every replica must "
+            "make the same calls in the same order"
         )
     made: Variable = strategy.extended.create_variable(specs[0])
     return made

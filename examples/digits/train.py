@@ -1,7 +1,7 @@
 """Train a digits classifier asynchronously on parameter servers.
 
-A small network in NumPy with its own gradient, on scikit-learn's 1,797 scanned digits. Run it on a cluster of
-this machine, or alone:
+A small network in NumPy with its own gradient, on scikit-learn's 1,797 scanned digits. Run it on a
+cluster of this machine, or alone:
 
     windlass local --chief --workers 2 --ps 2 --evaluator examples/digits/train.py
     python examples/digits/train.py

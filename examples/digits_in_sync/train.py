@@ -1,7 +1,8 @@
 """Train a digits classifier in sync: on several devices of this machine, or on several workers.
 
-Every replica gets its part of each batch; gradients are added up over all of them and every copy of the
-variables takes the same step, so that the result is the one of a single device but for rounding.
+Every replica gets its part of each batch; gradients are added up over all of them and every copy of
+the variables takes the same step, so that the result is the one of a single device but for
+rounding.
 
     python examples/digits_in_sync/train.py --devices 4
     windlass local --ps 0 --no-chief --workers 3 examples/digits_in_sync/train.py

@@ -1,4 +1,4 @@
-"""The chief's server: hosts the control plane at the chief's address."""
+"""The chief's server: serves the control plane at the chief's address."""
 
 from collections.abc import Iterable
 
@@ -10,7 +10,7 @@ from ...core.settings import Settings
 from ...core.task import TaskId
 from ...net.host import TaskHost
 from ...proto.v1 import chief_pb2_grpc
-from .servicer import ChiefServicer, JobBoard
+from .servicer import ChiefServicer, LockedJob
 
 _THREADS = 16  # calls are short: heartbeats of hundreds of workers fit
 
@@ -34,8 +34,8 @@ class ChiefServer:
     ) -> None:
         clock = clock or SystemClock()
         job = Job(expected, chief=task, lease_s=settings.lease_s, now=clock.now())
-        self.board = JobBoard(job, clock)
-        servicer = ChiefServicer(self.board, settings)
+        self.locked_job = LockedJob(job, clock)
+        servicer = ChiefServicer(self.locked_job, settings)
 
         def add(server: grpc.Server) -> None:
             chief_pb2_grpc.add_ChiefServicer_to_server(servicer, server)

@@ -1,4 +1,4 @@
-"""The gRPC face of the chief: messages in, :class:`~windlass.cluster.job.Job` calls, messages out."""
+"""The chief's gRPC service: translates messages to calls of :class:`~windlass.cluster.job.Job`."""
 
 import logging
 import threading
@@ -19,12 +19,12 @@ from ...proto.v1 import chief_pb2, chief_pb2_grpc
 log = logging.getLogger(__name__)
 
 
-class JobBoard:
-    """A job under a lock, with a clock. What servicer and coordinator share."""
+class LockedJob:
+    """A job with its lock and a clock. Shared by the servicer and the chief's loop."""
 
     def __init__(self, job: Job, clock: Clock) -> None:
         self._job = job
-        # Reentrant: a signal handler asks the job to stop, in a thread that may be in here.
+        # Reentrant: a signal handler stops the job, in a thread that may hold the lock.
         self._lock = threading.RLock()
         self.clock = clock
         self.last_checkpoint = ""
@@ -32,7 +32,7 @@ class JobBoard:
 
     @contextmanager
     def open(self) -> Iterator[tuple[Job, float]]:
-        """The job and the time, for a moment."""
+        """The job and the current time, under the lock."""
         with self._lock:
             yield self._job, self.clock.now()
 
@@ -40,21 +40,21 @@ class JobBoard:
 class ChiefServicer(chief_pb2_grpc.ChiefServicer):
     """Serves one job. Thread-safe."""
 
-    def __init__(self, board: JobBoard, settings: Settings) -> None:
-        self._board = board
+    def __init__(self, locked_job: LockedJob, settings: Settings) -> None:
+        self._locked_job = locked_job
         self._settings = settings
 
     def Register(
         self, request: chief_pb2.RegisterRequest, context: grpc.ServicerContext
     ) -> chief_pb2.RegisterResponse:
-        """Begin a new life of a task. Not idempotent: a repeat fences the first."""
+        """Register a new incarnation of a task. Not idempotent: a repeat fences the first."""
         task = codec.task_from_wire(request.task)
         try:
             theirs = codec.versions_from_wire(request.versions)
             check_protocol(own_versions(), theirs, peer=str(task))
         except WindlassError as error:
             error_table.abort(context, error)
-        with self._board.open() as (job, now):
+        with self._locked_job.open() as (job, now):
             who = job.register(
                 task,
                 now=now,
@@ -79,7 +79,7 @@ class ChiefServicer(chief_pb2_grpc.ChiefServicer):
         """Renew a lease. Idempotent."""
         who = codec.incarnation_from_wire(getattr(request, "from"))
         try:
-            with self._board.open() as (job, now):
+            with self._locked_job.open() as (job, now):
                 phase = job.heartbeat(who, codec.report_from_wire(request.report), now=now)
                 reason = job.reason
         except WindlassError as error:
@@ -95,7 +95,7 @@ class ChiefServicer(chief_pb2_grpc.ChiefServicer):
         try:
             outcome = codec.outcome_from_wire(request.outcome)
             report = codec.report_from_wire(request.report)
-            with self._board.open() as (job, now):
+            with self._locked_job.open() as (job, now):
                 phase = job.finish(who, outcome, request.message, report, now=now)
                 reason = job.reason
         except WindlassError as error:
@@ -107,8 +107,8 @@ class ChiefServicer(chief_pb2_grpc.ChiefServicer):
         self, request: chief_pb2.StopJobRequest, context: grpc.ServicerContext
     ) -> chief_pb2.StopJobResponse:
         """Ask the job to stop. Idempotent."""
-        with self._board.open() as (job, now):
-            job.stop(request.reason or "asked to stop", now=now)
+        with self._locked_job.open() as (job, _):
+            job.stop(request.reason or "asked to stop")
             phase = job.phase
         return chief_pb2.StopJobResponse(phase=codec.phase_to_wire(phase))
 
@@ -116,7 +116,7 @@ class ChiefServicer(chief_pb2_grpc.ChiefServicer):
         self, request: chief_pb2.GetStatusRequest, context: grpc.ServicerContext
     ) -> chief_pb2.GetStatusResponse:
         """The state of the job and of every task."""
-        with self._board.open() as (job, now):
+        with self._locked_job.open() as (job, now):
             return chief_pb2.GetStatusResponse(
                 phase=codec.phase_to_wire(job.phase),
                 reason=job.reason,
@@ -124,8 +124,8 @@ class ChiefServicer(chief_pb2_grpc.ChiefServicer):
                 global_step=job.global_step,
                 total_steps=job.total_steps,
                 tasks=[_task_status(member, now) for member in job.members.values()],
-                last_checkpoint=self._board.last_checkpoint,
-                last_checkpoint_step=self._board.last_checkpoint_step,
+                last_checkpoint=self._locked_job.last_checkpoint,
+                last_checkpoint_step=self._locked_job.last_checkpoint_step,
                 versions=codec.versions_to_wire(own_versions()),
             )
 

@@ -1,11 +1,11 @@
 """Exactly-once pushes: which of a worker's pushes may be applied now. Pure.
 
-A worker numbers its pushes to a ps 1, 2, 3 … in each generation. The ps applies number n + 1
-only after n, answers n and below as duplicates, and refuses what would leave a gap, so a lost reply, a
-reconnect, a repeated or a reordered message neither applies twice nor drops silently.
+A worker numbers its pushes to a ps 1, 2, 3 … in each generation. The ps applies number n + 1 only
+after n, answers n and below as duplicates, and refuses a number that leaves a gap. So a lost reply,
+a reconnect, and a repeated or reordered message neither apply a push twice nor drop it.
 
-A push that broke off halfway is not counted here; the blocks it reached remember it themselves
-(``block.Block.applied``) and skip it when it comes again. State is one entry per task: bounded.
+A push that broke off halfway is not counted here; the blocks that it reached remember it
+(``block.Block.applied``) and skip it when it is repeated. The state is one entry per task: bounded.
 """
 
 from dataclasses import dataclass, field
@@ -16,18 +16,18 @@ from ...core.task import Incarnation, TaskId
 
 @dataclass(slots=True)
 class PushLog:
-    """Per task: its generation and its last push that was applied whole. The caller locks."""
+    """Per task: its generation and its last complete push. The caller locks."""
 
     last: dict[TaskId, tuple[int, int]] = field(default_factory=dict)
 
     def register_incarnation(self, who: Incarnation) -> None:
-        """A task presents itself; an older incarnation of it is fenced from now on.
+        """Register an incarnation of a task; older ones are fenced from now on.
 
         Raises:
-            FencedError: A newer incarnation has been here.
+            FencedError: A newer incarnation has registered.
         """
         if who.generation < 1:
-            raise RefusedError(f"{who} is no incarnation of a task: generations begin at 1")
+            raise RefusedError(f"{who} is not an incarnation of a task: generations begin at 1")
         generation, _ = self.last.get(who.task, (0, 0))
         if who.generation < generation:
             raise FencedError(
@@ -41,10 +41,10 @@ class PushLog:
             self.last[who.task] = (who.generation, 0)
 
     def is_new(self, who: Incarnation, sequence: int) -> bool:
-        """Whether this push is to be applied (True) or was before (False).
+        """Whether to apply this push (True), or it is a duplicate (False).
 
         Raises:
-            FencedError: A newer incarnation of the task has been here.
+            FencedError: A newer incarnation of the task has registered.
             SequenceError: An earlier push has not arrived.
         """
         self.register_incarnation(who)
@@ -61,7 +61,7 @@ class PushLog:
         return True
 
     def applied(self, who: Incarnation, sequence: int) -> None:
-        """The push was applied whole."""
+        """Count a push that was applied completely."""
         generation, last = self.last.get(who.task, (0, 0))
         if generation == who.generation:
             self.last[who.task] = (generation, max(last, sequence))

@@ -1,4 +1,4 @@
-"""Layouts, compiled: what the payload of a step means in this ps's memory."""
+"""Compiled layouts: the ranges of memory that a step's payload belongs to."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
@@ -13,16 +13,16 @@ from ...engine.block import Block, Range
 
 @dataclass(frozen=True, slots=True)
 class LayoutRange:
-    """Neighbours in the payload that are neighbours in memory, with one operation in common.
+    """Shards that are adjacent in the payload and in memory, with one operation.
 
     Attributes:
         block: Their memory.
-        where: The elements.
+        where: Their elements in the block.
         operation: What the step does to them.
-        rule: How gradients are applied.
-        encoding: How they stand in the payload.
+        rule: Applies gradients; None for other operations.
+        encoding: Of the values in the payload.
         dtype: Of the values in the payload.
-        width: Elements of a row.
+        width: Elements per row.
     """
 
     block: Block
@@ -35,21 +35,21 @@ class LayoutRange:
 
     @property
     def num_bytes(self) -> int:
-        """Bytes in the payload, if dense."""
+        """Bytes in the payload, for dense values."""
         return (self.where.stop - self.where.start) * self.dtype.itemsize
 
     @property
     def numbered(self) -> int:
-        """How many things a number may name: rows, or elements."""
+        """Number of rows or elements that indices may refer to."""
         size = self.where.stop - self.where.start
         return self.block.shards[self.where.first].rows if self.encoding is Encoding.ROWS else size
 
     def numbered_bytes(self, count: int) -> int:
-        """Bytes in the payload of so many rows or elements."""
+        """Bytes in the payload for ``count`` rows or elements."""
         return count * self.dtype.itemsize * (self.width if self.encoding is Encoding.ROWS else 1)
 
     def part(self, first: int, last: int) -> "LayoutRange":
-        """Some of its entries, counted from its first one."""
+        """A part of its entries, counted from its first one."""
         first, last = self.where.first + first, self.where.first + last
         offsets = self.block.offsets
         return replace(self, where=Range(first, last, offsets[first], offsets[last]))
@@ -57,15 +57,15 @@ class LayoutRange:
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """Compiled: what a step's payload means.
+    """The compiled layout of a step's payload.
 
     Attributes:
         ranges: In payload order.
-        pending: Per part, how many ranges of its block are still to come after it. A block is
-            changed once per push, when its last part has arrived.
-        dense_bytes: Of the dense entries.
-        numbered: The others.
-        num_entries: Shards.
+        pending: Per range, how many ranges of its block follow. A block is changed once per push,
+            when its last range has arrived.
+        dense_bytes: Bytes of the dense ranges.
+        numbered: The other ranges, whose payload has row or element numbers.
+        num_entries: Number of shards.
     """
 
     ranges: tuple[LayoutRange, ...] = ()
@@ -83,18 +83,18 @@ class Layout:
         object.__setattr__(self, "num_entries", entries)
 
     def num_bytes(self, counts: Sequence[int]) -> int:
-        """Bytes of the values, given how many rows or elements each entry has that is not dense."""
+        """Bytes of the values, given the number of rows or elements of each numbered range."""
         return self.dense_bytes + sum(
             part.numbered_bytes(count) for part, count in zip(self.numbered, counts, strict=True)
         )
 
     def versions(self) -> Array:
-        """Of every entry, as they are now."""
+        """Current version of every entry, int64."""
         parts = [s.block.versions[s.where.first : s.where.last] for s in self.ranges]
         return np.concatenate(parts) if parts else np.empty(0, np.int64)
 
     def only(self, wanted: Array) -> "Layout":
-        """The entries that are wanted (bool, per entry), for a pull."""
+        """A layout for a pull of the ``wanted`` entries (bool, per entry)."""
         kept: list[LayoutRange] = []
         start = 0
         for part in self.ranges:
@@ -111,7 +111,7 @@ class Layout:
 
 
 def join_ranges(ranges: Iterable[LayoutRange]) -> Layout:
-    """A layout of these ranges, in order; neighbours become one."""
+    """A layout of these ranges, in order; adjacent ones are joined."""
     joined: list[LayoutRange] = []
     for part in ranges:
         both = _join(joined[-1], part) if joined else None
@@ -129,7 +129,7 @@ def join_ranges(ranges: Iterable[LayoutRange]) -> Layout:
 
 
 def _join(left: LayoutRange, right: LayoutRange) -> LayoutRange | None:
-    """One part for two neighbours, or None."""
+    """One range for two adjacent ones; None if they cannot be joined."""
     if (
         left.block is right.block
         and left.where.last == right.where.first

@@ -1,4 +1,4 @@
-"""Who leads the job this ps serves, and whether it is time to leave."""
+"""The chief's lease on a ps, and the end of the job."""
 
 import threading
 
@@ -9,10 +9,10 @@ from ...core.task import Incarnation
 
 
 class ChiefLease:
-    """The chief's hold on a ps. Thread-safe.
+    """The chief's lease on a ps. Thread-safe.
 
     Attributes:
-        ended: Set when the job is over, or when nobody leads it for too long.
+        ended: Set when the job is over, or has had no chief for too long.
     """
 
     def __init__(self, clock: Clock) -> None:
@@ -28,10 +28,10 @@ class ChiefLease:
         self.draining = False
 
     def renew(self, chief: Incarnation, address: str, lease_s: float) -> None:
-        """The chief is there, for another ``lease_s``.
+        """Extend the chief's lease by ``lease_s``.
 
         Raises:
-            FencedError: Another chief's lease is still running.
+            FencedError: Another chief's lease has not expired.
         """
         now = self._clock.now()
         with self._lock:
@@ -42,8 +42,8 @@ class ChiefLease:
                 if not newer and (same or now < self._until):
                     raise FencedError(
                         f"this ps serves the job of {holder} at {self._address}, which was here "
-                        f"{now - self._heard:.0f} s ago; {chief} at {address} cannot lead it as well. "
-                        "Stop the other job, or give this one ps of its own",
+                        f"{now - self._heard:.0f} s ago; {chief} at {address} cannot lead it as "
+                        "well. Stop the other job, or give this one ps of its own",
                         holder=holder,
                         chief=chief,
                     )
@@ -52,18 +52,18 @@ class ChiefLease:
 
     @property
     def chief_address(self) -> str:
-        """Where the chief serves; empty while nobody leads."""
+        """Where the chief serves; empty without a chief."""
         with self._lock:
             return self._address
 
     @property
     def silent_s(self) -> float:
-        """Since when nobody led. Unit: seconds."""
+        """Time since the last renewal. Unit: seconds."""
         with self._lock:
             return self._clock.now() - self._heard
 
     def end(self, phase: Phase, reason: str) -> None:
-        """The job is over. The first call counts."""
+        """The job is over. Only the first call has an effect."""
         with self._lock:
             if self.phase is None:
                 self.phase, self.reason = phase, reason

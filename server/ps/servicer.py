@@ -7,6 +7,7 @@ from google.protobuf.message_factory import GetMessageClass
 
 from ...core import codec, error_table
 from ...core.errors import RefusedError, WindlassError
+from ...core.task import Incarnation
 from ...proto.v1 import common_pb2, ps_pb2
 from .lease import ChiefLease
 from .saving import save_shards
@@ -90,17 +91,19 @@ class ParameterServerServicer:
             part = save_shards(self._store, request.directory)
         except OSError as error:
             failure = RefusedError(
-                f"{self._store.task} cannot write to {request.directory}: {error}. Every ps must be able "
-                "to write to model_dir",
+                f"{self._store.task} cannot write to {request.directory}: {error}. Every ps must "
+                "be able to write to model_dir",
                 task=self._store.task,
             )
             error_table.abort(context, failure)
             raise
         applied = []
-        for block, who, sequence in part.applied:
-            message = ps_pb2.AppliedPush(block=block, sequence=sequence)
-            getattr(message, "from").CopyFrom(codec.incarnation_to_wire(who))
-            applied.append(message)
+        for block, marks in part.applied.items():
+            for task, (generation, sequence) in marks.items():
+                message = ps_pb2.AppliedPush(block=block, sequence=sequence)
+                who = codec.incarnation_to_wire(Incarnation(task, generation))
+                getattr(message, "from").CopyFrom(who)
+                applied.append(message)
         return ps_pb2.SaveShardsResponse(
             tensors=[ps_pb2.SavedTensor(**record.model_dump()) for record in part.tensors],
             shards=[

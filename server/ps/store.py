@@ -1,7 +1,7 @@
 """The variables of one ps: defining them, and carrying out steps on them.
 
-Neither grpc nor messages: the servicer and the in-process transport both drive this. There is no lock over
-the store: definitions have one, the push log has one, and every block has its own.
+Knows neither grpc nor messages: sessions of all connections use it, the in-process one too. The
+store has no global lock: definitions have one, the push log has one, and every block has its own.
 """
 
 import threading
@@ -36,17 +36,17 @@ from ...net.shared_memory import SharedSegment, unavailable
 from .dedup import PushLog
 from .layout import Layout, LayoutRange, join_ranges
 
-_OWN_BLOCK_BYTES = 256 * 1024  # a shard this large has a block, and so a lock, of its own
+_OWN_BLOCK_BYTES = 256 * 1024  # a shard of this size or more gets its own block and lock
 _LABELS = 8  # shards named in the status
 _SHARED_BLOCK_BYTES = 1024 * 1024  # small shards share blocks of about this size
 
 
 @dataclass(frozen=True, slots=True)
 class PushRequest:
-    """One push, with its row numbers; the values follow.
+    """A push and its row numbers; its values are fetched while it is applied.
 
     Attributes:
-        rows: Per entry that is not dense, the numbers of its rows or elements, strictly ascending int64.
+        rows: Per numbered range its rows or elements, strictly ascending int64.
     """
 
     layout: Layout
@@ -92,7 +92,8 @@ class Store:
     def __init__(self, task: TaskId, settings: Settings) -> None:
         self.task = task
         self.settings = settings
-        # One definition at a time; it may take long, so lookups and counters wait for `_definitions` alone.
+        # Serializes definitions, which may take long: lookups and counters only take
+        # `_definitions`.
         self._defining = threading.Lock()
         self._definitions = threading.Lock()
         self._held: dict[ShardKey, _Held] = {}
@@ -112,16 +113,16 @@ class Store:
     def define(
         self, shards: Sequence[ShardDefinition], who: Incarnation, *, restore_from: str = ""
     ) -> list[HeldShard]:
-        """Create shards that do not exist; the same definition again is a no-op.
+        """Create shards that do not exist; repeating a definition is a no-op.
 
         Args:
             shards: Of this ps.
-            who: Named in errors of later, different definitions.
-            restore_from: Checkpoint whose values new shards take where it has them.
+            who: Named in errors about later, different definitions.
+            restore_from: Checkpoint with the values of new shards; those it lacks are initialized.
 
         Raises:
-            DefinitionMismatchError: One exists with another shape, dtype or cut, or the checkpoint has
-                it so.
+            DefinitionMismatchError: One exists, here or in the checkpoint, with another shape,
+                dtype or cut.
             LimitExceededError: Too many shards.
             CheckpointError: The checkpoint cannot be read.
         """
@@ -137,11 +138,13 @@ class Store:
             if len(self._held) + len(new) > self.settings.max_variables:
                 raise LimitExceededError(
                     f"{self.task} would hold {len(self._held) + len(new)} shards, more than "
-                    f"max_variables={self.settings.max_variables}; raise WINDLASS_MAX_VARIABLES on the ps",
+                    f"max_variables={self.settings.max_variables}; raise WINDLASS_MAX_VARIABLES on "
+                    "the ps",
                     task=self.task,
                     limit="max_variables",
                 )
-            # Blocks are filled before they are known, so a failed restore leaves nothing behind.
+            # Blocks are filled before they are published, so a failed restore leaves nothing
+            # behind.
             reader = CheckpointReader(restore_from) if restore_from and new else None
             created: list[tuple[Block, list[str]]] = []
             for group in _group(new):
@@ -162,7 +165,7 @@ class Store:
             return [self._describe(self._held[shard.key]) for shard in shards]
 
     def lookup(self, wanted: Iterable[ShardDefinition], who: Incarnation) -> list[HeldShard]:
-        """The shards held here of the variables asked for, whatever their parts.
+        """All shards held here of the wanted variables.
 
         Raises:
             DefinitionMismatchError: One has another shape or dtype.
@@ -177,7 +180,7 @@ class Store:
             return found
 
     def bind(self, variables: Iterable[str], rule: UpdateRule, who: Incarnation) -> None:
-        """Give every shard of these variables held here an update rule; the first one stays.
+        """Give every shard of these variables held here an update rule; it cannot be changed.
 
         Raises:
             DefinitionMismatchError: One has another rule.
@@ -221,8 +224,8 @@ class Store:
             )
         if not is_float(block.dtype):
             raise RefusedError(
-                f"{self.task}: {shard.label!r} is {block.dtype.name}; update rules need a float dtype. "
-                "Use assign or assign_add, or trainable=False",
+                f"{self.task}: {shard.label!r} is {block.dtype.name}; update rules need a float "
+                "dtype. Use assign or assign_add, or trainable=False",
                 variable=shard.variable.name,
             )
         slots: dict[str, Array] = {}
@@ -244,7 +247,7 @@ class Store:
     ) -> tuple[dict[str, Array], int]:
         record = reader.variable(shard.variable.name)
         if record is None or record.rule is None or record.rule.get("name") != rule.name:
-            return {}, 0  # saved under another optimizer: its slots mean nothing to this one
+            return {}, 0  # saved with another optimizer, whose slots do not apply
         saved = reader.slots(shard.variable.name)
         start, stop = shard.row_offset, shard.row_offset + shard.rows
         had = rule_from_dict(record.rule).active_slots()
@@ -252,8 +255,8 @@ class Store:
         lost = [slot for slot in wanted if slot not in saved]
         if lost:
             raise CheckpointError(
-                f"{reader.path} lacks the slot {lost[0]!r} of {shard.variable.name!r}, which its rule "
-                f"{rule.name} had; the checkpoint is damaged",
+                f"{reader.path} lacks the slot {lost[0]!r} of {shard.variable.name!r}, which its "
+                f"rule {rule.name} had; the checkpoint is damaged",
                 path=reader.path,
                 variable=shard.variable.name,
             )
@@ -269,9 +272,10 @@ class Store:
         if reader is not None and record is not None:
             if tuple(record.shape) != variable.shape or record.dtype != variable.dtype.name:
                 raise CheckpointError(
-                    f"{reader.path} has {variable.name!r} as {record.dtype}{list(record.shape)}, the "
-                    f"program defines {variable.dtype.name}{list(variable.shape)}; it was saved by "
-                    "another model. Restore it with that program, or name another model_dir",
+                    f"{reader.path} has {variable.name!r} as {record.dtype}{list(record.shape)}, "
+                    f"the program defines {variable.dtype.name}{list(variable.shape)}; it was "
+                    "saved by another model. Restore it with that program, or name another "
+                    "model_dir",
                     variable=variable.name,
                     path=reader.path,
                 )
@@ -279,7 +283,7 @@ class Store:
         elif variable.initializer is not None:
             variable.initializer.fill(block.view(entry), variable.shape, start)
         else:
-            return ""  # its creator assigns it
+            return ""  # the creating task assigns the value
         block.initialized[entry] = True
         return reader.path if reader is not None and record is not None else ""
 
@@ -326,7 +330,7 @@ class Store:
     # -- steps -------------------------------------------------------------------------------
 
     def compile(self, entries: Sequence[LayoutEntry]) -> Layout:
-        """Turn a layout into ranges of memory; neighbours become one.
+        """Turn a layout into ranges of memory; adjacent ones are joined.
 
         Raises:
             UnknownVariableError: A shard is not held here.
@@ -357,7 +361,8 @@ class Store:
         dtype = item.dtype or block.dtype
         if dtype != block.dtype and not (is_float(dtype) and is_float(block.dtype)):
             raise RefusedError(
-                f"{self.task}: {item.variable!r} is {block.dtype.name} and cannot travel as {dtype.name}",
+                f"{self.task}: {item.variable!r} is {block.dtype.name} and cannot travel as "
+                f"{dtype.name}",
                 task=self.task,
                 variable=item.variable,
             )
@@ -368,16 +373,16 @@ class Store:
         return LayoutRange(block, where, item.operation, applied, item.encoding, dtype, width)
 
     def register_incarnation(self, who: Incarnation) -> None:
-        """A task opens a session; an older incarnation of it is fenced.
+        """Register an incarnation that opens a session; older ones of its task are fenced.
 
         Raises:
-            FencedError: A newer incarnation has been here.
+            FencedError: A newer incarnation has registered.
         """
         with self._log_lock:
             self._log.register_incarnation(who)
 
     def slab(self, number: int) -> Slab:
-        """Shared memory that a location names.
+        """The slab of shared memory with this number.
 
         Raises:
             RefusedError: There is no such slab.
@@ -391,10 +396,10 @@ class Store:
             return slabs[number]
 
     def check_rows(self, layout: Layout, rows: Sequence[Array]) -> None:
-        """Check the numbers of rows and elements before anything is applied.
+        """Check row and element numbers before anything is applied.
 
         Raises:
-            ShapeMismatchError: They are out of range, or do not ascend.
+            ShapeMismatchError: One is out of range, or they do not ascend.
         """
         given = iter(rows)
         for part in layout.ranges:
@@ -407,16 +412,16 @@ class Store:
             low, high = int(indices.min()), int(indices.max())
             if low < 0 or high >= part.numbered:
                 raise ShapeMismatchError(
-                    f"{self.task}: {what} {low if low < 0 else high} of {label!r} is out of range: the "
-                    f"shard has {part.numbered} {part.encoding}",
+                    f"{self.task}: {what} {low if low < 0 else high} of {label!r} is out of range: "
+                    f"the shard has {part.numbered} {part.encoding}",
                     task=self.task,
                     variable=label,
                 )
             writes = part.operation is not Operation.PULL
             if writes and indices.size > 1 and not bool((indices[1:] > indices[:-1]).all()):
                 raise ShapeMismatchError(
-                    f"{self.task}: {what} numbers pushed to {label!r} must ascend without repeating; "
-                    "combine repeated rows first (IndexedSlices.combined)",
+                    f"{self.task}: {what} numbers pushed to {label!r} must ascend without "
+                    "repeating; combine repeated rows first (IndexedSlices.combined)",
                     task=self.task,
                     variable=label,
                 )
@@ -426,14 +431,14 @@ class Store:
     ) -> PushResult:
         """Apply a push whose row numbers were checked, reading its values from ``fetch``.
 
-        ``applied`` is called when a block is done: all that was fetched is in the values, or waits for more.
+        ``applied`` is called after each block, when no fetched data is in use any more.
 
-        Applied at most once per (task, generation, sequence); a repeat is read to its end and answered
-        as a duplicate. If ``fetch`` fails halfway, the same push may be sent again: blocks that were
-        updated skip it. Thread-safe.
+        A push is applied at most once per (task, generation, sequence); a repeat is read to its end
+        and answered as a duplicate. If ``fetch`` fails halfway, the push may be repeated: blocks
+        that have it skip it. Thread-safe.
 
         Raises:
-            FencedError: A newer life of the task has been here.
+            FencedError: A newer incarnation of the task has registered.
             SequenceError: An earlier push has not arrived.
         """
         run = self.applying(push, fetch)
@@ -446,7 +451,7 @@ class Store:
             applied()
 
     def applying(self, push: PushRequest, fetch: Fetch) -> Generator[Block, None, PushResult]:
-        """The same one block after the other: yields each when it is done, returns the result.
+        """As :meth:`push`, block by block: yields each updated block, returns the result.
 
         Blocks of a repeated push are not yielded.
         """
@@ -466,7 +471,7 @@ class Store:
             work = waiting.setdefault(id(part.block), [])
             gradient = _decode(part, np.frombuffer(data, part.dtype), numbers)
             if pending and np.may_share_memory(gradient.values, np.frombuffer(data, np.uint8)):
-                # The payload's memory is reused by the next fetch; keep what must wait for its block.
+                # The next fetch reuses the payload's memory; what waits for its block is copied.
                 gradient = Gradient(gradient.values.copy(), gradient.rows)
             work.append((part, gradient))
             if not pending:
@@ -493,11 +498,11 @@ class Store:
         seen = push.info.global_step
         with self._log_lock:
             self._log.register_incarnation(info.who)
-            # A duplicate of this push, on a session that broke off, may have come first.
+            # The same push may have been counted already, through a session that broke off.
             counted = self._step_marks.get(info.who.task, (0, 0))
             mark = (info.who.generation, info.sequence)
             fresh = fresh and counted < mark
-            # A repeated push has its own step in the count already.
+            # A repeated push is already counted in the global step.
             staleness = self._global_step - seen - (0 if fresh else push.step_increment)
             if fresh:
                 self._step_marks[info.who.task] = mark
@@ -516,12 +521,12 @@ class Store:
         copy: Callable[[Array, Array | None], _Taken],
         versions: Array | None = None,
     ) -> Iterator[_Taken]:
-        """Call ``copy`` with the values of each part of a pull; yields what it returns.
+        """Call ``copy`` with the values of each range of a pull; yields its results.
 
-        ``copy`` sees the block's own memory, flat or as rows of which some are wanted, and must copy
-        what it needs: it runs under the block's lock, so that each shard is consistent in itself; what
-        it returned is yielded without it. The versions of what it saw are put into ``versions`` (int64,
-        per entry). Thread-safe.
+        ``copy(values, rows)`` gets the block's memory, flat or as rows with the wanted row numbers,
+        and runs under the block's lock, so that each shard is consistent; results are yielded
+        without the lock. ``versions`` (int64, per entry) is set to the versions of the values.
+        Thread-safe.
         """
         given, entry = iter(rows), 0
         for part in layout.ranges:
@@ -544,7 +549,7 @@ class Store:
             yield taken
 
     def read(self, layout: Layout, rows: Sequence[Array]) -> list[Array]:
-        """Copies of the ranges of a pull, flat."""
+        """Flat copies of the ranges of a pull."""
         self.count_pull(0)
         return list(self.visit(layout, rows, _copy))
 
@@ -554,7 +559,7 @@ class Store:
         with self._log_lock:
             return self._global_step
 
-    # -- accounts ----------------------------------------------------------------------------
+    # -- counters ----------------------------------------------------------------------------
 
     def count_bytes(self, *, received: int = 0, sent: int = 0) -> None:
         """Add payload bytes to the counters."""
@@ -563,18 +568,18 @@ class Store:
             self._tally.bytes_out += sent
 
     def count_pull(self, sent: int) -> None:
-        """Add a pull, and the bytes of it that a worker reads from shared memory itself."""
+        """Count a pull, and its bytes that the worker reads from shared memory itself."""
         with self._tally.lock:
             self._tally.pulls += 1
             self._tally.bytes_out += sent
 
     def count_refused(self) -> None:
-        """Add a refused step to the counters."""
+        """Count a refused step."""
         with self._tally.lock:
             self._tally.refused += 1
 
     def counters(self, sessions: int = 0) -> PsCounters:
-        """The work done so far."""
+        """All counters, as of now."""
         with self._definitions:
             shards, variables = len(self._held), len(self._parts)
             values = sum(block.value.nbytes for block in self._blocks)
@@ -618,7 +623,7 @@ def _create_slab(num_bytes: int) -> SharedSegment:
 
 
 def _decode(part: LayoutRange, values: Array, numbers: Array | None) -> Gradient:
-    """What a payload's values mean to their block."""
+    """A payload's values as a gradient of their block."""
     values = values.astype(part.block.dtype, copy=False)
     if part.encoding is not Encoding.ELEMENTS:
         return Gradient(values, numbers)
@@ -628,7 +633,7 @@ def _decode(part: LayoutRange, values: Array, numbers: Array | None) -> Gradient
 
 
 def _group(shards: Sequence[ShardDefinition]) -> list[list[ShardDefinition]]:
-    """Which shards share a block: small ones of one dtype, in order."""
+    """Groups of shards that share a block: small ones of one dtype, in order."""
     groups: list[list[ShardDefinition]] = []
     open_groups: dict[DType, tuple[list[ShardDefinition], int]] = {}
     for shard in shards:

@@ -3,7 +3,7 @@
 ::
 
     with wl.testing.LocalCluster(workers=2, ps=2) as cluster:
-        losses = cluster.run(train)                  # every task in a thread, real sockets on loopback
+        losses = cluster.run(train)  # every task in a thread, real sockets on loopback
 
     result = wl.testing.run_script("train.py", workers=2, ps=2,
                                    faults=wl.testing.FaultPlan().kill("worker", 1, at_step=20))
@@ -60,7 +60,8 @@ class TaskResult(Generic[_T]):
 
 
 class LocalCluster:
-    """Parameter servers, a chief and workers in threads of this process, over real gRPC on loopback.
+    """Parameter servers, a chief and workers in threads of this process, over real gRPC on
+    loopback.
 
     Args:
         workers: Worker tasks.
@@ -104,7 +105,7 @@ class LocalCluster:
 
     @property
     def servers(self) -> list[PsServer]:
-        """The parameter servers, to look into."""
+        """The parameter servers, for inspection."""
         return self._servers
 
     def status(self) -> JobStatus | None:
@@ -177,7 +178,7 @@ class _Fault:
 
 @dataclass(frozen=True, slots=True)
 class FaultPlan:
-    """What goes wrong in a run, in readable form: ``FaultPlan().kill("ps", 1, at_step=3)``.
+    """Faults to inject in a run: ``FaultPlan().kill("ps", 1, at_step=3)``.
 
     Steps are the job's global step, as the launcher sees it; 0 is as soon as the chief answers.
     """
@@ -185,7 +186,7 @@ class FaultPlan:
     faults: tuple[_Fault, ...] = ()
 
     def kill(self, role: str, index: int = 0, *, at_step: int = 0) -> "FaultPlan":
-        """SIGKILL: the task is gone without a word."""
+        """SIGKILL: the task ends without cleaning up."""
         return self._and(_Fault(TaskId(role, index), signal.SIGKILL, at_step))
 
     def terminate(self, role: str, index: int = 0, *, at_step: int = 0) -> "FaultPlan":
@@ -206,16 +207,16 @@ class FaultPlan:
 
 @dataclass(frozen=True, slots=True)
 class ProcessResult:
-    """What became of a run in processes.
+    """The result of a run in processes.
 
     Attributes:
-        exit_code: Of the whole.
+        exit_code: Of the launcher.
         exits: Per task, as ``subprocess`` reports it.
         output: Lines per task, then the launcher's own under None.
-        first_failure: Who failed first.
-        status: The chief's last word.
+        first_failure: The task that failed first.
+        status: The last status from the chief.
         metrics: Of the last evaluation.
-        pids: Of every task, to check that nothing is left.
+        pids: Of every task, to check that no process is left.
         stop_s: From the first fault to the end. Unit: seconds; 0 without a fault.
     """
 
@@ -282,7 +283,7 @@ def run_script(
         ps: Parameter servers.
         chief: Whether there is a chief.
         evaluator: Whether there is an evaluator.
-        faults: What goes wrong.
+        faults: To inject.
         settings: Of every task. Timeouts are short unless given.
     """
     recorder = _Recorder()

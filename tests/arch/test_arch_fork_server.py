@@ -1,4 +1,6 @@
-"""A process that the tests fork is what ``python`` would have been: arguments, streams, exit code."""
+"""A process that the tests fork is what ``python`` would have been: arguments, streams,
+exit code.
+"""
 
 import os
 import subprocess
@@ -64,13 +66,10 @@ def test_a_fork_that_is_killed_says_so_and_one_that_runs_on_is_waited_for_in_vai
 
 
 def test_forks_share_nothing_that_was_drawn_at_random() -> None:
-    code = (
-        "import windlass.collectives.group as g, random; "
-        "print(vars(g).get('_GENERATION'), random.random())"
-    )
+    code = "import windlass.collectives.group as g, random; print(g._GENERATION, random.random())"
     said = []
     for _ in range(2):
         with Forked([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as process:
             said.append(process.communicate(timeout=scaled(20))[0].split())
     assert said[0][1] != said[1][1]
-    assert said[0][0] == "None" or said[0][0] != said[1][0]
+    assert said[0][0] != said[1][0]

@@ -120,7 +120,8 @@ _LOADED = {
     "a ps": ("launch.cli", "worker.daemon", "server.ps.server"),
 }
 _NOT_LOADED = {
-    "a launcher": ("numba", "numpy", "grpc", "google", "rich", "fsspec", "optree", "pydantic_settings"),
+    "a launcher": ("numba", "numpy", "grpc", "google", "rich", "fsspec", "optree",
+                   "pydantic_settings"),
     "a worker": ("numba", "llvmlite", "rich", "windlass.server", "pydantic_settings"),
     "a ps": (
         "numba", "llvmlite", "rich", "optree", "tenacity", "safetensors", "pydantic_settings",

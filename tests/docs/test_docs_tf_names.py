@@ -1,4 +1,6 @@
-"""``docs/tf-distribute.md`` says what is there: it is made of both namespaces, and none has changed since."""
+"""``docs/tf-distribute.md`` says what is there: it is made of both namespaces, and none has changed
+since.
+"""
 
 import importlib.util
 import json

@@ -2,13 +2,13 @@
 
 A task of a cluster takes 0.6 s of a processor before its first line, all of it for imports, and the
 tests start several hundred. The server is a process that has done the imports and then waits;
-:class:`Forked` has the face of ``subprocess.Popen``, and its process is a fork of the server with the
-arguments, environment, directory and streams that ``Popen`` would have given it.
+:class:`Forked` has the face of ``subprocess.Popen``, and its process is a fork of the server with
+the arguments, environment, directory and streams that ``Popen`` would have given it.
 
-A fork is a faithful stand-in as long as nothing that must be a process's own exists before it. So the
-server has one thread and has created no gRPC channel or server, and what modules of ours drew at random
-when they were imported is drawn anew in each fork. What it cannot stand in for is the start itself: tests of
-that, and ``make soak``, execute ``python`` as usual.
+A fork is a faithful stand-in as long as nothing that must be a process's own exists before it. So
+the server has one thread and has created no gRPC channel or server, and what modules of ours drew
+at random when they were imported is drawn anew in each fork. What it cannot stand in for is the
+start itself: tests of that, and ``make soak``, execute ``python`` as usual.
 """
 
 import atexit
@@ -47,7 +47,8 @@ _LIBRARIES = (
 _OURS = (
     "windlass.launch.cli", "windlass.launch.local", "windlass.worker.daemon",
     "windlass.server.ps.server", "windlass.server.chief.server", "windlass.client.chief.calls",
-    "windlass.worker.task", "windlass.worker.synchronous_task", "windlass.distribute", "windlass.training",
+    "windlass.worker.task", "windlass.worker.synchronous_task", "windlass.distribute",
+    "windlass.training",
 )  # fmt: skip
 _MAX_REQUEST_BYTES = 1 << 20
 _PR_SET_CHILD_SUBREAPER = 36
@@ -64,7 +65,9 @@ class ForkServer:
         self._address = ""
 
     def address(self) -> str:
-        """Where it listens: of this process's own server, or of the one that forked this process."""
+        """Where it listens: of this process's own server, or of the one that forked this
+        process.
+        """
         if inherited := os.environ.get(ADDRESS):
             return inherited
         if self._process is None:

@@ -1,4 +1,6 @@
-"""A ps and workers of it over every connection there is: what the tests of sessions with a ps share."""
+"""A ps and workers of it over every connection there is: what the tests of sessions with a ps
+share.
+"""
 
 import itertools
 import threading

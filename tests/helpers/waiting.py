@@ -1,8 +1,8 @@
 """Waiting in tests: for an event and never for a time, and longer where the machine is busy.
 
-A wait that ends with its event costs nothing however long it may last, so a bound only has to tell a
-broken program from a slow machine. :func:`scaled` stretches a bound by how busy the machine is; it also
-serves where a test promises a duration (Ctrl-C within five seconds).
+A wait that ends with its event costs nothing however long it may last, so a bound only has to tell
+a broken program from a slow machine. :func:`scaled` stretches a bound by how busy the machine is;
+it also serves where a test promises a duration (Ctrl-C within five seconds).
 """
 
 import os
@@ -35,7 +35,9 @@ def scaled(seconds: float) -> float:
 
 
 def wait_until(condition: Callable[[], object], timeout_s: float, what: str = "") -> None:
-    """Poll until ``condition()`` is true; fail the test after ``timeout_s``, scaled at that time."""
+    """Poll until ``condition()`` is true; fail the test after ``timeout_s``, scaled at
+    that time.
+    """
     pause = threading.Event()
     began = time.monotonic()
     while not condition():

@@ -1,7 +1,7 @@
 """Where a ParameterServerStrategy's variables are cut and put, in TensorFlow and here.
 
-TensorFlow's cluster is in a process of its own: connecting to one takes away the logical devices that the
-other programs of this folder use.
+TensorFlow's cluster is in a process of its own: connecting to one takes away the logical devices
+that the other programs of this folder use.
 """
 
 import json
@@ -37,7 +37,8 @@ PARTITIONERS: dict[str, Callable[[Any], Any]] = {
     "a-number": lambda _: lambda shape, dtype: 2,
 }
 
-# Told on standard input: the shapes, and the source of a partitioner. Replies with a line of JSON for each.
+# Told on standard input: the shapes, and the source of a partitioner. Replies with a line of JSON
+# for each.
 THEIRS = """
 import json, socket, sys
 import tensorflow as tf
@@ -64,7 +65,8 @@ def made(partitioner, shapes):
             v = tf.Variable(value, name=f"v{i}")
             sharded = type(v).__name__ == "ShardedVariable"
             told.append([
-                [p.name.split(":")[0], p.shape.as_list(), p.device.split("task:")[1][0], p.numpy().tolist()]
+                [p.name.split(":")[0], p.shape.as_list(), p.device.split("task:")[1][0],
+                 p.numpy().tolist()]
                 for p in (v.variables if sharded else [v])
             ])
     return told
@@ -136,7 +138,9 @@ def made_here(name: str) -> Any:
 
 @pytest.mark.parametrize("name", ["none", "fixed", "min-size", "max-size", "tuple", "too-many"])
 def test_variables_are_cut_named_and_placed_alike(theirs: dict[str, Any], name: str) -> None:
-    """One row that is asked to be several parts TensorFlow calls ``v/part_0``, we ``v``: it is not cut."""
+    """One row that is asked to be several parts TensorFlow calls ``v/part_0``, we ``v``: it is not
+    cut.
+    """
     wanted = theirs[name]
     for i, parts in enumerate(wanted):
         if len(parts) == 1:

@@ -1,7 +1,7 @@
 """The same small program under ``tf.distribute`` and under ours: the same results, the same errors.
 
-Needs TensorFlow, which nothing else of the suite does: ``make parity`` installs it and runs these. Where we
-differ on purpose a test asserts what we do, and its docstring says what TensorFlow does.
+Needs TensorFlow, which nothing else of the suite does: ``make parity`` installs it and runs these.
+Where we differ on purpose a test asserts what we do, and its docstring says what TensorFlow does.
 """
 
 import copy
@@ -67,7 +67,8 @@ class Side:
         if kind == "CentralStorage":
             central = distribute.experimental.CentralStorageStrategy
             return central(compute_devices=devices, parameter_device="/cpu:0")
-        # TensorFlow's default, collective operations, would be spoilt for good by the first error in one.
+        # TensorFlow's default, collective operations, would be spoilt for good by the first error
+        # in one.
         return distribute.MirroredStrategy(devices, distribute.ReductionToOneDevice())
 
     def array(self, value: Any, dtype: str = "float32") -> Any:
@@ -263,7 +264,9 @@ Both = Callable[[Program], tuple[Outcome, Outcome]]
 
 @pytest.fixture
 def both(tf: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[Both]:
-    """``theirs, ours = both(program)``: what it gave under TensorFlow and here, for what differs."""
+    """``theirs, ours = both(program)``: what it gave under TensorFlow and here, for what
+    differs.
+    """
     monkeypatch.delenv("TF_CONFIG", raising=False)
     monkeypatch.setattr("windlass.distribute.base.devices.count_gpus", lambda: 0)
     wl.config.set_logical_cpu_devices(DEVICES)
@@ -297,7 +300,9 @@ def outcome(side: Side, program: Program) -> Outcome:
 
 
 def assert_same(ours: Any, theirs: Any, where: str = "result") -> None:
-    """Same structure, kinds of numbers and values; float32 sums may differ in the order of adding."""
+    """Same structure, kinds of numbers and values; float32 sums may differ in the order
+    of adding.
+    """
     message = f"{where}: TensorFlow {theirs!r}, Windlass {ours!r}"
     assert type(ours) is type(theirs), message
     if isinstance(ours, dict):
@@ -334,7 +339,7 @@ def copies(variable: Any) -> list[Any]:
     return [np.asarray(component.read_value()) for component in variable.values]
 
 
-# -- contexts: section by section, which strategy is current and on which side of it we are ---------
+# -- contexts: section by section, which strategy is current and on which side of it we are ---
 
 STRATEGIES = [
     pytest.param("OneDevice", 1, id="OneDevice"),
@@ -462,7 +467,7 @@ def test_strategies_describe_themselves_alike(same: Same, kind: str, replicas: i
     same(program)
 
 
-# -- misuse: the same built-in error -----------------------------------------------------------------
+# -- misuse: the same built-in error ----------------------------------------------------------
 
 MISUSE: list[Any] = []
 
@@ -848,7 +853,7 @@ def test_a_dataset_of_single_examples_says_to_batch(both: Both) -> None:
     assert "Call the `batch` method" in ours["words"]
 
 
-# -- reduce, gather, all_reduce, all_gather ----------------------------------------------------------
+# -- reduce, gather, all_reduce, all_gather ---------------------------------------------------
 
 OPS = ["SUM", "MEAN"]
 UNEVEN = [np.arange(6).reshape(3, 2), np.arange(2).reshape(1, 2), np.zeros((0, 2))]
@@ -1049,7 +1054,9 @@ def test_all_reduce_gives_every_replica_the_same(same: Same, op: str, dtype: str
 
 
 def test_an_object_all_replicas_share_counts_once_for_each(both: Both) -> None:
-    """TensorFlow takes what is the very same object everywhere for one value, and does not add it up."""
+    """TensorFlow takes what is the very same object everywhere for one value, and does not add it
+    up.
+    """
 
     def program(side: Side) -> Any:
         shared = side.array([5.0])
@@ -1106,7 +1113,7 @@ def test_reduce_to_and_batch_reduce_to_are_the_same(same: Same, op: str) -> None
     same(program)
 
 
-# -- values: run's results, merge_call, local results ------------------------------------------------
+# -- values: run's results, merge_call, local results -----------------------------------------
 
 
 def test_results_of_run_are_regrouped_alike(same: Same) -> None:
@@ -1257,7 +1264,7 @@ def test_update_splits_arguments_and_groups_results_alike(same: Same, group: boo
     same(program)
 
 
-# -- input -------------------------------------------------------------------------------------------
+# -- input ------------------------------------------------------------------------------------
 
 INPUT = [
     # elements, batch, replicas, drop_remainder
@@ -1359,7 +1366,9 @@ def test_sizes_of_replicas_batches_differ_by_at_most_one(both: Both) -> None:
 
 
 def test_batches_are_not_merged_across_the_short_last_one_of_an_epoch(both: Both) -> None:
-    """TensorFlow puts batches of known size end to end and cuts them anew: 4 and 0 1 2 are one step."""
+    """TensorFlow puts batches of known size end to end and cuts them anew: 4 and 0 1 2 are one
+    step.
+    """
 
     def program(side: Side) -> Any:
         strategy = side.strategy("Mirrored", 2)
@@ -1438,7 +1447,7 @@ def test_a_distributed_dataset_is_reduced_alike(same: Same) -> None:
     assert same(program) == 15
 
 
-# -- variables ---------------------------------------------------------------------------------------
+# -- variables --------------------------------------------------------------------------------
 
 AGGREGATIONS = ["NONE", "SUM", "MEAN", "ONLY_FIRST_REPLICA"]
 AGGREGATED = AGGREGATIONS[1:]
@@ -1704,7 +1713,7 @@ def test_variables_know_their_strategy_alike(same: Same) -> None:
     same(program)
 
 
-# -- checkpoints of ON_READ variables, each in its own format ----------------------------------------
+# -- checkpoints of ON_READ variables, each in its own format ---------------------------------
 
 
 def on_read(side: Side, replicas: int, aggregation: str) -> tuple[Any, Any]:
@@ -1764,7 +1773,7 @@ def test_without_an_aggregation_each_copy_is_restored_to_the_value(
     same(program)
 
 
-# -- ShardedVariable ---------------------------------------------------------------------------------
+# -- ShardedVariable --------------------------------------------------------------------------
 
 
 def sharded(side: Side, *rows: int) -> Any:
@@ -1906,7 +1915,7 @@ def test_what_is_no_list_of_shards_is_refused_alike(
     assert same(lambda side: side.sharded_variable(shards(side))) == expected
 
 
-# -- partitioners ------------------------------------------------------------------------------------
+# -- partitioners -----------------------------------------------------------------------------
 
 PARTITIONERS: list[Any] = [
     ("FixedShardsPartitioner", {"num_shards": 1}),
@@ -1975,7 +1984,7 @@ def test_no_shards_at_all_are_refused_at_once(both: Both, shards: int) -> None:
     assert (theirs["value"], ours["error"]) == ([shards], "ValueError")
 
 
-# -- ClusterSpec and resolvers -------------------------------------------------------------------------
+# -- ClusterSpec and resolvers ----------------------------------------------------------------
 
 CLUSTERS: list[Any] = [
     {},
@@ -2032,7 +2041,9 @@ def test_a_job_without_tasks_has_none(both: Both, tasks: Any) -> None:
     ("index", "kind"), [("first", "TypeError"), (-1, "ValueError")], ids=["word", "negative"]
 )
 def test_what_is_no_index_of_a_task_is_refused_at_once(both: Both, index: Any, kind: str) -> None:
-    """TensorFlow raises a ValueError about a word, and fails on a negative number when it counts them."""
+    """TensorFlow raises a ValueError about a word, and fails on a negative number when it counts
+    them.
+    """
     theirs, ours = both(
         lambda side: side.cluster_spec({"worker": {index: "a:1"}}).job_tasks("worker")
     )
@@ -2105,7 +2116,9 @@ def test_tf_config_is_read_alike(
 
 
 def test_an_empty_tf_config_is_none(both: Both, monkeypatch: pytest.MonkeyPatch) -> None:
-    """TensorFlow says that it is no JSON; templates leave an empty value where there is no cluster."""
+    """TensorFlow says that it is no JSON; templates leave an empty value where there is
+    no cluster.
+    """
     monkeypatch.setenv("TF_CONFIG", "")
 
     def program(side: Side) -> Any:
@@ -2188,7 +2201,7 @@ def test_unions_of_resolvers_are_the_same(
     same(program)
 
 
-# -- losses, options, operations between devices -------------------------------------------------------
+# -- losses, options, operations between devices ----------------------------------------------
 
 
 @pytest.mark.parametrize("size", [None, 4, 0, -1, 2.5], ids=repr)

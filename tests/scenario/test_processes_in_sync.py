@@ -36,7 +36,8 @@ x = (digits.data[:600] / 16).astype(np.float32)
 y = np.eye(10, dtype=np.float32)[digits.target[:600]]
 rng = np.random.default_rng(None if mode == "sync" else 0)  # only the first worker's values count
 with strategy.scope():
-    start = np.random.default_rng(0) if mode == "alone" or strategy.extended.should_checkpoint else rng
+    first = mode == "alone" or strategy.extended.should_checkpoint
+    start = np.random.default_rng(0) if first else rng
     w = wl.Variable((start.normal(size=(64, 10)) * 0.01).astype(np.float32), name="w")
     b = wl.Variable(np.zeros(10, np.float32), name="b")
     seen = wl.Variable(0.0, name="seen", synchronization=wl.VariableSynchronization.ON_READ,

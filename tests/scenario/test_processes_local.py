@@ -142,7 +142,7 @@ def test_without_a_chief_worker_0_leads_and_a_second_run_resumes(
     second = run_script(program, "200", "0", model_dir=model_dir, workers=1, ps=2, chief=False)
     assert second.exit_code == 0, second.text
     said = "\n".join(second.output[TaskId("worker", 0)])
-    assert f"removed {unfinished}: it was not complete" in said
+    assert f"removed {unfinished}: an incomplete checkpoint" in said
     assert f"resuming from {saved.path} (global step {saved.global_step})" in said
     assert "restored 2 variables" in said
     assert f"worker:0 begins at {saved.global_step}\n" in said

@@ -1,4 +1,6 @@
-"""Workers in sync, started by the command: the example equals one device; nobody goes on without another."""
+"""Workers in sync, started by the command: the example equals one device; nobody goes on without
+another.
+"""
 
 import os
 import signal
@@ -60,7 +62,8 @@ def one_device(tmp_path_factory: pytest.TempPathFactory) -> list[np.ndarray]:
 
 
 def assert_close(found: list[np.ndarray], expected: list[np.ndarray]) -> None:
-    # 156 steps of Adam at 3e-3: sums in another order differ by 1e-7 per step, roots keep that small.
+    # 156 steps of Adam at 3e-3: sums in another order differ by 1e-7 per step, roots keep that
+    # small.
     for mine, theirs in zip(found, expected, strict=True):
         np.testing.assert_allclose(mine, theirs, rtol=0, atol=5e-5)
 

@@ -1,4 +1,6 @@
-"""Training over sockets with less on the way: narrow gradients and values, and the largest elements alone."""
+"""Training over sockets with less on the way: narrow gradients and values, and the largest elements
+alone.
+"""
 
 from typing import Any
 
@@ -58,20 +60,20 @@ def test_everything_as_it_is_is_the_reference() -> None:
 @pytest.mark.parametrize(
     ("wire_format", "options", "share"),
     [
-        # Rounding is relative, 2**-9 of each element, and shrinks with the gradient: the descent goes on by
-        # nearly the same factor each step. The reference ends at 1e-15, these at 1e-14.
+        # Rounding is relative, 2**-9 of each element, and shrinks with the gradient: the descent
+        # goes on by nearly the same factor each step. The reference ends at 1e-15, these at 1e-14.
         pytest.param(WireFormat(gradients="bfloat16"), {}, 1e-9, id="bfloat16"),
         pytest.param(WireFormat(gradients="float16"), {}, 1e-9, id="float16"),
         # A tenth of the elements travels, so an element waits about ten steps, and is applied late:
         # fewer and staler updates in the same 60 steps. They end at 1e-11 here.
         pytest.param(WireFormat(top_k=0.1), {}, 1e-6, id="top-k"),
         pytest.param(WireFormat(gradients="bfloat16", top_k=0.1), {}, 1e-6, id="top-k-bfloat16"),
-        # Each value is off by up to 2**-9 of itself, and so are the answers: at most 2**-18 = 4e-6 of their
-        # square, which the loss is.
+        # Each value is off by up to 2**-9 of itself, and so are the answers: at most 2**-18 = 4e-6
+        # of their square, which the loss is.
         pytest.param(WireFormat(values="bfloat16"), {}, 4e-6, id="values"),
         # One step later still.
         pytest.param(
-            WireFormat(gradients="bfloat16", top_k=0.1), {"prefetch": True}, 1e-6, id="with-prefetch"
+            WireFormat(gradients="bfloat16", top_k=0.1), {"prefetch": True}, 1e-6, id="prefetch"
         ),
     ],
 )  # fmt: skip

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from windlass.client.ps.distinct_rows import DistinctRowsCache
 from windlass.core.arrays import Array
+from windlass.core.buffers import BufferPools
 from windlass.core.errors import ShapeMismatchError
 from windlass.core.indexed_slices import IndexedSlices
 from windlass.core.task import Incarnation, TaskId
@@ -34,7 +35,9 @@ def test_gradients_of_one_row_are_added_in_the_order_they_stand(
 ) -> None:
     ids = ids_of(*numbers)
     values = np.random.default_rng(len(numbers)).normal(size=(ids.size, width)).astype(np.float32)
-    summed = DistinctRowsCache(WHO).of("table", ids, ROWS).sum(IndexedSlices(values, ids))
+    summed = (
+        DistinctRowsCache(WHO).of("table", ids, ROWS).sum(IndexedSlices(values, ids), BufferPools())
+    )
     for row, total in zip(summed.indices, summed.values, strict=True):
         expected = np.zeros(width, np.float32)
         for value in values[ids == row]:

@@ -145,7 +145,7 @@ def test_a_task_that_comes_too_late_is_told_why_the_job_is_over(played: Played) 
     played.chief.phase, played.chief.reason = Phase.FAILED, "/job:worker/task:0 failed: boom"
     played.membership.join()
     with pytest.raises(
-        PeerLostError, match="since the job failed: /job:worker/task:0 failed: boom"
+        PeerLostError, match="because the job failed: /job:worker/task:0 failed: boom"
     ):
         played.membership.check()
 
@@ -190,7 +190,7 @@ def test_a_job_that_stops_ends_the_program_at_its_next_step_with_the_reason(
     played.say((Phase.STOPPING, "by hand"))
     _until(lambda: len(played.chief.heartbeats) >= 2)
     with pytest.raises(
-        JobStoppedError, match="worker/task:1 ends since the job is stopping: by ha"
+        JobStoppedError, match="worker/task:1 ends because the job is stopping: by ha"
     ):
         played.membership.check()
     assert played.lost == [], "it is not interrupted"
@@ -211,7 +211,7 @@ def test_a_job_that_failed_interrupts_the_program_once_with_the_reason(played: P
     played.until_over()
     [error] = played.lost
     assert isinstance(error, PeerLostError)
-    assert error.message.endswith("ends since the job failed: /job:ps/task:0 was lost")
+    assert error.message.endswith("ends because the job failed: /job:ps/task:0 was lost")
     with pytest.raises(PeerLostError, match="/job:ps/task:0 was lost"):
         played.membership.check()
     assert played.membership.wait_over(0)

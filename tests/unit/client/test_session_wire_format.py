@@ -28,12 +28,8 @@ class FarTransport(LocalPs):
     """A ps that could be on another machine; remembers what it was sent, and fails when it is told to."""
 
     fails: RefusedError | None = None
-    near = False
+    shares_memory = False
     requests: list[StepRequest]
-
-    @property
-    def shares_memory(self) -> bool:
-        return self.near
 
     def send(self, request: StepRequest) -> None:
         self.requests.append(request)
@@ -59,7 +55,7 @@ def make(wire_format: WireFormat, ps: int = 1, near: Sequence[int] = ()) -> Para
     transports = [FarTransport(TaskId("ps", i), who, settings) for i in range(ps)]
     for i, transport in enumerate(transports):
         transport.requests = []
-        transport.near = i in near
+        transport.shares_memory = i in near
     session = ParameterSession(transports, who, settings)
     session.wire_format = wire_format
     return session

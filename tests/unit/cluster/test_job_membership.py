@@ -118,7 +118,6 @@ def test_a_lost_ps_fails_the_job_by_name_and_address() -> None:
     assert job.expire(now=11.0) == [PS]
     assert job.phase is Phase.FAILED
     assert job.reason == "/job:ps/task:0 (ps0:1) was lost: no sign of life for 11 s"
-    assert job.phase_since == 11.0
 
 
 def test_a_ps_that_answers_is_kept() -> None:
@@ -163,12 +162,12 @@ def test_an_evaluator_that_fails_does_not() -> None:
 
 def test_the_first_reason_stays() -> None:
     job, lives = _job()
-    job.fail("first", now=1)
-    job.fail("second", now=2)
+    job.fail("first")
+    job.fail("second")
     job.finish(lives[W0], Outcome.FAILED, "third", REPORT, now=3)
-    job.stop("fourth", now=4)
-    job.complete(now=5)
-    assert (job.phase, job.reason, job.phase_since) == (Phase.FAILED, "first", 1)
+    job.stop("fourth")
+    job.complete()
+    assert (job.phase, job.reason) == (Phase.FAILED, "first")
 
 
 def test_a_finish_that_is_repeated_changes_nothing() -> None:
@@ -201,54 +200,54 @@ def test_workers_that_never_came_are_not_waited_for() -> None:
 
 def test_workers_that_have_not_come_are_told_from_those_that_left() -> None:
     job, lives = _job(CHIEF, W1)
-    assert job.not_come() == [W0]  # not the ps nor the evaluator
+    assert job.not_registered() == [W0]  # not the ps nor the evaluator
     job.expire(now=100)
-    assert job.not_come() == [W0]
+    assert job.not_registered() == [W0]
     job.register(W0, now=101, epoch=0)
-    assert job.not_come() == []
+    assert job.not_registered() == []
     job.finish(lives[W1], Outcome.DONE, "", REPORT, now=102)
-    assert job.not_come() == []
+    assert job.not_registered() == []
 
 
 def test_a_job_that_runs_to_its_end_is_done() -> None:
     job, _ = _job()
-    job.complete(now=8)
-    assert (job.phase, job.reason, job.phase_since) == (Phase.DONE, "", 8)
+    job.complete()
+    assert (job.phase, job.reason) == (Phase.DONE, "")
 
 
 def test_a_job_that_was_asked_to_stop_ends_stopped_with_the_reason() -> None:
     job, lives = _job()
-    job.stop("windlass stop", now=3)
+    job.stop("windlass stop")
     assert job.heartbeat(lives[W0], REPORT, now=4) is Phase.STOPPING
-    job.stop("again", now=5)
-    job.complete(now=6)
-    assert (job.phase, job.reason, job.phase_since) == (Phase.STOPPED, "windlass stop", 6)
+    job.stop("again")
+    job.complete()
+    assert (job.phase, job.reason) == (Phase.STOPPED, "windlass stop")
 
 
 def test_a_job_that_is_stopping_may_still_fail() -> None:
     job, _ = _job()
-    job.stop("windlass stop", now=3)
-    job.fail("a ps was lost", now=4)
+    job.stop("windlass stop")
+    job.fail("a ps was lost")
     assert (job.phase, job.reason) == (Phase.FAILED, "a ps was lost")
 
 
 def test_everybody_alive_hears_of_the_end_before_the_chief_leaves() -> None:
     job, lives = _job()
     job.finish(lives[W1], Outcome.DONE, "", REPORT, now=1)
-    job.complete(now=2)
-    assert job.untold() == [W0, W1, EVALUATOR]
+    job.complete()
+    assert job.unreported() == [W0, W1, EVALUATOR]
     assert job.heartbeat(lives[W1], REPORT, now=3) is Phase.DONE
     _beat(job, lives[EVALUATOR], now=3)
-    assert job.untold() == [W0]
+    assert job.unreported() == [W0]
     job.finish(lives[W0], Outcome.LEFT, "", REPORT, now=4)
-    assert job.untold() == []
+    assert job.unreported() == []
 
 
 def test_nobody_waits_for_the_lost_to_hear_of_the_end() -> None:
     job, _ = _job(CHIEF, W0)
     job.expire(now=11)
-    job.complete(now=12)
-    assert job.untold() == []
+    job.complete()
+    assert job.unreported() == []
 
 
 def test_the_steps_of_a_job_are_the_furthest_reported() -> None:
@@ -287,7 +286,7 @@ def test_a_restarted_chief_takes_back_a_dynamic_worker_that_no_spec_lists() -> N
 def test_a_chief_that_leaves_before_the_end_has_not_completed_the_job() -> None:
     job, lives = _job()
     job.finish(lives[CHIEF], Outcome.LEFT, "ps:1 did not answer", REPORT, now=1)
-    job.complete(now=2)
+    job.complete()
     assert job.phase is Phase.FAILED
     assert str(CHIEF) in job.reason
     assert "ps:1 did not answer" in job.reason
@@ -295,7 +294,7 @@ def test_a_chief_that_leaves_before_the_end_has_not_completed_the_job() -> None:
 
 def test_a_chief_that_leaves_a_stopping_job_has_it_stopped() -> None:
     job, lives = _job()
-    job.stop("SIGTERM", now=1)
+    job.stop("SIGTERM")
     job.finish(lives[CHIEF], Outcome.LEFT, "asked to stop", REPORT, now=2)
-    job.complete(now=3)
+    job.complete()
     assert job.phase is Phase.STOPPED

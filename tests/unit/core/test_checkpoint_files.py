@@ -1,4 +1,6 @@
-"""Tensor files and manifests: read by safetensors' own library, and refused when they are not ours."""
+"""Tensor files and manifests: read by safetensors' own library, and refused when they are
+not ours.
+"""
 
 import hashlib
 import io

@@ -1,4 +1,6 @@
-"""wl.Checkpoint: what one strategy saved any other restores, and training goes on as if never stopped."""
+"""wl.Checkpoint: what one strategy saved any other restores, and training goes on as if never
+stopped.
+"""
 
 import threading
 from collections.abc import Callable, Iterator

@@ -75,7 +75,9 @@ def ops(request: pytest.FixtureRequest) -> CrossDeviceOps:
 
 
 def values_of(dtype: DType, shape: tuple[int, ...], replicas: int = 3, seed: int = 0) -> PerReplica:
-    """Small integers in every dtype: their sums are exact, their means where they are representable."""
+    """Small integers in every dtype: their sums are exact, their means where they are
+    representable.
+    """
     rng = np.random.default_rng([seed, *shape])
     return PerReplica(rng.integers(0, 90, (replicas, *shape)).astype(dtype))
 

@@ -1,4 +1,6 @@
-"""Datasets: what as_dataset takes, and what can be done with the result before a strategy divides it."""
+"""Datasets: what as_dataset takes, and what can be done with the result before a strategy divides
+it.
+"""
 
 from collections.abc import Callable, Iterator
 from itertools import chain, count, islice
@@ -56,7 +58,9 @@ class Loader:
 
 
 class HuggingFace:
-    """As a Hugging Face dataset: rows of Python values, and of arrays after ``with_format("numpy")``."""
+    """As a Hugging Face dataset: rows of Python values, and of arrays after
+    ``with_format("numpy")``.
+    """
 
     features = ("x",)
 
@@ -72,7 +76,9 @@ class HuggingFace:
 
 
 class TfData:
-    """As a ``tf.data.Dataset``: what it gives itself are tensors, its NumPy iterator is asked for."""
+    """As a ``tf.data.Dataset``: what it gives itself are tensors, its NumPy iterator is
+    asked for.
+    """
 
     def __iter__(self) -> Iterator[Any]:
         raise AssertionError("tensors are not wanted")
@@ -297,7 +303,8 @@ def test_it_is_known_whether_it_ends(make: Callable[[], Dataset], infinite: bool
 
 def test_the_batch_size_is_known_through_what_keeps_it() -> None:
     data = from_arrays(X, 2)
-    assert [d.batch_size for d in (data.shard(2, 0), data.map(len), data.repeat(), data.batch(3))] == [
+    derived = (data.shard(2, 0), data.map(len), data.repeat(), data.batch(3))
+    assert [d.batch_size for d in derived] == [
         2, 2, 2, 3,
     ]  # fmt: skip
 

@@ -1,7 +1,8 @@
-"""Distributed datasets: what each replica of each worker gets, in TensorFlow's order, and where they end.
+"""Distributed datasets: what each replica of each worker gets, in TensorFlow's order, and where
+they end.
 
-Workers are played by threads that ask each other, before every step, whether anybody has data: what a
-strategy of several workers does over the network. Expected batches are those of tf.distribute's
+Workers are played by threads that ask each other, before every step, whether anybody has data: what
+a strategy of several workers does over the network. Expected batches are those of tf.distribute's
 documentation.
 """
 
@@ -117,7 +118,9 @@ class Workers:
 
 
 class OneOfSeveral(StrategyExtended):
-    """Of one worker among several: in sync with the others, or for itself as with parameter servers."""
+    """Of one worker among several: in sync with the others, or for itself as with parameter
+    servers.
+    """
 
     def __init__(
         self, strategy: Strategy, workers: Workers, worker: int, replicas: int, *, in_sync: bool
@@ -334,7 +337,9 @@ def test_data_gives_every_worker_its_part_of_every_batch(
 
 
 def test_off_gives_every_worker_everything_in_batches_that_add_up() -> None:
-    """Of batches of 7 on two workers with two replicas: 2, 2, 2, 1, the second worker from its third on."""
+    """Of batches of 7 on two workers with two replicas: 2, 2, 2, 1, the second worker from its
+    third on.
+    """
     first, second = shared(with_policy(batches(14, 7), OFF), 2, 2)
     assert [[len(part) for part in step] for step in first] == [[2, 2], [2, 1], [2, 2], [2, 1]]
     assert [[len(part) for part in step] for step in second] == [[2, 1], [2, 2], [2, 1], [2, 2]]
@@ -933,7 +938,10 @@ def test_without_a_buffer_nothing_is_prepared_and_there_is_no_thread(
 
 @pytest.mark.parametrize(
     "leave",
-    [lambda iterator: list(islice(iterator, 1)), lambda iterator: iterator.load_state_dict({"steps": 9})],
+    [
+        lambda iterator: list(islice(iterator, 1)),
+        lambda iterator: iterator.load_state_dict({"steps": 9}),
+    ],
     ids=["dropped", "put-elsewhere"],
 )  # fmt: skip
 def test_the_thread_ends_with_its_iterator(

@@ -1,7 +1,8 @@
-"""How global batches become parts: sizes, cutting, filling, cutting anew, dealing. Plain data in and out.
+"""How global batches become parts: sizes, cutting, filling, cutting anew, dealing. Plain data in
+and out.
 
-Expected sizes are TensorFlow's, from tf.distribute's documentation of rebatching; the rest is checked
-against what must hold for any input: nothing lost, nothing twice, order kept.
+Expected sizes are TensorFlow's, from tf.distribute's documentation of rebatching; the rest is
+checked against what must hold for any input: nothing lost, nothing twice, order kept.
 """
 
 import math

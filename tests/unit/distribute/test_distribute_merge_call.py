@@ -326,7 +326,9 @@ def test_ctrl_c_reaches_a_caller_that_waits_in_a_merge(
 def test_ctrl_c_reaches_a_caller_whose_replicas_wait(
     replicas: Replicas, wait_until: Callable[..., None]
 ) -> None:
-    """Replicas wait for a merge that will never be held; the caller is through with its own part."""
+    """Replicas wait for a merge that will never be held; the caller is through with its
+    own part.
+    """
     strategy = replicas(3)
     together, unwound = threading.Barrier(3), threading.Event()
     caller = threading.get_ident()

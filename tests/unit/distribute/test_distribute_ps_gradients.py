@@ -10,7 +10,7 @@ import pytest
 import windlass as wl
 from windlass.core.errors import NonFiniteGradientError, ShapeMismatchError
 from windlass.distribute import ParameterServerStrategy, PerReplica, partitioners
-from windlass.distribute.runtime import Progress
+from windlass.distribute.runtime import TaskProgress
 from windlass.distribute.strategies.parameter_server import ParameterServerExtended
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -27,7 +27,7 @@ def plain_process(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     wl.config.set_logical_cpu_devices(1)
 
 
-def progress(strategy: ParameterServerStrategy) -> Progress:
+def progress(strategy: ParameterServerStrategy) -> TaskProgress:
     extended = strategy.extended
     assert isinstance(extended, ParameterServerExtended)
     return extended.runtime.progress
@@ -84,7 +84,7 @@ def test_rows_that_are_not_there_are_refused_before_anything_is_sent() -> None:
     strategy = ParameterServerStrategy()
     with strategy.scope():
         a, table = wl.Variable([1.0], name="a"), wl.Variable(np.ones((4, 2)), name="table")
-    for index, message in ((4, "row 4 pushed to 'table'"), (-1, "row -1 pushed to 'table'")):
+    for index, message in ((4, "row 4 of 'table'"), (-1, "row -1 of 'table'")):
         rows = wl.IndexedSlices(np.ones((1, 2)), np.array([index]))
         with pytest.raises(ShapeMismatchError, match=f"{message} is out of range: it has 4 rows"):
             SGD(1.0).apply_gradients([([1.0], a), (rows, table)])

@@ -1,4 +1,6 @@
-"""Training against references: the plain NumPy loop to the bit, and every optimizer under both strategies."""
+"""Training against references: the plain NumPy loop to the bit, and every optimizer under both
+strategies.
+"""
 
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -93,7 +95,9 @@ def test_200_steps_of_sgd_equal_the_plain_loop_to_the_bit(parts: int) -> None:
 
 
 def test_two_replicas_learn_what_one_does() -> None:
-    """Each has half of the batch; the sum of their gradients, scaled by the global batch, is the gradient."""
+    """Each has half of the batch; the sum of their gradients, scaled by the global batch, is the
+    gradient.
+    """
 
     def train(replicas: int) -> list[Array]:
         wl.config.set_logical_cpu_devices(replicas)

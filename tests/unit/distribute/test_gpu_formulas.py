@@ -1,13 +1,15 @@
 """The update rules for a GPU's memory, run with NumPy, agree with the host's kernels.
 
-``gpu_memory.py`` repeats the formulas of the kernels as array operations. It takes NumPy for CuPy here, so
-that a machine without a GPU sees a difference; what CuPy makes of them is a GPU machine's test.
+``gpu_memory.py`` repeats the formulas of the kernels as array operations. It takes NumPy for CuPy
+here, so that a machine without a GPU sees a difference; what CuPy makes of them is a GPU machine's
+test.
 
-Tolerances. Both compute in the same dtype, but not in the same order: kernels may fuse a multiplication with
-an addition, and take ``a ** 0.5`` as a root. Each step therefore differs by a few units in the last place,
-and six steps by six times that: 1e-5 beside float32's 1.2e-7, 1e-12 beside float64's 2.2e-16 leave room for
-cancellation in ``w``, of order one, and none for a wrong formula. Halves are computed in float32 and rounded
-once per step, so a difference there may flip one rounding: two units in the last place.
+Tolerances. Both compute in the same dtype, but not in the same order: kernels may fuse a
+multiplication with an addition, and take ``a ** 0.5`` as a root. Each step therefore differs by a
+few units in the last place, and six steps by six times that: 1e-5 beside float32's 1.2e-7, 1e-12
+beside float64's 2.2e-16 leave room for cancellation in ``w``, of order one, and none for a wrong
+formula. Halves are computed in float32 and rounded once per step, so a difference there may flip
+one rounding: two units in the last place.
 """
 
 from collections.abc import Callable, Iterator

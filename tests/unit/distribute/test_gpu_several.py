@@ -1,8 +1,9 @@
-"""Arrays of several GPUs, played on the host: CuPy computes, and copies, on the GPU that is current.
+"""Arrays of several GPUs, played on the host: CuPy computes, and copies, on the GPU that is
+current.
 
-The machine tests run on has one GPU at most. What is played here is the one rule that matters with several:
-an operation on an array of a GPU that is not the current one is an error (or goes through a slow mapping),
-and a copy of it would be on the current one.
+The machine tests run on has one GPU at most. What is played here is the one rule that matters with
+several: an operation on an array of a GPU that is not the current one is an error (or goes through
+a slow mapping), and a copy of it would be on the current one.
 """
 
 import sys

@@ -1,4 +1,6 @@
-"""A variable in this process's memory: what is handed out never changes, rows, dtypes, rules, threads."""
+"""A variable in this process's memory: what is handed out never changes, rows, dtypes, rules,
+threads.
+"""
 
 import gc
 import threading
@@ -352,7 +354,9 @@ def test_another_rule_is_refused_and_the_first_one_stays() -> None:
     ids=["shape", "scalar", "short-rows", "no-rows", "past-the-end", "negative"],
 )
 def test_a_gradient_that_does_not_fit_leaves_nothing_behind(gradient: Any, message: str) -> None:
-    """Not its rule either; and rows too short must not reach a kernel, which would read beyond them."""
+    """Not its rule either; and rows too short must not reach a kernel, which would read beyond
+    them.
+    """
     v = variable(np.ones((3, 2), np.float32))
     with pytest.raises(ValueError, match=message):
         v.apply(gradient, Adam())

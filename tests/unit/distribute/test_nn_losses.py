@@ -1,4 +1,6 @@
-"""``windlass.nn``: losses of replicas, scaled so that summing them gives the mean over the global batch."""
+"""``windlass.nn``: losses of replicas, scaled so that summing them gives the mean over the global
+batch.
+"""
 
 from collections.abc import Iterator
 from typing import Any

@@ -1,4 +1,6 @@
-"""wl.random.Generator: a stream for each replica, the same wherever and however often it is drawn from."""
+"""wl.random.Generator: a stream for each replica, the same wherever and however often it is drawn
+from.
+"""
 
 import json
 import math
@@ -48,7 +50,8 @@ def draw(strategy: Strategy, generator: wl.random.Generator, count: int = 1000) 
 def test_replicas_draw_different_numbers_that_have_nothing_to_do_with_each_other() -> None:
     drawn = draw(mirrored(4), Generator(7), 10_000)
     correlations = np.corrcoef(drawn)[np.triu_indices(4, 1)]
-    # Of independent samples: normal with a deviation of 1 / sqrt(n); five of them is one in a million.
+    # Of independent samples: normal with a deviation of 1 / sqrt(n); five of them is one in a
+    # million.
     assert np.abs(correlations).max() < 5 / np.sqrt(10_000)
     assert len(np.unique(np.concatenate(drawn))) == 40_000
 
@@ -103,7 +106,9 @@ def test_two_seeds_have_nothing_in_common() -> None:
 
 
 def distance(drawn: Array, distribution: Callable[[float], float]) -> float:
-    """Kolmogorov and Smirnov's: between the sample's distribution and the true one, times sqrt(n)."""
+    """Kolmogorov and Smirnov's: between the sample's distribution and the true one, times
+    sqrt(n).
+    """
     n = drawn.size
     expected = np.array([distribution(x) for x in np.sort(drawn)])
     found = np.arange(n + 1) / n
@@ -111,8 +116,8 @@ def distance(drawn: Array, distribution: Callable[[float], float]) -> float:
     return float(largest * math.sqrt(n))
 
 
-# Exceeded by one sample in a thousand of the right distribution, and by all of a wrong one. Seeds are fixed,
-# so a test that passes goes on passing.
+# Exceeded by one sample in a thousand of the right distribution, and by all of a wrong one. Seeds
+# are fixed, so a test that passes goes on passing.
 KOLMOGOROV = 1.95
 CHI_SQUARE_5 = 20.5
 

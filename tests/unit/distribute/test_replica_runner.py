@@ -512,7 +512,8 @@ def test_thousands_of_short_steps_with_merges_all_give_their_result(
             merges = number % 4
             result = strategy.run(step, args=(merges, number))
             if merges:
-                # The first merge adds up 0+1+2+3 and four times the number, later ones four equal totals.
+                # The first merge adds up 0+1+2+3 and four times the number, later ones four equal
+                # totals.
                 assert result == (4 * number + 6) * 4 ** (merges - 1)
             else:
                 assert result.values == (number, number + 1, number + 2, number + 3)

@@ -1,4 +1,5 @@
-"""Variables cut along axis 0: they read and write as the whole, and touch only the shards they need.
+"""Variables cut along axis 0: they read and write as the whole, and touch only the shards they
+need.
 
 Most promises hold for both kinds: a ``ShardedVariable`` made of variables by hand, and the one that
 ``ParameterServerStrategy`` makes with a partitioner, here over three ps in this process.

@@ -896,8 +896,8 @@ def test_training_gives_the_weights_of_training_without_a_strategy(
 ) -> None:
     """Parts of a batch add up to the batch, whatever the number of replicas.
 
-    Sums of float32 in another order differ by some units in the last place, and Adam's division passes
-    them on; over 40 steps that stays below 1e-4.
+    Sums of float32 in another order differ by some units in the last place, and Adam's division
+    passes them on; over 40 steps that stays below 1e-4.
     """
     w, b = train(TRAINING[name](), make)
     wanted_w, wanted_b = train(None, make)

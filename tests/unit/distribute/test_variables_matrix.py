@@ -1,7 +1,9 @@
-"""Who may write a distributed variable, where, and what becomes of it: TensorFlow's table, cell by cell.
+"""Who may write a distributed variable, where, and what becomes of it: TensorFlow's table, cell by
+cell.
 
-Every case makes the same variable, ``[10, 20]``, with 2 or 3 logical devices, and writes 1, 2, ... from the
-replicas (4 from where there is one writer). Expected values are written down as rules on plain numbers.
+Every case makes the same variable, ``[10, 20]``, with 2 or 3 logical devices, and writes 1, 2, ...
+from the replicas (4 from where there is one writer). Expected values are written down as rules on
+plain numbers.
 """
 
 from collections.abc import Callable, Iterator, Sequence

@@ -1,4 +1,6 @@
-"""ON_READ variables: each replica writes its own copy; reading and saving make one value of them."""
+"""ON_READ variables: each replica writes its own copy; reading and saving make one value
+of them.
+"""
 
 from collections.abc import Iterator
 from pathlib import Path

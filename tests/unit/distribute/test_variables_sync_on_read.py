@@ -1,4 +1,6 @@
-"""ON_READ variables: each replica writes its own copy; outside they are one value, also in checkpoints."""
+"""ON_READ variables: each replica writes its own copy; outside they are one value, also in
+checkpoints.
+"""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path

@@ -81,7 +81,9 @@ def test_values_from_an_odd_address_of_a_read_only_frame_are_taken(dtype: DType)
 
 
 def test_entries_of_one_push_keep_their_own_count_of_updates() -> None:
-    """Adam's correction depends on ``t``: one push over entries of different age is cut into runs."""
+    """Adam's correction depends on ``t``: one push over entries of different age is cut
+    into runs.
+    """
     rule = Adam(learning_rate=0.1)
     shapes = [(3,), (1,), (2, 2), (2,)]
     joined = make_block(*shapes)

@@ -1,4 +1,6 @@
-"""Kernels are never loaded from a folder that somebody else may have written to; the reason is said."""
+"""Kernels are never loaded from a folder that somebody else may have written to; the reason is
+said.
+"""
 
 import os
 from pathlib import Path

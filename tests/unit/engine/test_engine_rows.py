@@ -202,12 +202,15 @@ def test_several_cores_copy_what_one_does(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 WRONG: dict[str, tuple[Callable[[], object], str]] = {
-    "row-high": (lambda: gather_rows(np.ones((3, 2)), np.array([3])), "row 3 is out of range; .* 3 rows"),
-    "row-negative": (lambda: gather_rows(np.ones((3, 2)), np.array([-1])), "row -1 is out of range"),
+    "row-high": (lambda: gather_rows(np.ones((3, 2)), np.array([3])), "row 3 is out of range; .* 3 "
+                                                                      "rows"),
+    "row-negative": (lambda: gather_rows(np.ones((3, 2)), np.array([-1])), "row -1 is out of "
+                                                                           "range"),
     "rows-dtype": (lambda: gather_rows(np.ones((3, 2)), np.array([1], np.int32)),
                    r"rows is int32\[1\], expected a vector of int64"),
     "table-vector": (lambda: gather_rows(np.ones(3), np.array([1])), r"the table has shape \(3,\)"),
-    "table-strided": (lambda: gather_rows(np.ones((3, 4))[:, ::2], np.array([1])), "contiguous rows"),
+    "table-strided": (lambda: gather_rows(np.ones((3, 4))[:, ::2], np.array([1])), "contiguous "
+                                                                                   "rows"),
     "out-shape": (lambda: gather_rows(np.ones((3, 2)), np.array([1]), np.ones((2, 2))),
                   r"out is float64\[2, 2\], expected float64\[1, 2\]"),
     "out-dtype": (lambda: gather_rows(np.ones((3, 2)), np.array([1]), np.ones((1, 2), F32)),

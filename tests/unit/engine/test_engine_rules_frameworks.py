@@ -1,4 +1,5 @@
-"""The rules do what the frameworks' own optimizers do: Keras 3 always, optax where its formula is the same.
+"""The rules do what the frameworks' own optimizers do: Keras 3 always, optax where its formula is
+the same.
 
 Both sides compute in float32 but associate differently, so ten steps of about ten roundings of 6e-8
 each leave a difference of some 1e-6 in values of order one; 1e-5 leaves room.
@@ -27,7 +28,9 @@ shapes = pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES.keys())
 
 @pytest.fixture(scope="module")
 def keras() -> Any:
-    """Keras, on its NumPy backend unless another was chosen before: only eager arithmetic is used."""
+    """Keras, on its NumPy backend unless another was chosen before: only eager arithmetic
+    is used.
+    """
     os.environ.setdefault("KERAS_BACKEND", "numpy")
     os.environ.setdefault("JAX_PLATFORMS", "cpu")
     return pytest.importorskip("keras", reason="Keras is not installed")
@@ -183,7 +186,9 @@ def test_ten_steps_equal_optax(
 
 @shapes
 def test_adamw_equals_optax(shape: tuple[int, ...], optax: Any) -> None:
-    """optax decays ``w`` and steps from the same ``w``; so do we: Adam's step does not read ``w``."""
+    """optax decays ``w`` and steps from the same ``w``; so do we: Adam's step does not
+    read ``w``.
+    """
     rule = AdamW(learning_rate=0.05, weight_decay=0.1, epsilon=1e-12)
     start, gradients = problem(shape)
     optimizer = optax.adamw(learning_rate=0.05, weight_decay=0.1, eps=1e-12)

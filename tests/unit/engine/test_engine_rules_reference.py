@@ -1,7 +1,7 @@
 """Every update rule follows its formula, for every float dtype, dense.
 
-The reference below is written from the formulas in ``core/update_rules.py``, in float64, and shares no
-code with the kernels.
+The reference below is written from the formulas in ``core/update_rules.py``, in float64, and shares
+no code with the kernels.
 """
 
 from typing import Any
@@ -184,8 +184,8 @@ def test_every_half_precision_step_is_the_formula_rounded_once(
 ) -> None:
     """The reference starts each step from the weights the block has, so errors do not add up.
 
-    Then both sides differ by float32's error before they round to the half type, which moves a result
-    to the neighbouring number at most: one unit in the last place.
+    Then both sides differ by float32's error before they round to the half type, which moves a
+    result to the neighbouring number at most: one unit in the last place.
     """
     start, gradients = problem(shape, dtype)
     block, reference = make_block(shape, dtype, rule, start), Reference(rule, start)

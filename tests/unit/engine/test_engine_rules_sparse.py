@@ -70,7 +70,8 @@ def test_rows_are_updated_as_by_a_dense_gradient_and_others_not_at_all(
 ) -> None:
     """Bit for bit: both forms run the same kernel.
 
-    Each row has a twin block holding that row alone, which is stepped densely whenever it is pushed.
+    Each row has a twin block holding that row alone, which is stepped densely whenever it is
+    pushed.
     """
     rng = np.random.default_rng(3)
     start = numbers(rng, (ROWS, *row), dtype)

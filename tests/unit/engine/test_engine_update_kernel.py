@@ -1,4 +1,6 @@
-"""In front of a kernel every argument is checked: a wrong one is an error with numbers, never a crash."""
+"""In front of a kernel every argument is checked: a wrong one is an error with numbers, never a
+crash.
+"""
 
 from typing import Any
 

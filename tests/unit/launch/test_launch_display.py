@@ -177,8 +177,10 @@ def test_the_reason_is_in_the_title_and_square_brackets_are_not_markup() -> None
     ("counters", "text"),
     [
         pytest.param(PsCounters(), "0 shards, 0 B", id="empty"),
-        pytest.param(PsCounters(shards=1, value_bytes=16, labels=("w",)), "1 shard, 16 B: w", id="one"),
-        pytest.param(COUNTERS, "3 shards, 8.3 KiB + 16.6 KiB slots: w1, b1, …", id="more than shown"),
+        pytest.param(
+            PsCounters(shards=1, value_bytes=16, labels=("w",)), "1 shard, 16 B: w", id="one"
+        ),
+        pytest.param(COUNTERS, "3 shards, 8.3 KiB + 16.6 KiB slots: w1, b1, …", id="more"),
     ],
 )  # fmt: skip
 def test_a_ps_tells_what_it_holds(counters: PsCounters, text: str) -> None:

@@ -185,7 +185,7 @@ def test_a_chief_elsewhere_is_named_by_a_flag() -> None:
             ["which ps", "--index", "JOB_COMPLETION_INDEX"],
             id="no index",
         ),
-        pytest.param(["--join-timeout-s", "soon"], None, ["--join-timeout-s", "soon"], id="setting"),
+        pytest.param(["--join-timeout-s", "soon"], None, ["--join-timeout-s", "soon"], id="text"),
         pytest.param(["--lease-s", "-1"], None, ["--lease-s", "-1"], id="setting out of range"),
     ],
 )  # fmt: skip

@@ -88,6 +88,6 @@ def test_an_evaluator_that_failed_is_the_jobs_failure_but_does_not_end_training(
 
 @pytest.mark.parametrize("code", [1, 77, 128, -9, ExitCode.DRAINED, ExitCode.PEER_LOST])
 def test_in_sync_nobody_goes_on_without_another(code: int) -> None:
-    verdict = on_exit(WORKER, code, chief=CHIEF, stopping=False, in_sync=True)
+    verdict = on_exit(WORKER, code, chief=CHIEF, stopping=False, synchronous=True)
     assert verdict.job_ends
     assert verdict.failed

@@ -123,7 +123,8 @@ def test_a_script_in_the_working_directory_is_named_by_that(
             "chief:0",
             id="everybody",
         ),
-        pytest.param(LocalCluster(2, 1, chief=False), "ps:0 worker:0 worker:1", "worker:0", id="no"),
+        pytest.param(LocalCluster(2, 1, chief=False), "ps:0 worker:0 "
+                                                      "worker:1", "worker:0", id="no"),
     ],
 )  # fmt: skip
 def test_servers_start_first_and_worker_0_leads_without_a_chief(

@@ -91,9 +91,9 @@ def test_the_status_shows_tasks_with_state_age_and_report(
     )  # fmt: skip
     client.heartbeat(who, report, timeout_s=T)
     counters = PsCounters(pushes=3, value_bytes=12, labels=("w",))
-    with server.board.open() as (job, now):
+    with server.locked_job.open() as (job, now):
         job.ps_answered(PS, 9, counters, now=now)
-    server.board.last_checkpoint, server.board.last_checkpoint_step = "/somewhere", 12
+    server.locked_job.last_checkpoint, server.locked_job.last_checkpoint_step = "/somewhere", 12
     status = client.status(timeout_s=T)
     assert (status.phase, status.reason, status.age_s) == (Phase.RUNNING, "", 3.0)
     assert (status.global_step, status.total_steps) == (17, 100)
@@ -119,9 +119,9 @@ def test_a_job_runs_to_its_end_over_the_wire(client: ChiefClient, server: ChiefS
     again = client.finish(worker, Outcome.FAILED, "late", TaskReport(), timeout_s=T)
     assert again == (Phase.RUNNING, ""), "the first outcome stays"
     client.finish(chief, Outcome.DONE, "", TaskReport(), timeout_s=T)
-    with server.board.open() as (job, now):
+    with server.locked_job.open() as (job, _):
         assert job.waited_for() == []
-        job.complete(now=now)
+        job.complete()
     assert client.heartbeat(worker, TaskReport(), timeout_s=T) == (Phase.DONE, "")
     states = {item.task: item.state for item in client.status(timeout_s=T).tasks}
     assert states[W0] is states[CHIEF] is State.DONE

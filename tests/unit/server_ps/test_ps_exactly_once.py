@@ -1,8 +1,8 @@
 """Whatever the network does, every block gets every push once.
 
-A state machine drives one store as several workers would over bad connections, and compares it with sums
-of small integers, exact in every dtype. In this store the block of a variable is told by its dtype:
-small shards of one dtype share one.
+A state machine drives one store as several workers would over bad connections, and compares it with
+sums of small integers, exact in every dtype. In this store the block of a variable is told by its
+dtype: small shards of one dtype share one.
 """
 
 from collections.abc import Callable
@@ -274,7 +274,9 @@ def test_what_a_new_life_pushed_is_not_overwritten_by_the_rest_of_an_old_push(at
 
 @pieces
 def test_a_new_lifes_retry_applies_once_though_an_old_push_came_between(at: int) -> None:
-    """Old push half read; the new life's first push breaks off; the old one goes on; then the retry."""
+    """Old push half read; the new life's first push breaks off; the old one goes on; then the
+    retry.
+    """
     store = make_store()
     push, expected = Sender(store, PLAN), Expected()
 
@@ -290,7 +292,8 @@ def test_a_new_lifes_retry_applies_once_though_an_old_push_came_between(at: int)
     with suppress(FencedError):
         push.send(OLD, 1, restart)
     assert not push.send(NEW, 1).duplicate
-    # Where the new life had been, the old one must have stayed out; elsewhere it may have been first.
+    # Where the new life had been, the old one must have stayed out; elsewhere it may have been
+    # first.
     guarded = push.blocks_after(at)
     expected.add(push, guarded)
     got = {name: values[-1] for name, values in read(store).items() if DTYPES[name] in guarded}

@@ -8,6 +8,7 @@ import pytest
 
 from windlass.core.arrays import BFLOAT16, DTYPES, Array, DType
 from windlass.core.checkpoint import CheckpointReader, Manifest, VariableRecord
+from windlass.core.checkpoint.saved_part import SavedPart
 from windlass.core.definitions import VariableDefinition, cut
 from windlass.core.errors import CheckpointError
 from windlass.core.initializers import Initializer
@@ -16,7 +17,7 @@ from windlass.core.steps import LayoutEntry, Operation
 from windlass.core.task import Incarnation, TaskId
 from windlass.core.update_rules import SGD, Adagrad, Adam, Ftrl, RMSprop, UpdateRule
 from windlass.engine.block import StepInfo
-from windlass.server.ps.saving import SavedPart, save_shards
+from windlass.server.ps.saving import save_shards
 from windlass.server.ps.store import PushRequest, Store
 
 WORKER = Incarnation(TaskId("worker", 0), 7)
@@ -167,7 +168,11 @@ def test_a_saved_part_tells_shards_versions_updates_and_applied_pushes(tmp_path:
     w, n = part.shards
     assert (w.shard.key, w.shard.rule, w.version, w.updates) == (("w", 0), Adam(), 2, 2)
     assert (n.shard.key, n.shard.rule, n.version, n.updates) == (("n", 0), None, 1, 0)
-    assert part.applied == ((w.block, WORKER, 2), (n.block, WORKER, 3))
+    mark = WORKER.generation
+    assert part.applied == {
+        w.block: {WORKER.task: (mark, 2)},
+        n.block: {WORKER.task: (mark, 3)},
+    }
     assert part.global_step == 3
     assert [(t.variable, t.slot, t.rows, t.file) for t in part.tensors] == [
         ("w", "", 7, "ps-0.safetensors"),

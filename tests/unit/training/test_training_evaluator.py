@@ -48,7 +48,9 @@ def plain_environment(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def write_checkpoint(model_dir: Path, step: int, *, final: bool = False) -> Path:
-    """A checkpoint of two variables, all of whose elements are ``step``; the manifest comes last."""
+    """A checkpoint of two variables, all of whose elements are ``step``; the manifest
+    comes last.
+    """
     store = Store(TaskId("ps", 0), Settings())
     variables = [VariableDefinition("w", (4, 2), F32), VariableDefinition("b", (), F32)]
     store.define([ShardDefinition(item) for item in variables], WHO)

@@ -9,13 +9,15 @@ from typing import cast
 import numpy as np
 import pytest
 
-from windlass.client.ps.control import PsControl, SavedPart
+from windlass.client.ps.control import PsControl
 from windlass.core.arrays import Array, as_dtype
 from windlass.core.checkpoint import CheckpointReader, latest_checkpoint, list_checkpoints
 from windlass.core.checkpoint.manifest import TensorRecord
+from windlass.core.checkpoint.saved_part import SavedPart, SavedShard
 from windlass.core.checkpoint.tensor_file import TensorFileWriter, TensorSpec
 from windlass.core.definitions import ShardDefinition, VariableDefinition, cut
 from windlass.core.errors import PeerLostError, RefusedError
+from windlass.core.task import TaskId
 from windlass.worker.checkpoints import Checkpointer
 
 TABLE = VariableDefinition("table", (6, 2), as_dtype("float32"))
@@ -39,7 +41,7 @@ class FakePs:
         assert timeout_s > 0
         self.asked.append(directory)
         if not self.shards:
-            return SavedPart((), (), {}, 0)
+            return SavedPart()
         Path(directory).mkdir(parents=True, exist_ok=True)
         file = f"ps-{self.index}.safetensors"
         specs = [
@@ -66,8 +68,8 @@ class FakePs:
             writer.close()
         if self.fails is not None:
             raise self.fails  # after its file is there
-        held = tuple((shard, 10 + self.index, 0) for shard in self.shards)
-        applied = {0: {"/job:worker/task:0": (1, 40 + self.index)}}
+        held = tuple(SavedShard(shard, 1, 10 + self.index, 0) for shard in self.shards)
+        applied = {0: {TaskId("worker", 0): (1, 40 + self.index)}}
         return SavedPart(tuple(records), held, applied, 0)
 
 
@@ -229,7 +231,7 @@ def test_what_a_killed_job_left_unfinished_is_removed_and_said(
     assert found is not None
     assert found.global_step == 10
     assert names(tmp_path) == ["ckpt-0000000010", "notes"]
-    assert f"removed {unfinished}: it was not complete" in caplog.text
+    assert f"removed {unfinished}: an incomplete checkpoint" in caplog.text
 
 
 def test_an_empty_model_directory_has_nothing_to_resume_from(tmp_path: Path) -> None:

@@ -54,7 +54,8 @@ def test_a_program_that_returns_is_done(run: Run) -> None:
             Ending(Outcome.FAILED, 1, "the program exited with 256"),
             id="256 is not 0",
         ),
-        pytest.param("sys.exit(-1)", Ending(Outcome.FAILED, 255, "the program exited with -1"), id="-1"),
+        pytest.param("sys.exit(-1)", Ending(Outcome.FAILED, 255, "the program exited with "
+                                                                 "-1"), id="-1"),
     ],
 )  # fmt: skip
 def test_sys_exit_means_what_python_makes_of_it(

@@ -1,7 +1,8 @@
-"""The chief's second job: lead the ps, watch the leases, save checkpoints, end the job in order.
+"""The chief's loop: renew its lease on the ps, check the tasks' leases, save checkpoints, end the
+job.
 
-One thread, and one that saves; what comes next is read off the :class:`~windlass.cluster.job.Job` and
-the clock.
+One thread runs the loop and a second one saves. The loop keeps no state of its own: it decides by
+the :class:`~windlass.cluster.job.Job` and the clock.
 """
 
 import logging
@@ -15,7 +16,7 @@ from ..core.errors import FencedError, WindlassError
 from ..core.settings import Settings
 from ..core.states import Phase, State
 from ..core.task import Incarnation
-from ..server.chief.servicer import JobBoard
+from ..server.chief.servicer import LockedJob
 from .checkpoints import Checkpointer
 
 log = logging.getLogger(__name__)
@@ -23,13 +24,13 @@ log = logging.getLogger(__name__)
 _ATTACH_S = 2.0
 
 
-class Coordinator:
-    """Leads one job. Start it once the chief has registered.
+class ChiefLoop:
+    """Runs one job. Start it once the chief has registered.
 
     Args:
-        board: The job.
+        locked_job: The job.
         who: The chief.
-        address: Where it serves, for workers who ask a ps.
+        address: Where it serves; workers without the address ask a ps for it.
         controls: One per ps.
         checkpointer: None: no checkpoints.
         settings: Periods.
@@ -37,23 +38,23 @@ class Coordinator:
 
     def __init__(
         self,
-        board: JobBoard,
+        locked_job: LockedJob,
         who: Incarnation,
         address: str,
         controls: Sequence[PsControl],
         checkpointer: Checkpointer | None,
         settings: Settings,
     ) -> None:
-        self._board = board
+        self._locked_job = locked_job
         self._who = who
         self._address = address
         self._controls = list(controls)
         self._checkpointer = checkpointer
         self._settings = settings
         self._leaving = threading.Event()
-        self._thread = threading.Thread(target=self._lead, name="coordinator", daemon=True)
+        self._thread = threading.Thread(target=self._lead, name="chief-loop", daemon=True)
         self._pool = ThreadPoolExecutor(len(controls) or 1, thread_name_prefix="attach")
-        self._saved_at = board.clock.now()
+        self._saved_at = locked_job.clock.now()
         self._saved_step = (
             checkpointer.last.global_step if checkpointer and checkpointer.last else 0
         )
@@ -62,26 +63,25 @@ class Coordinator:
         self._ending = False
 
     def start(self) -> None:
-        """Begin."""
+        """Start the loop's thread."""
         self._thread.start()
 
     def _lead(self) -> None:
         while not self._leaving.wait(self._settings.heartbeat_s):
             try:
                 self._turn()
-            except (
-                Exception
-            ) as error:  # leaving the ps without a leader would say nothing to anybody
-                log.exception("the coordinator failed")
-                with self._board.open() as (job, now):
-                    job.fail(f"the coordinator failed: {type(error).__name__}: {error}", now=now)
+            except Exception as error:
+                # A silent end would leave the job running without a chief.
+                log.exception("the chief's loop failed")
+                with self._locked_job.open() as (job, _):
+                    job.fail(f"the chief's loop failed: {type(error).__name__}: {error}")
                 return
 
     def _turn(self) -> None:
         self._attach()
-        with self._board.open() as (job, now):
+        with self._locked_job.open() as (job, now):
             for task in job.expire(now=now):
-                log.warning("%s is lost: %s", task, job.members[task].detail)
+                log.warning("%s was lost: %s", task, job.members[task].detail)
             due = job.phase is Phase.RUNNING and self._is_due(job.global_step, now)
             step = job.global_step
         if (
@@ -89,7 +89,7 @@ class Coordinator:
             and not self._ending
             and (self._save_under_way is None or self._save_under_way.done())
         ):
-            # Apart from this thread: leases go on while a large model is written.
+            # In a thread of its own: leases are renewed while a large model is written.
             self._save_under_way = self._saver.submit(self._save, step, final=False)
 
     def _is_due(self, step: int, now: float) -> bool:
@@ -102,14 +102,14 @@ class Coordinator:
 
     def _attach(self) -> None:
         answers = list(self._pool.map(self._attach_one, self._controls))
-        with self._board.open() as (job, now):
+        with self._locked_job.open() as (job, now):
             for control, answer in zip(self._controls, answers, strict=True):
                 if isinstance(answer, FencedError):
                     job.ps_refused(control.task, answer.message, now=now)
                 elif isinstance(answer, PsAnswer):
                     job.ps_answered(control.task, answer.generation, answer.counters, now=now)
                     if answer.draining:
-                        job.stop(f"{control.task} was asked to stop", now=now)
+                        job.stop(f"{control.task} was asked to stop")
 
     def _attach_one(self, control: PsControl) -> PsAnswer | WindlassError:
         try:
@@ -128,25 +128,28 @@ class Coordinator:
             log.error("could not save a checkpoint of step %d: %s", step, error)
             return False
         finally:
-            self._saved_at = self._board.clock.now()
+            self._saved_at = self._locked_job.clock.now()
         if path:
             self._saved_step = step
-            self._board.last_checkpoint, self._board.last_checkpoint_step = path, step
+            self._locked_job.last_checkpoint, self._locked_job.last_checkpoint_step = path, step
             log.info("saved %s%s", path, " (final)" if final else "")
         return True
 
     def end(self, *, global_step: int, on_wait: Callable[[str], None]) -> Phase:
-        """The chief's program is over: wait for the workers, save, tell everybody. Returns the phase.
+        """End the job after the chief's program: wait for the workers, save, tell every task.
 
         Args:
-            global_step: As the chief knows it.
-            on_wait: Told who is waited for, when that changes.
+            global_step: The last one the chief's session saw.
+            on_wait: Called with the names of the awaited tasks whenever they change.
+
+        Returns:
+            The job's final phase.
         """
-        self._ending = True  # the last checkpoint is coming; no other is worth its time now
+        self._ending = True  # no periodic checkpoint from now on: the final one follows
         self._wait_for_workers(on_wait)
         if self._save_under_way is not None:
             self._save_under_way.result()
-        with self._board.open() as (job, _):
+        with self._locked_job.open() as (job, _):
             phase = job.phase
             step = max(job.global_step, global_step)
             ps_lost = any(
@@ -156,32 +159,32 @@ class Coordinator:
         if step > 0 and not ps_lost:
             saved = self._saver.submit(self._save, step, final=phase is Phase.RUNNING).result()
             if phase is Phase.RUNNING and self._checkpointer is not None and not saved:
-                with self._board.open() as (job, now):
-                    job.fail("the last checkpoint could not be written", now=now)
+                with self._locked_job.open() as (job, _):
+                    job.fail("the last checkpoint could not be written")
         self._leaving.set()
         self._thread.join()
         self._attach()  # the last counters, for the status
-        with self._board.open() as (job, now):
-            job.complete(now=now)
+        with self._locked_job.open() as (job, _):
+            job.complete()
             phase, reason = job.phase, job.reason
         return self._dismiss(phase, reason)
 
     def _wait_for_workers(self, on_wait: Callable[[str], None]) -> None:
-        told = ""
+        reported = ""
         deadline: float | None = None
-        began = self._board.clock.now()
+        began = self._locked_job.clock.now()
         while True:
-            with self._board.open() as (job, now):
+            with self._locked_job.open() as (job, now):
                 waiting, phase = job.waited_for(), job.phase
-                # A program may be over before the last worker has started, which would then look for its
-                # peers in vain. One that is later than the join timeout is not on its way.
+                # A short program may end before the last worker has started: give it time to find
+                # its peers, but not after the join timeout.
                 just_begun = began - job.began < self._settings.join_timeout_s
                 if just_begun and now - began < self._settings.leave_grace_s:
-                    waiting += job.not_come()
+                    waiting += job.not_registered()
             if not waiting or phase.is_over:
                 return
             if phase is Phase.STOPPING:
-                # A worker that does not come to its next step is not waited for long.
+                # A worker that does not reach its next step is interrupted after drain_grace_s.
                 deadline = deadline or now + self._settings.drain_grace_s + 1
                 if now >= deadline:
                     log.warning(
@@ -189,13 +192,13 @@ class Coordinator:
                     )
                     return
             names = ", ".join(task.short for task in waiting)
-            if names != told:
-                told = names
+            if names != reported:
+                reported = names
                 on_wait(names)
-            self._board.clock.wait(self._leaving, 0.05)
+            self._locked_job.clock.wait(self._leaving, 0.05)
 
     def _dismiss(self, phase: Phase, reason: str) -> Phase:
-        """Tell the ps, and wait until the others have heard."""
+        """Tell the ps that the job is over, and wait until the other tasks have been told."""
 
         def end(control: PsControl) -> None:
             try:
@@ -204,17 +207,17 @@ class Coordinator:
                 log.debug("%s", error)
 
         list(self._pool.map(end, self._controls))
-        until = self._board.clock.now() + self._settings.leave_grace_s
-        while self._board.clock.now() < until:
-            with self._board.open() as (job, now):
+        until = self._locked_job.clock.now() + self._settings.leave_grace_s
+        while self._locked_job.clock.now() < until:
+            with self._locked_job.open() as (job, now):
                 job.expire(now=now)
-                if not job.untold():
+                if not job.unreported():
                     break
             threading.Event().wait(0.05)
         return phase
 
     def close(self) -> None:
-        """Stop leading, at once."""
+        """Stop the loop at once."""
         self._leaving.set()
         if self._thread.ident is not None:
             self._thread.join(_ATTACH_S * 2)

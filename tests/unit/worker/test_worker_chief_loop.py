@@ -8,8 +8,8 @@ from windlass.core.report import TaskReport
 from windlass.core.settings import Settings
 from windlass.core.states import Outcome, Phase
 from windlass.core.task import Incarnation, TaskId
-from windlass.server.chief.servicer import JobBoard
-from windlass.worker.coordinator import Coordinator
+from windlass.server.chief.servicer import LockedJob
+from windlass.worker.chief_loop import ChiefLoop
 
 CHIEF, W0, W1 = TaskId("chief", 0), TaskId("worker", 0), TaskId("worker", 1)
 SETTINGS = Settings(leave_grace_s=5, join_timeout_s=120)
@@ -31,10 +31,10 @@ class Ending:
     def end(self) -> float:
         """Ends it; how long that took."""
         began = self.clock.now()
-        board = JobBoard(self.job, self.clock)
-        coordinator = Coordinator(board, self.who, "", [], None, SETTINGS)
-        coordinator._wait_for_workers(self.on_wait)
-        coordinator.close()
+        locked_job = LockedJob(self.job, self.clock)
+        loop = ChiefLoop(locked_job, self.who, "", [], None, SETTINGS)
+        loop._wait_for_workers(self.on_wait)
+        loop.close()
         return self.clock.now() - began
 
     def on_wait(self, names: str) -> None:
@@ -74,6 +74,6 @@ def test_a_worker_later_than_the_join_timeout_is_not_on_its_way() -> None:
 
 def test_nobody_is_waited_for_once_the_job_has_failed() -> None:
     ending = Ending(now=1)
-    ending.job.fail("no", now=1)
+    ending.job.fail("no")
     assert ending.end() == 0
     assert ending.job.phase is Phase.FAILED

@@ -1,0 +1,152 @@
+"""One collective call: the ring's link, with deadlines and the comparison of frame heads."""
+
+import os
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from ..core import error_table
+from ..core.arrays import Array
+from ..core.errors import CollectiveMismatchError, WindlassError
+from .ring_frames import Head, Kind, unpack_head
+
+if TYPE_CHECKING:
+    from .group import CollectiveGroup
+
+_NEWS_S = 1.0  # after a connection broke: how long to wait for the previous worker's reason
+
+
+class CollectiveCall:
+    """Sends and receives the chunks of one call. See :class:`~windlass.collectives.ring.Link`.
+
+    When nothing moves for a while it has the group diagnose why.
+
+    Args:
+        group: The ring.
+        head: Of every chunk, but for its length.
+        timeout_s: A call that waits longer for a worker fails; None: no limit.
+        probe_after_s: Time without progress until the other workers are asked.
+    """
+
+    def __init__(
+        self, group: "CollectiveGroup", head: Head, timeout_s: float | None, probe_after_s: float
+    ) -> None:
+        self._group = group
+        self._head = head
+        self._timeout_s = timeout_s
+        self._probe_after_s = probe_after_s
+        self._heads: dict[int, bytes] = {}  # packed, by length
+
+    def __enter__(self) -> "CollectiveCall":
+        return self
+
+    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
+        group = self._group
+        try:
+            if error is None and group.sender is not None:
+                # The caller may change what was sent once the call is over.
+                self._attempt(group.sender.flush, group.next_rank)
+        except BaseException as late:
+            error = late
+            raise
+        finally:
+            group.end_call()
+            if error is not None:
+                group.leave(error)
+
+    def send(self, payload: Array) -> None:
+        """Send a chunk."""
+        sender = self._group.sender
+        if sender is None:
+            raise self._group.closed_error()
+        head = self._head_of(payload.size)
+        self._attempt(
+            lambda timeout_s: sender.send(head, payload, timeout_s), self._group.next_rank
+        )
+
+    def receive(self, num_bytes: int) -> Array:
+        """The next chunk, valid until :meth:`release`."""
+        group = self._group
+        if group.receiver is None:
+            raise group.closed_error()
+        frame = self._attempt(group.receiver.receive, group.previous_rank)
+        if frame is None:
+            why = "it closed the connection"
+            raise group.fail(
+                group.reported_failure() or group.peer_lost_error(group.previous_rank, why)
+            )
+        head: bytes = frame[0]
+        data: Array = frame[1]
+        if head != self._head_of(num_bytes) or data.size != num_bytes:
+            raise group.fail(self._explain(unpack_head(head), data, num_bytes))
+        return data
+
+    def release(self) -> None:
+        """The chunk received last is not needed any more."""
+        if self._group.receiver is not None:
+            self._group.receiver.release()
+
+    def _head_of(self, num_bytes: int) -> bytes:
+        head = self._heads.get(num_bytes)
+        if head is None:
+            head = self._heads[num_bytes] = replace(self._head, length=num_bytes).pack()
+        return head
+
+    def _explain(self, head: Head, data: Array, num_bytes: int) -> WindlassError:
+        """The error for a frame of another kind or another call."""
+        group = self._group
+        before = group.previous_rank
+        if head.kind is Kind.ABORT:
+            return error_table.from_bytes(data.tobytes())
+        if head.kind is Kind.BYE:
+            why = f"its program ended after {head.sequence} calls, ours made one more"
+            return group.peer_lost_error(before, why)
+        return CollectiveMismatchError(
+            f"{group.members[before]} is in call {head.sequence}, {head.what} ({head.length} bytes "
+            f"at a time), and {group.members[group.rank]} in call {self._head.sequence}, "
+            f"{self._head.what} ({num_bytes} bytes); every worker must make the same calls, in the "
+            "same order, with arrays of the same shape",
+            task=group.members[before],
+            call=self._head.sequence,
+        )
+
+    def _attempt(self, transfer: Callable[[float], Any], rank: int) -> Any:
+        """Repeat a transfer with ``rank`` until it succeeds or must fail."""
+        group = self._group
+        began = time.monotonic()
+        while True:
+            try:
+                return transfer(self._probe_after_s)
+            except TimeoutError:
+                error = group.diagnose_timeout(began, self._timeout_s, rank)
+                if error is not None:
+                    raise group.fail(error) from None
+            except OSError as error:
+                why = f"the connection broke: {os.strerror(error.errno) if error.errno else error}"
+                raise group.fail(
+                    self._received_failure()
+                    or group.reported_failure()
+                    or group.peer_lost_error(rank, why)
+                ) from error
+
+    def _received_failure(self) -> WindlassError | None:
+        """The failure that the previous worker passed on, if any: it names the lost worker."""
+        receiver = self._group.receiver
+        if receiver is None:
+            return None
+        until = time.monotonic() + _NEWS_S
+        while time.monotonic() < until:
+            try:
+                frame = receiver.receive(0.2)
+            except TimeoutError:
+                continue
+            except OSError:
+                return None
+            if frame is None:
+                return None
+            head, data = frame
+            if unpack_head(head).kind is Kind.ABORT:
+                return error_table.from_bytes(data.tobytes())
+            receiver.release()
+        return None

@@ -1,0 +1,140 @@
+"""Why a collective call is stalled, and the error that says so. Pure: no I/O, no clock.
+
+A worker whose call waits for long asks all others for their progress. One that does not answer is
+lost; one that answers but has not reached the call is late, which is an error only after the call's
+timeout. While the ring is being formed, missing workers may still start.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from ..core.errors import (
+    CollectiveTimeoutError,
+    JoinTimeoutError,
+    PeerLostError,
+    WindlassError,
+)
+from ..core.task import TaskId
+from .ring_frames import RingProgress
+
+Answer = RingProgress | WindlassError
+"""A worker's answer to a probe, or why there is none."""
+
+
+@dataclass(frozen=True, slots=True)
+class RingWorkers:
+    """The workers of a ring, for messages.
+
+    Attributes:
+        task: This worker.
+        members: All workers, by rank.
+        addresses: Their addresses, by rank.
+    """
+
+    task: TaskId
+    members: Sequence[TaskId]
+    addresses: Sequence[str]
+
+
+@dataclass(frozen=True, slots=True)
+class StalledCall:
+    """A collective call that waits.
+
+    Attributes:
+        sequence: Its number in the ring.
+        doing: For messages, e.g. ``all_reduce of 1024 float32``.
+        suspect: Rank of the neighbour it waits for.
+        began: When it began.
+        timeout_s: Its limit; None: it waits as long as all workers answer.
+        join_deadline: Until when workers may be missing; None: the ring is formed.
+        join_timeout_s: The setting behind that deadline.
+    """
+
+    sequence: int
+    doing: str
+    suspect: int
+    began: float
+    timeout_s: float | None = None
+    join_deadline: float | None = None
+    join_timeout_s: float = 0.0
+
+
+def diagnose(
+    answers: Mapping[int, Answer], workers: RingWorkers, call: StalledCall, *, now: float
+) -> WindlassError | None:
+    """The error with which a stalled call must end; None: it may go on waiting.
+
+    Args:
+        answers: By rank, of all other workers.
+        workers: The ring's.
+        call: The call that waits.
+        now: The current time, on the clock of ``call.began``.
+    """
+    failure = first_failure(answers.values())
+    if failure is not None:
+        return failure
+    progress = {rank: a for rank, a in answers.items() if isinstance(a, RingProgress)}
+    silent = [rank for rank in answers if rank not in progress]
+    if call.join_deadline is not None:
+        if now <= call.join_deadline:
+            return None
+        missing = (silent or [call.suspect])[0]
+        return join_timeout_error(workers, missing, call.join_timeout_s)
+    if silent:
+        why = f"it does not answer: {answers[silent[0]]}"
+        return peer_lost_error(workers, silent[0], why, call.sequence, call.doing)
+    waited_s = now - call.began
+    if call.timeout_s is None or waited_s < call.timeout_s:
+        return None
+    late = [rank for rank, answer in progress.items() if answer.calls < call.sequence]
+    rank = late[0] if late else call.suspect
+    where = ""
+    if rank in progress:
+        answer = progress[rank]
+        verb = "is in" if answer.waiting else "has finished"
+        where = f" It {verb} call {answer.calls}{f', {answer.doing}' if answer.doing else ''}."
+    return CollectiveTimeoutError(
+        f"{workers.task} waited {waited_s:.1f} s (timeout_seconds {call.timeout_s:g}) for "
+        f"{workers.members[rank]} in call {call.sequence}, {call.doing}.{where} Every worker must "
+        "make the same calls; if it only computes for long, raise timeout_seconds",
+        task=workers.members[rank],
+        call=call.sequence,
+        timeout_s=call.timeout_s,
+    )
+
+
+def first_failure(answers: Iterable[Answer]) -> WindlassError | None:
+    """What broke the ring for a worker that still answers."""
+    for answer in answers:
+        if isinstance(answer, RingProgress) and answer.failure is not None:
+            return answer.failure
+    return None
+
+
+def join_timeout_error(
+    workers: RingWorkers, rank: int, timeout_s: float, last: Exception | None = None
+) -> JoinTimeoutError:
+    """A worker did not join the ring in time; ``last``: its last answer."""
+    missing = workers.members[rank]
+    return JoinTimeoutError(
+        f"{workers.task} waited {timeout_s:g} s (join_timeout_s) for {missing} at "
+        f"{workers.addresses[rank]} to join the ring{f'; the last answer: {last}' if last else ''}."
+        " Is it started, with the same cluster and program?",
+        task=workers.task,
+        missing=missing,
+    )
+
+
+def peer_lost_error(
+    workers: RingWorkers, rank: int, why: str, sequence: int, doing: str
+) -> PeerLostError:
+    """A worker ended or does not answer."""
+    member = workers.members[rank]
+    return PeerLostError(
+        f"{member} at {workers.addresses[rank]} is lost ({why}) in call {sequence}, {doing}; a "
+        "synchronous job needs every worker. Restart it: all workers resume from the last "
+        "checkpoint",
+        task=member,
+        peer=member,
+        call=sequence,
+    )

@@ -1,0 +1,34 @@
+"""What one ps saved of a checkpoint: made by the ps, sent to the chief, who writes the manifest."""
+
+from dataclasses import dataclass, field
+
+from ..definitions import ShardDefinition
+from ..task import TaskId
+from .manifest import TensorRecord
+
+
+@dataclass(frozen=True, slots=True)
+class SavedShard:
+    """A shard as it was saved. Shards with the same ``block`` were copied at one moment."""
+
+    shard: ShardDefinition
+    version: int
+    updates: int
+    block: int
+
+
+@dataclass(frozen=True, slots=True)
+class SavedPart:
+    """What one ps saved.
+
+    Attributes:
+        tensors: In the order of its file.
+        shards: Every shard in it.
+        applied: By block and task: (generation, sequence) of the last push in the block's values.
+        global_step: Worker steps applied, as far as the ps knows.
+    """
+
+    tensors: tuple[TensorRecord, ...] = ()
+    shards: tuple[SavedShard, ...] = ()
+    applied: dict[int, dict[TaskId, tuple[int, int]]] = field(default_factory=dict)
+    global_step: int = 0
