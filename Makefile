@@ -18,7 +18,7 @@ XDIST = -n $(JOBS) --dist worksteal
 # Since Python 3.12 the interpreter itself tells which lines run, at a fraction of the cost.
 COVERAGE_CORE = $(shell $(BIN)/python -c 'import sys; print("sysmon" if sys.version_info >= (3, 12) else "ctrace")')
 
-.PHONY: help setup demo test soak coverage mutants check format parity bench bench-peers bench-plots protos clean
+.PHONY: help setup demo test soak coverage mutants check format parity bench bench-paired bench-peers bench-plots protos clean
 
 help:  ## this list
 	@grep -E '^[a-z-]+:.*##' Makefile | sed -E 's/:.*## /\t/' | expand -t 14
@@ -83,11 +83,15 @@ format: $(DEV_STAMP)  ## rewrite the code in the house format
 parity: $(PARITY_STAMP)  ## run the same programs under TensorFlow and here, in .venv-parity
 	$(PARITY_VENV)/bin/python -m pytest -m tensorflow tests/parity tests/docs/test_docs_tf_names.py $(ARGS)
 
-bench: $(DEV_STAMP)  ## measure a step, work in sync, the start of a cluster and the memory of a ps here
+bench: $(DEV_STAMP)  ## measure a step, work in sync, gRPC through the one port, the start of a cluster and the memory of a ps here
 	$(BIN)/python -m benchmarks.step --budget-s 1.5
 	$(BIN)/python -m benchmarks.sync --budget-s 1.5
+	$(BIN)/python -m benchmarks.one_port --budget-s 2
 	$(BIN)/python -m benchmarks.start --runs 5
 	$(BIN)/python -m benchmarks.memory --sizes 0 64
+
+bench-paired: $(DEV_STAMP)  ## this checkout and the one in BASE by turns: what a change makes of every case
+	$(BIN)/python -m benchmarks.paired $(BASE) $(ARGS)
 
 # A peer that cannot be installed is shown as such by the comparison.
 bench-peers: $(DEV_STAMP)  ## compare with TensorFlow, Ray and gloo, installed into .venv-peers; RESULTS is written
