@@ -106,6 +106,8 @@ def main() -> int:
         for each in read_mutants(given.list)
         if not given.words or any(word in each.name or word in each.file for word in given.words)
     ]
+    if not mutants:
+        parser.error("no defect has such a word in its name or file")
     verdicts: list[str] = []
     with tempfile.TemporaryDirectory(prefix="mutants-") as folder:
         tree = Path(folder)
