@@ -1,44 +1,27 @@
-"""The variables of one ps: defining them, and carrying out steps on them.
+"""Steps on the variables of one ps.
 
 Knows neither grpc nor messages: sessions of all connections use it, the in-process one too. The
 store has no global lock: definitions have one, the push log has one, and every block has its own.
 """
 
 import threading
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import islice
 from typing import TypeVar
 
 import numpy as np
 
-from ...core.arrays import Array, DType, is_float, narrow, row_shape, size_of
-from ...core.checkpoint import CheckpointReader
-from ...core.definitions import ShardDefinition, ShardKey
-from ...core.errors import (
-    CheckpointError,
-    DefinitionMismatchError,
-    LimitExceededError,
-    RefusedError,
-    ShapeMismatchError,
-    UnknownVariableError,
-)
+from ...core.arrays import Array, narrow
+from ...core.errors import ShapeMismatchError
 from ...core.report import PsCounters
 from ...core.settings import Settings
-from ...core.steps import Encoding, HeldShard, LayoutEntry, Operation, PushResult
+from ...core.steps import Encoding, Operation, PushResult
 from ...core.task import Incarnation, TaskId
-from ...core.update_rules import UpdateRule, rule_from_dict
-from ...engine.arena import Arena, Slab
-from ...engine.block import Block, Gradient, StepInfo, warm_up
-from ...engine.library import library
+from ...engine.block import Block, Gradient, StepInfo
 from ...engine.rows import gather_rows
-from ...net.shared_memory import SharedSegment, unavailable
 from .dedup import PushLog
-from .layout import Layout, LayoutRange, join_ranges
-
-_OWN_BLOCK_BYTES = 256 * 1024  # a shard of this size or more gets its own block and lock
-_LABELS = 8  # shards named in the status
-_SHARED_BLOCK_BYTES = 1024 * 1024  # small shards share blocks of about this size
+from .layout import Layout, LayoutRange
+from .shard_table import ShardTable
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,15 +36,6 @@ class PushRequest:
     rows: tuple[Array, ...]
     info: StepInfo
     step_increment: int = 0
-
-
-@dataclass(slots=True)
-class _Held:
-    block: Block
-    entry: int
-    defined_by: Incarnation
-    restored_from: str = ""
-    bound_by: Incarnation | None = None
 
 
 @dataclass(slots=True)
@@ -81,8 +55,8 @@ Fetch = Callable[[int], memoryview]
 """``fetch(n)``: the next n bytes of the payload, valid until the next call."""
 
 
-class Store:
-    """Shards of variables. Thread-safe.
+class Store(ShardTable):
+    """Carries out steps on the shards of one ps. Thread-safe.
 
     Args:
         task: The ps, for messages.
@@ -90,287 +64,18 @@ class Store:
     """
 
     def __init__(self, task: TaskId, settings: Settings) -> None:
-        self.task = task
-        self.settings = settings
-        # Serializes definitions, which may take long: lookups and counters only take
-        # `_definitions`.
-        self._defining = threading.Lock()
-        self._definitions = threading.Lock()
-        self._held: dict[ShardKey, _Held] = {}
-        self._parts: dict[str, list[int]] = {}
-        self._blocks: list[Block] = []
-        library.use_folder(settings.kernel_cache)
-        shares = settings.shared_memory and not unavailable()
-        self._arena = Arena(_create_slab if shares else None)
+        super().__init__(task, settings)
         self._log_lock = threading.Lock()
         self._log = PushLog()
         self._global_step = 0
         self._step_marks: dict[TaskId, tuple[int, int]] = {}
         self._tally = _Tally()
 
-    # -- definitions -------------------------------------------------------------------------
-
-    def define(
-        self, shards: Sequence[ShardDefinition], who: Incarnation, *, restore_from: str = ""
-    ) -> list[HeldShard]:
-        """Create shards that do not exist; repeating a definition is a no-op.
-
-        Args:
-            shards: Of this ps.
-            who: Named in errors about later, different definitions.
-            restore_from: Checkpoint with the values of new shards; those it lacks are initialized.
-
-        Raises:
-            DefinitionMismatchError: One exists, here or in the checkpoint, with another shape,
-                dtype or cut.
-            LimitExceededError: Too many shards.
-            CheckpointError: The checkpoint cannot be read.
-        """
-        with self._defining:
-            missing: dict[ShardKey, ShardDefinition] = {}
-            for shard in shards:
-                held = self._held.get(shard.key) or self._any_part(shard.variable.name)
-                if held is not None:
-                    self._check_same(shard, held, who)
-                if shard.key not in self._held:
-                    missing.setdefault(shard.key, shard)
-            new = list(missing.values())
-            if len(self._held) + len(new) > self.settings.max_variables:
-                raise LimitExceededError(
-                    f"{self.task} would hold {len(self._held) + len(new)} shards, more than "
-                    f"max_variables={self.settings.max_variables}; raise WINDLASS_MAX_VARIABLES on "
-                    "the ps",
-                    task=self.task,
-                    limit="max_variables",
-                )
-            # Blocks are filled before they are published, so a failed restore leaves nothing
-            # behind.
-            reader = CheckpointReader(restore_from) if restore_from and new else None
-            created: list[tuple[Block, list[str]]] = []
-            for group in _group(new):
-                block = Block(group, self._arena)
-                sources = [self._initialize(block, entry, reader) for entry in range(len(group))]
-                created.append((block, sources))
-            with self._definitions:
-                for block, sources in created:
-                    self._blocks.append(block)
-                    for entry, (shard, source) in enumerate(
-                        zip(block.shards, sources, strict=True)
-                    ):
-                        self._held[shard.key] = _Held(block, entry, who, source)
-                        self._parts.setdefault(shard.variable.name, []).append(shard.part)
-            if reader is not None:
-                with self._log_lock:
-                    self._global_step = max(self._global_step, reader.manifest.global_step)
-            return [self._describe(self._held[shard.key]) for shard in shards]
-
-    def lookup(self, wanted: Iterable[ShardDefinition], who: Incarnation) -> list[HeldShard]:
-        """All shards held here of the wanted variables.
-
-        Raises:
-            DefinitionMismatchError: One has another shape or dtype.
-        """
-        with self._definitions:
-            found = []
-            for shard in wanted:
-                for part in self._parts.get(shard.variable.name, ()):
-                    held = self._held[shard.variable.name, part]
-                    self._check_same_variable(shard, held, who)
-                    found.append(self._describe(held))
-            return found
-
-    def bind(self, variables: Iterable[str], rule: UpdateRule, who: Incarnation) -> None:
-        """Give every shard of these variables held here an update rule; it cannot be changed.
-
-        Raises:
-            DefinitionMismatchError: One has another rule.
-            RefusedError: One is not of a float dtype.
-        """
-        readers: dict[str, CheckpointReader] = {}
-        names = list(variables)
-        for dtype in self._float_dtypes(names):
-            warm_up(rule, dtype)
-        with self._defining:
-            for name in names:
-                for part in self._parts.get(name, ()):
-                    self._bind_one(self._held[name, part], rule, who, readers)
-
-    def _float_dtypes(self, names: Iterable[str]) -> set[DType]:
-        with self._definitions:
-            blocks = [
-                self._held[name, part].block for name in names for part in self._parts.get(name, ())
-            ]
-        return {block.dtype for block in blocks if is_float(block.dtype)}
-
-    def _bind_one(
-        self,
-        held: _Held,
-        rule: UpdateRule,
-        who: Incarnation,
-        readers: dict[str, CheckpointReader],
-    ) -> None:
-        block, entry = held.block, held.entry
-        shard = block.shards[entry]
-        bound = block.rules[entry]
-        if bound == rule:
-            return
-        if bound is not None:
-            raise DefinitionMismatchError(
-                f"{self.task}: {who.task} wants to update {shard.label!r} by {rule!r}, but "
-                f"{held.bound_by.task if held.bound_by else 'another task'} bound it to {bound!r}; "
-                "all tasks must run the same program",
-                variable=shard.variable.name,
-                task=who.task,
-            )
-        if not is_float(block.dtype):
-            raise RefusedError(
-                f"{self.task}: {shard.label!r} is {block.dtype.name}; update rules need a float "
-                "dtype. Use assign or assign_add, or trainable=False",
-                variable=shard.variable.name,
-            )
-        slots: dict[str, Array] = {}
-        updates = 0
-        if held.restored_from:
-            path = held.restored_from
-            reader = readers[path] = readers.get(path) or CheckpointReader(path)
-            slots, updates = self._restored_slots(reader, shard, rule)
-        with block.lock:
-            block.bind(entry, rule)
-            for slot, rows in slots.items():
-                block.view(entry, slot)[...] = rows
-            block.updates[entry] = updates
-        held.bound_by = who
-
-    @staticmethod
-    def _restored_slots(
-        reader: CheckpointReader, shard: ShardDefinition, rule: UpdateRule
-    ) -> tuple[dict[str, Array], int]:
-        record = reader.variable(shard.variable.name)
-        if record is None or record.rule is None or record.rule.get("name") != rule.name:
-            return {}, 0  # saved with another optimizer, whose slots do not apply
-        saved = reader.slots(shard.variable.name)
-        start, stop = shard.row_offset, shard.row_offset + shard.rows
-        had = rule_from_dict(record.rule).active_slots()
-        wanted = [slot for slot in rule.active_slots() if slot in had]
-        lost = [slot for slot in wanted if slot not in saved]
-        if lost:
-            raise CheckpointError(
-                f"{reader.path} lacks the slot {lost[0]!r} of {shard.variable.name!r}, which its "
-                f"rule {rule.name} had; the checkpoint is damaged",
-                path=reader.path,
-                variable=shard.variable.name,
-            )
-        return {
-            slot: reader.read_rows(shard.variable.name, start, stop, slot) for slot in wanted
-        }, record.updates
-
-    def _initialize(self, block: Block, entry: int, reader: CheckpointReader | None) -> str:
-        shard = block.shards[entry]
-        variable = shard.variable
-        start, stop = shard.row_offset, shard.row_offset + shard.rows
-        record = reader.variable(variable.name) if reader is not None else None
-        if reader is not None and record is not None:
-            if tuple(record.shape) != variable.shape or record.dtype != variable.dtype.name:
-                raise CheckpointError(
-                    f"{reader.path} has {variable.name!r} as {record.dtype}{list(record.shape)}, "
-                    f"the program defines {variable.dtype.name}{list(variable.shape)}; it was "
-                    "saved by another model. Restore it with that program, or name another "
-                    "model_dir",
-                    variable=variable.name,
-                    path=reader.path,
-                )
-            block.view(entry)[...] = reader.read_rows(variable.name, start, stop)
-        elif variable.initializer is not None:
-            variable.initializer.fill(block.view(entry), variable.shape, start)
-        else:
-            return ""  # the creating task assigns the value
-        block.initialized[entry] = True
-        return reader.path if reader is not None and record is not None else ""
-
-    def _any_part(self, name: str) -> _Held | None:
-        parts = self._parts.get(name)
-        return self._held[name, parts[0]] if parts else None
-
-    def _check_same(self, shard: ShardDefinition, held: _Held, who: Incarnation) -> None:
-        self._check_same_variable(shard, held, who)
-        mine = held.block.shards[held.entry]
-        same_part = shard.part != mine.part or (shard.row_offset, shard.rows) == (
-            mine.row_offset,
-            mine.rows,
-        )
-        if shard.num_parts != mine.num_parts or not same_part:
-            raise DefinitionMismatchError(
-                f"{self.task}: {who.task} cuts {shard.variable.name!r} in {shard.num_parts} parts, "
-                f"{held.defined_by.task} cut it in {mine.num_parts}; all tasks must use the same "
-                "variable_partitioner",
-                variable=shard.variable.name,
-                task=who.task,
-            )
-
-    def _check_same_variable(self, shard: ShardDefinition, held: _Held, who: Incarnation) -> None:
-        mine, theirs = held.block.shards[held.entry].variable, shard.variable
-        if mine.shape == theirs.shape and mine.dtype == theirs.dtype:
-            return
-        raise DefinitionMismatchError(
-            f"{self.task}: {who.task} defines {mine.name!r} as {theirs.dtype.name}"
-            f"{list(theirs.shape)}, {held.defined_by.task} defined it as {mine.dtype.name}"
-            f"{list(mine.shape)}; all tasks must run the same program",
-            variable=mine.name,
-            task=who.task,
-            other=held.defined_by.task,
-        )
-
-    @staticmethod
-    def _describe(held: _Held) -> HeldShard:
-        block, entry = held.block, held.entry
-        shard = replace(block.shards[entry], rule=block.rules[entry])
-        memory = block.memory.location(block.offsets[entry])
-        return HeldShard(shard, bool(block.initialized[entry]), bool(held.restored_from), memory)
-
     # -- steps -------------------------------------------------------------------------------
 
-    def compile(self, entries: Sequence[LayoutEntry]) -> Layout:
-        """Turn a layout into ranges of memory; adjacent ones are joined.
-
-        Raises:
-            UnknownVariableError: A shard is not held here.
-            RefusedError: An APPLY to a variable without an update rule.
-        """
-        with self._definitions:
-            return join_ranges([self._range(item) for item in entries])
-
-    def _range(self, item: LayoutEntry) -> LayoutRange:
-        held = self._held.get((item.variable, item.part))
-        if held is None:
-            raise UnknownVariableError(
-                f"{self.task} holds no part {item.part} of a variable {item.variable!r}; it holds "
-                f"{len(self._held)} shards. Define the variable in strategy.scope() first",
-                task=self.task,
-                variable=item.variable,
-            )
-        block, entry = held.block, held.entry
-        rule = block.rules[entry]
-        if item.operation is Operation.APPLY and rule is None:
-            raise RefusedError(
-                f"{self.task}: {item.variable!r} has no update rule; apply gradients through an "
-                "optimizer, or use assign_add",
-                task=self.task,
-                variable=item.variable,
-            )
-        width = size_of(row_shape(block.shards[entry].shape))
-        dtype = item.dtype or block.dtype
-        if dtype != block.dtype and not (is_float(dtype) and is_float(block.dtype)):
-            raise RefusedError(
-                f"{self.task}: {item.variable!r} is {block.dtype.name} and cannot travel as "
-                f"{dtype.name}",
-                task=self.task,
-                variable=item.variable,
-            )
-        if item.encoding is Encoding.ELEMENTS and item.operation is not Operation.APPLY:
-            raise RefusedError(f"{self.task}: single elements are for gradients", task=self.task)
-        applied = rule if item.operation is Operation.APPLY else None
-        where = block.range_of(entry)
-        return LayoutRange(block, where, item.operation, applied, item.encoding, dtype, width)
+    def _restored(self, global_step: int) -> None:
+        with self._log_lock:
+            self._global_step = max(self._global_step, global_step)
 
     def register_incarnation(self, who: Incarnation) -> None:
         """Register an incarnation that opens a session; older ones of its task are fenced.
@@ -380,20 +85,6 @@ class Store:
         """
         with self._log_lock:
             self._log.register_incarnation(who)
-
-    def slab(self, number: int) -> Slab:
-        """The slab of shared memory with this number.
-
-        Raises:
-            RefusedError: There is no such slab.
-        """
-        with self._definitions:
-            slabs = self._arena.slabs
-            if not 0 <= number < len(slabs):
-                raise RefusedError(
-                    f"{self.task} has no slab {number}, only {len(slabs)}", task=self.task
-                )
-            return slabs[number]
 
     def check_rows(self, layout: Layout, rows: Sequence[Array]) -> None:
         """Check row and element numbers before anything is applied.
@@ -580,12 +271,7 @@ class Store:
 
     def counters(self, sessions: int = 0) -> PsCounters:
         """All counters, as of now."""
-        with self._definitions:
-            shards, variables = len(self._held), len(self._parts)
-            values = sum(block.value.nbytes for block in self._blocks)
-            slots = sum(block.slot_bytes for block in self._blocks)
-            first = list(islice(self._held.values(), _LABELS))
-            labels = tuple(held.block.shards[held.entry].label for held in first)
+        shards, variables, values, slots, labels = self._summary()
         tally = self._tally
         with tally.lock:
             return PsCounters(
@@ -603,23 +289,9 @@ class Store:
                 labels=labels,
             )
 
-    def held_bytes(self) -> int:
-        """Bytes of all values, for placement."""
-        with self._definitions:
-            return sum(block.value.nbytes for block in self._blocks)
-
-    def blocks(self) -> list[Block]:
-        """Every block, in the order of creation."""
-        with self._definitions:
-            return list(self._blocks)
-
 
 def _copy(values: Array, rows: Array | None) -> Array:
     return np.copy(values) if rows is None else gather_rows(values, rows).reshape(-1)
-
-
-def _create_slab(num_bytes: int) -> SharedSegment:
-    return SharedSegment.create(num_bytes, others_read_only=True)
 
 
 def _decode(part: LayoutRange, values: Array, numbers: Array | None) -> Gradient:
@@ -630,21 +302,3 @@ def _decode(part: LayoutRange, values: Array, numbers: Array | None) -> Gradient
     whole = np.zeros(part.numbered, part.block.dtype)
     whole[numbers] = values
     return Gradient(whole)
-
-
-def _group(shards: Sequence[ShardDefinition]) -> list[list[ShardDefinition]]:
-    """Groups of shards that share a block: small ones of one dtype, in order."""
-    groups: list[list[ShardDefinition]] = []
-    open_groups: dict[DType, tuple[list[ShardDefinition], int]] = {}
-    for shard in shards:
-        if shard.num_bytes >= _OWN_BLOCK_BYTES:
-            groups.append([shard])
-            continue
-        dtype = shard.variable.dtype
-        group, filled = open_groups.get(dtype, ([], _SHARED_BLOCK_BYTES))
-        if not group or filled + shard.num_bytes > _SHARED_BLOCK_BYTES:
-            group, filled = [], 0
-            groups.append(group)
-        group.append(shard)
-        open_groups[dtype] = (group, filled + shard.num_bytes)
-    return groups
