@@ -452,6 +452,19 @@ def test_who_waits_for_a_payload_is_woken_by_cancel(
         result(waiting)
 
 
+def test_bytes_that_had_come_are_not_read_after_a_cancel(
+    raw: tuple[ByteStream, Connection],
+) -> None:
+    """Those of a step that was given up: nobody may take them for an answer."""
+    raw[0].send(lengths(1, 300_000) + b"m", NEVER)
+    raw[1].receive()
+    raw[0].send(bytes(100_000), NEVER)
+    wait_until(lambda: not raw[1].is_silent(), 5, "the bytes")
+    raw[1].cancel()
+    with pytest.raises(OSError, match=r"."):
+        raw[1].read_some(memoryview(bytearray(1000)))
+
+
 def test_who_waits_for_room_is_woken_by_cancel(pair: Pair) -> None:
     sending = start(lambda: again_and_again(lambda: pair[0].send([bytes(LIMIT)])))
     time.sleep(0.05)
