@@ -318,9 +318,10 @@ def test_more_silent_connections_than_are_kept_do_not_keep_others_out(serve: Ser
 def test_connections_beyond_the_limit_are_closed_and_leave_room_when_they_end(serve: Serve) -> None:
     host = serve(max_sessions=2)
     with reached(host.port, SETTINGS["tcp"]) as first, reached(host.port, SETTINGS["tcp"]):
-        with dial(host.port) as third:
-            third.sendall(MAGIC)
-            assert is_shown_out(third)
+        with dialled(host.port, SETTINGS["tcp"]) as (dialer, _):
+            third = dialer.tcp(scaled(5))
+            with pytest.raises(OSError, match=r"."):  # closed, or reset
+                dialer.greet(third, scaled(5))
         assert echoes(first.connection)
 
     def has_room() -> bool:
