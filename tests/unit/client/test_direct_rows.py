@@ -5,10 +5,12 @@ import threading
 import numpy as np
 import pytest
 
+from windlass.client.ps import direct_rows
 from windlass.client.ps.direct_pull import MemoryRegion
 from windlass.client.ps.direct_rows import DirectRows
 from windlass.core.arrays import Array
 from windlass.core.steps import Encoding, LayoutEntry, MemoryLocation, Operation, WireLayout
+from windlass.engine.rows import gather_rows
 from windlass.net.shared_memory import SharedSegment, unavailable
 
 pytestmark = pytest.mark.skipif(bool(unavailable()), reason=unavailable())
@@ -45,6 +47,22 @@ def test_a_block_that_is_being_written_all_the_time_is_not_waited_for_long() -> 
     table = Table(np.arange(2))
     table.sequence[0] = 1
     assert not table.reading.go_on()
+
+
+def test_rows_that_changed_while_they_were_copied_are_copied_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    table = Table(np.array([0, 199], np.int64))
+
+    def gather_and_write(values: Array, rows: Array, out: Array) -> None:
+        gather_rows(values, rows, out)
+        if not table.sequence[0]:  # a ps writes both rows, of which one was copied before
+            table.sequence[0] = 2
+            table.values[[0, 199]] = 7
+
+    monkeypatch.setattr(direct_rows, "gather_rows", gather_and_write)
+    assert table.reading.go_on()
+    assert (table.out == 7).all()
 
 
 def test_rows_are_never_of_two_moments() -> None:
