@@ -546,7 +546,12 @@ def tcp_sockets() -> tuple[socket.socket, socket.socket]:
         return client, listener.accept()[0]
 
 
-def test_each_side_may_end_before_the_other(passing: tuple[PassThrough, socket.socket]) -> None:
+@pytest.mark.parametrize("splices", [True, False])
+def test_each_side_may_end_before_the_other(
+    passing: tuple[PassThrough, socket.socket], splices: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not splices:
+        monkeypatch.delattr(os, "splice", raising=False)
     client, ours = tcp_sockets()
     passing[0].accept(ours, b"PRI ")
     server, _ = passing[1].accept()

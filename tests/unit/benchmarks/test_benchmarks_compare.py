@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from benchmarks import compare, plots
-from benchmarks.cases import CASES, Case, pick
+from benchmarks.cases import CASES, Case, pick, wants_sparse
 from benchmarks.compare import Outcome
 from benchmarks.peers import harness
 from rich.console import Console
@@ -48,6 +48,8 @@ def shown(document: dict[str, Any]) -> str:
 def test_cases_are_picked_in_their_own_order_and_all_without_a_choice() -> None:
     assert [case.id for case in pick(["4mb", "small"])] == ["small", "4mb"]
     assert pick([]) == CASES
+    assert pick(["sparse"]) == []
+    assert [wants_sparse(ids) for ids in ([], ["sparse", "4mb"], ["4mb"])] == [True, True, False]
     with pytest.raises(ValueError, match="no case 5mb"):
         pick(["5mb"])
 

@@ -145,3 +145,15 @@ def test_sizes_not_asked_for_lately_are_forgotten() -> None:
 def test_small_buffers_are_not_kept() -> None:
     gone = weakref.ref(BufferPools(least_bytes=8).take(7))
     assert gone() is None
+
+
+def test_arrays_of_nearly_one_size_use_the_same_memory_once_it_is_free() -> None:
+    pools = BufferPools(least_bytes=8)
+    first = pools.take_array((1000, 16), np.dtype(np.float32))
+    assert (first.shape, first.dtype.name) == ((1000, 16), "float32")
+    where = first.ctypes.data
+    again = pools.take_array((1001, 16), np.dtype(np.float32))
+    assert not np.may_share_memory(first, again)
+    del first
+    assert pools.take_array((1002, 16), np.dtype(np.float32)).ctypes.data == where
+    assert pools.take_array((0, 16), np.dtype(np.float32)).size == 0
