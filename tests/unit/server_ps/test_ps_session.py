@@ -232,6 +232,16 @@ def test_an_early_reply_that_is_refused_is_an_ordinary_one() -> None:
     assert not reply.outcome_follows
 
 
+def test_what_is_known_of_a_layout_is_forgotten_with_it() -> None:
+    ps = Ps(a=LARGE, b=LARGE)
+    for name in ("a", "b"):
+        ps.assign(name, ones(LARGE))
+    ps.layout(1, LayoutEntry("a", 0, PULL))
+    assert len(ps.step(pull_layout=1, request_id=7).values) == 1
+    ps.layout(1, LayoutEntry("b", 0, PULL))
+    assert len(ps.step(pull_layout=1, request_id=8, known_request=7).values) == 1
+
+
 def test_only_entries_that_changed_since_the_known_request_follow() -> None:
     ps = Ps(a=LARGE, b=LARGE)
     for name in "ab":
