@@ -135,6 +135,9 @@ class FaultyStream:
     def is_silent(self) -> bool:
         return not self._over.is_set() and self._stream.is_silent()
 
+    def limit_messages(self, num_bytes: int) -> None:
+        self._stream.limit_messages(num_bytes)
+
     def fileno(self) -> int:
         return self._stream.fileno()
 
