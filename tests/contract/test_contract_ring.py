@@ -640,6 +640,31 @@ def test_a_call_that_cannot_be_made_is_not_counted(together: Together) -> None:
     assert together(2, work) == [[2.0, 2.0]] * 2
 
 
+@pytest.mark.parametrize("kind", ["tcp", "grpc"])
+def test_what_was_sent_may_be_changed_once_the_call_is_over(
+    monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    """A sender that has to wait for its neighbour sends the values of the call, not later ones."""
+    changed = threading.Event()
+    faults = Faults(plan=lambda stream, _number: stream.fill())
+    client = partial(WorkerClient, wrap=faults.wrap)
+    monkeypatch.setattr("windlass.collectives.group.WorkerClient", client)
+
+    def work(group: CollectiveGroup) -> Array:
+        values = mine(group.rank, (700_000,), "float32")
+        if group.rank:
+            return group.broadcast(values)
+        for stream in faults.streams:  # what waits is sent after the change, if that can be
+            stream.before_send = lambda _count: changed.wait(0.1)
+        group.broadcast(values)
+        values[:] = 0
+        changed.set()
+        return values
+
+    groups = groups_of(2, 20, None, KINDS[kind])
+    np.testing.assert_array_equal(run_all(groups, work)[1], mine(0, (700_000,), "float32"))
+
+
 # -- forming a ring ----------------------------------------------------------------------------
 
 

@@ -13,11 +13,9 @@ import pytest
 from windlass.client.ps.parameter_session import ParameterSession
 from windlass.client.ps.push_plans import PushPayload
 from windlass.cluster.partitioners import FixedShardsPartitioner
-from windlass.cluster.placement import round_robin
 from windlass.core.arrays import BFLOAT16, Array, DType
 from windlass.core.definitions import ShardDefinition, VariableDefinition
 from windlass.core.errors import (
-    DefinitionMismatchError,
     JobStoppedError,
     JoinTimeoutError,
     LimitExceededError,
@@ -32,7 +30,7 @@ from windlass.core.initializers import Initializer
 from windlass.core.settings import Settings
 from windlass.core.steps import Operation, PushResult, StepRequest
 from windlass.core.task import Incarnation, TaskId
-from windlass.core.update_rules import SGD, Adam
+from windlass.core.update_rules import SGD
 from windlass.distribute.local_ps import LocalPs
 from windlass.server.ps.store import Store
 
@@ -134,22 +132,6 @@ def test_shards_go_to_the_ps_with_the_fewest_bytes() -> None:
     assert sum(loads) == 4 * sum(sizes)
     assert max(loads) <= sum(loads) / 3 + 4 * max(sizes)
     assert max(loads) - min(loads) <= 4 * 45
-
-
-def test_later_variables_take_earlier_ones_into_account() -> None:
-    cluster = Cluster(2)
-    session = cluster.session()
-    create(session, variable("big", 1000))
-    create(session, *(variable(f"v{i}", 10) for i in range(5)))
-    assert cluster.labels() == [{"big"}, {f"v{i}" for i in range(5)}]
-
-
-def test_round_robin_goes_on_counting_where_it_was() -> None:
-    cluster = Cluster(3)
-    session = cluster.session()
-    create(session, variable("a", 9), placement=round_robin)
-    create(session, variable("b", 1), variable("c", 1), variable("d", 1), placement=round_robin)
-    assert cluster.labels() == [{"a", "d"}, {"b"}, {"c"}]
 
 
 def test_placement_is_shown_per_ps_with_shape_and_bytes() -> None:
@@ -480,19 +462,6 @@ def test_a_chief_that_restarts_assigns_what_its_last_life_had_only_created() -> 
     got = second.step(None, ["w", "b"]).values
     np.testing.assert_array_equal(got["w"], [1, 2])
     assert got["b"] == 3
-
-
-def test_different_definitions_and_rules_name_both_tasks() -> None:
-    cluster = Cluster(2)
-    chief, worker = cluster.session(0), cluster.session(1)
-    create(chief, variable("w", 2))
-    chief.bind(["w"], SGD())
-    with pytest.raises(DefinitionMismatchError, match=r"worker/task:1.*'w'.*worker/task:0"):
-        worker.define([variable("w", 3)], {}, create=False)
-    worker.define([variable("w", 2)], {}, create=False)
-    worker.bind(["w"], SGD())
-    with pytest.raises(DefinitionMismatchError, match=r"worker/task:1.*'w'.*worker/task:0"):
-        worker.bind(["w"], Adam())
 
 
 def test_variables_with_an_initializer_need_no_value_from_anybody() -> None:

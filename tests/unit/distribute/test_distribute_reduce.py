@@ -166,6 +166,7 @@ def test_reducing_a_structure_reduces_its_leaves(strategy: Strategy) -> None:
 def test_the_mean_of_what_is_not_distributed_is_itself(strategy: Strategy) -> None:
     value = object()
     assert strategy.reduce("MEAN", value) is value
+    assert strategy.reduce("MEAN", floats(1, 3), axis=0) == 2.0
 
 
 def test_the_sum_of_what_is_not_distributed_is_ambiguous_with_several_replicas(

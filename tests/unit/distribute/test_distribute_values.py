@@ -1,7 +1,6 @@
 """Values that differ between replicas: made, taken apart, and never mistaken for arrays."""
 
 from collections import namedtuple
-from collections.abc import Iterator
 
 import numpy as np
 import pytest
@@ -28,15 +27,6 @@ from windlass.distribute.base.values import (
 )
 
 Pair = namedtuple("Pair", ["first", "second"])
-
-
-@pytest.fixture(autouse=True)
-def plain_process(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """No cluster, no GPU, one CPU device."""
-    monkeypatch.delenv("TF_CONFIG", raising=False)
-    monkeypatch.setattr("windlass.distribute.base.devices.count_gpus", lambda: 0)
-    yield
-    wl.config.set_logical_cpu_devices(1)
 
 
 def two_replicas() -> Strategy:
@@ -205,31 +195,3 @@ def test_a_value_context_tells_the_replica_and_how_many_there_are() -> None:
 def test_none_is_a_leaf_everywhere() -> None:
     assert leaves((None, [1, None])) == [None, 1, None]
     assert map_structure(lambda leaf: leaf is None, {"a": None, "b": 0}) == {"a": True, "b": False}
-
-
-def test_run_gives_each_replica_its_part_of_nested_arguments() -> None:
-    strategy = two_replicas()
-
-    def step(batch: dict[str, float], scale: float, *, flag: None) -> tuple[float, float, None]:
-        return batch["x"], scale, flag
-
-    batch = {"x": PerReplica([1.0, 2.0])}
-    x, scale, flag = strategy.run(step, args=(batch, 10.0), kwargs={"flag": None})
-    assert x.values == (1.0, 2.0)
-    assert scale == 10.0
-    assert flag is None
-
-
-def test_local_results_are_one_per_replica() -> None:
-    strategy = two_replicas()
-    results = strategy.experimental_local_results
-    assert results(PerReplica([1, 2])) == (1, 2)
-    assert results(5) == (5,)
-    assert results(None) == (None,)
-    assert results({"a": 1}) == ({"a": 1},)
-    nested = {"a": PerReplica([1, 2]), "b": [None, 7]}
-    assert results(nested) == ({"a": 1, "b": [None, 7]}, {"a": 2, "b": [None, 7]})
-
-
-def test_local_results_of_one_replica_are_a_1_tuple() -> None:
-    assert wl.distribute.get_strategy().experimental_local_results((1, 2)) == ((1, 2),)

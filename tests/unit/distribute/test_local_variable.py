@@ -6,7 +6,7 @@ import gc
 import threading
 import tracemalloc
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import nullcontext
 from typing import Any
 
@@ -23,15 +23,6 @@ from windlass.distribute.variables.spec import Scatter
 
 Array = np.ndarray[Any, np.dtype[Any]]
 NUMBERS = [dtype for dtype in DTYPES if dtype != np.bool_]
-
-
-@pytest.fixture(autouse=True)
-def plain_process(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """No cluster, no GPU; one CPU device again afterwards."""
-    monkeypatch.delenv("TF_CONFIG", raising=False)
-    monkeypatch.setattr("windlass.distribute.base.devices.count_gpus", lambda: 0)
-    yield
-    wl.config.set_logical_cpu_devices(1)
 
 
 def variable(value: Any, **kwargs: Any) -> LocalVariable:
@@ -87,14 +78,6 @@ def test_nothing_that_is_read_is_a_way_into_the_variable(read: str) -> None:
     if found.flags.writeable:
         found[...] = -1
     np.testing.assert_array_equal(v.read_value(), [[0, 1], [2, 3], [4, 5]])
-
-
-def test_what_is_given_is_copied() -> None:
-    given = np.ones((3, 2), np.float32)
-    v = variable(given)
-    v.assign(given)
-    given[...] = 7
-    np.testing.assert_array_equal(v.read_value(), 1)
 
 
 KINDS: dict[str, Callable[[], Any]] = {

@@ -1,12 +1,13 @@
 """One variable, several replicas: CentralStorageStrategy, and a worker of parameter servers."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
 
 import windlass as wl
+from helpers.replicas import FIRST, MEAN, NONE, SUM, replica
 from windlass.distribute import (
     AggregatingVariable,
     CentralStorageStrategy,
@@ -20,22 +21,7 @@ from windlass.distribute.strategies.parameter_server import ParameterServerExten
 from windlass.distribute.variables.local import LocalVariable
 
 Aggregation = wl.VariableAggregation
-NONE, SUM, MEAN, FIRST = (
-    Aggregation.NONE,
-    Aggregation.SUM,
-    Aggregation.MEAN,
-    Aggregation.ONLY_FIRST_REPLICA,
-)
 Make = Callable[[int], Strategy]
-
-
-@pytest.fixture(autouse=True)
-def plain_process(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """No cluster, no GPU; one CPU device again afterwards."""
-    monkeypatch.delenv("TF_CONFIG", raising=False)
-    monkeypatch.setattr("windlass.distribute.base.devices.count_gpus", lambda: 0)
-    yield
-    wl.config.set_logical_cpu_devices(1)
 
 
 @pytest.fixture(params=["central", "ps"])
@@ -53,12 +39,6 @@ def make(request: pytest.FixtureRequest) -> Make:
 def variable(strategy: Strategy, aggregation: Aggregation, value: Any = (10.0, 20.0)) -> Any:
     with strategy.scope():
         return wl.Variable(value, name="v", aggregation=aggregation)
-
-
-def replica() -> int:
-    context = wl.distribute.get_replica_context()
-    assert context is not None
-    return context.replica_id_in_sync_group
 
 
 def rows(number: float, *indices: int) -> wl.IndexedSlices:

@@ -6,46 +6,24 @@ from the replicas (4 from where there is one writer). Expected values are writte
 plain numbers.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 import pytest
 
 import windlass as wl
+from helpers.replicas import FIRST, MEAN, NONE, ON_READ, ON_WRITE, SUM, copies, mirrored, replica
 from windlass.distribute import (
     Mirrored,
-    MirroredStrategy,
     MirroredVariable,
     PerReplica,
     Strategy,
     SyncOnReadVariable,
 )
 
-Array = np.ndarray[Any, np.dtype[Any]]
 Aggregation = wl.VariableAggregation
 Synchronization = wl.VariableSynchronization
-NONE, SUM, MEAN, FIRST = (
-    Aggregation.NONE,
-    Aggregation.SUM,
-    Aggregation.MEAN,
-    Aggregation.ONLY_FIRST_REPLICA,
-)
-ON_WRITE, ON_READ = Synchronization.ON_WRITE, Synchronization.ON_READ
-
-
-@pytest.fixture(autouse=True)
-def plain_process(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """No cluster, no GPU; one CPU device again afterwards."""
-    monkeypatch.delenv("TF_CONFIG", raising=False)
-    monkeypatch.setattr("windlass.distribute.base.devices.count_gpus", lambda: 0)
-    yield
-    wl.config.set_logical_cpu_devices(1)
-
-
-def mirrored(replicas: int) -> MirroredStrategy:
-    wl.config.set_logical_cpu_devices(replicas)
-    return MirroredStrategy()
 
 
 def made(
@@ -60,16 +38,6 @@ def made(
         )
     assert isinstance(v, MirroredVariable | SyncOnReadVariable)
     return v
-
-
-def replica() -> int:
-    context = wl.distribute.get_replica_context()
-    assert context is not None
-    return context.replica_id_in_sync_group
-
-
-def copies(v: Any) -> Any:
-    return [component.read_value().tolist() for component in v.values]
 
 
 # -- the operations, on a variable and on plain numbers ------------------------------------------

@@ -1,18 +1,14 @@
 """The chief's service over loopback: register, heartbeat, finish, stop, status."""
 
 from collections.abc import Iterator
-from typing import Any
 
 import grpc
 import pytest
-from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from windlass.client.chief.calls import ChiefClient
 from windlass.core import codec, error_table
 from windlass.core.clock import ManualClock
 from windlass.core.errors import (
-    AddressInUseError,
-    ConfigurationError,
     FencedError,
     PeerLostError,
     ProtocolMismatchError,
@@ -189,50 +185,6 @@ def test_an_outcome_that_stands_for_nothing_is_refused(
     error = error_table.from_rpc_error(caught.value, peer="chief", doing="finish")
     assert isinstance(error, RefusedError)
     assert "stands for none of done, failed, left" in error.message
-
-
-def test_the_chief_is_healthy_while_it_serves(server: ChiefServer) -> None:
-    with grpc.insecure_channel(f"127.0.0.1:{server.port}") as channel:
-        stub: Any = health_pb2_grpc.HealthStub(channel)  # its stubs list no methods
-        for service in ("", "windlass.proto.v1.Chief"):
-            answer = stub.Check(health_pb2.HealthCheckRequest(service=service), timeout=T)
-            assert answer.status == health_pb2.HealthCheckResponse.SERVING
-        server._host.drain()
-        answer = stub.Check(health_pb2.HealthCheckRequest(), timeout=T)
-        assert answer.status == health_pb2.HealthCheckResponse.NOT_SERVING
-
-
-def test_probes_have_a_port_of_their_own() -> None:
-    import socket
-
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1]
-    server = ChiefServer(CHIEF, [], Settings(health_port=port))
-    server.start("127.0.0.1:0")
-    try:
-        with grpc.insecure_channel(f"127.0.0.1:{port}") as channel:
-            stub: Any = health_pb2_grpc.HealthStub(channel)  # its stubs list no methods
-            answer = stub.Check(health_pb2.HealthCheckRequest(), timeout=T)
-            assert answer.status == health_pb2.HealthCheckResponse.SERVING
-            with pytest.raises(grpc.RpcError) as caught:
-                chief_pb2_grpc.ChiefStub(channel).GetStatus(chief_pb2.GetStatusRequest(), timeout=T)
-            assert caught.value.code() is grpc.StatusCode.UNIMPLEMENTED
-    finally:
-        server.stop(grace_s=0)
-
-
-def test_two_servers_do_not_share_a_port(server: ChiefServer) -> None:
-    second = ChiefServer(CHIEF, [], SETTINGS)
-    with pytest.raises(AddressInUseError, match=f"127.0.0.1:{server.port}"):
-        second.start(f"127.0.0.1:{server.port}")
-    second.stop(grace_s=0)
-
-
-def test_an_address_others_can_reach_must_be_asked_for() -> None:
-    server = ChiefServer(CHIEF, [], SETTINGS)
-    with pytest.raises(ConfigurationError, match="--insecure"):
-        server.start("10.0.0.1:0")
-    server.stop(grace_s=0)
 
 
 def test_a_chief_that_is_gone_is_a_lost_peer_with_its_address() -> None:
