@@ -19,6 +19,7 @@ from ...core.indexed_slices import IndexedSlices
 from ...core.steps import Operation
 from ...core.wire_format import WireFormat
 from ..base.arrays import to_host
+from ..base.contexts import is_running
 from ..base.devices import compute_devices
 from ..data.options import AutoShardPolicy
 from ..runtime import ClusterRuntime
@@ -227,15 +228,18 @@ class ParameterServerExtended(StrategyExtended):
         """Rows of a variable, as they are now."""
         with self._lock:
             self._define()
+            self._step.settle(variable.name)
             return self.runtime.session.lookup(variable.name, indices)
 
     def write(
         self, variable: PsVariable, operation: Operation, value: Array | IndexedSlices
     ) -> None:
-        """Assign or add on the servers, at once."""
+        """Assign or add on the servers: in ``run`` with the step's push, outside at once."""
         with self._lock:
-            self._define()
-            self._step.write(variable.name, operation, value)
+            if self._undefined:
+                self._define()
+            at_once = not is_running(self._strategy)  # another thread's may be under way
+            self._step.write(variable._name, operation, value, at_once=at_once)
 
     # -- steps -------------------------------------------------------------------------------
 

@@ -52,7 +52,7 @@ def push_plan(
     formats: Sequence[WireFormat] = (WireFormat(),) * 4,
 ) -> PushPlan:
     rows = [item.definition.name in sparse for item in variables]
-    return plan_push(variables, rows, operation, formats, ids())
+    return plan_push(variables, rows, [operation] * len(variables), formats, ids())
 
 
 def values_of(*variables: PlacedVariable) -> dict[str, Array]:
