@@ -5,11 +5,13 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from ...cluster.roles import PS
 from ...core.arrays import Array
 from ...core.definitions import ShardDefinition, VariableDefinition
 from ...core.indexed_slices import IndexedSlices
 from ...core.steps import Operation
 from ..base.arrays import to_host
+from ..base.devices import HOST, in_task, task_name
 from ..base.interface import Strategy
 from ..base.values import DistributedValues
 from .aggregating import AggregatedVariable
@@ -23,7 +25,7 @@ _OPERATIONS = {"assign": Operation.ASSIGN, "assign_add": Operation.ASSIGN_ADD}
 
 def ps_device(ps: int) -> str:
     """The device of a parameter server, as TensorFlow names it."""
-    return f"/job:ps/replica:0/task:{ps}/device:CPU:0"
+    return in_task(task_name(PS, ps), HOST)
 
 
 class ServerVariables(Protocol):

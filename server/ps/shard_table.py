@@ -13,6 +13,7 @@ from ...core.errors import (
     DefinitionMismatchError,
     LimitExceededError,
     RefusedError,
+    ShapeMismatchError,
     UnknownVariableError,
 )
 from ...core.settings import Settings
@@ -137,7 +138,7 @@ class ShardTable:
 
         Raises:
             DefinitionMismatchError: One has another rule.
-            RefusedError: One is not of a float dtype.
+            ShapeMismatchError: One is not of a float dtype.
         """
         readers: dict[str, CheckpointReader] = {}
         names = list(variables)
@@ -176,7 +177,7 @@ class ShardTable:
                 task=who.task,
             )
         if not is_float(block.dtype):
-            raise RefusedError(
+            raise ShapeMismatchError(
                 f"{self.task}: {shard.label!r} is {block.dtype.name}; update rules need a float "
                 "dtype. Use assign or assign_add, or trainable=False",
                 variable=shard.variable.name,

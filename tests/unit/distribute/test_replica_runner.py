@@ -28,6 +28,8 @@ SUM = wl.VariableAggregation.SUM
 Replicas = Callable[[int], Strategy]
 Step = Callable[[], Any]
 
+HERE = "/job:localhost/replica:0/task:0"
+
 
 @pytest.fixture
 def replicas(monkeypatch: pytest.MonkeyPatch) -> Iterator[Replicas]:
@@ -123,7 +125,7 @@ def test_a_step_shorter_than_waking_a_thread_is_done_by_the_caller(
     tens, thread, devices = strategy.run(step, args=(PerReplica([1, 2, 3]),))
     assert tens.values == (10, 20, 30)
     assert set(strategy.experimental_local_results(thread)) == {threading.get_ident()}
-    assert devices.values == tuple(f"/device:CPU:{i}" for i in range(3))
+    assert devices.values == tuple(f"{HERE}/device:CPU:{i}" for i in range(3))
     assert order == [0, 1, 2]
 
 

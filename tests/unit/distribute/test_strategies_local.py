@@ -33,7 +33,7 @@ from windlass.distribute.strategies.default import the_default_strategy
 
 Array = np.ndarray[Any, np.dtype[Any]]
 SUM, MEAN = wl.VariableAggregation.SUM, wl.VariableAggregation.MEAN
-CPUS = tuple(f"/device:CPU:{i}" for i in range(4))
+CPUS = tuple(f"/job:localhost/replica:0/task:0/device:CPU:{i}" for i in range(4))
 
 ALL: dict[str, Callable[[], Strategy]] = {
     "Default": the_default_strategy,
@@ -611,7 +611,8 @@ def test_a_replica_knows_itself(strategy: Strategy, replicas: int) -> None:
             me.strategy is strategy,
         )
 
-    devices = strategy.extended.replica_devices
+    where = "/job:localhost/replica:0/task:0"
+    devices = [f"{where}{device}" for device in strategy.extended.replica_devices]
     result = parts(strategy, strategy.run(step))
     assert result == [(i, replicas, devices[i], True) for i in range(replicas)]
 
@@ -771,7 +772,7 @@ def test_update_calls_once_per_component_on_its_device(
         results = list(strategy.experimental_local_results(grouped))
     assert results == list(range(1, copies + 1))
     assert [component for component, _, _ in seen] == list(range(copies))
-    assert all(working == living for _, working, living in seen)
+    assert all(living.endswith(working) for _, working, living in seen)
     np.testing.assert_array_equal(variable.numpy(), [11, 21])
     values = variable.values if isinstance(variable, DistributedVariable) else ()
     for component in values:

@@ -147,7 +147,7 @@ def test_update_runs_on_every_component_in_neither_context() -> None:
         return component.device
 
     where = strategy.extended.update(v, change, args=(PerReplica([1, 1, 1, 1]),), group=False)
-    assert where == tuple(f"/device:CPU:{i}" for i in range(4))
+    assert where == tuple(f"/job:localhost/replica:0/task:0/device:CPU:{i}" for i in range(4))
     np.testing.assert_array_equal(v.numpy(), [2, 3])
     strategy.run(lambda: strategy.extended.update(v, change, args=(1,)))
     np.testing.assert_array_equal(v.numpy(), [3, 4])

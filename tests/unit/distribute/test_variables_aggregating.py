@@ -268,8 +268,8 @@ def test_central_storage_wraps_a_variable_only_for_several_replicas() -> None:
     wl.config.set_logical_cpu_devices(2)
     shared = variable(CentralStorageStrategy(), SUM)
     assert type(shared) is AggregatingVariable
-    assert shared.device == "/device:CPU:0"
-    assert shared.component().device == "/device:CPU:0"
+    assert shared.device == "/job:localhost/replica:0/task:0/device:CPU:0"
+    assert shared.component().device == "/job:localhost/replica:0/task:0/device:CPU:0"
     assert shared.strategy.extended.value_container(shared.component()) is shared
 
 
@@ -277,8 +277,8 @@ def test_central_storage_keeps_variables_where_it_is_told() -> None:
     wl.config.set_logical_cpu_devices(3)
     strategy = CentralStorageStrategy(["CPU:0", "CPU:1"], parameter_device="CPU:2")
     v = variable(strategy, SUM)
-    assert v.device == "/device:CPU:2"
-    assert strategy.extended.parameter_devices == ("/device:CPU:2",)
+    assert v.device == "/job:localhost/replica:0/task:0/device:CPU:2"
+    assert strategy.extended.parameter_devices == ("/job:localhost/replica:0/task:0/device:CPU:2",)
 
 
 # -- gradients -----------------------------------------------------------------------------------

@@ -33,6 +33,8 @@ NONE, SUM, MEAN, FIRST = (
 )
 ON_WRITE, ON_READ = Synchronization.ON_WRITE, Synchronization.ON_READ
 
+HERE = "/job:localhost/replica:0/task:0"
+
 
 @pytest.fixture(autouse=True)
 def plain_process(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
@@ -396,10 +398,12 @@ def test_another_variable_may_be_written(aggregation: Aggregation) -> None:
 def test_the_copies_are_no_part_of_the_first_value() -> None:
     strategy = mirrored(3)
     v = made(strategy, ON_WRITE, NONE)
-    assert [component.device for component in v.values] == [f"/device:CPU:{i}" for i in range(3)]
+    assert [component.device for component in v.values] == [
+        f"{HERE}/device:CPU:{i}" for i in range(3)
+    ]
     v.values[1].assign([0, 0])
     assert copies(v) == [[10, 20], [0, 0], [10, 20]]
-    assert v.device == "/device:CPU:0"
+    assert v.device == "/job:localhost/replica:0/task:0/device:CPU:0"
     assert repr(v) == "<MirroredVariable 'v' shape=(2,) dtype=float32 copies=3>"
 
 
