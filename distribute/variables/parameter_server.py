@@ -21,6 +21,13 @@ from .spec import Scatter, VariableSpec
 from .variable import Variable
 
 _OPERATIONS = {"assign": Operation.ASSIGN, "assign_add": Operation.ASSIGN_ADD}
+# What a ps does to rows, and what makes one of repeated ones: dividing by two is by their product.
+_ROW_OPERATIONS: dict[str, tuple[Operation, np.ufunc]] = {
+    Scatter.MUL: (Operation.MULTIPLY, np.multiply),
+    Scatter.DIV: (Operation.DIVIDE, np.multiply),
+    Scatter.MIN: (Operation.MINIMUM, np.minimum),
+    Scatter.MAX: (Operation.MAXIMUM, np.maximum),
+}
 
 
 def ps_device(ps: int) -> str:
@@ -105,11 +112,14 @@ class PsVariable(AggregatedVariable):
             values = given if kind == Scatter.ADD else -given
             self._servers.write(self, Operation.ASSIGN_ADD, IndexedSlices(values, delta.indices))
         else:
-            raise NotImplementedError(
-                f"scatter_{kind} of {self.name!r}: a ps adds to rows or overwrites them, so that a "
-                "push means the same whichever comes first; use scatter_add, scatter_sub or "
-                "scatter_update"
-            )
+            self._combine_rows(kind, given, delta.indices)
+
+    def _combine_rows(self, kind: str, given: Array, indices: Array) -> None:
+        operation, combine = _ROW_OPERATIONS[kind]
+        order = np.argsort(indices, kind="stable")
+        rows, starts = np.unique(indices[order], return_index=True)
+        values = combine.reduceat(given[order], starts, axis=0) if rows.size else given
+        self._servers.write(self, operation, IndexedSlices(values.astype(self.dtype), rows))
 
 
 class PsShard(Variable):

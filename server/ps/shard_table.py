@@ -17,7 +17,7 @@ from ...core.errors import (
     UnknownVariableError,
 )
 from ...core.settings import Settings
-from ...core.steps import Encoding, HeldShard, LayoutEntry, Operation
+from ...core.steps import ROW_OPERATIONS, Encoding, HeldShard, LayoutEntry, Operation
 from ...core.task import Incarnation, TaskId
 from ...core.update_rules import UpdateRule, rule_from_dict
 from ...engine.arena import Arena, Slab
@@ -320,6 +320,8 @@ class ShardTable:
             )
         if item.encoding is Encoding.ELEMENTS and item.operation is not Operation.APPLY:
             raise RefusedError(f"{self.task}: single elements are for gradients", task=self.task)
+        if item.operation in ROW_OPERATIONS and item.encoding is not Encoding.ROWS:
+            raise RefusedError(f"{self.task}: {item.operation} is for rows", task=self.task)
         applied = rule if item.operation is Operation.APPLY else None
         where = block.range_of(entry)
         return LayoutRange(block, where, item.operation, applied, item.encoding, dtype, width)
