@@ -13,12 +13,20 @@ from .gather_buffer import GatherBuffer
 
 
 class Operation(StrEnum):
-    """What a layout entry does to its shard."""
+    """What a layout entry does to its shard, or to rows of it; see ``ROW_OPERATIONS``."""
 
     PULL = "pull"
     APPLY = "apply"
     ASSIGN = "assign"
     ASSIGN_ADD = "assign_add"
+    MULTIPLY = "multiply"
+    DIVIDE = "divide"
+    MINIMUM = "minimum"
+    MAXIMUM = "maximum"
+
+
+ROW_OPERATIONS = (Operation.MULTIPLY, Operation.DIVIDE, Operation.MINIMUM, Operation.MAXIMUM)
+"""Those on rows alone."""
 
 
 class Encoding(StrEnum):

@@ -12,6 +12,7 @@ from functools import partial
 from typing import Any
 
 from .communication import CommunicationOptions
+from .devices import in_task
 from .interface import Strategy
 from .reductions import ReduceOp
 
@@ -239,8 +240,9 @@ class ReplicaContext:
 
     @property
     def devices(self) -> tuple[str, ...]:
-        """Device of this replica."""
-        return (self._strategy.extended.replica_devices[self.local_id],)
+        """Device of this replica, with its task."""
+        extended = self._strategy.extended
+        return (in_task(extended.task_name, extended.replica_devices[self.local_id]),)
 
     def merge_call(
         self,

@@ -13,7 +13,7 @@ from ..base.contexts import (
     get_replica_context,
     require_cross_replica,
 )
-from ..base.devices import HOST, is_gpu, on_device
+from ..base.devices import HOST, LOCALHOST, in_task, is_gpu, on_device
 from ..base.interface import Strategy
 from ..base.reductions import ReduceOp
 from ..base.values import (
@@ -46,6 +46,7 @@ class StrategyExtended:
         reducer: Reduces over the replicas; None: over those of this worker.
 
     Attributes:
+        task_name: This task, as it stands in front of a device.
         experimental_require_static_shapes: False: that is TPUs' need.
         experimental_between_graph: Whether every worker runs the program for itself.
         experimental_should_init: Whether this task gives variables their first values.
@@ -53,6 +54,7 @@ class StrategyExtended:
         should_save_summary: Whether this task writes summaries.
     """
 
+    task_name: str = LOCALHOST
     experimental_require_static_shapes: bool = False
     experimental_between_graph: bool = False
     experimental_should_init: bool = True
@@ -80,18 +82,18 @@ class StrategyExtended:
 
     @property
     def replica_devices(self) -> tuple[str, ...]:
-        """Devices of this worker's replicas, of every strategy."""
+        """Devices of this worker's replicas as this process names them, of every strategy."""
         return self._devices
 
     @property
     def worker_devices(self) -> tuple[str, ...]:
-        """Devices of this worker's replicas."""
-        return self._devices
+        """Devices of this worker's replicas, with the task: as ``Variable.device`` has them."""
+        return tuple(in_task(self.task_name, device) for device in self._devices)
 
     @property
     def parameter_devices(self) -> tuple[str, ...]:
-        """Devices that hold variables."""
-        return self._devices
+        """Devices that hold variables, named as :attr:`worker_devices`."""
+        return self.worker_devices
 
     @property
     def num_replicas_in_sync(self) -> int:

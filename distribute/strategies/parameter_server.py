@@ -20,10 +20,10 @@ from ...core.steps import Operation
 from ...core.wire_format import WireFormat
 from ..base.arrays import to_host
 from ..base.contexts import is_running
-from ..base.devices import compute_devices
+from ..base.devices import compute_devices, task_name
 from ..data.options import AutoShardPolicy
 from ..runtime import ClusterRuntime
-from ..variables.parameter_server import PsShard, PsShardedVariable, PsVariable
+from ..variables.parameter_server import PsShard, PsShardedVariable, PsVariable, ps_device
 from ..variables.spec import VariableSpec
 from ..variables.variable import Variable
 from .extended import StrategyExtended
@@ -115,6 +115,8 @@ class ParameterServerExtended(StrategyExtended):
     ) -> None:
         super().__init__(strategy, compute_devices())
         self.runtime = runtime
+        if runtime.task.spec:
+            self.task_name = task_name(runtime.task.task.type, runtime.task.task.index)
         # Every worker runs the program; the chief creates variables and writes.
         self.experimental_between_graph = True
         self.experimental_should_init = runtime.task.is_chief
@@ -132,7 +134,7 @@ class ParameterServerExtended(StrategyExtended):
     def parameter_devices(self) -> tuple[str, ...]:
         """The parameter servers."""
         tasks = ps_of(self.runtime.task.spec)
-        return tuple(str(task) for task in tasks) or ("/job:ps/task:0",)
+        return tuple(ps_device(task.index) for task in tasks) or (ps_device(0),)
 
     @property
     def num_input_pipelines(self) -> int:

@@ -5,6 +5,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from ...cluster.roles import PS
 from ...core.arrays import Array
 from ...core.definitions import ShardDefinition, VariableDefinition
 from ...core.errors import ShapeMismatchError
@@ -12,6 +13,7 @@ from ...core.indexed_slices import IndexedSlices
 from ...core.steps import Operation
 from ..base.arrays import to_host
 from ..base.contexts import top_frame
+from ..base.devices import HOST, in_task, task_name
 from ..base.interface import Strategy
 from ..base.values import DistributedValues
 from .aggregating import AggregatedVariable
@@ -21,11 +23,18 @@ from .spec import Scatter, VariableSpec
 from .variable import Variable
 
 _OPERATIONS = {"assign": Operation.ASSIGN, "assign_add": Operation.ASSIGN_ADD}
+# What a ps does to rows, and what makes one of repeated ones: dividing by two is by their product.
+_ROW_OPERATIONS: dict[str, tuple[Operation, np.ufunc]] = {
+    Scatter.MUL: (Operation.MULTIPLY, np.multiply),
+    Scatter.DIV: (Operation.DIVIDE, np.multiply),
+    Scatter.MIN: (Operation.MINIMUM, np.minimum),
+    Scatter.MAX: (Operation.MAXIMUM, np.maximum),
+}
 
 
 def ps_device(ps: int) -> str:
     """The device of a parameter server, as TensorFlow names it."""
-    return f"/job:ps/replica:0/task:{ps}/device:CPU:0"
+    return in_task(task_name(PS, ps), HOST)
 
 
 class ServerVariables(Protocol):
@@ -140,11 +149,14 @@ class PsVariable(AggregatedVariable):
             values = given if kind == Scatter.ADD else -given
             self._servers.write(self, Operation.ASSIGN_ADD, IndexedSlices(values, indices))
         else:
-            raise NotImplementedError(
-                f"scatter_{kind} of {self.name!r}: a ps adds to rows or overwrites them, so that a "
-                "push means the same whichever comes first; use scatter_add, scatter_sub or "
-                "scatter_update"
-            )
+            self._combine_rows(kind, given, delta.indices)
+
+    def _combine_rows(self, kind: str, given: Array, indices: Array) -> None:
+        operation, combine = _ROW_OPERATIONS[kind]
+        order = np.argsort(indices, kind="stable")
+        rows, starts = np.unique(indices[order], return_index=True)
+        values = combine.reduceat(given[order], starts, axis=0) if rows.size else given
+        self._servers.write(self, operation, IndexedSlices(values.astype(self.dtype), rows))
 
 
 class PsShard(Variable):

@@ -16,7 +16,7 @@ from ...core.indexed_slices import IndexedSlices
 from ...core.initializers import Initializer
 from ..base.arrays import as_array, to_host
 from ..base.contexts import ReplicaContext, get_replica_context, get_strategy
-from ..base.devices import HOST
+from ..base.devices import HOST, in_task
 from ..base.interface import Strategy
 from ..base.reductions import VariableAggregation, VariableSynchronization
 from ..base.values import PerReplica
@@ -120,8 +120,8 @@ class Variable(NDArrayOperatorsMixin, metaclass=_DispatchingMeta):
 
     @property
     def device(self) -> str:
-        """Where its value is, or the first copy of it."""
-        return HOST
+        """Where its value is, or the first copy of it; named with its task, as in TensorFlow."""
+        return in_task(self._strategy.extended.task_name, HOST)
 
     def _own_replica(self) -> ReplicaContext | None:
         """The context of the replica this thread runs for the variable's strategy, if it does."""

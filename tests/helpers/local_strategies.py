@@ -14,7 +14,8 @@ from windlass.distribute import (
 )
 from windlass.distribute.strategies.default import the_default_strategy
 
-CPUS = tuple(f"/device:CPU:{i}" for i in range(4))
+HERE = "/job:localhost/replica:0/task:0"
+CPUS = tuple(f"{HERE}/device:CPU:{i}" for i in range(4))
 
 ALL: dict[str, Callable[[], Strategy]] = {
     "Default": the_default_strategy,

@@ -36,7 +36,7 @@ from windlass.server.ps.store import Store
 from .faulty_stream import Faults
 from .waiting import scaled
 
-PULL, APPLY, ASSIGN, ADD = Operation
+PULL, APPLY, ASSIGN, ADD, *_ROWS = Operation
 F32 = np.dtype(np.float32)
 PS = TaskId("ps", 0)
 

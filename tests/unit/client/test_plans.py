@@ -24,7 +24,7 @@ from windlass.core.wire_format import WireFormat
 F16, F32, F64 = (np.dtype(kind) for kind in (np.float16, np.float32, np.float64))
 I32, BOOL = np.dtype(np.int32), np.dtype(np.bool_)
 WHO = Incarnation(TaskId("worker", 0), 1)
-PULL, APPLY, ASSIGN, ADD = Operation
+PULL, APPLY, ASSIGN, ADD, *_ROWS = Operation
 LARGE = 64 * 1024 // 4 + 1  # float32: over what is gathered with its neighbours
 
 

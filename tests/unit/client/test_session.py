@@ -35,7 +35,7 @@ from windlass.distribute.local_ps import LocalPs
 from windlass.server.ps.store import Store
 
 F32 = np.dtype(np.float32)
-PULL, APPLY, ASSIGN, ADD = Operation
+PULL, APPLY, ASSIGN, ADD, *_ROWS = Operation
 SETTINGS = Settings(join_timeout_s=0.3)
 
 

@@ -103,8 +103,8 @@ def test_two_replicas_have_ids_0_and_1_and_know_their_device() -> None:
     ids, count, devices = strategy.run(step)
     assert ids.values == (0, 1)
     assert count == 2
-    assert devices[0].values == ("/device:CPU:0", "/device:CPU:1")
-    assert strategy.extended.worker_devices == ("/device:CPU:0", "/device:CPU:1")
+    names = tuple(f"/job:localhost/replica:0/task:0/device:CPU:{i}" for i in range(2))
+    assert devices[0].values == strategy.extended.worker_devices == names
 
 
 def test_own_scope_may_be_entered_again(strategy: Strategy) -> None:

@@ -388,8 +388,8 @@ def test_without_a_cluster_one_process_is_all_of_it() -> None:
     assert strategy.num_replicas_in_sync == 1
     assert strategy.cluster_resolver is None
     assert strategy.global_step == 0
-    assert strategy.extended.parameter_devices == ("/job:ps/task:0",)
-    assert strategy.extended.worker_devices == ("/device:CPU:0",)
+    assert strategy.extended.parameter_devices == ("/job:ps/replica:0/task:0/device:CPU:0",)
+    assert strategy.extended.worker_devices == ("/job:localhost/replica:0/task:0/device:CPU:0",)
 
 
 @pytest.mark.parametrize(

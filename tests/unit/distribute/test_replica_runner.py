@@ -86,7 +86,7 @@ def test_a_step_shorter_than_waking_a_thread_is_done_by_the_caller(asleep: None)
     tens, thread, devices = strategy.run(step, args=(PerReplica([1, 2, 3]),))
     assert tens.values == (10, 20, 30)
     assert set(strategy.experimental_local_results(thread)) == {threading.get_ident()}
-    assert devices.values == tuple(f"/device:CPU:{i}" for i in range(3))
+    assert devices.values == CPUS[:3]
     assert order == [0, 1, 2]
 
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import windlass as wl
-from helpers.local_strategies import parts, per_replica, where
+from helpers.local_strategies import HERE, parts, per_replica, where
 from helpers.replicas import SUM, context, replica
 from windlass.distribute import (
     MirroredStrategy,
@@ -227,6 +227,6 @@ def test_a_replica_knows_itself(strategy: Strategy, replicas: int) -> None:
             me.strategy is strategy,
         )
 
-    devices = strategy.extended.replica_devices
+    devices = [f"{HERE}{device}" for device in strategy.extended.replica_devices]
     result = parts(strategy, strategy.run(step))
     assert result == [(i, replicas, devices[i], True) for i in range(replicas)]

@@ -88,7 +88,7 @@ def test_update_calls_once_per_component_on_its_device(
         results = list(strategy.experimental_local_results(grouped))
     assert results == list(range(1, copies + 1))
     assert [component for component, _, _ in seen] == list(range(copies))
-    assert all(working == living for _, working, living in seen)
+    assert all(living.endswith(working) for _, working, living in seen)
     np.testing.assert_array_equal(variable.numpy(), [11, 21])
     values = variable.values if isinstance(variable, DistributedVariable) else ()
     for component in values:

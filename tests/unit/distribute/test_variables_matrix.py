@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 import windlass as wl
+from helpers.local_strategies import CPUS
 from helpers.replicas import FIRST, MEAN, NONE, ON_READ, ON_WRITE, SUM, copies, mirrored, replica
 from windlass.distribute import (
     Mirrored,
@@ -364,10 +365,10 @@ def test_another_variable_may_be_written(aggregation: Aggregation) -> None:
 def test_the_copies_are_no_part_of_the_first_value() -> None:
     strategy = mirrored(3)
     v = made(strategy, ON_WRITE, NONE)
-    assert [component.device for component in v.values] == [f"/device:CPU:{i}" for i in range(3)]
+    assert tuple(component.device for component in v.values) == CPUS[:3]
     v.values[1].assign([0, 0])
     assert copies(v) == [[10, 20], [0, 0], [10, 20]]
-    assert v.device == "/device:CPU:0"
+    assert v.device == CPUS[0]
     assert repr(v) == "<MirroredVariable 'v' shape=(2,) dtype=float32 copies=3>"
 
 

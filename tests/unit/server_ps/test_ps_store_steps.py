@@ -20,7 +20,7 @@ PS = TaskId("ps", 0)
 TASK = TaskId("worker", 0)
 WORKER = Incarnation(TASK, 1)
 F32 = np.dtype(np.float32)
-PULL, APPLY, ASSIGN, ADD = Operation
+PULL, APPLY, ASSIGN, ADD, *_ROWS = Operation
 
 
 def make_store(*variables: VariableDefinition, rule: UpdateRule | None = None) -> Store:
