@@ -5,10 +5,12 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from ..cluster.roles import PS
 from ..core.errors import ConfigurationError, PeerLostError, WindlassError
 from ..core.exit_codes import ExitCode
 from ..core.settings import quiet_grpc
-from .logs import set_up_logging
+from ..worker.logs import set_up_logging
+from ..worker.program import find_program
 from .options import (
     TaskFlags,
     explain,
@@ -19,7 +21,7 @@ from .options import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from ..core.task import TaskId
     from .plain import Display
@@ -36,6 +38,22 @@ def _of_script(
 ) -> tuple[str, ...]:
     """The script's arguments; a ``--`` between it and them is allowed."""
     return value[1:] if value[:1] == ("--",) else value
+
+
+def program_arguments(*, required: bool) -> "Callable[[Any], Any]":
+    """Add ``[-m] SCRIPT [ARGUMENTS]…``."""
+
+    def add(command: Any) -> Any:
+        command = click.argument(
+            "arguments", nargs=-1, type=click.UNPROCESSED, callback=_of_script
+        )(command)
+        command = click.argument("script", required=required)(command)
+        return click.option(
+            "-m", "module", is_flag=True,
+            help="SCRIPT is the name of a module or package, as in `python -m`.",
+        )(command)  # fmt: skip
+
+    return add
 
 
 def _show_version(context: click.Context, parameter: click.Parameter, value: bool) -> None:  # noqa: ARG001
@@ -61,8 +79,7 @@ def windlass() -> None:
 
 
 @windlass.command("run", context_settings=_SCRIPT_LAST)
-@click.argument("script", required=False)
-@click.argument("arguments", nargs=-1, type=click.UNPROCESSED, callback=_of_script)
+@program_arguments(required=False)
 @click.option("--role", type=click.Choice(_ROLES), help="Instead of TF_CONFIG's task.type.")
 @click.option(
     "--print-tf-config", is_flag=True, help="Show what was resolved and where from, and exit."
@@ -70,13 +87,17 @@ def windlass() -> None:
 @task_options
 @settings_options
 def run_command(
-    script: str | None, arguments: tuple[str, ...], print_tf_config: bool, **flags: Any
+    script: str | None,
+    arguments: tuple[str, ...],
+    module: bool,
+    print_tf_config: bool,
+    **flags: Any,
 ) -> None:
     """Run SCRIPT in the role that TF_CONFIG (or the flags) give this process.
 
     A ps serves and does not run it. Without TF_CONFIG this process is the whole cluster.
     """
-    _run(script, arguments, print_tf_config=print_tf_config, **flags)
+    _run(script, arguments, module=module, print_tf_config=print_tf_config, **flags)
 
 
 def _role_command(role: str, text: str, *, takes_script: bool) -> None:
@@ -84,9 +105,10 @@ def _role_command(role: str, text: str, *, takes_script: bool) -> None:
         print_tf_config: bool,
         script: str | None = None,
         arguments: tuple[str, ...] = (),
+        module: bool = False,
         **flags: Any,
     ) -> None:
-        _run(script, arguments, print_tf_config=print_tf_config, role=role, **flags)
+        _run(script, arguments, module=module, print_tf_config=print_tf_config, role=role, **flags)
 
     command.__doc__ = text
     decorated: Any = settings_options(task_options(command))
@@ -94,10 +116,7 @@ def _role_command(role: str, text: str, *, takes_script: bool) -> None:
         "--print-tf-config", is_flag=True, help="Show what was resolved and where from, and exit."
     )(decorated)
     if takes_script:
-        decorated = click.argument(
-            "arguments", nargs=-1, type=click.UNPROCESSED, callback=_of_script
-        )(decorated)
-        decorated = click.argument("script")(decorated)
+        decorated = program_arguments(required=True)(decorated)
     windlass.command(role, context_settings=_SCRIPT_LAST)(decorated)
 
 
@@ -112,7 +131,12 @@ _role_command(
 
 
 def _run(
-    script: str | None, arguments: tuple[str, ...], *, print_tf_config: bool, **flags: Any
+    script: str | None,
+    arguments: tuple[str, ...],
+    *,
+    module: bool,
+    print_tf_config: bool,
+    **flags: Any,
 ) -> None:
     settings = take_settings(flags)
     set_up_logging(settings)
@@ -129,17 +153,16 @@ def _run(
             table.add_row(*row)
         Console(stderr=True).print(table)
         return
-    if script is None and task.task.type != "ps":
-        raise ConfigurationError(f"this process is {task.task}: give the SCRIPT it should run")
     # Imported late: the daemon loads grpc, which printing the cluster does not need.
     from ..worker.daemon import run_task
 
-    sys.exit(run_task(task, settings, script, arguments))
+    is_ps = task.task.type == PS
+    program = find_program(script, module=module) if script is not None and not is_ps else None
+    sys.exit(run_task(task, settings, program, arguments))
 
 
 @windlass.command("local", context_settings=_SCRIPT_LAST)
-@click.argument("script")
-@click.argument("arguments", nargs=-1, type=click.UNPROCESSED, callback=_of_script)
+@program_arguments(required=True)
 @click.option(
     "--workers", type=click.IntRange(0), default=1, show_default=True, help="Worker tasks."
 )
@@ -166,6 +189,7 @@ def _run(
 def local_command(
     script: str,
     arguments: tuple[str, ...],
+    module: bool,
     workers: int,
     ps: int,
     chief: bool,
@@ -184,15 +208,16 @@ def local_command(
         raise ConfigurationError("--no-chief needs at least one worker, which then acts as chief")
     if evaluator and not ps:
         raise ConfigurationError("--evaluator needs --ps: it reads the checkpoints that ps write")
+    program = find_program(script, module=module)
     if flags.get("save_every_s") is None and flags.get("save_every_steps") is None:
         flags["save_every_s"] = 2.0
     if not flags.get("model_dir"):
-        flags["model_dir"] = default_model_dir(script)
+        flags["model_dir"] = default_model_dir(program)
     settings = take_settings(flags)
     cluster = LocalCluster(workers, ps, chief, evaluator)
     display = _display(cluster.tasks(), plain=plain or not sys.stdout.isatty())
     try:
-        job = LocalJob(cluster, script, arguments, settings, display)
+        job = LocalJob(cluster, program, arguments, settings, display)
         with job.signals():
             result = job.run()
     finally:

@@ -25,7 +25,7 @@ from ..core.exit_codes import ExitCode, describe_exit, shell_status
 from ..core.settings import Settings
 from ..core.states import Outcome
 from ..core.task import Incarnation, TaskId
-from ..worker.program import find_script
+from ..worker.program import Program
 from ..worker.status import STATUS_FILE, read_status
 from .policy import on_exit
 from .processes import Line, ParentDeathPipe, TaskProcess, free_ports, new_line_queue, start_task
@@ -99,7 +99,7 @@ class LocalJob:
 
     Args:
         cluster: Its tasks.
-        script: The user's program.
+        program: The user's.
         arguments: Of the program.
         settings: For every task; ``model_dir`` must be set.
         display: Where output and progress go.
@@ -108,13 +108,13 @@ class LocalJob:
     def __init__(
         self,
         cluster: LocalCluster,
-        script: str,
+        program: Program,
         arguments: Sequence[str],
         settings: Settings,
         display: "Display",
     ) -> None:
         self._cluster = cluster
-        self._script = find_script(script)
+        self._program = program
         self._arguments = list(arguments)
         self._settings = settings
         self._display = display
@@ -206,7 +206,7 @@ class LocalJob:
                 "OMP_NUM_THREADS": "1",
                 "OPENBLAS_NUM_THREADS": "1",
             }
-            command = ["run", str(self._script), "--", *self._arguments]
+            command = ["run", *self._program.command, "--", *self._arguments]
             self._processes[task] = start_task(
                 task, command, environment, self._death_pipe, self._lines
             )
@@ -482,9 +482,9 @@ def _is_listening(address: str) -> bool:
         return False
 
 
-def default_model_dir(script: str) -> str:
-    """A new folder for a run: ``runs/<script's folder or name>-<time>``."""
-    path = Path(script)
-    name = path.stem if path.stem not in ("train", "main") else path.resolve().parent.name
+def default_model_dir(program: Program) -> str:
+    """A new folder for a run: ``runs/<program's name or folder>-<time>``."""
+    path = program.path
+    name = path.stem if path.stem not in ("train", "main", "__main__") else path.parent.name
     stamp = time.strftime("%Y%m%d-%H%M%S") + f"-{time.time_ns() // 1_000_000 % 1000:03d}"
     return str(Path("runs") / f"{name}-{stamp}")

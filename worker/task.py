@@ -16,8 +16,8 @@ from ..client.ps.control import PsControl
 from ..client.ps.parameter_session import ParameterSession
 from ..client.ps.remote_ps import RemotePs
 from ..cluster.resolved import ResolvedTask
-from ..cluster.roles import EVALUATOR, ps_of
-from ..core.errors import ConfigurationError, JoinTimeoutError, WindlassError
+from ..cluster.roles import ps_of
+from ..core.errors import JoinTimeoutError, WindlassError
 from ..core.exit_codes import ExitCode
 from ..core.settings import Settings
 from ..core.states import Outcome, Phase
@@ -245,12 +245,6 @@ class EvaluatorTask:
     """
 
     def __init__(self, task: ResolvedTask, settings: Settings) -> None:
-        if not settings.model_dir:
-            raise ConfigurationError(
-                f"{task.task} evaluates the checkpoints in model_dir, which is not set; give "
-                "--model-dir (the same for all tasks)",
-                task=task.task,
-            )
         self.task = task
         self._settings = settings
         self._pending: WindlassError | None = None
@@ -305,11 +299,6 @@ class EvaluatorTask:
             self._membership.close()
         if self._chief is not None:
             self._chief.close()
-
-
-def is_evaluator(task: ResolvedTask) -> bool:
-    """Whether this task only evaluates."""
-    return task.task.type == EVALUATOR
 
 
 def _dial_address(address: str, port: int) -> str:

@@ -34,7 +34,7 @@ from .launch.local import LocalCluster as _Roles
 from .launch.local import LocalJob, LocalResult
 from .launch.processes import free_ports
 from .server.ps.server import PsServer
-from .worker.program import Ending
+from .worker.program import Ending, find_program
 from .worker.task import TrainingTask
 
 __all__ = ["FaultPlan", "LocalCluster", "ProcessResult", "TaskResult", "run_script"]
@@ -288,7 +288,9 @@ def run_script(
     """
     recorder = _Recorder()
     loaded = load_settings(_TEST_SETTINGS | {"model_dir": model_dir} | settings)
-    job = LocalJob(_Roles(workers, ps, chief, evaluator), script, arguments, loaded, recorder)
+    job = LocalJob(
+        _Roles(workers, ps, chief, evaluator), find_program(script), arguments, loaded, recorder
+    )
     pending = list((faults or FaultPlan()).faults)
     struck: list[float] = []
     pids: dict[TaskId, int] = {}
