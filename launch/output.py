@@ -1,5 +1,11 @@
 """A task's output as lines. Pure: bytes and the time in, lines out."""
 
+import re
+
+from ..worker.logs import LAUNCHER_MARK
+
+# Where a log line of ours begins behind a part of a line, such as a progress bar's.
+_INTERRUPTED = re.compile(rb"(?<=[^\n])" + LAUNCHER_MARK.encode())
 _OVERWRITTEN_S = 2.0
 _MAX_LINE_BYTES = 64 * 1024
 
@@ -19,7 +25,8 @@ class LineSplitter:
 
     def feed(self, data: bytes, *, now: float) -> list[str]:
         """The lines to show after more output; ``now`` in seconds."""
-        *ended, rest = (self._rest + data).split(b"\n")
+        whole = _INTERRUPTED.sub(b"\n" + LAUNCHER_MARK.encode(), self._rest + data)
+        *ended, rest = whole.split(b"\n")
         lines = []
         for raw in ended:
             text = _last_version(raw)

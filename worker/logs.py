@@ -3,6 +3,7 @@
 import logging
 import sys
 
+from ..core.launcher_tells import launcher_tells
 from ..core.settings import Settings
 
 _FORMATS = {
@@ -29,6 +30,8 @@ def set_up_logging(settings: Settings) -> None:
     """Send Windlass's log lines to stderr; other libraries' logging stays as it is."""
     handler = logging.StreamHandler(sys.stderr)
     mark = LAUNCHER_MARK if settings.log_format == "bare" else ""
+    if mark:
+        handler.addFilter(lambda record: not launcher_tells(record))
     handler.setFormatter(_Formatter(_FORMATS[settings.log_format], mark))
     logger = logging.getLogger("windlass")
     logger.handlers[:] = [handler]

@@ -10,6 +10,7 @@ from ..cluster.resolved import ResolvedTask
 from ..cluster.roles import EVALUATOR, ps_of
 from ..core.errors import JobStoppedError, RetryableError, WindlassError
 from ..core.exit_codes import ExitCode
+from ..core.launcher_tells import LAUNCHER_TELLS
 from ..core.settings import Settings
 from ..core.states import Outcome
 from .interrupts import Interrupter, handle_signals
@@ -91,7 +92,7 @@ class Member:
         try:
             if ending.message and not ending.shown and ending.code != ExitCode.DRAINED:
                 level = logging.ERROR if ending.code < 128 else logging.WARNING
-                log.log(level, "%s", ending.message)
+                log.log(level, "%s", ending.message, extra=LAUNCHER_TELLS)
             return int(self._task.finish(ending))
         finally:
             self._task.close()

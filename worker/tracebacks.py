@@ -74,7 +74,7 @@ def program_traceback(error: BaseException, program: str) -> str:
         if ours:
             while frames and _kind(frames[-1]) != "program":
                 frames.pop()
-        part.stack = _FoldedStack.from_list(frames)
+        part.stack = _FoldedStack(frames)
     return "".join(shown.format(chain=not ours))
 
 

@@ -30,9 +30,10 @@ from .core.settings import Settings, load_settings
 from .core.states import Outcome
 from .core.task import TaskId
 from .distribute.program_cluster import in_cluster
-from .launch.local import LocalCluster as _Roles
-from .launch.local import LocalJob, LocalResult
+from .launch.cluster import LocalCluster as _Roles
+from .launch.local import LocalJob
 from .launch.processes import free_ports
+from .launch.result import LocalResult
 from .server.ps.server import PsServer
 from .worker.program import Ending, find_program
 from .worker.task import TrainingTask
@@ -245,6 +246,7 @@ class _Recorder:
     """A display that keeps everything."""
 
     output: dict[TaskId | None, list[str]] = field(default_factory=dict)
+    width: int = 120
 
     def line(self, task: TaskId, text: str, *, is_error: bool) -> None:  # noqa: ARG002
         self.output.setdefault(task, []).append(text)
@@ -255,8 +257,8 @@ class _Recorder:
     def progress(self, status: JobStatus, steps_per_s: float) -> None:
         """Not kept: it changes with the speed of the machine."""
 
-    def table(self, table: Table) -> None:
-        self.output.setdefault(None, []).append(f"table {table.title}")
+    def table(self, table: Table) -> None:  # noqa: ARG002
+        self.output.setdefault(None, []).append("table of tasks")
 
     def close(self) -> None:
         """Nothing to undo."""

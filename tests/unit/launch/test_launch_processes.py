@@ -14,7 +14,7 @@ from windlass.core.errors import AddressInUseError
 from windlass.core.settings import load_settings
 from windlass.core.task import TaskId
 from windlass.launch import processes
-from windlass.launch.local import LocalCluster, default_model_dir
+from windlass.launch.cluster import LocalCluster, default_model_dir
 from windlass.launch.processes import free_ports, new_line_queue
 from windlass.worker.logs import set_up_logging
 from windlass.worker.program import Program
