@@ -8,12 +8,14 @@ from typing import Any
 
 import numpy as np
 
+from ..cluster.tf_config import TFConfigClusterResolver
 from ..core.arrays import Array
 from ..core.checkpoint import CheckpointReader, latest_checkpoint
 from ..core.errors import CheckpointError, ConfigurationError, PeerLostError
 from ..core.settings import load_settings
-from ..distribute.program_cluster import program_cluster
+from ..distribute.program_cluster import join_cluster, program_cluster
 from .evaluations import Evaluation, write_evaluation
+from .progress import is_evaluator
 
 log = logging.getLogger(__name__)
 
@@ -45,12 +47,15 @@ class SidecarEvaluator:
         idle_timeout_s: float | None = None,
     ) -> None:
         runtime = program_cluster()
+        if runtime is None and is_evaluator():
+            runtime = join_cluster(TFConfigClusterResolver())
         settings = runtime.settings if runtime is not None else load_settings()
         self._evaluate = evaluate
         self._model_dir = checkpoint_dir or settings.model_dir
         if not self._model_dir:
             raise ConfigurationError(
-                "SidecarEvaluator needs checkpoint_dir, or model_dir in the settings (--model-dir)"
+                "SidecarEvaluator needs checkpoint_dir, or model_dir as the other tasks have it "
+                "(--model-dir, or the variable WINDLASS_MODEL_DIR)"
             )
         self._check = runtime.check if runtime is not None else lambda: None
         self._progress = runtime.progress if runtime is not None else None

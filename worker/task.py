@@ -5,6 +5,7 @@ The daemon runs one per process; ``windlass.testing`` runs several in threads.
 
 import contextlib
 import logging
+import socket
 import threading
 import time
 from collections.abc import Callable
@@ -16,13 +17,14 @@ from ..client.ps.control import PsControl
 from ..client.ps.parameter_session import ParameterSession
 from ..client.ps.remote_ps import RemotePs
 from ..cluster.resolved import ResolvedTask
-from ..cluster.roles import EVALUATOR, ps_of
-from ..core.errors import ConfigurationError, JoinTimeoutError, WindlassError
+from ..cluster.roles import ps_of
+from ..core.errors import JoinTimeoutError, WindlassError
 from ..core.exit_codes import ExitCode
 from ..core.settings import Settings
 from ..core.states import Outcome, Phase
 from ..core.task import Incarnation
 from ..distribute.runtime import ClusterRuntime
+from .announcement import announce_chief
 from .program import Ending, ending_of
 from .status import write_status
 
@@ -49,6 +51,7 @@ class TrainingTask:
         self._chief: ChiefClient | None = None
         self._membership: Membership | None = None
         self._chief_loop: ChiefLoop | None = None
+        self._announcement: socket.socket | None = None
         self._controls: list[PsControl] = []
         self._session: ParameterSession | None = None
         self.runtime = ClusterRuntime(task, settings, check=self.check)
@@ -137,6 +140,8 @@ class TrainingTask:
             server.locked_job, who, task.address, self._controls, checkpointer, settings
         )
         self._chief_loop.start()
+        self._announcement = announce_chief(_dial_address(task.address, server.port))
+        self._write_status()  # with the addresses: `windlass status` looks there
 
     def check(self) -> None:
         """Raise if the program should end. Called between steps and during waits."""
@@ -210,7 +215,7 @@ class TrainingTask:
         return self._chief.status(timeout_s=5) if self._chief is not None else None
 
     def _write_status(self) -> None:
-        """Keep the last status in the model directory."""
+        """Keep the status in the model directory."""
         if not self._settings.model_dir:
             return
         try:
@@ -223,6 +228,8 @@ class TrainingTask:
 
     def close(self) -> None:
         """Close every connection at once."""
+        if self._announcement is not None:
+            self._announcement.close()
         if self._membership is not None:
             self._membership.close()
         if self._chief_loop is not None:
@@ -245,12 +252,6 @@ class EvaluatorTask:
     """
 
     def __init__(self, task: ResolvedTask, settings: Settings) -> None:
-        if not settings.model_dir:
-            raise ConfigurationError(
-                f"{task.task} evaluates the checkpoints in model_dir, which is not set; give "
-                "--model-dir (the same for all tasks)",
-                task=task.task,
-            )
         self.task = task
         self._settings = settings
         self._pending: WindlassError | None = None
@@ -305,11 +306,6 @@ class EvaluatorTask:
             self._membership.close()
         if self._chief is not None:
             self._chief.close()
-
-
-def is_evaluator(task: ResolvedTask) -> bool:
-    """Whether this task only evaluates."""
-    return task.task.type == EVALUATOR
 
 
 def _dial_address(address: str, port: int) -> str:

@@ -13,6 +13,7 @@ from ...core.errors import (
     PeerLostError,
     WindlassError,
 )
+from ...core.launcher_tells import LAUNCHER_TELLS
 from ...core.report import TaskReport
 from ...core.settings import Settings
 from ...core.states import Outcome, Phase
@@ -126,7 +127,8 @@ class Membership:
 
     def _update(self, phase: Phase, reason: str) -> None:
         if phase is not self.phase and phase.is_over:
-            log.info("the job is %s%s", phase, f": {reason}" if reason else "")
+            why = f": {reason}" if reason else ""
+            log.info("the job is %s%s", phase, why, extra=LAUNCHER_TELLS)
         self.phase, self.reason = phase, reason
         if phase.is_over:
             self._over.set()

@@ -52,17 +52,16 @@ class MultiWorkerMirroredStrategy(Strategy):
         *,
         runtime: ClusterRuntime | None = None,
     ) -> None:
-        self._resolver = cluster_resolver or TFConfigClusterResolver()
+        runtime = runtime_of_workers(runtime, cluster_resolver or TFConfigClusterResolver())
+        self._resolver = cluster_resolver or runtime.task.resolver
         self._multi_worker = MultiWorkerExtended(
-            self,
-            runtime_of_workers(runtime, self._resolver),
-            communication_options or CommunicationOptions(),
+            self, runtime, communication_options or CommunicationOptions()
         )
         super().__init__(self._multi_worker)
 
     @property
     def cluster_resolver(self) -> ClusterResolver:
-        """As given, or of TF_CONFIG."""
+        """As given, or of the task that runs the program."""
         return self._resolver
 
     def close(self) -> None:

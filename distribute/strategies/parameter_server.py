@@ -42,7 +42,9 @@ class ParameterServerStrategy(Strategy):
 
     Every worker runs the program; variables are created by the chief and found by the others;
     gradients are applied on the servers as they arrive. Started by ``windlass run`` or ``windlass
-    local`` it uses their cluster; in a plain Python process it plays the whole cluster itself.
+    local`` it uses their cluster. Started by plain ``python`` the process joins the cluster of
+    ``TF_CONFIG`` here; a ps serves until the job is over, and ends. Without a cluster the process
+    is all of it.
 
     Args:
         cluster_resolver: Where the cluster comes from; None: TF_CONFIG, or this process alone.
@@ -56,8 +58,8 @@ class ParameterServerStrategy(Strategy):
         runtime: Of the task that makes the strategy; None: of the cluster the program runs in.
 
     Raises:
-        ConfigurationError: The process belongs to a cluster, but was not started by ``windlass
-            run``; or the cluster has no ps.
+        ConfigurationError: The cluster is not valid, or has no ps.
+        JoinTimeoutError: The other tasks did not answer.
         ValueError: ``cluster_resolver`` names another task than this process runs as.
     """
 
@@ -72,7 +74,7 @@ class ParameterServerStrategy(Strategy):
         runtime: ClusterRuntime | None = None,
     ) -> None:
         runtime = runtime_with_servers(runtime, cluster_resolver)
-        self._resolver = cluster_resolver
+        self._resolver = cluster_resolver or runtime.task.resolver
         if runtime.task.task.type != EVALUATOR:
             runtime.session.wire_format = wire_format
         self._ps = ParameterServerExtended(
@@ -81,8 +83,8 @@ class ParameterServerStrategy(Strategy):
         super().__init__(self._ps)
 
     @property
-    def cluster_resolver(self) -> ClusterResolver | None:
-        """As given."""
+    def cluster_resolver(self) -> ClusterResolver:
+        """As given, or of the task that runs the program."""
         return self._resolver
 
     @property

@@ -5,6 +5,7 @@ import time
 
 from ...core.clock import Clock, SystemClock
 from ...core.exit_codes import ExitCode
+from ...core.launcher_tells import LAUNCHER_TELLS
 from ...core.settings import Settings
 from ...core.states import Phase
 from ...core.task import TaskId
@@ -105,7 +106,8 @@ class PsServer:
                 )
                 return ExitCode.PEER_LOST
         phase = self.lease.phase or Phase.DONE
-        log.info("the job is %s%s", phase, f": {self.lease.reason}" if self.lease.reason else "")
+        why = f": {self.lease.reason}" if self.lease.reason else ""
+        log.info("the job is %s%s", phase, why, extra=LAUNCHER_TELLS)
         return _EXITS.get(phase, ExitCode.DONE)
 
     def stop(self, grace_s: float = 0.5) -> None:

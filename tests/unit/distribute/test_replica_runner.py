@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from helpers.local_strategies import CPUS
 from helpers.replicas import barrier_of, context, mirrored, replica
 from windlass.distribute import (
     PerReplica,
