@@ -7,6 +7,7 @@
     │   └── TFConfigError           also a ValueError, as in TensorFlow
     ├── AddressInUseError           exit 3
     ├── CheckpointError             truncated, altered, foreign or missing: exit 4
+    ├── StorageError                model_dir cannot be written: exit 7
     ├── IncompatibleError           exit 5
     │   ├── DefinitionMismatchError two tasks define one variable differently
     │   └── ProtocolMismatchError   two sides speak different protocols
@@ -71,6 +72,14 @@ class CheckpointError(WindlassError):
     """A checkpoint is missing, truncated, altered or not Windlass's."""
 
     exit_code = ExitCode.CHECKPOINT_UNUSABLE
+
+
+class StorageError(WindlassError):
+    """The model directory cannot be written, and a restart would find it so again: no permission,
+    no space, not a folder.
+    """
+
+    exit_code = ExitCode.STORAGE
 
 
 class IncompatibleError(WindlassError):

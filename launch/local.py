@@ -186,8 +186,14 @@ class LocalJob:
     # -- beginning ---------------------------------------------------------------------------
 
     def _start(self) -> None:
-        # Of an earlier job in this directory; this job writes its own when it ends.
-        (Path(self._settings.model_dir) / STATUS_FILE).unlink(missing_ok=True)
+        model_dir = self._settings.model_dir
+        try:
+            # Of an earlier job in this directory; this job writes its own when it ends.
+            (Path(model_dir) / STATUS_FILE).unlink(missing_ok=True)
+        except OSError as error:
+            from ..core.checkpoint.storage import storage_error  # loads NumPy
+
+            raise storage_error(error, model_dir, "windlass local") from error
         tasks = self._cluster.tasks()
         serving = [task for task in tasks if task.type != EVALUATOR]
         ports = free_ports(len(serving))

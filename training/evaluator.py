@@ -10,6 +10,7 @@ import numpy as np
 
 from ..core.arrays import Array
 from ..core.checkpoint import CheckpointReader, latest_checkpoint
+from ..core.checkpoint.storage import storage_error
 from ..core.errors import CheckpointError, ConfigurationError, PeerLostError
 from ..core.settings import load_settings
 from ..distribute.program_cluster import program_cluster
@@ -112,7 +113,10 @@ class SidecarEvaluator:
             metrics=metrics,
             seconds=time.monotonic() - began,
         )
-        write_evaluation(self._model_dir, result)
+        try:
+            write_evaluation(self._model_dir, result)
+        except OSError as error:
+            raise storage_error(error, self._model_dir, "the evaluator") from error
         if self._progress is not None:
             self._progress.steps = step
             self._progress.metrics |= metrics

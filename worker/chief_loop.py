@@ -61,6 +61,8 @@ class ChiefLoop:
         self._saver = ThreadPoolExecutor(1, thread_name_prefix="save")
         self._save_under_way: Future[bool] | None = None
         self._ending = False
+        # Of the last save: with what the chief ends if that was the final one.
+        self.save_failure: WindlassError | None = None
 
     def start(self) -> None:
         """Start the loop's thread."""
@@ -124,11 +126,13 @@ class ChiefLoop:
             return False
         try:
             path = self._checkpointer.save(step, final=final)
-        except (WindlassError, OSError) as error:
+        except WindlassError as error:
             log.error("could not save a checkpoint of step %d: %s", step, error)
+            self.save_failure = error
             return False
         finally:
             self._saved_at = self._locked_job.clock.now()
+        self.save_failure = None
         if path:
             self._saved_step = step
             self._locked_job.last_checkpoint, self._locked_job.last_checkpoint_step = path, step
@@ -149,6 +153,7 @@ class ChiefLoop:
         self._wait_for_workers(on_wait)
         if self._save_under_way is not None:
             self._save_under_way.result()
+        self.save_failure = None
         with self._locked_job.open() as (job, _):
             phase = job.phase
             step = max(job.global_step, global_step)
@@ -160,7 +165,7 @@ class ChiefLoop:
             saved = self._saver.submit(self._save, step, final=phase is Phase.RUNNING).result()
             if phase is Phase.RUNNING and self._checkpointer is not None and not saved:
                 with self._locked_job.open() as (job, _):
-                    job.fail("the last checkpoint could not be written")
+                    job.fail(f"the last checkpoint could not be written: {self.save_failure}")
         self._leaving.set()
         self._thread.join()
         self._attach()  # the last counters, for the status

@@ -28,6 +28,7 @@ from .status import write_status
 
 if TYPE_CHECKING:
     from ..server.chief.server import ChiefServer
+    from .checkpoints import Checkpointer
     from .chief_loop import ChiefLoop
 
 log = logging.getLogger(__name__)
@@ -49,6 +50,7 @@ class TrainingTask:
         self._chief: ChiefClient | None = None
         self._membership: Membership | None = None
         self._chief_loop: ChiefLoop | None = None
+        self._checkpointer: Checkpointer | None = None
         self._controls: list[PsControl] = []
         self._session: ParameterSession | None = None
         self.runtime = ClusterRuntime(task, settings, check=self.check)
@@ -62,6 +64,7 @@ class TrainingTask:
             AddressInUseError: The chief's port is taken.
             JoinTimeoutError: A peer did not answer.
             CheckpointError: The checkpoint to resume from cannot be used.
+            StorageError: The model directory cannot be written.
         """
         task, settings = self.task, self._settings
         if task.is_chief:
@@ -89,6 +92,8 @@ class TrainingTask:
             still_wanted=self.check,
             on_wait=lambda missing: log.info("waiting for %s", ", ".join(missing)),
         )
+        if self._checkpointer is not None:
+            self._checkpointer.try_servers()
         return self.runtime
 
     def _find_chief(self) -> str:
@@ -127,8 +132,9 @@ class TrainingTask:
         checkpointer = None
         if settings.model_dir:
             checkpointer = Checkpointer(
-                settings.model_dir, self._controls, settings.keep_checkpoints
+                settings.model_dir, self._controls, settings.keep_checkpoints, str(task.task)
             )
+            self._checkpointer = checkpointer
             found = checkpointer.prepare()
             if found is not None:
                 log.info("resuming from %s (global step %d)", found.path, found.global_step)
@@ -173,6 +179,9 @@ class TrainingTask:
                 on_wait=lambda names: log.info("done; waiting for %s", names),
             )
             self._write_status()
+            failure = self._chief_loop.save_failure
+            if phase is Phase.FAILED and failure is not None:
+                return failure.exit_code
         elif ending.outcome is Outcome.DONE:
             while not membership.wait_over(0.1):
                 if self._pending is not None:
