@@ -16,6 +16,7 @@ from ..core.errors import FencedError, WindlassError
 from ..core.settings import Settings
 from ..core.states import Phase, State
 from ..core.task import Incarnation
+from ..core.waiting import WaitLog
 from ..server.chief.servicer import LockedJob
 from .checkpoints import Checkpointer
 
@@ -178,6 +179,11 @@ class ChiefLoop:
         reported = ""
         deadline: float | None = None
         began = self._locked_job.clock.now()
+        waits = WaitLog(
+            self._who.task,
+            limit=f"a task without a sign of life for {self._settings.lease_s:g} s is given up",
+            clock=self._locked_job.clock,
+        )
         while True:
             with self._locked_job.open() as (job, now):
                 waiting, phase = job.waited_for(), job.phase
@@ -200,6 +206,7 @@ class ChiefLoop:
             if names != reported:
                 reported = names
                 on_wait(names)
+            waits.tick(f"{names} to finish")
             self._locked_job.clock.wait(self._leaving, 0.05)
 
     def _dismiss(self, phase: Phase, reason: str) -> Phase:
@@ -212,12 +219,18 @@ class ChiefLoop:
                 log.debug("%s", error)
 
         list(self._pool.map(end, self._controls))
-        until = self._locked_job.clock.now() + self._settings.leave_grace_s
+        grace_s = self._settings.leave_grace_s
+        until = self._locked_job.clock.now() + grace_s
+        waits = WaitLog(
+            self._who.task, limit_s=grace_s, limit="leave_grace_s", clock=self._locked_job.clock
+        )
         while self._locked_job.clock.now() < until:
             with self._locked_job.open() as (job, now):
                 job.expire(now=now)
-                if not job.unreported():
-                    break
+                unreported = job.unreported()
+            if not unreported:
+                break
+            waits.tick(", ".join(task.short for task in unreported), "not told of the end yet")
             threading.Event().wait(0.05)
         return phase
 

@@ -22,6 +22,7 @@ from ..core.exit_codes import ExitCode
 from ..core.settings import Settings
 from ..core.states import Outcome, Phase
 from ..core.task import Incarnation
+from ..core.waiting import WaitLog
 from ..distribute.runtime import ClusterRuntime
 from .program import Ending, ending_of
 from .status import write_status
@@ -90,7 +91,6 @@ class TrainingTask:
         self.runtime.connection = self._session
         self._session.connect(
             still_wanted=self.check,
-            on_wait=lambda missing: log.info("waiting for %s", ", ".join(missing)),
         )
         if self._checkpointer is not None:
             self._checkpointer.try_servers()
@@ -103,6 +103,9 @@ class TrainingTask:
         ]
         deadline = time.monotonic() + self._settings.join_timeout_s
         last = "no chief has attached to the ps"
+        waits = WaitLog(
+            self.task.task, limit_s=self._settings.join_timeout_s, limit="join_timeout_s"
+        )
         try:
             while time.monotonic() < deadline:
                 self.check()
@@ -112,6 +115,7 @@ class TrainingTask:
                             return address
                     except WindlassError as error:
                         last = str(error)
+                waits.tick("the chief, whose address the ps know", last)
                 threading.Event().wait(0.1)
         finally:
             for control in controls:
@@ -183,7 +187,9 @@ class TrainingTask:
             if phase is Phase.FAILED and failure is not None:
                 return failure.exit_code
         elif ending.outcome is Outcome.DONE:
+            waits = WaitLog(self.task.task, limit="it ends with the job, or if the chief is lost")
             while not membership.wait_over(0.1):
+                waits.tick("the chief to end the job: the program here is done")
                 if self._pending is not None:
                     return self._pending.exit_code
             phase = membership.phase
