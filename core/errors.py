@@ -7,6 +7,7 @@
     │   └── TFConfigError
     ├── AddressInUseError           exit 3
     ├── CheckpointError V           truncated, altered, foreign or missing: exit 4
+    ├── StorageError                model_dir cannot be written: exit 7
     ├── IncompatibleError           exit 5
     │   ├── DefinitionMismatchError V  two tasks define one variable differently
     │   └── ProtocolMismatchError   two sides speak different protocols
@@ -74,6 +75,14 @@ class CheckpointError(WindlassError, ValueError):
     """A checkpoint is missing, truncated, altered or not Windlass's."""
 
     exit_code = ExitCode.CHECKPOINT_UNUSABLE
+
+
+class StorageError(WindlassError):
+    """The model directory cannot be written, and a restart would find it so again: no permission,
+    no space, not a folder.
+    """
+
+    exit_code = ExitCode.STORAGE
 
 
 class IncompatibleError(WindlassError):

@@ -134,8 +134,14 @@ class LocalJob:
     # -- beginning ---------------------------------------------------------------------------
 
     def _start(self) -> None:
-        # Of an earlier job in this directory; this job writes its own.
-        (Path(self._settings.model_dir) / STATUS_FILE).unlink(missing_ok=True)
+        model_dir = self._settings.model_dir
+        try:
+            # Of an earlier job in this directory; this job writes its own when it ends.
+            (Path(model_dir) / STATUS_FILE).unlink(missing_ok=True)
+        except OSError as error:
+            from ..core.checkpoint.storage import storage_error  # loads NumPy
+
+            raise storage_error(error, model_dir, "windlass local") from error
         self.addresses = self._cluster.choose_addresses()
         shared = self._settings.model_copy(update={"log_format": "bare", "health_port": 0})
         command = ["run", *self._program.command, "--", *self._arguments]

@@ -23,6 +23,7 @@ from ..core.exit_codes import ExitCode
 from ..core.settings import Settings
 from ..core.states import Outcome, Phase
 from ..core.task import Incarnation
+from ..core.waiting import WaitLog
 from ..distribute.runtime import ClusterRuntime
 from .announcement import announce_chief
 from .program import Ending, ending_of
@@ -30,6 +31,7 @@ from .status import write_status
 
 if TYPE_CHECKING:
     from ..server.chief.server import ChiefServer
+    from .checkpoints import Checkpointer
     from .chief_loop import ChiefLoop
 
 log = logging.getLogger(__name__)
@@ -52,6 +54,7 @@ class TrainingTask:
         self._membership: Membership | None = None
         self._chief_loop: ChiefLoop | None = None
         self._announcement: socket.socket | None = None
+        self._checkpointer: Checkpointer | None = None
         self._controls: list[PsControl] = []
         self._session: ParameterSession | None = None
         self.runtime = ClusterRuntime(task, settings, check=self.check)
@@ -65,6 +68,7 @@ class TrainingTask:
             AddressInUseError: The chief's port is taken.
             JoinTimeoutError: A peer did not answer.
             CheckpointError: The checkpoint to resume from cannot be used.
+            StorageError: The model directory cannot be written.
         """
         task, settings = self.task, self._settings
         if task.is_chief:
@@ -90,8 +94,9 @@ class TrainingTask:
         self.runtime.connection = self._session
         self._session.connect(
             still_wanted=self.check,
-            on_wait=lambda missing: log.info("waiting for %s", ", ".join(missing)),
         )
+        if self._checkpointer is not None:
+            self._checkpointer.try_servers()
         return self.runtime
 
     def _find_chief(self) -> str:
@@ -101,6 +106,9 @@ class TrainingTask:
         ]
         deadline = time.monotonic() + self._settings.join_timeout_s
         last = "no chief has attached to the ps"
+        waits = WaitLog(
+            self.task.task, limit_s=self._settings.join_timeout_s, limit="join_timeout_s"
+        )
         try:
             while time.monotonic() < deadline:
                 self.check()
@@ -110,6 +118,7 @@ class TrainingTask:
                             return address
                     except WindlassError as error:
                         last = str(error)
+                waits.tick("the chief, whose address the ps know", last)
                 threading.Event().wait(0.1)
         finally:
             for control in controls:
@@ -130,8 +139,9 @@ class TrainingTask:
         checkpointer = None
         if settings.model_dir:
             checkpointer = Checkpointer(
-                settings.model_dir, self._controls, settings.keep_checkpoints
+                settings.model_dir, self._controls, settings.keep_checkpoints, str(task.task)
             )
+            self._checkpointer = checkpointer
             found = checkpointer.prepare()
             if found is not None:
                 log.info("resuming from %s (global step %d)", found.path, found.global_step)
@@ -178,8 +188,13 @@ class TrainingTask:
                 on_wait=lambda names: log.info("done; waiting for %s", names),
             )
             self._write_status()
+            failure = self._chief_loop.save_failure
+            if phase is Phase.FAILED and failure is not None:
+                return failure.exit_code
         elif ending.outcome is Outcome.DONE:
+            waits = WaitLog(self.task.task, limit="it ends with the job, or if the chief is lost")
             while not membership.wait_over(0.1):
+                waits.tick("the chief to end the job: the program here is done")
                 if self._pending is not None:
                     return self._pending.exit_code
             phase = membership.phase

@@ -125,7 +125,7 @@ class ParameterSession:
 
         Args:
             still_wanted: Called between attempts; raises to give up.
-            on_wait: Told now and then which peers are missing.
+            on_wait: Told after every attempt which peers are missing.
 
         Raises:
             JoinTimeoutError: Names the ps that did not answer, and the last reason.
