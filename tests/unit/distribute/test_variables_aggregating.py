@@ -130,17 +130,6 @@ def test_rows_that_do_not_add_up_are_not_implemented(
 
 
 @pytest.mark.parametrize("kind", ["mul", "div", "min", "max"])
-def test_a_ps_offers_only_what_adds_or_overwrites(kind: str) -> None:
-    wl.config.set_logical_cpu_devices(2)
-    strategy = ParameterServerStrategy()
-    v = variable(strategy, FIRST)
-    with pytest.raises(NotImplementedError, match=f"scatter_{kind} of 'v'.*use scatter_add"):
-        strategy.run(lambda: getattr(v, f"scatter_{kind}")(rows(1, 0)))
-    with pytest.raises(NotImplementedError, match=f"scatter_{kind} of 'v'.*use scatter_add"):
-        getattr(v, f"scatter_{kind}")(rows(1, 0))
-
-
-@pytest.mark.parametrize("kind", ["mul", "div", "min", "max"])
 def test_central_storage_offers_every_scatter(kind: str) -> None:
     wl.config.set_logical_cpu_devices(2)
     strategy = CentralStorageStrategy()
