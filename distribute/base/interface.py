@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from typing import Any, Protocol
 
 from .communication import CommunicationOptions
+from .creations import Creations
 from .reductions import ReduceOp
 
 
@@ -19,6 +20,8 @@ class StrategyExtended(Protocol):
     @property
     def replica_devices(self) -> tuple[str, ...]:
         """One per replica of this worker, as this process names them."""
+
+    creations: Creations
 
     @property
     def worker_devices(self) -> tuple[str, ...]:

@@ -13,6 +13,7 @@ from ..base.contexts import (
     get_replica_context,
     require_cross_replica,
 )
+from ..base.creations import Creations
 from ..base.devices import HOST, LOCALHOST, in_task, is_gpu, on_device
 from ..base.interface import Strategy
 from ..base.reductions import ReduceOp
@@ -47,6 +48,7 @@ class StrategyExtended:
 
     Attributes:
         task_name: This task, as it stands in front of a device.
+        creations: The variables made in ``run``.
         experimental_require_static_shapes: False: that is TPUs' need.
         experimental_between_graph: Whether every worker runs the program for itself.
         experimental_should_init: Whether this task gives variables their first values.
@@ -77,6 +79,7 @@ class StrategyExtended:
         self._runner = ReplicaRunner(strategy, self._devices, first_replica)
         self._names: dict[str, int] = {}  # name → the last number tried for one like it
         self._colocated: list[Variable] = []
+        self.creations = Creations()
 
     # -- what there is -----------------------------------------------------------------------
 
@@ -196,6 +199,7 @@ class StrategyExtended:
             RuntimeError: In replica context.
         """
         require_cross_replica(self._strategy, "extended.call_for_each_replica")
+        self.creations.begin(code_of(fn))
         return self._runner.run(fn, tuple(args), kwargs or {})
 
     def update(

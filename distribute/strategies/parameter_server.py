@@ -14,7 +14,7 @@ from ...cluster.placement import Placement, greedy_by_bytes
 from ...cluster.resolver import ClusterResolver
 from ...cluster.roles import CHIEF, EVALUATOR, WORKER, ps_of, workers_of
 from ...core.arrays import Array
-from ...core.definitions import ShardDefinition
+from ...core.definitions import ShardDefinition, VariableDefinition
 from ...core.indexed_slices import IndexedSlices
 from ...core.steps import Operation
 from ...core.wire_format import WireFormat
@@ -126,7 +126,7 @@ class ParameterServerExtended(StrategyExtended):
         self._partitioner = partitioner
         self._placement = placement
         self._lock = threading.RLock()
-        self._variables: dict[str, PsVariable] = {}
+        self._variables: dict[str, VariableDefinition] = {}
         self._undefined: list[PsVariable] = []
         self._beside_others = 0  # variables created near another
         self._bound: dict[str, object] = {}
@@ -164,8 +164,9 @@ class ParameterServerExtended(StrategyExtended):
             near = self._colocated[-1] if self._colocated else None
             cut = near is None and parts_of(self._partitioner, spec.shape, spec.dtype) > 1
             kind = PsShardedVariable if cut else PsVariable
-            variable = kind(spec, name, self._strategy, self)
-            self._variables[name] = variable
+            parts = parts_of(self._partitioner, spec.shape, spec.dtype) if cut else 1
+            variable = kind(spec.with_parts(parts), name, self._strategy, self)
+            self._variables[name] = variable.definition
             if near is not None:
                 self._define()  # what it goes to has to have a place
                 self._undefined.append(variable)
@@ -224,8 +225,8 @@ class ParameterServerExtended(StrategyExtended):
     def _small_variables(self) -> list[str]:
         return [
             name
-            for name, variable in self._variables.items()
-            if variable.definition.num_bytes <= _SMALL_BYTES
+            for name, definition in self._variables.items()
+            if definition.num_bytes <= _SMALL_BYTES
         ]
 
     def read_rows(self, variable: PsVariable, indices: Array) -> Array:

@@ -10,7 +10,7 @@ NAMES = {
     "windlass": """
         Checkpoint ClusterSpec IndexedSlices Initializer Variable VariableAggregation
         VariableSynchronization config data device distribute errors nn optimizers random testing
-        training
+        training variable_creator_scope
     """,
     "windlass.distribute": """
         AggregatingVariable CentralStorageStrategy CollectiveAllReduceStrategy
