@@ -9,7 +9,7 @@ import numpy as np
 from .arrays import Array, DType
 from .definitions import ShardDefinition
 from .errors import WindlassError
-from .gather_buffer import GatherBuffer
+from .gather_buffer import PayloadPart
 
 
 class Operation(StrEnum):
@@ -107,7 +107,7 @@ class StepRequest:
     pull: WireLayout | None = None
     push_rows: Sequence[Array] = ()
     pull_rows: Sequence[Array] = ()
-    values: Sequence[GatherBuffer] = ()
+    values: Sequence[PayloadPart] = ()
     in_segment: bool = False
     segment_bytes: int = 0
     direct_bytes: int = 0

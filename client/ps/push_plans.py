@@ -13,7 +13,7 @@ import numpy as np
 from ...core.arrays import Array, DType, narrow, row_shape, size_of
 from ...core.definitions import ShardDefinition, VariableDefinition
 from ...core.errors import ShapeMismatchError
-from ...core.gather_buffer import GatherBuffer
+from ...core.gather_buffer import GatherBuffer, PayloadPart
 from ...core.indexed_slices import IndexedSlices
 from ...core.steps import Encoding, LayoutEntry, Operation, WireLayout
 from ...core.task import Incarnation
@@ -69,7 +69,7 @@ class PsPayload:
     """One ps's part of a push."""
 
     numbers: list[Array]
-    buffers: list[GatherBuffer]
+    buffers: list[PayloadPart]
 
 
 @dataclass(frozen=True, slots=True)
@@ -237,13 +237,16 @@ def _cut_rows(
             task=who.task,
             variable=name,
         )
-    slices = distinct.of(name, value.indices, rows).sum(value, distinct.memory)
-    indices = slices.indices
-    values = narrow(slices.values, cut.entries[0][2].dtype or definition.dtype)
+    touched = distinct.of(name, value.indices, rows)
+    values = np.ascontiguousarray(value.values).reshape(touched.ids.size, size_of(row))
+    sums = touched.sums(values, distinct.memory)
+    wire = cut.entries[0][2].dtype or definition.dtype
+    narrowed = narrow(sums.array(), wire) if values.dtype != wire else None
     for ps, shard, _ in cut.entries:
-        low, high = np.searchsorted(indices, (shard.row_offset, shard.row_offset + shard.rows))
-        payloads[ps].numbers.append(indices[low:high] - shard.row_offset)
-        payloads[ps].buffers.append(_buffer_of(values[low:high]))
+        low, high = touched.between(shard.row_offset, shard.row_offset + shard.rows)
+        payloads[ps].numbers.append(touched.unique[low:high] - shard.row_offset)
+        part = sums.part(low, high) if narrowed is None else _buffer_of(narrowed[low:high])
+        payloads[ps].buffers.append(part)
 
 
 def _buffer_of(array: Array) -> GatherBuffer:

@@ -190,8 +190,8 @@ class RemotePs:
 
     # -- steps -------------------------------------------------------------------------------
 
-    def send(self, request: StepRequest) -> None:
-        """Begin a step."""
+    def prepare(self, request: StepRequest) -> None:
+        """Gather a step's values."""
         self._raise_if_aborted()
         size = request.payload_bytes
         if size > self._max_step_bytes:
@@ -207,18 +207,24 @@ class RemotePs:
         self._request_id += 1
         self._request = request
         if self._session is not None:
-            self._request = self._session.send(request, self._request_id)
+            self._session.prepare(request, self._request_id)
+
+    def send(self) -> None:
+        """Begin the step that was prepared."""
+        self._raise_if_aborted()
+        if self._session is not None:
+            self._request = self._session.send()
 
     def receive(
         self, into: Sequence[memoryview], previous: Sequence[memoryview] | None = None
     ) -> PushResult:
-        """Finish the step begun last."""
+        """Finish the step sent last."""
         request, self._request = self._request, None
         if request is None:
             raise RuntimeError("receive without send")
         if self._session is not None:
             try:
-                return self._session.receive(self._request_id, into, previous)
+                return self._session.receive(into, previous)
             except PeerLostError as error:
                 self._raise_if_aborted()
                 log.warning("%s; reconnecting", error)
@@ -245,5 +251,6 @@ class RemotePs:
         session = self._session
         if session is None:
             raise PeerLostError(f"step: the session with {self._peer} was closed", peer=self._peer)
-        session.send(replace(request, has_previous=False), self._request_id)
-        return session.receive(self._request_id, into, None)
+        session.prepare(replace(request, has_previous=False), self._request_id)
+        session.send()
+        return session.receive(into, None)

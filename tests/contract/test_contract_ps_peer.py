@@ -591,7 +591,8 @@ def test_a_refused_step_applies_nothing_and_the_session_goes_on(
     worker.create(w, x)
     for attempt in range(2):
         request = build(worker, w, x)
-        worker.peer.send(request)
+        worker.peer.prepare(request)
+        worker.peer.send()
         with pytest.raises(error, match=message):
             worker.peer.receive([])
         assert ps.store.counters().refused == attempt + 1
@@ -637,16 +638,19 @@ def test_a_step_of_nothing_asks_for_the_global_step(ps: Ps) -> None:
     worker, w = ps.worker(), vector()
     worker.define(w)
     worker.push(put(w, ASSIGN, 0), step_increment=5)
-    worker.peer.send(StepRequest())
+    worker.peer.prepare(StepRequest())
+    worker.peer.send()
     assert worker.peer.receive([]).global_step == 5
 
 
 def test_a_push_of_nothing_may_count_a_step(ps: Ps) -> None:
     """The ps of the global step hears of every step, also of those that touch others alone."""
     worker = ps.worker()
-    worker.peer.send(StepRequest(sequence=1, step_increment=1))
+    worker.peer.prepare(StepRequest(sequence=1, step_increment=1))
+    worker.peer.send()
     assert worker.peer.receive([]) == PushResult(1, 0, duplicate=False)
-    worker.peer.send(StepRequest(sequence=1, step_increment=1))
+    worker.peer.prepare(StepRequest(sequence=1, step_increment=1))
+    worker.peer.send()
     again = worker.peer.receive([])
     assert (again.global_step, again.duplicate) == (1, True)
 
@@ -676,7 +680,8 @@ def test_an_abort_between_send_and_receive_is_heard(ps: Ps) -> None:
     worker, w = ps.worker(), vector()
     worker.create(w)
     error = PeerLostError("the job failed")
-    worker.peer.send(worker.request([put(w, ADD, 1)]))
+    worker.peer.prepare(worker.request([put(w, ADD, 1)]))
+    worker.peer.send()
     worker.peer.abort(error)
     with pytest.raises(PeerLostError) as caught:
         worker.peer.receive([])

@@ -294,7 +294,8 @@ class Worker:
         previous: Sequence[Array] | None = None,
     ) -> PushResult:
         """Send a step and receive it."""
-        self.peer.send(request)
+        self.peer.prepare(request)
+        self.peer.send()
         targets = [as_bytes(array) for array in into]
         old: Sequence[memoryview] | None = None
         if previous is not None:

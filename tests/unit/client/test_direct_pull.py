@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from windlass.client.ps import direct_pull
-from windlass.client.ps.direct_pull import DirectPull, MemoryRegion, Reading
+from windlass.client.ps.direct_pull import DirectPull, MemoryRegion
+from windlass.client.ps.reading import Reading
 from windlass.core.arrays import Array, DType
 from windlass.core.copying import copy_into
 from windlass.core.definitions import ShardKey
@@ -117,7 +118,7 @@ def begin(
 ) -> Reading:
     names = [entry.variable for entry in pull.layout.entries]
     where = memory.into(names) if into is None else into
-    return pull.begin(where, in_place=in_place)
+    return pull.begin(where, where if in_place else None)
 
 
 def ready(memory: Memory, pull: DirectPull, request: StepRequest) -> dict[int, int] | None:
@@ -489,7 +490,7 @@ def test_a_reading_that_was_not_finished_leaves_nothing_to_rely_on() -> None:
 def test_a_block_that_is_always_being_written_gives_up_and_can_be_tried_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(direct_pull, "READ_TIMEOUT_S", 0.01)
+    monkeypatch.setattr("windlass.client.ps.reading.READ_TIMEOUT_S", 0.01)
     memory = Memory([[8], [12], [4]])
     names = ["v0", "v1", "v2"]
     pull = pull_of(memory, *names)

@@ -42,6 +42,7 @@ SETTINGS = Settings(join_timeout_s=0.3)
 class FaultyTransport(LocalPs):
     """A local transport that fails when it is told to: at ``send`` or at ``receive``."""
 
+    fail_prepare: BaseException | None = None
     fail_send: WindlassError | None = None
     fail_receive: WindlassError | None = None
     fail_connect: WindlassError | None = None
@@ -53,11 +54,16 @@ class FaultyTransport(LocalPs):
             raise self.fail_connect
         super().connect(timeout_s)
 
-    def send(self, request: StepRequest) -> None:
+    def prepare(self, request: StepRequest) -> None:
+        if self.fail_prepare is not None:
+            raise self.fail_prepare
+        super().prepare(request)
+
+    def send(self) -> None:
         if self.fail_send is not None:
             raise self.fail_send
         assert not self.in_flight, "the answer to the last step was never read"
-        super().send(request)
+        super().send()
         self.in_flight = True
         self.log.append(f"send {self.task.index}")
 
@@ -530,6 +536,17 @@ def test_one_ps_that_fails_does_not_put_the_others_out_of_step(failing: int, whe
         # The one that was refused here had been applied, and its number is used again.
         gained = after[name] - before[name]
         assert (gained == 1).all() or (when == "receive" and i == failing)
+
+
+@pytest.mark.parametrize("failing", [0, 1, 2], ids=["first", "second", "third"])
+def test_a_push_that_cannot_be_gathered_for_one_ps_is_applied_on_none(failing: int) -> None:
+    _, session, pushes, names = three()
+    faulty(session, failing).fail_prepare = MemoryError()
+    with pytest.raises(MemoryError):
+        session.step(pushes, names, step_increment=1)
+    faulty(session, failing).fail_prepare = None
+    assert all((value == 0).all() for value in session.step(None, names).values.values())
+    assert all((value == 1).all() for value in session.step(pushes, names).values.values())
 
 
 def test_after_a_push_whose_answer_is_lost_a_session_does_not_go_on() -> None:

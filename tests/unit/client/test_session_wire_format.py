@@ -31,9 +31,9 @@ class FarTransport(LocalPs):
     shares_memory = False
     requests: list[StepRequest]
 
-    def send(self, request: StepRequest) -> None:
+    def prepare(self, request: StepRequest) -> None:
         self.requests.append(request)
-        super().send(request)
+        super().prepare(request)
 
     def receive(
         self, into: Sequence[memoryview], previous: Sequence[memoryview] | None = None
