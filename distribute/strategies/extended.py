@@ -118,6 +118,11 @@ class StrategyExtended:
         """How input is divided between workers if its dataset does not say."""
         return AutoShardPolicy.AUTO
 
+    @property
+    def shuffles_input(self) -> bool:
+        """Whether input comes in the orders that its dataset draws; else as it is stored."""
+        return True
+
     def any_worker(self, mine: bool) -> bool:
         """Whether ``mine`` is true on any synchronous worker; every one of them must call this."""
         return mine

@@ -140,13 +140,16 @@ class ParameterServerExtended(StrategyExtended):
 
     @property
     def num_input_pipelines(self) -> int:
-        """Tasks that train."""
-        return max(1, len(workers_of(self.runtime.task.spec)))
+        """Tasks that train; an evaluator has all of its input for itself."""
+        task, spec = self.runtime.task.task, self.runtime.task.spec
+        return 1 if task.type == EVALUATOR else max(1, len(workers_of(spec)))
 
     @property
     def input_pipeline_id(self) -> int:
         """This task's number among them, the chief first."""
         task, spec = self.runtime.task.task, self.runtime.task.spec
+        if task.type == EVALUATOR:
+            return 0
         ahead = spec.num_tasks(CHIEF) if task.type == WORKER and CHIEF in spec.jobs else 0
         return task.index + ahead
 
@@ -154,6 +157,11 @@ class ParameterServerExtended(StrategyExtended):
     def default_shard_policy(self) -> AutoShardPolicy:
         """Workers are not in sync: as in TensorFlow each goes through all of its dataset."""
         return AutoShardPolicy.OFF
+
+    @property
+    def shuffles_input(self) -> bool:
+        """Not on an evaluator: what it measures does not depend on an order."""
+        return self.runtime.task.task.type != EVALUATOR
 
     # -- variables ---------------------------------------------------------------------------
 

@@ -20,7 +20,6 @@ import numpy as np
 import pytest
 
 import windlass as wl
-from windlass.distribute.data.sharding import batch_sizes
 
 if find_spec("tensorflow") is None:
     pytest.skip("needs TensorFlow: make parity", allow_module_level=True)
@@ -92,11 +91,11 @@ class Side:
 
     def numbers(self, count: int, batch: int, *, drop_remainder: bool = False) -> Any:
         """A dataset of ``range(count)`` in batches."""
-        raise NotImplementedError
+        return self.root.data.Dataset.range(count).batch(batch, drop_remainder=drop_remainder)
 
     def pairs(self, count: int, batch: int) -> Any:
         """A dataset of ``({"x": row of two floats}, number)``, in batches."""
-        raise NotImplementedError
+        return self.root.data.Dataset.from_tensor_slices(pairs(count)).batch(batch)
 
     def save(self, variable: Any, folder: Path) -> None:
         """Write a checkpoint of one variable."""
@@ -155,14 +154,6 @@ class Windlass(Side):
         given = np.asarray(values, np.float32)
         return wl.IndexedSlices(given, np.asarray(indices, np.int64), (rows, *given.shape[1:]))
 
-    def numbers(self, count: int, batch: int, *, drop_remainder: bool = False) -> Any:
-        return wl.data.from_arrays(
-            np.arange(count), batch, shuffle=False, drop_remainder=drop_remainder
-        )
-
-    def pairs(self, count: int, batch: int) -> Any:
-        return wl.data.from_arrays(pairs(count), batch, shuffle=False)
-
     def save(self, variable: Any, folder: Path) -> None:
         wl.Checkpoint([variable]).save(str(folder))
 
@@ -197,21 +188,6 @@ class TensorFlow(Side):
         given = tf.constant(values, tf.float32)
         shape = tf.constant([rows, *given.shape[1:]], tf.int64)
         return tf.IndexedSlices(given, tf.constant(indices, tf.int64), shape)
-
-    def numbers(self, count: int, batch: int, *, drop_remainder: bool = False) -> Any:
-        data = self.root.data.Dataset.range(count).batch(batch, drop_remainder=drop_remainder)
-        return self.not_sharded(data)
-
-    def pairs(self, count: int, batch: int) -> Any:
-        data = self.root.data.Dataset.from_tensor_slices(pairs(count)).batch(batch)
-        return self.not_sharded(data)
-
-    def not_sharded(self, data: Any) -> Any:
-        """Sharding is off: on among workers that are one, it makes batches of replicas uneven."""
-        options = self.root.data.Options()
-        policies = self.root.data.experimental.AutoShardPolicy
-        options.experimental_distribute.auto_shard_policy = policies.OFF
-        return data.with_options(options)
 
     def save(self, variable: Any, folder: Path) -> None:
         self.root.train.Checkpoint(v=variable).write(str(folder / "checkpoint"))
@@ -1275,18 +1251,7 @@ INPUT = [
 ]  # fmt: skip
 
 
-def last_parts(count: int, batch: int, replicas: int, drop: bool) -> list[int]:
-    """Sizes of the replicas' parts of the last step."""
-    rest = batch if drop or not count % batch else count % batch
-    sizes = [batch // replicas + (i < batch % replicas) for i in range(replicas)]
-    return [max(0, min(size, rest - sum(sizes[:i]))) for i, size in enumerate(sizes)]
-
-
-SPLITS = [
-    *(("Mirrored", *sizes) for sizes in INPUT),
-    # The others differ: the next test.
-    *(("CentralStorage", *sizes) for sizes in INPUT if all(last_parts(*sizes))),
-]
+SPLITS = [(kind, *sizes) for kind in ("Mirrored", "CentralStorage") for sizes in INPUT]
 
 
 @pytest.mark.parametrize(("kind", "count", "batch", "replicas", "drop"), SPLITS, ids=str)
@@ -1301,30 +1266,6 @@ def test_batches_are_split_alike(
         return [strategy.experimental_local_results(step) for step in data]
 
     same(program)
-
-
-def test_central_storage_gives_the_last_step_to_the_replicas_it_reaches(both: Both) -> None:
-    """TensorFlow leaves out, without a word, a last step in which a replica has nothing."""
-
-    def program(side: Side) -> Any:
-        strategy = side.strategy("CentralStorage", 2)
-        data = strategy.experimental_distribute_dataset(side.numbers(5, 4))
-        return [[len(x) for x in strategy.experimental_local_results(step)] for step in data]
-
-    theirs, ours = both(program)
-    assert theirs["value"] == [[2, 2]]
-    assert ours["value"] == [[2, 2], [1, 0]]
-
-
-@pytest.mark.parametrize("replicas", [1, 2, 3])
-@pytest.mark.parametrize("workers", [1, 2, 4])
-def test_workers_share_out_a_global_batch_alike(tf: Any, workers: int, replicas: int) -> None:
-    """The sizes a worker cuts global batches into, over and over."""
-    from tensorflow.python.data.experimental.ops.distribute import batch_sizes_for_worker
-
-    for size, worker in product(range(1, 30), range(workers)):
-        theirs = batch_sizes_for_worker(size, workers, replicas, worker)
-        assert batch_sizes(size, workers, replicas, worker) == theirs.numpy().tolist()
 
 
 @pytest.mark.parametrize(("size", "replicas"), [(8, 2), (7, 2), (0, 3), (6, 3)], ids=str)
@@ -1347,38 +1288,141 @@ def test_structures_of_batches_are_split_alike(same: Same) -> None:
     assert len(same(program)) == 2
 
 
-def test_sizes_of_replicas_batches_differ_by_at_most_one(both: Both) -> None:
-    """TensorFlow promises it, but not under its default sharding: the parts are then rounded up."""
-
+@pytest.mark.parametrize("repeated", ["batches", "elements"])
+def test_epochs_are_cut_alike(same: Same, repeated: str) -> None:
     def program(side: Side) -> Any:
-        data = (
-            side.numbers(4, 4)
-            if isinstance(side, Windlass)
-            else side.root.data.Dataset.range(4).batch(4)
-        )
-        strategy = side.strategy("Mirrored", 3)
-        (step,) = strategy.experimental_distribute_dataset(data)
-        return [len(part) for part in strategy.experimental_local_results(step)]
-
-    theirs, ours = both(program)
-    assert theirs["value"] == [2, 2, 0]
-    assert ours["value"] == [2, 1, 1]
-
-
-def test_batches_are_not_merged_across_the_short_last_one_of_an_epoch(both: Both) -> None:
-    """TensorFlow puts batches of known size end to end and cuts them anew: 4 and 0 1 2 are one
-    step.
-    """
-
-    def program(side: Side) -> Any:
+        numbers = side.root.data.Dataset.range(5)
+        data = numbers.batch(4).repeat(2) if repeated == "batches" else numbers.repeat(2).batch(4)
         strategy = side.strategy("Mirrored", 2)
-        data = strategy.experimental_distribute_dataset(side.numbers(5, 4).repeat(2))
-        steps = [strategy.experimental_local_results(step) for step in data]
-        return str([[np.asarray(part).tolist() for part in step] for step in steps])
+        return [
+            strategy.experimental_local_results(step)
+            for step in strategy.experimental_distribute_dataset(data)
+        ]
+
+    same(program)
+
+
+def test_without_sharding_batches_are_cut_as_with_it(both: Both) -> None:
+    """TensorFlow then puts batches of known size end to end, and fills replicas in order."""
+
+    def program(side: Side) -> Any:
+        options = side.root.data.Options()
+        policies = (
+            side.root.data.experimental.AutoShardPolicy
+            if isinstance(side, TensorFlow)
+            else (side.root.data.AutoShardPolicy)
+        )
+        options.experimental_distribute.auto_shard_policy = policies.OFF
+        strategy = side.strategy("Mirrored", 2)
+        data = side.numbers(6, 4).with_options(options)
+        steps = strategy.experimental_distribute_dataset(data)
+        return [[len(x) for x in strategy.experimental_local_results(step)] for step in steps]
 
     theirs, ours = both(program)
-    assert theirs["value"] == "[[[0, 1], [2, 3]], [[4, 0], [1, 2]], [[3, 4], []]]"
-    assert ours["value"] == "[[[0, 1], [2, 3]], [[4], []], [[0, 1], [2, 3]], [[4], []]]"
+    assert theirs["value"] == [[2, 2], [2, 0]]
+    assert ours["value"] == [[2, 2], [1, 1]]
+
+
+DATASETS: dict[str, Callable[[Any], Any]] = {
+    "range": lambda d: d.range(10, 2, -3),
+    "slices": lambda d: d.from_tensor_slices({"x": np.ones((3, 2), "f4"), "y": (np.arange(3),)}),
+    "slices-of-lists": lambda d: d.from_tensor_slices(([1.0, 2.0], [[3.0], [4.0]])),
+    "tensors": lambda d: d.from_tensors((np.arange(3), np.ones(2))),
+    "generator": lambda d: d.from_generator(
+        lambda n: iter(range(int(n))), args=(3,), output_signature=d.range(1).element_spec
+    ),
+    "take": lambda d: d.range(5).take(3),
+    "take-all": lambda d: d.range(5).take(-1),
+    "skip": lambda d: d.range(5).skip(3),
+    "skip-all": lambda d: d.range(5).skip(-1),
+    "shard": lambda d: d.range(7).shard(3, 1),
+    "repeat": lambda d: d.range(2).repeat(2),
+    "repeat-forever": lambda d: d.range(3).repeat(),
+    "repeat-minus-three": lambda d: d.range(3).repeat(-3),
+    "repeat-never": lambda d: d.range(3).repeat(0),
+    "batch": lambda d: d.range(5).batch(2),
+    "batch-dropped": lambda d: d.range(5).batch(2, drop_remainder=True),
+    "batch-of-rows": lambda d: d.from_tensor_slices(np.ones((5, 3), "f4")).batch(2, True),
+    "batches-of-batches": lambda d: d.range(8).batch(2, True).batch(3),
+    "unbatch": lambda d: d.range(5).batch(2).unbatch(),
+    "map": lambda d: d.range(3).map(lambda x: (x, x * 2)).map(lambda x, y: {"s": x + y}),
+    "map-parallel": lambda d: d.range(3).map(lambda x: x, num_parallel_calls=2, deterministic=True),
+    "filter": lambda d: d.range(5).filter(lambda x: x % 2 == 0),
+    "filter-repeat": lambda d: d.range(5).filter(lambda x: x % 2 == 0).repeat(),
+    "filter-parts": lambda d: d.zip(d.range(3), d.range(3)).filter(lambda x, y: x + y > 1),
+    "enumerate": lambda d: d.range(10, 12).enumerate(5),
+    "enumerate-batches": lambda d: d.range(3).batch(2).enumerate(),
+    "concatenate": lambda d: d.range(2).concatenate(d.range(5, 7)),
+    "concatenate-endless": lambda d: d.range(2).concatenate(d.range(2).repeat()),
+    "zip": lambda d: d.zip({"a": d.range(3), "b": (d.range(3), d.range(5))}),
+    "zip-arguments": lambda d: d.zip(d.range(3), d.range(2)),
+    "zip-endless": lambda d: d.zip((d.range(3).repeat(), d.range(2).repeat())),
+    "cache": lambda d: d.range(3).cache(),
+    "prefetch": lambda d: d.range(3).prefetch(-1),
+    "apply": lambda d: d.range(3).apply(lambda data: data.batch(2)),
+    "in-one-order": lambda d: d.range(3).shuffle(1, seed=2, reshuffle_each_iteration=False),
+}
+
+
+@pytest.mark.parametrize("make", DATASETS.values(), ids=list(DATASETS))
+def test_datasets_have_the_same_elements_cardinality_and_spec(
+    same: Same, make: Callable[[Any], Any]
+) -> None:
+    def program(side: Side) -> Any:
+        data = make(side.root.data.Dataset)
+        size = int(data.cardinality())
+        specs = data.element_spec
+        while isinstance(specs, dict | tuple) and not hasattr(specs, "dtype"):
+            specs = next(iter(specs.values())) if isinstance(specs, dict) else specs[-1]
+        spec = (
+            f"{tuple(specs.shape)} {np.dtype(getattr(specs.dtype, 'as_numpy_dtype', specs.dtype))}"
+        )
+        return [
+            list(data.take(9).as_numpy_iterator()),
+            size,
+            bool(data),
+            len(data) if size >= 0 else -1,
+            spec,
+        ]
+
+    same(program)
+
+
+@pytest.mark.parametrize("seed", [None, 7])
+@pytest.mark.parametrize("buffer", [2, 9])
+def test_what_is_shuffled_has_another_order_each_time_or_always_the_same(
+    same: Same, buffer: int, seed: int | None
+) -> None:
+    """Other orders than TensorFlow's."""
+
+    def program(side: Side) -> Any:
+        plain = side.root.data.Dataset.range(40)
+        anew, once = (plain.shuffle(buffer, seed, flag) for flag in (True, False))
+        orders = [
+            list(map(int, d.as_numpy_iterator())) for d in (anew, anew, once, once, anew.repeat(1))
+        ]
+        near = all(x < place + buffer for order in orders for place, x in enumerate(order))
+        sets = [sorted(order) == list(range(40)) for order in orders]
+        return [near, sets, orders[0] != orders[1], orders[2] == orders[3], orders[4] in orders[:2]]
+
+    assert same(program)[2:] == [True, True, False]
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        lambda d: d.range(),
+        lambda d: d.zip(3),
+        lambda d: d.from_tensor_slices((np.ones(3), np.ones(2))),
+        lambda d: d.from_tensor_slices(3),
+        lambda d: len(d.range(3).repeat()),
+        lambda d: len(d.range(3).filter(lambda x: x > 1)),
+    ],
+    ids=["range", "zip", "lengths", "scalar", "infinite", "unknown"],
+)
+def test_datasets_refuse_alike(both: Both, wrong: Callable[[Any], Any]) -> None:
+    theirs, ours = both(lambda side: wrong(side.root.data.Dataset))
+    assert theirs["error"] == ours["error"] in ("ValueError", "TypeError")
 
 
 @pytest.mark.parametrize(
