@@ -450,7 +450,7 @@ def test_a_chief_that_restarts_finds_its_variables_and_their_values() -> None:
     assert second.global_step == 3
 
 
-def test_a_chief_that_restarts_assigns_what_its_last_life_had_only_created() -> None:
+def test_a_chief_that_restarts_assigns_what_its_last_generation_had_only_created() -> None:
     """It died between the two; nobody else would ever do it."""
     cluster = Cluster(2)
     died = cluster.session(0, generation=1)

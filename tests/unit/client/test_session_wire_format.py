@@ -153,13 +153,6 @@ def test_only_the_largest_elements_travel_and_over_time_all_arrive(
     np.testing.assert_array_equal(-value(session) + feedback._rest["w"], total)
 
 
-def test_small_gradients_are_sent_whole() -> None:
-    session = make(WireFormat(top_k=0.01))
-    create(session, w=(1023,))
-    session.step(PushPayload({"w": random(1023)}, APPLY))
-    np.testing.assert_array_equal(value(session), -random(1023))
-
-
 # -- steps that fail ---------------------------------------------------------------------------
 
 

@@ -1,6 +1,5 @@
 """Input of one worker: batches of arrays and iterables, and how its replicas share them."""
 
-from collections.abc import Iterator
 from itertools import islice
 from typing import Any
 
@@ -13,15 +12,6 @@ from windlass.distribute.data import from_arrays
 
 Array = np.ndarray[Any, np.dtype[Any]]
 X = np.arange(10)
-
-
-@pytest.fixture(autouse=True)
-def plain_process(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """No cluster, no GPU, one CPU device."""
-    monkeypatch.delenv("TF_CONFIG", raising=False)
-    monkeypatch.setattr("windlass.distribute.base.devices.count_gpus", lambda: 0)
-    yield
-    wl.config.set_logical_cpu_devices(1)
 
 
 def lists(batches: Any) -> list[list[int]]:
@@ -124,26 +114,6 @@ def test_with_one_replica_batches_pass_through_as_they_are() -> None:
     assert (nothing, number) == (None, 3)
 
 
-def test_arrays_count_batches_along_their_first_axis() -> None:
-    data = distributed((np.arange(6).reshape(3, 2), {"y": np.arange(3)}), 1)
-    batches = list(data)
-    assert len(batches) == 3
-    x, more = batches[1]
-    np.testing.assert_array_equal(x, [2, 3])
-    assert more["y"] == 1
-    assert lists(distributed(X.reshape(5, 2), 1))[-1] == [8, 9]
-
-
-def test_iterables_and_generators_are_iterated() -> None:
-    assert list(distributed([1, 2, 3], 1)) == [1, 2, 3]
-    assert list(distributed((i for i in range(3)), 1)) == [0, 1, 2]
-
-
-def test_a_list_is_an_iterable_of_batches_and_can_be_gone_through_again() -> None:
-    data = distributed([X[:2], X[2:6]], 2)
-    assert [len(list(data)), len(list(data))] == [2, 2]
-
-
 @pytest.mark.parametrize(
     ("size", "parts"),
     [
@@ -171,42 +141,6 @@ def test_batches_of_unknown_size_are_cut_in_parts_rounded_up(
     assert {part.dtype for part in batch.values} == {X.dtype}
 
 
-@pytest.mark.parametrize(
-    ("examples", "steps"),
-    [
-        (7, [[[0, 1, 2], [3, 4], [5, 6]]]),
-        (9, [[[0, 1, 2], [3, 4], [5, 6]], [[7, 8], [], []]]),
-        (5, [[[0, 1, 2], [3, 4], []]]),
-        (4, [[[0, 1, 2], [3], []]]),
-        (0, []),
-    ],
-    ids=["full", "second-short", "short", "mid-replica", "nothing"],
-)
-def test_batches_of_known_size_give_the_first_replicas_one_more_and_fill_them_in_order(
-    examples: int, steps: list[list[list[int]]]
-) -> None:
-    """Of 7 over 3: 3, 2, 2. A batch that is short leaves the last replicas empty."""
-    data = distributed(from_arrays(X[:examples], 7, shuffle=False), 3)
-    assert [lists(batch.values) for batch in data] == steps
-
-
-def test_a_batch_longer_than_was_said_is_cut_evenly_rather_than_lost() -> None:
-    data = from_arrays(X[:4], 2, shuffle=False).map(lambda x: np.concatenate([x, x, x]))
-    [first, _] = distributed(data, 2)
-    assert lists(first.values) == [[0, 1, 0], [1, 0, 1]]
-
-
-def test_nested_batches_are_split_leaf_by_leaf_and_alike() -> None:
-    [batch] = distributed([{"x": X, "y": (X * 10,)}], 3)
-    for x, y in zip(batch["x"].values, batch["y"][0].values, strict=True):
-        np.testing.assert_array_equal(y, x * 10)
-
-
-def test_trailing_axes_stay_whole_even_for_an_empty_part() -> None:
-    [batch] = distributed([np.ones((1, 4, 2), np.float32)], 2)
-    assert [part.shape for part in batch.values] == [(1, 4, 2), (0, 4, 2)]
-
-
 def test_mean_over_split_batches_is_the_mean_of_the_batch() -> None:
     """Whatever the split: uneven and empty parts weigh by their size."""
     wl.config.set_logical_cpu_devices(3)
@@ -217,18 +151,6 @@ def test_mean_over_split_batches_is_the_mean_of_the_batch() -> None:
         assert strategy.reduce("MEAN", squares, axis=0) == pytest.approx((whole**2).mean())
 
 
-@pytest.mark.parametrize("batch", [3.0, (X, 2.0), (X, X[:3])], ids=["scalar", "mixed", "uneven"])
-def test_single_examples_cannot_be_split_and_the_error_says_to_batch(batch: Any) -> None:
-    with pytest.raises(ValueError, match="Call the `batch` method on the input Dataset"):
-        next(iter(distributed([batch], 2)))
-
-
-@pytest.mark.parametrize("dataset", [3, None], ids=repr)
-def test_what_cannot_be_iterated_is_a_type_error(dataset: Any) -> None:
-    with pytest.raises(TypeError, match="a dataset must be an iterable of batches or nested array"):
-        distributed(dataset, 1)
-
-
 def test_an_iterator_can_be_asked_for_the_next_batch() -> None:
     iterator = iter(distributed([1], 1))
     assert isinstance(iterator, DistributedIterator)
@@ -236,16 +158,3 @@ def test_an_iterator_can_be_asked_for_the_next_batch() -> None:
     assert iterator.get_next() == 1
     with pytest.raises(StopIteration):
         iterator.get_next()
-
-
-def test_an_error_of_the_dataset_is_raised_where_it_is_iterated() -> None:
-    """After the batches before it, although it happened ahead of them, in a thread."""
-
-    def broken() -> Iterator[Array]:
-        yield X
-        raise OSError("disk")
-
-    iterator = iter(distributed(broken(), 2))
-    next(iterator)
-    with pytest.raises(OSError, match="disk"):
-        next(iterator)
