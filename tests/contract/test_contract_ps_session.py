@@ -220,6 +220,9 @@ def test_an_abort_is_heard_by_the_step_under_way_and_by_those_after(cluster: lis
         pending.result,
         lambda: session.begin(add(1, w=SMALL)),
         lambda: session.step(None, ["w"]),
+        lambda: session.lookup("w", np.array([0])),
+        lambda: session.bind(["w"], SGD()),
+        lambda: create(session, another=SMALL),
     ]
     for call in calls:
         with pytest.raises(PeerLostError) as caught:

@@ -294,8 +294,8 @@ def test_a_new_generations_retry_applies_once_though_an_old_push_came_between(at
     with suppress(FencedError):
         push.send(OLD, 1, restart)
     assert not push.send(NEW, 1).duplicate
-    # Where the new generation had been, the old one must have stayed out; elsewhere it may have been
-    # first.
+    # Where the new generation had been, the old one must have stayed out; elsewhere it may have
+    # been first.
     guarded = push.blocks_after(at)
     expected.add(push, guarded)
     got = {name: values[-1] for name, values in read(store).items() if DTYPES[name] in guarded}
