@@ -101,7 +101,7 @@ def test_a_device_is_named_by_a_string(name: Any) -> None:
         canonical(name)
 
 
-def test_gpus_are_told_by_their_canonical_name() -> None:
+def test_gpus_are_known_by_their_canonical_name() -> None:
     assert is_gpu(canonical("gpu:0"))
     assert not is_gpu(canonical("/job:worker/replica:0/task:1/cpu:0"))
 

@@ -91,22 +91,6 @@ def test_the_default_strategy_runs_and_merges_too() -> None:
     assert merged == (default, 3, (default, None, True))
 
 
-def test_two_replicas_have_ids_0_and_1_and_know_their_device() -> None:
-    wl.config.set_logical_cpu_devices(2)
-    strategy = ParameterServerStrategy()
-
-    def step() -> tuple[int, int, tuple[str, ...]]:
-        me = context()
-        assert me.strategy is strategy
-        return me.replica_id_in_sync_group, me.num_replicas_in_sync, me.devices
-
-    ids, count, devices = strategy.run(step)
-    assert ids.values == (0, 1)
-    assert count == 2
-    names = tuple(f"/job:localhost/replica:0/task:0/device:CPU:{i}" for i in range(2))
-    assert devices[0].values == strategy.extended.worker_devices == names
-
-
 def test_own_scope_may_be_entered_again(strategy: Strategy) -> None:
     with strategy.scope(), strategy.scope():
         assert where() == (strategy, None, True)

@@ -37,20 +37,15 @@ def ctrl_c_is_heard() -> Iterator[None]:
 
 
 @pytest.fixture(params=[MirroredStrategy, ParameterServerStrategy], ids=["Mirrored", "PS"])
-def replicas(
-    request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[Callable[[int], Strategy]]:
+def replicas(request: pytest.FixtureRequest) -> Callable[[int], Strategy]:
     """Makes a strategy of so many replicas in this process."""
-    monkeypatch.delenv("TF_CONFIG", raising=False)
-    monkeypatch.setattr("windlass.distribute.base.devices.count_gpus", lambda: 0)
 
     def make(count: int) -> Strategy:
         wl.config.set_logical_cpu_devices(count)
         made: Strategy = request.param()
         return made
 
-    yield make
-    wl.config.set_logical_cpu_devices(1)
+    return make
 
 
 Replicas = Callable[[int], Strategy]

@@ -13,7 +13,6 @@ from windlass.distribute import (
     MirroredStrategy,
     PerReplica,
     Strategy,
-    ValueContext,
 )
 from windlass.distribute.base.values import (
     container_of,
@@ -61,16 +60,6 @@ def test_distributed_values_show_each_replicas_value() -> None:
     assert repr(PerReplica([1, "x"])) == "PerReplica:{\n  0: 1,\n  1: 'x'\n}"
     assert Mirrored([3, 3]).values == (3, 3)
     assert isinstance(Mirrored([3]), DistributedValues)
-
-
-def test_a_per_replica_value_inside_run_is_this_replicas_part() -> None:
-    strategy = two_replicas()
-    value = PerReplica([np.array([1, 2]), np.array([3, 4])])
-    sums = strategy.run(lambda: int(np.sum(np.asarray(value, np.int32))))
-    assert sums.values == (3, 7)
-    other = PerReplica([1, 2, 3])
-    with pytest.raises(ValueError, match="PerReplica of 3 values is no array"):
-        strategy.run(lambda: np.asarray(other))
 
 
 def test_a_mirrored_value_is_the_array_all_have() -> None:
@@ -184,12 +173,6 @@ def test_a_flattened_structure_is_built_again_out_of_others() -> None:
     found, rebuild = flatten({"a": [1, None], "b": Pair(2, ())})
     assert found == [1, None, 2]
     assert rebuild([4, 5, 6]) == {"a": [4, 5], "b": Pair(6, ())}
-
-
-def test_a_value_context_tells_the_replica_and_how_many_there_are() -> None:
-    assert ValueContext() == ValueContext(0, 1)
-    told = two_replicas().experimental_distribute_values_from_function(lambda given: given)
-    assert told.values == (ValueContext(0, 2), ValueContext(1, 2))
 
 
 def test_none_is_a_leaf_everywhere() -> None:

@@ -116,7 +116,7 @@ def test_without_a_cluster_the_strategy_of_workers_is_this_process_alone(
     strategy.close()
 
 
-def test_an_evaluator_is_not_in_sync_with_the_workers(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_evaluator_is_none_of_the_synchronous_workers(monkeypatch: pytest.MonkeyPatch) -> None:
     workers = '"cluster": {"worker": ["localhost:1", "localhost:2"]}'
     monkeypatch.setenv("TF_CONFIG", f'{{{workers}, "task": {{"type": "evaluator", "index": 0}}}}')
     with pytest.raises(ConfigurationError, match="evaluator/task:0 is no worker of the cluster"):

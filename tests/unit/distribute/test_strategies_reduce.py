@@ -11,9 +11,7 @@ from helpers.local_strategies import per_replica, several
 from helpers.replicas import MEAN, SUM, replica
 from windlass.distribute import (
     DistributedVariable,
-    HierarchicalCopyAllReduce,
     Mirrored,
-    MirroredStrategy,
     PerReplica,
     ReduceOp,
     Strategy,
@@ -57,16 +55,6 @@ def test_gather_puts_uneven_values_together(strategy: Strategy, replicas: int) -
 
 def test_what_every_replica_has_is_gathered_from_each(strategy: Strategy, replicas: int) -> None:
     np.testing.assert_array_equal(strategy.gather(np.array([7]), 0), [7] * replicas)
-
-
-def test_gather_says_what_it_cannot_put_together(strategy: Strategy) -> None:
-    with pytest.raises(ValueError, match="has a scalar"):
-        strategy.gather(strategy.run(lambda: np.float32(1)), axis=0)
-    with pytest.raises(ValueError, match="axis 1 is out of range"):
-        strategy.gather(strategy.run(lambda: np.ones(2)), axis=1)
-    rows = strategy.run(lambda: wl.IndexedSlices(np.ones((1, 1)), np.array([0])))
-    with pytest.raises(NotImplementedError, match="IndexedSlices"):
-        strategy.gather(rows, axis=0)
 
 
 # -- extended: reducing ------------------------------------------------------------------------
@@ -123,15 +111,6 @@ def test_batch_reduce_to_keeps_the_order_of_its_pairs(strategy: Strategy, replic
             np.testing.assert_array_equal(result, np.full(i + 1, 1.0 + i + (replicas - 1) / 2))
         if constants:
             np.testing.assert_array_equal(results[5], [9, 9])
-
-
-@pytest.mark.parametrize("packs", [0, 1, 3], ids=lambda n: f"{n}-packs")
-def test_mirrored_takes_other_cross_device_ops(packs: int) -> None:
-    strategy = MirroredStrategy(cross_device_ops=HierarchicalCopyAllReduce(packs))
-    value = strategy.run(lambda: [np.full(3, float(replica())), np.full((2, 2), 1.0)])
-    first, second = strategy.extended.batch_reduce_to("SUM", [(v, v) for v in value])
-    np.testing.assert_array_equal(first.values, np.full((4, 3), 6))
-    np.testing.assert_array_equal(second.values, np.full((4, 2, 2), 4))
 
 
 @several

@@ -243,7 +243,7 @@ def test_central_storage_wraps_a_variable_only_for_several_replicas() -> None:
     assert shared.strategy.extended.value_container(shared.component()) is shared
 
 
-def test_central_storage_keeps_variables_where_it_is_told() -> None:
+def test_central_storage_keeps_variables_on_its_parameter_device() -> None:
     wl.config.set_logical_cpu_devices(3)
     strategy = CentralStorageStrategy(["CPU:0", "CPU:1"], parameter_device="CPU:2")
     v = variable(strategy, SUM)

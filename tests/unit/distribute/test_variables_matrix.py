@@ -483,7 +483,7 @@ def test_without_an_aggregation_the_error_says_which_there_are() -> None:
         assert word in str(caught.value)
 
 
-def test_replicas_that_write_in_different_ways_are_told_so() -> None:
+def test_replicas_that_write_in_different_ways_are_an_error() -> None:
     strategy = mirrored(2)
     v = made(strategy, ON_WRITE, SUM)
     with pytest.raises(RuntimeError, match=r"replicas disagree.*assign, assign_add"):

@@ -56,14 +56,16 @@ def register(client: ChiefClient, task: TaskId) -> Incarnation:
     return client.register(task, f"{task.short}", timeout_s=T)[0]
 
 
-def test_registering_gives_a_life_the_heartbeat_and_the_phase(client: ChiefClient) -> None:
+def test_registering_gives_the_generation_the_heartbeat_and_the_phase(client: ChiefClient) -> None:
     who, heartbeat_s, phase, reason = client.register(W0, "here:1", timeout_s=T)
     assert who.task == W0
     assert who.generation > 0
     assert (heartbeat_s, phase, reason) == (0.25, Phase.RUNNING, "")
 
 
-def test_each_registration_is_a_new_life_and_fences_the_one_before(client: ChiefClient) -> None:
+def test_each_registration_is_a_new_generation_and_fences_the_one_before(
+    client: ChiefClient,
+) -> None:
     old, new = register(client, W0), register(client, W0)
     assert new.generation > old.generation
     assert client.heartbeat(new, TaskReport(), timeout_s=T) == (Phase.RUNNING, "")
@@ -123,7 +125,9 @@ def test_a_job_runs_to_its_end_over_the_wire(client: ChiefClient, server: ChiefS
     assert states[W0] is states[CHIEF] is State.DONE
 
 
-def test_a_failure_is_told_to_everybody_with_the_task_and_its_words(client: ChiefClient) -> None:
+def test_a_failure_is_reported_to_everybody_with_the_task_and_its_words(
+    client: ChiefClient,
+) -> None:
     first, second = register(client, W0), register(client, W1)
     failed = client.finish(first, Outcome.FAILED, "ValueError: boom", TaskReport(), timeout_s=T)
     told = client.heartbeat(second, TaskReport(), timeout_s=T)
@@ -142,12 +146,6 @@ def test_stopping_is_asked_for_with_a_reason_and_heard_by_all(client: ChiefClien
 def test_stopping_without_a_reason_has_one(client: ChiefClient) -> None:
     client.stop_job("", timeout_s=T)
     assert client.status(timeout_s=T).reason == "asked to stop"
-
-
-def test_a_task_of_no_spec_may_join(client: ChiefClient) -> None:
-    """Dynamic workers are in no list."""
-    register(client, TaskId("worker", 40))
-    assert client.status(timeout_s=T).tasks[-1].task == TaskId("worker", 40)
 
 
 @pytest.fixture
