@@ -43,7 +43,7 @@ def in_cluster(runtime: ClusterRuntime, *, all_threads: bool = False) -> Iterato
         _everywhere[:] = before
 
 
-def join_cluster(resolver: ClusterResolver) -> ClusterRuntime | None:
+def join_cluster(resolver: ClusterResolver, *, synchronous: bool = False) -> ClusterRuntime | None:
     """Join the cluster of a program that was started by plain ``python``, for the rest of it.
 
     A ps serves instead of going on with the program, and ends the process. Otherwise the process
@@ -51,6 +51,7 @@ def join_cluster(resolver: ClusterResolver) -> ClusterRuntime | None:
 
     Args:
         resolver: Names the cluster and this process's task.
+        synchronous: For a strategy whose workers find each other, and need no ps.
 
     Returns:
         None if this process is the whole cluster.
@@ -61,7 +62,7 @@ def join_cluster(resolver: ClusterResolver) -> ClusterRuntime | None:
     """
     # By name, since the task's daemon is above this room.
     join = import_module("windlass.worker.plain_program").join
-    runtime: ClusterRuntime | None = join(resolver)
+    runtime: ClusterRuntime | None = join(resolver, synchronous=synchronous)
     if runtime is not None:
         _everywhere[:] = [runtime]
     return runtime

@@ -29,7 +29,7 @@ log = logging.getLogger(__name__)
 _process: "list[_PlainProcess]" = []  # at most one
 
 
-def join(resolver: ClusterResolver) -> "ClusterRuntime | None":
+def join(resolver: ClusterResolver, *, synchronous: bool) -> "ClusterRuntime | None":
     """Join the cluster; None if this process is all of it. See ``distribute.program_cluster``.
 
     Raises:
@@ -47,11 +47,11 @@ def join(resolver: ClusterResolver) -> "ClusterRuntime | None":
     process = _this_process()
     quiet_grpc()
     _log_unless_the_program_does(settings)
-    if task.task.type == PS:
+    if task.task.type == PS and not synchronous:
         from .daemon import run_ps
 
         process.exit(run_ps(task, settings))
-    member = Member(task_of_role(task, settings), settings)
+    member = Member(task_of_role(task, settings, synchronous=synchronous), settings)
     try:
         runtime = member.join()
     except JobStoppedError as error:

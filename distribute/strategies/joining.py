@@ -49,7 +49,7 @@ def runtime_of_workers(given: ClusterRuntime | None, resolver: ClusterResolver) 
     """
     runtime = given or program_cluster()
     if runtime is None and resolver.source == TF_CONFIG:
-        runtime = join_cluster(resolver)
+        runtime = join_cluster(resolver, synchronous=True)
     if runtime is None:
         return ClusterRuntime(resolve(resolver), load_settings())
     return replace(runtime, task=resolve(resolver)) if runtime.alone else runtime
