@@ -39,7 +39,7 @@ def dataset_fn(context: wl.distribute.InputContext):
 
 with strategy.scope():
     model = Dense([64, 64, 10])
-    optimizer = wl.optimizers.RMSprop(2e-3)
+    optimizer = wl.optimizers.RMSprop(4e-3)
     epoch = wl.Variable(0, name="epoch", trainable=False)
 
 dataset = strategy.distribute_datasets_from_function(dataset_fn)

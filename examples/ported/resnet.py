@@ -18,8 +18,8 @@ from common import load_digits
 
 import windlass as wl
 
-STEPS, BATCH, CHANNELS, BLOCKS = 200, 64, 8, 2
-RATE = wl.optimizers.PiecewiseConstantDecay(boundaries=[120, 170], values=[0.01, 0.003, 0.001])
+STEPS, BATCH, CHANNELS, BLOCKS = 400, 64, 12, 2
+RATE = wl.optimizers.PiecewiseConstantDecay(boundaries=[300, 370], values=[0.01, 0.003, 0.001])
 DECAY = 1e-4  # of the weights
 
 
