@@ -94,6 +94,7 @@ parity: $(PARITY_STAMP)  ## run the same programs under TensorFlow and here, in 
 
 bench: $(DEV_STAMP)  ## measure a step, work in sync, gRPC through the one port, the start of a cluster and the memory of a ps here
 	$(BIN)/python -m benchmarks.step --budget-s 1.5
+	$(BIN)/python -m benchmarks.writes --budget-s 1
 	$(BIN)/python -m benchmarks.sync --budget-s 1.5
 	$(BIN)/python -m benchmarks.one_port --budget-s 2
 	$(BIN)/python -m benchmarks.start --runs 5

@@ -24,6 +24,7 @@ from .roles import (
     training_spec,
     workers_of,
 )
+from .simple import SimpleClusterResolver
 from .spec import ClusterSpec
 
 
@@ -41,6 +42,7 @@ class ResolvedTask:
         evaluator: Address of the evaluator, if the cluster lists one.
         dynamic: The cluster may list fewer tasks than there are.
         sources: What was decided → where it came from, for people.
+        read_from: The resolver that said so, as it was then; None: it was made otherwise.
     """
 
     task: TaskId
@@ -51,6 +53,14 @@ class ResolvedTask:
     evaluator: str = ""
     dynamic: bool = False
     sources: dict[str, str] = field(default_factory=dict)
+    read_from: ClusterResolver | None = field(default=None, compare=False, repr=False)
+
+    @property
+    def resolver(self) -> ClusterResolver:
+        """What the task was read from, as it was then; else its cluster and task."""
+        return self.read_from or SimpleClusterResolver(
+            self.spec, task_type=self.task.type, task_id=self.task.index
+        )
 
     @property
     def is_chief(self) -> bool:
@@ -107,6 +117,7 @@ def resolve(
             ClusterSpec({}),
             TaskId(CHIEF, 0),
             sources={"cluster": "none given: this process is the whole cluster"},
+            read_from=said,
         )
     if kind is None:
         raise error(
@@ -152,6 +163,7 @@ def resolve(
         addresses.get(TaskId(EVALUATOR, 0), ""),
         dynamic,
         sources,
+        said,
     )
 
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from ..core import error_table
 from ..core.arrays import Array
 from ..core.errors import CollectiveMismatchError, WindlassError
+from ..core.waiting import FIRST_S, WaitLog
 from .ring_frames import Head, Kind, unpack_head
 
 if TYPE_CHECKING:
@@ -114,11 +115,25 @@ class CollectiveCall:
     def _attempt(self, transfer: Callable[[float], Any], rank: int) -> Any:
         """Repeat a transfer with ``rank`` until it succeeds or must fail."""
         group = self._group
-        began = time.monotonic()
+        patience_s = min(self._probe_after_s, FIRST_S)
+        began = probed = time.monotonic()
+        waits: WaitLog | None = None
         while True:
             try:
-                return transfer(self._probe_after_s)
+                result = transfer(patience_s)
+                if waits is not None:
+                    waits.done()
+                return result
             except TimeoutError:
+                if waits is None:
+                    waits = group.wait_log(self._timeout_s, began)
+                waits.tick(
+                    f"{group.members[rank]}", f"call {self._head.sequence}, {self._head.what}"
+                )
+                now = time.monotonic()
+                if now - probed + 1e-3 < self._probe_after_s:
+                    continue
+                probed = now
                 error = group.diagnose_timeout(began, self._timeout_s, rank)
                 if error is not None:
                     raise group.fail(error) from None

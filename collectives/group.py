@@ -27,6 +27,7 @@ from ..core.buffers import BufferPools
 from ..core.errors import PeerLostError, ShapeMismatchError, WindlassError
 from ..core.settings import Settings
 from ..core.task import Incarnation, TaskId
+from ..core.waiting import WaitLog
 from .call import CollectiveCall
 from .diagnosis import (
     Answer,
@@ -180,8 +181,11 @@ class CollectiveGroup:
             )
         except PeerLostError as error:
             raise join_timeout_error(self._workers, self.next_rank, timeout_s, error) from error
+        waits = WaitLog(self._task, limit_s=timeout_s, limit="join_timeout_s")
+        previous = self.previous_rank
         while self.receiver is None:
             self._still_wanted()
+            waits.tick(f"{self.members[previous]} ({self._workers.addresses[previous]}) to join")
             self.receiver = server.incoming.take(self._number, self.previous_rank, 0.2)
             if self.receiver is None and time.monotonic() - began > timeout_s:
                 raise join_timeout_error(self._workers, self.previous_rank, timeout_s)
@@ -325,11 +329,13 @@ class CollectiveGroup:
             self._sequence += 1
             self._doing, self._waiting = doing, True
         began = probed = time.monotonic()
+        waits = self.wait_log(limit, began)
         event, poll_s = threading.Event(), 20e-6
         try:
             while not is_done():
                 event.wait(poll_s)
                 poll_s = min(2 * poll_s, 1e-3)
+                waits.tick("the other workers", doing)
                 if time.monotonic() - probed > self._probe_after_s(limit):
                     error = self.diagnose_timeout(began, limit, self.next_rank)
                     if error is not None:
@@ -442,6 +448,11 @@ class CollectiveGroup:
             self._settings.join_timeout_s,
         )
         return diagnose(self._probe_all(), self._workers, call, now=time.monotonic())
+
+    def wait_log(self, timeout_s: float | None, began: float) -> WaitLog:
+        """For a call of this worker that waits, by the system's clock since ``began``."""
+        limit = "timeout_seconds" if timeout_s else "a worker that does not answer is an error"
+        return WaitLog(self._task, limit_s=timeout_s, limit=limit, began=began)
 
     def closed_error(self) -> PeerLostError:
         """The error for a call on a closed ring."""

@@ -1,15 +1,18 @@
 """The cluster a program runs in, for lines that do not name one: ``ParameterServerStrategy()``.
 
 The worker daemon and ``windlass.testing`` join a cluster and then run the user's program
-:func:`in_cluster`. Two doors look it up: the public constructors of strategies, unless they are
-given a runtime, and ``windlass.training``. Nothing below them does, so that one process can have
-several runtimes.
+:func:`in_cluster`. A program that was started by plain ``python`` joins when it first needs the
+cluster: :func:`join_cluster`. Two doors look it up: the public constructors of strategies, unless
+they are given a runtime, and ``windlass.training``. Nothing below them does, so that one process
+can have several runtimes.
 """
 
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
+from importlib import import_module
 
+from ..cluster.resolver import ClusterResolver
 from .runtime import ClusterRuntime
 
 _here: ContextVar[ClusterRuntime | None] = ContextVar("windlass_cluster", default=None)
@@ -38,3 +41,28 @@ def in_cluster(runtime: ClusterRuntime, *, all_threads: bool = False) -> Iterato
     finally:
         _here.reset(token)
         _everywhere[:] = before
+
+
+def join_cluster(resolver: ClusterResolver, *, synchronous: bool = False) -> ClusterRuntime | None:
+    """Join the cluster of a program that was started by plain ``python``, for the rest of it.
+
+    A ps serves instead of going on with the program, and ends the process. Otherwise the process
+    leaves the job when its program ends, with the exit code of docs/exit-codes.md.
+
+    Args:
+        resolver: Names the cluster and this process's task.
+        synchronous: For a strategy whose workers find each other, and need no ps.
+
+    Returns:
+        None if this process is the whole cluster.
+
+    Raises:
+        ConfigurationError: The resolver's answers do not fit together.
+        WindlassError: The cluster cannot be joined.
+    """
+    # By name, since the task's daemon is above this room.
+    join = import_module("windlass.worker.plain_program").join
+    runtime: ClusterRuntime | None = join(resolver, synchronous=synchronous)
+    if runtime is not None:
+        _everywhere[:] = [runtime]
+    return runtime

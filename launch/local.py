@@ -1,97 +1,44 @@
 """``windlass local``: a whole cluster as processes of this machine.
 
 Starts every task, shows their output and the job's progress, ends them in order, and prints every
-task's result: the first failing task first, with its last lines of stderr.
+task's result.
 """
 
 import contextlib
-import json
 import logging
 import queue
 import signal
-import socket
 import subprocess
-import threading
+import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING
 
-from ..cluster.roles import CHIEF, EVALUATOR, PS, WORKER
+from ..cluster.roles import EVALUATOR, PS
 from ..core.errors import WindlassError
-from ..core.exit_codes import ExitCode, describe_exit, shell_status
+from ..core.exit_codes import ExitCode, describe_exit, is_retryable, shell_status
 from ..core.settings import Settings
 from ..core.states import Outcome
 from ..core.task import Incarnation, TaskId
-from ..worker.program import find_script
+from ..worker.error_report import ERROR_FILE, read_report
+from ..worker.program import Program
 from ..worker.status import STATUS_FILE, read_status
+from .cluster import LocalCluster, tf_config
 from .policy import on_exit
-from .processes import Line, ParentDeathPipe, TaskProcess, free_ports, new_line_queue, start_task
+from .processes import Line, ParentDeathPipe, TaskProcess, new_line_queue, start_task
+from .result import LocalResult, failure_text, result_table
+from .stopping import STOP_PS_AFTER_S, Stop
+from .watch import Speed, StatusWatch
 
 if TYPE_CHECKING:
-    from rich.table import Table
-
     from ..client.chief.calls import JobStatus
     from .plain import Display
 
 log = logging.getLogger(__name__)
 
 _POLL_S = 0.05
-_STATUS_S = 0.3
-# Ctrl-C ends the job within 5 s: first the chief saves, then the ps end, then SIGKILL.
-_STOP_PS_AFTER_S = 3.5
-_KILL_AFTER_S = 4.5
-
-
-@dataclass(frozen=True, slots=True)
-class LocalCluster:
-    """How many tasks of which role."""
-
-    workers: int = 1
-    ps: int = 1
-    chief: bool = True
-    evaluator: bool = False
-
-    def tasks(self) -> list[TaskId]:
-        """Every task, in the order in which they are started."""
-        return [
-            *[TaskId(PS, i) for i in range(self.ps)],
-            *([TaskId(CHIEF, 0)] if self.chief else []),
-            *[TaskId(WORKER, i) for i in range(self.workers)],
-            *([TaskId(EVALUATOR, 0)] if self.evaluator else []),
-        ]
-
-    @property
-    def synchronous(self) -> bool:
-        """There are no ps and no chief's loop: every task needs all others."""
-        return not self.ps
-
-    @property
-    def chief_task(self) -> TaskId:
-        """The chief, or worker 0 in its place."""
-        return TaskId(CHIEF, 0) if self.chief else TaskId(WORKER, 0)
-
-
-@dataclass(slots=True)
-class LocalResult:
-    """The result of a local job.
-
-    Attributes:
-        exit_code: 0, or the first failing task's as a shell shows it.
-        exits: Exit status per task, as ``subprocess`` reports it (negative: a signal).
-        first_failure: The task that failed first, if any.
-        status: The last status from the chief.
-        metrics: Of the last evaluation.
-    """
-
-    exit_code: int
-    exits: dict[TaskId, int]
-    model_dir: str
-    first_failure: TaskId | None = None
-    status: "JobStatus | None" = None
-    metrics: dict[str, float] = field(default_factory=dict)
 
 
 class LocalJob:
@@ -99,59 +46,60 @@ class LocalJob:
 
     Args:
         cluster: Its tasks.
-        script: The user's program.
+        program: The user's.
         arguments: Of the program.
         settings: For every task; ``model_dir`` must be set.
         display: Where output and progress go.
+        resume: The command that would go on with this job, for people; empty: not told.
     """
 
     def __init__(
         self,
         cluster: LocalCluster,
-        script: str,
+        program: Program,
         arguments: Sequence[str],
         settings: Settings,
         display: "Display",
+        resume: str = "",
     ) -> None:
         self._cluster = cluster
-        self._script = find_script(script)
+        self._program = program
         self._arguments = list(arguments)
         self._settings = settings
         self._display = display
+        self._resume = resume
         self._lines: queue.Queue[Line] = new_line_queue()
         self._processes: dict[TaskId, TaskProcess] = {}
         self._death_pipe = ParentDeathPipe()
-        self._status: JobStatus | None = None
-        self._over = threading.Event()
+        self._reports = tempfile.TemporaryDirectory(prefix="windlass-errors-")
+        self._watch: StatusWatch | None = None
         self._stop_reason = ""
-        self._stopping_since: float | None = None
+        self._stop: Stop | None = None
         self._over_since: float | None = None
         self._first_failure: TaskId | None = None
         self._first_ps_end: float | None = None
-        self._speed = _Speed()
+        self._speed = Speed()
         # Called with every new status, from the thread of `run`: for fault tests.
         self.on_status: Callable[[JobStatus], None] = lambda _: None
         self.addresses: dict[TaskId, str] = {}
 
     def run(self) -> LocalResult:
         """Run the job to its end. No process is left, also after an exception."""
-        try:
-            self._start()
-            watcher = threading.Thread(target=self._watch_status, name="status", daemon=True)
-            watcher.start()
-            while any(process.code is None for process in self._processes.values()):
-                self._turn(_POLL_S)
-            self._over.set()
-            watcher.join(5)
-        finally:
-            self._over.set()
-            self._kill_all()
-            self._death_pipe.close()
-        self._drain_output()
-        self._handle_exits()
-        self._prefer_own_failure()
-        self._display.close()
-        return self._result()
+        with self._reports:
+            try:
+                self._start()
+                while any(process.code is None for process in self._processes.values()):
+                    self._turn(_POLL_S)
+            finally:
+                if self._watch is not None:
+                    self._watch.stop(5)
+                self._kill_all()
+                self._death_pipe.close()
+            self._drain_output()
+            self._handle_exits()
+            self._prefer_own_failure()
+            self._display.close()
+            return self._result()
 
     def stop(self, reason: str) -> None:
         """Ask the job to save and end, within 5 s. Safe in any thread or signal handler."""
@@ -162,9 +110,9 @@ class LocalJob:
         """Let Ctrl-C and SIGTERM stop the job; a second Ctrl-C kills it."""
 
         def handle(signum: int, frame: FrameType | None) -> None:  # noqa: ARG001
-            if self._stopping_since is not None and signum == signal.SIGINT:
-                self._stopping_since -= _KILL_AFTER_S
-            self.stop(signal.Signals(signum).name)
+            if self._stop is not None and signum == signal.SIGINT:
+                self._stop.hurry()
+            self.stop("Ctrl-C" if signum == signal.SIGINT else signal.Signals(signum).name)
 
         before = {
             number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)
@@ -186,32 +134,42 @@ class LocalJob:
     # -- beginning ---------------------------------------------------------------------------
 
     def _start(self) -> None:
-        # Of an earlier job in this directory; this job writes its own when it ends.
-        (Path(self._settings.model_dir) / STATUS_FILE).unlink(missing_ok=True)
-        tasks = self._cluster.tasks()
-        serving = [task for task in tasks if task.type != EVALUATOR]
-        ports = free_ports(len(serving))
-        self.addresses = {
-            task: f"127.0.0.1:{port}" for task, port in zip(serving, ports, strict=True)
-        }
-        spec: dict[str, list[str]] = {}
-        for task in serving:
-            spec.setdefault(task.type, []).append(self.addresses[task])
+        model_dir = self._settings.model_dir
+        try:
+            # Of an earlier job in this directory; this job writes its own when it ends.
+            (Path(model_dir) / STATUS_FILE).unlink(missing_ok=True)
+        except OSError as error:
+            from ..core.checkpoint.storage import storage_error  # loads NumPy
+
+            raise storage_error(error, model_dir, "windlass local") from error
+        self.addresses = self._cluster.choose_addresses()
         shared = self._settings.model_copy(update={"log_format": "bare", "health_port": 0})
-        for task in tasks:
-            config = {"cluster": spec, "task": {"type": task.type, "index": task.index}}
+        command = ["run", *self._program.command, "--", *self._arguments]
+        for task in self._cluster.tasks():
             environment = shared.environment() | {
-                "TF_CONFIG": json.dumps(config),
+                "TF_CONFIG": tf_config(task, self.addresses),
+                ERROR_FILE: str(self._report_file(task)),
                 # The tasks share the machine: a BLAS thread per core and task would be too many.
                 "OMP_NUM_THREADS": "1",
                 "OPENBLAS_NUM_THREADS": "1",
             }
-            command = ["run", str(self._script), "--", *self._arguments]
             self._processes[task] = start_task(
                 task, command, environment, self._death_pipe, self._lines
             )
+        if not self._cluster.synchronous:  # else there is no chief to ask
+            address = self.addresses[self._cluster.chief_task]
+            self._watch = StatusWatch(address, self._settings)
+            self._watch.start()
+            self._display.say(f"{len(self._processes)} tasks; the chief is at {address}")
+
+    def _report_file(self, task: TaskId) -> Path:
+        return Path(self._reports.name) / f"{task.type}-{task.index}"
 
     # -- meanwhile ---------------------------------------------------------------------------
+
+    @property
+    def _status(self) -> "JobStatus | None":
+        return self._watch.last if self._watch is not None else None
 
     def _turn(self, wait_s: float) -> None:
         """Show output, handle exits, and go on with a stop that has begun."""
@@ -221,20 +179,30 @@ class LocalJob:
             self._display.progress(status, self._speed.of(status))
             self.on_status(status)
         self._handle_exits()
-        if self._stop_reason and self._stopping_since is None:
-            self._begin_stop(self._stop_reason)
-        if self._stopping_since is not None:
-            self._push_stop(time.monotonic() - self._stopping_since)
+        if self._stop_reason and self._stop is None:
+            doing = "stopping" if self._cluster.synchronous else "saving a checkpoint and stopping"
+            again = "; Ctrl-C again ends it at once" if self._stop_reason == "Ctrl-C" else ""
+            self._display.say(f"{self._stop_reason}: {doing}{again}")
+            self._begin_stop()
+        if self._stop is not None:
+            chief = self._processes[self._cluster.chief_task]
+            self._stop.go_on(chief_left=chief.code is not None)
         elif self._job_ended():
             self._release_stragglers()
         elif self._chief_is_late():
-            self._begin_stop("")
+            self._begin_stop()
+
+    def _begin_stop(self) -> None:
+        if self._stop is None:
+            self._stop = Stop(self._processes)
 
     def _show_lines(self, wait_s: float) -> None:
         try:
             line = self._lines.get(timeout=wait_s)
             while True:
-                self._display.line(line.task, line.text, is_error=line.is_error)
+                # That the tasks obey is no news if it was this process that told them to end.
+                if not (self._stop is not None and line.is_ours and "SIGTERM" in line.text):
+                    self._display.line(line.task, line.text, is_error=line.is_error)
                 line = self._lines.get_nowait()
         except queue.Empty:
             return
@@ -264,14 +232,16 @@ class LocalJob:
                 self._tell_chief(task, describe_exit(code))
             if verdict.message:
                 self._show_lines(0)
-                self._display.say(verdict.message, is_error=verdict.failed)
-            if verdict.job_ends and self._stopping_since is None:
-                self._begin_stop("")
+                # Why is told at the end, once; here only that the others are being stopped.
+                ends = f"{task.short} failed; ending the job"
+                self._display.say(ends if verdict.job_ends else verdict.message)
+            if verdict.job_ends:
+                self._begin_stop()
 
     def _is_expected_to_end(self, task: TaskId) -> bool:
         # The evaluator works on when the others have left; its failure still counts.
         over = self._job_ended() and task.type != EVALUATOR
-        return self._stopping_since is not None or over
+        return self._stop is not None or over
 
     def _follows_the_chief(self, task: TaskId, code: int) -> bool:
         chief = self._processes[self._cluster.chief_task]
@@ -284,7 +254,7 @@ class LocalJob:
         if self._first_ps_end is None:
             return False
         waited_s = time.monotonic() - self._first_ps_end
-        return waited_s > self._settings.leave_grace_s + _STOP_PS_AFTER_S
+        return waited_s > self._settings.leave_grace_s + STOP_PS_AFTER_S
 
     def _prefer_own_failure(self) -> None:
         """Report a task with a failure of its own rather than one that lost a peer."""
@@ -319,26 +289,6 @@ class LocalJob:
         chief = self._processes[self._cluster.chief_task]
         return chief.code == 0
 
-    def _begin_stop(self, reason: str) -> None:
-        self._stopping_since = time.monotonic()
-        if reason:
-            doing = "stopping" if self._cluster.synchronous else "saving a checkpoint and stopping"
-            self._display.say(f"{reason}: {doing}")
-        for task, process in self._processes.items():
-            if task.type != PS:
-                process.signal(signal.SIGTERM)
-
-    def _push_stop(self, elapsed_s: float) -> None:
-        chief_left = self._processes[self._cluster.chief_task].code is not None
-        if elapsed_s > _KILL_AFTER_S:
-            for process in self._processes.values():
-                if process.code is None:
-                    process.signal(signal.SIGKILL)
-        elif elapsed_s > _STOP_PS_AFTER_S or chief_left:
-            for task, process in self._processes.items():
-                if task.type == PS:
-                    process.signal(signal.SIGTERM)
-
     def _release_stragglers(self) -> None:
         """After the job: stop tasks other than the evaluator that run beyond the grace period."""
         left = [task for task, process in self._processes.items() if process.code is None]
@@ -347,31 +297,13 @@ class LocalJob:
         if self._over_since is None:
             self._over_since = time.monotonic()
         if left and time.monotonic() - self._over_since > self._settings.leave_grace_s:
-            self._begin_stop("")
-
-    def _watch_status(self) -> None:
-        if self._cluster.synchronous:
-            return  # there is no chief to ask
-        address = self.addresses[self._cluster.chief_task]
-        # Loading grpc waits until the chief listens: the tasks need the cores while they start.
-        while not _is_listening(address):
-            if self._over.wait(_STATUS_S):
-                return
-        from ..client.chief.calls import ChiefClient
-
-        client = ChiefClient(address, self._settings)
-        try:
-            while not self._over.wait(_STATUS_S):
-                with contextlib.suppress(WindlassError):
-                    self._status = client.status(timeout_s=1.0)
-        finally:
-            client.close()
+            self._begin_stop()
 
     # -- ending ------------------------------------------------------------------------------
 
     def _kill_all(self) -> None:
         for process in self._processes.values():
-            process.signal(signal.SIGKILL)
+            process.signal(signal.SIGKILL)  # also to what tasks that have ended left behind
         for process in self._processes.values():
             with contextlib.suppress(subprocess.TimeoutExpired):
                 process.process.wait(5)
@@ -389,7 +321,10 @@ class LocalJob:
         exits = {task: process.process.returncode for task, process in self._processes.items()}
         from ..training.evaluations import read_evaluations
 
-        status = read_status(self._settings.model_dir) or self._status
+        # The chief's last words, unless it was killed before it could write them.
+        status = read_status(self._settings.model_dir)
+        if status is None or not status.phase.is_over:
+            status = self._status or status
         evaluations = read_evaluations(self._settings.model_dir)
         code = 0
         if self._first_failure is not None:
@@ -405,86 +340,26 @@ class LocalJob:
             self._first_failure,
             status,
             evaluations[-1].metrics if evaluations else {},
+            {task: self._error_of(task) for task, status in exits.items() if status != 0},
         )
+
+    def _error_of(self, task: TaskId) -> str:
+        """What a task reported; if it could not, its last lines of stderr."""
+        text = read_report(self._report_file(task))
+        return text or "\n".join(self._processes[task].last_lines)
 
     def show_result(self, result: LocalResult) -> None:
-        """Show the first failure with its last lines of stderr, then a table of all tasks."""
-        from .display import metrics_text
+        """Show the first failure, a table of all tasks, and how to go on."""
+        from .status_table import metrics_text
 
-        failed = result.first_failure
-        if failed is not None:
-            code = result.exits[failed]
-            self._display.say(
-                f"\n{failed.short} failed first: exit code {shell_status(code)}, "
-                f"{describe_exit(code)}",
-                is_error=True,
-            )
-            for text in self._processes[failed].last_lines:
-                self._display.say(f"    {text}")
-        self._display.table(result_table(result))
+        say = self._display.say
+        if failure := failure_text(result):
+            say(failure, is_error=True)
+        self._display.table(result_table(result, self._display.width))
         if result.metrics:
-            self._display.say(f"last evaluation: {metrics_text(result.metrics)}")
+            say(f"last evaluation: {metrics_text(result.metrics)}")
         if Path(result.model_dir).is_dir():  # in a synchronous job the program decides
-            self._display.say(f"model directory: {result.model_dir}")
-
-
-class _Speed:
-    """Steps per second over the last few seconds."""
-
-    _WINDOW_S = 3.0
-
-    def __init__(self) -> None:
-        self._points: list[tuple[float, int]] = []
-
-    def of(self, status: "JobStatus") -> float:
-        point = (status.age_s, status.global_step)
-        if not self._points or point[0] > self._points[-1][0]:
-            self._points.append(point)
-        self._points = [p for p in self._points if p[0] >= point[0] - self._WINDOW_S]
-        (t0, s0), (t1, s1) = self._points[0], self._points[-1]
-        return (s1 - s0) / (t1 - t0) if t1 > t0 else 0.0
-
-
-def result_table(result: LocalResult) -> "Table":
-    """Tasks with exit codes, steps, pushes, bytes and shards."""
-    from rich.markup import escape
-    from rich.table import Table
-
-    from .display import activity, metrics_text, placement_text
-
-    table = Table(title="tasks", title_justify="left", title_style="bold")
-    counted = ("steps", "pushes", "sent", "received") if result.status is not None else ()
-    for name in ("task", "exit", *counted, "shards and notes" if counted else "notes"):
-        right = name == "exit" or name in counted
-        table.add_column(
-            name, justify="right" if right else "left", no_wrap=not name.endswith("notes")
-        )
-    known = {item.task: item for item in result.status.tasks} if result.status is not None else {}
-    for task, code in result.exits.items():
-        item = known.get(task)
-        numbers = activity(item) if item is not None else ("",) * len(counted)
-        notes = placement_text(item) if item is not None else ""
-        if task.type == EVALUATOR:
-            notes = metrics_text(result.metrics)
-        if code != 0:
-            notes = describe_exit(code)
-        style = "green" if code == 0 else "red" if task == result.first_failure else "yellow"
-        table.add_row(task.short, f"[{style}]{shell_status(code)}[/]", *numbers, escape(notes))
-    return table
-
-
-def _is_listening(address: str) -> bool:
-    host, _, port = address.rpartition(":")
-    try:
-        with socket.create_connection((host, int(port)), timeout=1):
-            return True
-    except OSError:
-        return False
-
-
-def default_model_dir(script: str) -> str:
-    """A new folder for a run: ``runs/<script's folder or name>-<time>``."""
-    path = Path(script)
-    name = path.stem if path.stem not in ("train", "main") else path.resolve().parent.name
-    stamp = time.strftime("%Y%m%d-%H%M%S") + f"-{time.time_ns() // 1_000_000 % 1000:03d}"
-    return str(Path("runs") / f"{name}-{stamp}")
+            say(f"model directory: {result.model_dir}")
+        saved = result.status is not None and result.status.last_checkpoint
+        if saved and self._resume and is_retryable(result.exit_code):
+            say(f"to resume: {self._resume}")

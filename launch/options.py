@@ -2,7 +2,7 @@
 
 import json
 import socket
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -25,17 +25,39 @@ from ..core.settings import Settings, load_settings, read_environment
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 
 
-def settings_options(command: _Command) -> _Command:
-    """Add a flag for every setting."""
-    for name, field in reversed(Settings.model_fields.items()):
-        flag = f"--{name.replace('_', '-')}"
-        help_text = f"{field.description} [default: {field.default!r}]"
-        if field.annotation is bool:
-            option = click.option(f"{flag}/--no-{flag[2:]}", name, default=None, help=help_text)
-        else:
-            option = click.option(flag, name, default=None, metavar="VALUE", help=help_text)
-        command = option(command)
-    return command
+def settings_options(
+    *, defaults: Mapping[str, str] | None = None, hidden: Container[str] = ()
+) -> Callable[[_Command], _Command]:
+    """Add a flag for every setting.
+
+    Args:
+        defaults: What the help says of settings whose default is another for this command.
+        hidden: Settings that the command has no use for; their flags are taken and not listed.
+    """
+
+    def add(command: _Command) -> _Command:
+        for name, field in reversed(Settings.model_fields.items()):
+            flag = f"--{name.replace('_', '-')}"
+            default = (defaults or {}).get(name) or _shown(field.default)
+            text = f"{field.description} [default: {default}]"
+            out_of_sight = name in hidden
+            if field.annotation is bool:
+                flags = f"{flag}/--no-{flag[2:]}"
+                option = click.option(flags, name, default=None, help=text, hidden=out_of_sight)
+            else:
+                option = click.option(
+                    flag, name, default=None, metavar="VALUE", help=text, hidden=out_of_sight
+                )
+            command = option(command)
+        return command
+
+    return add
+
+
+def _shown(default: object) -> str:
+    if default == "":
+        return "empty"
+    return f"{default:g}" if isinstance(default, float) else str(default)
 
 
 def task_options(command: _Command) -> _Command:

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Protocol, TextIO
 
 from ..core.task import TaskId
+from .numbers import fitted, numbers
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -17,6 +18,11 @@ if TYPE_CHECKING:
 
 class Display(Protocol):
     """Where a launcher's output goes."""
+
+    @property
+    def width(self) -> int:
+        """Columns of a table, at most."""
+        ...
 
     def line(self, task: TaskId, text: str, *, is_error: bool) -> None:
         """A line a task printed."""
@@ -42,6 +48,7 @@ class Display(Protocol):
 class PlainDisplay:
     """Lines only, for pipes, files and people who prefer them."""
 
+    width = 120
     _EVERY_S = 2.0
 
     def __init__(self, tasks: Sequence[TaskId], stream: TextIO | None = None) -> None:
@@ -60,7 +67,7 @@ class PlainDisplay:
 
     def progress(self, status: "JobStatus", steps_per_s: float) -> None:
         """Print the job's progress, at most every two seconds and when it has changed."""
-        text = f"{status.phase}: {numbers(status, steps_per_s)}"
+        text = f"{status.phase}: {fitted(numbers(status, steps_per_s))}"
         if status.age_s - self._shown_at >= self._EVERY_S and text != self._shown:
             self._shown_at, self._shown = status.age_s, text
             self._write(text)
@@ -69,7 +76,9 @@ class PlainDisplay:
         """A table, at the end."""
         from rich.console import Console
 
-        Console(file=self._stream, width=140, highlight=False, color_system=None).print(table)
+        Console(file=self._stream, width=self.width, highlight=False, color_system=None).print(
+            table
+        )
 
     def close(self) -> None:
         """Nothing to undo."""
@@ -77,21 +86,3 @@ class PlainDisplay:
     def _write(self, text: str) -> None:
         self._stream.write(text + "\n")
         self._stream.flush()
-
-
-def numbers(status: "JobStatus", steps_per_s: float) -> str:
-    """Steps, steps/s, loss and staleness in one line."""
-    goal = f"/{status.total_steps}" if status.total_steps else ""
-    parts = [f"step {status.global_step}{goal}", f"{steps_per_s:.0f} steps/s"]
-    reports = [
-        t.report for t in status.tasks if t.task.type in ("chief", "worker") and t.report.steps
-    ]
-    losses = [report.metrics["loss"] for report in reports if "loss" in report.metrics]
-    if losses:
-        parts.append(f"loss {sum(losses) / len(losses):.4f}")
-    if reports:
-        parts.append(f"staleness {sum(r.staleness for r in reports) / len(reports):.1f}")
-    refused = sum(report.refused_pushes for report in reports)
-    if refused:
-        parts.append(f"refused {refused}")
-    return " · ".join(parts)

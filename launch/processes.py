@@ -17,6 +17,8 @@ from typing import IO
 from ..core.errors import AddressInUseError
 from ..core.settings import child_environment
 from ..core.task import TaskId
+from ..worker.logs import LAUNCHER_MARK
+from .output import LineSplitter
 
 _LAST_LINES = 30
 _MAX_RESERVED_PORTS = 64
@@ -30,6 +32,7 @@ class Line:
     task: TaskId
     text: str
     is_error: bool
+    is_ours: bool = False  # a log line of Windlass, not of the program
 
 
 @dataclass
@@ -89,13 +92,21 @@ def start_task(
     )
     started = TaskProcess(task, process, [])
 
+    def put(text: str, is_error: bool) -> None:
+        ours = text.startswith(LAUNCHER_MARK)
+        text = text.removeprefix(LAUNCHER_MARK)
+        if is_error:
+            started.last_lines.append(text)
+        lines.put(Line(task, text, is_error, ours))
+
     def read(stream: IO[bytes], is_error: bool) -> None:
+        splitter = LineSplitter()
         with stream:
-            for raw in stream:
-                text = raw.decode(errors="replace").rstrip("\r\n")
-                if is_error:
-                    started.last_lines.append(text)
-                lines.put(Line(task, text, is_error))
+            while data := os.read(stream.fileno(), 65536):
+                for text in splitter.feed(data, now=time.monotonic()):
+                    put(text, is_error)
+        for text in splitter.end():
+            put(text, is_error)
 
     for stream, is_error in ((process.stdout, False), (process.stderr, True)):
         if stream is None:

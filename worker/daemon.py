@@ -2,98 +2,56 @@
 
 import atexit
 import contextlib
-import logging
 import os
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
+from collections.abc import Sequence
 from types import FrameType
 from typing import TYPE_CHECKING
 
 from ..cluster.resolved import ResolvedTask
-from ..cluster.roles import CHIEF, EVALUATOR, PS, ps_of
+from ..cluster.roles import CHIEF, EVALUATOR, PS
 from ..cluster.spec import ClusterSpec
-from ..core.errors import JobStoppedError, RetryableError, WindlassError
-from ..core.exit_codes import ExitCode
+from ..core.errors import ConfigurationError, JobStoppedError, WindlassError
 from ..core.settings import Settings, take_environment
-from ..core.states import Outcome
 from ..core.task import TaskId
-from .program import Ending, ending_of, find_script, run_script
+from .error_report import ERROR_FILE, ErrorReport
+from .interrupts import handle_signals
+from .member import Member, task_of_role
+from .program import Program, run_program
 
 if TYPE_CHECKING:
-    from .synchronous_task import SynchronousTask
-    from .task import EvaluatorTask, TrainingTask
-
-    Member = TrainingTask | EvaluatorTask | SynchronousTask
-
-log = logging.getLogger(__name__)
-
-
-class _Interrupter:
-    """Interrupts the program in the main thread once its grace period is over."""
-
-    def __init__(self, grace_s: float) -> None:
-        self._grace_s = grace_s
-        self._error: WindlassError | None = None
-        self._running = False
-        self._timer: threading.Timer | None = None
-
-    @contextlib.contextmanager
-    def program(self) -> Iterator[None]:
-        """The program may be interrupted inside this context."""
-        self._running = True
-        try:
-            yield
-        finally:
-            self._running = False
-            if self._timer is not None:
-                self._timer.cancel()
-
-    def later(self, error: WindlassError) -> None:
-        """Raise ``error`` in the program after the grace period, unless it has ended by then."""
-        if self._error is not None:
-            return
-        self._error = error
-        self._timer = threading.Timer(self._grace_s, self._interrupt)
-        self._timer.daemon = True
-        self._timer.start()
-
-    def _interrupt(self) -> None:
-        if self._running:
-            # Sent to the main thread so that a blocking call there returns; the handler below
-            # then runs between two bytecodes of the program.
-            signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGUSR1)
-
-    def on_signal(self, signum: int, frame: FrameType | None) -> None:  # noqa: ARG002
-        """Handler of SIGUSR1, which only this class sends."""
-        if self._running and self._error is not None:
-            self._running = False
-            raise self._error
+    from .member import Task
 
 
 def run_task(
-    task: ResolvedTask, settings: Settings, script: str | None, arguments: Sequence[str]
+    task: ResolvedTask, settings: Settings, program: Program | None, arguments: Sequence[str]
 ) -> int:
     """Run a task in its role until it ends; returns the exit code. Call from the main thread.
 
     Args:
         task: Who this process is.
         settings: Of the task.
-        script: The user's program; a ps needs none.
+        program: The user's program; a ps needs none.
         arguments: Of the program.
 
     Raises:
         WindlassError: The task could not start.
     """
     _watch_parent_death()
-    code = _run_role(task, settings, script, arguments)
-    _keep_exit_code(code)
+    report = ErrorReport(take_environment(ERROR_FILE))
+    try:
+        code = _run_role(task, settings, program, arguments, report)
+    except WindlassError as error:
+        if not report.write(f"{error.message}\n"):
+            raise
+        code = int(error.exit_code)
+    keep_exit_code(code)
     return code
 
 
-def _keep_exit_code(code: int) -> None:
+def keep_exit_code(code: int) -> None:
     """From now on SIGTERM and SIGINT end the process at once, with this exit code."""
 
     def leave(signum: int, frame: FrameType | None) -> None:  # noqa: ARG001
@@ -112,37 +70,40 @@ def _keep_exit_code(code: int) -> None:
 
 
 def _run_role(
-    task: ResolvedTask, settings: Settings, script: str | None, arguments: Sequence[str]
+    task: ResolvedTask,
+    settings: Settings,
+    program: Program | None,
+    arguments: Sequence[str],
+    report: ErrorReport,
 ) -> int:
     if task.task.type == PS:
-        return _run_ps(task, settings)
-    path = find_script(script or "")
-    # Each role loads its own half: workers do not serve variables, ps do not train.
-    from .task import EvaluatorTask, TrainingTask
-
-    if task.task.type == EVALUATOR:
-        return _run_program(EvaluatorTask(task, settings), settings, path, arguments)
-    if task.is_local:
-        return _run_alone(settings, path, arguments)
-    if not ps_of(task.spec):
-        from .synchronous_task import SynchronousTask
-
-        return _run_program(SynchronousTask(task, settings), settings, path, arguments)
-    return _run_program(TrainingTask(task, settings), settings, path, arguments)
+        return run_ps(task, settings)
+    if program is None:
+        raise ConfigurationError(f"this process is {task.task}: give the SCRIPT it should run")
+    if task.is_local and task.task.type != EVALUATOR:
+        return _run_alone(task, settings, program, arguments, report)
+    return _run_program(task_of_role(task, settings), settings, program, arguments, report)
 
 
-def _run_ps(task: ResolvedTask, settings: Settings) -> int:
+def run_ps(task: ResolvedTask, settings: Settings) -> int:
+    """Serve variables until the job is over; returns the exit code."""
     from ..server.ps.server import PsServer
 
     server = PsServer(task.task, settings)
     server.start(task.address)
-    with _signals(lambda _: server.drain()):
-        code = server.wait()
+    handle_signals(lambda _: server.drain())
+    code = server.wait()
     server.stop()
     return code
 
 
-def _run_alone(settings: Settings, path: Path, arguments: Sequence[str]) -> int:
+def _run_alone(
+    task: ResolvedTask,
+    settings: Settings,
+    program: Program,
+    arguments: Sequence[str],
+    report: ErrorReport,
+) -> int:
     """Run a ps and the chief in this process, on loopback."""
     from ..server.ps.server import PsServer
     from .task import TrainingTask
@@ -152,84 +113,35 @@ def _run_alone(settings: Settings, path: Path, arguments: Sequence[str]) -> int:
     server.start("127.0.0.1:0")
     chief = TaskId(CHIEF, 0)
     spec = ClusterSpec({CHIEF: ["127.0.0.1:0"], PS: [f"127.0.0.1:{server.port}"]})
-    task = ResolvedTask(chief, spec, chief, address="127.0.0.1:0")
+    whole = ResolvedTask(chief, spec, chief, address="127.0.0.1:0", read_from=task.read_from)
     alone = settings.model_copy(update={"host": "127.0.0.1"})
-    member = TrainingTask(task, alone)
+    member = TrainingTask(whole, alone)
     member.runtime.alone = True
     try:
-        return _run_program(member, alone, path, arguments)
+        return _run_program(member, alone, program, arguments, report)
     finally:
         server.stop()
 
 
-def _run_program(member: "Member", settings: Settings, path: Path, arguments: Sequence[str]) -> int:
-    from .task import TrainingTask
-
-    interrupter = _Interrupter(settings.drain_grace_s)
-    task = member.task.task
-
-    def stop(name: str) -> None:
-        log.warning("%s: ending at the next step", name)
-        error = JobStoppedError(f"{task} was asked to stop by {name}", task=task)
-        member.ask_to_end(error)
-        interrupter.later(error)
-
-    if isinstance(member, TrainingTask):
-        member.on_interrupt = interrupter.later
-    with _signals(stop, interrupter):
-        try:
-            ending = _join_and_run(member, interrupter, path, arguments)
-            if ending.message and ending.code != ExitCode.DRAINED:  # a stop was logged before
-                level = logging.ERROR if ending.code < 128 else logging.WARNING
-                log.log(level, "%s", ending.message)
-            return int(member.finish(ending))
-        finally:
-            member.close()
-
-
-def _join_and_run(
-    member: "Member",
-    interrupter: _Interrupter,
-    path: Path,
+def _run_program(
+    task: "Task",
+    settings: Settings,
+    program: Program,
     arguments: Sequence[str],
-) -> Ending:
+    report: ErrorReport,
+) -> int:
     from ..distribute.program_cluster import in_cluster
 
+    member = Member(task, settings)
     try:
-        runtime = member.start()
+        runtime = member.join()
     except JobStoppedError as error:
-        return ending_of(error)
-    except WindlassError as error:
-        # The program has not started: no traceback is needed, but the chief must know.
-        member.finish(_ending_of_start(error))
-        raise
-    with in_cluster(runtime, all_threads=True), interrupter.program():
-        return run_script(path, arguments)
-
-
-def _ending_of_start(error: WindlassError) -> Ending:
-    """The ending for an error before the program's first line."""
-    outcome = Outcome.LEFT if isinstance(error, RetryableError) else Outcome.FAILED
-    return Ending(outcome, error.exit_code, error.message)
-
-
-@contextlib.contextmanager
-def _signals(
-    stop: Callable[[str], None], interrupter: _Interrupter | None = None
-) -> Iterator[None]:
-    """Handle SIGTERM and SIGINT by ``stop``; SIGUSR1 by the interrupter.
-
-    Handlers are not restored: the process is about to exit, and a late signal must not kill it.
-    """
-
-    def handle(signum: int, frame: FrameType | None) -> None:  # noqa: ARG001
-        stop(signal.Signals(signum).name)
-
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, handle)
-    if interrupter is not None:
-        signal.signal(signal.SIGUSR1, interrupter.on_signal)
-    yield
+        return int(error.exit_code)
+    with in_cluster(runtime, all_threads=True):
+        ending = run_program(program, arguments, report.show)
+    if ending.message and not ending.shown:
+        report.write(f"{ending.message}\n")
+    return member.leave(ending)
 
 
 def _watch_parent_death() -> None:

@@ -1,15 +1,17 @@
 """Running the user's program in this process, and how its end is reported."""
 
+import importlib.util
 import runpy
 import sys
-import traceback
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
 
 from ..core.errors import ConfigurationError, JobStoppedError, RetryableError, WindlassError
 from ..core.exit_codes import ExitCode
 from ..core.states import Outcome
+from .tracebacks import program_traceback
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,87 +22,145 @@ class Ending:
         outcome: Reported to the chief.
         code: Exit code of the process, if nothing else goes wrong.
         message: One line; empty on success.
+        shown: The user has seen the message, at the end of a traceback.
     """
 
     outcome: Outcome
     code: int
     message: str = ""
+    shown: bool = field(default=False, compare=False)
 
 
-def find_script(script: str) -> Path:
-    """The script as a file.
+@dataclass(frozen=True, slots=True)
+class Program:
+    """A program to run: a file, or a module as in ``python -m``.
+
+    Attributes:
+        path: The file, absolute. Of a module: as far as it is known.
+        module: Its name; empty: the file is run.
+    """
+
+    path: Path
+    module: str = ""
+
+    @property
+    def command(self) -> list[str]:
+        """As arguments of the ``windlass run`` command."""
+        return ["-m", self.module] if self.module else [str(self.path)]
+
+
+def find_program(name: str, *, module: bool = False) -> Program:
+    """The program that a user named.
+
+    Args:
+        name: A file; or with ``module`` the dotted name of a module or package, looked for in the
+            working directory first.
+        module: As ``python -m``.
 
     Raises:
         ConfigurationError: There is none.
     """
-    path = Path(script)
+    if module:
+        return _find_module(name)
+    path = Path(name)
     if path.is_file():
-        return path.resolve()
+        return Program(path.resolve())
     kind = "is a folder, not a program" if path.is_dir() else "does not exist"
     raise ConfigurationError(
-        f"{script} {kind} (looked in {Path.cwd()}); give the path of a Python file", script=script
+        f"{name} {kind} (looked in {Path.cwd()}); give the path of a Python file, or -m and the "
+        "name of a module",
+        script=name,
     )
 
 
-def run_script(path: Path, arguments: Sequence[str]) -> Ending:
-    """Run a Python file as ``python FILE ARGUMENTS`` would, and return how it ended.
+def _find_module(name: str) -> Program:
+    here = str(Path.cwd())
+    if sys.path[:1] != [here]:
+        sys.path.insert(0, here)  # as `python -m` does
+    spec: ModuleSpec | None = None
+    for count, _ in enumerate(parts := name.split("."), 1):
+        part = ".".join(parts[:count])
+        try:
+            if spec is None:
+                spec = importlib.util.find_spec(part)
+            else:  # by the files alone: nothing of the user's is imported here
+                spec = PathFinder.find_spec(part, spec.submodule_search_locations)
+        except (ImportError, ValueError):
+            spec = None
+        if spec is None or (count < len(parts) and not spec.submodule_search_locations):
+            raise ConfigurationError(
+                f"there is no module {part!r} (looked in {here} and where Python looks); give the "
+                "name as in `python -m`, from the folder that holds the package",
+                script=name,
+            )
+    if spec is not None and spec.submodule_search_locations is not None:
+        main = PathFinder.find_spec(f"{name}.__main__", spec.submodule_search_locations)
+        if main is None:
+            raise ConfigurationError(
+                f"{name!r} is a package without __main__.py; name one of its modules", script=name
+            )
+        spec = main
+    return Program(Path(spec.origin if spec and spec.origin else name), name)
 
-    The traceback of an uncaught exception goes to stderr, without Windlass's frames.
+
+def run_program(
+    program: Program, arguments: Sequence[str], show: Callable[[str], None] | None = None
+) -> Ending:
+    """Run a program as ``python PROGRAM ARGUMENTS`` would, and return how it ended.
+
+    Args:
+        program: To run.
+        arguments: Its ``sys.argv[1:]``.
+        show: Given the text of an uncaught exception; None: it goes to stderr.
     """
-    sys.argv = [str(path), *arguments]
-    sys.path.insert(0, str(path.parent))
+    sys.argv = [str(program.path), *arguments]
     try:
-        runpy.run_path(str(path), run_name="__main__")
+        if program.module:
+            runpy.run_module(program.module, run_name="__main__", alter_sys=True)
+        else:
+            sys.path.insert(0, str(program.path.parent))
+            runpy.run_path(str(program.path), run_name="__main__")
     except BaseException as error:  # noqa: BLE001 - every way the program can end
-        return ending_of(error, program=str(path))
+        return ending_of(error, program=str(program.path), show=show)
     finally:
         sys.stdout.flush()
     return Ending(Outcome.DONE, ExitCode.DONE)
 
 
-def ending_of(error: BaseException, *, program: str = "") -> Ending:
-    """The ending for an exception that left ``program`` (a file)."""
+def ending_of(
+    error: BaseException, *, program: str = "", show: Callable[[str], None] | None = None
+) -> Ending:
+    """The ending for an exception that left ``program`` (a file).
+
+    Its text is handed to ``show``, or written to stderr: a traceback, unless the program was asked
+    to end or ends because of another task.
+    """
     if isinstance(error, SystemExit):
-        return _exit_ending(error)
+        return exit_ending(error.code)
     if isinstance(error, KeyboardInterrupt):
         return Ending(Outcome.LEFT, ExitCode.DRAINED, "interrupted")
     if isinstance(error, JobStoppedError):
         return Ending(Outcome.LEFT, ExitCode.DRAINED, error.message)
     if isinstance(error, RetryableError):
         return Ending(Outcome.LEFT, error.exit_code, error.message)
-    message = f"{type(error).__name__}: {error}"
-    if isinstance(error, WindlassError):
-        # The message says what to do; a traceback through Windlass would not help.
-        _print_traceback(error, program, only_program=True)
-        return Ending(Outcome.FAILED, error.exit_code, message)
-    _print_traceback(error, program, only_program=False)
-    return Ending(Outcome.FAILED, ExitCode.PROGRAM_FAILED, message)
+    (show or show_error)(program_traceback(error, program))
+    code = error.exit_code if isinstance(error, WindlassError) else ExitCode.PROGRAM_FAILED
+    text = str(error)
+    message = f"{type(error).__name__}: {text}" if text else type(error).__name__
+    return Ending(Outcome.FAILED, code, message, shown=True)
 
 
-def _exit_ending(error: SystemExit) -> Ending:
-    if error.code in (None, 0):
+def exit_ending(code: object) -> Ending:
+    """The ending of a program that called ``sys.exit(code)``."""
+    if code is None or code == 0:
         return Ending(Outcome.DONE, ExitCode.DONE)
-    if isinstance(error.code, int):
-        return Ending(
-            Outcome.FAILED, error.code & 0xFF or 1, f"the program exited with {error.code}"
-        )
-    print(error.code, file=sys.stderr)  # noqa: T201 - as Python does for sys.exit("…")
-    return Ending(Outcome.FAILED, ExitCode.PROGRAM_FAILED, str(error.code))
+    if isinstance(code, int):
+        return Ending(Outcome.FAILED, code & 0xFF or 1, f"the program exited with {code}")
+    print(code, file=sys.stderr)  # noqa: T201 - as Python does for sys.exit("…")
+    return Ending(Outcome.FAILED, ExitCode.PROGRAM_FAILED, str(code))
 
 
-def _print_traceback(error: BaseException, program: str, *, only_program: bool) -> None:
-    # The program's own frames: from its file on, with `only_program` down to its call of
-    # Windlass.
-    trace = error.__traceback__
-    while trace is not None and trace.tb_frame.f_code.co_filename != program:
-        trace = trace.tb_next
-    if trace is None and not (isinstance(error, SyntaxError) and error.filename == program):
-        trace = error.__traceback__
-    shown = traceback.TracebackException.from_exception(error.with_traceback(trace))
-    if only_program:
-        last = max((i for i, f in enumerate(shown.stack) if f.filename == program), default=None)
-        if last is not None:
-            shown.stack = traceback.StackSummary.from_list(shown.stack[: last + 1])
-    # Chained exceptions are shown for the program's errors only.
-    sys.stderr.write("".join(shown.format(chain=not only_program)))
+def show_error(text: str) -> None:
+    """Write a traceback to stderr."""
+    sys.stderr.write(text)
     sys.stderr.flush()

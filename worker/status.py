@@ -1,4 +1,4 @@
-"""The last status of a job, kept in its model directory after it ended."""
+"""The status of a job, written to its model directory when it begins and when it has ended."""
 
 import json
 from functools import lru_cache
@@ -16,7 +16,7 @@ STATUS_FILE = "status.json"
 
 
 def write_status(model_dir: str, status: "JobStatus") -> None:
-    """Write the status of an ending job.
+    """Write the status of a job.
 
     Raises:
         OSError: The directory cannot be written.
@@ -26,13 +26,20 @@ def write_status(model_dir: str, status: "JobStatus") -> None:
     fs, root = open_fs(model_dir)
     fs.makedirs(root, exist_ok=True)
     with fs.transaction:
-        # Not dump_json, which writes a NaN loss as null: that does not read back.
-        text = json.dumps(_adapter().dump_python(status, mode="json"), indent=1)
-        fs.pipe_file(f"{root}/{STATUS_FILE}", text.encode())
+        fs.pipe_file(f"{root}/{STATUS_FILE}", status_json(status, indent=1).encode())
+
+
+def status_json(status: "JobStatus", *, indent: int | None = None) -> str:
+    """A status as a JSON object."""
+    # Not dump_json, which writes a NaN loss as null: that does not read back.
+    return json.dumps(_adapter().dump_python(status, mode="json"), indent=indent)
 
 
 def read_status(model_dir: str) -> "JobStatus | None":
-    """The last status of an ended job, from its model directory; None if there is none."""
+    """The last status that a job has written to its model directory; None if there is none.
+
+    Of a job that runs, the first: its addresses are right, its numbers are not.
+    """
     from pydantic import ValidationError
 
     path = Path(model_dir) / STATUS_FILE

@@ -5,6 +5,7 @@ The daemon runs one per process; ``windlass.testing`` runs several in threads.
 
 import contextlib
 import logging
+import socket
 import threading
 import time
 from collections.abc import Callable
@@ -16,18 +17,21 @@ from ..client.ps.control import PsControl
 from ..client.ps.parameter_session import ParameterSession
 from ..client.ps.remote_ps import RemotePs
 from ..cluster.resolved import ResolvedTask
-from ..cluster.roles import EVALUATOR, ps_of
-from ..core.errors import ConfigurationError, JoinTimeoutError, WindlassError
+from ..cluster.roles import ps_of
+from ..core.errors import JoinTimeoutError, WindlassError
 from ..core.exit_codes import ExitCode
 from ..core.settings import Settings
 from ..core.states import Outcome, Phase
 from ..core.task import Incarnation
+from ..core.waiting import WaitLog
 from ..distribute.runtime import ClusterRuntime
+from .announcement import announce_chief
 from .program import Ending, ending_of
 from .status import write_status
 
 if TYPE_CHECKING:
     from ..server.chief.server import ChiefServer
+    from .checkpoints import Checkpointer
     from .chief_loop import ChiefLoop
 
 log = logging.getLogger(__name__)
@@ -49,6 +53,8 @@ class TrainingTask:
         self._chief: ChiefClient | None = None
         self._membership: Membership | None = None
         self._chief_loop: ChiefLoop | None = None
+        self._announcement: socket.socket | None = None
+        self._checkpointer: Checkpointer | None = None
         self._controls: list[PsControl] = []
         self._session: ParameterSession | None = None
         self.runtime = ClusterRuntime(task, settings, check=self.check)
@@ -62,6 +68,7 @@ class TrainingTask:
             AddressInUseError: The chief's port is taken.
             JoinTimeoutError: A peer did not answer.
             CheckpointError: The checkpoint to resume from cannot be used.
+            StorageError: The model directory cannot be written.
         """
         task, settings = self.task, self._settings
         if task.is_chief:
@@ -87,8 +94,9 @@ class TrainingTask:
         self.runtime.connection = self._session
         self._session.connect(
             still_wanted=self.check,
-            on_wait=lambda missing: log.info("waiting for %s", ", ".join(missing)),
         )
+        if self._checkpointer is not None:
+            self._checkpointer.try_servers()
         return self.runtime
 
     def _find_chief(self) -> str:
@@ -98,6 +106,9 @@ class TrainingTask:
         ]
         deadline = time.monotonic() + self._settings.join_timeout_s
         last = "no chief has attached to the ps"
+        waits = WaitLog(
+            self.task.task, limit_s=self._settings.join_timeout_s, limit="join_timeout_s"
+        )
         try:
             while time.monotonic() < deadline:
                 self.check()
@@ -107,6 +118,7 @@ class TrainingTask:
                             return address
                     except WindlassError as error:
                         last = str(error)
+                waits.tick("the chief, whose address the ps know", last)
                 threading.Event().wait(0.1)
         finally:
             for control in controls:
@@ -127,8 +139,9 @@ class TrainingTask:
         checkpointer = None
         if settings.model_dir:
             checkpointer = Checkpointer(
-                settings.model_dir, self._controls, settings.keep_checkpoints
+                settings.model_dir, self._controls, settings.keep_checkpoints, str(task.task)
             )
+            self._checkpointer = checkpointer
             found = checkpointer.prepare()
             if found is not None:
                 log.info("resuming from %s (global step %d)", found.path, found.global_step)
@@ -137,6 +150,8 @@ class TrainingTask:
             server.locked_job, who, task.address, self._controls, checkpointer, settings
         )
         self._chief_loop.start()
+        self._announcement = announce_chief(_dial_address(task.address, server.port))
+        self._write_status()  # with the addresses: `windlass status` looks there
 
     def check(self) -> None:
         """Raise if the program should end. Called between steps and during waits."""
@@ -173,8 +188,13 @@ class TrainingTask:
                 on_wait=lambda names: log.info("done; waiting for %s", names),
             )
             self._write_status()
+            failure = self._chief_loop.save_failure
+            if phase is Phase.FAILED and failure is not None:
+                return failure.exit_code
         elif ending.outcome is Outcome.DONE:
+            waits = WaitLog(self.task.task, limit="it ends with the job, or if the chief is lost")
             while not membership.wait_over(0.1):
+                waits.tick("the chief to end the job: the program here is done")
                 if self._pending is not None:
                     return self._pending.exit_code
             phase = membership.phase
@@ -210,7 +230,7 @@ class TrainingTask:
         return self._chief.status(timeout_s=5) if self._chief is not None else None
 
     def _write_status(self) -> None:
-        """Keep the last status in the model directory."""
+        """Keep the status in the model directory."""
         if not self._settings.model_dir:
             return
         try:
@@ -223,6 +243,8 @@ class TrainingTask:
 
     def close(self) -> None:
         """Close every connection at once."""
+        if self._announcement is not None:
+            self._announcement.close()
         if self._membership is not None:
             self._membership.close()
         if self._chief_loop is not None:
@@ -245,12 +267,6 @@ class EvaluatorTask:
     """
 
     def __init__(self, task: ResolvedTask, settings: Settings) -> None:
-        if not settings.model_dir:
-            raise ConfigurationError(
-                f"{task.task} evaluates the checkpoints in model_dir, which is not set; give "
-                "--model-dir (the same for all tasks)",
-                task=task.task,
-            )
         self.task = task
         self._settings = settings
         self._pending: WindlassError | None = None
@@ -305,11 +321,6 @@ class EvaluatorTask:
             self._membership.close()
         if self._chief is not None:
             self._chief.close()
-
-
-def is_evaluator(task: ResolvedTask) -> bool:
-    """Whether this task only evaluates."""
-    return task.task.type == EVALUATOR
 
 
 def _dial_address(address: str, port: int) -> str:

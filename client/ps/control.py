@@ -70,11 +70,26 @@ class PsControl:
         )
         return response.chief_address
 
+    def try_directory(self, model_dir: str, *, timeout_s: float) -> None:
+        """Have this ps try whether it can write there.
+
+        Raises:
+            StorageError: It cannot.
+            PeerLostError: No answer.
+        """
+        invoke(
+            self._stub.SaveShards,
+            ps_pb2.SaveShardsRequest(directory=model_dir, only_try=True),
+            peer=self._peer,
+            doing="try to write",
+            timeout_s=timeout_s,
+        )
+
     def save_shards(self, directory: str, *, timeout_s: float) -> SavedPart:
         """Have this ps write its part of a checkpoint.
 
         Raises:
-            RefusedError: It cannot write there.
+            StorageError: It cannot write there.
             PeerLostError: No answer.
         """
         response = invoke(

@@ -4,11 +4,9 @@ from dataclasses import replace
 
 from ...cluster.resolved import resolve
 from ...cluster.resolver import ClusterResolver
-from ...cluster.roles import PS
-from ...cluster.tf_config import TFConfigClusterResolver
-from ...core.errors import ConfigurationError
+from ...cluster.tf_config import TF_CONFIG, TFConfigClusterResolver
 from ...core.settings import load_settings
-from ..program_cluster import program_cluster
+from ..program_cluster import join_cluster, program_cluster
 from ..runtime import ClusterRuntime, local_runtime
 
 
@@ -22,12 +20,13 @@ def runtime_with_servers(
         resolver: As the user gave it; must name the task of the cluster the program runs in.
 
     Raises:
-        ConfigurationError: The process belongs to a cluster, but has not joined it.
+        WindlassError: The process belongs to a cluster and cannot join it.
         ValueError: ``resolver`` names another task.
     """
     runtime = given or program_cluster()
     if runtime is None:
-        return _play_all(resolver or TFConfigClusterResolver())
+        named_by = resolver or TFConfigClusterResolver()
+        return join_cluster(named_by) or local_runtime(resolve(named_by))
     if resolver is not None and resolver.task_type is not None:
         named = (resolver.task_type, resolver.task_id or 0)
         if named != (runtime.task.task.type, runtime.task.task.index):
@@ -36,22 +35,6 @@ def runtime_with_servers(
                 f"{runtime.task.task.short}"
             )
     return runtime
-
-
-def _play_all(resolver: ClusterResolver) -> ClusterRuntime:
-    task = resolve(resolver)
-    if not task.is_local:
-        hint = (
-            "a ps runs a server, not the program"
-            if task.task.type == PS
-            else "connects it to the others"
-        )
-        raise ConfigurationError(
-            f"this process is {task.task} of a cluster ({resolver.source}), but was started as a "
-            f"plain Python program. Start it with `windlass run PROGRAM`, which {hint}",
-            task=task.task,
-        )
-    return local_runtime(task)
 
 
 def runtime_of_workers(given: ClusterRuntime | None, resolver: ClusterResolver) -> ClusterRuntime:
@@ -65,6 +48,8 @@ def runtime_of_workers(given: ClusterRuntime | None, resolver: ClusterResolver) 
         ConfigurationError: ``resolver`` names no cluster this process could be part of.
     """
     runtime = given or program_cluster()
+    if runtime is None and resolver.source == TF_CONFIG:
+        runtime = join_cluster(resolver, synchronous=True)
     if runtime is None:
         return ClusterRuntime(resolve(resolver), load_settings())
     return replace(runtime, task=resolve(resolver)) if runtime.alone else runtime

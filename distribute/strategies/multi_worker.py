@@ -8,15 +8,16 @@ from typing import Any
 
 import numpy as np
 
+from ...cluster.resolved import ResolvedTask
 from ...cluster.resolver import ClusterResolver
-from ...cluster.roles import CHIEF, PS, WORKER, ps_of
+from ...cluster.roles import CHIEF, PS, WORKER, ps_of, workers_of
 from ...cluster.tf_config import TFConfigClusterResolver
 from ...collectives.group import CollectiveGroup
 from ...collectives.nccl import NcclLink, nccl_available
 from ...core.errors import ConfigurationError
 from ...core.task import TaskId
 from ..base.communication import CommunicationImplementation, CommunicationOptions
-from ..base.devices import compute_devices, is_gpu, physical_gpu
+from ..base.devices import compute_devices, is_gpu, physical_gpu, task_name
 from ..runtime import ClusterRuntime
 from ..variables.spec import VariableSpec
 from .all_reduce import choose_cross_device_ops
@@ -38,8 +39,9 @@ class MultiWorkerMirroredStrategy(Strategy):
         runtime: Of the task that makes the strategy; None: of the cluster the program runs in.
 
     Raises:
-        ConfigurationError: The cluster has parameter servers, or this process is no worker of it;
-            or NCCL is asked for and a replica has no GPU, or CuPy no NCCL.
+        ConfigurationError: The cluster has parameter servers, or this process is no worker of it,
+            or it lists only a part of the workers; or NCCL is asked for and a replica has no GPU,
+            or CuPy no NCCL.
         JoinTimeoutError: A worker did not come.
     """
 
@@ -50,17 +52,16 @@ class MultiWorkerMirroredStrategy(Strategy):
         *,
         runtime: ClusterRuntime | None = None,
     ) -> None:
-        self._resolver = cluster_resolver or TFConfigClusterResolver()
+        runtime = runtime_of_workers(runtime, cluster_resolver or TFConfigClusterResolver())
+        self._resolver = cluster_resolver or runtime.task.resolver
         self._multi_worker = MultiWorkerExtended(
-            self,
-            runtime_of_workers(runtime, self._resolver),
-            communication_options or CommunicationOptions(),
+            self, runtime, communication_options or CommunicationOptions()
         )
         super().__init__(self._multi_worker)
 
     @property
     def cluster_resolver(self) -> ClusterResolver:
-        """As given, or of TF_CONFIG."""
+        """As given, or of the task that runs the program."""
         return self._resolver
 
     def close(self) -> None:
@@ -69,6 +70,21 @@ class MultiWorkerMirroredStrategy(Strategy):
 
 
 CollectiveAllReduceStrategy = MultiWorkerMirroredStrategy
+
+
+def _require_whole(task: ResolvedTask) -> None:
+    """Refuse a cluster that does not list all workers: each would train with others, or alone."""
+    indices = [member.index for member in workers_of(task.spec) if member.type == WORKER]
+    alone = len(workers_of(task.spec)) < 2
+    if task.dynamic and (alone or indices != list(range(len(indices)))):
+        listed = ", ".join(member.short for member in workers_of(task.spec)) or "none"
+        raise ConfigurationError(
+            f"{task.task}: this TF_CONFIG is of a dynamic job and lists only a part of the workers "
+            f"({listed}); those of MultiWorkerMirroredStrategy wait for each other in every step, "
+            "so each needs the whole list. Give it (TFJob: without enableDynamicWorker), or use "
+            "ParameterServerStrategy",
+            task=task.task,
+        )
 
 
 class MultiWorkerExtended(MirroredExtended):
@@ -90,6 +106,7 @@ class MultiWorkerExtended(MirroredExtended):
                 "evaluate under MirroredStrategy, or without a strategy",
                 task=task.task,
             )
+        _require_whole(task)
         self.group = CollectiveGroup(
             task,
             runtime.settings,
@@ -107,6 +124,8 @@ class MultiWorkerExtended(MirroredExtended):
         reducer = WorkersReducer(devices, choose_cross_device_ops(devices), self.group, options)
         first = self.group.rank * len(devices)
         super().__init__(strategy, devices, first_replica=first, reducer=reducer)
+        if task.spec:
+            self.task_name = task_name(task.task.type, task.task.index)
         # Every worker runs the program and takes part in saving; the first one writes.
         self.experimental_between_graph = True
         self.should_checkpoint = self.should_save_summary = self.group.rank == 0

@@ -154,10 +154,12 @@ class GetJobResponse(_message.Message):
     def __init__(self, chief_address: _Optional[str] = ..., phase: _Optional[_Union[_common_pb2.JobPhase, str]] = ...) -> None: ...
 
 class SaveShardsRequest(_message.Message):
-    __slots__ = ("directory",)
+    __slots__ = ("directory", "only_try")
     DIRECTORY_FIELD_NUMBER: _ClassVar[int]
+    ONLY_TRY_FIELD_NUMBER: _ClassVar[int]
     directory: str
-    def __init__(self, directory: _Optional[str] = ...) -> None: ...
+    only_try: bool
+    def __init__(self, directory: _Optional[str] = ..., only_try: bool = ...) -> None: ...
 
 class SavedTensor(_message.Message):
     __slots__ = ("variable", "slot", "row_offset", "rows", "file", "tensor", "digest", "num_bytes")

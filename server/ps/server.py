@@ -5,9 +5,11 @@ import time
 
 from ...core.clock import Clock, SystemClock
 from ...core.exit_codes import ExitCode
+from ...core.launcher_tells import LAUNCHER_TELLS
 from ...core.settings import Settings
 from ...core.states import Phase
 from ...core.task import TaskId
+from ...core.waiting import FIRST_S, WaitLog
 from ...engine.library import library
 from ...net.host import TaskHost
 from . import session_service
@@ -90,6 +92,12 @@ class PsServer:
             What the process should exit with.
         """
         deadline: float | None = None
+        waits = WaitLog(
+            self.task,
+            limit_s=self._settings.orphan_timeout_s,
+            limit="orphan_timeout_s",
+            clock=self._clock,
+        )
         while not self._clock.wait(self.lease.ended, 0.1):
             if self.lease.draining and deadline is None:
                 led = bool(self.lease.chief_address)
@@ -98,6 +106,11 @@ class PsServer:
             if deadline is not None and self._clock.now() >= deadline:
                 log.warning("leaving before the job is over")
                 return ExitCode.DRAINED
+            if self.lease.silent_s > FIRST_S:
+                known = self.lease.chief_address
+                waits.tick(f"the chief at {known}, not heard of" if known else "a chief")
+            else:
+                waits.restart(self._clock.now() - self.lease.silent_s)
             if self.lease.silent_s > self._settings.orphan_timeout_s:
                 log.error(
                     "no chief for %.0f s (orphan_timeout_s); leaving",
@@ -105,7 +118,8 @@ class PsServer:
                 )
                 return ExitCode.PEER_LOST
         phase = self.lease.phase or Phase.DONE
-        log.info("the job is %s%s", phase, f": {self.lease.reason}" if self.lease.reason else "")
+        why = f": {self.lease.reason}" if self.lease.reason else ""
+        log.info("the job is %s%s", phase, why, extra=LAUNCHER_TELLS)
         return _EXITS.get(phase, ExitCode.DONE)
 
     def stop(self, grace_s: float = 0.5) -> None:

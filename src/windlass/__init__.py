@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from .distribute.base.devices import on_device as device
     from .distribute.base.reductions import VariableAggregation, VariableSynchronization
     from .distribute.checkpoint import Checkpoint
-    from .distribute.variables.variable import Variable
+    from .distribute.variables.variable import Variable, variable_creator_scope
 
 # Public name → where it is. A module is given by its path, anything else by path and attribute.
 _WHERE = {
@@ -46,6 +46,7 @@ _WHERE = {
     "random": ("distribute.random", None),
     "testing": ("testing", None),
     "training": ("training", None),
+    "variable_creator_scope": ("distribute.variables.variable", "variable_creator_scope"),
 }
 
 __all__ = [
@@ -66,6 +67,7 @@ __all__ = [
     "random",
     "testing",
     "training",
+    "variable_creator_scope",
 ]
 
 

@@ -30,11 +30,12 @@ from .core.settings import Settings, load_settings
 from .core.states import Outcome
 from .core.task import TaskId
 from .distribute.program_cluster import in_cluster
-from .launch.local import LocalCluster as _Roles
-from .launch.local import LocalJob, LocalResult
+from .launch.cluster import LocalCluster as _Roles
+from .launch.local import LocalJob
 from .launch.processes import free_ports
+from .launch.result import LocalResult
 from .server.ps.server import PsServer
-from .worker.program import Ending
+from .worker.program import Ending, find_program
 from .worker.task import TrainingTask
 
 __all__ = ["FaultPlan", "LocalCluster", "ProcessResult", "TaskResult", "run_script"]
@@ -68,11 +69,20 @@ class LocalCluster:
         ps: Parameter servers.
         chief: Whether there is a chief; else worker 0 leads.
         settings: Of every task; see ``windlass.core.settings``. Timeouts are short unless given.
+
+    Raises:
+        ValueError: There is no ps, or nobody who runs a program.
     """
 
     def __init__(
         self, *, workers: int = 1, ps: int = 1, chief: bool = True, **settings: Any
     ) -> None:
+        if ps < 1 or workers < 0 or not (workers or chief):
+            raise ValueError(
+                f"LocalCluster(workers={workers}, ps={ps}, chief={chief}): it needs at least one "
+                "ps, and a chief or a worker. Workers without a ps train in sync: run_script with "
+                "ps=0, or MirroredStrategy with wl.config.set_logical_cpu_devices(n)"
+            )
         self._settings: Settings = load_settings(_TEST_SETTINGS | settings)
         self._servers = [PsServer(TaskId(PS, i), self._settings) for i in range(ps)]
         self._chief, self._workers = chief, workers
@@ -245,6 +255,7 @@ class _Recorder:
     """A display that keeps everything."""
 
     output: dict[TaskId | None, list[str]] = field(default_factory=dict)
+    width: int = 120
 
     def line(self, task: TaskId, text: str, *, is_error: bool) -> None:  # noqa: ARG002
         self.output.setdefault(task, []).append(text)
@@ -255,8 +266,8 @@ class _Recorder:
     def progress(self, status: JobStatus, steps_per_s: float) -> None:
         """Not kept: it changes with the speed of the machine."""
 
-    def table(self, table: Table) -> None:
-        self.output.setdefault(None, []).append(f"table {table.title}")
+    def table(self, table: Table) -> None:  # noqa: ARG002
+        self.output.setdefault(None, []).append("table of tasks")
 
     def close(self) -> None:
         """Nothing to undo."""
@@ -288,7 +299,9 @@ def run_script(
     """
     recorder = _Recorder()
     loaded = load_settings(_TEST_SETTINGS | {"model_dir": model_dir} | settings)
-    job = LocalJob(_Roles(workers, ps, chief, evaluator), script, arguments, loaded, recorder)
+    job = LocalJob(
+        _Roles(workers, ps, chief, evaluator), find_program(script), arguments, loaded, recorder
+    )
     pending = list((faults or FaultPlan()).faults)
     struck: list[float] = []
     pids: dict[TaskId, int] = {}

@@ -10,7 +10,7 @@ NAMES = {
     "windlass": """
         Checkpoint ClusterSpec IndexedSlices Initializer Variable VariableAggregation
         VariableSynchronization config data device distribute errors nn optimizers random testing
-        training
+        training variable_creator_scope
     """,
     "windlass.distribute": """
         AggregatingVariable CentralStorageStrategy CollectiveAllReduceStrategy
@@ -24,8 +24,8 @@ NAMES = {
         in_cross_replica_context partitioners placement
     """,
     "windlass.data": """
-        SHARD_HINT ArraySpec AutoShardPolicy Dataset DistributeOptions Options as_dataset
-        from_arrays from_files
+        AUTOTUNE INFINITE_CARDINALITY SHARD_HINT UNKNOWN_CARDINALITY ArraySpec AutoShardPolicy
+        Dataset DistributeOptions Options as_dataset from_arrays from_files
     """,
     "windlass.nn": "compute_average_loss scale_regularization_loss",
     "windlass.random": "Generator",

@@ -184,7 +184,7 @@ def test_a_definition_that_makes_no_sense_is_refused(
     assert ps.store.counters().shards == 1
 
 
-def test_who_leads_is_told_and_a_second_one_may_not(ps: Ps, control: PsControl) -> None:
+def test_who_leads_is_reported_and_a_second_one_may_not(ps: Ps, control: PsControl) -> None:
     assert control.find_chief(timeout_s=5) == ""
     chief = Incarnation(TaskId("chief", 0), 5)
     assert ps.server is not None

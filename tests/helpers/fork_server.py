@@ -45,7 +45,8 @@ _LIBRARIES = (
     "fsspec", "sklearn.datasets",
 )  # fmt: skip
 _OURS = (
-    "windlass.launch.cli", "windlass.launch.local", "windlass.worker.daemon",
+    "windlass.launch.cli", "windlass.launch.local", "windlass.launch.result",
+    "windlass.worker.daemon",
     "windlass.server.ps.server", "windlass.server.chief.server", "windlass.client.chief.calls",
     "windlass.worker.task", "windlass.worker.synchronous_task", "windlass.distribute",
     "windlass.training",

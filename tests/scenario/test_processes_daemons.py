@@ -78,8 +78,7 @@ def test_daemons_find_each_other_whoever_is_late(
         shown = run_cli("status", chief, COLUMNS="200")
         assert shown.returncode == 0, shown.stderr
         assert "job running" in shown.stdout
-        lines = [line for line in shown.stdout.splitlines() if "│" in line]
-        return {line.split("│")[1].strip(): line for line in lines}
+        return {line.split()[0]: line for line in shown.stdout.splitlines() if line.split()}
 
     # What a worker reports reaches the chief with its next heartbeat.
     wait_until(lambda: "loss" in rows().get("worker:0", ""), 20, "the worker's report")

@@ -12,15 +12,17 @@ from windlass.core.report import PsCounters, TaskReport
 from windlass.core.states import Phase, State
 from windlass.core.task import TaskId
 from windlass.core.versions import own_versions
-from windlass.launch.display import (
-    RichDisplay,
+from windlass.launch.display import RichDisplay
+from windlass.launch.numbers import fitted, numbers
+from windlass.launch.plain import PlainDisplay
+from windlass.launch.result import LocalResult, failure_text, result_table
+from windlass.launch.status_table import (
     human_bytes,
     human_seconds,
     placement_text,
+    status_lines,
     status_table,
 )
-from windlass.launch.local import LocalResult, result_table
-from windlass.launch.plain import PlainDisplay, numbers
 
 PS, CHIEF, WORKER = TaskId("ps", 0), TaskId("chief", 0), TaskId("worker", 11)
 EVALUATOR = TaskId("evaluator", 0)
@@ -110,21 +112,37 @@ def test_ages_are_told_in_two_parts(seconds: float, text: str) -> None:
 
 def test_the_numbers_line_before_anybody_has_stepped() -> None:
     status = job_status(task_status(CHIEF), total_steps=0, global_step=0)
-    assert numbers(status, 0.0) == "step 0 · 0 steps/s"
+    assert numbers(status, 0.0) == ["step 0"]
 
 
-def test_the_numbers_line_averages_loss_and_staleness_over_those_who_train() -> None:
+def test_the_numbers_line_averages_what_is_reported_over_those_who_train() -> None:
     status = job_status(
-        trainer(CHIEF, metrics={"loss": 1.0}, staleness=1.0),
-        trainer(WORKER, metrics={"loss": 2.0}, staleness=2.0),
+        trainer(CHIEF, metrics={"accuracy": 0.5, "loss": 1.0}, staleness=1.0),
+        trainer(WORKER, metrics={"accuracy": 0.75, "loss": 2.0}, staleness=2.0),
         trainer(EVALUATOR, metrics={"loss": 99.0}, staleness=99.0),
     )
-    assert numbers(status, 41.6) == "step 120/300 · 42 steps/s · loss 1.5000 · staleness 1.5"
+    line = "step 120/300 · 42 steps/s · loss 1.5 · accuracy 0.625 · staleness 1.5"
+    assert fitted(numbers(status, 41.6)) == line
+    assert fitted(numbers(status, 41.6), 45) == "step 120/300 · 42 steps/s · loss 1.5"
+    assert fitted(numbers(status, 41.6), 5) == "step 120/300"
 
 
-def test_refused_pushes_show_in_the_numbers_line() -> None:
+def test_a_small_loss_and_a_slow_job_keep_their_digits() -> None:
+    status = job_status(trainer(CHIEF, metrics={"loss": 1.234e-7}))
+    assert numbers(status, 0.34)[1:3] == ["0.3 steps/s", "loss 1.234e-07"]
+
+
+@pytest.mark.parametrize("phase", [Phase.DONE, Phase.FAILED, Phase.STOPPED], ids=str)
+def test_a_job_that_is_over_has_no_speed(phase: Phase) -> None:
+    assert numbers(job_status(trainer(CHIEF), phase=phase), 12.0) == [
+        "step 120/300",
+        "staleness 0.0",
+    ]
+
+
+def test_refused_pushes_come_before_what_may_not_fit() -> None:
     status = job_status(trainer(CHIEF, refused_pushes=2), trainer(WORKER, refused_pushes=3))
-    assert numbers(status, 1.0).endswith("refused 5")
+    assert numbers(status, 1.0)[1] == "refused 5"
 
 
 # -- tables ----------------------------------------------------------------------------------
@@ -140,19 +158,27 @@ COUNTERS = PsCounters(
 )
 
 
+def rows_of(table: Table, width: int = 200) -> dict[str, str]:
+    """First word of a line → the line."""
+    lines = rendered(table, width).splitlines()
+    return {line.split()[0]: line for line in lines if line.split()}
+
+
+FULL_STATUS = job_status(
+    task_status(PS, counters=COUNTERS),
+    trainer(CHIEF, metrics={"loss": 0.25}),
+    task_status(WORKER, state=State.LOST, detail="no sign of life for 11 s"),
+    last_checkpoint="runs/x/ckpt-0000000100",
+)
+
+
 def test_the_status_table_has_every_task_with_state_age_and_numbers() -> None:
-    status = job_status(
-        task_status(PS, counters=COUNTERS),
-        trainer(CHIEF, metrics={"loss": 0.25}),
-        task_status(WORKER, state=State.LOST, detail="no sign of life for 11 s"),
-        last_checkpoint="runs/x/ckpt-0000000100",
-    )
-    text = rendered(status_table(status))
-    title, *lines = [line.rstrip() for line in text.splitlines()]
-    assert title.startswith("job running for 10s · global step 120/300")
-    assert "checkpoint runs/x/ckpt-0000000100" in title
-    rows = {line.split("│")[1].strip(): line for line in lines if line.startswith("│")}
-    assert list(rows) == ["ps:0", "chief:0", "worker:11"]
+    assert status_lines(FULL_STATUS) == [
+        "job running for 10s · global step 120/300 · chief 127.0.0.1:2222",
+        "checkpoint runs/x/ckpt-0000000100",
+    ]
+    rows = rows_of(status_table(FULL_STATUS))
+    assert [name for name in rows if ":" in name] == ["ps:0", "chief:0", "worker:11"]
     for word in ("alive", "1m15s", "127.0.0.1:2222", "7", "4.0 KiB", "1.0 KiB", "w1, b1, …"):
         assert word in rows["ps:0"]
     for word in ("10", "9", "2.0 KiB", "100 B", "loss 0.25"):
@@ -161,16 +187,28 @@ def test_the_status_table_has_every_task_with_state_age_and_numbers() -> None:
     assert "no sign of life for 11 s" in rows["worker:11"]
 
 
+def test_in_eighty_columns_the_status_is_a_line_per_task() -> None:
+    table = status_table(FULL_STATUS, 80)
+    assert [line.rstrip() for line in rendered(table, 80).splitlines()] == [
+        "task        state   since   steps   detail",
+        "────────────────────────────────────────────────────────────────────────────────",
+        "ps:0        alive   1m15s           3 shards, 8.3 KiB + 16.6 KiB slots: w1,",
+        "                                    b1, …",
+        "chief:0     alive   1m15s      10   loss 0.25",
+        "worker:11   lost    1m15s           no sign of life for 11 s",
+    ]
+
+
 @pytest.mark.parametrize("state", list(State), ids=str)
 def test_the_status_table_knows_every_state(state: State) -> None:
     assert str(state) in rendered(status_table(job_status(task_status(WORKER, state=state))))
 
 
-def test_the_reason_is_in_the_title_and_square_brackets_are_not_markup() -> None:
+def test_the_reason_is_told_and_square_brackets_are_not_markup() -> None:
     reason = "/job:worker/task:0 failed: ValueError: [/red] [bold]odd"
     status = job_status(task_status(WORKER, detail=reason), phase=Phase.FAILED, reason=reason)
-    text = rendered(status_table(status))
-    assert text.count("[/red] [bold]odd") == 2
+    assert status_lines(status)[-1] == reason
+    assert "[/red] [bold]odd" in rendered(status_table(status))
 
 
 @pytest.mark.parametrize(
@@ -196,14 +234,40 @@ def test_the_result_table_tells_exits_as_a_shell_would_and_why() -> None:
         first_failure=PS,
         status=job_status(trainer(WORKER)),
     )
-    lines = rendered(result_table(result)).splitlines()
-    rows = {line.split("│")[1].strip(): line for line in lines if line.startswith("│")}
-    assert list(rows) == ["ps:0", "chief:0", "worker:11", "evaluator:0"]
+    rows = rows_of(result_table(result))
+    assert [name for name in rows if ":" in name] == ["ps:0", "chief:0", "worker:11", "evaluator:0"]
     assert "137" in rows["ps:0"]
     assert "killed by SIGKILL" in rows["ps:0"]
-    assert "a peer this task needs was lost" in rows["chief:0"]
+    assert "ended with the job" in rows["chief:0"]
     assert "2.0 KiB" in rows["worker:11"]
     assert "143" in rows["evaluator:0"]
+
+
+def test_the_first_failure_is_shown_once_and_the_same_one_of_others_is_named() -> None:
+    mistake = "Traceback (most recent call last):\n  File x\nValueError: no good\n"
+    result = LocalResult(
+        exit_code=1,
+        exits={PS: 138, CHIEF: 1, WORKER: 1, EVALUATOR: 2},
+        model_dir="runs/x",
+        first_failure=WORKER,
+        errors={WORKER: mistake, CHIEF: mistake, EVALUATOR: "ConfigurationError: no model_dir"},
+    )
+    assert failure_text(result).splitlines() == [
+        "worker:11 failed first: exit code 1, the user's program raised an exception",
+        "    Traceback (most recent call last):",
+        "      File x",
+        "    ValueError: no good",
+        "chief:0 failed in the same way",
+        "evaluator:0 failed too: ConfigurationError: no model_dir",
+    ]
+
+
+def test_a_long_error_keeps_its_beginning_and_its_end() -> None:
+    text = "\n".join(f"line {i}" for i in range(100))
+    lines = failure_text(LocalResult(1, {CHIEF: 1}, "x", CHIEF, errors={CHIEF: text})).splitlines()
+    assert len(lines) <= 20
+    assert lines[1].strip() == "line 0"
+    assert lines[-1].strip() == "line 99"
 
 
 def test_the_result_table_of_a_job_whose_chief_never_answered() -> None:
@@ -271,7 +335,7 @@ def test_the_bar_shows_phase_and_numbers_and_is_gone_at_the_end(total: int) -> N
     text = stream.getvalue()
     assert "running" in text
     assert "42 steps/s" in text
-    assert "loss 0.5000" in text
+    assert "loss 0.5" in text
     assert "a line above the bar" in text
     assert "━" in text
     assert text.rstrip("\r").endswith("\x1b[2K")  # transient: the last thing is to wipe the line

@@ -14,9 +14,10 @@ from windlass.core.errors import AddressInUseError
 from windlass.core.settings import load_settings
 from windlass.core.task import TaskId
 from windlass.launch import processes
-from windlass.launch.local import LocalCluster, default_model_dir
-from windlass.launch.logs import set_up_logging
+from windlass.launch.cluster import LocalCluster, default_model_dir
 from windlass.launch.processes import free_ports, new_line_queue
+from windlass.worker.logs import set_up_logging
+from windlass.worker.program import Program
 
 
 def test_ports_are_free_and_differ() -> None:
@@ -100,7 +101,7 @@ def test_what_tasks_say_is_bounded() -> None:
     ],
 )
 def test_the_default_model_directory_is_new_and_tells_the_script(script: str, name: str) -> None:
-    folder = default_model_dir(script)
+    folder = default_model_dir(Program(Path(script)))
     assert re.fullmatch(rf"runs/{name}-\d{{8}}-\d{{6}}-\d{{3}}", folder)
     assert not Path(folder).exists()
 
@@ -110,7 +111,7 @@ def test_a_script_in_the_working_directory_is_named_by_that(
 ) -> None:
     (tmp_path / "here").mkdir()
     monkeypatch.chdir(tmp_path / "here")
-    assert default_model_dir("train.py").startswith("runs/here-")
+    assert default_model_dir(Program(Path("train.py").resolve())).startswith("runs/here-")
 
 
 @pytest.mark.parametrize(
@@ -144,7 +145,7 @@ def test_bare_lines_name_their_level_only_if_it_is_not_ordinary(
     restored_logger.info("saved")
     restored_logger.warning("odd")
     restored_logger.debug("not shown")
-    assert capsys.readouterr().err == "saved\nWARNING odd\n"
+    assert capsys.readouterr().err == "\x1esaved\n\x1eWARNING odd\n"
 
 
 def test_lines_with_time_have_one_shape(

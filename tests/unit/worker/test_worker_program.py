@@ -16,20 +16,20 @@ from windlass.core.errors import (
 )
 from windlass.core.exit_codes import ExitCode
 from windlass.core.states import Outcome
-from windlass.worker.program import Ending, ending_of, find_script, run_script
+from windlass.worker.program import Ending, Program, ending_of, find_program, run_program
 
 Run = Callable[..., Ending]
 
 
 @pytest.fixture
 def run(tmp_path: Path) -> Iterator[Run]:
-    """Run a program's text as ``run_script`` does, and put ``sys`` back afterwards."""
+    """Run a program's text as ``run_program`` does, and put ``sys`` back afterwards."""
     before = (sys.argv, list(sys.path))
 
     def run(text: str, *arguments: str) -> Ending:
         path = tmp_path / "program.py"
         path.write_text(text)
-        return run_script(path, arguments)
+        return run_program(Program(path), arguments)
 
     yield run
     sys.argv, sys.path[:] = before
@@ -88,7 +88,7 @@ def test_the_traceback_goes_down_into_the_library_that_raised(
     assert "worker/program.py" not in stderr
 
 
-def test_the_causes_of_an_exception_are_told_too(
+def test_the_causes_of_an_exception_are_shown_too(
     run: Run, capsys: pytest.CaptureFixture[str]
 ) -> None:
     run(
@@ -130,8 +130,8 @@ def test_an_error_of_ours_ends_with_its_code_and_without_our_insides(
 ) -> None:
     ending = run(
         "import windlass as wl\n"
-        "from windlass.worker.program import find_script\n"
-        "def load():\n    find_script('gone.py')\n"
+        "from windlass.worker.program import find_program\n"
+        "def load():\n    find_program('gone.py')\n"
         "load()\n"
     )
     assert (ending.outcome, ending.code) == (Outcome.FAILED, ExitCode.USAGE)
@@ -206,7 +206,7 @@ def test_a_script_is_found_as_an_absolute_path(
 ) -> None:
     (tmp_path / "train.py").touch()
     monkeypatch.chdir(tmp_path)
-    assert find_script("train.py") == tmp_path / "train.py"
+    assert find_program("train.py").path == tmp_path / "train.py"
 
 
 @pytest.mark.parametrize(
@@ -222,6 +222,6 @@ def test_a_script_that_is_none_is_a_configuration_error(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     with pytest.raises(ConfigurationError) as caught:
-        find_script(script)
+        find_program(script)
     assert words in caught.value.message
     assert str(tmp_path) in caught.value.message  # where we looked

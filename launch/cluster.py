@@ -1,0 +1,66 @@
+"""The tasks of a local cluster, and where they serve."""
+
+import json
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from ..cluster.roles import CHIEF, EVALUATOR, PS, WORKER
+from ..core.task import TaskId
+from ..worker.program import Program
+from .processes import free_ports
+
+
+@dataclass(frozen=True, slots=True)
+class LocalCluster:
+    """How many tasks of which role."""
+
+    workers: int = 1
+    ps: int = 1
+    chief: bool = True
+    evaluator: bool = False
+
+    def tasks(self) -> list[TaskId]:
+        """Every task, in the order in which they are started."""
+        return [
+            *[TaskId(PS, i) for i in range(self.ps)],
+            *([TaskId(CHIEF, 0)] if self.chief else []),
+            *[TaskId(WORKER, i) for i in range(self.workers)],
+            *([TaskId(EVALUATOR, 0)] if self.evaluator else []),
+        ]
+
+    @property
+    def synchronous(self) -> bool:
+        """There are no ps and no chief's loop: every task needs all others."""
+        return not self.ps
+
+    @property
+    def chief_task(self) -> TaskId:
+        """The chief, or worker 0 in its place."""
+        return TaskId(CHIEF, 0) if self.chief else TaskId(WORKER, 0)
+
+    def choose_addresses(self) -> dict[TaskId, str]:
+        """An address of this machine for every task that serves.
+
+        Raises:
+            AddressInUseError: There are not enough free ports.
+        """
+        serving = [task for task in self.tasks() if task.type != EVALUATOR]
+        ports = free_ports(len(serving))
+        return {task: f"127.0.0.1:{port}" for task, port in zip(serving, ports, strict=True)}
+
+
+def tf_config(task: TaskId, addresses: dict[TaskId, str]) -> str:
+    """``TF_CONFIG`` of a task, with the addresses of all."""
+    spec: dict[str, list[str]] = {}
+    for other, address in addresses.items():
+        spec.setdefault(other.type, []).append(address)
+    return json.dumps({"cluster": spec, "task": {"type": task.type, "index": task.index}})
+
+
+def default_model_dir(program: Program) -> str:
+    """A new folder for a run: ``runs/<program's name or folder>-<time>``."""
+    path = program.path
+    name = path.stem if path.stem not in ("train", "main", "__main__") else path.parent.name
+    stamp = time.strftime("%Y%m%d-%H%M%S") + f"-{time.time_ns() // 1_000_000 % 1000:03d}"
+    return str(Path("runs") / f"{name}-{stamp}")

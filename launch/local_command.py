@@ -1,0 +1,122 @@
+"""``windlass local``."""
+
+import shlex
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from ..core.errors import ConfigurationError
+from ..core.settings import Settings
+from ..worker.program import Program, find_program
+from .options import settings_options, take_settings
+from .program_options import SCRIPT_LAST, program_arguments
+
+if TYPE_CHECKING:
+    from ..core.task import TaskId
+    from .plain import Display
+
+_SAVE_EVERY_S = 2.0  # a run at a desk is short, and Ctrl-C frequent
+
+
+@click.command("local", context_settings=SCRIPT_LAST)
+@program_arguments(required=True)
+@click.option(
+    "--workers", type=click.IntRange(0), default=1, show_default=True, help="Worker tasks."
+)
+@click.option(
+    "--ps",
+    type=click.IntRange(0),
+    default=1,
+    show_default=True,
+    help="Parameter servers; 0: synchronous training (MultiWorkerMirroredStrategy).",
+)
+@click.option(
+    "--chief/--no-chief",
+    default=True,
+    show_default=True,
+    help="A chief task; without one worker 0 is the chief.",
+)
+@click.option(
+    "--evaluator/--no-evaluator", default=False, show_default=True, help="An evaluator task."
+)
+@click.option(
+    "--plain", is_flag=True, help="Plain lines instead of a progress bar (default in a pipe)."
+)
+@settings_options(
+    defaults={
+        "model_dir": "a new folder in runs/",
+        "save_every_s": f"{_SAVE_EVERY_S:g}, or 0 with --save-every-steps",
+    },
+    hidden=["host", "insecure", "health_port", "log_format"],  # the launcher decides
+)
+def local_command(
+    script: str,
+    arguments: tuple[str, ...],
+    module: bool,
+    workers: int,
+    ps: int,
+    chief: bool,
+    evaluator: bool,
+    plain: bool,
+    **flags: Any,
+) -> None:
+    """Run SCRIPT on a cluster of processes on this machine.
+
+    What follows SCRIPT is the script's.
+    """
+    from .cluster import LocalCluster
+    from .local import LocalJob
+
+    if not chief and not workers:
+        raise ConfigurationError("--no-chief needs at least one worker, which then acts as chief")
+    if evaluator and not ps:
+        raise ConfigurationError("--evaluator needs --ps: it reads the checkpoints that ps write")
+    program = find_program(script, module=module)
+    settings = _for_a_desk(take_settings(flags), program)
+    cluster = LocalCluster(workers, ps, chief, evaluator)
+    display = _display(cluster.tasks(), plain=plain or not sys.stdout.isatty())
+    resume = _command_to_resume(sys.argv[1:], settings.model_dir)
+    try:
+        job = LocalJob(cluster, program, arguments, settings, display, resume)
+        with job.signals():
+            result = job.run()
+    finally:
+        display.close()
+    job.show_result(result)
+    sys.exit(result.exit_code)
+
+
+def _for_a_desk(settings: Settings, program: Program) -> Settings:
+    """Settings with what is different for a local job, unless the user has said so."""
+    from .cluster import default_model_dir
+
+    said, changes = settings.model_fields_set, dict[str, object]()
+    if not said & {"save_every_s", "save_every_steps"}:
+        changes["save_every_s"] = _SAVE_EVERY_S
+    elif "save_every_s" not in said:
+        changes["save_every_s"] = 0.0
+    if not settings.model_dir:
+        changes["model_dir"] = default_model_dir(program)
+    return settings.model_copy(update=changes)
+
+
+def _command_to_resume(arguments: Sequence[str], model_dir: str) -> str:
+    """The command line that goes on in the same model directory; empty if this is another."""
+    if arguments[:1] != ["local"]:
+        return ""
+    rest = list(arguments[1:])
+    named = any(word.partition("=")[0] == "--model-dir" for word in rest)
+    where = [] if named else ["--model-dir", model_dir]
+    return shlex.join(["windlass", "local", *where, *rest])
+
+
+def _display(tasks: "Sequence[TaskId]", *, plain: bool) -> "Display":
+    from .plain import PlainDisplay
+
+    if plain:
+        return PlainDisplay(tasks)
+    from .display import RichDisplay
+
+    return RichDisplay(tasks)

@@ -1,0 +1,53 @@
+"""A job's progress in one line of numbers. Pure."""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from ..cluster.roles import CHIEF, WORKER
+
+if TYPE_CHECKING:
+    from ..client.chief.calls import JobStatus
+    from ..core.report import TaskReport
+
+_BETWEEN = " · "
+
+
+def numbers(status: "JobStatus", steps_per_s: float) -> list[str]:
+    """Step, steps/s, what the program reports, staleness: the most important first.
+
+    Args:
+        status: The job's.
+        steps_per_s: Of all workers; 0: not known, and of no interest once the job is over.
+    """
+    goal = f"/{status.total_steps}" if status.total_steps else ""
+    parts = [f"step {status.global_step}{goal}"]
+    reports = [t.report for t in status.tasks if t.task.type in (CHIEF, WORKER) and t.report.steps]
+    if refused := sum(report.refused_pushes for report in reports):
+        parts.append(f"refused {refused}")
+    if steps_per_s and not status.phase.is_over:
+        parts.append(f"{steps_per_s:.{0 if steps_per_s >= 10 else 1}f} steps/s")
+    parts += [f"{name} {value:.4g}" for name, value in _mean_metrics(reports).items()]
+    if reports:
+        parts.append(f"staleness {sum(r.staleness for r in reports) / len(reports):.1f}")
+    return parts
+
+
+def _mean_metrics(reports: "Sequence[TaskReport]") -> dict[str, float]:
+    """Means over the tasks that report a metric, the loss first."""
+    values: dict[str, list[float]] = {}
+    for report in reports:
+        for name, value in report.metrics.items():
+            values.setdefault(name, []).append(value)
+    order = sorted(values, key=lambda name: name != "loss")
+    return {name: sum(values[name]) / len(values[name]) for name in order}
+
+
+def fitted(parts: Sequence[str], width: int | None = None) -> str:
+    """The parts in one line; with a width only the first ones that fit, but always one."""
+    line = parts[0]
+    for part in parts[1:]:
+        longer = f"{line}{_BETWEEN}{part}"
+        if width is not None and len(longer) > width:
+            return line
+        line = longer
+    return line

@@ -1,0 +1,104 @@
+"""``windlass status``: jobs by address, by model directory, or all of this user on this machine."""
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from ..core.errors import ConfigurationError, PeerLostError
+
+if TYPE_CHECKING:
+    from ..client.chief.calls import JobStatus
+
+
+@click.command("status")
+@click.argument("job", required=False)
+@click.option("--json", "as_json", is_flag=True, help="One JSON object per job instead of tables.")
+@click.option("--timeout-s", default=5.0, show_default=True, help="How long to wait for an answer.")
+def status_command(job: str | None, as_json: bool, timeout_s: float) -> None:
+    """Show the job whose chief is at JOB (HOST:PORT), or whose model directory JOB is.
+
+    Without JOB: your jobs whose chief runs on this machine.
+    """
+    from ..worker.status import status_json
+
+    for number, status in enumerate(_find(job, timeout_s)):
+        if as_json:
+            click.echo(status_json(status))
+        else:
+            _show(status, first=number == 0)
+
+
+def _find(job: str | None, timeout_s: float) -> "list[JobStatus]":
+    if job is None:
+        from ..worker.announcement import announced_chiefs
+
+        found = [status for chief in announced_chiefs() if (status := _try(chief, timeout_s))]
+        if not found:
+            raise ConfigurationError(
+                "you have no job with a chief on this machine; give the HOST:PORT of the chief, or "
+                "the model directory of the job"
+            )
+        return found
+    return [_in_folder(job, timeout_s) if Path(job).is_dir() else _ask(job, timeout_s)]
+
+
+def _in_folder(folder: str, timeout_s: float) -> "JobStatus":
+    """The status of the job that writes there, or of the last one that has."""
+    from ..worker.status import read_status
+    from .status_table import chief_address
+
+    written = read_status(folder)
+    if written is None:
+        raise ConfigurationError(f"{folder} holds no status.json: no job has begun there")
+    if written.phase.is_over:
+        return written
+    address = chief_address(written)
+    if (status := _try(address, timeout_s)) is not None:
+        return status
+    raise PeerLostError(
+        f"the job of {folder} has not ended in order, and its chief at {address} does not answer; "
+        "start it again with the same model directory, and it resumes from the last checkpoint",
+        peer=address,
+    )
+
+
+def _try(address: str, timeout_s: float) -> "JobStatus | None":
+    try:
+        return _ask(address, timeout_s)
+    except (PeerLostError, ConfigurationError):
+        return None
+
+
+def _ask(address: str, timeout_s: float) -> "JobStatus":
+    from ..client.chief.calls import ChiefClient
+    from ..core.settings import load_settings
+
+    client = ChiefClient(address, load_settings())
+    try:
+        return client.status(timeout_s=timeout_s)
+    except PeerLostError as error:
+        raise PeerLostError(
+            f"no chief answers at {address}: {error.message}. Is the job running, and is "
+            "this the chief's address?",
+            peer=address,
+        ) from error
+    finally:
+        client.close()
+
+
+def _show(status: "JobStatus", *, first: bool) -> None:
+    from rich.console import Console
+
+    from .status_table import status_lines, status_table
+
+    # In a pipe lines are not cut, so that they can be searched.
+    console = Console(width=None if sys.stdout.isatty() else 1000, highlight=False)
+    if not first:
+        console.print()
+    title, *more = status_lines(status)
+    console.print(title, style="bold", markup=False)
+    for line in more:
+        console.print(line, markup=False)
+    console.print(status_table(status, console.width))

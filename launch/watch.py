@@ -1,0 +1,82 @@
+"""Following a job: its status, asked for in a thread, and its speed."""
+
+import contextlib
+import socket
+import threading
+from typing import TYPE_CHECKING
+
+from ..core.errors import WindlassError
+from ..core.settings import Settings
+
+if TYPE_CHECKING:
+    from ..client.chief.calls import JobStatus
+
+_EVERY_S = 0.3
+
+
+class StatusWatch:
+    """Asks a chief for the job's status, over and over.
+
+    Args:
+        address: The chief's.
+        settings: For the connection.
+    """
+
+    def __init__(self, address: str, settings: Settings) -> None:
+        self.last: JobStatus | None = None
+        self._address = address
+        self._settings = settings
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._watch, name="status", daemon=True)
+
+    def start(self) -> None:
+        """Begin, in a thread."""
+        self._thread.start()
+
+    def stop(self, timeout_s: float) -> None:
+        """End the thread."""
+        self._over.set()
+        if self._thread.ident is not None:
+            self._thread.join(timeout_s)
+
+    def _watch(self) -> None:
+        # Loading grpc waits until the chief listens: the tasks need the cores while they start.
+        while not _is_listening(self._address):
+            if self._over.wait(_EVERY_S):
+                return
+        from ..client.chief.calls import ChiefClient
+
+        client = ChiefClient(self._address, self._settings)
+        try:
+            while not self._over.wait(_EVERY_S):
+                with contextlib.suppress(WindlassError):
+                    self.last = client.status(timeout_s=1.0)
+        finally:
+            client.close()
+
+
+def _is_listening(address: str) -> bool:
+    host, _, port = address.rpartition(":")
+    try:
+        with socket.create_connection((host, int(port)), timeout=1):
+            return True
+    except OSError:
+        return False
+
+
+class Speed:
+    """Steps per second over the last few seconds."""
+
+    _WINDOW_S = 3.0
+
+    def __init__(self) -> None:
+        self._points: list[tuple[float, int]] = []
+
+    def of(self, status: "JobStatus") -> float:
+        """With one more status; 0 as long as there is one alone."""
+        point = (status.age_s, status.global_step)
+        if not self._points or point[0] > self._points[-1][0]:
+            self._points.append(point)
+        self._points = [p for p in self._points if p[0] >= point[0] - self._WINDOW_S]
+        (t0, s0), (t1, s1) = self._points[0], self._points[-1]
+        return (s1 - s0) / (t1 - t0) if t1 > t0 else 0.0

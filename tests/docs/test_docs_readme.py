@@ -1,0 +1,84 @@
+"""The README's program, saved as train.py, in every way in which the README says to start it."""
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from helpers import processes
+from helpers.clusters import HandStarted, as_command, tf_configs
+from helpers.waiting import scaled
+
+from .test_docs_examples import ROOT, examples
+
+pytestmark = [
+    pytest.mark.scenario,
+    pytest.mark.real_start,
+    pytest.mark.usefixtures("no_process_left"),
+]
+ANSWER = "w [ 1.  -2.   0.5]"
+Write = Callable[[str], Path]
+
+
+@pytest.fixture
+def write(tmp_path: Path) -> Write:
+    """Writes the program, with the strategy given, and returns its folder."""
+
+    def write(strategy: str = "ParameterServerStrategy") -> Path:
+        text = examples(ROOT / "README.md")[0]
+        assert "ParameterServerStrategy()" in text
+        (tmp_path / "train.py").write_text(text.replace("ParameterServerStrategy", strategy))
+        return tmp_path
+
+    return write
+
+
+def run(command: str, folder: Path) -> str:
+    """Output of a command, which must succeed."""
+    code, output, errors = processes.run(
+        as_command(command.split()), timeout_s=scaled(60), cwd=folder, env=dict(os.environ)
+    )
+    assert code == 0, output + errors
+    return output
+
+
+@pytest.mark.parametrize(
+    "command",
+    ["python train.py", "python -m train", "windlass run train.py", "windlass run -m train"],
+)
+def test_alone(command: str, write: Write) -> None:
+    assert ANSWER in run(command, write("ParameterServerStrategy"))
+
+
+@pytest.mark.parametrize("program", ["train.py", "-m train"])
+def test_on_a_local_cluster(program: str, write: Write) -> None:
+    output = run(f"windlass local --workers 2 --ps 2 {program}", write("ParameterServerStrategy"))
+    assert output.count(ANSWER) == 3, output
+
+
+@pytest.mark.parametrize("command", ["python train.py", "python -m train", "windlass run train.py"])
+def test_in_five_processes_with_tf_config(command: str, write: Write) -> None:
+    folder = write("ParameterServerStrategy")
+    ended = HandStarted(command.split(), tf_configs(chief=1, worker=2, ps=2), folder).wait()
+    assert {task: end.code for task, end in ended.items()} == dict.fromkeys(ended, 0), ended
+    for task, end in ended.items():
+        assert (ANSWER in end.text) == (not task.startswith("ps")), end.text
+
+
+def test_the_same_program_on_the_devices_of_one_machine(write: Write) -> None:
+    assert ANSWER in run("python train.py", write("MirroredStrategy"))
+
+
+def test_the_same_program_in_sync_on_a_local_cluster(write: Write) -> None:
+    folder = write("MultiWorkerMirroredStrategy")
+    output = run("windlass local --ps 0 --no-chief --workers 3 train.py", folder)
+    assert output.count(ANSWER) == 3, output
+
+
+@pytest.mark.parametrize("command", ["python train.py", "windlass run train.py"])
+def test_the_same_program_in_sync_in_three_processes(command: str, write: Write) -> None:
+    folder = write("MultiWorkerMirroredStrategy")
+    ended = HandStarted(command.split(), tf_configs(worker=3), folder).wait()
+    assert [end.code for end in ended.values()] == [0, 0, 0], ended
+    assert all(ANSWER in end.text for end in ended.values()), ended

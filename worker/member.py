@@ -1,0 +1,107 @@
+"""A task's part in its job around the program: joining before it, stop requests during it, and
+leaving with an exit code after it.
+"""
+
+import contextlib
+import logging
+from typing import TYPE_CHECKING
+
+from ..cluster.resolved import ResolvedTask
+from ..cluster.roles import EVALUATOR, ps_of
+from ..core.errors import JobStoppedError, RetryableError, WindlassError
+from ..core.exit_codes import ExitCode
+from ..core.launcher_tells import LAUNCHER_TELLS
+from ..core.settings import Settings
+from ..core.states import Outcome
+from .interrupts import Interrupter, handle_signals
+from .program import Ending, ending_of
+
+if TYPE_CHECKING:
+    from ..distribute.runtime import ClusterRuntime
+    from .synchronous_task import SynchronousTask
+    from .task import EvaluatorTask, TrainingTask
+
+    Task = TrainingTask | EvaluatorTask | SynchronousTask
+
+log = logging.getLogger(__name__)
+
+
+def task_of_role(
+    task: ResolvedTask, settings: Settings, *, synchronous: bool | None = None
+) -> "Task":
+    """What a chief, worker or evaluator does, by its role.
+
+    Args:
+        task: Who this is.
+        settings: Of the task.
+        synchronous: Whether the workers find each other; None: if there are no ps.
+    """
+    # Each role loads its own half.
+    in_sync = not ps_of(task.spec) if synchronous is None else synchronous
+    if task.task.type != EVALUATOR and (in_sync or not ps_of(task.spec)):
+        from .synchronous_task import SynchronousTask
+
+        return SynchronousTask(task, settings)
+    from .task import EvaluatorTask, TrainingTask
+
+    return (EvaluatorTask if task.task.type == EVALUATOR else TrainingTask)(task, settings)
+
+
+class Member:
+    """One task in its job. Call :meth:`join`, run the program, and call :meth:`leave`.
+
+    Args:
+        task: Not a ps, which runs no program.
+        settings: Of the task.
+    """
+
+    def __init__(self, task: "Task", settings: Settings) -> None:
+        self._task = task
+        self._interrupter = Interrupter(settings.drain_grace_s)
+        self._program = contextlib.ExitStack()
+
+    def join(self) -> "ClusterRuntime":
+        """Join the cluster. SIGTERM and SIGINT ask the program to end from now on.
+
+        Raises:
+            WindlassError: The task cannot join; the chief has been told if it can be reached.
+        """
+        handle_signals(self._stop, self._interrupter)
+        if hasattr(self._task, "on_interrupt"):
+            self._task.on_interrupt = self._interrupter.later
+        try:
+            runtime = self._task.start()
+        except BaseException as error:
+            self._fail_to_join(error)
+            raise
+        self._program.enter_context(self._interrupter.program())
+        return runtime
+
+    def _fail_to_join(self, error: BaseException) -> None:
+        # The program has not begun: no traceback is needed, but the chief must know.
+        try:
+            if isinstance(error, WindlassError) and not isinstance(error, JobStoppedError):
+                outcome = Outcome.LEFT if isinstance(error, RetryableError) else Outcome.FAILED
+                self._task.finish(Ending(outcome, error.exit_code, error.message))
+            elif isinstance(error, JobStoppedError):
+                self._task.finish(ending_of(error))
+        finally:
+            self._task.close()
+
+    def _stop(self, name: str) -> None:
+        log.warning("%s: ending at the next step", name)
+        task = self._task.task.task
+        error = JobStoppedError(f"{task} was asked to stop by {name}", task=task)
+        self._task.ask_to_end(error)
+        self._interrupter.later(error)
+
+    def leave(self, ending: Ending) -> int:
+        """Report how the program ended, wait for the job if need be, and close; the exit code."""
+        self._program.close()  # it is not interrupted any more
+        try:
+            if ending.message and not ending.shown and ending.code != ExitCode.DRAINED:
+                level = logging.ERROR if ending.code < 128 else logging.WARNING
+                log.log(level, "%s", ending.message, extra=LAUNCHER_TELLS)
+            return int(self._task.finish(ending))
+        finally:
+            self._task.close()

@@ -1,0 +1,105 @@
+"""A program that plain ``python`` started, as a task of its cluster.
+
+``windlass run`` joins the cluster and then runs the program. Here the program runs already: its
+first strategy joins, a ps serves in the program's place, and what follows the program (telling the
+chief, waiting for the end of the job, the exit code) is done when the interpreter exits.
+"""
+
+import concurrent.futures.thread  # noqa: F401 - before _register_atexit below
+import logging
+import os
+import signal
+import sys
+import threading
+from typing import TYPE_CHECKING, NoReturn
+
+from ..cluster.resolved import resolve
+from ..cluster.resolver import ClusterResolver
+from ..cluster.roles import EVALUATOR, PS
+from ..core.errors import JobStoppedError, WindlassError
+from ..core.settings import Settings, load_settings, quiet_grpc
+from .logs import set_up_logging
+from .member import Member, task_of_role
+from .program_end import ProgramEnd, set_exit_code
+
+if TYPE_CHECKING:
+    from ..distribute.runtime import ClusterRuntime
+
+log = logging.getLogger(__name__)
+_process: "list[_PlainProcess]" = []  # at most one
+
+
+def join(resolver: ClusterResolver, *, synchronous: bool) -> "ClusterRuntime | None":
+    """Join the cluster; None if this process is all of it. See ``distribute.program_cluster``.
+
+    Raises:
+        WindlassError: TF_CONFIG is not valid, or the task cannot join.
+        SystemExit: This was a ps, and the job is over.
+    """
+    try:
+        task = resolve(resolver)
+        settings = load_settings()
+    except WindlassError:
+        _this_process()  # from now on an uncaught error ends it with the error's exit code
+        raise
+    if task.is_local and task.task.type not in (EVALUATOR, PS):
+        return None
+    process = _this_process()
+    quiet_grpc()
+    _log_unless_the_program_does(settings)
+    if task.task.type == PS and not synchronous:
+        from .daemon import run_ps
+
+        process.exit(run_ps(task, settings))
+    member = Member(task_of_role(task, settings, synchronous=synchronous), settings)
+    try:
+        runtime = member.join()
+    except JobStoppedError as error:
+        process.exit(int(error.exit_code))
+    process.member = member
+    return runtime
+
+
+class _PlainProcess:
+    """What this process does when its program ends."""
+
+    def __init__(self) -> None:
+        self.member: Member | None = None
+        self._code: int | None = None
+        self._end = ProgramEnd()
+        self._pid = os.getpid()
+        # Not atexit: by then no thread starts, and pools take no work. Those of concurrent.futures
+        # close in a function registered in the same way, and the last one is called first.
+        threading._register_atexit(self._leave)  # type: ignore[attr-defined]
+
+    def exit(self, code: int) -> NoReturn:
+        """End the program in place of the user, who need not be told how."""
+        self._code = code
+        sys.exit(code)
+
+    def _leave(self) -> None:
+        if os.getpid() != self._pid:
+            return  # a fork that ends by itself
+        set_exit_code(self._code if self._code is not None else self._end_of_program())
+        if threading.current_thread() is threading.main_thread():
+            for number in (signal.SIGTERM, signal.SIGINT):
+                signal.signal(number, signal.SIG_IGN)  # a late one must not change the code
+
+    def _end_of_program(self) -> int:
+        ending = self._end.ending()
+        if self.member is not None:
+            return self.member.leave(ending)
+        if ending.message and not ending.shown:
+            log.error("%s", ending.message)
+        return ending.code
+
+
+def _this_process() -> _PlainProcess:
+    if not _process:
+        _process.append(_PlainProcess())
+    return _process[0]
+
+
+def _log_unless_the_program_does(settings: Settings) -> None:
+    if not (logging.getLogger("windlass").handlers or logging.getLogger().handlers):
+        set_up_logging(settings)

@@ -1,0 +1,91 @@
+"""Tracebacks as the author of a program wants them: the program's frames, and ours folded.
+
+::
+
+    Traceback (most recent call last):
+      File "train.py", line 21, in <module>
+        loss = strategy.run(step, args=(batch,))
+      … 6 calls inside windlass
+      File "train.py", line 14, in step
+        error = features @ w.read_value() - targets
+    ValueError: matmul: …
+"""
+
+import traceback
+from collections.abc import Iterator
+from itertools import groupby
+from pathlib import Path
+
+from ..core.errors import WindlassError
+
+_OURS = str(Path(__file__).parent.parent) + "/"  # the package; its rooms are folders or links here
+_MAX_FRAMES = 8
+
+
+class _FoldedStack(traceback.StackSummary):
+    """Frames of which :meth:`format` shows some, and counts the others."""
+
+    def format(self, **_: object) -> list[str]:
+        # Never StackSummary's own, whose result for a repeated frame is not a frame's.
+        lines: list[str] = []
+        for kind, frames in groupby(self, key=_kind):
+            group = list(frames)
+            if kind == "python":
+                continue  # runpy and the import system, of which Python shows nothing either
+            if kind == "windlass":
+                lines.append(f"  … {_calls(len(group))} inside windlass\n")
+                continue
+            left_out = len(group) - _MAX_FRAMES
+            if left_out > 0:
+                lines += traceback.format_list(group[: _MAX_FRAMES // 2])
+                lines.append(f"  … {_calls(left_out)} more\n")
+                group = group[-(_MAX_FRAMES // 2) :]
+            lines += traceback.format_list(group)
+        return lines
+
+
+def _calls(count: int) -> str:
+    return f"{count} call{'s' if count > 1 else ''}"
+
+
+def _kind(frame: traceback.FrameSummary) -> str:
+    if frame.filename.startswith(_OURS):
+        return "windlass"
+    return "python" if frame.filename.startswith("<frozen ") else "program"
+
+
+def program_traceback(error: BaseException, program: str) -> str:
+    """The traceback of an exception that left ``program``, from the program's first frame on.
+
+    An error of Windlass says what to do by itself: its frames below the program's last are left
+    out, and so is the exception it was made from.
+
+    Args:
+        error: The exception.
+        program: The program's file, as its frames name it.
+    """
+    ours = isinstance(error, WindlassError)
+    shown = traceback.TracebackException.from_exception(error)
+    for part in _chained(shown):
+        frames = list(part.stack)
+        # None is the program's if it could not even be read.
+        first = next((i for i, frame in enumerate(frames) if frame.filename == program), None)
+        frames = frames[first:] if first is not None else _not_ours(frames)
+        if ours:
+            while frames and _kind(frames[-1]) != "program":
+                frames.pop()
+        part.stack = _FoldedStack(frames)
+    return "".join(shown.format(chain=not ours))
+
+
+def _not_ours(frames: list[traceback.FrameSummary]) -> list[traceback.FrameSummary]:
+    return [frame for frame in frames if _kind(frame) == "program"]
+
+
+def _chained(shown: traceback.TracebackException) -> Iterator[traceback.TracebackException]:
+    waiting = [shown]
+    while waiting:
+        part = waiting.pop()
+        yield part
+        parts = [part.__cause__, part.__context__, *(getattr(part, "exceptions", None) or [])]
+        waiting += [other for other in parts if other is not None]
