@@ -6,14 +6,18 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 
 
 def examples(page: Path) -> list[str]:
     return re.findall(r"^```python\n(.*?)^```", page.read_text(), flags=re.M | re.S)
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def name(page: Path) -> str:
+    return page.relative_to(ROOT).with_suffix("").as_posix()
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if examples(page)], ids=name)
 def test_every_example_of_a_page_runs(
     page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
