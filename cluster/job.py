@@ -11,7 +11,6 @@ written, every task is told ``DONE``, the chief ends.
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from ..core.errors import FencedError
 from ..core.report import PsCounters, TaskReport
 from ..core.states import Outcome, Phase, State
 from ..core.task import Incarnation, TaskId
@@ -228,14 +227,7 @@ class Job:
     def _current(self, who: Incarnation, now: float) -> Member:
         # A task outside the spec is a dynamic worker; a restarted chief accepts it again.
         member = self.members.setdefault(who.task, Member(who.task, since=now))
-        if who.generation < member.generation:
-            raise FencedError(
-                f"{who} was superseded by generation {member.generation}: another process took "
-                "its place. This one must end",
-                task=who.task,
-                generation=who.generation,
-                current=member.generation,
-            )
+        who.check_not_superseded(member.generation)
         if who.generation > member.generation:
             # This chief has restarted and does not know the task yet.
             member.generation = who.generation

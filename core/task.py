@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass, field
 
+from .errors import FencedError
+
 
 @dataclass(frozen=True, order=True, slots=True)
 class TaskId:
@@ -36,3 +38,18 @@ class Incarnation:
 
     def __str__(self) -> str:
         return f"{self.task} (generation {self.generation})"
+
+    def check_not_superseded(self, generation: int) -> None:
+        """Check this process against the highest generation of its task that is known.
+
+        Raises:
+            FencedError: That one is newer.
+        """
+        if self.generation < generation:
+            raise FencedError(
+                f"{self} was superseded by generation {generation}: another process took its "
+                "place. This one must end",
+                task=self.task,
+                generation=self.generation,
+                current=generation,
+            )
