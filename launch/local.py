@@ -24,7 +24,7 @@ from ..core.errors import WindlassError
 from ..core.exit_codes import ExitCode, describe_exit, shell_status
 from ..core.settings import Settings
 from ..core.states import Outcome
-from ..core.task import Incarnation, TaskId
+from ..core.task import Incarnation, TaskId, new_job_id
 from ..worker.program import find_script
 from ..worker.status import STATUS_FILE, read_status
 from .policy import on_exit
@@ -203,7 +203,13 @@ class LocalJob:
         spec: dict[str, list[str]] = {}
         for task in serving:
             spec.setdefault(task.type, []).append(self.addresses[task])
-        shared = self._settings.model_copy(update={"log_format": "bare", "health_port": 0})
+        shared = self._settings.model_copy(
+            update={
+                "log_format": "bare",
+                "health_port": 0,
+                "job_id": self._settings.job_id or new_job_id(),
+            }
+        )
         for task in tasks:
             config = {"cluster": spec, "task": {"type": task.type, "index": task.index}}
             environment = shared.environment() | {
