@@ -72,6 +72,13 @@ class Settings(BaseModel):
         "told.",
     )
 
+    job_id: str = Field(
+        default="",
+        max_length=64,
+        description="Name of the job: tasks of another one are refused. Empty: the chief makes "
+        "one, and the others take it; then a job is told from another by who is at work.",
+    )
+
     # -- bounds --------------------------------------------------------------------------------
 
     chunk_bytes: int = Field(

@@ -64,7 +64,8 @@ class ChiefClient:
             (this task's incarnation, seconds between heartbeats, phase of the job, its reason)
 
         Raises:
-            PeerLostError: No answer yet.
+            PeerLostError: No answer yet, or another process may still have the task's place.
+            OtherJobError: The chief leads another job, or another process is at work in the place.
             ProtocolMismatchError: The chief speaks another protocol.
         """
         request = chief_pb2.RegisterRequest(
@@ -73,13 +74,14 @@ class ChiefClient:
             versions=codec.versions_to_wire(own_versions()),
             pid=os.getpid(),
             host=socket.gethostname(),
+            job=self._settings.job_id,
         )
         response = invoke(
             self._stub.Register, request, peer=self._peer, doing="register", timeout_s=timeout_s
         )
         check_protocol(own_versions(), codec.versions_from_wire(response.versions), peer=self._peer)
         return (
-            Incarnation(task, response.generation),
+            Incarnation(task, response.generation, response.job),
             response.heartbeat_s,
             codec.phase_from_wire(response.phase),
             response.reason,
