@@ -10,6 +10,7 @@ from ..core import error_table
 from ..core.arrays import Array
 from ..core.errors import CollectiveMismatchError, WindlassError
 from ..core.waiting import FIRST_S, WaitLog
+from .diagnosis import uneven_calls_error
 from .ring_frames import Head, Kind, unpack_head
 
 if TYPE_CHECKING:
@@ -101,8 +102,9 @@ class CollectiveCall:
         if head.kind is Kind.ABORT:
             return error_table.from_bytes(data.tobytes())
         if head.kind is Kind.BYE:
-            why = f"its program ended after {head.sequence} calls, ours made one more"
-            return group.peer_lost_error(before, why)
+            return uneven_calls_error(
+                group.workers, before, head.sequence, self._head.sequence, self._head.what
+            )
         return CollectiveMismatchError(
             f"{group.members[before]} is in call {head.sequence}, {head.what} ({head.length} bytes "
             f"at a time), and {group.members[group.rank]} in call {self._head.sequence}, "
@@ -146,7 +148,7 @@ class CollectiveCall:
                 ) from error
 
     def _received_failure(self) -> WindlassError | None:
-        """The failure that the previous worker passed on, if any: it names the lost worker."""
+        """Why the previous worker left, or the failure it passed on, if any."""
         receiver = self._group.receiver
         if receiver is None:
             return None
@@ -161,7 +163,8 @@ class CollectiveCall:
             if frame is None:
                 return None
             head, data = frame
-            if unpack_head(head).kind is Kind.ABORT:
-                return error_table.from_bytes(data.tobytes())
+            said = unpack_head(head)
+            if said.kind is not Kind.DATA:
+                return self._explain(said, data, 0)
             receiver.release()
         return None

@@ -34,6 +34,7 @@ STATUS_OF: dict[type[errors.WindlassError], grpc.StatusCode] = {
     errors.SequenceError: grpc.StatusCode.OUT_OF_RANGE,
     errors.SegmentError: grpc.StatusCode.FAILED_PRECONDITION,
     errors.CollectiveMismatchError: grpc.StatusCode.FAILED_PRECONDITION,
+    errors.OtherJobError: grpc.StatusCode.FAILED_PRECONDITION,
     errors.FencedError: grpc.StatusCode.ABORTED,
     errors.ProgramError: grpc.StatusCode.INTERNAL,
     errors.RetryableError: grpc.StatusCode.UNAVAILABLE,

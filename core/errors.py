@@ -10,7 +10,9 @@
     ├── StorageError                model_dir cannot be written: exit 7
     ├── IncompatibleError           exit 5
     │   ├── DefinitionMismatchError V  two tasks define one variable differently
-    │   └── ProtocolMismatchError   two sides speak different protocols
+    │   ├── ProtocolMismatchError   two sides speak different protocols
+    │   ├── CollectiveMismatchError V  synchronous workers made different calls
+    │   └── OtherJobError           a task of another job, or a second process of a task
     ├── RefusedError                a request that must not be applied: exit 6
     │   ├── UnknownVariableError K
     │   ├── ShapeMismatchError V
@@ -18,7 +20,6 @@
     │   ├── NonFiniteGradientError V
     │   ├── SequenceError
     │   ├── SegmentError            shared memory that cannot be used; the connection can
-    │   ├── CollectiveMismatchError V  synchronous workers made different calls
     │   └── FencedError             an older generation of the task, or a second chief
     ├── ProgramError                the user's program failed on some task: exit 1
     └── RetryableError              exit >= 128
@@ -99,6 +100,14 @@ class ProtocolMismatchError(IncompatibleError):
     """Two tasks use different protocol versions."""
 
 
+class CollectiveMismatchError(IncompatibleError, ValueError):
+    """Synchronous workers made different collective calls, or not as many."""
+
+
+class OtherJobError(IncompatibleError):
+    """A task of another job, or a second process of a task that is at work already."""
+
+
 class RefusedError(WindlassError):
     """A request was refused; no part of it was applied."""
 
@@ -133,10 +142,6 @@ class SegmentError(RefusedError):
     """Shared memory that was offered cannot be opened; the payload must come over the
     connection.
     """
-
-
-class CollectiveMismatchError(RefusedError, ValueError):
-    """Synchronous workers made different collective calls."""
 
 
 class FencedError(RefusedError):

@@ -36,7 +36,8 @@ _MEANINGS = {
     ExitCode.USAGE: "wrong usage or configuration: flags, TF_CONFIG, a script that does not exist",
     ExitCode.ADDRESS_IN_USE: "the task's port is taken by another process",
     ExitCode.CHECKPOINT_UNUSABLE: "the checkpoint is truncated, altered or not ours",
-    ExitCode.INCOMPATIBLE: "tasks disagree: definitions of variables or protocol versions",
+    ExitCode.INCOMPATIBLE: "tasks disagree: definitions of variables, collective calls, "
+    "versions, jobs",
     ExitCode.REFUSED: "a step was refused: over a limit, or not finite too often in a row",
     ExitCode.STORAGE: "model_dir cannot be written: no permission, no space, or not a folder",
     ExitCode.KILLED: "killed by SIGKILL (out of memory, or a launcher's last resort)",

@@ -14,7 +14,7 @@ from ...cluster.roles import CHIEF, PS, WORKER, ps_of, workers_of
 from ...cluster.tf_config import TFConfigClusterResolver
 from ...collectives.group import CollectiveGroup
 from ...collectives.nccl import NcclLink, nccl_available
-from ...core.errors import ConfigurationError
+from ...core.errors import ConfigurationError, DefinitionMismatchError
 from ...core.task import TaskId
 from ..base.communication import CommunicationImplementation, CommunicationOptions
 from ..base.devices import compute_devices, is_gpu, physical_gpu, task_name
@@ -169,5 +169,21 @@ class MultiWorkerExtended(MirroredExtended):
     # -- variables ---------------------------------------------------------------------------
 
     def _first_value(self, spec: VariableSpec) -> Any:
-        """The first worker's, so that random ones agree."""
-        return self.group.broadcast(np.asarray(super()._first_value(spec), spec.dtype))
+        """The first worker's, so that random ones agree.
+
+        Raises:
+            DefinitionMismatchError: Workers define the variable differently.
+        """
+        mine = np.asarray(super()._first_value(spec), spec.dtype)
+        said = self.group.agree(f"{spec.name!r} as {mine.dtype.name}{list(mine.shape)}")
+        if len(set(said)) > 1:
+            shown = ", ".join(
+                f"{member.short} {one}"
+                for member, one in zip(self.group.members, said, strict=True)
+            )
+            raise DefinitionMismatchError(
+                f"workers create different variables: {shown}; every worker must run the same "
+                "program and create the same variables, in the same order",
+                variable=spec.name,
+            )
+        return self.group.broadcast(mine)

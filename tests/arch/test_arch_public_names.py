@@ -9,8 +9,8 @@ import windlass
 NAMES = {
     "windlass": """
         Checkpoint ClusterSpec IndexedSlices Initializer Variable VariableAggregation
-        VariableSynchronization config data device distribute errors nn optimizers random testing
-        training variable_creator_scope
+        VariableSynchronization config data device distribute errors metrics nn optimizers random
+        testing train training variable_creator_scope
     """,
     "windlass.distribute": """
         AggregatingVariable CentralStorageStrategy CollectiveAllReduceStrategy
@@ -33,6 +33,7 @@ NAMES = {
         SGD Adagrad Adam AdamW CosineDecay ExponentialDecay Ftrl InverseTimeDecay Optimizer
         PiecewiseConstantDecay PolynomialDecay RMSprop
     """,
+    "windlass.train": "Checkpoint CheckpointManager ClusterSpec latest_checkpoint",
     "windlass.training": "SidecarEvaluator is_evaluator read_evaluations report task_type",
     "windlass.testing": "FaultPlan LocalCluster ProcessResult TaskResult run_script",
 }

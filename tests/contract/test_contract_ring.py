@@ -214,7 +214,7 @@ def test_every_survivor_names_the_worker_that_left(together: Together, workers: 
     results = together(workers, work)
     assert results[1] == "left"
     survivors = results[:1] + results[2:]
-    assert all(isinstance(error, PeerLostError) for error in survivors), survivors
+    assert all(isinstance(error, CollectiveMismatchError) for error in survivors), survivors
     assert all("/job:worker/task:1" in str(error) for error in survivors)
 
 
