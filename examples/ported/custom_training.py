@@ -10,7 +10,6 @@ It ends with 95 % of the test digits or more.
 
 import tempfile
 
-import numpy as np
 from common import Dense, classify, load_digits
 
 import windlass as wl
@@ -31,40 +30,44 @@ test_batches = strategy.experimental_distribute_dataset(
 with strategy.scope():
     model = Dense([64, 64, 10])
     optimizer = wl.optimizers.Adam(3e-3)
-    checkpoint = wl.Checkpoint(model.variables)
+    train_accuracy = wl.metrics.SparseCategoricalAccuracy(name="train_accuracy")
+    test_accuracy = wl.metrics.SparseCategoricalAccuracy(name="test_accuracy")
+checkpoint = wl.train.Checkpoint(model=model, optimizer=optimizer)
 
 
 def train_step(batch):
-    loss, correct, gradients = classify(model, *batch, global_batch)
+    images, labels = batch
+    loss, logits, gradients = classify(model, images, labels, global_batch)
     optimizer.apply_gradients(zip(gradients, model.variables, strict=True))
-    return loss, correct
+    train_accuracy.update_state(labels, logits)
+    return loss
 
 
 def test_step(batch):
     images, labels = batch
-    return (model(images).argmax(axis=1) == labels).sum()
+    test_accuracy.update_state(labels, model(images))
 
 
-with tempfile.TemporaryDirectory() as directory:
-    for epoch in range(EPOCHS):
-        total_loss = correct = batches = 0
-        for batch in train_batches:
-            results = strategy.run(train_step, args=(batch,))
-            loss, right = strategy.reduce("SUM", results)
-            total_loss, correct, batches = total_loss + loss, correct + right, batches + 1
+directory = tempfile.mkdtemp()
+for epoch in range(EPOCHS):
+    total_loss = batches = 0
+    for batch in train_batches:
+        total_loss += strategy.reduce("SUM", strategy.run(train_step, args=(batch,)))
+        batches += 1
+    for batch in test_batches:
+        strategy.run(test_step, args=(batch,))
+    if epoch % 2 == 1:
+        checkpoint.save(f"{directory}/ckpt")
+    print(
+        f"epoch {epoch + 1}: loss {total_loss / batches:.4f}, accuracy "
+        f"{train_accuracy.result():.4f}, test accuracy {test_accuracy.result():.4f}"
+    )
+    train_accuracy.reset_state()
+    test_accuracy.reset_state()
 
-        test_correct = sum(
-            strategy.reduce("SUM", strategy.run(test_step, args=(batch,))) for batch in test_batches
-        )
-        if epoch % 2 == 1:
-            checkpoint.save(directory)
-        print(
-            f"epoch {epoch + 1}: loss {total_loss / batches:.4f}, accuracy "
-            f"{correct / len(train[1]):.4f}, test accuracy {test_correct / len(test[1]):.4f}"
-        )
-
-    # What a strategy saved can be restored by another one, or without any.
-    restored = Dense([64, 64, 10], seed=1)
-    wl.Checkpoint(restored.variables).restore(directory)
-    images, labels = test
-    print(f"accuracy {np.mean(restored(images).argmax(axis=1) == labels):.4f}")
+# What one strategy saved another restores, and so does a program without any.
+restored = Dense([64, 64, 10], seed=1)
+wl.train.Checkpoint(model=restored).restore(wl.train.latest_checkpoint(directory))
+images, labels = test
+accuracy = wl.metrics.SparseCategoricalAccuracy()
+print(f"restored, with accuracy {accuracy(labels, restored(images)):.4f}")

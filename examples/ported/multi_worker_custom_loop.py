@@ -7,8 +7,8 @@ https://www.tensorflow.org/tutorials/distribute/multi_worker_with_ctl
     python examples/ported/multi_worker_custom_loop.py
     windlass local --ps 0 --no-chief --workers 2 examples/ported/multi_worker_custom_loop.py
 
-It ends with 95 % of the training digits or more. Given a directory, it keeps checkpoints there: run
-it again with more epochs, on any number of workers, and it goes on.
+It ends with 95 % of the training digits or more. Run it again with more epochs, on any number of
+workers, and it goes on from the checkpoint it left.
 """
 
 import argparse
@@ -16,13 +16,12 @@ import argparse
 from common import Dense, classify, load_digits
 
 import windlass as wl
-from windlass.core.checkpoint import latest_checkpoint
 
 PER_REPLICA_BATCH = 32
 
 parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
 parser.add_argument("--epochs", type=int, default=15)
-parser.add_argument("--checkpoints", default="", help="directory that all workers can reach")
+parser.add_argument("--checkpoints", default="checkpoints", help="directory for all workers")
 arguments = parser.parse_args()
 
 strategy = wl.distribute.MultiWorkerMirroredStrategy()
@@ -40,32 +39,32 @@ def dataset_fn(context: wl.distribute.InputContext):
 with strategy.scope():
     model = Dense([64, 64, 10])
     optimizer = wl.optimizers.RMSprop(4e-3)
+    accuracy = wl.metrics.SparseCategoricalAccuracy()
     epoch = wl.Variable(0, name="epoch", trainable=False)
 
 dataset = strategy.distribute_datasets_from_function(dataset_fn)
 steps_per_epoch = len(load_digits()[0][1]) // global_batch
-checkpoint = wl.Checkpoint([*model.variables, epoch], keep=1)
+checkpoint = wl.train.Checkpoint(model=model, optimizer=optimizer, epoch=epoch)
+manager = wl.train.CheckpointManager(checkpoint, arguments.checkpoints, max_to_keep=1)
 
 
 def train_step(batch):
-    loss, correct, gradients = classify(model, *batch, global_batch)
+    images, labels = batch
+    loss, logits, gradients = classify(model, images, labels, global_batch)
     optimizer.apply_gradients(zip(gradients, model.variables, strict=True))
-    return loss, correct
+    accuracy.update_state(labels, logits)
+    return loss
 
 
-if arguments.checkpoints and latest_checkpoint(arguments.checkpoints):
-    checkpoint.restore(arguments.checkpoints)
-
-while epoch.numpy() < arguments.epochs:
+manager.restore_or_initialize()
+while int(epoch) < arguments.epochs:
     iterator = iter(dataset)
-    total_loss = correct = 0
+    total_loss = 0.0
     for _ in range(steps_per_epoch):
-        loss, right = strategy.reduce("SUM", strategy.run(train_step, args=(next(iterator),)))
-        total_loss, correct = total_loss + loss, correct + right
+        total_loss += strategy.reduce("SUM", strategy.run(train_step, args=(next(iterator),)))
     epoch.assign_add(1)
-    if arguments.checkpoints:
-        checkpoint.save(arguments.checkpoints, int(epoch.numpy()))  # the first worker writes
+    manager.save()  # all workers call it, the first one writes
+    loss, reached = total_loss / steps_per_epoch, accuracy.result()  # of all workers
     if strategy.extended.should_checkpoint:
-        accuracy = correct / (steps_per_epoch * global_batch)
-        print(f"epoch {epoch.numpy()}: loss {total_loss / steps_per_epoch:.4f}")
-        print(f"accuracy {accuracy:.4f}")
+        print(f"epoch {int(epoch)}: loss {loss:.4f}, accuracy {reached:.4f}")
+    accuracy.reset_state()

@@ -41,6 +41,7 @@ with strategy.scope():
     )
     bias = wl.Variable(np.zeros(1, np.float32), name="bias")
     optimizer = wl.optimizers.RMSprop(0.01)
+    accuracy = wl.metrics.BinaryAccuracy()
 
 
 def step(batch):
@@ -56,7 +57,7 @@ def step(batch):
             (d_logit.sum(axis=0), bias),
         ]
     )
-    return ((probability > 0.5) == labels).mean()
+    accuracy.update_state(labels, probability)
 
 
 batches = iter(
@@ -65,9 +66,8 @@ batches = iter(
     )
 )
 for epoch in range(EPOCHS):
-    accuracies = []
     while strategy.global_step < (epoch + 1) * STEPS_PER_EPOCH:
-        accuracies.append(strategy.reduce("MEAN", strategy.run(step, args=(next(batches),))))
-    if strategy.is_chief and accuracies:
-        print(f"epoch {epoch + 1}")
-        print(f"accuracy {np.mean(accuracies):.4f}")
+        strategy.run(step, args=(next(batches),))
+    if strategy.is_chief:
+        print(f"epoch {epoch + 1}: accuracy {accuracy.result():.4f}")  # of all workers
+        accuracy.reset_state()

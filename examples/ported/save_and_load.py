@@ -44,23 +44,23 @@ directory = tempfile.mkdtemp()
 mirrored = wl.distribute.MirroredStrategy()
 model, optimizer = make_model(mirrored)
 fit(mirrored, model, optimizer, epochs=4)
-path = wl.Checkpoint(model.variables).save(directory)
+path = wl.train.Checkpoint(model=model).save(f"{directory}/ckpt")
 
 # Go on under another strategy, and without one. The slots of the optimizer are kept, too.
 for strategy in (wl.distribute.OneDeviceStrategy("CPU:0"), wl.distribute.get_strategy()):
     model, optimizer = make_model(strategy)
-    wl.Checkpoint(model.variables).restore(directory)
+    wl.train.Checkpoint(model=model).restore(path)
     fit(strategy, model, optimizer, epochs=2)
 
 # For programs without Windlass: one file, which NumPy and safetensors can read.
 export_checkpoint(path, f"{directory}/model.npz")
 values = np.load(f"{directory}/model.npz")
-print("first outputs:", model(test_images[:1], values).round(2))
+print("exported:", ", ".join(f"{key} {values[key].shape}" for key in values.files))
 
 # Predictions on all devices, in the order of the images.
 another = wl.distribute.MirroredStrategy()
 model, optimizer = make_model(another)
-wl.Checkpoint(model.variables).restore(path)
+wl.train.Checkpoint(model=model).restore(path)
 predicted = []
 test_batches = wl.data.from_arrays(test_images, GLOBAL_BATCH, shuffle=False)
 for batch in another.experimental_distribute_dataset(test_batches):

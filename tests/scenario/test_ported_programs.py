@@ -24,7 +24,6 @@ from windlass.launch.processes import free_ports
 pytestmark = [pytest.mark.scenario, pytest.mark.usefixtures("no_process_left")]
 
 FOLDER = processes.ROOT / "examples" / "ported"
-RUN = [*processes.WINDLASS, "run", "--heartbeat-s", "0.1", "--model-dir", "model"]
 SERVERS = {"chief": 1, "ps": 2, "worker": 2}
 EVALUATED = {"chief": 1, "ps": 2, "worker": 1, "evaluator": 1}
 IN_SYNC = {"worker": 5}
@@ -87,8 +86,15 @@ def start_locally(name: str, folder: Path) -> None:
     check(name, output)
 
 
+def command_of(role: str, index: int, program: Path, *, alone: bool) -> list[str | Path]:
+    """Workers in sync and worker 0 by `python`, a ps by `windlass ps`, others by `windlass run`."""
+    if alone or (role, index) == ("worker", 0):
+        return [sys.executable, program]
+    return [*processes.WINDLASS, "ps"] if role == "ps" else [*processes.WINDLASS, "run", program]
+
+
 def start_by_hand(name: str, folder: Path) -> None:
-    """Five processes with TF_CONFIG: `windlass run`; plain `python` where there is no ps."""
+    """Five processes with TF_CONFIG, each as somebody might start it."""
     tasks = PROGRAMS[name].tasks
     ports = iter(free_ports(5))
     cluster = {
@@ -100,13 +106,14 @@ def start_by_hand(name: str, folder: Path) -> None:
         for role, addresses in cluster.items():
             for index in range(len(addresses)):
                 task = {"type": role, "index": index}
-                command = [*RUN, program] if "ps" in cluster else [sys.executable, program]
                 started[f"{role}:{index}"] = processes.start(
-                    command,
+                    command_of(role, index, program, alone="ps" not in cluster),
                     cwd=folder,
                     env={
                         **os.environ,
                         "TF_CONFIG": json.dumps({"cluster": cluster, "task": task}),
+                        "WINDLASS_MODEL_DIR": "model",
+                        "WINDLASS_HEARTBEAT_S": "0.1",
                     },
                     stdout=subprocess.PIPE,
                     stderr=subprocess.PIPE,
