@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from ..client.chief.barrier import BarrierClient
 from ..client.chief.calls import ChiefClient, JobStatus
 from ..client.chief.membership import Membership
 from ..client.ps.control import PsControl
@@ -23,6 +24,7 @@ from ..core.settings import Settings
 from ..core.states import Outcome, Phase
 from ..core.task import Incarnation
 from ..distribute.runtime import ClusterRuntime
+from .enough_workers import wait_for_workers
 from .program import Ending, ending_of
 from .status import write_status
 
@@ -89,6 +91,9 @@ class TrainingTask:
             still_wanted=self.check,
             on_wait=lambda missing: log.info("waiting for %s", ", ".join(missing)),
         )
+        self.runtime.barrier = BarrierClient(self._chief, who, self.check).wait
+        if self._chief_server is not None and settings.wait_for_workers:
+            wait_for_workers(self._chief_server.locked_job, settings, self.task, self.check)
         return self.runtime
 
     def _find_chief(self) -> str:

@@ -152,6 +152,13 @@ class ParameterServerExtended(StrategyExtended):
         """Workers are not in sync: as in TensorFlow each goes through all of its dataset."""
         return AutoShardPolicy.OFF
 
+    def barrier(self, timeout_s: float) -> None:
+        """Wait for the other tasks that run the program, with this one's pushes applied."""
+        with self._lock:
+            self._define()
+            self._step.settle()
+        self.runtime.barrier(timeout_s)
+
     # -- variables ---------------------------------------------------------------------------
 
     def create_variable(self, spec: VariableSpec) -> PsVariable:
