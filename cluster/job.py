@@ -15,6 +15,7 @@ from ..core.errors import OtherJobError, PeerLostError
 from ..core.report import PsCounters, TaskReport
 from ..core.states import Outcome, Phase, State
 from ..core.task import Incarnation, TaskId, is_other_job
+from .barrier import JobBarrier
 from .roles import EVALUATOR, PS
 from .takeover import Challenge, Process, take_place
 
@@ -81,6 +82,7 @@ class Job:
             task: Member(task, since=now, address=address) for task, address in expected
         }
         self._last_generation = 0
+        self._barrier = JobBarrier()
 
     def register(
         self,
@@ -169,6 +171,24 @@ class Job:
                 self.fail(f"{who.task} left before the work was complete: {message}")
         member.reported = self.phase
         return self.phase
+
+    def arrive(
+        self, who: Incarnation, call: int, *, now: float
+    ) -> tuple[list[TaskId], list[TaskId]]:
+        """A task is at its barrier number ``call``, or still is.
+
+        Returns:
+            (the tasks that run the program and are missing, of them those that have finished it)
+
+        Raises:
+            FencedError: A newer incarnation of the task has registered.
+        """
+        self._current(who, now)
+        running = [m for m in self.members.values() if m.task.type not in (PS, EVALUATOR)]
+        expected = [Incarnation(member.task, member.generation) for member in running]
+        missing = self._barrier.arrive(who, call, expected)
+        over = (State.DONE, State.FAILED)
+        return missing, [task for task in missing if self.members[task].state in over]
 
     def ps_answered(
         self, task: TaskId, generation: int, counters: PsCounters, *, now: float

@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from ..client.chief.barrier import BarrierClient
 from ..client.chief.calls import ChiefClient, JobStatus
 from ..client.chief.membership import Membership
 from ..client.ps.control import PsControl
@@ -26,6 +27,7 @@ from ..core.task import Incarnation
 from ..core.waiting import WaitLog
 from ..distribute.runtime import ClusterRuntime
 from .announcement import announce_chief
+from .enough_workers import wait_for_workers
 from .program import Ending, ending_of
 from .status import write_status
 
@@ -105,6 +107,9 @@ class TrainingTask:
         )
         if self._checkpointer is not None:
             self._checkpointer.try_servers()
+        self.runtime.barrier = BarrierClient(self._chief, who, self.check).wait
+        if self._chief_server is not None and settings.wait_for_workers:
+            wait_for_workers(self._chief_server.locked_job, settings, self.task, self.check)
         return self.runtime
 
     def _find_chief(self) -> str:

@@ -129,6 +129,23 @@ class ChiefClient:
         )
         return codec.phase_from_wire(response.phase), response.reason
 
+    def arrive(
+        self, who: Incarnation, call: int, *, timeout_s: float
+    ) -> tuple[list[TaskId], list[TaskId]]:
+        """This task is at its barrier number ``call``; (who is missing, who of them has finished).
+
+        Raises:
+            FencedError: A newer incarnation of this task has registered.
+            PeerLostError: No answer.
+        """
+        request = chief_pb2.ArriveRequest(call=call)
+        getattr(request, "from").CopyFrom(codec.incarnation_to_wire(who))
+        response = invoke(
+            self._stub.Arrive, request, peer=self._peer, doing="barrier", timeout_s=timeout_s
+        )
+        missing = [codec.task_from_wire(task) for task in response.missing]
+        return missing, [codec.task_from_wire(task) for task in response.finished]
+
     def stop_job(self, reason: str, *, timeout_s: float) -> Phase:
         """Ask the job to save and stop.
 

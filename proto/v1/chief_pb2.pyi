@@ -133,6 +133,21 @@ class FinishResponse(_message.Message):
     reason: str
     def __init__(self, phase: _Optional[_Union[_common_pb2.JobPhase, str]] = ..., reason: _Optional[str] = ...) -> None: ...
 
+class ArriveRequest(_message.Message):
+    __slots__ = ("call",)
+    FROM_FIELD_NUMBER: _ClassVar[int]
+    CALL_FIELD_NUMBER: _ClassVar[int]
+    call: int
+    def __init__(self, call: _Optional[int] = ..., **kwargs) -> None: ...
+
+class ArriveResponse(_message.Message):
+    __slots__ = ("missing", "finished")
+    MISSING_FIELD_NUMBER: _ClassVar[int]
+    FINISHED_FIELD_NUMBER: _ClassVar[int]
+    missing: _containers.RepeatedCompositeFieldContainer[_common_pb2.Task]
+    finished: _containers.RepeatedCompositeFieldContainer[_common_pb2.Task]
+    def __init__(self, missing: _Optional[_Iterable[_Union[_common_pb2.Task, _Mapping]]] = ..., finished: _Optional[_Iterable[_Union[_common_pb2.Task, _Mapping]]] = ...) -> None: ...
+
 class StopJobRequest(_message.Message):
     __slots__ = ("reason",)
     REASON_FIELD_NUMBER: _ClassVar[int]

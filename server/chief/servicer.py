@@ -114,6 +114,22 @@ class ChiefServicer(chief_pb2_grpc.ChiefServicer):
             raise
         return chief_pb2.FinishResponse(phase=codec.phase_to_wire(phase), reason=reason)
 
+    def Arrive(
+        self, request: chief_pb2.ArriveRequest, context: grpc.ServicerContext
+    ) -> chief_pb2.ArriveResponse:
+        """A task is at a barrier. Idempotent per call."""
+        who = codec.incarnation_from_wire(getattr(request, "from"))
+        try:
+            with self._locked_job.open() as (job, now):
+                missing, finished = job.arrive(who, request.call, now=now)
+        except WindlassError as error:
+            error_table.abort(context, error)
+            raise
+        return chief_pb2.ArriveResponse(
+            missing=[codec.task_to_wire(task) for task in missing],
+            finished=[codec.task_to_wire(task) for task in finished],
+        )
+
     def StopJob(
         self, request: chief_pb2.StopJobRequest, context: grpc.ServicerContext
     ) -> chief_pb2.StopJobResponse:

@@ -215,4 +215,4 @@ def test_the_strategys_resolver_is_the_tasks(
     words = [*command.split(), write_program(hook), "30", "0"]
     ended = HandStarted(words, tf_configs(chief=1, worker=2, ps=2), tmp_path, **QUICK).wait()
     assert "chief 0 2" in ended["chief:0"].text
-    assert set(end.code for end in ended.values()) == {0}
+    assert {end.code for end in ended.values()} == {0}
