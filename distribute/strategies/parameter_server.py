@@ -167,7 +167,7 @@ class ParameterServerExtended(StrategyExtended):
         """Wait for the other tasks that run the program, with this one's pushes applied."""
         with self._lock:
             self._define()
-            self._step.settle()
+            self._step.finish()
         self.runtime.barrier(timeout_s)
 
     # -- variables ---------------------------------------------------------------------------

@@ -154,7 +154,7 @@ class ServerStep:
         if not waits:
             self._flush([])
 
-    def settle(self) -> None:
+    def finish(self) -> None:
         """Wait until every push is applied; the next step pulls anew."""
         self._arrived()
         self._session.finish()
