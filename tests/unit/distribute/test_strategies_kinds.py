@@ -116,11 +116,13 @@ def test_without_a_cluster_the_strategy_of_workers_is_this_process_alone(
     strategy.close()
 
 
-def test_an_evaluator_is_none_of_the_synchronous_workers(monkeypatch: pytest.MonkeyPatch) -> None:
-    workers = '"cluster": {"worker": ["localhost:1", "localhost:2"]}'
-    monkeypatch.setenv("TF_CONFIG", f'{{{workers}, "task": {{"type": "evaluator", "index": 0}}}}')
+def test_an_evaluator_is_none_of_the_synchronous_workers() -> None:
+    spec = wl.ClusterSpec({"worker": ["localhost:1", "localhost:2"]})
+    resolver = wl.distribute.cluster_resolver.SimpleClusterResolver(
+        spec, task_type="evaluator", task_id=0
+    )
     with pytest.raises(ConfigurationError, match="evaluator/task:0 is no worker of the cluster"):
-        wl.distribute.MultiWorkerMirroredStrategy()
+        wl.distribute.MultiWorkerMirroredStrategy(resolver)
 
 
 def test_the_experimental_strategy_of_workers_takes_its_communication_first(
