@@ -1,7 +1,9 @@
 """Preparing elements ahead, in a thread, while the program computes."""
 
+import atexit
 import queue
 import threading
+import time
 import weakref
 from collections.abc import Iterator
 from typing import Any
@@ -10,7 +12,8 @@ import numpy as np
 
 from ..base.values import map_structure
 
-_WAIT_S = 0.1
+_LAST_ELEMENT_S = 2.0  # at the end of the process, for threads that are at work
+_running: weakref.WeakKeyDictionary[threading.Thread, "_Stop"] = weakref.WeakKeyDictionary()
 
 
 class _End:
@@ -18,6 +21,29 @@ class _End:
 
     def __init__(self, error: BaseException | None) -> None:
         self.error = error
+
+
+class _Stop:
+    """Tells a thread to end, and wakes it if it waits for room."""
+
+    def __init__(self, free: "queue.SimpleQueue[None]") -> None:
+        self._free = free
+        self.told = False
+
+    def __call__(self) -> None:
+        self.told = True
+        self._free.put(None)
+
+
+@atexit.register
+def _end_threads() -> None:
+    """End all threads: one that were in a C++ library when Python ends would abort the process."""
+    threads = list(_running.items())
+    for _, stop in threads:
+        stop()
+    until = time.monotonic() + _LAST_ELEMENT_S
+    for thread, _ in threads:
+        thread.join(max(0, until - time.monotonic()))
 
 
 class Prefetcher:
@@ -35,16 +61,17 @@ class Prefetcher:
         self._free: queue.SimpleQueue[None] = queue.SimpleQueue()
         for _ in range(depth):
             self._free.put(None)
-        self._stopped = threading.Event()
+        self._stop = _Stop(self._free)
         self._end: _End | None = None
         thread = threading.Thread(
             target=_fill,
-            args=(source, self._ready, self._free, self._stopped, fresh),
+            args=(source, self._ready, self._free, self._stop, fresh),
             name="prefetch",
             daemon=True,
         )
         thread.start()
-        weakref.finalize(self, self._stopped.set)
+        _running[thread] = self._stop
+        weakref.finalize(self, self._stop)
 
     def __iter__(self) -> "Prefetcher":
         return self
@@ -63,7 +90,7 @@ class Prefetcher:
 
     def close(self) -> None:
         """Prepare nothing more."""
-        self._stopped.set()
+        self._stop()
 
 
 def copied(element: Any) -> Any:
@@ -77,18 +104,15 @@ def _fill(
     source: Iterator[Any],
     ready: "queue.SimpleQueue[Any]",
     free: "queue.SimpleQueue[None]",
-    stopped: threading.Event,
+    stop: _Stop,
     fresh: bool,
 ) -> None:
     def put(item: Any) -> bool:
-        while not stopped.is_set():
-            try:
-                free.get(timeout=_WAIT_S)
-            except queue.Empty:
-                continue
-            ready.put(item)
-            return True
-        return False
+        free.get()
+        if stop.told:
+            return False
+        ready.put(item)
+        return True
 
     try:
         for item in source:

@@ -64,7 +64,7 @@ def train() -> None:
         optimizer.apply_gradients(zip(grads, variables, strict=True))
         return loss
 
-    data = wl.data.from_arrays((images, labels), BATCH, seed=strategy.task_index, epochs=None)
+    data = wl.data.from_arrays((images, labels), BATCH, epochs=None)
     for batch in strategy.experimental_distribute_dataset(data):
         if strategy.global_step >= STEPS:
             break

@@ -1,8 +1,12 @@
 """Steps are prepared ahead, in a thread, that ends with its iterator."""
 
+import os
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from itertools import count, islice
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -178,3 +182,31 @@ def test_a_dataset_prefetches_by_itself_if_it_is_told_to(
 def test_a_dataset_does_not_prefetch_less_than_nothing() -> None:
     with pytest.raises(ValueError, match="buffer_size must be >= 0"):
         Dataset.range(3).prefetch(-2)
+
+
+@pytest.mark.real_start
+def test_a_process_ends_well_while_the_next_step_is_prepared() -> None:
+    """A thread that Python kills inside of a C++ library, as here of the one that goes through
+    nested arrays, would abort it.
+    """
+    program = """if True:
+        import numpy as np, windlass as wl
+
+        wl.config.set_logical_cpu_devices(4)
+        strategy = wl.distribute.MirroredStrategy()
+        data = wl.data.as_dataset(list(np.zeros((1000, 60, 784), np.float32))).repeat()
+        for _ in range(5):
+            steps = iter(strategy.experimental_distribute_dataset(data))
+            for _ in range(50):
+                next(steps)
+        print("done")
+    """
+    ended = subprocess.run(
+        [sys.executable, "-c", program],
+        env={**os.environ, "PYTHONPATH": str(Path(wl.__file__).parents[1])},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert (ended.returncode, ended.stdout, ended.stderr) == (0, "done\n", "")
