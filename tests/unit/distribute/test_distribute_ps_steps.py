@@ -1,6 +1,5 @@
 """Steps of ParameterServerStrategy in one process: one pull, one push, a counted step."""
 
-import json
 import logging
 from collections.abc import Iterator
 from dataclasses import replace
@@ -396,33 +395,10 @@ def test_without_a_cluster_one_process_is_all_of_it() -> None:
     assert strategy.is_chief
     assert strategy.task_index == 0
     assert strategy.num_replicas_in_sync == 1
-    assert strategy.cluster_resolver is None
+    assert not strategy.cluster_resolver.cluster_spec()
     assert strategy.global_step == 0
     assert strategy.extended.parameter_devices == ("/job:ps/task:0",)
     assert strategy.extended.worker_devices == ("/device:CPU:0",)
-
-
-@pytest.mark.parametrize(
-    ("task", "hint"),
-    [("worker", "connects it to the others"), ("ps", "a ps runs a server, not the program")],
-    ids=["worker", "ps"],
-)
-def test_a_task_of_a_cluster_started_as_a_plain_program_is_told_of_windlass_run(
-    monkeypatch: pytest.MonkeyPatch, task: str, hint: str
-) -> None:
-    cluster = {"worker": ["h:1", "h:2"], "ps": ["h:3"]}
-    config = {"cluster": cluster, "task": {"type": task, "index": 0}}
-    monkeypatch.setenv("TF_CONFIG", json.dumps(config))
-    with pytest.raises(ConfigurationError, match=f"windlass run PROGRAM.*{hint}") as caught:
-        ParameterServerStrategy()
-    assert caught.value.fields["task"] == f"/job:{task}/task:0"
-
-
-def test_a_resolver_of_a_cluster_in_a_plain_program_is_refused_too() -> None:
-    spec = wl.ClusterSpec({"chief": ["h:1"], "ps": ["h:3"]})
-    resolver = SimpleClusterResolver(spec, task_type="chief", task_id=0)
-    with pytest.raises(ConfigurationError, match=r"SimpleClusterResolver.*windlass run"):
-        ParameterServerStrategy(resolver)
 
 
 def test_a_resolver_must_name_the_task_the_process_runs_as() -> None:
