@@ -16,20 +16,18 @@ from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING
 
-from ..cluster.roles import EVALUATOR, PS
-from ..core.errors import WindlassError
-from ..core.exit_codes import ExitCode, describe_exit, is_retryable, shell_status
+from ..cluster.roles import EVALUATOR
+from ..core.exit_codes import describe_exit, is_retryable, shell_status
 from ..core.settings import Settings
-from ..core.states import Outcome
-from ..core.task import Incarnation, TaskId, new_job_id
+from ..core.task import TaskId, new_job_id
 from ..worker.error_report import ERROR_FILE, read_report
 from ..worker.program import Program
 from ..worker.status import STATUS_FILE, read_status
 from .cluster import LocalCluster, tf_config
-from .policy import on_exit
+from .exits import Exits
 from .processes import Line, ParentDeathPipe, TaskProcess, new_line_queue, start_task
 from .result import LocalResult, failure_text, result_table
-from .stopping import STOP_PS_AFTER_S, Stop
+from .stopping import Stop
 from .watch import Speed, StatusWatch
 
 if TYPE_CHECKING:
@@ -76,8 +74,7 @@ class LocalJob:
         self._stop_reason = ""
         self._stop: Stop | None = None
         self._over_since: float | None = None
-        self._first_failure: TaskId | None = None
-        self._first_ps_end: float | None = None
+        self._exits = Exits(cluster, settings.leave_grace_s)
         self._speed = Speed()
         # Called with every new status, from the thread of `run`: for fault tests.
         self.on_status: Callable[[JobStatus], None] = lambda _: None
@@ -97,7 +94,6 @@ class LocalJob:
                 self._death_pipe.close()
             self._drain_output()
             self._handle_exits()
-            self._prefer_own_failure()
             self._display.close()
             return self._result()
 
@@ -191,11 +187,10 @@ class LocalJob:
             self._display.say(f"{self._stop_reason}: {doing}{again}")
             self._begin_stop()
         if self._stop is not None:
-            chief = self._processes[self._cluster.chief_task]
-            self._stop.go_on(chief_left=chief.code is not None)
-        elif self._job_ended():
+            self._stop.go_on(chief_left=self._chief_code is not None)
+        elif self._exits.job_ended(self._chief_code):
             self._release_stragglers()
-        elif self._chief_is_late():
+        elif self._exits.chief_is_late:
             self._begin_stop()
 
     def _begin_stop(self) -> None:
@@ -221,21 +216,11 @@ class LocalJob:
             process.reported = True
             for reader in process.readers:
                 reader.join(1)
-            verdict = on_exit(
-                task,
-                code,
-                chief=self._cluster.chief_task,
-                stopping=self._is_expected_to_end(task),
-                synchronous=self._cluster.synchronous,
+            verdict = self._exits.judge(
+                task, code, chief_code=self._chief_code, stopping=self._stop is not None
             )
-            if verdict.failed and self._follows_the_chief(task, code):
-                # The chief told this ps that the job is over and ends next: its exit says why.
-                self._first_ps_end = self._first_ps_end or time.monotonic()
-                continue
-            if verdict.failed:
-                self._first_failure = self._first_failure or task
-            elif verdict.message:
-                self._tell_chief(task, describe_exit(code))
+            if verdict.message and not verdict.failed and self._watch is not None:
+                self._watch.report_exit(task, describe_exit(code))
             if verdict.message:
                 self._show_lines(0)
                 # Why is told at the end, once; here only that the others are being stopped.
@@ -244,56 +229,9 @@ class LocalJob:
             if verdict.job_ends:
                 self._begin_stop()
 
-    def _is_expected_to_end(self, task: TaskId) -> bool:
-        # The evaluator works on when the others have left; its failure still counts.
-        over = self._job_ended() and task.type != EVALUATOR
-        return self._stop is not None or over
-
-    def _follows_the_chief(self, task: TaskId, code: int) -> bool:
-        chief = self._processes[self._cluster.chief_task]
-        job_over = code in (ExitCode.PEER_LOST, ExitCode.DRAINED)
-        # A chief that ended at the same moment is handled next.
-        return task.type == PS and job_over and chief.code != 0
-
-    def _chief_is_late(self) -> bool:
-        """Whether the chief still runs long after it told a ps that the job is over."""
-        if self._first_ps_end is None:
-            return False
-        waited_s = time.monotonic() - self._first_ps_end
-        return waited_s > self._settings.leave_grace_s + STOP_PS_AFTER_S
-
-    def _prefer_own_failure(self) -> None:
-        """Report a task with a failure of its own rather than one that lost a peer."""
-        first = self._first_failure
-        if first is None or self._processes[first].code != ExitCode.PEER_LOST:
-            return
-        for task, process in self._processes.items():
-            if process.code is not None and 0 < process.code < 128:
-                self._first_failure = task
-                return
-
-    def _tell_chief(self, task: TaskId, why: str) -> None:
-        """Report a task's exit to the chief, which need not wait for its lease to run out."""
-        known = {item.task: item for item in self._status.tasks} if self._status else {}
-        item = known.get(task)
-        if item is None or not item.generation:
-            return
-        from ..client.chief.calls import ChiefClient
-
-        client = ChiefClient(self.addresses[self._cluster.chief_task], self._settings)
-        try:
-            who = Incarnation(task, item.generation)
-            client.finish(who, Outcome.LEFT, why, item.report, timeout_s=1.0)
-        except WindlassError as error:
-            log.debug("could not report the exit of %s to the chief: %s", task, error)
-        finally:
-            client.close()
-
-    def _job_ended(self) -> bool:
-        if self._cluster.synchronous:
-            return False  # every task's exit counts by itself
-        chief = self._processes[self._cluster.chief_task]
-        return chief.code == 0
+    @property
+    def _chief_code(self) -> int | None:
+        return self._processes[self._cluster.chief_task].code
 
     def _release_stragglers(self) -> None:
         """After the job: stop tasks other than the evaluator that run beyond the grace period."""
@@ -332,18 +270,13 @@ class LocalJob:
         if status is None or not status.phase.is_over:
             status = self._status or status
         evaluations = read_evaluations(self._settings.model_dir)
-        code = 0
-        if self._first_failure is not None:
-            code = shell_status(exits[self._first_failure])
-        elif self._stop_reason:
-            code = int(ExitCode.DRAINED)
-        elif exits[self._cluster.chief_task] != 0:
-            code = shell_status(exits[self._cluster.chief_task])
+        self._exits.prefer_own_failure(exits)
+        code = shell_status(self._exits.exit_code(exits, stopped=bool(self._stop_reason)))
         return LocalResult(
             code,
             exits,
             self._settings.model_dir,
-            self._first_failure,
+            self._exits.first_failure,
             status,
             evaluations[-1].metrics if evaluations else {},
             {task: self._error_of(task) for task, status in exits.items() if status != 0},

@@ -1,15 +1,20 @@
 """Following a job: its status, asked for in a thread, and its speed."""
 
 import contextlib
+import logging
 import socket
 import threading
 from typing import TYPE_CHECKING
 
 from ..core.errors import WindlassError
 from ..core.settings import Settings
+from ..core.states import Outcome
+from ..core.task import Incarnation, TaskId
 
 if TYPE_CHECKING:
     from ..client.chief.calls import JobStatus
+
+log = logging.getLogger(__name__)
 
 _EVERY_S = 0.3
 
@@ -38,6 +43,23 @@ class StatusWatch:
         self._over.set()
         if self._thread.ident is not None:
             self._thread.join(timeout_s)
+
+    def report_exit(self, task: TaskId, why: str) -> None:
+        """Report a task's exit to the chief, which need not wait for its lease to run out."""
+        known = {item.task: item for item in self.last.tasks} if self.last else {}
+        item = known.get(task)
+        if item is None or not item.generation:
+            return
+        from ..client.chief.calls import ChiefClient
+
+        client = ChiefClient(self._address, self._settings)
+        try:
+            who = Incarnation(task, item.generation)
+            client.finish(who, Outcome.LEFT, why, item.report, timeout_s=1.0)
+        except WindlassError as error:
+            log.debug("could not report the exit of %s to the chief: %s", task, error)
+        finally:
+            client.close()
 
     def _watch(self) -> None:
         # Loading grpc waits until the chief listens: the tasks need the cores while they start.

@@ -26,19 +26,10 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 
-def task_of_role(
-    task: ResolvedTask, settings: Settings, *, synchronous: bool | None = None
-) -> "Task":
-    """What a chief, worker or evaluator does, by its role.
-
-    Args:
-        task: Who this is.
-        settings: Of the task.
-        synchronous: Whether the workers find each other; None: if there are no ps.
-    """
+def task_of_role(task: ResolvedTask, settings: Settings) -> "Task":
+    """What a chief, worker or evaluator does, by its role and by whether there are ps."""
     # Each role loads its own half.
-    in_sync = not ps_of(task.spec) if synchronous is None else synchronous
-    if task.task.type != EVALUATOR and (in_sync or not ps_of(task.spec)):
+    if task.task.type != EVALUATOR and not ps_of(task.spec):
         from .synchronous_task import SynchronousTask
 
         return SynchronousTask(task, settings)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 from ..cluster.resolved import resolve
 from ..cluster.resolver import ClusterResolver
-from ..cluster.roles import EVALUATOR, PS
+from ..cluster.roles import CHIEF, EVALUATOR, PS, WORKER, ps_of
 from ..core.errors import JobStoppedError, WindlassError
 from ..core.settings import Settings, load_settings, quiet_grpc
 from .logs import set_up_logging
@@ -45,13 +45,15 @@ def join(resolver: ClusterResolver, *, synchronous: bool) -> "ClusterRuntime | N
     if task.is_local and task.task.type not in (EVALUATOR, PS):
         return None
     process = _this_process()
+    if synchronous and (task.task.type not in (CHIEF, WORKER) or ps_of(task.spec)):
+        return None  # no task of such a job: the strategy says so
     quiet_grpc()
     _log_unless_the_program_does(settings)
-    if task.task.type == PS and not synchronous:
+    if task.task.type == PS:
         from .daemon import run_ps
 
         process.exit(run_ps(task, settings))
-    member = Member(task_of_role(task, settings, synchronous=synchronous), settings)
+    member = Member(task_of_role(task, settings), settings)
     try:
         runtime = member.join()
     except JobStoppedError as error:
@@ -80,7 +82,9 @@ class _PlainProcess:
     def _leave(self) -> None:
         if os.getpid() != self._pid:
             return  # a fork that ends by itself
-        set_exit_code(self._code if self._code is not None else self._end_of_program())
+        code = self._code if self._code is not None else self._end_of_program()
+        if code:  # else Python's own, which is not 0 if the program raised SystemExit by hand
+            set_exit_code(code)
         if threading.current_thread() is threading.main_thread():
             for number in (signal.SIGTERM, signal.SIGINT):
                 signal.signal(number, signal.SIG_IGN)  # a late one must not change the code

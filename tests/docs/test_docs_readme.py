@@ -8,9 +8,8 @@ import pytest
 
 from helpers import processes
 from helpers.clusters import HandStarted, as_command, tf_configs
+from helpers.pages import ROOT, examples
 from helpers.waiting import scaled
-
-from .test_docs_examples import ROOT, examples
 
 pytestmark = [
     pytest.mark.scenario,

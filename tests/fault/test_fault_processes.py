@@ -151,7 +151,7 @@ def test_ctrl_c_saves_and_stops_within_five_seconds(
     text = output.read_text()
     assert "Ctrl-C: saving a checkpoint and stopping; Ctrl-C again ends it at once" in text
     assert "SIGTERM" not in text  # that the tasks are told to end is no news
-    assert text.splitlines()[-1].startswith("to resume: windlass local --lease-s")
+    assert text.splitlines()[-1].startswith("to resume: windlass local --plain")
     assert "failed first" not in text
     assert "Traceback" not in text
     saved = latest_checkpoint(str(tmp_path / "model"))

@@ -111,6 +111,16 @@ def test_a_program_that_fails_ends_with_its_code_and_its_own_frames(
     assert "/job:worker/task:0 failed" in ended["chief:0"].text
 
 
+def test_a_code_that_is_raised_by_hand_at_the_end_is_kept(
+    write_program: WriteProgram, tmp_path: Path
+) -> None:
+    program = write_program(replace={"    train()\n": "    train()\nraise SystemExit(7)\n"})
+    started = HandStarted(
+        ["python", program, "50", "0"], tf_configs(worker=1, ps=1), tmp_path, **QUICK
+    )
+    assert codes(started) == {"worker:0": 7, "ps:0": 0}
+
+
 @pytest.mark.parametrize(
     "last_line", ["sys.exit()", "sys.exit(0)", "raise SystemExit(main())", "main()"]
 )

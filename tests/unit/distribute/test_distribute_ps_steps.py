@@ -10,7 +10,6 @@ import pytest
 import windlass as wl
 from windlass.client.ps.parameter_session import ParameterSession
 from windlass.client.ps.push_plans import PushPayload
-from windlass.cluster.tf_config import TFConfigClusterResolver
 from windlass.core.errors import ConfigurationError, DefinitionMismatchError, JobStoppedError
 from windlass.core.settings import Settings
 from windlass.core.steps import Operation
@@ -348,7 +347,7 @@ def test_without_a_cluster_one_process_is_all_of_it() -> None:
     assert strategy.is_chief
     assert strategy.task_index == 0
     assert strategy.num_replicas_in_sync == 1
-    assert isinstance(strategy.cluster_resolver, TFConfigClusterResolver)
+    assert not strategy.cluster_resolver.cluster_spec()
     assert strategy.global_step == 0
     assert strategy.extended.parameter_devices == ("/job:ps/replica:0/task:0/device:CPU:0",)
     assert strategy.extended.worker_devices == ("/job:localhost/replica:0/task:0/device:CPU:0",)

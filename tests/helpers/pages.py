@@ -1,0 +1,12 @@
+"""The pages of the documentation, and the Python examples on them."""
+
+import re
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+
+
+def examples(page: Path) -> list[str]:
+    """The Python examples of a page, in order."""
+    return re.findall(r"^```python\n(.*?)^```", page.read_text(), flags=re.M | re.S)
