@@ -116,8 +116,7 @@ class Mean(Metric):
             sample_weight: array, shape ``(examples,)`` or the first axes of the values', or a
                 number; None: 1.
         """
-        each, weights = _per_example(values, sample_weight, np.mean)
-        self._add([each.sum(), weights.sum() if weights is not None else each.size])
+        self._add(_total_and_count(values, sample_weight))
 
     def _result_of(self, state: Array) -> Any:
         return _divided(state[0], state[1])
@@ -137,7 +136,7 @@ class Sum(Metric):
         return np.float64(state)
 
 
-class MeanMetricWrapper(Mean):
+class MeanMetricWrapper(Metric):
     """The mean of a function of labels and predictions. As ``keras.metrics.MeanMetricWrapper``.
 
     Args:
@@ -147,7 +146,7 @@ class MeanMetricWrapper(Mean):
     """
 
     def __init__(self, fn: Callable[..., Any], name: str | None = None, **kwargs: Any) -> None:
-        super().__init__(name or getattr(fn, "__name__", "metric"))
+        super().__init__(name or str(getattr(fn, "__name__", "metric")), (2,))
         self._fn, self._kwargs = fn, kwargs
 
     def update_state(self, y_true: Any, y_pred: Any, sample_weight: Any = None) -> None:
@@ -159,7 +158,10 @@ class MeanMetricWrapper(Mean):
             sample_weight: array, shape ``(examples,)``, or a number; None: 1.
         """
         values = self._fn(to_host(y_true), to_host(y_pred), **self._kwargs)
-        super().update_state(values, sample_weight)
+        self._add(_total_and_count(values, sample_weight))
+
+    def _result_of(self, state: Array) -> Any:
+        return _divided(state[0], state[1])
 
 
 class Accuracy(MeanMetricWrapper):
@@ -282,6 +284,11 @@ class AUC(Metric):
         return area_under_curve(state, self._curve, self._method)
 
 
+def _total_and_count(values: Any, sample_weight: Any) -> list[Any]:
+    each, weights = _per_example(values, sample_weight, np.mean)
+    return [each.sum(), weights.sum() if weights is not None else each.size]
+
+
 def _per_example(
     values: Any, sample_weight: Any, reduce: Callable[..., Any]
 ) -> tuple[Array, Array | None]:
@@ -301,7 +308,10 @@ def _per_example(
 
 
 def _flattened(array: Array, reduce: Callable[..., Any]) -> Array:
-    return reduce(array, axis=tuple(range(1, array.ndim))) if array.ndim > 1 else array
+    if array.ndim < 2:
+        return array
+    reduced: Array = reduce(array, axis=tuple(range(1, array.ndim)))
+    return reduced
 
 
 def _with_axes(weights: Array, ndim: int) -> Array:
@@ -335,7 +345,7 @@ def _labels(true: Array, pred: Array) -> Array:
 
 def _in_top_k(labels: Array, pred: Array, k: int) -> Array:
     own = np.take_along_axis(pred, labels[..., None].astype(np.int64), -1)
-    return (pred > own).sum(-1) < k
+    return np.less((pred > own).sum(-1), k)
 
 
 def _divided(total: Any, count: Any) -> Any:

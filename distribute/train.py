@@ -255,7 +255,8 @@ class CheckpointManager:
         """
         step = self._step()
         interval = self.checkpoint_interval if check_interval else None
-        if None not in (interval, step, self._last_step) and step < self._last_step + interval:
+        last = self._last_step
+        if interval and step is not None and last is not None and step < last + interval:
             return None
         number = checkpoint_number
         if number is None:

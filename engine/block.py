@@ -16,7 +16,6 @@ import numpy as np
 
 from ..core.arrays import Array, DType, is_float, row_shape, size_of
 from ..core.definitions import ShardDefinition
-from ..core.errors import FencedError
 from ..core.steps import Operation
 from ..core.task import Incarnation, TaskId
 from ..core.update_rules import UpdateRule
@@ -135,13 +134,7 @@ class Block:
             FencedError: A newer life of the task has pushed here.
         """
         generation, sequence = self.applied.get(info.who.task, (0, 0))
-        if generation > info.who.generation:
-            raise FencedError(
-                f"{info.who} was superseded by generation {generation} while its push arrived",
-                task=info.who.task,
-                generation=info.who.generation,
-                current=generation,
-            )
+        info.who.check_not_superseded(generation)
         return generation == info.who.generation and sequence >= info.sequence
 
     def mark_applied(self, info: StepInfo) -> None:

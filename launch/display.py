@@ -22,8 +22,8 @@ _COLOURS = (
     "bright_magenta",
 )
 
-_BAR = 8  # columns of the bar, at least
-_ELAPSED = 11  # columns of the time, and of the blanks between everything
+_BAR = 6  # columns of the bar, at least
+_ELAPSED = 10  # columns of the time, and of the blanks between everything
 
 
 class RichDisplay:

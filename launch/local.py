@@ -21,7 +21,7 @@ from ..core.errors import WindlassError
 from ..core.exit_codes import ExitCode, describe_exit, is_retryable, shell_status
 from ..core.settings import Settings
 from ..core.states import Outcome
-from ..core.task import Incarnation, TaskId
+from ..core.task import Incarnation, TaskId, new_job_id
 from ..worker.error_report import ERROR_FILE, read_report
 from ..worker.program import Program
 from ..worker.status import STATUS_FILE, read_status
@@ -143,7 +143,13 @@ class LocalJob:
 
             raise storage_error(error, model_dir, "windlass local") from error
         self.addresses = self._cluster.choose_addresses()
-        shared = self._settings.model_copy(update={"log_format": "bare", "health_port": 0})
+        shared = self._settings.model_copy(
+            update={
+                "log_format": "bare",
+                "health_port": 0,
+                "job_id": self._settings.job_id or new_job_id(),
+            }
+        )
         command = ["run", *self._program.command, "--", *self._arguments]
         for task in self._cluster.tasks():
             environment = shared.environment() | {

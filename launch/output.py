@@ -36,8 +36,8 @@ class LineSplitter:
         if b"\r" in rest:
             if not self._shown and ended:
                 self._shown_at = now
-            rest = b"\r" + _last_version(rest)
-            text = rest[1:]
+            text = _last_version(rest)
+            rest = b"\r" + text + (b"\r" if rest.endswith(b"\r") else b"")
             if text and text != self._shown and now - self._shown_at >= _OVERWRITTEN_S:
                 self._shown, self._shown_at = text, now
                 lines.append(_decoded(text))

@@ -119,9 +119,10 @@ class TunnelStream:
 
     def cancel(self) -> None:
         """End the call."""
+        # First: at the end of its messages gRPC would tell the other end of an orderly close.
+        self._end_call()
         self._incoming.drop("cancelled")
         self._outgoing.drop("cancelled")
-        self._end_call()
 
     def close(self) -> None:
         """Send what waits, and end the call."""

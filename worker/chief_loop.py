@@ -12,7 +12,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 
 from ..client.ps.control import PsAnswer, PsControl
 from ..cluster.roles import PS
-from ..core.errors import FencedError, WindlassError
+from ..core.errors import FencedError, OtherJobError, WindlassError
 from ..core.settings import Settings
 from ..core.states import Phase, State
 from ..core.task import Incarnation
@@ -62,8 +62,8 @@ class ChiefLoop:
         self._saver = ThreadPoolExecutor(1, thread_name_prefix="save")
         self._save_under_way: Future[bool] | None = None
         self._ending = False
-        # Of the last save: with what the chief ends if that was the final one.
-        self.save_failure: WindlassError | None = None
+        # Why the job failed, if that says more than its phase: the chief ends with its exit code.
+        self.failure: WindlassError | None = None
 
     def start(self) -> None:
         """Start the loop's thread."""
@@ -107,7 +107,8 @@ class ChiefLoop:
         answers = list(self._pool.map(self._attach_one, self._controls))
         with self._locked_job.open() as (job, now):
             for control, answer in zip(self._controls, answers, strict=True):
-                if isinstance(answer, FencedError):
+                if isinstance(answer, FencedError | OtherJobError):
+                    self.failure = answer if isinstance(answer, OtherJobError) else self.failure
                     job.ps_refused(control.task, answer.message, now=now)
                 elif isinstance(answer, PsAnswer):
                     job.ps_answered(control.task, answer.generation, answer.counters, now=now)
@@ -129,11 +130,10 @@ class ChiefLoop:
             path = self._checkpointer.save(step, final=final)
         except WindlassError as error:
             log.error("could not save a checkpoint of step %d: %s", step, error)
-            self.save_failure = error
+            self.failure = self.failure or error
             return False
         finally:
             self._saved_at = self._locked_job.clock.now()
-        self.save_failure = None
         if path:
             self._saved_step = step
             self._locked_job.last_checkpoint, self._locked_job.last_checkpoint_step = path, step
@@ -154,7 +154,6 @@ class ChiefLoop:
         self._wait_for_workers(on_wait)
         if self._save_under_way is not None:
             self._save_under_way.result()
-        self.save_failure = None
         with self._locked_job.open() as (job, _):
             phase = job.phase
             step = max(job.global_step, global_step)
@@ -163,10 +162,12 @@ class ChiefLoop:
                 for member in job.members.values()
             )
         if step > 0 and not ps_lost:
+            if phase is Phase.RUNNING:
+                self.failure = None  # of an earlier save
             saved = self._saver.submit(self._save, step, final=phase is Phase.RUNNING).result()
             if phase is Phase.RUNNING and self._checkpointer is not None and not saved:
                 with self._locked_job.open() as (job, _):
-                    job.fail(f"the last checkpoint could not be written: {self.save_failure}")
+                    job.fail(f"the last checkpoint could not be written: {self.failure}")
         self._leaving.set()
         self._thread.join()
         self._attach()  # the last counters, for the status

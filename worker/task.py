@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from ..client.chief.barrier import BarrierClient
 from ..client.chief.calls import ChiefClient, JobStatus
 from ..client.chief.membership import Membership
 from ..client.ps.control import PsControl
@@ -26,6 +27,7 @@ from ..core.task import Incarnation
 from ..core.waiting import WaitLog
 from ..distribute.runtime import ClusterRuntime
 from .announcement import announce_chief
+from .enough_workers import wait_for_workers
 from .program import Ending, ending_of
 from .status import write_status
 
@@ -67,6 +69,7 @@ class TrainingTask:
         Raises:
             AddressInUseError: The chief's port is taken.
             JoinTimeoutError: A peer did not answer.
+            OtherJobError: Another job has this task's place, or its ps.
             CheckpointError: The checkpoint to resume from cannot be used.
             StorageError: The model directory cannot be written.
         """
@@ -74,10 +77,17 @@ class TrainingTask:
         if task.is_chief:
             # Only a chief loads what serving and writing checkpoints need.
             from ..server.chief.server import ChiefServer
+            from .job_identity import find_job_id
 
+            self._controls = [
+                PsControl(ps, task.address_of(ps), settings) for ps in ps_of(task.spec)
+            ]
             expected = [(other, task.address_of(other)) for other in task.spec.tasks()]
-            self._chief_server = ChiefServer(task.task, expected, settings)
+            self._chief_server = ChiefServer(task.task, expected, settings, job_id=None)
             self._chief_server.start(task.address)
+            job_id = find_job_id(self._controls, task.task, settings, self.check)
+            with self._chief_server.locked_job.open() as (job, _):
+                job.name = job_id
             chief_address = _dial_address(task.address, self._chief_server.port)
         else:
             chief_address = task.chief_address or self._find_chief()
@@ -97,6 +107,9 @@ class TrainingTask:
         )
         if self._checkpointer is not None:
             self._checkpointer.try_servers()
+        self.runtime.barrier = BarrierClient(self._chief, who, self.check).wait
+        if self._chief_server is not None and settings.wait_for_workers:
+            wait_for_workers(self._chief_server.locked_job, settings, self.task, self.check)
         return self.runtime
 
     def _find_chief(self) -> str:
@@ -114,7 +127,7 @@ class TrainingTask:
                 self.check()
                 for control in controls:
                     try:
-                        if address := control.find_chief(timeout_s=2.0):
+                        if address := control.find_job(timeout_s=2.0).chief_address:
                             return address
                     except WindlassError as error:
                         last = str(error)
@@ -135,7 +148,6 @@ class TrainingTask:
         from .chief_loop import ChiefLoop
 
         settings, task = self._settings, self.task
-        self._controls = [PsControl(ps, task.address_of(ps), settings) for ps in ps_of(task.spec)]
         checkpointer = None
         if settings.model_dir:
             checkpointer = Checkpointer(
@@ -188,7 +200,7 @@ class TrainingTask:
                 on_wait=lambda names: log.info("done; waiting for %s", names),
             )
             self._write_status()
-            failure = self._chief_loop.save_failure
+            failure = self._chief_loop.failure
             if phase is Phase.FAILED and failure is not None:
                 return failure.exit_code
         elif ending.outcome is Outcome.DONE:

@@ -22,6 +22,21 @@ class PsAnswer:
     draining: bool
 
 
+@dataclass(frozen=True, slots=True)
+class JobOnPs:
+    """The job that a ps serves.
+
+    Attributes:
+        job: Its id; empty: none yet.
+        chief_address: Empty: no chief yet.
+        silent_s: Since the chief was last heard of. Unit: seconds.
+    """
+
+    job: str
+    chief_address: str
+    silent_s: float
+
+
 class PsControl:
     """Unary calls to one ps. Thread-safe."""
 
@@ -54,8 +69,8 @@ class PsControl:
             response.draining,
         )
 
-    def find_chief(self, *, timeout_s: float) -> str:
-        """Address of the chief of this ps; empty while there is none.
+    def find_job(self, *, timeout_s: float) -> JobOnPs:
+        """The job this ps serves.
 
         Raises:
             PeerLostError: No answer.
@@ -68,7 +83,7 @@ class PsControl:
             doing="ask for the chief",
             timeout_s=timeout_s,
         )
-        return response.chief_address
+        return JobOnPs(response.job, response.chief_address, response.chief_silent_s)
 
     def try_directory(self, model_dir: str, *, timeout_s: float) -> None:
         """Have this ps try whether it can write there.

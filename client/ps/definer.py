@@ -17,7 +17,7 @@ from ...core.waiting import WaitLog
 from .peer import PsPeer
 from .placed_variable import PlacedVariable
 
-_LOOK_S = 0.05
+_POLL_S = 0.05
 
 Held = Mapping[str, Sequence[tuple[int, HeldShard]]]
 
@@ -129,7 +129,7 @@ class Definer:
                     task=self._who.task,
                     variable=waiting[0],
                 )
-            self._closed.wait(_LOOK_S)
+            self._closed.wait(_POLL_S)
             held = self._lookup(definitions)
         waits.done()
         for definition in definitions:

@@ -139,14 +139,15 @@ class DistinctRowsCache:
         # Comparing costs a tenth of sorting out; the caller may have changed its array in place.
         if known is not None and np.array_equal(known.ids, ids):
             return known
-        if ids.size and not (ids.min() >= 0 and ids.max() < num_rows):
+        try:
+            found = _distinct(ids, num_rows)
+        except ValueError as error:
             wrong = ids.min() if ids.min() < 0 else ids.max()
             raise ShapeMismatchError(
                 f"{self._who.task}: row {wrong} of {table!r} is out of range: it has {num_rows} rows",
                 task=self._who.task,
                 variable=table,
-            )
-        found = _distinct(ids, num_rows)
+            ) from error
         self._last[table] = found
         self._last.move_to_end(table)
         if len(self._last) > _KEPT_TABLES:
@@ -157,6 +158,8 @@ class DistinctRowsCache:
 def _distinct(ids: Array, num_rows: int) -> DistinctRows:
     own = ids.copy()
     if own.size < 2 or bool(np.all(own[1:] > own[:-1])):
+        if own.size and (own[0] < 0 or own[-1] >= num_rows):
+            raise ValueError("an id is out of range")
         return DistinctRows(own, own, None)
     unique, inverse = deduplicate(own, num_rows)
     return DistinctRows(own, unique, inverse)

@@ -127,6 +127,9 @@ class StrategyExtended:
         """Whether ``mine`` is true on any synchronous worker; every one of them must call this."""
         return mine
 
+    def barrier(self, timeout_s: float) -> None:
+        """Wait for the other workers; see ``Strategy.barrier``."""
+
     # -- variables ---------------------------------------------------------------------------
 
     def create_variable(self, spec: VariableSpec) -> Variable:

@@ -166,6 +166,10 @@ class MultiWorkerExtended(MirroredExtended):
         """Whether ``mine`` is true on any worker; every one of them must call this."""
         return bool(self.group.all_reduce(np.array([mine], np.int64))[0])
 
+    def barrier(self, timeout_s: float) -> None:
+        """Wait for the other workers."""
+        self.group.barrier(timeout_s=timeout_s)
+
     # -- variables ---------------------------------------------------------------------------
 
     def _first_value(self, spec: VariableSpec) -> Any:

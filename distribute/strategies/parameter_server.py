@@ -163,6 +163,13 @@ class ParameterServerExtended(StrategyExtended):
         """Not on an evaluator: what it measures does not depend on an order."""
         return self.runtime.task.task.type != EVALUATOR
 
+    def barrier(self, timeout_s: float) -> None:
+        """Wait for the other tasks that run the program, with this one's pushes applied."""
+        with self._lock:
+            self._define()
+            self._step.finish()
+        self.runtime.barrier(timeout_s)
+
     # -- variables ---------------------------------------------------------------------------
 
     def create_variable(self, spec: VariableSpec) -> PsVariable:

@@ -154,6 +154,12 @@ class ServerStep:
         if not waits:
             self._flush([])
 
+    def finish(self) -> None:
+        """Wait until every push is applied; the next step pulls anew."""
+        self._arrived()
+        self._session.finish()
+        self._forget()
+
     def add(self, batches: Sequence[Gradients], clip: float | None) -> None:
         """Put gradients into the step's push; outside of steps, push them now.
 

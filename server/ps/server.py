@@ -43,12 +43,14 @@ class PsServer:
         self._settings = settings
         self._clock = clock or SystemClock()
         self.store = Store(task, settings)
-        self.lease = ChiefLease(self._clock)
+        self.lease = ChiefLease(self._clock, settings.job_id)
         # Milliseconds of the wall clock: a restarted ps always has a higher one.
         self.generation = time.time_ns() // 1_000_000
         limiter = SessionLimiter(task, settings.max_sessions)
         servicer = ParameterServerServicer(self.store, self.lease, self.generation, limiter)
-        sessions = SessionService(self.store, self.generation, settings, limiter)
+        sessions = SessionService(
+            self.store, self.generation, settings, limiter, self.lease.check_job
+        )
         most = CONNECTIONS_PER_WORKER * settings.max_sessions
         self._host = TaskHost(
             task,

@@ -43,6 +43,7 @@ class ParameterServerServicer:
         """Create, look up or bind. Idempotent; a repeat gives the same answer."""
         try:
             who = codec.incarnation_from_wire(getattr(request, "from"))
+            self._lease.check_job(who)
             shards = [codec.shard_from_wire(message) for message in request.shards]
             if request.create:
                 held = self._store.define(shards, who, restore_from=request.restore_from)
@@ -81,7 +82,10 @@ class ParameterServerServicer:
     ) -> ps_pb2.GetJobResponse:
         """Where the chief is."""
         return ps_pb2.GetJobResponse(
-            chief_address=self._lease.chief_address, phase=common_pb2.JOB_PHASE_RUNNING
+            chief_address=self._lease.chief_address,
+            phase=common_pb2.JOB_PHASE_RUNNING,
+            job=self._lease.job,
+            chief_silent_s=self._lease.silent_s,
         )
 
     def SaveShards(

@@ -198,3 +198,21 @@ def test_nobody_trains_alone_who_was_told_of_a_cluster(
     assert "ready" not in ended.text
     assert len(ended.text.splitlines()) <= 6, ended.text
     assert "/windlass/" not in ended.text.replace("wl.distribute", "")
+
+
+# -- the resolver ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("command", ["python", "windlass run"])
+def test_the_strategys_resolver_is_the_tasks(
+    write_program: WriteProgram, tmp_path: Path, command: str
+) -> None:
+    hook = (
+        "if count == 1:\n"
+        "    found = strategy.cluster_resolver\n"
+        "    print(found.task_type, found.task_id, found.cluster_spec().num_tasks('ps'))"
+    )
+    words = [*command.split(), write_program(hook), "30", "0"]
+    ended = HandStarted(words, tf_configs(chief=1, worker=2, ps=2), tmp_path, **QUICK).wait()
+    assert "chief 0 2" in ended["chief:0"].text
+    assert {end.code for end in ended.values()} == {0}

@@ -74,11 +74,11 @@ def test_an_older_generation_of_a_task_is_fenced_by_both_numbers() -> None:
 def test_a_new_generation_starts_with_a_clean_report_at_its_new_address() -> None:
     job, lives = _job()
     job.heartbeat(lives[W0], TaskReport(steps=5), now=1)
-    job.register(W0, now=2, epoch=0, host="node-2", pid=42)
+    job.register(W0, now=2, epoch=0, host="node-2", pid=42, is_gone=True)
     member = job.members[W0]
     assert (member.report, member.host, member.pid) == (REPORT, "node-2", 42)
     assert member.address == "worker0:1"
-    job.register(W0, now=3, epoch=0, address="w:9")
+    job.register(W0, now=3, epoch=0, address="w:9", is_gone=True)
     assert member.address == "w:9"
 
 

@@ -192,8 +192,8 @@ def test_in_eighty_columns_the_status_is_a_line_per_task() -> None:
     assert [line.rstrip() for line in rendered(table, 80).splitlines()] == [
         "task        state   since   steps   detail",
         "────────────────────────────────────────────────────────────────────────────────",
-        "ps:0        alive   1m15s           3 shards, 8.3 KiB + 16.6 KiB slots: w1,",
-        "                                    b1, …",
+        "ps:0        alive   1m15s           3 shards, 8.3 KiB + 16.6 KiB slots: w1, b1,",
+        "                                    …",
         "chief:0     alive   1m15s      10   loss 0.25",
         "worker:11   lost    1m15s           no sign of life for 11 s",
     ]

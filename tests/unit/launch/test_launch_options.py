@@ -392,3 +392,45 @@ def test_the_version_is_told_without_an_install(
     monkeypatch.setattr(metadata, "version", not_installed)  # PYTHONPATH=src is enough to run
     cli.main(["--version"])
     assert "windlass" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("command", ["run", "worker", "local"])
+def test_with_m_the_script_is_a_module(command: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    got: dict[str, Any] = {}
+    monkeypatch.setattr(cli.windlass.commands[command], "callback", lambda **v: got.update(v))
+    CliRunner().invoke(
+        cli.windlass,
+        [command, "--lease-s", "3", "-m", "package.train", "-m", "x"],
+        standalone_mode=False,
+        catch_exceptions=False,
+    )
+    assert (got["module"], got["script"], got["arguments"]) == (True, "package.train", ("-m", "x"))
+
+
+def help_of(command: str) -> str:
+    text = CliRunner().invoke(cli.windlass, [command, "--help"]).stdout
+    return " ".join(text.split())
+
+
+def test_the_help_of_local_tells_its_own_defaults() -> None:
+    text = help_of("local")
+    assert "[default: 2, or 0 with --save-every-steps]" in text
+    assert "[default: a new folder in runs/]" in text
+    assert "--log-format" not in text  # the launcher decides
+
+
+def test_the_help_of_ps_lists_no_flags_of_training() -> None:
+    text = help_of("ps")
+    assert "--max-sessions" in text
+    for flag in ("--model-dir", "--save-every-s", "--nonfinite-limit", "--heartbeat-s"):
+        assert flag not in text
+
+
+def test_without_a_job_on_this_machine_the_status_says_what_to_give(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("windlass.worker.announcement.announced_chiefs", list)
+    with pytest.raises(SystemExit) as caught:
+        cli.main(["status"])
+    assert caught.value.code == 2
+    assert "you have no job with a chief on this machine" in capsys.readouterr().err

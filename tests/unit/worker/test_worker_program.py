@@ -225,3 +225,59 @@ def test_a_script_that_is_none_is_a_configuration_error(
         find_program(script)
     assert words in caught.value.message
     assert str(tmp_path) in caught.value.message  # where we looked
+
+
+# -- modules ---------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A package in the working directory whose import fails: nothing may import it to find it."""
+    folder = tmp_path / "a_package"
+    folder.mkdir()
+    (folder / "__init__.py").write_text("raise RuntimeError('imported')\n")
+    (folder / "train.py").touch()
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    yield folder
+    sys.modules.pop("a_package", None)
+
+
+def test_a_module_is_found_without_importing_its_package(package: Path) -> None:
+    found = find_program("a_package.train", module=True)
+    assert found == Program(package / "train.py", "a_package.train")
+    assert found.command == ["-m", "a_package.train"]
+    (package / "__main__.py").touch()
+    assert find_program("a_package", module=True).path == package / "__main__.py"
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        pytest.param("a_package.gone", "no module 'a_package.gone'", id="absent"),
+        pytest.param("a_package.train.x", "no module", id="below a module"),
+        pytest.param("a_package", "package without __main__.py", id="package"),
+        pytest.param("gone", "no module 'gone'", id="no such name"),
+        pytest.param("", "no module ''", id="empty"),
+    ],
+)
+@pytest.mark.usefixtures("package")
+def test_a_module_that_is_none_is_a_configuration_error(name: str, words: str) -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        find_program(name, module=True)
+    assert words in caught.value.message
+
+
+def test_frames_of_ours_between_those_of_the_program_are_counted(
+    run: Run, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ending = run(
+        "import windlass as wl\n"
+        "def step():\n    raise ValueError('no good')\n"
+        "wl.distribute.OneDeviceStrategy('cpu:0').run(step)\n"
+    )
+    assert ending == Ending(Outcome.FAILED, 1, "ValueError: no good")
+    lines = capsys.readouterr().err.splitlines()
+    assert sum("inside windlass" in line for line in lines) == 1
+    assert not any("distribute/" in line for line in lines)
+    assert len(lines) <= 8
