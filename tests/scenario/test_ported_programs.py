@@ -100,7 +100,7 @@ def start_by_hand(name: str, folder: Path) -> None:
         for role in PROGRAMS[name].tasks
     ]
     ended = {task: end for tasks in started for task, end in tasks.wait(90).items()}
-    failed = [f"{task} ended with {end.code}: {end.text}" for task, end in ended.items() if end.code]
+    failed = [f"{task}: {end.code}\n{end.text}" for task, end in ended.items() if end.code]
     assert not failed, "\n".join(failed)
     first = "chief:0" if "chief:0" in ended else "worker:0"
     for task in {first, "evaluator:0"} & ended.keys():
