@@ -82,13 +82,14 @@ def main() -> None:
     command = [sys.executable, "-m", "windlass.launch.cli", *arguments]
     with tempfile.TemporaryDirectory() as folder:
         middle, end = watch(command, folder)
-    table = next(i for i, line in enumerate(end) if line.plain.startswith("tasks"))
+    table = next(i for i, line in enumerate(end) if re.match(r"tasks?\b", line.plain))
     console = Console(record=True, width=COLUMNS, file=open(os.devnull, "w"))  # noqa: SIM115
     console.print(Text(f"$ {SHOWN}", style="bold"))
     for line in [*middle, Text("⋮"), *end[table:]]:
         console.print(line, no_wrap=True, overflow="crop")
     # Without the style's fonts, which would be fetched from elsewhere.
     plain = re.sub(r"@font-face \{\{.*?\}\}\n", "", CONSOLE_SVG_FORMAT, flags=re.DOTALL)
+    plain = re.sub(r"<!-- .*? -->", "<!-- Drawn by tools/terminal_picture.py -->", plain)
     svg = console.export_svg(title="windlass local", code_format=plain)
     PICTURE.write_text("\n".join(line.rstrip() for line in svg.splitlines()) + "\n")
 

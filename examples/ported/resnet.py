@@ -8,7 +8,7 @@ https://github.com/tensorflow/ecosystem/blob/master/distribution_strategy/parame
     python examples/ported/resnet.py
     windlass local --workers 2 --ps 2 --evaluator examples/ported/resnet.py
 
-It ends with 93 % of the test digits or more.
+It ends with 90 % of the test digits or more.
 """
 
 import jax
@@ -18,8 +18,8 @@ from common import load_digits
 
 import windlass as wl
 
-STEPS, BATCH, CHANNELS, BLOCKS = 400, 64, 12, 2
-RATE = wl.optimizers.PiecewiseConstantDecay(boundaries=[300, 370], values=[0.01, 0.003, 0.001])
+STEPS, BATCH, CHANNELS, BLOCKS = 600, 64, 12, 2
+RATE = wl.optimizers.PiecewiseConstantDecay(boundaries=[450, 550], values=[0.01, 0.003, 0.001])
 DECAY = 1e-4  # of the weights
 
 
@@ -80,6 +80,8 @@ def train():
         return loss
 
     data = wl.data.from_arrays(load_digits()[0], BATCH, epochs=None, drop_remainder=True)
+    # Compile first: a step that took seconds would push gradients of values long gone.
+    loss_and_gradients({name: v.numpy() for name, v in variables.items()}, *next(iter(data)))
     for batch in strategy.experimental_distribute_dataset(data):
         if strategy.global_step >= STEPS:
             break

@@ -1,4 +1,4 @@
-"""The README's program, saved as train.py, in every way in which the README says to start it."""
+"""The README's programs, saved as train.py, in every way in which the README says to start it."""
 
 import os
 from collections.abc import Callable
@@ -25,7 +25,7 @@ def write(tmp_path: Path) -> Write:
     """Writes the program, with the strategy given, and returns its folder."""
 
     def write(strategy: str = "ParameterServerStrategy") -> Path:
-        text = examples(ROOT / "README.md")[0]
+        text = examples(ROOT / "README.md")[1]
         assert "ParameterServerStrategy()" in text
         (tmp_path / "train.py").write_text(text.replace("ParameterServerStrategy", strategy))
         return tmp_path
@@ -40,6 +40,12 @@ def run(command: str, folder: Path) -> str:
     )
     assert code == 0, output + errors
     return output
+
+
+@pytest.mark.parametrize("starter", ["python", "windlass run", "windlass local --workers 2 --ps 2"])
+def test_the_first_lines_of_all(starter: str, tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(examples(ROOT / "README.md")[0])
+    run(f"{starter} train.py", tmp_path)
 
 
 @pytest.mark.parametrize(
