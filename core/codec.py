@@ -246,7 +246,7 @@ def step_to_wire(
     request: StepRequest, request_id: int, known_request: int, *, early_reply: bool
 ) -> session_pb2.Step:
     """A step as a message; its payload travels beside it."""
-    return session_pb2.Step(
+    message = session_pb2.Step(
         request_id=request_id,
         sequence=request.sequence,
         push_layout=request.push.layout_id if request.push is not None else 0,
@@ -262,6 +262,9 @@ def step_to_wire(
         known_request=known_request,
         early_reply=early_reply,
     )
+    if request.hyperparameters is not None:
+        json_format.ParseDict(dict(request.hyperparameters), message.hyperparameters)
+    return message
 
 
 def step_from_wire(message: session_pb2.Step) -> StepHeader:
@@ -280,6 +283,9 @@ def step_from_wire(message: session_pb2.Step) -> StepHeader:
         message.direct_bytes,
         message.known_request,
         message.early_reply,
+        json_format.MessageToDict(message.hyperparameters)
+        if message.HasField("hyperparameters")
+        else None,
     )
 
 

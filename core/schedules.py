@@ -5,15 +5,32 @@ apply an old rate. Names, arguments and formulas are Keras' (``keras.optimizers.
 """
 
 import math
-from typing import Annotated, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 
 class _Schedule(BaseModel):
-    """A call with the global step gives the rate."""
+    """A call with the global step gives the rate.
+
+    Arguments by position stand in Keras' order. A ``name`` of the program's own is left out: the
+    field says which schedule it is.
+    """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
+
+    # Keras' order, where it is another one than that of the fields.
+    positional: ClassVar[tuple[str, ...]] = ()
+
+    def __init__(self, *args: Any, **fields: Any) -> None:
+        kind = type(self).__name__
+        names = self.positional or (*(f for f in type(self).model_fields if f != "name"), "name")
+        if len(args) > len(names):
+            raise TypeError(f"{kind} takes {', '.join(names)}, got {len(args)} arguments")
+        given = dict(zip(names, args, strict=False))
+        if twice := given.keys() & fields.keys():
+            raise TypeError(f"{kind} got {', '.join(sorted(twice))} twice")
+        super().__init__(**given | fields | {"name": kind})
 
 
 class ExponentialDecay(_Schedule):
@@ -75,6 +92,10 @@ class CosineDecay(_Schedule):
 
     Loshchilov and Hutter, "SGDR: Stochastic Gradient Descent with Warm Restarts", ICLR 2017.
     """
+
+    positional: ClassVar[tuple[str, ...]] = (
+        "initial_learning_rate", "decay_steps", "alpha", "name", "warmup_target", "warmup_steps",
+    )  # fmt: skip
 
     name: Literal["CosineDecay"] = "CosineDecay"
     initial_learning_rate: float

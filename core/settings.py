@@ -189,6 +189,11 @@ class Settings(BaseModel):
         "filled when an image was built. Must belong to this user. Empty: NUMBA_CACHE_DIR, then "
         "windlass in the user's cache folder, which all tasks of a machine share.",
     )
+    rule_modules: str = Field(
+        default="",
+        description="Modules that a ps imports at start, separated by commas: those that register "
+        "update rules of the program's own. Empty: none; a ps runs no code that it was not given.",
+    )
     log_format: Literal["time", "bare"] = Field(
         default="time",
         description="Whether log lines carry time and level of their own, or a launcher adds them.",

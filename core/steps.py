@@ -1,8 +1,9 @@
 """A step between a worker and one ps, whatever carries it: the vocabulary of client and server."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import Any
 
 import numpy as np
 
@@ -98,6 +99,8 @@ class StepRequest:
         global_step: As of the values the gradients were computed from.
         step_increment: Added to the global step.
         gradient_scale: Multiplies every gradient.
+        hyperparameters: Of the update rules of this push, where they are others than the rules were
+            bound with: fields of the rules. None: as bound.
         has_previous: What the last pull of the same layout brought is at hand.
         detached: The caller may change what ``values`` is made of as soon as the step is sent.
     """
@@ -114,6 +117,7 @@ class StepRequest:
     global_step: int = 0
     step_increment: int = 0
     gradient_scale: float = 1.0
+    hyperparameters: Mapping[str, Any] | None = None
     has_previous: bool = False
     detached: bool = False
 
@@ -193,6 +197,7 @@ class StepHeader:
         direct_bytes: The worker reads so many from the ps's memory itself; for the counters.
         known_request: What this request brought for the same pull is still at hand; 0: nothing is.
         early_reply: Values of a shard may be sent as soon as its push is applied.
+        hyperparameters: Of the update rules of this push, where they changed.
     """
 
     request_id: int = 0
@@ -208,6 +213,7 @@ class StepHeader:
     direct_bytes: int = 0
     known_request: int = 0
     early_reply: bool = False
+    hyperparameters: Mapping[str, Any] | None = None
 
 
 @dataclass(slots=True)

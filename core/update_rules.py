@@ -1,36 +1,48 @@
 """Update rules as data: what a worker chooses and a ps runs.
 
-A rule says its name, its hyperparameters and its slot variables. The kernels that carry it out are
-in ``engine/kernels.py``. Formulas, names and defaults are those of Keras 3 unless a docstring says
-otherwise; where Keras, optax and PyTorch differ it says how.
+A rule says its name, its hyperparameters and its slot variables; ``engine/rules.py`` says what
+carries it out. Formulas, names and defaults are those of Keras 3 unless a docstring says otherwise;
+where Keras, optax and PyTorch differ it says how.
+
+A rule is bound to a variable for good, and so are its slots. The hyperparameters of a single push
+may be others (:meth:`UpdateRule.changed`).
 
 Below, ``g`` is the gradient (after clipping), ``w`` the variable, ``t`` the number of times the
 rule was applied to this variable, this time included, ``lr`` the rate at the ps's global step.
 """
 
-from typing import Annotated, Any, ClassVar, Literal
+from collections.abc import Mapping
+from typing import Annotated, Any, ClassVar, Literal, Self, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from .schedules import Schedule
 
+Rate = Annotated[float, Field(ge=0)] | Schedule
+_R = TypeVar("_R", bound="UpdateRule")
 
-class _Rule(BaseModel):
+
+class UpdateRule(BaseModel):
     """What all rules have.
 
     Attributes:
+        name: Of the class.
         learning_rate: A number, or a schedule of the ps's global step.
+        clipnorm: Scale the gradient of a variable so that its norm is at most this; None: do not.
+            Done by the worker, which alone sees all of it.
         clipvalue: Clip every element of ``g`` to ``[-clipvalue, clipvalue]``; None: do not.
         global_clipnorm: Scale all gradients of a step so that their joint norm is at most this;
             None: do not. Computed by the worker, which alone sees all of them.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
     # Slot name -> value it starts with, as a field of the rule or a number.
     slots: ClassVar[dict[str, str | float]] = {}
 
-    learning_rate: float | Schedule
+    name: str
+    learning_rate: Rate
+    clipnorm: float | None = Field(default=None, gt=0)
     clipvalue: float | None = Field(default=None, gt=0)
     global_clipnorm: float | None = Field(default=None, gt=0)
 
@@ -50,8 +62,51 @@ class _Rule(BaseModel):
         """The slots these hyperparameters need."""
         return self.slots
 
+    def changed(self, changes: Mapping[str, Any]) -> Self:
+        """This rule with other values of some hyperparameters, for some of its updates.
 
-class SGD(_Rule):
+        Raises:
+            ValueError: There is no such hyperparameter, its value is not allowed, or the slots that
+                were made when the rule was bound depend on it.
+        """
+        starts = {start for start in self.slots.values() if isinstance(start, str)}
+        for name in changes:
+            if name == "name" or name not in type(self).model_fields:
+                raise ValueError(f"{self.name} has no hyperparameter {name!r}")
+            if name in starts and changes[name] != getattr(self, name):
+                raise ValueError(
+                    f"{self.name}.{name} says how slot variables begin; it is given to the "
+                    "constructor and does not change"
+                )
+        rule = make_rule(type(self), dict(self) | dict(changes))
+        if rule.active_slots().keys() != self.active_slots().keys():
+            shown = ", ".join(f"{name}={value!r}" for name, value in changes.items())
+            raise ValueError(
+                f"{self.name} with {shown} needs other slot variables than it began with; "
+                "construct it with a value that needs the same ones"
+            )
+        return rule
+
+
+def make_rule(kind: type[_R], fields: Mapping[str, Any]) -> _R:
+    """A rule of these fields.
+
+    Raises:
+        ValueError: One is not allowed; says which, and what is.
+    """
+    try:
+        return kind.model_validate(dict(fields))
+    except ValidationError as error:
+        problem = error.errors()[0]
+        name, given = problem["loc"][0], fields.get(str(problem["loc"][0]))
+        allowed = problem["msg"].replace("Input should", "it should")
+        more = ", or be a schedule or a callable" if name == "learning_rate" else ""
+        raise ValueError(
+            f"{kind.__name__}({name}={given!r}) is not allowed: {allowed}{more}"
+        ) from error
+
+
+class SGD(UpdateRule):
     """``w -= lr * g``; with momentum ``m = momentum * m - lr * g; w += m``.
 
     Nesterov: ``w += momentum * m - lr * g``. As Keras. PyTorch and optax keep the velocity without
@@ -61,7 +116,7 @@ class SGD(_Rule):
     slots: ClassVar[dict[str, str | float]] = {"momentum": 0.0}
 
     name: Literal["SGD"] = "SGD"
-    learning_rate: float | Schedule = 0.01
+    learning_rate: Rate = 0.01
     momentum: float = Field(default=0.0, ge=0, le=1)
     nesterov: bool = False
 
@@ -70,7 +125,7 @@ class SGD(_Rule):
         return self.slots if self.momentum else {}
 
 
-class Adagrad(_Rule):
+class Adagrad(UpdateRule):
     """``a += g²; w -= lr * g / sqrt(a + epsilon)``. Duchi et al., JMLR 2011.
 
     As Keras and optax' ``scale_by_rss`` but for where epsilon stands; PyTorch adds it outside the
@@ -80,12 +135,12 @@ class Adagrad(_Rule):
     slots: ClassVar[dict[str, str | float]] = {"accumulator": "initial_accumulator_value"}
 
     name: Literal["Adagrad"] = "Adagrad"
-    learning_rate: float | Schedule = 0.001
+    learning_rate: Rate = 0.001
     initial_accumulator_value: float = Field(default=0.1, ge=0)
     epsilon: float = Field(default=1e-7, ge=0)
 
 
-class RMSprop(_Rule):
+class RMSprop(UpdateRule):
     """``v = rho*v + (1-rho)*g²; w -= lr * g / sqrt(v + epsilon)``, optionally centred, with
     momentum.
 
@@ -98,7 +153,7 @@ class RMSprop(_Rule):
     }  # fmt: skip
 
     name: Literal["RMSprop"] = "RMSprop"
-    learning_rate: float | Schedule = 0.001
+    learning_rate: Rate = 0.001
     rho: float = Field(default=0.9, ge=0, le=1)
     momentum: float = Field(default=0.0, ge=0, le=1)
     epsilon: float = Field(default=1e-7, ge=0)
@@ -114,7 +169,7 @@ class RMSprop(_Rule):
         return {slot: start for slot, start in self.slots.items() if wanted[slot]}
 
 
-class Adam(_Rule):
+class Adam(UpdateRule):
     """``m = b1*m + (1-b1)*g; v = b2*v + (1-b2)*g²; w -= a * m / (sqrt(v) + epsilon)``.
 
     ``a = lr * sqrt(1 - b2^t) / (1 - b1^t)``, as Keras: epsilon is added to the root of the
@@ -125,13 +180,13 @@ class Adam(_Rule):
     slots: ClassVar[dict[str, str | float]] = {"momentum": 0.0, "velocity": 0.0}
 
     name: Literal["Adam"] = "Adam"
-    learning_rate: float | Schedule = 0.001
+    learning_rate: Rate = 0.001
     beta_1: float = Field(default=0.9, ge=0, lt=1)
     beta_2: float = Field(default=0.999, ge=0, lt=1)
     epsilon: float = Field(default=1e-7, ge=0)
 
 
-class AdamW(_Rule):
+class AdamW(UpdateRule):
     """Adam with decoupled decay: first ``w -= lr * weight_decay * w``, then Adam's step.
 
     Loshchilov and Hutter, ICLR 2019. As Keras.
@@ -140,14 +195,14 @@ class AdamW(_Rule):
     slots: ClassVar[dict[str, str | float]] = {"momentum": 0.0, "velocity": 0.0}
 
     name: Literal["AdamW"] = "AdamW"
-    learning_rate: float | Schedule = 0.001
+    learning_rate: Rate = 0.001
     weight_decay: float = Field(default=0.004, ge=0)
     beta_1: float = Field(default=0.9, ge=0, lt=1)
     beta_2: float = Field(default=0.999, ge=0, lt=1)
     epsilon: float = Field(default=1e-7, ge=0)
 
 
-class Ftrl(_Rule):
+class Ftrl(UpdateRule):
     """Follow the regularized leader, proximal: McMahan et al., "Ad Click Prediction", KDD 2013.
 
     ``n' = n + g²; s = (n'^-p - n^-p) / lr; z += g - s*w`` with ``p = learning_rate_power``; ``w =
@@ -160,7 +215,7 @@ class Ftrl(_Rule):
     }  # fmt: skip
 
     name: Literal["Ftrl"] = "Ftrl"
-    learning_rate: float | Schedule = 0.001
+    learning_rate: Rate = 0.001
     learning_rate_power: float = Field(default=-0.5, le=0)
     initial_accumulator_value: float = Field(default=0.1, ge=0)
     l1_regularization_strength: float = Field(default=0.0, ge=0)
@@ -169,15 +224,114 @@ class Ftrl(_Rule):
     beta: float = Field(default=0.0, ge=0)
 
 
-UpdateRule = SGD | Adagrad | RMSprop | Adam | AdamW | Ftrl
+class Adamax(UpdateRule):
+    """``m = b1*m + (1-b1)*g; u = max(b2*u, |g|); w -= lr * m / ((1 - b1^t) * (u + epsilon))``.
 
-_ADAPTER: TypeAdapter[UpdateRule] = TypeAdapter(Annotated[UpdateRule, Field(discriminator="name")])
+    As Keras; optax and PyTorch add epsilon to ``|g|`` before the maximum. Kingma and Ba, ICLR 2015,
+    section 7.1.
+    """
+
+    slots: ClassVar[dict[str, str | float]] = {"momentum": 0.0, "norm": 0.0}
+
+    name: Literal["Adamax"] = "Adamax"
+    learning_rate: Rate = 0.001
+    beta_1: float = Field(default=0.9, ge=0, lt=1)
+    beta_2: float = Field(default=0.999, ge=0, lt=1)
+    epsilon: float = Field(default=1e-7, ge=0)
 
 
-def rule_from_dict(fields: dict[str, Any]) -> UpdateRule:
+class Nadam(UpdateRule):
+    """Adam with Nesterov's momentum; ``m`` and ``v`` as Adam's, and a momentum that warms up.
+
+    ``u_t = b1 * (1 - 0.96^t / 2)``, ``U_t = u_1 * … * u_t``; ``w -= lr * (u_{t+1} * m / (1 -
+    U_{t+1}) + (1 - u_t) * g / (1 - U_t)) / (sqrt(v / (1 - b2^t)) + epsilon)``. As Keras and
+    PyTorch; optax leaves the warm-up out. Dozat, "Incorporating Nesterov Momentum into Adam", 2016.
+    """
+
+    slots: ClassVar[dict[str, str | float]] = {"momentum": 0.0, "velocity": 0.0}
+
+    name: Literal["Nadam"] = "Nadam"
+    learning_rate: Rate = 0.001
+    beta_1: float = Field(default=0.9, ge=0, lt=1)
+    beta_2: float = Field(default=0.999, ge=0, lt=1)
+    epsilon: float = Field(default=1e-7, ge=0)
+
+
+class Adadelta(UpdateRule):
+    """``a = rho*a + (1-rho)*g²; d = g * sqrt(s + epsilon) / sqrt(a + epsilon); w -= lr * d``.
+
+    Then ``s = rho*s + (1-rho)*d²``. As Keras, optax and PyTorch. Zeiler, arXiv:1212.5701, whose
+    rate is 1.
+    """
+
+    slots: ClassVar[dict[str, str | float]] = {
+        "accumulated_gradient": 0.0, "accumulated_delta": 0.0,
+    }  # fmt: skip
+
+    name: Literal["Adadelta"] = "Adadelta"
+    learning_rate: Rate = 0.001
+    rho: float = Field(default=0.95, ge=0, le=1)
+    epsilon: float = Field(default=1e-7, ge=0)
+
+
+class Lion(UpdateRule):
+    """``w -= lr * weight_decay * w; w -= lr * sign(b1*m + (1-b1)*g); m = b2*m + (1-b2)*g``.
+
+    As Keras and optax. Chen et al., "Symbolic Discovery of Optimization Algorithms", 2023.
+    """
+
+    slots: ClassVar[dict[str, str | float]] = {"momentum": 0.0}
+
+    name: Literal["Lion"] = "Lion"
+    learning_rate: Rate = 0.001
+    beta_1: float = Field(default=0.9, ge=0, le=1)
+    beta_2: float = Field(default=0.99, ge=0, le=1)
+    weight_decay: float = Field(default=0.0, ge=0)
+
+
+class Lamb(UpdateRule):
+    """LAMB: Adam's step with a rate for each variable: its norm over that of the step.
+
+    ``d = m / (1 - b1^t) / (sqrt(v / (1 - b2^t)) + epsilon) + weight_decay * w``, ``w -= lr * |w| /
+    |d| * d``; a norm of zero makes the ratio 1. As the paper and optax; Keras without the decay. Of
+    a variable that is cut into shards each shard has a ratio of its own, and of a sparse gradient
+    the norms are those of its rows. You et al., "Large Batch Optimization for Deep Learning", ICLR
+    2020.
+    """
+
+    slots: ClassVar[dict[str, str | float]] = {"momentum": 0.0, "velocity": 0.0}
+
+    name: Literal["Lamb"] = "Lamb"
+    learning_rate: Rate = 0.001
+    beta_1: float = Field(default=0.9, ge=0, lt=1)
+    beta_2: float = Field(default=0.999, ge=0, lt=1)
+    epsilon: float = Field(default=1e-7, ge=0)
+    weight_decay: float = Field(default=0.0, ge=0)
+
+
+BUILT_IN: tuple[type[UpdateRule], ...] = (
+    SGD, Adagrad, RMSprop, Adam, AdamW, Ftrl, Adamax, Nadam, Adadelta, Lion, Lamb,
+)  # fmt: skip
+
+_known: dict[str, type[UpdateRule]] = {kind.__name__: kind for kind in BUILT_IN}
+
+
+def add_rule(kind: type[UpdateRule]) -> None:
+    """Make a program's own rule known by its name."""
+    _known[kind.__name__] = kind
+
+
+def rule_from_dict(fields: Mapping[str, Any]) -> UpdateRule:
     """The rule whose ``model_dump`` this is.
 
     Raises:
-        pydantic.ValidationError: No rule has these fields.
+        ValueError: This process knows no such rule, or it has other fields.
     """
-    return _ADAPTER.validate_python(fields)
+    kind = _known.get(fields.get("name", ""))
+    if kind is None:
+        raise ValueError(
+            f"this process knows no update rule {fields.get('name')!r}, only {', '.join(_known)}; "
+            "a rule of a program's own is registered in a module that the ps imports too, named by "
+            "WINDLASS_RULE_MODULES"
+        )
+    return make_rule(kind, fields)

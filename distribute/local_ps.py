@@ -103,6 +103,7 @@ class LocalPs:
             global_step=request.global_step,
             step_increment=request.step_increment,
             gradient_scale=request.gradient_scale,
+            hyperparameters=request.hyperparameters,
         )
         answer = _LocalAnswer(into)
         self._session.step(header, lambda: payload, answer)

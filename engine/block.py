@@ -21,7 +21,7 @@ from ..core.task import Incarnation, TaskId
 from ..core.update_rules import UpdateRule
 from .arena import Arena
 from .library import library
-from .rules import entry_of, hyperparameters
+from .rules import apply_formula, entry_of, hyperparameters
 from .update_kernel import UpdateKernel
 
 _UFUNCS: dict[Operation, np.ufunc] = {
@@ -171,9 +171,14 @@ class Block:
         entry = entry_of(rule)
         if entry.skips_rate_zero and not rule.rate(info.global_step):
             return
-        kernel = library.update_kernel(entry.kernel(rule), self.compute_dtype)
+        kernel = None
+        if entry.kernel is not None:
+            kernel = library.update_kernel(entry.kernel(rule), self.compute_dtype)
         self.updates[where.first : where.last] += 1
         self.versions[where.first : where.last] += 1
+        if kernel is None:
+            self._apply_formula(where, gradient, rule, info)
+            return
         # Adam's correction depends on the number of updates, which may differ between entries.
         for part in self._runs(where) if entry.counts_updates else (where,):
             values = gradient.values[part.start - where.start : part.stop - where.start]
@@ -185,6 +190,33 @@ class Block:
                 gradient_scale=info.gradient_scale,
             ).astype(self.compute_dtype)
             self._run(kernel, self._slots(rule, part), part, piece, scalars)
+
+    def _apply_formula(
+        self, where: Range, gradient: Gradient, rule: UpdateRule, info: StepInfo
+    ) -> None:
+        """Run a rule without a kernel, on each shard in its own shape."""
+        active, rows = rule.active_slots(), gradient.rows
+        for number in range(where.first, where.last):
+            value = self.view(number)
+            part = gradient.values
+            if rows is None:
+                start = self.offsets[number] - where.start
+                part = part[start : start + value.size].reshape(value.shape)
+            elif rows.size:
+                part = part.reshape(rows.size, *value.shape[1:])
+            else:
+                continue
+            apply_formula(
+                np,
+                rule,
+                value,
+                {slot: self.view(number, slot) for slot in active},
+                part,
+                ... if rows is None else rows,
+                rate=rule.rate(info.global_step),
+                updates=int(self.updates[number]),
+                scale=info.gradient_scale,
+            )
 
     def _runs(self, where: Range) -> list[Range]:
         """Cut a range where the number of updates differs."""
@@ -278,4 +310,6 @@ def warm_up(rule: UpdateRule, dtype: DType) -> None:
         TypeError: The rule is not registered.
     """
     compute_dtype = np.dtype(np.float32) if dtype.itemsize < 4 else dtype
-    library.update_kernel(entry_of(rule).kernel(rule), compute_dtype)
+    kernel = entry_of(rule).kernel
+    if kernel is not None:
+        library.update_kernel(kernel(rule), compute_dtype)

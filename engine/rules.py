@@ -1,20 +1,36 @@
 """The table of update rules: what carries out each class of ``core/update_rules.py``.
 
-A rule needs a kernel for the host, the scalars that the kernel reads, and the same formula in array
-operations for a GPU. They stand in one entry, which is checked when this module is imported: a rule
-that lacks a part is an error there, not at its first use.
+A rule needs a formula in array operations, for GPUs, and for the host a kernel and the scalars that
+the kernel reads. They stand in one entry, which is checked when this module is imported: a rule
+that lacks a part is an error there, not at its first use. Rules without a kernel (what needs norms
+of whole variables, and a program's own) run by their formula on the host, too: one core, and memory
+for its intermediate arrays.
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, get_args
+from typing import Any
 
 import numpy as np
 
 from ..core.arrays import Array
-from ..core.update_rules import SGD, Adagrad, Adam, AdamW, Ftrl, RMSprop, UpdateRule
-from . import array_updates
+from ..core.update_rules import (
+    BUILT_IN,
+    SGD,
+    Adadelta,
+    Adagrad,
+    Adam,
+    Adamax,
+    AdamW,
+    Ftrl,
+    Lamb,
+    Lion,
+    Nadam,
+    RMSprop,
+    UpdateRule,
+)
+from . import array_updates as formulas
 from .array_updates import ArrayUpdate
 
 Scalars = Callable[[Any, float, int], Sequence[float]]
@@ -27,22 +43,23 @@ class RuleEntry:
 
     Attributes:
         rule: Its class.
-        kernels: Names of the kernels in ``kernels.py`` that it may take.
-        kernel: Which of them it takes with these hyperparameters.
         slots: Names of its slots in the order of the kernel's arguments, all that it may have.
-        scalars: Computes what the kernel reads.
         array_update: The formula in array operations.
+        kernels: Names of the kernels in ``kernels.py`` that it may take; none: its formula runs on
+            the host, on each variable for itself.
+        kernel: Which of them it takes with these hyperparameters.
+        scalars: Computes what the kernel reads.
         counts_updates: Whether the scalars depend on how often a variable was updated.
         skips_rate_zero: Whether a learning rate of zero means no update at all: the formula divides
             by it.
     """
 
     rule: type[Any]
-    kernels: tuple[str, ...]
     slots: tuple[str, ...]
-    scalars: Scalars
     array_update: ArrayUpdate
-    kernel: Callable[[Any], str]
+    kernels: tuple[str, ...] = ()
+    kernel: Callable[[Any], str] | None = None
+    scalars: Scalars | None = None
     counts_updates: bool = False
     skips_rate_zero: bool = False
 
@@ -60,13 +77,17 @@ def register(entry: RuleEntry) -> None:
     if entry.rule in _ENTRIES:
         raise TypeError(f"the update rule {name} is registered already")
     declared = tuple(entry.rule.slots)
-    if set(entry.slots) != set(declared) or len(entry.slots) != len(declared) or len(declared) > 3:
+    same = set(entry.slots) == set(declared) and len(entry.slots) == len(declared)
+    if not same or (entry.kernels and len(declared) > 3):
         raise TypeError(
             f"the update rule {name} has the slots {declared}, its entry says {entry.slots}; they "
-            "must be the same, and at most three"
+            "must be the same, and for a kernel at most three"
         )
-    if not entry.kernels:
-        raise TypeError(f"the entry of the update rule {name} names no kernel")
+    if len({bool(entry.kernels), entry.kernel is not None, entry.scalars is not None}) > 1:
+        raise TypeError(
+            f"the entry of the update rule {name} has some of kernels, kernel and scalars; a rule "
+            "with a kernel needs all three"
+        )
     _ENTRIES[entry.rule] = entry
 
 
@@ -86,8 +107,8 @@ def entry_of(rule: UpdateRule) -> RuleEntry:
 
 
 def entries() -> tuple[RuleEntry, ...]:
-    """The whole table."""
-    return tuple(_ENTRIES.values())
+    """The table of the rules that are built in."""
+    return tuple(_ENTRIES[kind] for kind in BUILT_IN)
 
 
 def check_complete(rules: Sequence[type[Any]]) -> None:
@@ -113,8 +134,50 @@ def hyperparameters(
         gradient_scale: Multiplies the gradient before clipping by value.
     """
     limit = rule.clipvalue if rule.clipvalue is not None else math.inf
-    rest = entry_of(rule).scalars(rule, rule.rate(global_step), updates)
+    scalars = entry_of(rule).scalars
+    rest = scalars(rule, rule.rate(global_step), updates) if scalars is not None else ()
     return np.array([gradient_scale, limit, *rest], np.float64)
+
+
+def apply_formula(
+    xp: Any,
+    rule: UpdateRule,
+    value: Any,
+    slots: Mapping[str, Any],
+    gradient: Any,
+    index: Any,
+    *,
+    rate: float,
+    updates: int,
+    scale: float,
+) -> None:
+    """Update a value and its slots in place, by the formula in array operations.
+
+    Args:
+        xp: ``numpy`` or ``cupy``.
+        rule: Formulas: see ``core/update_rules.py``.
+        value: float array. Modified.
+        slots: By name, of the value's shape. Modified.
+        gradient: Of the shape of ``value[index]``.
+        index: ``...``, or rows that occur once.
+        rate: The learning rate.
+        updates: How often the rule was applied, this time included.
+        scale: Multiplies the gradient before it is clipped.
+    """
+    entry = entry_of(rule)
+    if entry.skips_rate_zero and not rate:
+        return
+    wide = np.dtype(np.float32) if value.dtype.itemsize < 4 else value.dtype
+    # Python numbers, which do not widen float32.
+    g = xp.asarray(gradient).astype(wide) * float(scale)
+    if rule.clipvalue is not None:
+        g = xp.clip(g, -rule.clipvalue, rule.clipvalue)
+    w = value[index].astype(wide)
+    part = {name: slot[index] for name, slot in slots.items()}
+    w = entry.array_update(xp, rule, w, part, g, rate, updates)
+    for name, slot in slots.items():
+        slot[index] = part[name]
+    value[index] = w.astype(value.dtype)
 
 
 def _sgd(rule: SGD, rate: float, t: int) -> Sequence[float]:  # noqa: ARG001
@@ -141,57 +204,67 @@ def _ftrl(rule: Ftrl, rate: float, t: int) -> Sequence[float]:  # noqa: ARG001
     return rate, power, l1, l2, 2 * rule.l2_shrinkage_regularization_strength, power == 0.5
 
 
-register(
+def _adamax(rule: Adamax, rate: float, t: int) -> Sequence[float]:
+    alpha = rate / (1 - rule.beta_1**t)
+    return alpha, rule.beta_1, 1 - rule.beta_1, rule.beta_2, rule.epsilon
+
+
+def _nadam(rule: Nadam, rate: float, t: int) -> Sequence[float]:
+    b1, b2 = rule.beta_1, rule.beta_2
+    return rate, b1, 1 - b1, b2, 1 - b2, rule.epsilon, *formulas.nadam_factors(rule, t)
+
+
+def _adadelta(rule: Adadelta, rate: float, t: int) -> Sequence[float]:  # noqa: ARG001
+    return rate, rule.rho, 1 - rule.rho, rule.epsilon
+
+
+def _lion(rule: Lion, rate: float, t: int) -> Sequence[float]:  # noqa: ARG001
+    b1, b2 = rule.beta_1, rule.beta_2
+    return rate, b1, 1 - b1, b2, 1 - b2, rate * rule.weight_decay
+
+
+def _always(kernel: str) -> tuple[tuple[str, ...], Callable[[Any], str]]:
+    return (kernel,), lambda _: kernel
+
+
+_SGD = (("sgd", "momentum"), lambda rule: "momentum" if rule.momentum else "sgd")
+_MOMENTS = ("momentum", "velocity")
+_DELTAS = ("accumulated_gradient", "accumulated_delta")
+
+for _entry in (
+    RuleEntry(SGD, ("momentum",), formulas.update_sgd, *_SGD, _sgd),
+    RuleEntry(Adagrad, ("accumulator",), formulas.update_adagrad, *_always("adagrad"), _adagrad),
     RuleEntry(
-        rule=SGD,
-        kernels=("sgd", "momentum"),
-        kernel=lambda rule: "momentum" if rule.momentum else "sgd",
-        slots=("momentum",),
-        scalars=_sgd,
-        array_update=array_updates.update_sgd,
-    )
-)
-register(
+        RMSprop,
+        ("velocity", "momentum", "average_gradient"),
+        formulas.update_rmsprop,
+        *_always("rmsprop"),
+        _rmsprop,
+    ),
+    RuleEntry(Adam, _MOMENTS, formulas.update_adam, *_always("adam"), _adam, counts_updates=True),
+    RuleEntry(AdamW, _MOMENTS, formulas.update_adam, *_always("adam"), _adam, counts_updates=True),
     RuleEntry(
-        rule=Adagrad,
-        kernels=("adagrad",),
-        kernel=lambda _: "adagrad",
-        slots=("accumulator",),
-        scalars=_adagrad,
-        array_update=array_updates.update_adagrad,
-    )
-)
-register(
-    RuleEntry(
-        rule=RMSprop,
-        kernels=("rmsprop",),
-        kernel=lambda _: "rmsprop",
-        slots=("velocity", "momentum", "average_gradient"),
-        scalars=_rmsprop,
-        array_update=array_updates.update_rmsprop,
-    )
-)
-for _rule in (Adam, AdamW):
-    register(
-        RuleEntry(
-            rule=_rule,
-            kernels=("adam",),
-            kernel=lambda _: "adam",
-            slots=("momentum", "velocity"),
-            scalars=_adam,
-            array_update=array_updates.update_adam,
-            counts_updates=True,
-        )
-    )
-register(
-    RuleEntry(
-        rule=Ftrl,
-        kernels=("ftrl",),
-        kernel=lambda _: "ftrl",
-        slots=("accumulator", "linear"),
-        scalars=_ftrl,
-        array_update=array_updates.update_ftrl,
+        Ftrl,
+        ("accumulator", "linear"),
+        formulas.update_ftrl,
+        *_always("ftrl"),
+        _ftrl,
         skips_rate_zero=True,
-    )
-)
-check_complete(get_args(UpdateRule))
+    ),
+    RuleEntry(
+        Adamax,
+        ("momentum", "norm"),
+        formulas.update_adamax,
+        *_always("adamax"),
+        _adamax,
+        counts_updates=True,
+    ),
+    RuleEntry(
+        Nadam, _MOMENTS, formulas.update_nadam, *_always("nadam"), _nadam, counts_updates=True
+    ),
+    RuleEntry(Adadelta, _DELTAS, formulas.update_adadelta, *_always("adadelta"), _adadelta),
+    RuleEntry(Lion, ("momentum",), formulas.update_lion, *_always("lion"), _lion),
+    RuleEntry(Lamb, _MOMENTS, formulas.update_lamb),
+):
+    register(_entry)
+check_complete(BUILT_IN)

@@ -8,6 +8,7 @@ cuts, sends and receives (``fan_out.py``).
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -296,12 +297,14 @@ class ParameterSession:
         *,
         step_increment: int = 0,
         gradient_scale: float = 1.0,
+        hyperparameters: Mapping[str, Any] | None = None,
         seen_step: int | None = None,
         detached: bool = False,
     ) -> PendingStep:
         """Send a step and return. One is under way at a time; see :meth:`step` for arguments and errors.
 
         With ``detached`` what is pushed may be changed at once, while it is still on its way.
+        ``hyperparameters`` are those of the variables' update rules that this push changes.
         """
         with self._lock:
             self.wait()
@@ -330,6 +333,7 @@ class ParameterSession:
                     global_step=self.global_step if seen_step is None else seen_step,
                     step_increment=increment,
                     gradient_scale=gradient_scale,
+                    hyperparameters=hyperparameters if payload else None,
                     has_previous=target.previous is not None,
                     detached=detached,
                 )

@@ -207,6 +207,17 @@ def check_gatherable(arrays: Sequence[Any], axis: int) -> None:
         raise ValueError(f"values of replicas differ in more than axis {axis} ({shown})")
 
 
+def clip_norm(gradient: Any, limit: float) -> Any:
+    """A gradient, scaled to a norm of at most ``limit``."""
+    scale = clip_scale([gradient], limit)
+    if scale == 1.0:
+        return gradient
+    if isinstance(gradient, IndexedSlices):
+        return IndexedSlices(gradient.values * scale, gradient.indices, gradient.dense_shape)
+    with beside(gradient):
+        return gradient * scale
+
+
 def clip_scale(gradients: Sequence[Any], limit: float) -> float:
     """What scales all gradients of a step to a joint norm of at most ``limit``."""
     total = 0.0

@@ -26,6 +26,7 @@ from ..base.values import (
     select_component,
 )
 from ..data.options import AutoShardPolicy
+from ..variables.holders import holders_of
 from ..variables.local import LocalVariable
 from ..variables.mirrored import DistributedVariable
 from ..variables.spec import VariableSpec
@@ -297,7 +298,7 @@ class StrategyExtended:
         """Update variables, in cross-replica context, with gradients already reduced.
 
         Args:
-            optimizer: Its ``rule`` is applied.
+            optimizer: Its rule is applied, with the hyperparameters of now.
             pairs: (gradient, variable): array of the variable's shape, IndexedSlices, or one per
                 copy.
 
@@ -307,7 +308,12 @@ class StrategyExtended:
         """
         for _, variable in pairs:
             self._require_own(variable)
-        apply_locally(optimizer.rule, pairs)
+        apply_locally(optimizer, pairs)
+
+    def iterations(self, variables: Sequence[Variable]) -> int:
+        """How often an optimizer has updated these variables."""
+        updates = (holder.updates for each in variables for holder in holders_of(each))
+        return max(updates, default=0)
 
     # -- reducing ----------------------------------------------------------------------------
 

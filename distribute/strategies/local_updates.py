@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from ...core.update_rules import UpdateRule
-from ..base.reductions import clip_scale
+from ..base.reductions import clip_norm, clip_scale
 from ..base.values import DistributedValues
 from ..variables.holders import holders_of
 from ..variables.local import LocalVariable
@@ -13,19 +13,31 @@ from ..variables.sharded import ShardedVariable
 from ..variables.variable import Variable
 
 
-def apply_locally(rule: UpdateRule, pairs: Sequence[tuple[Any, Variable]]) -> None:
+def apply_locally(optimizer: Any, pairs: Sequence[tuple[Any, Variable]]) -> None:
     """Update every copy of variables with reduced gradients; see ``apply_gradients``."""
+    holders = [_copies(variable) for _, variable in pairs]
+    bound: UpdateRule = optimizer.rule
+    rule: UpdateRule = optimizer.changed_rule(lambda: max(each[0].updates for each in holders))
+    if rule.clipnorm is not None:
+        pairs = [(_clipped(gradient, rule.clipnorm), variable) for gradient, variable in pairs]
     updates = [
         (holder, _part(gradient, number))
-        for gradient, variable in pairs
-        for number, holder in enumerate(_copies(variable))
+        for (gradient, _), copies in zip(pairs, holders, strict=True)
+        for number, holder in enumerate(copies)
     ]
     whole = [_part(gradient, 0) for gradient, _ in pairs]
     scale = 1.0 if rule.global_clipnorm is None else clip_scale(whole, rule.global_clipnorm)
     for holder, gradient in updates:
-        holder.check_update(gradient, rule)  # applied as a whole, or not at all
+        holder.check_update(gradient, bound)  # applied as a whole, or not at all
     for holder, gradient in updates:
-        holder.apply(gradient, rule, gradient_scale=scale)
+        holder.apply(gradient, bound, gradient_scale=scale, changed=rule)
+    optimizer.note(variable for _, variable in pairs)
+
+
+def _clipped(gradient: Any, limit: float) -> Any:
+    if isinstance(gradient, DistributedValues):
+        return type(gradient)(clip_norm(each, limit) for each in gradient.values)
+    return clip_norm(gradient, limit)
 
 
 def _part(gradient: Any, number: int) -> Any:

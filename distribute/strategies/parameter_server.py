@@ -21,6 +21,7 @@ from ...core.wire_format import WireFormat
 from ..base.arrays import to_host
 from ..base.contexts import is_running
 from ..base.devices import compute_devices, task_name
+from ..base.reductions import clip_norm
 from ..data.options import AutoShardPolicy
 from ..runtime import ClusterRuntime
 from ..variables.parameter_server import PsShard, PsShardedVariable, PsVariable, ps_device
@@ -313,4 +314,16 @@ class ParameterServerExtended(StrategyExtended):
             if unbound:
                 self.runtime.session.bind(unbound, rule)
                 self._bound |= dict.fromkeys(unbound, rule)
-            self._step.add(batches, rule.global_clipnorm)
+                optimizer.note(self._variables[name] for name in unbound)
+            session, current = self.runtime.session, optimizer.current
+            if (limit := current.clipnorm) is not None:
+                batches = [
+                    {name: clip_norm(gradient, limit) for name, gradient in batch.items()}
+                    for batch in batches
+                ]
+            changes = optimizer.hyperparameters(lambda: session.global_step)
+            self._step.add(batches, current.global_clipnorm, changes)
+
+    def iterations(self, variables: Sequence[Variable]) -> int:  # noqa: ARG002
+        """The global step, as far as this worker knows."""
+        return self.runtime.session.global_step

@@ -9,6 +9,7 @@ added to, large assignments, a second update of one variable.
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import numpy as np
 
@@ -53,6 +54,9 @@ class ServerStep:
         # What it pushes.
         self._pushes: Gradients = {}
         self._clip: float | None = None
+        self._hyperparameters: Mapping[str, Any] | None = (
+            None  # of the gradients' rules, if changed
+        )
         self._writes: list[Write] = []  # after the gradients, in order
         self._waiting_bytes = 0
         self._unsettled: dict[str, None] = {}  # written, with a result that only the servers know
@@ -82,7 +86,7 @@ class ServerStep:
         if push and (self._pushes or self._writes):
             self._flush(list(self._reads), read)
         self._pushes, self._clip, self._counted = {}, None, False
-        self._writes, self._waiting_bytes = [], 0
+        self._writes, self._waiting_bytes, self._hyperparameters = [], 0, None
 
     def read(self, name: str, small: Callable[[], Sequence[str]]) -> Array:
         """A variable's value: this step's, or outside of steps the current one.
@@ -160,24 +164,31 @@ class ServerStep:
         self._session.finish()
         self._forget()
 
-    def add(self, batches: Sequence[Gradients], clip: float | None) -> None:
+    def add(
+        self,
+        batches: Sequence[Gradients],
+        clip: float | None,
+        hyperparameters: Mapping[str, Any] | None = None,
+    ) -> None:
         """Put gradients into the step's push; outside of steps, push them now.
 
         Args:
             batches: Each is pushed as a whole, in order.
             clip: Limit of the joint norm of a batch; None: none.
+            hyperparameters: Of their update rules, where they are others than those bound.
         """
         if not self._active:
             self._counted = False
         for batch in batches:
             # A norm is taken over the gradients of one call, as in Keras; and a second update of
             # one variable cannot travel with the first.
-            normed = self._clip is not None or clip is not None
-            if self._pushes and (normed or not self._pushes.keys().isdisjoint(batch)):
+            alone = self._clip is not None or clip is not None
+            alone = alone or hyperparameters != self._hyperparameters
+            if self._pushes and (alone or not self._pushes.keys().isdisjoint(batch)):
                 self._flush([])
             elif self._writes and any(write.variable in batch for write in self._writes):
                 self._flush([])  # they came first
-            self._clip = clip
+            self._clip, self._hyperparameters = clip, hyperparameters
             self._pushes |= batch
         if not self._active:
             self._flush([])
@@ -206,6 +217,7 @@ class ServerStep:
         pushes, writes = self._pushes, self._writes
         # Once per step of this worker, however many pushes it takes.
         clip, increment = self._clip, 0 if self._counted else 1
+        hyperparameters, self._hyperparameters = self._hyperparameters, None
         self._pushes, self._clip, self._writes, self._waiting_bytes = {}, None, [], 0
         progress = self._runtime.progress
         bad = self._not_finite(pushes)
@@ -224,6 +236,7 @@ class ServerStep:
             pulls,
             step_increment=increment,
             gradient_scale=scale,
+            hyperparameters=hyperparameters,
             seen_step=self._values_step or None,
             detached=self._prefetch,
         )

@@ -11,7 +11,7 @@ import numpy as np
 from ...core.accelerators import load_cupy
 from ...core.arrays import Array, is_float
 from ...core.update_rules import UpdateRule
-from ...engine.rules import entry_of
+from ...engine.rules import apply_formula
 from ..base.devices import on_device
 from .spec import Scatter, VariableSpec
 
@@ -42,15 +42,14 @@ class GpuMemory:
         """Slot arrays by name."""
         return self._slots
 
-    def apply(self, gradient: Any, rows: Array | None, scale: float) -> None:
-        """Run the bound rule, on the whole or on rows that occur once."""
-        assert self.rule is not None  # noqa: S101 - bound by the caller
+    def apply(self, gradient: Any, rows: Array | None, scale: float, rule: UpdateRule) -> None:
+        """Run the bound rule, with these hyperparameters, on the whole or rows that occur once."""
         self.updates += 1
         with on_device(self._device):
             xp = load_cupy()
             index = ... if rows is None else xp.asarray(rows)
             apply_rule(
-                xp, self.rule, self.value, self._slots, xp.asarray(gradient), index,
+                xp, rule, self.value, self._slots, xp.asarray(gradient), index,
                 updates=self.updates, scale=scale,
             )  # fmt: skip
 
@@ -84,20 +83,10 @@ def apply_rule(
         updates: How often the rule was applied, this time included.
         scale: Multiplies the gradient before it is clipped.
     """
-    entry, rate = entry_of(rule), rule.rate(updates - 1)
-    if entry.skips_rate_zero and not rate:
-        return
-    wide = np.dtype(np.float32) if value.dtype.itemsize < 4 else value.dtype
-    # Python numbers, which do not widen float32.
-    g = xp.asarray(gradient).astype(wide) * float(scale)
-    if rule.clipvalue is not None:
-        g = xp.clip(g, -rule.clipvalue, rule.clipvalue)
-    w = value[index].astype(wide)
-    part = {name: slot[index] for name, slot in slots.items()}
-    w = entry.array_update(xp, rule, w, part, g, rate, updates)
-    for name, slot in slots.items():
-        slot[index] = part[name]
-    value[index] = w.astype(value.dtype)
+    apply_formula(
+        xp, rule, value, slots, gradient, index,
+        rate=rule.rate(updates - 1), updates=updates, scale=scale,
+    )  # fmt: skip
 
 
 def change_rows_on_gpu(kind: Scatter, table: Any, rows: Array, values: Any) -> None:

@@ -201,8 +201,26 @@ class LocalVariable(Variable):
                 f"{self.name!r} has shape {self.shape}, the gradient has {np.shape(gradient)}"
             )
 
-    def apply(self, gradient: Any, rule: UpdateRule, *, gradient_scale: float = 1.0) -> None:
+    @property
+    def updates(self) -> int:
+        """How often its update rule was applied."""
+        return self._memory.updates
+
+    def apply(
+        self,
+        gradient: Any,
+        rule: UpdateRule,
+        *,
+        gradient_scale: float = 1.0,
+        changed: UpdateRule | None = None,
+    ) -> None:
         """Run an update rule.
+
+        Args:
+            gradient: Array of the variable's shape, or IndexedSlices.
+            rule: What the variable is bound to.
+            gradient_scale: Multiplies the gradient.
+            changed: The rule with other hyperparameters, for this update; None: as bound.
 
         Raises:
             DefinitionMismatchError: Another rule updates the variable.
@@ -219,9 +237,10 @@ class LocalVariable(Variable):
             self._copy = None
             if isinstance(gradient, IndexedSlices):
                 rows = gradient.combined()
-                memory.apply(rows.values, rows.indices, gradient_scale)
+                memory.apply(rows.values, rows.indices, gradient_scale, changed or rule)
             else:
-                memory.apply(place(gradient, self._device), None, gradient_scale)
+                dense = place(gradient, self._device)
+                memory.apply(dense, None, gradient_scale, changed or rule)
 
     def _check_rows(self, values: Any) -> None:
         if values.shape[1:] != self.shape[1:]:

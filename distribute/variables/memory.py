@@ -26,8 +26,8 @@ class Memory(Protocol):
     def value(self) -> Any:
         """The array itself."""
 
-    def apply(self, gradient: Any, rows: Array | None, scale: float) -> None:
-        """Run the bound rule, on the whole or on rows that occur once."""
+    def apply(self, gradient: Any, rows: Array | None, scale: float, rule: UpdateRule) -> None:
+        """Run the bound rule, with these hyperparameters, on the whole or rows that occur once."""
 
     def bind(self, rule: UpdateRule) -> None:
         """Take a rule, with fresh slots."""
@@ -72,12 +72,10 @@ class HostMemory:
         """Slot arrays by name."""
         return {name: self._block.view(0, name) for name in self._block.slots}
 
-    def apply(self, gradient: Array, rows: Array | None, scale: float) -> None:
-        """Run the bound rule, on the whole or on rows that occur once."""
+    def apply(self, gradient: Array, rows: Array | None, scale: float, rule: UpdateRule) -> None:
+        """Run the bound rule, with these hyperparameters, on the whole or rows that occur once."""
         from ...engine.block import Gradient, StepInfo
 
-        rule = self.rule
-        assert rule is not None  # noqa: S101 - bound by the caller
         info = StepInfo(_NOBODY, self.updates + 1, self.updates, scale)
         values = np.ascontiguousarray(gradient, self.value.dtype).reshape(-1)
         self._block.apply(self._block.range_of(0), Gradient(values, rows), rule, info)

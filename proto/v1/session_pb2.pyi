@@ -1,3 +1,4 @@
+from google.protobuf import struct_pb2 as _struct_pb2
 from . import common_pb2 as _common_pb2
 from . import errors_pb2 as _errors_pb2
 from google.protobuf.internal import containers as _containers
@@ -152,7 +153,7 @@ class Layout(_message.Message):
     def __init__(self, layout_id: _Optional[int] = ..., entries: _Optional[_Iterable[_Union[LayoutEntry, _Mapping]]] = ...) -> None: ...
 
 class Step(_message.Message):
-    __slots__ = ("request_id", "sequence", "push_layout", "pull_layout", "push_rows", "pull_rows", "payload_bytes", "global_step", "step_increment", "gradient_scale", "payload_in_segment", "direct_bytes", "known_request", "early_reply")
+    __slots__ = ("request_id", "sequence", "push_layout", "pull_layout", "push_rows", "pull_rows", "payload_bytes", "global_step", "step_increment", "gradient_scale", "payload_in_segment", "direct_bytes", "known_request", "early_reply", "hyperparameters")
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     SEQUENCE_FIELD_NUMBER: _ClassVar[int]
     PUSH_LAYOUT_FIELD_NUMBER: _ClassVar[int]
@@ -167,6 +168,7 @@ class Step(_message.Message):
     DIRECT_BYTES_FIELD_NUMBER: _ClassVar[int]
     KNOWN_REQUEST_FIELD_NUMBER: _ClassVar[int]
     EARLY_REPLY_FIELD_NUMBER: _ClassVar[int]
+    HYPERPARAMETERS_FIELD_NUMBER: _ClassVar[int]
     request_id: int
     sequence: int
     push_layout: int
@@ -181,7 +183,8 @@ class Step(_message.Message):
     direct_bytes: int
     known_request: int
     early_reply: bool
-    def __init__(self, request_id: _Optional[int] = ..., sequence: _Optional[int] = ..., push_layout: _Optional[int] = ..., pull_layout: _Optional[int] = ..., push_rows: _Optional[_Iterable[int]] = ..., pull_rows: _Optional[_Iterable[int]] = ..., payload_bytes: _Optional[int] = ..., global_step: _Optional[int] = ..., step_increment: _Optional[int] = ..., gradient_scale: _Optional[float] = ..., payload_in_segment: bool = ..., direct_bytes: _Optional[int] = ..., known_request: _Optional[int] = ..., early_reply: bool = ...) -> None: ...
+    hyperparameters: _struct_pb2.Struct
+    def __init__(self, request_id: _Optional[int] = ..., sequence: _Optional[int] = ..., push_layout: _Optional[int] = ..., pull_layout: _Optional[int] = ..., push_rows: _Optional[_Iterable[int]] = ..., pull_rows: _Optional[_Iterable[int]] = ..., payload_bytes: _Optional[int] = ..., global_step: _Optional[int] = ..., step_increment: _Optional[int] = ..., gradient_scale: _Optional[float] = ..., payload_in_segment: bool = ..., direct_bytes: _Optional[int] = ..., known_request: _Optional[int] = ..., early_reply: bool = ..., hyperparameters: _Optional[_Union[_struct_pb2.Struct, _Mapping]] = ...) -> None: ...
 
 class StepReply(_message.Message):
     __slots__ = ("request_id", "payload_bytes", "global_step", "staleness", "duplicate", "error", "changed", "outcome_follows")

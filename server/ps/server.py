@@ -11,6 +11,7 @@ from ...core.states import Phase
 from ...core.task import TaskId
 from ...core.waiting import FIRST_S, WaitLog
 from ...engine.library import library
+from ...engine.own_rules import import_rules
 from ...net.host import TaskHost
 from . import session_service
 from .lease import ChiefLease
@@ -42,6 +43,7 @@ class PsServer:
         self.task = task
         self._settings = settings
         self._clock = clock or SystemClock()
+        import_rules(settings.rule_modules)
         self.store = Store(task, settings)
         self.lease = ChiefLease(self._clock, settings.job_id)
         # Milliseconds of the wall clock: a restarted ps always has a higher one.

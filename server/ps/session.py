@@ -5,7 +5,7 @@ It knows neither messages nor connections: what carries a step hands in its head
 (``session_service.py``) and the parameter servers inside a process that trains alone both drive it.
 """
 
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from typing import Any, Protocol, TypeVar
 
 import numpy as np
@@ -20,6 +20,7 @@ from ...core.errors import (
 )
 from ...core.steps import LayoutEntry, PushResult, StepHeader, StepReply
 from ...core.task import Incarnation
+from ...core.update_rules import UpdateRule
 from ...engine.block import Block, StepInfo
 from .layout import Layout
 from .payload import Payload
@@ -78,6 +79,8 @@ class Session:
         self._layouts: dict[int, Layout | Entries] = {0: _NOTHING}
         # Pull layout → the request that brought it last, and the versions of what it brought.
         self._pulled: dict[int, tuple[int, Array]] = {}
+        # Of the last push that had any: they change less often than there are pushes.
+        self._last_changed: tuple[Layout, dict[str, Any], dict[int, UpdateRule]] = _NOTHING, {}, {}
 
     def add_layout(self, layout_id: int, entries: Entries) -> None:
         """Keep a layout; the first step that uses it compiles it, and hears what is wrong with it.
@@ -247,9 +250,29 @@ class Session:
         if not step.sequence:
             return None, pull_layout, pull_rows
         info = StepInfo(self._who, step.sequence, step.global_step, step.gradient_scale)
-        return (
-            PushRequest(push_layout, push_rows, info, step.step_increment), pull_layout, pull_rows,
-        )  # fmt: skip
+        changed = self._changed(push_layout, step.hyperparameters)
+        push = PushRequest(push_layout, push_rows, info, step.step_increment, changed)
+        return push, pull_layout, pull_rows
+
+    def _changed(
+        self, push: Layout, hyperparameters: Mapping[str, Any] | None
+    ) -> Mapping[int, UpdateRule]:
+        """The update rules of a push that has hyperparameters of its own, by the bound one's id."""
+        if hyperparameters is None:
+            return {}
+        layout, known, changed = self._last_changed
+        if layout is push and known == hyperparameters:
+            return changed
+        rules = {id(part.rule): part.rule for part in push.ranges if part.rule is not None}
+        try:
+            changed = {key: rule.changed(hyperparameters) for key, rule in rules.items()}
+        except ValueError as error:
+            raise RefusedError(
+                f"{self._store.task}: {self._who.task} changes hyperparameters: {error}",
+                task=self._who.task,
+            ) from error
+        self._last_changed = push, dict(hyperparameters), changed
+        return changed
 
     def _layout(self, layout_id: int) -> Layout:
         layout = self._layouts.get(layout_id)

@@ -5,7 +5,7 @@ store has no global lock: definitions have one, the push log has one, and every 
 """
 
 import threading
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
@@ -17,6 +17,7 @@ from ...core.report import PsCounters
 from ...core.settings import Settings
 from ...core.steps import Encoding, Operation, PushResult
 from ...core.task import Incarnation, TaskId
+from ...core.update_rules import UpdateRule
 from ...engine.block import Block, Gradient, StepInfo
 from ...engine.rows import gather_rows
 from .dedup import PushLog
@@ -30,12 +31,14 @@ class PushRequest:
 
     Attributes:
         rows: Per numbered range its rows or elements, strictly ascending int64.
+        changed: Id of a bound update rule -> the one to run instead.
     """
 
     layout: Layout
     rows: tuple[Array, ...]
     info: StepInfo
     step_increment: int = 0
+    changed: Mapping[int, UpdateRule] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -166,19 +169,25 @@ class Store(ShardTable):
                 gradient = Gradient(gradient.values.copy(), gradient.rows)
             work.append((part, gradient))
             if not pending:
-                self._apply(part.block, work, info)
+                self._apply(part.block, work, info, push.changed)
                 del waiting[id(part.block)]
                 yield part.block
         return self._finish(push, info, fresh)
 
     @staticmethod
-    def _apply(block: Block, work: list[tuple[LayoutRange, Gradient]], info: StepInfo) -> None:
+    def _apply(
+        block: Block,
+        work: list[tuple[LayoutRange, Gradient]],
+        info: StepInfo,
+        changed: Mapping[int, UpdateRule],
+    ) -> None:
         with block.writing():
             if block.has_applied(info):
                 return
             for part, gradient in work:
                 if part.rule is not None:
-                    block.apply(part.where, gradient, part.rule, info)
+                    rule = changed.get(id(part.rule), part.rule) if changed else part.rule
+                    block.apply(part.where, gradient, rule, info)
                 elif part.operation is Operation.ASSIGN:
                     block.assign(part.where, gradient)
                 else:

@@ -30,8 +30,8 @@ NAMES = {
     "windlass.nn": "compute_average_loss scale_regularization_loss",
     "windlass.random": "Generator",
     "windlass.optimizers": """
-        SGD Adagrad Adam AdamW CosineDecay ExponentialDecay Ftrl InverseTimeDecay Optimizer
-        PiecewiseConstantDecay PolynomialDecay RMSprop
+        SGD Adadelta Adagrad Adam AdamW Adamax CosineDecay ExponentialDecay Ftrl InverseTimeDecay
+        Lamb Lion Nadam Optimizer PiecewiseConstantDecay PolynomialDecay RMSprop register_rule
     """,
     "windlass.train": "Checkpoint CheckpointManager ClusterSpec latest_checkpoint",
     "windlass.training": "SidecarEvaluator is_evaluator read_evaluations report task_type",

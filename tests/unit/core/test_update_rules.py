@@ -47,7 +47,7 @@ def test_a_rule_comes_back_from_its_fields(rule: UpdateRule, mode: str) -> None:
     "fields",
     [
         pytest.param({"name": "SGD", "lr": 0.1}, id="unknown field"),
-        pytest.param({"name": "Lion"}, id="unknown rule"),
+        pytest.param({"name": "Tiger"}, id="unknown rule"),
         pytest.param({"learning_rate": 0.1}, id="no name"),
         pytest.param({"name": "Adam", "beta_1": 1.0}, id="beta of 1 never learns"),
         pytest.param({"name": "SGD", "momentum": -0.1}, id="negative momentum"),
@@ -60,8 +60,34 @@ def test_a_rule_comes_back_from_its_fields(rule: UpdateRule, mode: str) -> None:
     ],
 )
 def test_what_is_no_rule_is_refused(fields: dict[str, object]) -> None:
-    with pytest.raises(pydantic.ValidationError):
+    with pytest.raises(ValueError, match=r"knows no update rule|is not allowed: "):
         rule_from_dict(fields)
+
+
+@pytest.mark.parametrize(
+    ("rule", "changes", "message"),
+    [
+        (SGD(), {"lr": 0.1}, "SGD has no hyperparameter 'lr'"),
+        (SGD(), {"name": "Adam"}, "SGD has no hyperparameter 'name'"),
+        (Adam(), {"learning_rate": -1.0}, "learning_rate=-1.0.*greater than or equal to 0"),
+        (SGD(), {"momentum": 0.9}, "momentum=0.9 needs other slot variables"),
+        (SGD(momentum=0.9), {"momentum": 0.0}, "needs other slot variables"),
+        (Adagrad(), {"initial_accumulator_value": 0.0}, "how slot variables begin"),
+    ],
+    ids=["unknown", "name", "negative", "first-slot", "no-slot", "start"],
+)
+def test_what_cannot_change_is_said(
+    rule: UpdateRule, changes: dict[str, object], message: str
+) -> None:
+    with pytest.raises(ValueError, match=message):
+        rule.changed(changes)
+
+
+def test_some_updates_may_have_other_hyperparameters() -> None:
+    rule = SGD(learning_rate=CosineDecay(0.1, 9), momentum=0.9)
+    changed = rule.changed({"learning_rate": 0.5, "momentum": 0.8, "nesterov": True})
+    assert changed == SGD(learning_rate=0.5, momentum=0.8, nesterov=True)
+    assert rule.momentum == 0.9
 
 
 def test_a_rule_does_not_change() -> None:

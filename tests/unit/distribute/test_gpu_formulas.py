@@ -27,7 +27,21 @@ from windlass.core.schedules import (
     PiecewiseConstantDecay,
     PolynomialDecay,
 )
-from windlass.core.update_rules import SGD, Adagrad, Adam, AdamW, Ftrl, RMSprop, UpdateRule
+from windlass.core.update_rules import (
+    BUILT_IN,
+    SGD,
+    Adadelta,
+    Adagrad,
+    Adam,
+    Adamax,
+    AdamW,
+    Ftrl,
+    Lamb,
+    Lion,
+    Nadam,
+    RMSprop,
+    UpdateRule,
+)
 from windlass.distribute.variables.gpu_memory import apply_rule, start_slots
 from windlass.distribute.variables.local import LocalVariable
 from windlass.engine.rules import entries
@@ -58,6 +72,13 @@ RULES: dict[str, UpdateRule] = {
     "ftrl-power": Ftrl(learning_rate=0.1, learning_rate_power=-0.7, l1_regularization_strength=0.1),
     "ftrl-power-0": Ftrl(learning_rate=0.1, learning_rate_power=0.0, beta=0.1),
     "ftrl-accumulator": Ftrl(learning_rate=0.1, initial_accumulator_value=1.0),
+    "adamax": Adamax(learning_rate=0.05),
+    "nadam": Nadam(learning_rate=0.05),
+    "adadelta": Adadelta(learning_rate=0.5),
+    "lion": Lion(learning_rate=0.05),
+    "lion-decay": Lion(learning_rate=0.05, weight_decay=0.1),
+    "lamb": Lamb(learning_rate=0.05),
+    "lamb-decay": Lamb(learning_rate=0.05, weight_decay=0.1),
 }
 SCHEDULES = {
     "exponential": ExponentialDecay(initial_learning_rate=0.2, decay_steps=2, decay_rate=0.5),
@@ -77,6 +98,11 @@ FAMILIES: dict[str, Callable[..., UpdateRule]] = {
     "adam": Adam,
     "adamw": AdamW,
     "ftrl": Ftrl,
+    "adamax": Adamax,
+    "nadam": Nadam,
+    "adadelta": Adadelta,
+    "lion": Lion,
+    "lamb": Lamb,
 }
 TOLERANCES: dict[DType, float] = {
     np.dtype(np.float64): 1e-12,
@@ -223,5 +249,5 @@ def test_slots_of_halves_are_float32_and_begin_as_the_rule_says(dtype: DType) ->
 
 def test_every_rule_there_is_is_compared_here() -> None:
     every = {entry.rule for entry in entries()}
-    assert every == set(UpdateRule.__args__)
+    assert every == set(BUILT_IN)
     assert {type(rule) for rule in RULES.values()} == every

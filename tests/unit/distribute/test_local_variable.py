@@ -389,7 +389,7 @@ def test_threads_lose_no_update_and_never_see_half_of_one() -> None:
     def update() -> None:
         begin.wait(5)
         for _ in range(100):
-            v.apply(one, SGD(learning_rate=-1.0))
+            v.apply(-one, SGD(learning_rate=1.0))
 
     def look() -> None:
         begin.wait(5)

@@ -16,7 +16,21 @@ from windlass.core import schedules
 from windlass.core.arrays import Array
 from windlass.core.definitions import ShardDefinition, VariableDefinition
 from windlass.core.task import Incarnation, TaskId
-from windlass.core.update_rules import SGD, Adagrad, Adam, AdamW, Ftrl, RMSprop, UpdateRule
+from windlass.core.update_rules import (
+    BUILT_IN,
+    SGD,
+    Adadelta,
+    Adagrad,
+    Adam,
+    Adamax,
+    AdamW,
+    Ftrl,
+    Lamb,
+    Lion,
+    Nadam,
+    RMSprop,
+    UpdateRule,
+)
 from windlass.engine.block import Block, Gradient, StepInfo
 
 WORKER = Incarnation(TaskId("worker", 0), 1)
@@ -97,6 +111,12 @@ KERAS_CASES: dict[str, UpdateRule] = {
     "ftrl-shrinkage": Ftrl(learning_rate=0.1, l2_shrinkage_regularization_strength=0.2),
     "ftrl-beta": Ftrl(learning_rate=0.1, beta=1.5),
     "ftrl-power": Ftrl(learning_rate=0.1, learning_rate_power=-0.7),
+    "adamax": Adamax(learning_rate=0.05),
+    "nadam": Nadam(learning_rate=0.05),
+    "adadelta": Adadelta(learning_rate=0.5),
+    "lion": Lion(learning_rate=0.05),
+    "lion-decay": Lion(learning_rate=0.05, weight_decay=0.1),
+    "lamb": Lamb(learning_rate=0.05),
 }
 
 SCHEDULES: dict[str, schedules.Schedule] = {
@@ -144,11 +164,14 @@ def test_a_scheduled_rate_equals_keras(schedule: schedules.Schedule, keras: Any)
     np.testing.assert_allclose(got, expected, rtol=TOLERANCE, atol=TOLERANCE)
 
 
-@pytest.mark.parametrize("kind", [SGD, Adagrad, RMSprop, Adam, AdamW, Ftrl])
+@pytest.mark.parametrize("kind", BUILT_IN)
 def test_defaults_are_those_of_keras(kind: type[UpdateRule], keras: Any) -> None:
     theirs = inspect.signature(getattr(keras.optimizers, kind.__name__)).parameters
     mine = kind().model_dump(exclude={"name"})
-    assert mine == {field: theirs[field].default for field in mine}
+    expected = {field: theirs[field].default for field in mine}
+    if expected.get("weight_decay", 0.0) is None:
+        expected["weight_decay"] = 0.0
+    assert mine == expected
 
 
 OPTAX_CASES: dict[str, tuple[UpdateRule, str, dict[str, Any]]] = {

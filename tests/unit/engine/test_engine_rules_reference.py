@@ -13,7 +13,20 @@ from windlass.core.arrays import BFLOAT16, Array, DType
 from windlass.core.definitions import ShardDefinition, VariableDefinition
 from windlass.core.schedules import ExponentialDecay
 from windlass.core.task import Incarnation, TaskId
-from windlass.core.update_rules import SGD, Adagrad, Adam, AdamW, Ftrl, RMSprop, UpdateRule
+from windlass.core.update_rules import (
+    SGD,
+    Adadelta,
+    Adagrad,
+    Adam,
+    Adamax,
+    AdamW,
+    Ftrl,
+    Lamb,
+    Lion,
+    Nadam,
+    RMSprop,
+    UpdateRule,
+)
 from windlass.engine.block import Block, Gradient, StepInfo
 
 WORKER = Incarnation(TaskId("worker", 0), 1)
@@ -53,6 +66,13 @@ RULES: dict[str, UpdateRule] = {
         beta=0.5,
         clipvalue=1.0,
     ),
+    "adamax": Adamax(learning_rate=0.05),
+    "nadam": Nadam(learning_rate=0.05),
+    "adadelta": Adadelta(learning_rate=0.5),
+    "lion": Lion(learning_rate=0.05),
+    "lion-decay": Lion(learning_rate=0.05, weight_decay=0.1),
+    "lamb": Lamb(learning_rate=0.05),
+    "lamb-decay": Lamb(learning_rate=0.05, weight_decay=0.1),
 }
 SHAPES: dict[str, tuple[int, ...]] = {"scalar": (), "vector": (37,), "tensor": (4, 5, 3)}
 DTYPES: dict[str, DType] = {
@@ -117,6 +137,38 @@ class Reference:
                 v = slots["velocity"] = b2 * slots["velocity"] + (1 - b2) * g**2
                 a = lr * np.sqrt(1 - b2**self.t) / (1 - b1**self.t)
                 self.w = self.w - a * m / (np.sqrt(v) + rule.epsilon)
+            case Adamax():
+                b1, b2 = rule.beta_1, rule.beta_2
+                m = slots["momentum"] = b1 * slots["momentum"] + (1 - b1) * g
+                u = slots["norm"] = np.maximum(b2 * slots["norm"], np.abs(g))
+                self.w = self.w - lr * m / ((1 - b1**self.t) * (u + rule.epsilon))
+            case Nadam():
+                b1, b2 = rule.beta_1, rule.beta_2
+                m = slots["momentum"] = b1 * slots["momentum"] + (1 - b1) * g
+                v = slots["velocity"] = b2 * slots["velocity"] + (1 - b2) * g**2
+                mu = b1 * (1 - 0.5 * 0.96 ** np.arange(1, self.t + 2))
+                ahead = mu[-1] * m / (1 - mu.prod()) + (1 - mu[-2]) * g / (1 - mu[:-1].prod())
+                self.w = self.w - lr * ahead / (np.sqrt(v / (1 - b2**self.t)) + rule.epsilon)
+            case Adadelta():
+                rho, eps = rule.rho, rule.epsilon
+                a = rho * slots["accumulated_gradient"] + (1 - rho) * g**2
+                d = g * np.sqrt(slots["accumulated_delta"] + eps) / np.sqrt(a + eps)
+                slots["accumulated_gradient"] = a
+                slots["accumulated_delta"] = rho * slots["accumulated_delta"] + (1 - rho) * d**2
+                self.w = self.w - lr * d
+            case Lion():
+                m = slots["momentum"]
+                sign = np.sign(rule.beta_1 * m + (1 - rule.beta_1) * g)
+                slots["momentum"] = rule.beta_2 * m + (1 - rule.beta_2) * g
+                self.w = self.w - lr * rule.weight_decay * self.w - lr * sign
+            case Lamb():
+                b1, b2 = rule.beta_1, rule.beta_2
+                m = slots["momentum"] = b1 * slots["momentum"] + (1 - b1) * g
+                v = slots["velocity"] = b2 * slots["velocity"] + (1 - b2) * g**2
+                d = m / (1 - b1**self.t) / (np.sqrt(v / (1 - b2**self.t)) + rule.epsilon)
+                d = d + rule.weight_decay * self.w
+                norms = np.sqrt((self.w**2).sum()), np.sqrt((d**2).sum())
+                self.w = self.w - lr * (norms[0] / norms[1] if min(norms) > 0 else 1.0) * d
             case Ftrl():
                 p, n = rule.learning_rate_power, slots["accumulator"]
                 l1, l2 = rule.l1_regularization_strength, rule.l2_regularization_strength

@@ -12,7 +12,19 @@ from windlass.core.arrays import BFLOAT16, DTYPES, FLOATS, Array, DType
 from windlass.core.definitions import ShardDefinition, VariableDefinition
 from windlass.core.steps import Operation
 from windlass.core.task import Incarnation, TaskId
-from windlass.core.update_rules import SGD, Adagrad, Adam, AdamW, Ftrl, RMSprop, UpdateRule
+from windlass.core.update_rules import (
+    SGD,
+    Adadelta,
+    Adagrad,
+    Adam,
+    Adamax,
+    AdamW,
+    Ftrl,
+    Lion,
+    Nadam,
+    RMSprop,
+    UpdateRule,
+)
 from windlass.engine.block import Block, Gradient, StepInfo
 
 WORKER = Incarnation(TaskId("worker", 0), 1)
@@ -32,6 +44,11 @@ RULES: dict[str, UpdateRule] = {
     "adamw": AdamW(learning_rate=0.05, weight_decay=0.1),
     "ftrl": Ftrl(learning_rate=0.1, l1_regularization_strength=0.1),
     "ftrl-power": Ftrl(learning_rate=0.1, learning_rate_power=-0.7, beta=1.0),
+    "adamax": Adamax(learning_rate=0.05),
+    "nadam": Nadam(learning_rate=0.05),
+    "adadelta": Adadelta(learning_rate=0.5),
+    "lion": Lion(learning_rate=0.05),
+    "lion-decay": Lion(learning_rate=0.05, weight_decay=0.1),
 }
 rules = pytest.mark.parametrize("rule", RULES.values(), ids=RULES.keys())
 float_types = pytest.mark.parametrize("dtype", FLOATS, ids=lambda dtype: dtype.name)

@@ -1,0 +1,108 @@
+"""Update rules of a program's own: a Python function over arrays, as a row of the table of rules.
+
+What travels is the rule's name and hyperparameters. The function is called in the process that
+holds the variables, which knows it because the same module registered it there.
+"""
+
+import importlib
+from collections.abc import Callable, Mapping
+from types import SimpleNamespace
+from typing import Any, Literal
+
+from pydantic import create_model
+
+from ..core.errors import ConfigurationError, RefusedError
+from ..core.update_rules import BUILT_IN, UpdateRule, add_rule
+from .rules import RuleEntry, register
+
+Update = Callable[[Any, Any, dict[str, Any], SimpleNamespace], Any]
+"""``update(w, g, slots, h) -> new w``; see ``distribute/optimizers.py:register_rule``."""
+
+_own: dict[str, tuple[type[UpdateRule], tuple[Any, ...]]] = {}
+
+
+def register_own_rule(
+    name: str,
+    update: Update,
+    slots: Mapping[str, float],
+    learning_rate: float,
+    hyperparameters: Mapping[str, float],
+) -> type[UpdateRule]:
+    """Make a rule known in this process. Repeating the same registration changes nothing.
+
+    Raises:
+        ValueError: The name stands for another rule, or is no name; or a hyperparameter has the
+            name of one that all rules have.
+    """
+    if not name.isidentifier() or name in {kind.__name__ for kind in BUILT_IN}:
+        raise ValueError(f"{name!r} cannot name a rule: it must be an identifier that is not taken")
+    if taken := hyperparameters.keys() & {*UpdateRule.model_fields, "t", "xp"}:
+        raise ValueError(f"{name}: the hyperparameter {min(taken)!r} has the name of another thing")
+    code = getattr(update, "__code__", update)
+    same = (code, dict(slots), learning_rate, dict(hyperparameters))
+    if name in _own:
+        kind, before = _own[name]
+        if before != same:
+            raise ValueError(f"another update rule {name!r} is registered in this process already")
+        return kind
+    fields: dict[str, Any] = {
+        "name": (Literal[name], name),
+        "learning_rate": (UpdateRule.model_fields["learning_rate"].annotation, learning_rate),
+        **{field: (float, float(default)) for field, default in hyperparameters.items()},
+    }
+    kind = create_model(name, __base__=UpdateRule, **fields)
+    kind.slots = dict(slots)
+    own = tuple(hyperparameters)
+
+    def formula(
+        xp: Any, rule: UpdateRule, w: Any, state: dict[str, Any], g: Any, rate: float, t: int
+    ) -> Any:
+        numbers = {field: getattr(rule, field) for field in own}
+        given = SimpleNamespace(learning_rate=rate, t=t, xp=xp, **numbers)
+        after = dict(state)
+        new = _call(name, update, w, g, after, given)
+        for what, array in (("the variable", new), *after.items()):
+            if getattr(array, "shape", None) != w.shape or after.keys() != state.keys():
+                raise RefusedError(
+                    f"the update rule {name!r} returned {what} with shape "
+                    f"{getattr(array, 'shape', type(array).__name__)} and the slots "
+                    f"{', '.join(after)}; it must keep the shape {w.shape} and the slots "
+                    f"{', '.join(state)}"
+                )
+        state.update(after)
+        return new
+
+    register(RuleEntry(kind, tuple(slots), formula))
+    add_rule(kind)
+    _own[name] = kind, same
+    return kind
+
+
+def _call(
+    name: str, update: Update, w: Any, g: Any, slots: dict[str, Any], given: SimpleNamespace
+) -> Any:
+    try:
+        return update(w, g, slots, given)
+    except Exception as error:
+        raise RefusedError(
+            f"the update rule {name!r} failed: {type(error).__name__}: {error}"
+        ) from error
+
+
+def import_rules(modules: str) -> None:
+    """Import the modules that register a program's rules, in a ps.
+
+    Args:
+        modules: Their names, separated by commas.
+
+    Raises:
+        ConfigurationError: One cannot be imported.
+    """
+    for module in filter(None, (name.strip() for name in modules.split(","))):
+        try:
+            importlib.import_module(module)
+        except Exception as error:
+            raise ConfigurationError(
+                f"rule_modules: {module} cannot be imported ({type(error).__name__}: {error}); is "
+                "it on the PYTHONPATH of the ps?"
+            ) from error

@@ -1,0 +1,288 @@
+"""Optimizers as programs use them: hyperparameters that change, clipping, rules of one's own.
+
+Every case runs with parameter servers (one, and three with a cut variable) and without.
+"""
+
+import importlib
+import math
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+import windlass as wl
+from windlass.client.ps.parameter_session import ParameterSession
+from windlass.client.ps.push_plans import PushPayload
+from windlass.core import codec
+from windlass.core.errors import RefusedError
+from windlass.core.settings import Settings
+from windlass.core.steps import StepRequest
+from windlass.core.task import Incarnation, TaskId
+from windlass.core.update_rules import rule_from_dict
+from windlass.distribute import ParameterServerStrategy, partitioners
+from windlass.distribute.local_ps import LocalPs
+from windlass.distribute.optimizers import SGD, Adagrad, Adam, CosineDecay, RMSprop, register_rule
+from windlass.distribute.runtime import local_runtime
+from windlass.engine.own_rules import import_rules
+from windlass.server.ps.store import Store
+
+ONES = np.ones(6, np.float32)
+
+
+def with_servers(ps: int) -> Any:
+    alone: Any = ParameterServerStrategy().extended
+    cut = partitioners.FixedShardsPartitioner(ps) if ps > 1 else None
+    runtime = local_runtime(alone.runtime.task, num_ps=ps)
+    return ParameterServerStrategy(variable_partitioner=cut, runtime=runtime)
+
+
+STRATEGIES: dict[str, Callable[[], Any]] = {
+    "one-ps": lambda: with_servers(1),
+    "three-ps": lambda: with_servers(3),
+    "mirrored": wl.distribute.MirroredStrategy,
+    "default": wl.distribute.get_strategy,
+}
+strategies = pytest.mark.parametrize("make", STRATEGIES.values(), ids=STRATEGIES.keys())
+
+
+def variable(strategy: Any, value: Any = None) -> wl.Variable:
+    with strategy.scope():
+        return wl.Variable(np.zeros(6, np.float32) if value is None else value, name="w")
+
+
+def apply(strategy: Any, optimizer: wl.optimizers.Optimizer, w: wl.Variable, g: Any = -ONES) -> Any:
+    strategy.run(lambda: optimizer.apply_gradients([(g, w)]))
+    return w.numpy()
+
+
+@strategies
+def test_an_assigned_rate_counts_from_the_next_update_on(make: Callable[[], Any]) -> None:
+    strategy = make()
+    w, optimizer = variable(strategy), SGD(1.0)
+    seen = []
+    for rate in (None, 0.5, None, 2, np.float32(0.25)):
+        if rate is not None:
+            optimizer.learning_rate = rate
+        seen.append(float(apply(strategy, optimizer, w)[5]))
+    assert seen == [1, 1.5, 2, 4, 4.25]
+    assert optimizer.learning_rate == 0.25
+    assert optimizer.iterations == 5
+    assert optimizer.variables == (w,)
+
+
+@strategies
+def test_other_scalars_change_too_and_slots_go_on(make: Callable[[], Any]) -> None:
+    strategy = make()
+    w, optimizer = variable(strategy), SGD(1.0, momentum=0.5)
+    apply(strategy, optimizer, w)
+    optimizer.momentum = 0.25
+    assert apply(strategy, optimizer, w)[0] == 1 + 1.25
+    optimizer.clipvalue = 0.5
+    assert apply(strategy, optimizer, w)[0] == 2.25 + (0.25 * 1.25 + 0.5)
+    optimizer.clipvalue = None
+    assert optimizer.clipvalue is None
+
+
+@strategies
+def test_a_callable_rate_is_asked_at_each_update(make: Callable[[], Any]) -> None:
+    strategy = make()
+    w, optimizer = variable(strategy), SGD(lambda step: step + 1.0)
+    assert [float(apply(strategy, optimizer, w)[0]) for _ in range(3)] == [1, 3, 6]
+    assert optimizer.learning_rate == 4, "that of the step to come"
+    rate = SimpleNamespace(now=0.5)
+    optimizer.learning_rate = lambda: rate.now
+    assert apply(strategy, optimizer, w)[0] == 6.5
+    rate.now = 0.25
+    assert apply(strategy, optimizer, w)[0] == 6.75
+    optimizer.learning_rate = 1.0
+    assert apply(strategy, optimizer, w)[0] == 7.75
+    optimizer.learning_rate = CosineDecay(2.0, 100)
+    expected = 7.75 + CosineDecay(2.0, 100)(6)
+    np.testing.assert_allclose(apply(strategy, optimizer, w)[0], expected, rtol=1e-6)
+
+
+def test_schedules_of_keras_and_optax_are_callables(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KERAS_BACKEND", "numpy")
+    keras, optax = importlib.import_module("keras"), importlib.import_module("optax")
+    arguments = {"decay_steps": 4, "decay_rate": 0.5}
+    of_keras = keras.optimizers.schedules.ExponentialDecay(0.5, **arguments)
+    of_optax = optax.exponential_decay(0.5, 4, 0.5)
+    values = []
+    for rate in (of_keras, of_optax, wl.optimizers.ExponentialDecay(0.5, 4, 0.5)):
+        strategy = with_servers(1)
+        w, optimizer = variable(strategy), SGD(rate)
+        values.append([apply(strategy, optimizer, w)[0] for _ in range(5)])
+    np.testing.assert_allclose(values[0], values[2], rtol=1e-5)
+    np.testing.assert_allclose(values[1], values[2], rtol=1e-5)
+
+
+def test_optimizers_with_other_hyperparameters_share_a_step() -> None:
+    strategy = with_servers(1)
+    with strategy.scope():
+        a, b = wl.Variable([0.0], name="a"), wl.Variable([0.0], name="b")
+    first, second = SGD(1.0), SGD(1.0)
+    second.learning_rate = 0.5
+
+    def step() -> None:
+        first.apply_gradients([([-1.0], a)])
+        second.apply_gradients([([-1.0], b)])
+
+    strategy.run(step)
+    strategy.run(step)
+    assert (a[0], b[0], strategy.global_step) == (2, 1, 2)
+
+
+def test_workers_have_hyperparameters_of_their_own() -> None:
+    store = Store(TaskId("ps", 0), Settings())
+    alone: Any = ParameterServerStrategy().extended
+    found = []
+    for index, rate in enumerate((1.0, 0.25)):
+        who = Incarnation(TaskId("worker", index), 1)
+        session = ParameterSession([LocalPs(store.task, who, Settings(), store)], who, Settings())
+        runtime = wl.distribute.runtime.ClusterRuntime(alone.runtime.task, Settings(), session)
+        strategy = ParameterServerStrategy(runtime=runtime)
+        w, optimizer = variable(strategy), SGD(1.0)
+        optimizer.learning_rate = rate
+        found.append((strategy, optimizer, w))
+    seen = [float(apply(*found[index])[0]) for index in (0, 1, 0, 1)]
+    assert seen == [1, 1.25, 2.25, 2.5]
+
+
+@pytest.mark.parametrize(
+    ("construct", "message"),
+    [
+        (lambda: Adam(-1), r"Adam\(learning_rate=-1\) is not allowed: it should be greater than"),
+        (lambda: Adam("fast"), "should be a valid number.*or be a schedule or a callable"),
+        (lambda: SGD(math.nan), "should be a finite number"),
+        (lambda: Adam(beta_1=1.0), r"Adam\(beta_1=1.0\) is not allowed: it should be less than 1"),
+        (lambda: SGD(clipnorm=0), r"clipnorm=0\) is not allowed: it should be greater than 0"),
+        (lambda: SGD(lr=1), r"SGD\(lr=1\) is not allowed"),  # type: ignore[call-arg]
+        (lambda: setattr(Adam(), "epsilon", -1), r"epsilon=-1\) is not allowed"),
+        (lambda: setattr(SGD(), "momentum", 0.9), "momentum=0.9 needs other slot variables"),
+        (lambda: setattr(Adagrad(), "initial_accumulator_value", 1), "how slot variables begin"),
+        (lambda: apply(wl.distribute.get_strategy(), SGD(lambda: -1), variable(with_default())),
+         "the callable for learning_rate returned -1.0 at step 0"),
+    ],
+)  # fmt: skip
+def test_what_is_not_allowed_is_a_value_error_that_says_what_is(
+    construct: Callable[[], Any], message: str
+) -> None:
+    with pytest.raises(ValueError, match=message):
+        construct()
+
+
+def with_default() -> Any:
+    return wl.distribute.get_strategy()
+
+
+@pytest.mark.parametrize("name", ["lr", "learning_rates", "name", "beta_1", "rule", "iterations"])
+def test_unknown_attributes_raise_when_they_are_set(name: str) -> None:
+    with pytest.raises(AttributeError):
+        setattr(SGD(), name, 0.1)
+    with pytest.raises(AttributeError, match="has no attribute 'lr'; its hyperparameters are"):
+        SGD().lr  # noqa: B018
+
+
+@strategies
+def test_each_gradient_is_clipped_to_its_norm(make: Callable[[], Any]) -> None:
+    strategy = make()
+    with strategy.scope():
+        a = wl.Variable(np.zeros(2, np.float32), name="a")
+        b = wl.Variable(np.zeros((3, 1), np.float32), name="b")
+    optimizer = SGD(1.0, clipnorm=1.0)
+    rows = wl.IndexedSlices(np.array([[-2.0], [-1.0]], np.float32), np.array([1, 1]))
+
+    def step() -> None:
+        optimizer.apply_gradients([(np.array([-3.0, -4.0], np.float32), a), (rows, b)])
+
+    strategy.run(step)
+    np.testing.assert_allclose(a.numpy(), [0.6, 0.8], rtol=1e-6)
+    np.testing.assert_allclose(b.numpy(), [[0], [1], [0]], rtol=1e-6)
+    optimizer.clipnorm = 10.0
+    strategy.run(step)
+    np.testing.assert_allclose(a.numpy(), [3.6, 4.8], rtol=1e-6)
+
+
+# -- rules of one's own ------------------------------------------------------------------------
+
+
+def leaky(w: Any, g: Any, slots: dict[str, Any], h: Any) -> Any:
+    """Momentum that leaks, times the number of the update."""
+    m = slots["m"] = h.leak * slots["m"] + g
+    return w - h.learning_rate * h.t * m
+
+
+Leaky = register_rule("Leaky", leaky, slots={"m": 1.0}, learning_rate=1.0, leak=0.5)
+
+
+@strategies
+def test_a_rule_of_ones_own_runs_where_the_variables_are(make: Callable[[], Any]) -> None:
+    strategy = make()
+    w, optimizer = variable(strategy), Leaky(leak=0.25, clipvalue=0.5)
+    assert apply(strategy, optimizer, w)[0] == -(0.25 - 0.5)
+    optimizer.leak = 0.0
+    optimizer.learning_rate = 2.0
+    assert apply(strategy, optimizer, w)[5] == 0.25 + 2 * 2 * 0.5
+    with pytest.raises(ValueError, match=r"Leaky\(learning_rate=-1\.0\)"):
+        optimizer.learning_rate = -1.0
+
+
+def test_a_rule_of_ones_own_takes_rows() -> None:
+    strategy = with_servers(2)
+    w = variable(strategy, np.zeros((4, 2), np.float32))
+    rows = wl.IndexedSlices(-np.ones((2, 2), np.float32), np.array([3, 0]))
+    apply(strategy, Leaky(leak=0.0), w, rows)
+    assert w.numpy().tolist() == [[1, 1], [0, 0], [0, 0], [1, 1]]
+
+
+def test_registering_again_is_nothing_new_and_another_rule_of_the_name_is_refused() -> None:
+    register_rule("Leaky", leaky, slots={"m": 1.0}, learning_rate=1.0, leak=0.5)
+    with pytest.raises(ValueError, match="another update rule 'Leaky' is registered"):
+        register_rule("Leaky", leaky, slots={"m": 0.0}, learning_rate=1.0, leak=0.5)
+    for name in ("Adam", "my rule"):
+        with pytest.raises(ValueError, match="cannot name a rule"):
+            register_rule(name, leaky)
+
+
+def test_a_process_that_does_not_know_a_rule_says_what_to_do() -> None:
+    with pytest.raises(ValueError, match=r"no update rule 'Theirs'.*WINDLASS_RULE_MODULES"):
+        rule_from_dict({"name": "Theirs", "learning_rate": 1.0})
+    with pytest.raises(wl.errors.ConfigurationError, match=r"no_such_module cannot be imported"):
+        import_rules("no_such_module")
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [lambda w, g, s, h: g[:1], lambda w, g, s, h: 1 / 0],
+    ids=["shape", "error"],
+)
+def test_a_rule_that_fails_is_named(wrong: Callable[..., Any], request: Any) -> None:
+    name = f"Wrong{request.node.callspec.id}"
+    strategy = with_servers(1)
+    with pytest.raises(RefusedError, match=f"the update rule '{name}'"):
+        apply(strategy, register_rule(name, wrong)(), variable(strategy))
+
+
+# -- on the wire -------------------------------------------------------------------------------
+
+
+def test_hyperparameters_travel_with_the_push_and_cost_nothing_otherwise() -> None:
+    plain = codec.step_to_wire(StepRequest(), 1, 0, early_reply=False)
+    assert not plain.HasField("hyperparameters")
+    assert codec.step_from_wire(plain).hyperparameters is None
+    given = {"learning_rate": CosineDecay(0.1, 7).model_dump(mode="json"), "momentum": 1 / 3}
+    message = codec.step_to_wire(StepRequest(hyperparameters=given), 1, 0, early_reply=False)
+    assert codec.step_from_wire(message).hyperparameters == given
+
+
+def test_a_push_with_wrong_hyperparameters_is_refused_whole() -> None:
+    strategy = with_servers(1)
+    w = variable(strategy)
+    apply(strategy, RMSprop(0.1), w)
+    session, before = strategy.extended.runtime.session, w.numpy()
+    for wrong in ({"rho": 2.0}, {"centered": True}, {"beta_1": 0.5}):
+        with pytest.raises(RefusedError, match="changes hyperparameters: RMSprop"):
+            session.begin(PushPayload({"w": ONES}), hyperparameters=wrong).result()
+    np.testing.assert_array_equal(w.numpy(), before)
