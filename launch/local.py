@@ -362,8 +362,6 @@ class LocalJob:
             self._begin_stop("")
 
     def _watch_status(self) -> None:
-        if self._cluster.synchronous:
-            return  # there is no chief to ask
         address = self.addresses[self._cluster.chief_task]
         # Loading grpc waits until the chief listens: the tasks need the cores while they start.
         while not _is_listening(address):

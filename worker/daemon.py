@@ -163,7 +163,7 @@ def _run_alone(settings: Settings, path: Path, arguments: Sequence[str]) -> int:
 
 
 def _run_program(member: "Member", settings: Settings, path: Path, arguments: Sequence[str]) -> int:
-    from .task import TrainingTask
+    from .task import EvaluatorTask
 
     interrupter = _Interrupter(settings.drain_grace_s)
     task = member.task.task
@@ -174,7 +174,7 @@ def _run_program(member: "Member", settings: Settings, path: Path, arguments: Se
         member.ask_to_end(error)
         interrupter.later(error)
 
-    if isinstance(member, TrainingTask):
+    if not isinstance(member, EvaluatorTask):
         member.on_interrupt = interrupter.later
     with _signals(stop, interrupter):
         try:

@@ -25,7 +25,7 @@ from ..core.task import Incarnation
 from ..core.waiting import WaitLog
 from ..distribute.runtime import ClusterRuntime
 from .program import Ending, ending_of
-from .status import write_status
+from .status import write_last_status
 
 if TYPE_CHECKING:
     from ..server.chief.server import ChiefServer
@@ -97,9 +97,7 @@ class TrainingTask:
         transports = [RemotePs(ps, task.address_of(ps), who, settings) for ps in ps_of(task.spec)]
         self._session = ParameterSession(transports, who, settings)
         self.runtime.connection = self._session
-        self._session.connect(
-            still_wanted=self.check,
-        )
+        self._session.connect(still_wanted=self.check)
         if self._checkpointer is not None:
             self._checkpointer.try_servers()
         return self.runtime
@@ -178,7 +176,7 @@ class TrainingTask:
 
     def finish(self, ending: Ending) -> ExitCode | int:
         """Report how the program ended and wait for the end of the job; returns the exit code."""
-        membership = self._membership
+        membership, settings = self._membership, self._settings
         if membership is None or membership.who.generation == 0:
             return ending.code
         ending = self._settled(ending)
@@ -189,7 +187,8 @@ class TrainingTask:
                 global_step=step,
                 on_wait=lambda names: log.info("done; waiting for %s", names),
             )
-            self._write_status()
+            if settings.model_dir and self._chief is not None:
+                write_last_status(settings.model_dir, self._chief)
             failure = self._chief_loop.failure
             if phase is Phase.FAILED and failure is not None:
                 return failure.exit_code
@@ -230,18 +229,6 @@ class TrainingTask:
     def status(self) -> JobStatus | None:
         """The job, as the chief sees it; None before joining."""
         return self._chief.status(timeout_s=5) if self._chief is not None else None
-
-    def _write_status(self) -> None:
-        """Keep the last status in the model directory."""
-        if not self._settings.model_dir:
-            return
-        try:
-            status = self.status()
-            if status is None:
-                return
-            write_status(self._settings.model_dir, status)
-        except (WindlassError, OSError) as error:
-            log.warning("could not write the status: %s", error)
 
     def close(self) -> None:
         """Close every connection at once."""

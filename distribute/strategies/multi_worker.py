@@ -4,6 +4,7 @@ Every worker runs the program; a reduction first adds up the replicas of a worke
 the ring of workers (``collectives``).
 """
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -90,6 +91,7 @@ class MultiWorkerExtended(MirroredExtended):
                 "evaluate under MirroredStrategy, or without a strategy",
                 task=task.task,
             )
+        self._progress = runtime.progress
         self.group = CollectiveGroup(
             task,
             runtime.settings,
@@ -146,6 +148,17 @@ class MultiWorkerExtended(MirroredExtended):
     def any_worker(self, mine: bool) -> bool:
         """Whether ``mine`` is true on any worker; every one of them must call this."""
         return bool(self.group.all_reduce(np.array([mine], np.int64))[0])
+
+    def call_for_each_replica(
+        self,
+        fn: Callable[..., Any],
+        args: tuple[Any, ...] | list[Any] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
+        """One step on every replica; counted for the status."""
+        result = super().call_for_each_replica(fn, args, kwargs)
+        self._progress.steps += 1
+        return result
 
     # -- variables ---------------------------------------------------------------------------
 
