@@ -508,14 +508,19 @@ def leave_rings(why: str) -> None:
         )
 
 
+def close_rings() -> None:
+    """Leave every ring of this process, as its program is done."""
+    for group in list(_open_groups):
+        group.close()
+
+
 @atexit.register
 def _close_all() -> None:
     """Deliver what was sent when a program ends without closing its strategy."""
     failure = getattr(sys, "last_value", None)
     if failure is not None:  # a plain Python program that ends with an exception
         leave_rings(f"{type(failure).__name__}: {failure}")
-    for group in list(_open_groups):
-        group.close()
+    close_rings()
 
 
 # A forked child shares its parent's sockets and must not shut them down.

@@ -1,7 +1,7 @@
 """The one collective server of a process, shared by the rings of its strategies."""
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 from zlib import crc32
 
@@ -9,6 +9,8 @@ from ..core.settings import Settings
 from ..core.task import TaskId
 
 if TYPE_CHECKING:
+    import grpc
+
     from .server import CollectiveServer
 
 _lock = threading.Lock()
@@ -26,18 +28,40 @@ def borrow_server(
     Raises:
         AddressInUseError: The port is taken.
     """
+    server = hold_server(task, address, settings)
+    with _lock:
+        mine = (address, *cluster)
+        count = _rings[mine] = _rings.get(mine, 0) + 1
+        return server, crc32(f"{','.join(cluster)} {count}".encode())
+
+
+def hold_server(
+    task: TaskId,
+    address: str,
+    settings: Settings,
+    add: "Callable[[grpc.Server], None] | None" = None,
+) -> "CollectiveServer":
+    """The server at this worker's address, started on first use; to be released.
+
+    Args:
+        task: This worker.
+        address: Where it listens.
+        settings: For the bind rule and the bounds.
+        add: Adds a servicer of its own to a server that is started now.
+
+    Raises:
+        AddressInUseError: The port is taken.
+    """
     # Imported late: workers of a parameter-server job do not need it.
     from .server import CollectiveServer
 
     with _lock:
         server, users = _servers.get(address, (None, 0))
         if server is None:
-            server = CollectiveServer(task, settings)
+            server = CollectiveServer(task, settings, add)
             server.start(address)
         _servers[address] = (server, users + 1)
-        mine = (address, *cluster)
-        count = _rings[mine] = _rings.get(mine, 0) + 1
-        return server, crc32(f"{','.join(cluster)} {count}".encode())
+        return server
 
 
 def forget_ring(address: str, cluster: Sequence[str]) -> None:
@@ -47,7 +71,7 @@ def forget_ring(address: str, cluster: Sequence[str]) -> None:
 
 
 def release_server(address: str) -> None:
-    """A ring is closed; the server stops with the last one."""
+    """A ring is closed, or a job left; the server stops with the last one."""
     with _lock:
         server, users = _servers.pop(address, (None, 0))
         if server is not None and users > 1:

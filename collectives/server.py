@@ -38,9 +38,16 @@ class CollectiveServer:
     Args:
         task: This worker.
         settings: For the bind rule and the bounds.
+        add: Adds a servicer to the same port: the chief's.
     """
 
-    def __init__(self, task: TaskId, settings: Settings) -> None:
+    def __init__(
+        self,
+        task: TaskId,
+        settings: Settings,
+        add: Callable[[grpc.Server], None] | None = None,
+    ) -> None:
+        self._add_more = add
         self._task = task
         self.incoming = Incoming()
         self._lock = threading.Lock()
@@ -87,6 +94,8 @@ class CollectiveServer:
 
     def _add_to_server(self, server: grpc.Server) -> None:
         collective_pb2_grpc.add_CollectiveServicer_to_server(_Servicer(self._answer_probe), server)
+        if self._add_more is not None:
+            self._add_more(server)
 
     def _answer_probe(self, request: collective_pb2.ProbeRequest) -> collective_pb2.ProbeResponse:
         with self._lock:

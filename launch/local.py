@@ -158,11 +158,10 @@ class LocalJob:
             self._processes[task] = start_task(
                 task, command, environment, self._death_pipe, self._lines
             )
-        if not self._cluster.synchronous:  # else there is no chief to ask
-            address = self.addresses[self._cluster.chief_task]
-            self._watch = StatusWatch(address, self._settings)
-            self._watch.start()
-            self._display.say(f"{len(self._processes)} tasks; the chief is at {address}")
+        address = self.addresses[self._cluster.chief_task]
+        self._watch = StatusWatch(address, self._settings)
+        self._watch.start()
+        self._display.say(f"{len(self._processes)} tasks; the chief is at {address}")
 
     def _report_file(self, task: TaskId) -> Path:
         return Path(self._reports.name) / f"{task.type}-{task.index}"

@@ -140,6 +140,11 @@ class ChiefLoop:
             log.info("saved %s%s", path, " (final)" if final else "")
         return True
 
+    def stop_job(self, reason: str) -> None:
+        """Ask every task to end at its next step."""
+        with self._locked_job.open() as (job, _):
+            job.stop(reason)
+
     def end(self, *, global_step: int, on_wait: Callable[[str], None]) -> Phase:
         """End the job after the chief's program: wait for the workers, save, tell every task.
 

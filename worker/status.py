@@ -1,16 +1,19 @@
 """The status of a job, written to its model directory when it begins and when it has ended."""
 
 import json
+import logging
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ..core.errors import ConfigurationError
+from ..core.errors import ConfigurationError, WindlassError
 
 if TYPE_CHECKING:
     from pydantic import TypeAdapter
 
-    from ..client.chief.calls import JobStatus
+    from ..client.chief.calls import ChiefClient, JobStatus
+
+log = logging.getLogger(__name__)
 
 STATUS_FILE = "status.json"
 
@@ -33,6 +36,14 @@ def status_json(status: "JobStatus", *, indent: int | None = None) -> str:
     """A status as a JSON object."""
     # Not dump_json, which writes a NaN loss as null: that does not read back.
     return json.dumps(_adapter().dump_python(status, mode="json"), indent=indent)
+
+
+def write_last_status(model_dir: str, chief: "ChiefClient") -> None:
+    """Ask for the status and write it; a failure is logged: the job has ended."""
+    try:
+        write_status(model_dir, chief.status(timeout_s=5))
+    except (WindlassError, OSError) as error:
+        log.warning("could not write the status: %s", error)
 
 
 def read_status(model_dir: str) -> "JobStatus | None":

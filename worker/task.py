@@ -29,7 +29,7 @@ from ..distribute.runtime import ClusterRuntime
 from .announcement import announce_chief
 from .enough_workers import wait_for_workers
 from .program import Ending, ending_of
-from .status import write_status
+from .status import write_last_status
 
 if TYPE_CHECKING:
     from ..server.chief.server import ChiefServer
@@ -102,9 +102,7 @@ class TrainingTask:
         transports = [RemotePs(ps, task.address_of(ps), who, settings) for ps in ps_of(task.spec)]
         self._session = ParameterSession(transports, who, settings)
         self.runtime.connection = self._session
-        self._session.connect(
-            still_wanted=self.check,
-        )
+        self._session.connect(still_wanted=self.check)
         if self._checkpointer is not None:
             self._checkpointer.try_servers()
         self.runtime.barrier = BarrierClient(self._chief, who, self.check).wait
@@ -163,7 +161,8 @@ class TrainingTask:
         )
         self._chief_loop.start()
         self._announcement = announce_chief(_dial_address(task.address, server.port))
-        self._write_status()  # with the addresses: `windlass status` looks there
+        if settings.model_dir:  # with the addresses: `windlass status` looks there
+            write_last_status(settings.model_dir, self._chief)
 
     def check(self) -> None:
         """Raise if the program should end. Called between steps and during waits."""
@@ -188,7 +187,7 @@ class TrainingTask:
 
     def finish(self, ending: Ending) -> ExitCode | int:
         """Report how the program ended and wait for the end of the job; returns the exit code."""
-        membership = self._membership
+        membership, settings = self._membership, self._settings
         if membership is None or membership.who.generation == 0:
             return ending.code
         ending = self._settled(ending)
@@ -199,7 +198,8 @@ class TrainingTask:
                 global_step=step,
                 on_wait=lambda names: log.info("done; waiting for %s", names),
             )
-            self._write_status()
+            if settings.model_dir and self._chief is not None:
+                write_last_status(settings.model_dir, self._chief)
             failure = self._chief_loop.failure
             if phase is Phase.FAILED and failure is not None:
                 return failure.exit_code
@@ -240,18 +240,6 @@ class TrainingTask:
     def status(self) -> JobStatus | None:
         """The job, as the chief sees it; None before joining."""
         return self._chief.status(timeout_s=5) if self._chief is not None else None
-
-    def _write_status(self) -> None:
-        """Keep the status in the model directory."""
-        if not self._settings.model_dir:
-            return
-        try:
-            status = self.status()
-            if status is None:
-                return
-            write_status(self._settings.model_dir, status)
-        except (WindlassError, OSError) as error:
-            log.warning("could not write the status: %s", error)
 
     def close(self) -> None:
         """Close every connection at once."""

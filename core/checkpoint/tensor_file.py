@@ -75,7 +75,7 @@ class TensorFileWriter:
         self._left.append(spec)
         return self.write_parts([as_bytes(np.ascontiguousarray(array))])
 
-    def write_parts(self, parts: Iterable[Array | memoryview]) -> str:
+    def write_parts(self, parts: Iterable[memoryview]) -> str:
         """Write the next array, its bytes in parts; return its digest.
 
         Raises:

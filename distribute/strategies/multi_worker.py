@@ -4,6 +4,7 @@ Every worker runs the program; a reduction first adds up the replicas of a worke
 the ring of workers (``collectives``).
 """
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -107,6 +108,7 @@ class MultiWorkerExtended(MirroredExtended):
                 task=task.task,
             )
         _require_whole(task)
+        self._progress = runtime.progress
         self.group = CollectiveGroup(
             task,
             runtime.settings,
@@ -169,6 +171,17 @@ class MultiWorkerExtended(MirroredExtended):
     def barrier(self, timeout_s: float) -> None:
         """Wait for the other workers."""
         self.group.barrier(timeout_s=timeout_s)
+
+    def call_for_each_replica(
+        self,
+        fn: Callable[..., Any],
+        args: tuple[Any, ...] | list[Any] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
+        """One step on every replica; counted for the status."""
+        result = super().call_for_each_replica(fn, args, kwargs)
+        self._progress.steps += 1
+        return result
 
     # -- variables ---------------------------------------------------------------------------
 

@@ -5,16 +5,17 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 
 import grpc
 
 from ...cluster.job import Job, Member
 from ...core import codec, error_table
-from ...core.clock import Clock
+from ...core.clock import Clock, SystemClock
 from ...core.errors import OtherJobError, WindlassError
 from ...core.settings import Settings
+from ...core.task import TaskId
 from ...core.versions import check_protocol, own_versions
 from ...proto.v1 import chief_pb2, chief_pb2_grpc
 
@@ -37,6 +38,17 @@ class LockedJob:
         """The job and the current time, under the lock."""
         with self._lock:
             yield self._job, self.clock.now()
+
+
+def new_chief(
+    task: TaskId, expected: Iterable[tuple[TaskId, str]], settings: Settings, job_id: str
+) -> tuple[LockedJob, Callable[[grpc.Server], None]]:
+    """A job, and what adds its service to a server that the task has for other things, too."""
+    clock = SystemClock()
+    job = Job(expected, chief=task, lease_s=settings.lease_s, now=clock.now(), name=job_id)
+    locked_job = LockedJob(job, clock)
+    servicer = ChiefServicer(locked_job, settings)
+    return locked_job, lambda server: chief_pb2_grpc.add_ChiefServicer_to_server(servicer, server)
 
 
 class ChiefServicer(chief_pb2_grpc.ChiefServicer):

@@ -106,7 +106,7 @@ class _Copies:
 
     def of(
         self, block: Block, group: Sequence[_PlannedTensor]
-    ) -> Iterator[tuple[_PlannedTensor, Iterator[Array]]]:
+    ) -> Iterator[tuple[_PlannedTensor, Iterator[memoryview]]]:
         """Each tensor of a group with its parts, flat; a part is valid until the next is asked for.
 
         The group is copied at one moment if it fits.
@@ -126,9 +126,9 @@ class _Copies:
                 source = _memory_of(block, tensor)
                 np.copyto(view, source.view(np.uint8))
         for tensor, view in zip(group, views, strict=True):
-            yield tensor, iter([view])
+            yield tensor, iter([view.data])
 
-    def _piecewise(self, block: Block, tensor: _PlannedTensor) -> Iterator[Array]:
+    def _piecewise(self, block: Block, tensor: _PlannedTensor) -> Iterator[memoryview]:
         """A row that does not fit."""
         source = _memory_of(block, tensor).view(np.uint8)
         for start in range(0, source.size, self._num_bytes):
@@ -136,7 +136,7 @@ class _Copies:
             copy = self._memory[: part.size]
             with block.lock:
                 np.copyto(copy, part)
-            yield copy
+            yield copy.data
 
 
 def _memory_of(block: Block, tensor: _PlannedTensor) -> Array:

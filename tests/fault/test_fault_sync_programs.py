@@ -1,5 +1,6 @@
 """Synchronous programs that differ between workers: who is named, and with which exit code."""
 
+import re
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
@@ -59,3 +60,19 @@ def test_workers_that_do_different_things_are_told_what_and_not_to_restart(
     assert words in " ".join(said.split()), said
     assert "is lost" not in said, said
     assert "over a limit" not in said, said
+
+
+def test_a_synchronous_job_shows_steps_losses_and_its_status(run_cli: Cli, tmp_path: Path) -> None:
+    program = tmp_path / "train.py"
+    step = "wl.training.report(total_steps=60, loss=1 / (step + 1)); __import__('time').sleep(0.05)"
+    program.write_text(PROGRAM.replace("# CHANGE", "STEPS = 60").replace("# STEP", step))
+    result = run_cli(
+        "local", "--plain", "--workers", "2", "--ps", "0", "--no-chief", "--model-dir", "model",
+        str(program), timeout_s=60,
+    )  # fmt: skip
+    assert result.returncode == 0, result.stderr
+    assert re.search(r"running: step \d+/60 .* loss 0\.\d+", result.stdout), result.stdout
+    status = run_cli("status", "model")
+    assert "global step 60/60" in status.stdout
+    for worker in ("worker:0", "worker:1"):
+        assert re.search(rf"{worker} +│ done .* 60 .* loss 0\.01667", status.stdout), status.stdout

@@ -12,6 +12,7 @@ from safetensors.numpy import load_file
 from windlass.core.arrays import BFLOAT16, DTYPES, Array, DType
 from windlass.core.checkpoint import CheckpointReader, Manifest, VariableRecord
 from windlass.core.checkpoint.saved_part import SavedPart
+from windlass.core.copying import temporary_buffer
 from windlass.core.definitions import VariableDefinition, cut
 from windlass.core.errors import CheckpointError
 from windlass.core.initializers import Initializer
@@ -361,7 +362,12 @@ def test_a_row_is_saved_with_its_slots_while_pushes_go_on(tmp_path: Path) -> Non
         momentum = np.float32(0.5) * momentum - np.float32(1)
         value += momentum
         series[float(value)] = float(momentum)
-    pushing = threading.Thread(target=lambda: [cluster.push("w", ones) for _ in range(pushes)])
+
+    def push() -> None:
+        for _ in range(pushes):
+            cluster.push("w", ones)
+
+    pushing = threading.Thread(target=push)
     pushing.start()
     save_shards(cluster.stores[0], str(tmp_path), copy_bytes=512)
     pushing.join()
@@ -375,21 +381,24 @@ def test_a_row_is_saved_with_its_slots_while_pushes_go_on(tmp_path: Path) -> Non
         )
 
 
-def test_saving_takes_memory_for_one_copy_whatever_the_shard(tmp_path: Path) -> None:
+def test_saving_takes_memory_for_one_copy_whatever_the_shard(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     w = VariableDefinition("w", (1_000_000, 8), F32, ZEROS)
     cluster = Cluster(1, [w])
     cluster.bind(Adagrad(), "w")
     whole = cluster.value("w").nbytes * 2
     taken: list[int] = []
-    real = saving.temporary_buffer
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(
-            saving, "temporary_buffer", lambda n, t: (taken.append(n * t.itemsize), real(n, t))[1]
-        )
-        tracemalloc.start()
-        part = save_shards(cluster.stores[0], str(tmp_path))
-        _, peak = tracemalloc.get_traced_memory()
-        tracemalloc.stop()
+
+    def buffer(count: int, dtype: DType) -> Array:
+        taken.append(count * dtype.itemsize)
+        return temporary_buffer(count, dtype)
+
+    monkeypatch.setattr(saving, "temporary_buffer", buffer)
+    tracemalloc.start()
+    part = save_shards(cluster.stores[0], str(tmp_path))
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
     assert sum(tensor.num_bytes for tensor in part.tensors) == whole == 64_000_000
     assert taken == [saving.COPY_BYTES]
     assert peak < 4 * 1024 * 1024
