@@ -274,6 +274,11 @@ class Job:
             if member.state in (State.MISSING, State.LOST)
         ]
 
+    def uneven_replicas(self) -> dict[TaskId, int]:
+        """Replicas of every task that has said so, if they differ; else nothing."""
+        counts = {m.task: m.report.replicas for m in self.members.values() if m.report.replicas}
+        return counts if len(set(counts.values())) > 1 else {}
+
     @property
     def global_step(self) -> int:
         """The highest one that a task reported."""

@@ -15,8 +15,9 @@ class IndexedSlices:
     """Rows ``values`` at ``indices`` of an array of ``dense_shape``.
 
     Attributes:
-        values: array, shape ``(n, *row)``.
-        indices: integer array, shape ``(n,)``. May repeat; repeated rows add up.
+        values: array, shape ``(n, *row)``. Given as ``(*indices.shape, *row)``.
+        indices: integer array, shape ``(n,)``. May repeat; repeated rows add up. Given in any
+            shape, as the ids of a lookup are; kept flat.
         dense_shape: shape ``(rows, *row)`` of the whole, or None where it does not matter.
     """
 
@@ -26,16 +27,18 @@ class IndexedSlices:
 
     def __post_init__(self) -> None:
         values, indices = np.asarray(self.values), np.asarray(self.indices)
-        if indices.ndim != 1 or indices.dtype.kind not in "iu":
+        if indices.size == 0 and indices.dtype.kind == "f":
+            indices = indices.astype(np.int64)  # of an empty list
+        if indices.dtype.kind not in "iu":
+            raise ValueError(f"indices must be integers, got {indices.dtype}")
+        if values.shape[: indices.ndim] != indices.shape:
             raise ValueError(
-                f"indices must be a vector of integers, got shape {indices.shape} of "
-                f"{indices.dtype}"
-            )
-        if values.ndim == 0 or values.shape[0] != indices.shape[0]:
-            raise ValueError(
-                f"values of shape {values.shape} and {indices.shape[0]} indices do not fit: "
+                f"values of shape {values.shape} and indices of shape {indices.shape} do not fit: "
                 "one row per index is needed"
             )
+        if indices.ndim != 1:
+            values = values.reshape(indices.size, *values.shape[indices.ndim :])
+            indices = indices.reshape(-1)
         object.__setattr__(self, "values", values)
         object.__setattr__(self, "indices", indices.astype(np.int64, copy=False))
 

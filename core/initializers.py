@@ -18,12 +18,36 @@ _BLOCK_ELEMENTS = 1 << 16  # per generator: large enough that keying one costs n
 
 @dataclass(frozen=True, slots=True)
 class Initializer:
-    """A named way to fill a variable.
+    """A named way to fill a variable, where it lives.
+
+    ::
+
+        wl.Initializer("random_normal", seed=1, arguments={"stddev": 0.01})
+
+    ==================== ======================================= ==================================
+    name                 arguments and their defaults            values
+    ==================== ======================================= ==================================
+    ``zeros``, ``ones``                                          0, 1
+    ``constant``         ``value=0.0``                           the value
+    ``random_normal``    ``mean=0.0``, ``stddev=0.05``           N(mean, stddev²)
+    ``random_uniform``   ``minval=-0.05``, ``maxval=0.05``       uniform in [minval, maxval)
+    ``truncated_normal`` ``mean=0.0``, ``stddev=0.05``           normal, drawn again beyond two
+                                                                 deviations
+    ``glorot_uniform``,                                          variance 2 / (fan_in + fan_out);
+    ``glorot_normal``                                            Glorot and Bengio, AISTATS 2010
+    ``he_uniform``,                                              variance 2 / fan_in;
+    ``he_normal``                                                He et al., ICCV 2015
+    ==================== ======================================= ==================================
+
+    The fans are those of Keras: of a table of shape ``(rows, dim)`` they are ``rows`` and ``dim``.
 
     Attributes:
         name: One of ``INITIALIZERS``.
-        seed: Same seed, same values.
-        arguments: Of that initializer, e.g. ``{"stddev": 0.05}``.
+        seed: Same seed, same values, however the variable is cut. In [0, 2**64).
+        arguments: Of that initializer.
+
+    Raises:
+        ValueError: No such initializer, or an argument it does not have.
     """
 
     name: str

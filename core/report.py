@@ -18,6 +18,7 @@ class TaskReport:
         metrics: Last values the program reported, e.g. ``{"loss": 0.3}``.
         total_steps: Global step the program works towards; 0: unknown.
         transports: The kind of connection, per ps.
+        replicas: Devices that compute for it; 0: not known yet.
     """
 
     steps: int = 0
@@ -30,6 +31,7 @@ class TaskReport:
     metrics: dict[str, float] = field(default_factory=dict)
     total_steps: int = 0
     transports: tuple[str, ...] = ()
+    replicas: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -345,7 +345,8 @@ def _labels(true: Array, pred: Array) -> Array:
 
 def _in_top_k(labels: Array, pred: Array, k: int) -> Array:
     own = np.take_along_axis(pred, labels[..., None].astype(np.int64), -1)
-    return np.less((pred > own).sum(-1), k)
+    found: Array = (pred > own).sum(-1) < k
+    return found
 
 
 def _divided(total: Any, count: Any) -> Any:

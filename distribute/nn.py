@@ -1,4 +1,4 @@
-"""``windlass.nn``: a replica's part of the loss, as ``tf.nn`` scales it.
+"""``windlass.nn``: a replica's part of the loss, as ``tf.nn`` scales it, and embeddings.
 
 Gradients of replicas are summed, so every replica divides by the size of the *global* batch.
 """
@@ -8,6 +8,11 @@ from typing import Any
 import numpy as np
 
 from .base.contexts import get_strategy, has_strategy, in_cross_replica_context
+from .embeddings import (
+    embedding_lookup,
+    embedding_lookup_sparse,
+    embedding_lookup_sparse_gradient,
+)
 
 
 def compute_average_loss(
@@ -86,4 +91,10 @@ def _require_replica(function: str) -> None:
         )
 
 
-__all__ = ["compute_average_loss", "scale_regularization_loss"]
+__all__ = [
+    "compute_average_loss",
+    "embedding_lookup",
+    "embedding_lookup_sparse",
+    "embedding_lookup_sparse_gradient",
+    "scale_regularization_loss",
+]

@@ -26,6 +26,7 @@ class TaskProgress:
     pushes: int = 0
     refused_pushes: int = 0
     total_steps: int = 0
+    replicas: int = 0
     metrics: dict[str, float] = field(default_factory=dict)
     staleness: deque[int] = field(default_factory=lambda: deque(maxlen=100))
 
@@ -94,6 +95,7 @@ class ClusterRuntime:
             metrics=dict(progress.metrics),
             total_steps=progress.total_steps,
             transports=self.connection.transports if self.connection else (),
+            replicas=progress.replicas,
         )
 
 

@@ -104,7 +104,16 @@ class Checkpoint:
         if taken:
             raise ValueError(f"root has an attribute {taken[0]!r}, too; give it another name")
         self._root, self._objects = root, dict(objects)
-        self.save_counter = 0
+        self._saves = 0
+
+    @property
+    def save_counter(self) -> int:
+        """The number of the checkpoint saved or restored last; can be set."""
+        return self._saves
+
+    @save_counter.setter
+    def save_counter(self, number: int) -> None:
+        self._saves = number
 
     def save(self, file_prefix: str) -> str:
         """Write ``<file_prefix>-<number>``, one higher than the last; its path.

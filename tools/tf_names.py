@@ -77,7 +77,7 @@ MODULES = {
     "tf.compat.v1.distribute": "windlass.distribute",
     "tf.compat.v1.train": "windlass",
     "tf.compat.v1": "windlass",
-    "tf.train": "windlass",
+    "tf.train": "windlass.train",
     "tf": "windlass",
 }
 

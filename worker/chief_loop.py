@@ -7,7 +7,7 @@ the :class:`~windlass.cluster.job.Job` and the clock.
 
 import logging
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 
 from ..client.ps.control import PsAnswer, PsControl
@@ -15,7 +15,7 @@ from ..cluster.roles import PS
 from ..core.errors import FencedError, OtherJobError, WindlassError
 from ..core.settings import Settings
 from ..core.states import Phase, State
-from ..core.task import Incarnation
+from ..core.task import Incarnation, TaskId
 from ..core.waiting import WaitLog
 from ..server.chief.servicer import LockedJob
 from .checkpoints import Checkpointer
@@ -64,6 +64,7 @@ class ChiefLoop:
         self._ending = False
         # Why the job failed, if that says more than its phase: the chief ends with its exit code.
         self.failure: WindlassError | None = None
+        self._warned_of_replicas = False
 
     def start(self) -> None:
         """Start the loop's thread."""
@@ -85,6 +86,7 @@ class ChiefLoop:
         with self._locked_job.open() as (job, now):
             for task in job.expire(now=now):
                 log.warning("%s was lost: %s", task, job.members[task].detail)
+            self._warn_of_replicas(job.uneven_replicas())
             due = job.phase is Phase.RUNNING and self._is_due(job.global_step, now)
             step = job.global_step
         if (
@@ -94,6 +96,16 @@ class ChiefLoop:
         ):
             # In a thread of its own: leases are renewed while a large model is written.
             self._save_under_way = self._saver.submit(self._save, step, final=False)
+
+    def _warn_of_replicas(self, counts: Mapping[TaskId, int]) -> None:
+        if counts and not self._warned_of_replicas:
+            self._warned_of_replicas = True
+            shown = ", ".join(f"{task}: {count}" for task, count in counts.items())
+            log.warning(
+                "tasks have different numbers of devices (%s): num_replicas_in_sync differs, and "
+                "with it what a program derives from it, such as batches and scaled losses",
+                shown,
+            )
 
     def _is_due(self, step: int, now: float) -> bool:
         settings = self._settings

@@ -161,7 +161,8 @@ class TrainingTask:
         )
         self._chief_loop.start()
         self._announcement = announce_chief(_dial_address(task.address, server.port))
-        if settings.model_dir:  # with the addresses: `windlass status` looks there
+        if settings.model_dir and self._chief is not None:
+            # With the addresses: `windlass status` looks there.
             write_last_status(settings.model_dir, self._chief)
 
     def check(self) -> None:

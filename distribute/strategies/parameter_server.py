@@ -118,6 +118,7 @@ class ParameterServerExtended(StrategyExtended):
     ) -> None:
         super().__init__(strategy, compute_devices())
         self.runtime = runtime
+        runtime.progress.replicas = len(self._devices)
         if runtime.task.spec:
             self.task_name = task_name(runtime.task.task.type, runtime.task.task.index)
         # Every worker runs the program; the chief creates variables and writes.

@@ -27,7 +27,14 @@ NAMES = {
         AUTOTUNE INFINITE_CARDINALITY SHARD_HINT UNKNOWN_CARDINALITY ArraySpec AutoShardPolicy
         Dataset DistributeOptions Options as_dataset from_arrays from_files
     """,
-    "windlass.nn": "compute_average_loss scale_regularization_loss",
+    "windlass.metrics": """
+        AUC Accuracy BinaryAccuracy CategoricalAccuracy Mean MeanMetricWrapper Metric
+        SparseCategoricalAccuracy SparseTopKCategoricalAccuracy Sum TopKCategoricalAccuracy
+    """,
+    "windlass.nn": """
+        compute_average_loss embedding_lookup embedding_lookup_sparse
+        embedding_lookup_sparse_gradient scale_regularization_loss
+    """,
     "windlass.random": "Generator",
     "windlass.optimizers": """
         SGD Adadelta Adagrad Adam AdamW Adamax CosineDecay ExponentialDecay Ftrl InverseTimeDecay

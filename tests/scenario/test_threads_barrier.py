@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import windlass as wl
+from helpers.waiting import wait_until
 from windlass.core.errors import CollectiveMismatchError, CollectiveTimeoutError
 from windlass.core.states import State
 from windlass.core.task import TaskId
@@ -100,3 +101,16 @@ def test_a_barrier_wants_some_time(timeout_s: float, monkeypatch: pytest.MonkeyP
     strategy.barrier()  # one process: nobody to wait for
     with pytest.raises(ValueError, match="timeout_s must be positive"):
         strategy.barrier(timeout_s)
+
+
+def test_workers_with_different_numbers_of_devices_are_noticed(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def program() -> None:
+        strategy = ParameterServerStrategy()
+        monkeypatch.setattr(strategy.extended.runtime.progress, "replicas", 1 + strategy.task_index)
+        wait_until(lambda: "different numbers of devices" in caplog.text, timeout_s=20)
+
+    with wl.testing.LocalCluster(workers=1, ps=1) as cluster:
+        cluster.run(program)
+    assert "(/job:chief/task:0: 1, /job:worker/task:0: 2): num_replicas_in_sync" in caplog.text

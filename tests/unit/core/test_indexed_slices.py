@@ -81,10 +81,10 @@ def test_indices_of_any_integer_type_become_int64() -> None:
 @pytest.mark.parametrize(
     ("values", "indices", "said"),
     [
-        pytest.param(np.ones(2), np.array([[0, 1]]), r"vector of integers.*\(1, 2\)", id="matrix"),
-        pytest.param(np.ones(2), np.array([0.0, 1.0]), "vector of integers.*float64", id="floats"),
-        pytest.param(np.ones((3, 2)), np.array([0, 1]), r"\(3, 2\) and 2 indices", id="too few"),
-        pytest.param(np.array(1.0), np.array([0]), r"shape \(\) and 1 indices", id="scalar"),
+        pytest.param(np.ones(2), np.array([[0, 1]]), r"of shape \(1, 2\) do", id="matrix"),
+        pytest.param(np.ones(2), np.array([0.0, 1.0]), "integers, got float64", id="floats"),
+        pytest.param(np.ones((3, 2)), np.array([0, 1]), r"\(3, 2\) and .*\(2,\)", id="too few"),
+        pytest.param(np.array(1.0), np.array([0]), r"\(\) and .*\(1,\)", id="scalar"),
     ],
 )
 def test_rows_and_indices_that_do_not_fit_are_refused(
@@ -104,3 +104,12 @@ def test_dtype_and_shape_are_those_of_the_whole() -> None:
     assert rows.dtype == np.float32
     assert rows.shape == (5, 3)
     assert IndexedSlices(rows.values, rows.indices).shape is None
+
+
+@pytest.mark.parametrize("shape", [(), (2,), (2, 3), (0, 4), (1, 2, 2)], ids=str)
+def test_indices_of_any_shape_are_kept_flat(shape: tuple[int, ...]) -> None:
+    indices = np.arange(int(np.prod(shape))).reshape(shape)
+    values = np.random.default_rng(0).normal(size=(*shape, 3, 2))
+    kept = IndexedSlices(values, indices)
+    np.testing.assert_array_equal(kept.indices, indices.reshape(-1))
+    np.testing.assert_array_equal(kept.values, values.reshape(-1, 3, 2))

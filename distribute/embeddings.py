@@ -1,0 +1,142 @@
+"""Rows of tables by id: lookups of ``tf.nn``, and the gradient that goes back to the rows.
+
+The ids may have any shape, and the table may be any variable: only the rows that are asked for are
+read, from parameter servers too, and repeated ids travel once.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from ..core.arrays import Array
+from ..core.indexed_slices import IndexedSlices
+from .base.arrays import as_array, namespace_of, to_host
+from .variables.sharded import ShardedVariable
+from .variables.variable import Variable
+
+COMBINERS = ("mean", "sqrtn", "sum")
+
+
+def embedding_lookup(params: Any, ids: Any, max_norm: float | None = None) -> Any:
+    """Rows of a table. As ``tf.nn.embedding_lookup``.
+
+    Args:
+        params: The table, shape ``(rows, *row)``: a variable of any strategy, an array, or a list
+            of variables that are its shards, in order (TensorFlow's "div").
+        ids: integers of any shape.
+        max_norm: Rows whose L2 norm is larger are scaled down to it.
+
+    Returns:
+        array, shape ``(*ids.shape, *row)``. Its gradient is
+        ``IndexedSlices(gradient, ids)``, whatever the shape of ``ids``.
+
+    Raises:
+        ShapeMismatchError: An id is not in ``[0, rows)``.
+        TypeError: Ids are no integers.
+    """
+    table = ShardedVariable(params) if isinstance(params, list | tuple) else params
+    if isinstance(table, Variable):
+        rows = table.sparse_read(ids)
+    else:
+        rows = Variable(table, trainable=False).sparse_read(ids)
+    return rows if max_norm is None else _clipped(rows, np.ndim(ids), max_norm)
+
+
+def _clipped(rows: Any, leading: int, max_norm: float) -> Any:
+    axes = tuple(range(leading, rows.ndim))
+    xp = namespace_of(as_array(rows))
+    norms = xp.sqrt(xp.square(rows).sum(axis=axes, keepdims=True))
+    return rows * (max_norm / xp.maximum(norms, max_norm)).astype(rows.dtype)
+
+
+def embedding_lookup_sparse(
+    params: Any,
+    sp_ids: Any,
+    sp_weights: Any = None,
+    combiner: str = "mean",
+    max_norm: float | None = None,
+) -> Any:
+    """Several rows for each example, combined into one. As ``tf.nn.embedding_lookup_sparse``.
+
+    Args:
+        params: As of :func:`embedding_lookup`.
+        sp_ids: Per example a list of ids, of any lengths; or what has ``indices`` of shape
+            ``(n, 2)``, ``values`` of shape ``(n,)`` and ``dense_shape``, as a ``tf.SparseTensor``.
+        sp_weights: The same with floats; None: 1.
+        combiner: ``"sum"`` of weighted rows; ``"mean"``: over the sum of weights; ``"sqrtn"``: over
+            the root of the sum of their squares.
+        max_norm: As of :func:`embedding_lookup`.
+
+    Returns:
+        array, shape ``(examples, *row)``: zeros for an example without ids.
+
+    Raises:
+        ValueError: Another combiner, or weights that do not fit the ids.
+        ShapeMismatchError: An id is not in ``[0, rows)``.
+    """
+    bag = _Bag(sp_ids, sp_weights, combiner)
+    rows = to_host(embedding_lookup(params, bag.ids, max_norm))
+    scale = bag.scale.astype(rows.dtype).reshape(-1, *[1] * (rows.ndim - 1))
+    combined = np.zeros((bag.examples, *rows.shape[1:]), rows.dtype)
+    np.add.at(combined, bag.example, rows * scale)
+    return combined
+
+
+def embedding_lookup_sparse_gradient(
+    gradient: Any, sp_ids: Any, sp_weights: Any = None, combiner: str = "mean"
+) -> IndexedSlices:
+    """The gradient of the table, out of that of :func:`embedding_lookup_sparse`'s result.
+
+    Ours: TensorFlow differentiates by itself. Without ``max_norm``, which has another one.
+
+    Args:
+        gradient: array, shape ``(examples, *row)``.
+        sp_ids: As of the lookup.
+        sp_weights: As of the lookup.
+        combiner: As of the lookup.
+
+    Raises:
+        ValueError: As of the lookup, or the gradient has another number of examples.
+    """
+    bag = _Bag(sp_ids, sp_weights, combiner)
+    given = to_host(gradient)
+    if given.shape[:1] != (bag.examples,):
+        raise ValueError(f"the gradient has shape {given.shape}, there are {bag.examples} examples")
+    scale = bag.scale.astype(given.dtype).reshape(-1, *[1] * (given.ndim - 1))
+    return IndexedSlices(given[bag.example] * scale, bag.ids)
+
+
+class _Bag:
+    """Ids of examples, flat: which example each is of, and what its row is multiplied by."""
+
+    def __init__(self, sp_ids: Any, sp_weights: Any, combiner: str) -> None:
+        if combiner not in COMBINERS:
+            raise ValueError(f"combiner must be one of {', '.join(COMBINERS)}, got {combiner!r}")
+        self.ids, self.example, self.examples = _flat(sp_ids)
+        self.ids = self.ids.astype(np.int64) if not self.ids.size else self.ids
+        weights = np.ones(self.ids.size)
+        if sp_weights is not None:
+            weights, of, _ = _flat(sp_weights)
+            if not np.array_equal(of, self.example):
+                raise ValueError("sp_weights must have one weight for every id of sp_ids")
+        weights = weights.astype(np.float64)
+        power = weights**2 if combiner == "sqrtn" else weights
+        total = np.bincount(self.example, power, self.examples)
+        if combiner == "sqrtn":
+            total = np.sqrt(total)
+        divisor = np.ones(self.ids.size) if combiner == "sum" else total[self.example]
+        # An example whose weights add up to nothing is zero, not NaN.
+        self.scale = np.divide(weights, divisor, out=np.zeros(self.ids.size), where=divisor != 0)
+
+
+def _flat(sparse: Any) -> tuple[Array, Array, int]:
+    """(values, number of the example of each, how many examples there are)."""
+    if hasattr(sparse, "indices") and hasattr(sparse, "values"):
+        places, values = np.asarray(sparse.indices), np.asarray(sparse.values)
+        return values, places.reshape(-1, 2)[:, 0], int(np.asarray(sparse.dense_shape)[0])
+    lists: Sequence[Any] = sparse
+    parts = [np.asarray(part).reshape(-1) for part in lists]
+    filled = [part for part in parts if part.size]
+    values = np.concatenate(filled) if filled else np.zeros(0)
+    return values, np.repeat(np.arange(len(parts)), [part.size for part in parts]), len(parts)
