@@ -7,6 +7,7 @@ PLOTS := runs/plots
 STAMP := $(VENV)/.installed
 DEV_STAMP := $(VENV)/.installed-dev
 BENCH_STAMP := $(VENV)/.installed-bench
+DOCS_STAMP := $(VENV)/.installed-docs
 PEERS_VENV := .venv-peers
 PEERS_STAMP := $(PEERS_VENV)/.installed
 PARITY_VENV := .venv-parity
@@ -18,7 +19,7 @@ XDIST = -n $(JOBS) --dist worksteal
 # Since Python 3.12 the interpreter itself tells which lines run, at a fraction of the cost.
 COVERAGE_CORE = $(shell $(BIN)/python -c 'import sys; print("sysmon" if sys.version_info >= (3, 12) else "ctrace")')
 
-.PHONY: help setup demo test soak coverage mutants check format parity bench bench-paired bench-peers bench-plots protos clean
+.PHONY: help setup demo test soak coverage mutants check docs format parity bench bench-paired bench-peers bench-plots protos clean
 
 help:  ## this list
 	@grep -E '^[a-z-]+:.*##' Makefile | sed -E 's/:.*## /\t/' | expand -t 14
@@ -35,6 +36,10 @@ $(DEV_STAMP): $(STAMP)
 
 $(BENCH_STAMP): $(DEV_STAMP)
 	$(BIN)/python -m pip install --quiet --group bench
+	touch $@
+
+$(DOCS_STAMP): $(DEV_STAMP)
+	$(BIN)/python -m pip install --quiet --group docs
 	touch $@
 
 $(PEERS_STAMP): benchmarks/peers/requirements.txt
@@ -67,7 +72,7 @@ coverage: $(DEV_STAMP)  ## the test suite, counting the lines that its own proce
 mutants: $(DEV_STAMP)  ## put defects into copies of the source, one by one; the tests should tell
 	$(BIN)/python tools/mutants.py $(ARGS)
 
-check: $(DEV_STAMP)  ## format, lint, types, import contracts, fresh protos
+check: $(DEV_STAMP)  ## format, lint, types, import contracts, fresh protos, documentation
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
@@ -75,6 +80,10 @@ check: $(DEV_STAMP)  ## format, lint, types, import contracts, fresh protos
 	$(BIN)/mypy benchmarks
 	PYTHONPATH=src $(BIN)/lint-imports
 	$(BIN)/python tools/gen_protos.py --check
+	$(MAKE) --no-print-directory docs
+
+docs: $(DOCS_STAMP)  ## the documentation as a site, in build/site; any warning fails it
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
 format: $(DEV_STAMP)  ## rewrite the code in the house format
 	$(BIN)/ruff check --fix .
@@ -85,6 +94,7 @@ parity: $(PARITY_STAMP)  ## run the same programs under TensorFlow and here, in 
 
 bench: $(DEV_STAMP)  ## measure a step, work in sync, gRPC through the one port, the start of a cluster and the memory of a ps here
 	$(BIN)/python -m benchmarks.step --budget-s 1.5
+	$(BIN)/python -m benchmarks.writes --budget-s 1
 	$(BIN)/python -m benchmarks.sync --budget-s 1.5
 	$(BIN)/python -m benchmarks.one_port --budget-s 2
 	$(BIN)/python -m benchmarks.start --runs 5

@@ -1,13 +1,14 @@
-"""The step of windlass beside the same step of TensorFlow and Ray, measured in one run on one machine.
+"""The step of windlass beside the same step of TensorFlow and Ray, measured in one run.
 
 Then what works in sync, beside PyTorch's gloo and TensorFlow's MirroredStrategy.
 
     python -m benchmarks.compare                     # ours and the peers; a few minutes
     python -m benchmarks.compare --json results.json
 
-Every system runs in processes of its own, one system after the other. The peers run from ``.venv-peers``
-(`make bench-peers` creates it). One that fails is shown with its last words, not left out.
-Quote medians, compare ratios: a ratio is a peer's time over ours, so 2× means that ours takes half as long.
+Every system runs in processes of its own, one system after the other. The peers run from
+``.venv-peers`` (`make bench-peers` creates it). One that fails is shown with its last words, not
+left out. Quote medians, compare ratios: a ratio is a peer's time over ours, so 2× means that ours
+takes half as long.
 """
 
 import argparse
@@ -163,8 +164,8 @@ def in_sync(python: Path, budget_s: float, timeout_s: float) -> Json:
 def merge(mine: Outcome, peers: dict[str, Outcome]) -> Json:
     """One document of everything: our own, with the peers' rows after ours.
 
-    Every row names its system. ``failures`` has one entry per system that gave no figures, ``start_s`` one
-    per system that gave a time.
+    Every row names its system. ``failures`` has one entry per system that gave no figures,
+    ``start_s`` one per system that gave a time.
     """
     document = dict(mine.document)
     rows = [dict(row) for row in mine.document.get("results", [])]

@@ -3,10 +3,11 @@
     python -m benchmarks.memory                        # a minute
     python -m benchmarks.memory --sizes 64 1024 --json results.json
 
-Starts ``windlass ps``, a process of its own, defines and initializes variables of 16 MB on it, binds Adam,
-takes a few steps with all of them, saves, and after each stage reads what the kernel says: VmRSS, and VmHWM
-as the peak of the stage. Shared memory counts in full, also pages that a worker maps as well. The bound is
-1.15 times the bytes of variables and slots, plus 180 MB: Numba and its first kernel take 100 of them.
+Starts ``windlass ps``, a process of its own, defines and initializes variables of 16 MB on it,
+binds Adam, takes a few steps with all of them, saves, and after each stage reads what the kernel
+says: VmRSS, and VmHWM as the peak of the stage. Shared memory counts in full, also pages that a
+worker maps as well. The bound is 1.15 times the bytes of variables and slots, plus 180 MB: Numba
+and its first kernel take 100 of them.
 """
 
 import argparse

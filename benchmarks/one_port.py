@@ -1,9 +1,10 @@
-"""What a gRPC call costs through the one port of a task, beside a gRPC server with a port of its own.
+"""What a gRPC call costs through a task's one port, beside a gRPC server's own port.
 
     python -m benchmarks.one_port        # ten seconds
 
-Both servers are in one process, this one calls them by turns. A unary call echoes 64 bytes; a stream
-takes 64 MB in messages of 512 KiB, as a tunnel does. The bar for the unary call is a ratio of 1.25.
+Both servers are in one process, this one calls them by turns. A unary call echoes 64 bytes; a
+stream takes 64 MB in messages of 512 KiB, as a tunnel does. The bar for the unary call is a ratio
+of 1.25.
 """
 
 import argparse

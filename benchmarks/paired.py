@@ -3,9 +3,9 @@
     python -m benchmarks.paired ../before                       # steps and ring; five minutes
     python -m benchmarks.paired ../before --cases 64mb sparse ring --transports shm --rounds 9
 
-Each round runs the same cases in both, one after the other, the other one first every other time; so both
-see the same machine. A ratio is new over old, of the medians of one round; quoted is the median of all.
-The other checkout needs no installation, only the dependencies of this one.
+Each round runs the same cases in both, one after the other, the other one first every other time;
+so both see the same machine. A ratio is new over old, of the medians of one round; quoted is the
+median of all. The other checkout needs no installation, only the dependencies of this one.
 """
 
 import argparse
@@ -29,7 +29,8 @@ ROOT = Path(__file__).resolve().parent.parent
 RING = "ring"
 TITLES = {**{case.id: case.title for case in CASES}, **SPARSE_TITLES, **SYNC_TITLES}
 TIMEOUT_S = 120
-# The part of the benchmarks that every checkout has. One that knows no sparse case gives no figures of it.
+# The part of the benchmarks that every checkout has. One that knows no sparse case gives no figures
+# of it.
 INNER = """
 import json, sys
 from benchmarks import step, sync
@@ -60,7 +61,12 @@ def run(checkout: Path, case: str, transport: str, budget_s: float) -> dict[str,
     environment.pop("TF_CONFIG", None)
     command = [sys.executable, "-c", INNER, case, transport, str(budget_s)]
     done = subprocess.run(
-        command, cwd=checkout, env=environment, stdout=subprocess.PIPE, timeout=TIMEOUT_S, check=True
+        command,
+        cwd=checkout,
+        env=environment,
+        stdout=subprocess.PIPE,
+        timeout=TIMEOUT_S,
+        check=True,
     )  # fmt: skip
     found: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
     return found

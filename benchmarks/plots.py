@@ -2,9 +2,10 @@
 
     python -m benchmarks.plots results.json --into plots      # needs the dependency group `bench`
 
-One SVG per series of the file: ``by_bytes``, ``by_variables``, ``by_workers``. Without ``by_bytes`` the cases
-of the comparison that differ in bytes alone (few SGD variables) take its place. The machine's limits are the
-dashed lines: the bytes of a step divided by what the machine moves per second.
+One SVG per series of the file: ``by_bytes``, ``by_variables``, ``by_workers``. Without ``by_bytes``
+the cases of the comparison that differ in bytes alone (few SGD variables) take its place. The
+machine's limits are the dashed lines: the bytes of a step divided by what the machine moves per
+second.
 """
 
 import argparse
@@ -21,7 +22,8 @@ if TYPE_CHECKING:
 Json = dict[str, Any]
 Points = dict[str, list[tuple[float, float]]]
 
-# Okabe and Ito's palette, told apart with every kind of colour vision; the yellow is too light here.
+# Okabe and Ito's palette, told apart with every kind of colour vision; the yellow is too light
+# here.
 COLOURS = ("#0072B2", "#56B4E9", "#D55E00", "#009E73", "#CC79A7", "#E69F00")
 MARKERS = ("o", "s", "^", "D", "v", "P")
 INK, FAINT = "#333333", "#D8D8D8"
@@ -126,7 +128,7 @@ def human_bytes(value: float, _: object = None) -> str:
 
 
 def readable_scale(axis: "Axis") -> None:
-    """Ticks of a logarithmic axis at 1, 2 and 5 where it is short, at the powers of ten where not."""
+    """Ticks of a logarithmic axis: at 1, 2 and 5 where it is short, else at powers of ten."""
     from matplotlib.ticker import LogLocator, NullFormatter
 
     low, high = axis.get_view_interval()

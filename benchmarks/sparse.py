@@ -3,7 +3,8 @@
     python -m benchmarks.step --cases sparse           # the times
     python -m benchmarks.step --cases sparse --check   # every row compared with NumPy
 
-Ids are drawn before the clock starts, new ones for every step. A lookup counts all ids, repeated ones too.
+Ids are drawn before the clock starts, new ones for every step. A lookup counts all ids, repeated
+ones too.
 """
 
 import time

@@ -3,9 +3,9 @@
     python -m benchmarks.start             # ten starts, half a minute
     python -m benchmarks.start --runs 20 --json results.json
 
-Starts ``windlass local`` with a chief, two workers and two ps as real processes, as a user does, and takes
-the time until the first of the chief and the workers has finished its first step. Bytecode and kernel caches
-are warm: one start comes first and is not counted. Quote medians.
+Starts ``windlass local`` with a chief, two workers and two ps as real processes, as a user does,
+and takes the time until the first of the chief and the workers has finished its first step.
+Bytecode and kernel caches are warm: one start comes first and is not counted. Quote medians.
 """
 
 import argparse
@@ -65,8 +65,9 @@ def start_once() -> dict[str, float]:
         folder = Path(name)
         (folder / "tiny.py").write_text(PROGRAM)
         command = [
-            sys.executable, "-m", "windlass.launch.cli", "local", "--chief", "--workers", "2", "--ps", "2",
-            "--model-dir", str(folder / "model"), "--plain", str(folder / "tiny.py"), "--", name,
+            sys.executable, "-m", "windlass.launch.cli", "local", "--chief", "--workers", "2",
+            "--ps", "2", "--model-dir", str(folder / "model"), "--plain", str(folder / "tiny.py"),
+            "--", name,
         ]  # fmt: skip
         said: list[tuple[float, str]] = []
         began = time.time()

@@ -2,10 +2,10 @@
 
     python -m benchmarks.step                     # the table; a minute
     python -m benchmarks.step --json results.json # and the series behind the plots
-    python -m benchmarks.step --check             # compares every step with NumPy instead of timing it
+    python -m benchmarks.step --check             # compares every step with NumPy, times none
 
-The ps is a process of its own, the worker is this one. Beside the times stand the machine's own limits,
-measured in the same run. Quote medians, compare ratios.
+The ps is a process of its own, the worker is this one. Beside the times stand the machine's own
+limits, measured in the same run. Quote medians, compare ratios.
 """
 
 import argparse
@@ -111,7 +111,7 @@ def check_case(case: Case, transport: str, steps: int = 5) -> int:
 
 
 def work(address: str, transport: str, first: int, count: int, seconds: float) -> None:
-    """Some workers, a thread each, in one process; prints how many steps they did and how long it took."""
+    """Some workers, a thread each, in one process; prints their steps and how long it took."""
     from concurrent.futures import ThreadPoolExecutor
 
     case = CASES[0]

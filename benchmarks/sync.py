@@ -1,11 +1,11 @@
-"""What working in sync costs: the ring between two processes, an empty step of two replicas, splitting input.
+"""What working in sync costs: the ring of two processes, an empty step, splitting input.
 
     python -m benchmarks.sync                     # the table; half a minute
     python -m benchmarks.sync --json results.json
     python -m benchmarks.sync --check             # compares every sum instead of timing it
 
-The two processes of the ring are processes of this machine, which share its memory, and then the same over
-gRPC. Quote medians, compare ratios.
+The two processes of the ring are processes of this machine, which share its memory, and then the
+same over gRPC. Quote medians, compare ratios.
 """
 
 import argparse

@@ -11,11 +11,13 @@ written, every task is told ``DONE``, the chief ends.
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from ..core.errors import FencedError
+from ..core.errors import OtherJobError, PeerLostError
 from ..core.report import PsCounters, TaskReport
 from ..core.states import Outcome, Phase, State
-from ..core.task import Incarnation, TaskId
+from ..core.task import Incarnation, TaskId, is_other_job
+from .barrier import JobBarrier
 from .roles import EVALUATOR, PS
+from .takeover import Challenge, Process, take_place
 
 
 @dataclass(slots=True)
@@ -40,13 +42,25 @@ class Member:
     report: TaskReport = field(default_factory=TaskReport)
     counters: PsCounters | None = None
     reported: Phase = Phase.RUNNING
+    challenge: Challenge | None = None
+
+    @property
+    def process(self) -> Process:
+        """Where it runs."""
+        return Process(self.host, self.pid)
 
 
 class Job:
     """Membership by leases, and the phase of the job. Not thread-safe: the caller locks."""
 
     def __init__(
-        self, expected: Iterable[tuple[TaskId, str]], *, chief: TaskId, lease_s: float, now: float
+        self,
+        expected: Iterable[tuple[TaskId, str]],
+        *,
+        chief: TaskId,
+        lease_s: float,
+        now: float,
+        name: str | None = "",
     ) -> None:
         """Begin a job.
 
@@ -55,7 +69,9 @@ class Job:
             chief: The chief, which may be worker 0.
             lease_s: A task without a message for this long is lost. Unit: seconds.
             now: The current time.
+            name: Id of the job; None: its chief has yet to find out, and nobody may register.
         """
+        self.name = name
         self.chief = chief
         self.lease_s = lease_s
         self.began = now
@@ -66,6 +82,7 @@ class Job:
             task: Member(task, since=now, address=address) for task, address in expected
         }
         self._last_generation = 0
+        self._barrier = JobBarrier()
 
     def register(
         self,
@@ -76,6 +93,8 @@ class Job:
         address: str = "",
         host: str = "",
         pid: int = 0,
+        job: str = "",
+        is_gone: bool = False,
     ) -> Incarnation:
         """Begin a new incarnation of a task; the older one is fenced.
 
@@ -87,15 +106,37 @@ class Job:
             address: Where the task serves.
             host: Its machine.
             pid: Its process there.
+            job: Id of the job it was started for; empty: it has none.
+            is_gone: The process that had the place is known to have ended.
+
+        Raises:
+            PeerLostError: Another process had the place a moment ago: ask again.
+            OtherJobError: Another process has it, or the task is of another job.
         """
+        if self.name is None:
+            raise PeerLostError(f"{self.chief} does not know yet which job it leads", task=task)
+        self._check_job(task, job)
         member = self.members.setdefault(task, Member(task, since=now))
+        newcomer = Process(host, pid)
+        if member.state is State.ALIVE and member.process != newcomer and not is_gone:
+            if member.challenge is None or member.challenge.newcomer != newcomer:
+                member.challenge = Challenge(newcomer, now)
+            take_place(
+                task,
+                member.process,
+                member.challenge,
+                heard=member.heard,
+                lease_s=self.lease_s,
+                now=now,
+            )
+        member.challenge = None
         self._last_generation = max(self._last_generation + 1, epoch)
         member.generation = self._last_generation
         member.address = address or member.address
         member.host, member.pid, member.heard, member.detail = host, pid, now, ""
         member.report = TaskReport()
         self._enter(member, State.ALIVE, now)
-        return Incarnation(task, member.generation)
+        return Incarnation(task, member.generation, self.name)
 
     def heartbeat(self, who: Incarnation, report: TaskReport, *, now: float) -> Phase:
         """Renew a lease; returns the phase to tell the task.
@@ -130,6 +171,24 @@ class Job:
                 self.fail(f"{who.task} left before the work was complete: {message}")
         member.reported = self.phase
         return self.phase
+
+    def arrive(
+        self, who: Incarnation, call: int, *, now: float
+    ) -> tuple[list[TaskId], list[TaskId]]:
+        """A task is at its barrier number ``call``, or still is.
+
+        Returns:
+            (the tasks that run the program and are missing, of them those that have finished it)
+
+        Raises:
+            FencedError: A newer incarnation of the task has registered.
+        """
+        self._current(who, now)
+        running = [m for m in self.members.values() if m.task.type not in (PS, EVALUATOR)]
+        expected = [Incarnation(member.task, member.generation) for member in running]
+        missing = self._barrier.arrive(who, call, expected)
+        over = (State.DONE, State.FAILED)
+        return missing, [task for task in missing if self.members[task].state in over]
 
     def ps_answered(
         self, task: TaskId, generation: int, counters: PsCounters, *, now: float
@@ -226,16 +285,10 @@ class Job:
         return max((member.report.total_steps for member in self.members.values()), default=0)
 
     def _current(self, who: Incarnation, now: float) -> Member:
+        self._check_job(who.task, who.job)
         # A task outside the spec is a dynamic worker; a restarted chief accepts it again.
         member = self.members.setdefault(who.task, Member(who.task, since=now))
-        if who.generation < member.generation:
-            raise FencedError(
-                f"{who} was superseded by generation {member.generation}: another process took "
-                "its place. This one must end",
-                task=who.task,
-                generation=who.generation,
-                current=member.generation,
-            )
+        who.check_not_superseded(member.generation)
         if who.generation > member.generation:
             # This chief has restarted and does not know the task yet.
             member.generation = who.generation
@@ -243,6 +296,15 @@ class Job:
             if member.state is State.MISSING:
                 self._enter(member, State.ALIVE, now)
         return member
+
+    def _check_job(self, task: TaskId, job: str) -> None:
+        if is_other_job(self.name or "", job):
+            raise OtherJobError(
+                f"{task} belongs to job {job!r}, {self.chief} leads job {self.name!r}: two jobs "
+                "use one address. Stop one of them, or give this job addresses of its own",
+                task=task,
+                job=job,
+            )
 
     @staticmethod
     def _enter(member: Member, state: State, now: float, detail: str = "") -> None:

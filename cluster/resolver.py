@@ -34,13 +34,33 @@ class ClusterResolver(ABC):
 
     def num_accelerators(
         self,
-        task_type: str | None = None,  # noqa: ARG002 - TensorFlow's signature
-        task_id: int | None = None,  # noqa: ARG002
-        config_proto: Any = None,  # noqa: ARG002
+        task_type: str | None = None,
+        task_id: int | None = None,
+        config_proto: Any = None,  # noqa: ARG002 - TensorFlow's signature
     ) -> dict[str, int]:
-        """Accelerators of this machine by type, e.g. ``{"GPU": 2}``; empty without any."""
+        """Accelerators by type, e.g. ``{"GPU": 2}``: of this machine, or of a task.
+
+        Those of another task are not known here: empty, as for a task without any.
+
+        Raises:
+            ValueError: The cluster has no such task.
+        """
+        if not self._is_this_task(task_type, task_id):
+            return {}
         gpus = count_gpus()
         return {"GPU": gpus} if gpus else {}
+
+    def _is_this_task(self, task_type: str | None, task_id: int | None) -> bool:
+        """Whether both name this process, or not both are given.
+
+        Raises:
+            ValueError: The cluster has no such task.
+        """
+        if task_type is None or task_id is None:
+            return True
+        if spec := self.cluster_spec():
+            spec.task_address(task_type, task_id)
+        return (task_type, task_id) == (self.task_type, self.task_id)
 
     @property
     def dynamic(self) -> bool:

@@ -71,7 +71,7 @@ class SimpleClusterResolver(ClusterResolver):
         task_id: int | None = None,
         config_proto: Any = None,
     ) -> dict[str, int]:
-        """As given to the constructor, else counted."""
+        """As given to the constructor, of every task; else counted."""
         if self._num_accelerators is not None:
             return dict(self._num_accelerators)
         return super().num_accelerators(task_type, task_id, config_proto)
@@ -157,8 +157,9 @@ class UnionClusterResolver(ClusterResolver):
         task_id: int | None = None,
         config_proto: Any = None,
     ) -> dict[str, int]:
-        """The first resolver's."""
-        return self._resolvers[0].num_accelerators(task_type, task_id, config_proto)
+        """The first resolver's, if this task or none is asked for."""
+        mine = self._is_this_task(task_type, task_id)
+        return self._resolvers[0].num_accelerators(config_proto=config_proto) if mine else {}
 
     @property
     def environment(self) -> str:

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 from ..core import error_table
 from ..core.arrays import Array
 from ..core.errors import CollectiveMismatchError, WindlassError
+from ..core.waiting import FIRST_S, WaitLog
+from .diagnosis import uneven_calls_error
 from .ring_frames import Head, Kind, unpack_head
 
 if TYPE_CHECKING:
@@ -100,8 +102,9 @@ class CollectiveCall:
         if head.kind is Kind.ABORT:
             return error_table.from_bytes(data.tobytes())
         if head.kind is Kind.BYE:
-            why = f"its program ended after {head.sequence} calls, ours made one more"
-            return group.peer_lost_error(before, why)
+            return uneven_calls_error(
+                group.workers, before, head.sequence, self._head.sequence, self._head.what
+            )
         return CollectiveMismatchError(
             f"{group.members[before]} is in call {head.sequence}, {head.what} ({head.length} bytes "
             f"at a time), and {group.members[group.rank]} in call {self._head.sequence}, "
@@ -114,11 +117,25 @@ class CollectiveCall:
     def _attempt(self, transfer: Callable[[float], Any], rank: int) -> Any:
         """Repeat a transfer with ``rank`` until it succeeds or must fail."""
         group = self._group
-        began = time.monotonic()
+        patience_s = min(self._probe_after_s, FIRST_S)
+        began = probed = time.monotonic()
+        waits: WaitLog | None = None
         while True:
             try:
-                return transfer(self._probe_after_s)
+                result = transfer(patience_s)
+                if waits is not None:
+                    waits.done()
+                return result
             except TimeoutError:
+                if waits is None:
+                    waits = group.wait_log(self._timeout_s, began)
+                waits.tick(
+                    f"{group.members[rank]}", f"call {self._head.sequence}, {self._head.what}"
+                )
+                now = time.monotonic()
+                if now - probed + 1e-3 < self._probe_after_s:
+                    continue
+                probed = now
                 error = group.diagnose_timeout(began, self._timeout_s, rank)
                 if error is not None:
                     raise group.fail(error) from None
@@ -131,7 +148,7 @@ class CollectiveCall:
                 ) from error
 
     def _received_failure(self) -> WindlassError | None:
-        """The failure that the previous worker passed on, if any: it names the lost worker."""
+        """Why the previous worker left, or the failure it passed on, if any."""
         receiver = self._group.receiver
         if receiver is None:
             return None
@@ -146,7 +163,8 @@ class CollectiveCall:
             if frame is None:
                 return None
             head, data = frame
-            if unpack_head(head).kind is Kind.ABORT:
-                return error_table.from_bytes(data.tobytes())
+            said = unpack_head(head)
+            if said.kind is not Kind.DATA:
+                return self._explain(said, data, 0)
             receiver.release()
         return None

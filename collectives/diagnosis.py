@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from ..core.errors import (
+    CollectiveMismatchError,
     CollectiveTimeoutError,
     JoinTimeoutError,
     PeerLostError,
@@ -122,6 +123,22 @@ def join_timeout_error(
         " Is it started, with the same cluster and program?",
         task=workers.task,
         missing=missing,
+    )
+
+
+def uneven_calls_error(
+    workers: RingWorkers, rank: int, made: int, sequence: int, doing: str
+) -> CollectiveMismatchError:
+    """A worker's program has ended, and this one makes a call more."""
+    member = workers.members[rank]
+    return CollectiveMismatchError(
+        f"the program of {member} ended after {made} collective calls, {workers.task} is in call "
+        f"{sequence}, {doing}: it makes more steps. A restart would end the same way. Give every "
+        "worker as many steps, e.g. the same number of batches: repeat() the dataset and count "
+        "steps, or share it out by experimental_distribute_dataset",
+        task=member,
+        calls=made,
+        call=sequence,
     )
 
 

@@ -9,6 +9,7 @@ import atexit
 import logging
 import os
 import secrets
+import sys
 import threading
 import time
 import weakref
@@ -27,6 +28,7 @@ from ..core.buffers import BufferPools
 from ..core.errors import PeerLostError, ShapeMismatchError, WindlassError
 from ..core.settings import Settings
 from ..core.task import Incarnation, TaskId
+from ..core.waiting import WaitLog
 from .call import CollectiveCall
 from .diagnosis import (
     Answer,
@@ -83,14 +85,14 @@ class CollectiveGroup:
         timeout_s: float | None = None,
         still_wanted: Callable[[], None] = lambda: None,
     ) -> None:
-        self._task = task.task
+        self.task = task.task
         self._settings = settings
         self._timeout_s = timeout_s
         self._still_wanted = still_wanted
         # Without a cluster this process is the only worker.
         members = workers_of(task.spec) or [task.task]
         addresses = [task.address_of(member) for member in workers_of(task.spec)]
-        self._workers = RingWorkers(task.task, members, addresses)
+        self.workers = RingWorkers(task.task, members, addresses)
         self._ring = Ring(members.index(task.task), len(members))
         self._lock = threading.Lock()
         self._sequence = 0
@@ -119,7 +121,7 @@ class CollectiveGroup:
     @property
     def members(self) -> Sequence[TaskId]:
         """The workers, by rank."""
-        return self._workers.members
+        return self.workers.members
 
     @property
     def next_rank(self) -> int:
@@ -147,9 +149,9 @@ class CollectiveGroup:
         """
         if self.size == 1:
             return
-        addresses = self._workers.addresses
+        addresses = self.workers.addresses
         server, self._number = borrow_server(
-            self._task, self._server_address, addresses, self._settings
+            self.task, self._server_address, addresses, self._settings
         )
         self._server = server
         self._join_deadline = time.monotonic() + self._settings.join_timeout_s
@@ -171,7 +173,7 @@ class CollectiveGroup:
     def _form(self, server: "CollectiveServer") -> None:
         server.set_probe(self._number, self._progress)
         member = RingMember(self._number, self.rank, self.size)
-        who = Incarnation(self._task, _GENERATION)
+        who = Incarnation(self.task, _GENERATION)
         timeout_s = self._settings.join_timeout_s
         began = time.monotonic()
         try:
@@ -179,12 +181,15 @@ class CollectiveGroup:
                 who, member, timeout_s=timeout_s, still_wanted=self._still_wanted
             )
         except PeerLostError as error:
-            raise join_timeout_error(self._workers, self.next_rank, timeout_s, error) from error
+            raise join_timeout_error(self.workers, self.next_rank, timeout_s, error) from error
+        waits = WaitLog(self.task, limit_s=timeout_s, limit="join_timeout_s")
+        previous = self.previous_rank
         while self.receiver is None:
             self._still_wanted()
+            waits.tick(f"{self.members[previous]} ({self.workers.addresses[previous]}) to join")
             self.receiver = server.incoming.take(self._number, self.previous_rank, 0.2)
             if self.receiver is None and time.monotonic() - began > timeout_s:
-                raise join_timeout_error(self._workers, self.previous_rank, timeout_s)
+                raise join_timeout_error(self.workers, self.previous_rank, timeout_s)
         streams = np.zeros(self.size, np.int64)
         streams[self.rank] = self.transport != SlotSender.description
         if self.all_reduce(streams, timeout_s=0).any():  # all workers need one chunk size
@@ -194,7 +199,7 @@ class CollectiveGroup:
     def _client(self, rank: int) -> WorkerClient:
         if rank not in self._clients:
             self._clients[rank] = WorkerClient(
-                self.members[rank], self._workers.addresses[rank], self._settings
+                self.members[rank], self.workers.addresses[rank], self._settings
             )
         return self._clients[rank]
 
@@ -205,6 +210,9 @@ class CollectiveGroup:
             receiver, self.receiver = self.receiver, None
         _open_groups.discard(self)
         if sender is not None:
+            error = sys.exc_info()[1]
+            if error is not None:
+                self.leave(error)  # closed on the way out of a program that fails
             is_intact = self._failure is None
             if is_intact:
                 self._notify(sender, Kind.BYE, _NOTHING)
@@ -281,7 +289,7 @@ class CollectiveGroup:
                 for member, shape in zip(self.members, shapes, strict=True)
             )
             raise ShapeMismatchError(
-                f"values to gather differ in more than their first axis: {shown}", task=self._task
+                f"values to gather differ in more than their first axis: {shown}", task=self.task
             )
 
     def broadcast(self, values: Array, root: int = 0, *, timeout_s: float | None = None) -> Array:
@@ -325,11 +333,13 @@ class CollectiveGroup:
             self._sequence += 1
             self._doing, self._waiting = doing, True
         began = probed = time.monotonic()
+        waits = self.wait_log(limit, began)
         event, poll_s = threading.Event(), 20e-6
         try:
             while not is_done():
                 event.wait(poll_s)
                 poll_s = min(2 * poll_s, 1e-3)
+                waits.tick("the other workers", doing)
                 if time.monotonic() - probed > self._probe_after_s(limit):
                     error = self.diagnose_timeout(began, limit, self.next_rank)
                     if error is not None:
@@ -404,9 +414,9 @@ class CollectiveGroup:
             why = error.message if isinstance(error, WindlassError) else type(error).__name__
             self.fail(
                 PeerLostError(
-                    f"{self._task} left after call {self._sequence}: {why}",
-                    task=self._task,
-                    peer=self._task,
+                    f"{self.task} left after call {self._sequence}: {why}",
+                    task=self.task,
+                    peer=self.task,
                 )
             )
 
@@ -419,7 +429,7 @@ class CollectiveGroup:
 
     def peer_lost_error(self, rank: int, why: str) -> PeerLostError:
         """The error for a worker that is lost in the current call."""
-        return peer_lost_error(self._workers, rank, why, self._sequence, self._doing)
+        return peer_lost_error(self.workers, rank, why, self._sequence, self._doing)
 
     def diagnose_timeout(
         self, began: float, timeout_s: float | None, suspect: int
@@ -441,11 +451,29 @@ class CollectiveGroup:
             self._join_deadline,
             self._settings.join_timeout_s,
         )
-        return diagnose(self._probe_all(), self._workers, call, now=time.monotonic())
+        return diagnose(self._probe_all(), self.workers, call, now=time.monotonic())
+
+    def wait_log(self, timeout_s: float | None, began: float) -> WaitLog:
+        """For a call of this worker that waits, by the system's clock since ``began``."""
+        limit = "timeout_seconds" if timeout_s else "a worker that does not answer is an error"
+        return WaitLog(self.task, limit_s=timeout_s, limit=limit, began=began)
+
+    def agree(self, text: str) -> list[str]:
+        """What every worker says, by rank: a short text, cut at 500 bytes.
+
+        Raises:
+            WindlassError: As :meth:`all_reduce`.
+        """
+        said = np.zeros(_TEXT_BYTES, np.uint8)
+        data = np.frombuffer(text.encode()[:_TEXT_BYTES], np.uint8)
+        said[: data.size] = data
+        with self._call(Call.ALL_GATHER, said, None) as link:
+            all_said = self._ring.all_gather(link, said, [said.size] * self.size)
+        return [bytes(one).rstrip(b"\0").decode(errors="replace") for one in all_said]
 
     def closed_error(self) -> PeerLostError:
         """The error for a call on a closed ring."""
-        return PeerLostError(f"{self._task}: the ring is closed", task=self._task)
+        return PeerLostError(f"{self.task}: the ring is closed", task=self.task)
 
     def reported_failure(self) -> WindlassError | None:
         """What broke the ring, from another worker whose message about it may be lost."""
@@ -466,12 +494,26 @@ class CollectiveGroup:
 
 
 _MAX_AXES = 8
+_TEXT_BYTES = 500
 _open_groups: "weakref.WeakSet[CollectiveGroup]" = weakref.WeakSet()
+
+
+def leave_rings(why: str) -> None:
+    """Tell the other workers that the program here failed, not that it has ended."""
+    for group in list(_open_groups):
+        group.fail(
+            PeerLostError(
+                f"the program of {group.task} failed: {why}", task=group.task, peer=group.task
+            )
+        )
 
 
 @atexit.register
 def _close_all() -> None:
     """Deliver what was sent when a program ends without closing its strategy."""
+    failure = getattr(sys, "last_value", None)
+    if failure is not None:  # a plain Python program that ends with an exception
+        leave_rings(f"{type(failure).__name__}: {failure}")
     for group in list(_open_groups):
         group.close()
 

@@ -12,6 +12,7 @@ from ..core.error_table import from_detail
 from ..core.errors import PeerLostError, RefusedError
 from ..core.settings import Settings
 from ..core.task import Incarnation, TaskId
+from ..core.waiting import WaitLog
 from ..net.channel import invoke, open_channel
 from ..net.connection import Connection
 from ..net.dial import Dialer, WrapStream, receive_message
@@ -72,14 +73,16 @@ class WorkerClient:
             PeerLostError: It did not answer in time.
             ProtocolMismatchError: It speaks another protocol.
         """
+        waits = WaitLog(who.task, limit_s=timeout_s, limit="join_timeout_s")
 
         def waiting(error: Exception | None) -> None:
             still_wanted()
-            log.debug("waiting for %s: %s", self.peer, error)
+            waits.tick(f"{self.peer} to join the ring", error or "")
 
         for attempt in attempts(timeout_s=timeout_s, max_s=0.5, before_sleep=waiting):
             with attempt:
                 link = self._open_link(who, member, self._settings)
+        waits.done()
         return link
 
     def _open_link(self, who: Incarnation, member: RingMember, settings: Settings) -> Sender:

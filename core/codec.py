@@ -65,12 +65,14 @@ def dtype_from_wire(value: int) -> DType:
 
 def incarnation_to_wire(who: Incarnation) -> common_pb2.Incarnation:
     """An incarnation as a message."""
-    return common_pb2.Incarnation(task=task_to_wire(who.task), generation=who.generation)
+    return common_pb2.Incarnation(
+        task=task_to_wire(who.task), generation=who.generation, job=who.job
+    )
 
 
 def incarnation_from_wire(message: common_pb2.Incarnation) -> Incarnation:
     """The incarnation a message stands for."""
-    return Incarnation(task_from_wire(message.task), message.generation)
+    return Incarnation(task_from_wire(message.task), message.generation, message.job)
 
 
 def task_to_wire(task: TaskId) -> common_pb2.Task:

@@ -3,21 +3,23 @@
 ::
 
     WindlassError
-    ├── ConfigurationError          flags, settings, TF_CONFIG, script: exit 2
-    │   └── TFConfigError           also a ValueError, as in TensorFlow
+    ├── ConfigurationError V        flags, settings, cluster, script: exit 2
+    │   └── TFConfigError
     ├── AddressInUseError           exit 3
-    ├── CheckpointError             truncated, altered, foreign or missing: exit 4
+    ├── CheckpointError V           truncated, altered, foreign or missing: exit 4
+    ├── StorageError                model_dir cannot be written: exit 7
     ├── IncompatibleError           exit 5
-    │   ├── DefinitionMismatchError two tasks define one variable differently
-    │   └── ProtocolMismatchError   two sides speak different protocols
+    │   ├── DefinitionMismatchError V  two tasks define one variable differently
+    │   ├── ProtocolMismatchError   two sides speak different protocols
+    │   ├── CollectiveMismatchError V  synchronous workers made different calls
+    │   └── OtherJobError           a task of another job, or a second process of a task
     ├── RefusedError                a request that must not be applied: exit 6
-    │   ├── UnknownVariableError
-    │   ├── ShapeMismatchError
+    │   ├── UnknownVariableError K
+    │   ├── ShapeMismatchError V
     │   ├── LimitExceededError
-    │   ├── NonFiniteGradientError
+    │   ├── NonFiniteGradientError V
     │   ├── SequenceError
     │   ├── SegmentError            shared memory that cannot be used; the connection can
-    │   ├── CollectiveMismatchError synchronous workers made different calls
     │   └── FencedError             an older generation of the task, or a second chief
     ├── ProgramError                the user's program failed on some task: exit 1
     └── RetryableError              exit >= 128
@@ -25,6 +27,9 @@
         ├── CollectiveTimeoutError  a synchronous worker did not reach a call in time
         ├── JoinTimeoutError
         └── JobStoppedError
+
+V: also a ValueError, K: also a KeyError, where TensorFlow raises one (or InvalidArgumentError, for
+which programs here catch ValueError) for the same mistake.
 
 An error says what happened, to which task or variable, with which numbers, and what to do.
 ``fields`` has the same data for programs. ``error_table.py`` has one row per class for gRPC.
@@ -51,14 +56,14 @@ class WindlassError(Exception):
         self.fields = {name: str(value) for name, value in fields.items()}
 
 
-class ConfigurationError(WindlassError):
+class ConfigurationError(WindlassError, ValueError):
     """Invalid flags, settings, cluster or script."""
 
     exit_code = ExitCode.USAGE
 
 
-class TFConfigError(ConfigurationError, ValueError):
-    """TF_CONFIG is invalid. A ValueError, as in TensorFlow."""
+class TFConfigError(ConfigurationError):
+    """TF_CONFIG is invalid."""
 
 
 class AddressInUseError(WindlassError):
@@ -67,10 +72,18 @@ class AddressInUseError(WindlassError):
     exit_code = ExitCode.ADDRESS_IN_USE
 
 
-class CheckpointError(WindlassError):
+class CheckpointError(WindlassError, ValueError):
     """A checkpoint is missing, truncated, altered or not Windlass's."""
 
     exit_code = ExitCode.CHECKPOINT_UNUSABLE
+
+
+class StorageError(WindlassError):
+    """The model directory cannot be written, and a restart would find it so again: no permission,
+    no space, not a folder.
+    """
+
+    exit_code = ExitCode.STORAGE
 
 
 class IncompatibleError(WindlassError):
@@ -79,12 +92,20 @@ class IncompatibleError(WindlassError):
     exit_code = ExitCode.INCOMPATIBLE
 
 
-class DefinitionMismatchError(IncompatibleError):
+class DefinitionMismatchError(IncompatibleError, ValueError):
     """Two tasks define one variable with different shapes, dtypes or update rules."""
 
 
 class ProtocolMismatchError(IncompatibleError):
     """Two tasks use different protocol versions."""
+
+
+class CollectiveMismatchError(IncompatibleError, ValueError):
+    """Synchronous workers made different collective calls, or not as many."""
+
+
+class OtherJobError(IncompatibleError):
+    """A task of another job, or a second process of a task that is at work already."""
 
 
 class RefusedError(WindlassError):
@@ -109,7 +130,7 @@ class LimitExceededError(RefusedError):
     """A limit was exceeded; the message names the setting that raises it."""
 
 
-class NonFiniteGradientError(RefusedError):
+class NonFiniteGradientError(RefusedError, ValueError):
     """Gradients held NaN or infinity too many steps in a row."""
 
 
@@ -121,10 +142,6 @@ class SegmentError(RefusedError):
     """Shared memory that was offered cannot be opened; the payload must come over the
     connection.
     """
-
-
-class CollectiveMismatchError(RefusedError):
-    """Synchronous workers made different collective calls."""
 
 
 class FencedError(RefusedError):

@@ -18,6 +18,7 @@ class ExitCode(IntEnum):
     CHECKPOINT_UNUSABLE = 4
     INCOMPATIBLE = 5
     REFUSED = 6
+    STORAGE = 7
     KILLED = 137
     PEER_LOST = 138
     JOIN_TIMEOUT = 140
@@ -35,8 +36,10 @@ _MEANINGS = {
     ExitCode.USAGE: "wrong usage or configuration: flags, TF_CONFIG, a script that does not exist",
     ExitCode.ADDRESS_IN_USE: "the task's port is taken by another process",
     ExitCode.CHECKPOINT_UNUSABLE: "the checkpoint is truncated, altered or not ours",
-    ExitCode.INCOMPATIBLE: "tasks disagree: definitions of variables or protocol versions",
+    ExitCode.INCOMPATIBLE: "tasks disagree: definitions of variables, collective calls, "
+    "versions, jobs",
     ExitCode.REFUSED: "a step was refused: over a limit, or not finite too often in a row",
+    ExitCode.STORAGE: "model_dir cannot be written: no permission, no space, or not a folder",
     ExitCode.KILLED: "killed by SIGKILL (out of memory, or a launcher's last resort)",
     ExitCode.PEER_LOST: "a peer this task needs was lost, or the job failed elsewhere",
     ExitCode.JOIN_TIMEOUT: "peers did not answer within the join timeout",

@@ -1,4 +1,4 @@
-"""A run of a payload: consecutive arrays, gathered with one copy.
+"""Parts of a payload: what is written where it travels, and not before.
 
 Many small gradients cost one call into NumPy instead of one each.
 """
@@ -6,7 +6,7 @@ Many small gradients cost one call into NumPy instead of one each.
 from collections.abc import Sequence
 from dataclasses import dataclass
 from operator import attrgetter
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -16,9 +16,35 @@ from .copying import copy_into
 _dtype_of = attrgetter("dtype")
 
 
+class PayloadPart(Protocol):
+    """Some values of a payload."""
+
+    @property
+    def num_bytes(self) -> int:
+        """In the payload."""
+        ...
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether writing it takes no memory."""
+        ...
+
+    def write(self, out: Array) -> None:
+        """Write it into ``out``, ``num_bytes`` of uint8."""
+        ...
+
+    def buffer(self) -> memoryview:
+        """Its bytes; those of the program's array where nothing needs to be gathered or cast."""
+        ...
+
+    def detached(self) -> "GatherBuffer":
+        """A copy with memory of its own."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class GatherBuffer:
-    """Arrays of any shapes, flat, in one dtype.
+    """Consecutive arrays of any shapes, flat, in one dtype. See :class:`PayloadPart`.
 
     Attributes:
         arrays: In order. Their sizes add up to ``num_bytes``; the plan that made it saw to that.

@@ -49,6 +49,15 @@ class IndexedSlices:
         """Of the whole: ``dense_shape``."""
         return self.dense_shape
 
+    @property
+    def nbytes(self) -> int:
+        """Of rows and indices."""
+        return self.values.nbytes + self.indices.nbytes
+
+    def copy(self) -> "IndexedSlices":
+        """The same, in memory of its own."""
+        return IndexedSlices(self.values.copy(), self.indices.copy(), self.dense_shape)
+
     def combined(self) -> "IndexedSlices":
         """The same gradient with each index once, ascending; repeated rows are summed.
 

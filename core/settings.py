@@ -31,6 +31,13 @@ class Settings(BaseModel):
         description="How long a task waits for its peers at start. Late pods and late DNS are "
         "normal: two minutes covers an image pull on a warm node.",
     )
+    wait_for_workers: int = Field(
+        default=0,
+        ge=0,
+        description="The chief's program begins when so many workers have joined. 0: at once; a "
+        "short job may then be over before some have started, which is well where the others do "
+        "their work.",
+    )
     heartbeat_s: float = Field(
         default=0.5,
         gt=0,
@@ -70,6 +77,13 @@ class Settings(BaseModel):
         gt=0,
         description="How long the chief of an ended job waits until the other tasks have been "
         "told.",
+    )
+
+    job_id: str = Field(
+        default="",
+        max_length=64,
+        description="Name of the job: tasks of another one are refused. Empty: the chief makes "
+        "one, and the others take it; then a job is told from another by who is at work.",
     )
 
     # -- bounds --------------------------------------------------------------------------------

@@ -9,16 +9,24 @@ import numpy as np
 from .arrays import Array, DType
 from .definitions import ShardDefinition
 from .errors import WindlassError
-from .gather_buffer import GatherBuffer
+from .gather_buffer import PayloadPart
 
 
 class Operation(StrEnum):
-    """What a layout entry does to its shard."""
+    """What a layout entry does to its shard, or to rows of it; see ``ROW_OPERATIONS``."""
 
     PULL = "pull"
     APPLY = "apply"
     ASSIGN = "assign"
     ASSIGN_ADD = "assign_add"
+    MULTIPLY = "multiply"
+    DIVIDE = "divide"
+    MINIMUM = "minimum"
+    MAXIMUM = "maximum"
+
+
+ROW_OPERATIONS = (Operation.MULTIPLY, Operation.DIVIDE, Operation.MINIMUM, Operation.MAXIMUM)
+"""Those on rows alone."""
 
 
 class Encoding(StrEnum):
@@ -99,7 +107,7 @@ class StepRequest:
     pull: WireLayout | None = None
     push_rows: Sequence[Array] = ()
     pull_rows: Sequence[Array] = ()
-    values: Sequence[GatherBuffer] = ()
+    values: Sequence[PayloadPart] = ()
     in_segment: bool = False
     segment_bytes: int = 0
     direct_bytes: int = 0

@@ -1,6 +1,9 @@
 """A task of the cluster, and one incarnation of it."""
 
+import secrets
 from dataclasses import dataclass, field
+
+from .errors import FencedError
 
 
 @dataclass(frozen=True, order=True, slots=True)
@@ -29,10 +32,41 @@ class TaskId:
 
 @dataclass(frozen=True, slots=True)
 class Incarnation:
-    """One process of a task. A restarted task has a higher generation; older ones are fenced."""
+    """One process of a task. A restarted task has a higher generation; older ones are fenced.
+
+    Attributes:
+        job: Id of the job it belongs to; empty: not known yet. Who meets a task of another job
+            refuses it.
+    """
 
     task: TaskId
     generation: int
+    job: str = field(default="", compare=False)
 
     def __str__(self) -> str:
         return f"{self.task} (generation {self.generation})"
+
+    def check_not_superseded(self, generation: int) -> None:
+        """Check this process against the highest generation of its task that is known.
+
+        Raises:
+            FencedError: That one is newer.
+        """
+        if self.generation < generation:
+            raise FencedError(
+                f"{self} was superseded by generation {generation}: another process took its "
+                "place. This one must end",
+                task=self.task,
+                generation=self.generation,
+                current=generation,
+            )
+
+
+def new_job_id() -> str:
+    """An id for a job that was given none."""
+    return secrets.token_hex(4)
+
+
+def is_other_job(mine: str, theirs: str) -> bool:
+    """Whether two ids are of different jobs; an empty one is not known, and fits every job."""
+    return bool(mine and theirs) and mine != theirs

@@ -1,55 +1,31 @@
-"""Checkpoints of variables in this process: of one strategy, for any other.
+"""Checkpoints of variables in this process, each under its name: of one strategy, for any other.
 
-The same format as a job's checkpoints on parameter servers (``docs/checkpoints.md``), so what one
-strategy saved another restores: whole variables by name, with the slots of their optimizer.
-``ON_READ`` variables are saved as the value they read as, and shared out again when they are
-restored.
+A job's checkpoints on parameter servers have the same format and the same names. Under names that
+come from the program's objects: ``train.py``.
 """
 
-import datetime
-from collections.abc import Iterable, Mapping
-from typing import Any, Protocol
+from collections.abc import Iterable
 
 import numpy as np
 
-from ..core.arrays import Array, num_rows
 from ..core.checkpoint import (
     CheckpointReader,
-    Manifest,
-    TensorFileWriter,
-    TensorRecord,
-    VariableRecord,
     checkpoint_path,
     latest_checkpoint,
     list_checkpoints,
     prune,
 )
-from ..core.checkpoint.directory import MANIFEST, open_fs
-from ..core.checkpoint.tensor_file import TensorSpec
-from ..core.errors import CheckpointError, ShapeMismatchError
-from ..core.versions import own_versions
-from .base.arrays import to_host
+from ..core.errors import CheckpointError
 from .base.contexts import require_cross_replica
 from .base.values import DistributedValues
-from .variables.holders import holders_of
-from .variables.mirrored import SyncOnReadVariable
+from .saved_variables import Stateful, restore_variables, saved_value, write_variables
 from .variables.variable import Variable
-
-_FILE = "variables.safetensors"
-
-
-class Stateful(Protocol):
-    """What keeps its place: an iterator of a distributed dataset, a random generator."""
-
-    def state_dict(self) -> Mapping[str, Any]:
-        """As JSON can hold it."""
-
-    def load_state_dict(self, state: Any) -> None:
-        """Go on from there."""
 
 
 class Checkpoint:
-    """Saves and restores variables, and the places of what keeps one. As ``tf.train.Checkpoint``.
+    """Saves and restores variables by their names, and the places of what keeps one.
+
+    ``wl.train.Checkpoint`` takes models and optimizers instead, as TensorFlow's.
 
     ::
 
@@ -103,13 +79,13 @@ class Checkpoint:
         strategy = self._strategy
         if strategy is not None:
             require_cross_replica(strategy, "Checkpoint.save")
-        values = {name: _saved(variable) for name, variable in self._variables.items()}
+        values = {name: saved_value(variable) for name, variable in self._variables.items()}
         if global_step is None:
             newest = list_checkpoints(directory)
             global_step = self._agreed(newest[-1].global_step + 1 if newest else 1)
         path = checkpoint_path(directory, global_step)
         if strategy is None or strategy.extended.input_pipeline_id == 0:
-            self._write(path, values, global_step)
+            write_variables(path, self._variables, values, self._places, global_step)
             if path in [info.path for info in list_checkpoints(directory)[-self._keep :]]:
                 prune(directory, self._keep)  # else it would remove what was just saved
         if strategy is not None:
@@ -122,57 +98,6 @@ class Checkpoint:
             return number
         mine = DistributedValues([np.array(number, np.int64)])
         return int(self._strategy.extended.of_first_replica(mine))
-
-    def _write(self, path: str, values: Mapping[str, Array], global_step: int) -> None:
-        fs, root = open_fs(path)
-        if fs.isdir(root):
-            fs.rm(root, recursive=True)
-        fs.makedirs(root, exist_ok=True)
-        pieces: list[tuple[str, str, Array]] = []
-        records: dict[str, VariableRecord] = {}
-        for name, value in values.items():
-            variable = self._variables[name]
-            slots, updates, rule = _slots_of(variable)
-            records[name] = VariableRecord(
-                shape=value.shape,
-                dtype=value.dtype.name,
-                trainable=variable.trainable,
-                updates=updates,
-                rule=rule,
-            )
-            pieces.append((name, "", value))
-            pieces += [(name, slot, array) for slot, array in slots.items()]
-        specs = [
-            TensorSpec(_label(number, name, slot), array.shape, array.dtype)
-            for number, (name, slot, array) in enumerate(pieces)
-        ]
-        tensors = []
-        with fs.open(f"{root}/{_FILE}", "wb") as stream:
-            writer = TensorFileWriter(stream, specs)
-            for spec, (name, slot, array) in zip(specs, pieces, strict=True):
-                tensors.append(
-                    TensorRecord(
-                        variable=name,
-                        slot=slot,
-                        row_offset=0,
-                        rows=num_rows(array.shape),
-                        file=_FILE,
-                        tensor=spec.name,
-                        digest=writer.write(array),
-                        num_bytes=array.nbytes,
-                    )
-                )
-            writer.close()
-        manifest = Manifest(
-            global_step=global_step,
-            saved_at=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-            windlass=own_versions().windlass,
-            variables=records,
-            tensors=tuple(tensors),
-            places={name: dict(place.state_dict()) for name, place in self._places.items()},
-        )
-        with fs.transaction:
-            fs.pipe_file(f"{root}/{MANIFEST}", manifest.model_dump_json(indent=1).encode())
 
     def restore(self, path: str) -> int:
         """Restore from a checkpoint, or the newest one in a directory; returns its global step.
@@ -188,57 +113,11 @@ class Checkpoint:
             require_cross_replica(self._strategy, "Checkpoint.restore")
         newest = latest_checkpoint(path)
         reader = CheckpointReader(newest.path if newest is not None else path)
-        found = {
-            name: record
-            for name in self._variables
-            if (record := reader.variable(name)) is not None
-        }
-        if self._variables and not found:
+        if self._variables and not any(reader.variable(name) for name in self._variables):
             raise CheckpointError(
                 f"{reader.path} has none of the variables {', '.join(sorted(self._variables))}; it "
                 f"has {', '.join(sorted(reader.manifest.variables))}",
                 path=reader.path,
             )
-        for name, record in found.items():
-            shape = self._variables[name].shape
-            if tuple(record.shape) != shape:
-                raise ShapeMismatchError(
-                    f"{reader.path}: {name!r} has shape {tuple(record.shape)} there, the variable "
-                    f"has {shape}",
-                    variable=name,
-                )
-        for name, record in found.items():
-            variable = self._variables[name]
-            _assign(variable, reader.read(name))
-            slots = {slot: reader.read(name, slot) for slot in reader.slots(name)}
-            for holder in holders_of(variable):
-                holder.restore_slots(slots, record.updates, record.rule)
-        for name, place in self._places.items():
-            if name in reader.manifest.places:
-                place.load_state_dict(reader.manifest.places[name])
+        restore_variables(reader, self._variables, self._places)
         return reader.manifest.global_step
-
-
-def _label(number: int, name: str, slot: str) -> str:
-    """A tensor's unique name in the file; variables may be named like slots, or
-    ``__metadata__``.
-    """
-    return f"{number}:{name}:{slot}" if slot else f"{number}:{name}"
-
-
-def _saved(variable: Variable) -> Array:
-    # (ascontiguousarray would give a scalar an axis.)
-    return np.asarray(to_host(variable.read_value()), order="C")
-
-
-def _assign(variable: Variable, value: Array) -> None:
-    if isinstance(variable, SyncOnReadVariable) and variable.aggregation.name == "NONE":
-        for component in variable.values:
-            component.assign(value)
-        return
-    variable.assign(value)
-
-
-def _slots_of(variable: Variable) -> tuple[dict[str, Array], int, dict[str, Any] | None]:
-    holders = holders_of(variable)
-    return holders[0].slots() if holders else ({}, 0, None)

@@ -1,7 +1,6 @@
 """A parameter server in this process: the same session, driven without messages or connections."""
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 import numpy as np
 
@@ -40,6 +39,7 @@ class LocalPs:
         self._session = Session(self.store, who)
         self._layouts: dict[int, WireLayout] = {}
         self._request: StepRequest | None = None
+        self._payload = BufferPayload(())
         self._aborted: WindlassError | None = None
 
     @property
@@ -70,12 +70,17 @@ class LocalPs:
         """Bytes of values in the store."""
         return self.store.held_bytes()
 
-    def send(self, request: StepRequest) -> None:
-        """Begin a step."""
+    def prepare(self, request: StepRequest) -> None:
+        """Gather a step's values."""
         self._raise_if_aborted()
-        if request.detached:
-            request = replace(request, values=[buffer.detached() for buffer in request.values])
+        rows = [numbers.view(np.uint8).data for numbers in (*request.push_rows, *request.pull_rows)]
+        parts = [each.detached() if request.detached else each for each in request.values]
+        self._payload = BufferPayload([*rows, *(part.buffer() for part in parts)])
         self._request = request
+
+    def send(self) -> None:
+        """Nothing: the step is carried out when its answer is asked for."""
+        self._raise_if_aborted()
 
     def receive(
         self,
@@ -87,9 +92,7 @@ class LocalPs:
         request, self._request = self._request, None
         if request is None:
             raise RuntimeError("receive without send")
-        rows = [numbers.view(np.uint8).data for numbers in (*request.push_rows, *request.pull_rows)]
-        # Gathered before anything is applied: if there is no memory for it, nothing is.
-        payload = BufferPayload([*rows, *(buffer.buffer() for buffer in request.values)])
+        payload, self._payload = self._payload, BufferPayload(())
         header = StepHeader(
             sequence=request.sequence,
             push_layout=self._layout_id(request.push),

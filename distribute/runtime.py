@@ -39,6 +39,8 @@ class ClusterRuntime:
         settings: Of this task.
         connection: To every ps; None for an evaluator.
         check: Called between steps; raises when the program should end.
+        barrier: Waits for the other tasks that run the program, so many seconds; see ``barrier``
+            of strategies.
         alone: This process is the whole cluster.
         restore_from: Checkpoint the chief starts from; empty: none.
         progress: For the status.
@@ -48,6 +50,7 @@ class ClusterRuntime:
     settings: Settings
     connection: ParameterSession | None = None
     check: Callable[[], None] = lambda: None
+    barrier: Callable[[float], None] = lambda timeout_s: None  # noqa: ARG005 - nobody to wait for
     alone: bool = False
     restore_from: str = ""
     progress: TaskProgress = field(default_factory=TaskProgress)

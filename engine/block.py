@@ -16,7 +16,7 @@ import numpy as np
 
 from ..core.arrays import Array, DType, is_float, row_shape, size_of
 from ..core.definitions import ShardDefinition
-from ..core.errors import FencedError
+from ..core.steps import Operation
 from ..core.task import Incarnation, TaskId
 from ..core.update_rules import UpdateRule
 from .arena import Arena
@@ -24,6 +24,13 @@ from .library import library
 from .rules import entry_of, hyperparameters
 from .update_kernel import UpdateKernel
 
+_UFUNCS: dict[Operation, np.ufunc] = {
+    Operation.ASSIGN_ADD: np.add,
+    Operation.MULTIPLY: np.multiply,
+    Operation.DIVIDE: np.divide,
+    Operation.MINIMUM: np.minimum,
+    Operation.MAXIMUM: np.maximum,
+}
 _TILE = 1 << 15  # elements of a half-precision variable converted at a time; fits the L2 cache
 _EMPTY: dict[DType, Array] = {np.dtype(t): np.empty(0, t) for t in (np.float32, np.float64)}
 
@@ -127,13 +134,7 @@ class Block:
             FencedError: A newer life of the task has pushed here.
         """
         generation, sequence = self.applied.get(info.who.task, (0, 0))
-        if generation > info.who.generation:
-            raise FencedError(
-                f"{info.who} was superseded by generation {generation} while its push arrived",
-                task=info.who.task,
-                generation=info.who.generation,
-                current=generation,
-            )
+        info.who.check_not_superseded(generation)
         return generation == info.who.generation and sequence >= info.sequence
 
     def mark_applied(self, info: StepInfo) -> None:
@@ -150,14 +151,19 @@ class Block:
             table[gradient.rows] = gradient.values.reshape(gradient.rows.size, table.shape[1])
         self.versions[where.first : where.last] += 1
 
-    def assign_add(self, where: Range, gradient: Gradient) -> None:
-        """Add to a range, or to rows of its shard."""
+    def combine(self, where: Range, gradient: Gradient, operation: Operation) -> None:
+        """Add to a range, or to rows of its shard; or multiply rows, and so on.
+
+        Integers are divided as NumPy's ``divide.at`` does it: the fraction is cut off.
+        """
+        ufunc = _UFUNCS[operation]
         if gradient.rows is None:
             value = self.value[where.start : where.stop]
-            value += gradient.values
+            ufunc(value, gradient.values, out=value)
         else:
             table = self._table(where, self.value)
-            table[gradient.rows] += gradient.values.reshape(gradient.rows.size, table.shape[1])
+            given = gradient.values.reshape(gradient.rows.size, table.shape[1])
+            table[gradient.rows] = ufunc(table[gradient.rows], given)
         self.versions[where.first : where.last] += 1
 
     def apply(self, where: Range, gradient: Gradient, rule: UpdateRule, info: StepInfo) -> None:

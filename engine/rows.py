@@ -1,8 +1,8 @@
 """What a sparse step does with row numbers and rows, apart from the update itself.
 
 An embedding step looks up ids that repeat. It asks for each row once (``deduplicate``), copies the
-rows out of the table (``gather_rows``), spreads them to all ids (``take_rows``), and adds up the
-gradients of each row (``sum_duplicates``). Used by a ps and by workers.
+rows out of the table and spreads them to all ids (``gather_rows``), and adds up their gradients
+(``sum_duplicates``). Used by a ps and by workers.
 
 Large arrays go through kernels. While these load (a second where nothing is cached), and for small
 ones, NumPy does the same, slower and with the same bits; so nobody waits for Numba here.
@@ -14,7 +14,6 @@ import numpy as np
 
 from ..core.arrays import Array, DType
 from ..core.copying import split
-from ..core.indexed_slices import IndexedSlices
 from .library import ROW_KERNELS, library
 
 _SMALL_BYTES = 64 * 1024  # of rows; below, a kernel saves less than 20 us
@@ -78,54 +77,56 @@ def _takes_bitmap(count: int, num_rows: int) -> bool:
     )
 
 
-def sum_duplicates(values: Array, inverse: Array, count: int, out: Array | None = None) -> Array:
+def sum_duplicates(values: Array, inverse: Array, out: Array, first: int = 0) -> Array:
     """Add up the rows that belong together.
 
     Args:
         values: shape ``(n, width)``.
-        inverse: int64, shape ``(n,)``, each in ``[0, count)``: where each row is added.
-        count: Rows of the result.
-        out: contiguous array of the values' dtype, shape ``(count, width)``. Modified. None: a new
-            one.
+        inverse: int64, shape ``(n,)``: to which row each is added, counted from ``first``; those
+            that are not in ``out`` are left out.
+        out: contiguous array of the values' dtype, shape ``(count, width)``. Modified: sums in the
+            values' dtype, in the order in which the rows stand; zero where no row belongs.
+        first: Number of the first row of ``out``.
 
     Returns:
-        ``out``: shape ``(count, width)``; sums in the values' dtype, in the order in which
-        the rows stand; zero where no row belongs.
+        ``out``.
 
     Raises:
-        ValueError: Shapes do not fit, or a number is out of range.
+        ValueError: Shapes do not fit.
     """
     inverse = _vector("sum_duplicates", "inverse", inverse)
-    _check_rows_of("sum_duplicates", values, inverse.size)
-    _check_range("sum_duplicates", "number", inverse, count)
-    values = np.ascontiguousarray(values)
-    wanted = (count, values.shape[1])
-    if out is None:
-        out = np.empty(wanted, values.dtype)
-    _check_out("sum_duplicates", out, wanted, values.dtype)
+    if values.ndim != 2 or values.shape[0] != inverse.size:
+        raise ValueError(
+            f"sum_duplicates: values have shape {values.shape}, expected {inverse.size} rows"
+        )
+    values = _aligned(np.ascontiguousarray(values))
+    count, width = out.shape[0], values.shape[1]
+    _check_out("sum_duplicates", out, (count, width), values.dtype)
     kernel = None
-    if values.nbytes >= _SMALL_BYTES and values.dtype in ROW_KERNELS["sum_rows"]:
+    if out.nbytes >= _SMALL_BYTES and out.flags.aligned and values.dtype in ROW_KERNELS["sum_rows"]:
         kernel = library.row_kernel_if_ready("sum_rows", values.dtype)
     if kernel is None:
-        return _sum_by_numpy(values, inverse, out)
+        return _sum_by_numpy(values, inverse - first, out)
     seen = np.zeros(count, np.uint8)
-    kernel(_aligned(values).reshape(-1), inverse, out.reshape(-1), seen, values.shape[1])
+    kernel(values.reshape(-1), inverse, first, out.reshape(-1), seen, width)
     if not seen.all():
         out[seen == 0] = 0
     return out
 
 
-def _sum_by_numpy(values: Array, inverse: Array, out: Array) -> Array:
+def _sum_by_numpy(values: Array, numbers: Array, out: Array) -> Array:
+    inside = np.flatnonzero((numbers >= 0) & (numbers < out.shape[0]))
+    numbers, values = numbers[inside], values[inside]
     out[...] = 0
     first = np.full(out.shape[0], -1, np.int64)
     # The last write stays: from the end, that is the first occurrence.
-    first[inverse[::-1]] = np.arange(inverse.size - 1, -1, -1)
+    first[numbers[::-1]] = np.arange(numbers.size - 1, -1, -1)
     has = first >= 0
     # Copied, not added to zero: the sum of nothing but -0.0 is -0.0.
     out[has] = values[first[has]]
-    again = np.ones(inverse.size, np.bool_)
+    again = np.ones(numbers.size, np.bool_)
     again[first[has]] = False
-    np.add.at(out, inverse[again], values[again])
+    np.add.at(out, numbers[again], values[again])
     return out
 
 
@@ -174,47 +175,6 @@ def _gather(
     split(part, rows.size, itemsize=2 * max(width, 64))
 
 
-def take_rows(unique_values: Array, inverse: Array, out: Array | None = None) -> Array:
-    """Spread the rows of distinct ids to all ids.
-
-    Args:
-        unique_values: contiguous array, shape ``(count, width)``.
-        inverse: int64, shape ``(n,)``: as of ``deduplicate``.
-        out: contiguous array, shape ``(n, width)``. Modified. None: a new one.
-
-    Returns:
-        ``out``: ``unique_values[inverse]``.
-
-    Raises:
-        ValueError: As ``gather_rows``.
-    """
-    return gather_rows(unique_values, inverse, out)
-
-
-def combine(slices: IndexedSlices, num_rows: int) -> IndexedSlices:
-    """As ``IndexedSlices.combined``: each index once, ascending, repeated rows summed in order.
-
-    Args:
-        slices: The gradient of a lookup.
-        num_rows: Of the table; indices are in ``[0, num_rows)``.
-
-    Raises:
-        ValueError: An index is out of range.
-    """
-    indices, values = slices.indices, slices.values
-    if indices.size < 2 or bool(np.all(indices[1:] > indices[:-1])):
-        _check_range("combine", "index", indices, num_rows)
-        return slices
-    unique, inverse = deduplicate(indices, num_rows)
-    flat = (
-        values.reshape(indices.size, -1)
-        if values.size
-        else np.empty((indices.size, 0), values.dtype)
-    )
-    summed = sum_duplicates(flat, inverse, unique.size)
-    return IndexedSlices(summed.reshape(unique.size, *values.shape[1:]), unique, slices.dense_shape)
-
-
 def _vector(kernel: str, what: str, numbers: Array) -> Array:
     if numbers.ndim != 1 or numbers.dtype != _INT64:
         raise ValueError(
@@ -225,11 +185,6 @@ def _vector(kernel: str, what: str, numbers: Array) -> Array:
 
 def _aligned(array: Array) -> Array:
     return array if array.flags.aligned else array.copy()
-
-
-def _check_rows_of(kernel: str, values: Array, count: int) -> None:
-    if values.ndim != 2 or values.shape[0] != count:
-        raise ValueError(f"{kernel}: values have shape {values.shape}, expected {count} rows")
 
 
 def _check_out(kernel: str, out: Array, shape: tuple[int, ...], dtype: DType) -> None:

@@ -93,7 +93,8 @@ class UpdateKernel:
             run(value, s0, s1, s2, part, rows[start:stop], width, scalars)
 
         row_bytes = max(width * value.itemsize, _LINE_BYTES)
-        split(some_rows, rows.size, itemsize=row_bytes * (2 + len(slots)))
+        # The gradient comes in order; what is waited for are the rows.
+        split(some_rows, rows.size, itemsize=row_bytes * (1 + len(slots)))
 
     def _check(self, value: Array, slots: Sequence[Array], gradient: Array, scalars: Array) -> None:
         self._check_layout("value", value, self.dtype)

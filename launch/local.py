@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 from ..cluster.roles import EVALUATOR
 from ..core.exit_codes import describe_exit, is_retryable, shell_status
 from ..core.settings import Settings
-from ..core.task import TaskId
+from ..core.task import TaskId, new_job_id
 from ..worker.error_report import ERROR_FILE, read_report
 from ..worker.program import Program
 from ..worker.status import STATUS_FILE, read_status
@@ -130,10 +130,22 @@ class LocalJob:
     # -- beginning ---------------------------------------------------------------------------
 
     def _start(self) -> None:
-        # Of an earlier job in this directory; this job writes its own.
-        (Path(self._settings.model_dir) / STATUS_FILE).unlink(missing_ok=True)
+        model_dir = self._settings.model_dir
+        try:
+            # Of an earlier job in this directory; this job writes its own when it ends.
+            (Path(model_dir) / STATUS_FILE).unlink(missing_ok=True)
+        except OSError as error:
+            from ..core.checkpoint.storage import storage_error  # loads NumPy
+
+            raise storage_error(error, model_dir, "windlass local") from error
         self.addresses = self._cluster.choose_addresses()
-        shared = self._settings.model_copy(update={"log_format": "bare", "health_port": 0})
+        shared = self._settings.model_copy(
+            update={
+                "log_format": "bare",
+                "health_port": 0,
+                "job_id": self._settings.job_id or new_job_id(),
+            }
+        )
         command = ["run", *self._program.command, "--", *self._arguments]
         for task in self._cluster.tasks():
             environment = shared.environment() | {

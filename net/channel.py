@@ -12,7 +12,7 @@ _Response = TypeVar("_Response")
 
 
 def open_channel(address: str, settings: Settings) -> grpc.Channel:
-    """A channel that finds a peer that is late, restarted or moved, and notices one that is gone."""
+    """A channel that finds a peer that is late, restarted or moved, and notices a loss."""
     return grpc.insecure_channel(
         address,
         options=[

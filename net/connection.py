@@ -1,4 +1,4 @@
-"""A connection: frames over a byte stream. The one framing of sessions and of links between workers.
+"""A connection: frames over a byte stream, for sessions and for links between workers.
 
 A frame is a message and the payload behind it, both as they are, with their lengths in front
 (little-endian uint32 and uint64). Arrays go from and to the stream directly: nothing is encoded.
@@ -34,7 +34,8 @@ class Connection:
 
     Args:
         stream: Owned from now on.
-        max_message_bytes: A peer that announces a longer message is refused, before memory is taken.
+        max_message_bytes: A peer that announces a longer message is refused, before memory is
+            taken.
         peer: Who is at the other end, for messages.
 
     Attributes:
@@ -183,8 +184,8 @@ class Connection:
         if length > self.max_message_bytes:
             raise LimitExceededError(
                 f"{self.peer} announces a message of {length} bytes, more than "
-                f"max_message_bytes={self.max_message_bytes}; raise WINDLASS_MAX_MESSAGE_BYTES here, "
-                "or look whether it is another program",
+                f"max_message_bytes={self.max_message_bytes}; raise WINDLASS_MAX_MESSAGE_BYTES "
+                "here, or look whether it is another program",
                 limit="max_message_bytes",
             )
         if length <= READ_BYTES:
@@ -269,7 +270,7 @@ class Connection:
         self.stream.cancel()
 
     def close(self) -> None:
-        """Close the connection. What was sent still arrives; what only waits to be sent does not."""
+        """Close it. What was sent still arrives; what only waits to be sent does not."""
         if not self._outbox.is_idle:
             self.stream.cancel()
         self._outbox.close()

@@ -15,7 +15,6 @@ from ..core.task import Incarnation
 from ..core.versions import check_protocol, own_versions
 from ..proto.v1 import session_pb2
 from .connection import Connection
-from .endpoint import fit_chunks
 from .listener import MAGIC
 from .stream import NEVER, ByteStream
 from .tcp import connect_tcp
@@ -133,7 +132,8 @@ class Dialer:
         theirs = codec.versions_from_wire(welcome.versions)
         check_protocol(own_versions(), theirs, peer=self._peer)
         connection.deadline = NEVER
-        fit_chunks(connection.stream, welcome.max_message_bytes)
+        if welcome.max_message_bytes:
+            connection.stream.limit_messages(welcome.max_message_bytes)
         return welcome
 
     def lost(self, doing: str, error: object) -> PeerLostError:

@@ -25,13 +25,11 @@ from ..proto.v1 import session_pb2
 from .connection import Connection
 from .listener import GREETING_TIMEOUT_S
 from .stream import NEVER, ByteStream
-from .tunnel import TunnelStream
 from .unix import listen_unix
 
 log = logging.getLogger(__name__)
 
 _HELLO_BYTES = 64 * 1024  # a hello has less than 1 KiB; anybody may send one
-_ROOM_BYTES = 4096  # of a tunnel's message beside the chunk, and more than enough
 
 
 class Greeting:
@@ -170,7 +168,8 @@ class Endpoint:
         )
         connection.max_message_bytes = self._settings.max_message_bytes
         connection.deadline = NEVER
-        fit_chunks(connection.stream, hello.max_message_bytes)
+        if hello.max_message_bytes:
+            connection.stream.limit_messages(hello.max_message_bytes)
         welcome = session_pb2.Welcome(
             versions=codec.versions_to_wire(own_versions()),
             max_message_bytes=self._settings.max_message_bytes,
@@ -191,12 +190,6 @@ class Endpoint:
             with contextlib.suppress(OSError):
                 if path.stat().st_ino == inode:  # a task that replaces this one may listen already
                     path.unlink()
-
-
-def fit_chunks(stream: ByteStream, max_message_bytes: int) -> None:
-    """Keep the messages of a tunnel below what its other end takes."""
-    if isinstance(stream, TunnelStream) and max_message_bytes:
-        stream.chunk_bytes = min(stream.chunk_bytes, max(1, max_message_bytes - _ROOM_BYTES))
 
 
 def _say(connection: Connection, error: Exception) -> None:

@@ -37,28 +37,30 @@ def is_loopback(host: str) -> bool:
 def bind_address(address: str, settings: Settings) -> str:
     """Where to listen for a task whose peers know it as ``address``.
 
-    The advertised name may be a Kubernetes Service, which no machine can bind; so a task that is not on
-    loopback listens on every interface.
+    The advertised name may be a Kubernetes Service, which no machine can bind; so a task that is
+    not on loopback listens on every interface.
 
     Raises:
         ConfigurationError: Others could connect, and nobody said that this is wanted.
     """
     host, _, port = address.rpartition(":")
-    listen = settings.host or (host if is_loopback(host) else "0.0.0.0")  # noqa: S104 - asked for, below
+    everywhere = "0.0.0.0"  # noqa: S104 - asked for, below
+    listen = settings.host or (host if is_loopback(host) else everywhere)
     if listen.count(":") > 1 and not listen.startswith("["):
         listen = f"[{listen}]"  # an IPv6 address
     if not is_loopback(listen) and not settings.insecure:
         raise ConfigurationError(
-            f"{address} is reachable by other machines, and this version serves them without encryption "
-            "or identity: whoever reaches the port can read and change the model. Say so with --insecure "
-            "(WINDLASS_INSECURE=1) inside a network you trust, or bind loopback with --host 127.0.0.1",
+            f"{address} is reachable by other machines, and this version serves them without "
+            "encryption or identity: whoever reaches the port can read and change the model. Say "
+            "so with --insecure (WINDLASS_INSECURE=1) inside a network you trust, or bind loopback "
+            "with --host 127.0.0.1",
             address=address,
         )
     return f"{listen}:{port}"
 
 
 class DaemonThreads(futures.Executor):
-    """A thread for each call, for which the end of the process does not wait. Who calls bounds them.
+    """A thread for each call; the end of the process waits for none. Who calls bounds them.
 
     Args:
         name: Of the threads.
@@ -204,8 +206,9 @@ class TaskHost:
 
     def _in_use(self, where: str, why: str) -> AddressInUseError:
         return AddressInUseError(
-            f"{self._task} cannot listen at {where} ({why}): the port is taken by another process, or "
-            "the address is not this machine's. Stop the other process or give the task another port",
+            f"{self._task} cannot listen at {where} ({why}): the port is taken by another process, "
+            "or the address is not this machine's. Stop the other process or give the task another "
+            "port",
             task=self._task,
             address=where,
         )

@@ -102,5 +102,6 @@ class Outbox:
                 with self._changed:
                     self._failure = error
                     self._waiting.clear()
-                self._stream.cancel()  # half a frame is out: whoever waits for its answer hears of it
+                # Half a frame is out: whoever waits for its answer hears of it.
+                self._stream.cancel()
             del send  # arrays are not kept until the next frame

@@ -1,4 +1,4 @@
-"""Handing gRPC's connections through to the gRPC server of this process, which has a private socket."""
+"""Handing gRPC's connections through to the private socket of this process's gRPC server."""
 
 import contextlib
 import fcntl

@@ -1,8 +1,8 @@
 """Reaching a peer over the best connection there is.
 
 The peer's one port is tried first. If it does not answer our greeting, something that knows only
-HTTP/2 may stand between (a mesh, an ingress), and a tunnel is tried. On one machine the session then
-moves to a Unix socket, where memory can be shared.
+HTTP/2 may stand between (a mesh, an ingress), and a tunnel is tried. On one machine the session
+then moves to a Unix socket, where memory can be shared.
 """
 
 import logging

@@ -1,7 +1,7 @@
 """Memory two processes of one machine share, without a name in any file system.
 
-A segment is a ``memfd``: a file that exists only while somebody has it open or mapped, so nothing is
-left behind, whoever is killed. It is handed to the other process over a Unix socket, which works
+A segment is a ``memfd``: a file that exists only while somebody has it open or mapped, so nothing
+is left behind, whoever is killed. It is handed to the other process over a Unix socket, which works
 across containers that share a socket and neither processes nor files. Segments are sealed against
 shrinking, so that a peer cannot take the memory away under us (that would be SIGBUS).
 (``multiprocessing.shared_memory`` has names, and before Python 3.13 a resource tracker that unlinks

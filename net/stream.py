@@ -27,7 +27,8 @@ READ_BYTES = 64 * 1024
 _OUT_BYTES = 1024 * 1024
 _IN_BYTES = 256 * 1024
 _RESET = struct.pack("ii", 1, 0)  # linger for 0 s
-# Another thread may close the socket just before it is polled, and its number be another file's then.
+# Another thread may close the socket just before it is polled, and its number be another file's
+# then.
 _LONGEST_POLL_S = 5.0
 _SHORT_S = 500e-6  # who waited longer for the last bytes does not spin for the next ones
 
@@ -46,7 +47,7 @@ class ByteStream(Protocol):
 
     @property
     def is_local(self) -> bool:
-        """Whether both ends are on one machine, where sending and receiving share its memory bus."""
+        """Whether both ends are on one machine, and share its memory bus."""
         ...
 
     @property
@@ -92,6 +93,10 @@ class ByteStream(Protocol):
 
     def fileno(self) -> int:
         """For ``poll``; -1 if there is none."""
+        ...
+
+    def limit_messages(self, num_bytes: int) -> None:
+        """The peer takes no longer messages, if this kind of stream has messages at all."""
         ...
 
     def cancel(self) -> None:
@@ -176,6 +181,9 @@ class SocketStream:
         """The socket's."""
         return self._socket.fileno()
 
+    def limit_messages(self, num_bytes: int) -> None:
+        """Nothing: the bytes have no boundaries."""
+
     def cancel(self) -> None:
         """Reset the connection."""
         self._cancelled = True
@@ -187,7 +195,8 @@ class SocketStream:
 
     def close(self) -> None:
         """Close the socket."""
-        # A process that was forked from this one may have it too: the peer sees the end all the same.
+        # A process that was forked from this one may have it too: the peer sees the end all the
+        # same.
         with contextlib.suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)
         self._socket.close()

@@ -1,8 +1,8 @@
 """A tunnel: the bytes of a connection as messages of one gRPC call, where only HTTP/2 passes.
 
-The call is bidirectional and its messages are plain bytes: nothing of protobuf is in them, and their
-boundaries mean nothing. Both ends are alike; a client's outgoing messages are the requests of the
-call, a server's its responses.
+The call is bidirectional and its messages are plain bytes: nothing of protobuf is in them, and
+their boundaries mean nothing. Both ends are alike; a client's outgoing messages are the requests of
+the call, a server's its responses.
 """
 
 import threading
@@ -17,6 +17,7 @@ from ..core.errors import RefusedError
 from .stream import NEVER, Buffer
 
 METHOD = "/windlass.proto.v1.Tunnel/Open"
+_ROOM_BYTES = 4096  # of a message beside the chunk, and more than enough
 _BACKLOG = 8  # messages that wait for gRPC, or for us
 _CLOSE_TIMEOUT_S = 5.0  # a neighbour that computes reads what was sent to it later
 
@@ -27,7 +28,7 @@ class TunnelStream:
     gRPC's iterator of messages cannot be waited at for a time, so a thread reads it ahead.
 
     Args:
-        chunk_bytes: Most bytes in one message; may be lowered.
+        chunk_bytes: Most bytes in one message.
     """
 
     description = "grpc"
@@ -35,7 +36,7 @@ class TunnelStream:
     passes_files = False
 
     def __init__(self, chunk_bytes: int) -> None:
-        self.chunk_bytes = chunk_bytes
+        self._chunk_bytes = chunk_bytes
         self._outgoing = _Messages()
         self._incoming = _Messages()
         self._end_call: Callable[[], object] = lambda: None
@@ -68,12 +69,12 @@ class TunnelStream:
     def send(self, data: Buffer, deadline: float) -> None:
         """Send all of it."""
         view = memoryview(data)
-        for start in range(0, len(view), self.chunk_bytes):
-            self._outgoing.put(bytes(view[start : start + self.chunk_bytes]), deadline)
+        for start in range(0, len(view), self._chunk_bytes):
+            self._outgoing.put(bytes(view[start : start + self._chunk_bytes]), deadline)
 
     def send_now(self, buffers: Sequence[Buffer]) -> int:
         """Send as much as the queue takes, a message as large as it may be."""
-        whole = b"".join(buffers)[: self.chunk_bytes]
+        whole = b"".join(buffers)[: self._chunk_bytes]
         try:
             self._outgoing.put(whole, 0.0)
         except TimeoutError:
@@ -112,11 +113,16 @@ class TunnelStream:
         """There is none."""
         return -1
 
+    def limit_messages(self, num_bytes: int) -> None:
+        """Send no longer ones from now on."""
+        self._chunk_bytes = min(self._chunk_bytes, max(1, num_bytes - _ROOM_BYTES))
+
     def cancel(self) -> None:
         """End the call."""
+        # First: at the end of its messages gRPC would tell the other end of an orderly close.
+        self._end_call()
         self._incoming.drop("cancelled")
         self._outgoing.drop("cancelled")
-        self._end_call()
 
     def close(self) -> None:
         """Send what waits, and end the call."""
@@ -139,7 +145,7 @@ class TunnelStream:
 
 
 class _Messages:
-    """A bounded queue of messages, with an end. Both sides may wait, and are woken when it is cut."""
+    """A bounded queue of messages, with an end. Both sides may wait; a cut wakes them."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()

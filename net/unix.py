@@ -1,8 +1,8 @@
 """Unix sockets: connections between processes of one machine and user, which can share memory.
 
-A name beginning with ``@`` is one of the abstract namespace: it goes with the process, so nothing is
-left behind, and reaches as far as the network namespace. Any other name is a path, for containers
-that share a folder and no namespace.
+A name beginning with ``@`` is one of the abstract namespace: it goes with the process, so nothing
+is left behind, and reaches as far as the network namespace. Any other name is a path, for
+containers that share a folder and no namespace.
 """
 
 import contextlib

@@ -11,8 +11,10 @@ import numpy as np
 from ..cluster.tf_config import TFConfigClusterResolver
 from ..core.arrays import Array
 from ..core.checkpoint import CheckpointReader, latest_checkpoint
+from ..core.checkpoint.storage import storage_error
 from ..core.errors import CheckpointError, ConfigurationError, PeerLostError
 from ..core.settings import load_settings
+from ..core.waiting import WaitLog
 from ..distribute.program_cluster import join_cluster, program_cluster
 from .evaluations import Evaluation, write_evaluation
 from .progress import is_evaluator
@@ -34,7 +36,8 @@ class SidecarEvaluator:
         checkpoint_dir: Where the job writes; None: ``model_dir`` of the settings.
         poll_s: Time between looks for a new checkpoint. Unit: seconds.
         max_evaluations: End after so many; None: with the job's final checkpoint.
-        idle_timeout_s: End if no checkpoint comes for this long; None: ``orphan_timeout_s``.
+        idle_timeout_s: End if no checkpoint comes for this long; None: ``orphan_timeout_s``, or
+            twice ``save_every_s`` if that is longer.
     """
 
     def __init__(
@@ -61,9 +64,10 @@ class SidecarEvaluator:
         self._progress = runtime.progress if runtime is not None else None
         self._poll_s = poll_s
         self._max_evaluations = max_evaluations
-        self._idle_timeout_s = (
-            settings.orphan_timeout_s if idle_timeout_s is None else idle_timeout_s
-        )
+        if idle_timeout_s is None:
+            # A job that saves rarely is not gone.
+            idle_timeout_s = max(settings.orphan_timeout_s, 2 * settings.save_every_s)
+        self._idle_timeout_s = idle_timeout_s
 
     def start(self) -> list[Evaluation]:
         """Evaluate until the final checkpoint was; returns all results.
@@ -77,11 +81,14 @@ class SidecarEvaluator:
         done = ""
         changed = time.monotonic()
         pause = threading.Event()
+        waits = WaitLog("the evaluator", limit_s=self._idle_timeout_s, limit="idle_timeout_s")
         while self._max_evaluations is None or len(results) < self._max_evaluations:
             self._check()
             found = latest_checkpoint(self._model_dir)
             if found is not None and found.path != done:
+                waits.done()
                 result = self._evaluate_one(found.path)
+                waits.restart()
                 done, changed = found.path, time.monotonic()
                 if result is None:
                     continue
@@ -92,9 +99,10 @@ class SidecarEvaluator:
             if time.monotonic() - changed > self._idle_timeout_s:
                 raise PeerLostError(
                     f"no new checkpoint in {self._model_dir} for {self._idle_timeout_s:g} s "
-                    "(orphan_timeout_s); is the job still running, with the same model_dir?",
+                    "(idle_timeout_s); is the job still running, with the same model_dir?",
                     model_dir=self._model_dir,
                 )
+            waits.tick(f"a new checkpoint in {self._model_dir}")
             pause.wait(self._poll_s)
         return results
 
@@ -117,7 +125,10 @@ class SidecarEvaluator:
             metrics=metrics,
             seconds=time.monotonic() - began,
         )
-        write_evaluation(self._model_dir, result)
+        try:
+            write_evaluation(self._model_dir, result)
+        except OSError as error:
+            raise storage_error(error, self._model_dir, "the evaluator") from error
         if self._progress is not None:
             self._progress.steps = step
             self._progress.metrics |= metrics

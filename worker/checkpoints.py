@@ -18,12 +18,14 @@ from ..core.checkpoint import (
 from ..core.checkpoint.directory import MANIFEST, open_fs
 from ..core.checkpoint.manifest import BlockRecord
 from ..core.checkpoint.saved_part import SavedPart
+from ..core.checkpoint.storage import check_writable, storage_error
 from ..core.errors import WindlassError
 from ..core.versions import own_versions
 
 log = logging.getLogger(__name__)
 
 _SAVE_TIMEOUT_S = 3600.0  # 100 GB to a slow disk; a lost ps ends the save sooner
+_TRY_TIMEOUT_S = 60.0  # an object store, or a file server that wakes up
 
 
 class Checkpointer:
@@ -33,20 +35,38 @@ class Checkpointer:
         model_dir: Path or fsspec URL.
         controls: One per ps.
         keep: Complete checkpoints kept.
+        writer: Who writes the manifests, for messages.
     """
 
-    def __init__(self, model_dir: str, controls: Sequence[PsControl], keep: int) -> None:
+    def __init__(
+        self, model_dir: str, controls: Sequence[PsControl], keep: int, writer: str = "the chief"
+    ) -> None:
+        self._writer = writer
         self._model_dir = model_dir
         self._controls = list(controls)
         self._keep = keep
         self.last: CheckpointInfo | None = None
 
     def prepare(self) -> CheckpointInfo | None:
-        """Remove unfinished checkpoints of a killed job; return the one to resume from, if any."""
+        """Remove unfinished checkpoints of a killed job; return the one to resume from, if any.
+
+        Raises:
+            StorageError: The model directory cannot be written.
+        """
+        check_writable(self._model_dir, self._writer)
         for path in remove_incomplete(self._model_dir):
             log.warning("removed %s: an incomplete checkpoint", path)
         self.last = latest_checkpoint(self._model_dir)
         return self.last
+
+    def try_servers(self) -> None:
+        """Have every ps try whether it can write to the model directory.
+
+        Raises:
+            StorageError: One cannot.
+        """
+        for control in self._controls:
+            control.try_directory(self._model_dir, timeout_s=_TRY_TIMEOUT_S)
 
     def save(
         self, global_step: int, *, final: bool = False, timeout_s: float = _SAVE_TIMEOUT_S
@@ -55,7 +75,7 @@ class Checkpointer:
 
         Raises:
             WindlassError: A ps is gone or cannot write.
-            OSError: The manifest cannot be written.
+            StorageError: The manifest cannot be written, and that will not pass.
         """
         repeated = self.last is not None and self.last.global_step == global_step
         if self.last is not None and repeated and (not final or self.last.path.endswith("-again")):
@@ -75,7 +95,10 @@ class Checkpointer:
             # Atomic: local files are renamed into place, object stores put whole objects.
             with fs.transaction:
                 fs.pipe_file(f"{root}/{MANIFEST}", manifest.model_dump_json(indent=1).encode())
-        except (WindlassError, OSError):
+        except OSError as error:
+            self._discard(path)
+            raise storage_error(error, path, self._writer) from error
+        except WindlassError:
             self._discard(path)
             raise
         self.last = CheckpointInfo(global_step, path)

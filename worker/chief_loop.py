@@ -12,10 +12,11 @@ from concurrent.futures import Future, ThreadPoolExecutor
 
 from ..client.ps.control import PsAnswer, PsControl
 from ..cluster.roles import PS
-from ..core.errors import FencedError, WindlassError
+from ..core.errors import FencedError, OtherJobError, WindlassError
 from ..core.settings import Settings
 from ..core.states import Phase, State
 from ..core.task import Incarnation
+from ..core.waiting import WaitLog
 from ..server.chief.servicer import LockedJob
 from .checkpoints import Checkpointer
 
@@ -61,6 +62,8 @@ class ChiefLoop:
         self._saver = ThreadPoolExecutor(1, thread_name_prefix="save")
         self._save_under_way: Future[bool] | None = None
         self._ending = False
+        # Why the job failed, if that says more than its phase: the chief ends with its exit code.
+        self.failure: WindlassError | None = None
 
     def start(self) -> None:
         """Start the loop's thread."""
@@ -104,7 +107,8 @@ class ChiefLoop:
         answers = list(self._pool.map(self._attach_one, self._controls))
         with self._locked_job.open() as (job, now):
             for control, answer in zip(self._controls, answers, strict=True):
-                if isinstance(answer, FencedError):
+                if isinstance(answer, FencedError | OtherJobError):
+                    self.failure = answer if isinstance(answer, OtherJobError) else self.failure
                     job.ps_refused(control.task, answer.message, now=now)
                 elif isinstance(answer, PsAnswer):
                     job.ps_answered(control.task, answer.generation, answer.counters, now=now)
@@ -124,8 +128,9 @@ class ChiefLoop:
             return False
         try:
             path = self._checkpointer.save(step, final=final)
-        except (WindlassError, OSError) as error:
+        except WindlassError as error:
             log.error("could not save a checkpoint of step %d: %s", step, error)
+            self.failure = self.failure or error
             return False
         finally:
             self._saved_at = self._locked_job.clock.now()
@@ -157,10 +162,12 @@ class ChiefLoop:
                 for member in job.members.values()
             )
         if step > 0 and not ps_lost:
+            if phase is Phase.RUNNING:
+                self.failure = None  # of an earlier save
             saved = self._saver.submit(self._save, step, final=phase is Phase.RUNNING).result()
             if phase is Phase.RUNNING and self._checkpointer is not None and not saved:
                 with self._locked_job.open() as (job, _):
-                    job.fail("the last checkpoint could not be written")
+                    job.fail(f"the last checkpoint could not be written: {self.failure}")
         self._leaving.set()
         self._thread.join()
         self._attach()  # the last counters, for the status
@@ -173,6 +180,11 @@ class ChiefLoop:
         reported = ""
         deadline: float | None = None
         began = self._locked_job.clock.now()
+        waits = WaitLog(
+            self._who.task,
+            limit=f"a task without a sign of life for {self._settings.lease_s:g} s is given up",
+            clock=self._locked_job.clock,
+        )
         while True:
             with self._locked_job.open() as (job, now):
                 waiting, phase = job.waited_for(), job.phase
@@ -195,6 +207,7 @@ class ChiefLoop:
             if names != reported:
                 reported = names
                 on_wait(names)
+            waits.tick(f"{names} to finish")
             self._locked_job.clock.wait(self._leaving, 0.05)
 
     def _dismiss(self, phase: Phase, reason: str) -> Phase:
@@ -207,12 +220,18 @@ class ChiefLoop:
                 log.debug("%s", error)
 
         list(self._pool.map(end, self._controls))
-        until = self._locked_job.clock.now() + self._settings.leave_grace_s
+        grace_s = self._settings.leave_grace_s
+        until = self._locked_job.clock.now() + grace_s
+        waits = WaitLog(
+            self._who.task, limit_s=grace_s, limit="leave_grace_s", clock=self._locked_job.clock
+        )
         while self._locked_job.clock.now() < until:
             with self._locked_job.open() as (job, now):
                 job.expire(now=now)
-                if not job.unreported():
-                    break
+                unreported = job.unreported()
+            if not unreported:
+                break
+            waits.tick(", ".join(task.short for task in unreported), "not told of the end yet")
             threading.Event().wait(0.05)
         return phase
 

@@ -6,8 +6,10 @@ worker has ended.
 """
 
 from ..cluster.resolved import ResolvedTask
+from ..collectives.group import leave_rings
 from ..core.errors import WindlassError
 from ..core.settings import Settings
+from ..core.states import Outcome
 from ..distribute.runtime import ClusterRuntime
 from .program import Ending
 
@@ -42,7 +44,9 @@ class SynchronousTask:
         self._pending = self._pending or error
 
     def finish(self, ending: Ending) -> int:
-        """What the process should exit with."""
+        """What the process should exit with. A failure is told to the other workers."""
+        if ending.outcome is not Outcome.DONE:
+            leave_rings(ending.message)
         return ending.code
 
     def close(self) -> None:

@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from ..client.chief.barrier import BarrierClient
 from ..client.chief.calls import ChiefClient, JobStatus
 from ..client.chief.membership import Membership
 from ..client.ps.control import PsControl
@@ -23,13 +24,16 @@ from ..core.exit_codes import ExitCode
 from ..core.settings import Settings
 from ..core.states import Outcome, Phase
 from ..core.task import Incarnation
+from ..core.waiting import WaitLog
 from ..distribute.runtime import ClusterRuntime
 from .announcement import announce_chief
+from .enough_workers import wait_for_workers
 from .program import Ending, ending_of
 from .status import write_status
 
 if TYPE_CHECKING:
     from ..server.chief.server import ChiefServer
+    from .checkpoints import Checkpointer
     from .chief_loop import ChiefLoop
 
 log = logging.getLogger(__name__)
@@ -52,6 +56,7 @@ class TrainingTask:
         self._membership: Membership | None = None
         self._chief_loop: ChiefLoop | None = None
         self._announcement: socket.socket | None = None
+        self._checkpointer: Checkpointer | None = None
         self._controls: list[PsControl] = []
         self._session: ParameterSession | None = None
         self.runtime = ClusterRuntime(task, settings, check=self.check)
@@ -64,16 +69,25 @@ class TrainingTask:
         Raises:
             AddressInUseError: The chief's port is taken.
             JoinTimeoutError: A peer did not answer.
+            OtherJobError: Another job has this task's place, or its ps.
             CheckpointError: The checkpoint to resume from cannot be used.
+            StorageError: The model directory cannot be written.
         """
         task, settings = self.task, self._settings
         if task.is_chief:
             # Only a chief loads what serving and writing checkpoints need.
             from ..server.chief.server import ChiefServer
+            from .job_identity import find_job_id
 
+            self._controls = [
+                PsControl(ps, task.address_of(ps), settings) for ps in ps_of(task.spec)
+            ]
             expected = [(other, task.address_of(other)) for other in task.spec.tasks()]
-            self._chief_server = ChiefServer(task.task, expected, settings)
+            self._chief_server = ChiefServer(task.task, expected, settings, job_id=None)
             self._chief_server.start(task.address)
+            job_id = find_job_id(self._controls, task.task, settings, self.check)
+            with self._chief_server.locked_job.open() as (job, _):
+                job.name = job_id
             chief_address = _dial_address(task.address, self._chief_server.port)
         else:
             chief_address = task.chief_address or self._find_chief()
@@ -90,8 +104,12 @@ class TrainingTask:
         self.runtime.connection = self._session
         self._session.connect(
             still_wanted=self.check,
-            on_wait=lambda missing: log.info("waiting for %s", ", ".join(missing)),
         )
+        if self._checkpointer is not None:
+            self._checkpointer.try_servers()
+        self.runtime.barrier = BarrierClient(self._chief, who, self.check).wait
+        if self._chief_server is not None and settings.wait_for_workers:
+            wait_for_workers(self._chief_server.locked_job, settings, self.task, self.check)
         return self.runtime
 
     def _find_chief(self) -> str:
@@ -101,15 +119,19 @@ class TrainingTask:
         ]
         deadline = time.monotonic() + self._settings.join_timeout_s
         last = "no chief has attached to the ps"
+        waits = WaitLog(
+            self.task.task, limit_s=self._settings.join_timeout_s, limit="join_timeout_s"
+        )
         try:
             while time.monotonic() < deadline:
                 self.check()
                 for control in controls:
                     try:
-                        if address := control.find_chief(timeout_s=2.0):
+                        if address := control.find_job(timeout_s=2.0).chief_address:
                             return address
                     except WindlassError as error:
                         last = str(error)
+                waits.tick("the chief, whose address the ps know", last)
                 threading.Event().wait(0.1)
         finally:
             for control in controls:
@@ -126,12 +148,12 @@ class TrainingTask:
         from .chief_loop import ChiefLoop
 
         settings, task = self._settings, self.task
-        self._controls = [PsControl(ps, task.address_of(ps), settings) for ps in ps_of(task.spec)]
         checkpointer = None
         if settings.model_dir:
             checkpointer = Checkpointer(
-                settings.model_dir, self._controls, settings.keep_checkpoints
+                settings.model_dir, self._controls, settings.keep_checkpoints, str(task.task)
             )
+            self._checkpointer = checkpointer
             found = checkpointer.prepare()
             if found is not None:
                 log.info("resuming from %s (global step %d)", found.path, found.global_step)
@@ -178,8 +200,13 @@ class TrainingTask:
                 on_wait=lambda names: log.info("done; waiting for %s", names),
             )
             self._write_status()
+            failure = self._chief_loop.failure
+            if phase is Phase.FAILED and failure is not None:
+                return failure.exit_code
         elif ending.outcome is Outcome.DONE:
+            waits = WaitLog(self.task.task, limit="it ends with the job, or if the chief is lost")
             while not membership.wait_over(0.1):
+                waits.tick("the chief to end the job: the program here is done")
                 if self._pending is not None:
                     return self._pending.exit_code
             phase = membership.phase

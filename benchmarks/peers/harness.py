@@ -1,7 +1,7 @@
 """What the peers' scripts share: arguments, timing, the NumPy reference, and the JSON they print.
 
-Timed is the step alone. With ``--check`` every pulled value is compared with a reference between the
-steps, outside the time that counts.
+Timed is the step alone. With ``--check`` every pulled value is compared with a reference between
+the steps, outside the time that counts.
 """
 
 import argparse

@@ -2,17 +2,19 @@
 
     .venv-peers/bin/python -m benchmarks.peers.ray_ps
 
-The driver is the worker: it hands the gradients to the actor's method and gets the new values. Two ways are
-tried in every case, and the faster is measured and named in the result: the gradients as a list argument
-(which Ray inlines or stores by itself) and as one object of ``ray.put``. One argument and one returned object
-per variable was tried too: slower for small values (2.7 against 1.9 ms) and no faster at 64 MB.
+The driver is the worker: it hands the gradients to the actor's method and gets the new values. Two
+ways are tried in every case, and the faster is measured and named in the result: the gradients as a
+list argument (which Ray inlines or stores by itself) and as one object of ``ray.put``. One argument
+and one returned object per variable was tried too: slower for small values (2.7 against 1.9 ms) and
+no faster at 64 MB.
 
 Loopback only, no dashboard, no usage statistics; Ray is shut down whatever happens.
 """
 
 import os
 
-# Read when ray is imported. The second, despite its name, keeps every port of a local Ray on loopback.
+# Read when ray is imported. The second, despite its name, keeps every port of a local Ray on
+# loopback.
 os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
 os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"
 

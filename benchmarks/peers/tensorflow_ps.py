@@ -2,11 +2,11 @@
 
     .venv-peers/bin/python -m benchmarks.peers.tensorflow_ps
 
-The worker runs a graph whose variables the strategy (that of ``tf.compat.v1``) placed on the ps, as an
-Estimator's worker does: it fetches every value and applies, by TensorFlow's fused kernels on the ps, a
-gradient that lives on the worker. Two orders are tried in every case, and the faster is measured and named in
-the result: the pull before the push, where the push does not wait for the value to arrive so that the two may
-overlap, and the pull after the push.
+The worker runs a graph whose variables the strategy (that of ``tf.compat.v1``) placed on the ps, as
+an Estimator's worker does: it fetches every value and applies, by TensorFlow's fused kernels on the
+ps, a gradient that lives on the worker. Two orders are tried in every case, and the faster is
+measured and named in the result: the pull before the push, where the push does not wait for the
+value to arrive so that the two may overlap, and the pull after the push.
 
 Other ways were slower. Medians when tried, small / 4mb / 64mb, in ms, on a machine with other work:
 
@@ -15,15 +15,16 @@ Other ways were slower. Medians when tried, small / 4mb / 64mb, in ms, on a mach
 - ``ClusterCoordinator.schedule`` and ``join`` per step, values left on the worker: 6.1 / 11 / 88
 - four gRPC channels per target: 2.9 / 9.7 / 176
 
-The sparse case has two ps: a table cut in two, ``tf.nn.embedding_lookup`` of ids that are fed, and Adagrad of
-the gradient of that lookup. It too is tried in two ways: ``AdagradOptimizer``, which sums repeated rows where
-the table is (80 ms where the other took 49); and ids made unique first, so that the worker sums, and only
-that optimizer's kernel is left to the ps.
+The sparse case has two ps: a table cut in two, ``tf.nn.embedding_lookup`` of ids that are fed, and
+Adagrad of the gradient of that lookup. It too is tried in two ways: ``AdagradOptimizer``, which
+sums repeated rows where the table is (80 ms where the other took 49); and ids made unique first, so
+that the worker sums, and only that optimizer's kernel is left to the ps.
 
-The case ``many`` is left out unless ``--cases`` names it: its set-up takes minutes (its step, once: 1277 ms).
+The case ``many`` is left out unless ``--cases`` names it: its set-up takes minutes (its step, once:
+1277 ms).
 
-``--start``: two ps, two workers and a chief (``ClusterCoordinator``), seconds to the first finished step.
-TensorFlow's servers listen on every interface; nothing here dials anything but 127.0.0.1.
+``--start``: two ps, two workers and a chief (``ClusterCoordinator``), seconds to the first finished
+step. TensorFlow's servers listen on every interface; nothing here dials anything but 127.0.0.1.
 """
 
 import json
@@ -50,7 +51,8 @@ Cluster = dict[str, list[str]]
 ORDERS = ("pull before push", "pull after push")
 SPARSE_WAYS = ("AdagradOptimizer", "tf.unique first")
 WORKER = "/job:worker/task:0/device:CPU:0"
-# 10000 variables take 3.5 minutes, nearly all of it before the first step: measured when asked for by name.
+# 10000 variables take 3.5 minutes, nearly all of it before the first step: measured when asked for
+# by name.
 MAX_VARIABLES = 1000
 START_TIMEOUT_S = 120
 
@@ -261,7 +263,7 @@ def fastest_sparse(target: str, cluster: Cluster, budget_s: float, check: bool) 
 def measured_sparse(
     case: SparseCase, target: str, cluster: Cluster, way: str, budget_s: float, check: bool
 ) -> list[dict[str, Any]]:
-    """A partitioned table, ``tf.nn.embedding_lookup``, and Adagrad of the gradient of that lookup."""
+    """A partitioned table, ``tf.nn.embedding_lookup``, and Adagrad of its gradient."""
     import tensorflow as tf
 
     tf1 = tf.compat.v1
@@ -327,7 +329,7 @@ def measured_sparse(
 
 
 def _adagrad(tf: Any, parts: list[Any], *, fused: bool) -> Callable[[list[Any]], Any]:
-    """Applies gradients of the parts of a table: TensorFlow's optimizer, or its kernel on unique rows."""
+    """Applies gradients of a table's parts: TensorFlow's optimizer, or its kernel on rows."""
     tf1, rate = tf.compat.v1, LEARNING_RATE["adagrad"]
     if not fused:
         optimizer = tf1.train.AdagradOptimizer(rate, initial_accumulator_value=0.1)

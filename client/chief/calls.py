@@ -64,7 +64,8 @@ class ChiefClient:
             (this task's incarnation, seconds between heartbeats, phase of the job, its reason)
 
         Raises:
-            PeerLostError: No answer yet.
+            PeerLostError: No answer yet, or another process may still have the task's place.
+            OtherJobError: The chief leads another job, or another process is at work in the place.
             ProtocolMismatchError: The chief speaks another protocol.
         """
         request = chief_pb2.RegisterRequest(
@@ -73,13 +74,14 @@ class ChiefClient:
             versions=codec.versions_to_wire(own_versions()),
             pid=os.getpid(),
             host=socket.gethostname(),
+            job=self._settings.job_id,
         )
         response = invoke(
             self._stub.Register, request, peer=self._peer, doing="register", timeout_s=timeout_s
         )
         check_protocol(own_versions(), codec.versions_from_wire(response.versions), peer=self._peer)
         return (
-            Incarnation(task, response.generation),
+            Incarnation(task, response.generation, response.job),
             response.heartbeat_s,
             codec.phase_from_wire(response.phase),
             response.reason,
@@ -126,6 +128,23 @@ class ChiefClient:
             self._stub.Finish, request, peer=self._peer, doing="finish", timeout_s=timeout_s
         )
         return codec.phase_from_wire(response.phase), response.reason
+
+    def arrive(
+        self, who: Incarnation, call: int, *, timeout_s: float
+    ) -> tuple[list[TaskId], list[TaskId]]:
+        """This task is at its barrier number ``call``; (who is missing, who of them has finished).
+
+        Raises:
+            FencedError: A newer incarnation of this task has registered.
+            PeerLostError: No answer.
+        """
+        request = chief_pb2.ArriveRequest(call=call)
+        getattr(request, "from").CopyFrom(codec.incarnation_to_wire(who))
+        response = invoke(
+            self._stub.Arrive, request, peer=self._peer, doing="barrier", timeout_s=timeout_s
+        )
+        missing = [codec.task_from_wire(task) for task in response.missing]
+        return missing, [codec.task_from_wire(task) for task in response.finished]
 
     def stop_job(self, reason: str, *, timeout_s: float) -> Phase:
         """Ask the job to save and stop.

@@ -18,6 +18,7 @@ from ...core.report import TaskReport
 from ...core.settings import Settings
 from ...core.states import Outcome, Phase
 from ...core.task import Incarnation, TaskId
+from ...core.waiting import WaitLog
 from .calls import ChiefClient
 
 log = logging.getLogger(__name__)
@@ -70,12 +71,13 @@ class Membership:
             JoinTimeoutError: The chief did not answer.
             ProtocolMismatchError: It speaks another protocol.
         """
+        timeout_s = self._settings.join_timeout_s
+        waits = WaitLog(self.task, limit_s=timeout_s, limit="join_timeout_s")
 
         def waiting(error: Exception | None) -> None:
             still_wanted()
-            log.debug("waiting for the chief: %s", error)
+            waits.tick(f"the chief at {self._chief.address}", error or "")
 
-        timeout_s = self._settings.join_timeout_s
         try:
             for attempt in attempts(timeout_s=timeout_s, max_s=0.5, before_sleep=waiting):
                 with attempt:
@@ -90,6 +92,7 @@ class Membership:
                 task=self.task,
                 missing="chief",
             ) from error
+        waits.done()
         self._thread = threading.Thread(
             target=self._beat, args=(heartbeat_s,), name=f"{self.task.short}-heartbeat", daemon=True
         )

@@ -22,6 +22,21 @@ class PsAnswer:
     draining: bool
 
 
+@dataclass(frozen=True, slots=True)
+class JobOnPs:
+    """The job that a ps serves.
+
+    Attributes:
+        job: Its id; empty: none yet.
+        chief_address: Empty: no chief yet.
+        silent_s: Since the chief was last heard of. Unit: seconds.
+    """
+
+    job: str
+    chief_address: str
+    silent_s: float
+
+
 class PsControl:
     """Unary calls to one ps. Thread-safe."""
 
@@ -54,8 +69,8 @@ class PsControl:
             response.draining,
         )
 
-    def find_chief(self, *, timeout_s: float) -> str:
-        """Address of the chief of this ps; empty while there is none.
+    def find_job(self, *, timeout_s: float) -> JobOnPs:
+        """The job this ps serves.
 
         Raises:
             PeerLostError: No answer.
@@ -68,13 +83,28 @@ class PsControl:
             doing="ask for the chief",
             timeout_s=timeout_s,
         )
-        return response.chief_address
+        return JobOnPs(response.job, response.chief_address, response.chief_silent_s)
+
+    def try_directory(self, model_dir: str, *, timeout_s: float) -> None:
+        """Have this ps try whether it can write there.
+
+        Raises:
+            StorageError: It cannot.
+            PeerLostError: No answer.
+        """
+        invoke(
+            self._stub.SaveShards,
+            ps_pb2.SaveShardsRequest(directory=model_dir, only_try=True),
+            peer=self._peer,
+            doing="try to write",
+            timeout_s=timeout_s,
+        )
 
     def save_shards(self, directory: str, *, timeout_s: float) -> SavedPart:
         """Have this ps write its part of a checkpoint.
 
         Raises:
-            RefusedError: It cannot write there.
+            StorageError: It cannot write there.
             PeerLostError: No answer.
         """
         response = invoke(

@@ -13,10 +13,11 @@ from ...core.settings import Settings
 from ...core.steps import HeldShard
 from ...core.task import Incarnation
 from ...core.update_rules import UpdateRule
+from ...core.waiting import WaitLog
 from .peer import PsPeer
 from .placed_variable import PlacedVariable
 
-_LOOK_S = 0.05
+_POLL_S = 0.05
 
 Held = Mapping[str, Sequence[tuple[int, HeldShard]]]
 
@@ -113,19 +114,24 @@ class Definer:
             JoinTimeoutError: The chief did not create them in time.
         """
         deadline = time.monotonic() + self._settings.join_timeout_s
+        waits = WaitLog(
+            self._who.task, limit_s=self._settings.join_timeout_s, limit="join_timeout_s"
+        )
         held = self._lookup(definitions)
         while waiting := [d.name for d in definitions if not _complete(d, held.get(d.name))]:
             check()
+            more = f" and {len(waiting) - 1} more" if len(waiting) > 1 else ""
+            waits.tick(f"the chief to create {waiting[0]!r}{more}", "do both run one program?")
             if time.monotonic() >= deadline:
-                more = f" and {len(waiting) - 1} more" if len(waiting) > 1 else ""
                 raise JoinTimeoutError(
                     f"{self._who.task} waited {self._settings.join_timeout_s:g} s (join_timeout_s) for "
                     f"the chief to create {waiting[0]!r}{more}; do all tasks run the same program?",
                     task=self._who.task,
                     variable=waiting[0],
                 )
-            self._closed.wait(_LOOK_S)
+            self._closed.wait(_POLL_S)
             held = self._lookup(definitions)
+        waits.done()
         for definition in definitions:
             self._note(definition, held[definition.name])
 

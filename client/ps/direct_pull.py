@@ -1,8 +1,8 @@
 """Reading values straight out of a ps's memory, shard by shard, while it may be working on others."""
 
-import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 
@@ -11,9 +11,7 @@ from ...core.copying import copy_into
 from ...core.definitions import ShardKey
 from ...core.steps import MemoryLocation, StepRequest, WireLayout
 from ...net.shared_memory import SharedSegment
-
-# A block that is always being written is asked for over the connection instead.
-READ_TIMEOUT_S = 0.25
+from .reading import Copy, Reading
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,10 +28,19 @@ class MemoryRegion:
         """Names the block: shards of one block are changed together."""
         return self.memory.slab, self.memory.sequence_offset
 
+    def values(self, slab: Array) -> Array:
+        """The bytes of the values."""
+        return slab[self.memory.offset : self.memory.offset + self.num_bytes]
+
+    def sequence(self, slab: Array) -> Array:
+        """The block's sequence, one int64."""
+        start = self.memory.sequence_offset
+        return slab[start : start + 8].view(np.int64)
+
 
 @dataclass(frozen=True, slots=True)
-class _Copy:
-    """Bytes ``source`` go to ``[start, stop)`` of the span; valid if ``sequence`` did not move."""
+class _Source:
+    """Bytes ``source`` of a block go to ``[start, stop)`` of the span."""
 
     source: Array
     sequence: Array
@@ -66,29 +73,35 @@ class DirectPull:
         self._regions = regions
         self._slabs = slabs
         # Made at the first pull, when the spans are known.
-        self._copies: tuple[_Copy, ...] | None = None
+        self._copies: tuple[_Source, ...] | None = None
         # The sequence of each copy's block when it was read last.
         self._seen: list[int] | None = None
         self._ready: tuple[WireLayout, tuple[int, ...] | None] | None = None
 
     def begin(
-        self,
-        into: Sequence[memoryview],
-        *,
-        in_place: bool,
-    ) -> "Reading":
+        self, into: Sequence[memoryview], previous: Sequence[memoryview] | None = None
+    ) -> Reading:
         """Prepare to read.
 
         Args:
             into: Where the values go, in the layout's order.
-            in_place: ``into`` has what was read last: blocks that did not change are left out.
+            previous: What was read last; if it is the same memory, blocks that did not change are
+                left out.
         """
         if self._copies is None:
             sizes = [len(target) for target in into]
             self._copies = _plan_copies(self.layout, sizes, self._regions, self._slabs)
-        last = self._seen if in_place else None
-        self._seen = None
-        return Reading(self, self._copies, into, last)
+        last, self._seen = self._seen if previous is into else None, None
+        targets = [np.frombuffer(target, np.uint8) for target in into]
+        copies = [
+            Copy(
+                copy.sequence,
+                copy.source.size,
+                partial(copy_into, targets[copy.span][copy.start : copy.stop], copy.source),
+            )
+            for copy in self._copies
+        ]
+        return Reading(copies, last, self._remember)
 
     def ready(self, request: StepRequest) -> tuple[int, ...] | None:
         """How much of a push must be applied before each of its blocks may be read, in bytes of the payload.
@@ -103,64 +116,8 @@ class DirectPull:
             self._ready = (push, _ready(push, request.payload_bytes, copies, self._regions))
         return self._ready[1]
 
-    def remember(self, seen: list[int]) -> None:
-        """These sequences were read."""
+    def _remember(self, seen: list[int]) -> None:
         self._seen = seen
-
-
-class Reading:
-    """One pull under way.
-
-    Args:
-        pull: What is told when it is over.
-        copies: What is to be copied.
-        into: Where to.
-        last: Sequences of what is there already, if anything is.
-    """
-
-    def __init__(
-        self,
-        pull: DirectPull,
-        copies: Sequence[_Copy],
-        into: Sequence[memoryview],
-        last: Sequence[int] | None,
-    ) -> None:
-        self._pull = pull
-        self._copies = copies
-        self._targets = [np.frombuffer(target, np.uint8) for target in into]
-        self._last = last
-        self._seen: list[int] = []
-        self._moved = 0
-
-    def go_on(self, may_read: Callable[[int], bool] = lambda _: True) -> bool:
-        """Read on, to the end or to the first copy that may not be read.
-
-        Args:
-            may_read: Given the number of a copy; may wait.
-
-        Returns:
-            Whether all was read; False also if a block was being written all the time.
-        """
-        for index in range(len(self._seen), len(self._copies)):
-            if not may_read(index):
-                return False
-            copy = self._copies[index]
-            last = self._last[index] if self._last is not None else -1
-            sequence = _read_one(copy, self._targets[copy.span], last)
-            if sequence is None:
-                return False
-            self._moved += copy.source.size if sequence != last else 0
-            self._seen.append(sequence)
-        return True
-
-    def finish(self) -> int:
-        """All was read.
-
-        Returns:
-            Bytes that were copied.
-        """
-        self._pull.remember(self._seen)
-        return self._moved
 
 
 def _plan_copies(
@@ -168,9 +125,9 @@ def _plan_copies(
     spans: Sequence[int],
     regions: Mapping[ShardKey, MemoryRegion],
     slabs: Mapping[int, SharedSegment],
-) -> tuple[_Copy, ...]:
+) -> tuple[_Source, ...]:
     """Which bytes go where; neighbours in memory become one copy."""
-    copies: list[_Copy] = []
+    copies: list[_Source] = []
     span, start = 0, 0
     for entry in layout.entries:
         region = regions[entry.variable, entry.part]
@@ -178,9 +135,7 @@ def _plan_copies(
         while span < len(spans) and start == spans[span]:
             span, start = span + 1, 0
         memory = slabs[region.memory.slab].memory
-        counter = region.memory.sequence_offset
-        sequence = memory[counter : counter + 8].view(np.int64)
-        source = memory[offset : offset + size]
+        sequence, source = region.sequence(memory), region.values(memory)
         last = copies[-1] if copies else None
         if (
             last is not None
@@ -191,13 +146,16 @@ def _plan_copies(
             whole = memory[offset - last.source.size : offset + size]
             copies[-1] = replace(last, source=whole, stop=start + size)
         else:
-            copies.append(_Copy(source, sequence, region.block, span, start, start + size))
+            copies.append(_Source(source, sequence, region.block, span, start, start + size))
         start += size
     return tuple(copy for copy in copies if copy.source.size)
 
 
 def _ready(
-    push: WireLayout, total: int, copies: Sequence[_Copy], regions: Mapping[ShardKey, MemoryRegion]
+    push: WireLayout,
+    total: int,
+    copies: Sequence[_Source],
+    regions: Mapping[ShardKey, MemoryRegion],
 ) -> tuple[int, ...] | None:
     """How much of a dense push of ``total`` bytes comes up to the last part of each copy's block."""
     ends: dict[tuple[int, int], int] = {}
@@ -213,24 +171,3 @@ def _ready(
     if end != total:
         return None
     return tuple(ends.get(copy.block, 0) for copy in copies)
-
-
-def _read_one(copy: _Copy, span: Array, last: int) -> int | None:
-    """One copy under a sequence lock: repeated while somebody writes, for a while.
-
-    Returns:
-        The sequence of what is there now, ``last`` if that is there already; None: no luck in time.
-    """
-    target = span[copy.start : copy.stop]
-    deadline = time.monotonic() + READ_TIMEOUT_S
-    while True:
-        before = int(copy.sequence[0])
-        if before == last:
-            return last
-        if not before & 1:
-            copy_into(target, copy.source)
-            if int(copy.sequence[0]) == before:
-                return before
-        if time.monotonic() > deadline:
-            return None
-        time.sleep(0)  # let the writer on

@@ -5,14 +5,15 @@ gradient of the same ids is summed to one row each. Both need the distinct ids a
 """
 
 from collections import OrderedDict
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from ...core.arrays import Array, size_of
+from ...core.arrays import Array, as_bytes, size_of
 from ...core.buffers import BufferPools
+from ...core.copying import copy_into
 from ...core.errors import ShapeMismatchError
-from ...core.indexed_slices import IndexedSlices
+from ...core.gather_buffer import GatherBuffer
 from ...core.task import Incarnation
 from ...engine.rows import deduplicate, sum_duplicates
 
@@ -33,21 +34,78 @@ class DistinctRows:
     unique: Array
     inverse: Array | None
 
-    def sum(self, slices: IndexedSlices, memory: BufferPools) -> IndexedSlices:
+    def between(self, start: int, stop: int) -> tuple[int, int]:
+        """Which of the distinct ids are in ``[start, stop)``: the first, and one after the last."""
+        low, high = np.searchsorted(self.unique, (start, stop)).tolist()
+        return low, high
+
+    def sums(self, values: Array, memory: BufferPools) -> "RowSums":
         """A gradient of these ids with each row once, ascending; repeated rows summed in order.
 
         Args:
-            slices: The gradient.
-            memory: For the sums.
+            values: Contiguous, shape ``(n, width)``.
+            memory: For sums that are not written where they travel.
         """
+        return RowSums(values, self.inverse, 0, self.unique.size, memory)
+
+
+@dataclass(frozen=True, slots=True)
+class RowSums:
+    """Sums of rows, worked out where they go. See :class:`~windlass.core.gather_buffer.PayloadPart`.
+
+    Attributes:
+        values: shape ``(n, width)``.
+        inverse: int64, shape ``(n,)``: the sum that each row is part of; None: each is one.
+        first: The first sum of this part.
+        last: The one after the last.
+        memory: For sums that are not written where they travel.
+    """
+
+    values: Array
+    inverse: Array | None
+    first: int
+    last: int
+    memory: BufferPools
+
+    @property
+    def num_bytes(self) -> int:
+        """In the payload."""
+        return (self.last - self.first) * size_of(self.values.shape[1:]) * self.values.itemsize
+
+    @property
+    def is_plain(self) -> bool:
+        """Not if rows are summed: a ps has more to do than to wait for that."""
+        return self.inverse is None
+
+    def part(self, first: int, last: int) -> "RowSums":
+        """The sums ``[first, last)`` of these."""
+        return replace(self, first=self.first + first, last=self.first + last)
+
+    def write(self, out: Array) -> None:
+        """Sum into ``out``."""
         if self.inverse is None:
-            return slices
-        values = slices.values
-        rows = values.reshape(self.ids.size, size_of(values.shape[1:]))
-        out = memory.take_array((self.unique.size, rows.shape[1]), values.dtype)
-        summed = sum_duplicates(rows, self.inverse, self.unique.size, out)
-        shape = (self.unique.size, *values.shape[1:])
-        return IndexedSlices(summed.reshape(shape), self.unique, slices.dense_shape)
+            copy_into(out, self.array().reshape(-1).view(np.uint8))
+            return
+        rows = out.view(self.values.dtype).reshape(self.last - self.first, self.values.shape[1])
+        sum_duplicates(self.values, self.inverse, rows, self.first)
+
+    def array(self) -> Array:
+        """The sums, shape ``(last - first, width)``; the program's own rows if each is one."""
+        if self.inverse is None:
+            return self.values[self.first : self.last]
+        shape = (self.last - self.first, self.values.shape[1])
+        out = self.memory.take_array(shape, self.values.dtype)
+        return sum_duplicates(self.values, self.inverse, out, self.first)
+
+    def buffer(self) -> memoryview:
+        """The bytes of :meth:`array`."""
+        return as_bytes(self.array())
+
+    def detached(self) -> GatherBuffer:
+        """The sums, in memory of their own."""
+        own = np.empty(self.num_bytes, np.uint8)
+        self.write(own)
+        return GatherBuffer([own], own.dtype, own.size)
 
 
 class DistinctRowsCache:
@@ -81,14 +139,15 @@ class DistinctRowsCache:
         # Comparing costs a tenth of sorting out; the caller may have changed its array in place.
         if known is not None and np.array_equal(known.ids, ids):
             return known
-        if ids.size and not (ids.min() >= 0 and ids.max() < num_rows):
+        try:
+            found = _distinct(ids, num_rows)
+        except ValueError as error:
             wrong = ids.min() if ids.min() < 0 else ids.max()
             raise ShapeMismatchError(
                 f"{self._who.task}: row {wrong} of {table!r} is out of range: it has {num_rows} rows",
                 task=self._who.task,
                 variable=table,
-            )
-        found = _distinct(ids, num_rows)
+            ) from error
         self._last[table] = found
         self._last.move_to_end(table)
         if len(self._last) > _KEPT_TABLES:
@@ -99,6 +158,8 @@ class DistinctRowsCache:
 def _distinct(ids: Array, num_rows: int) -> DistinctRows:
     own = ids.copy()
     if own.size < 2 or bool(np.all(own[1:] > own[:-1])):
+        if own.size and (own[0] < 0 or own[-1] >= num_rows):
+            raise ValueError("an id is out of range")
         return DistinctRows(own, own, None)
     unique, inverse = deduplicate(own, num_rows)
     return DistinctRows(own, unique, inverse)

@@ -1,8 +1,9 @@
 """Steps to several ps at once: everything a step needs from one ps is one request to it."""
 
-from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Collection, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass
+from typing import TypeVar
 
 from ...core.arrays import total_bytes
 from ...core.errors import PeerLostError, WindlassError
@@ -11,8 +12,9 @@ from ...core.task import Incarnation
 from .peer import PsPeer
 from .pull_plans import PullTarget
 
-_PARALLEL_BYTES = 1024 * 1024  # below, handing a pull to another thread costs more than it saves
-_MAX_RECEIVERS = 16
+_PARALLEL_BYTES = 1024 * 1024  # below, handing work to another thread costs more than it saves
+_MAX_THREADS = 16
+_Result = TypeVar("_Result")
 
 
 @dataclass(slots=True)
@@ -44,20 +46,24 @@ class FanOut:
         self._pool: ThreadPoolExecutor | None = None
 
     def send(self, requests: Mapping[int, StepRequest], target: PullTarget) -> None:
-        """Send to all ps. If one cannot be sent to, the answers of the others are read first.
+        """Send to all ps, once the values for all are gathered: if that fails, nothing is applied.
+
+        If one cannot be sent to, the answers of the others are read first.
 
         Raises:
             WindlassError: A request was refused here.
         """
+        size = sum(request.value_bytes for request in requests.values())
+        self._for_each(requests, lambda ps: self.peers[ps].prepare(requests[ps]), size)
         sent: dict[int, StepRequest] = {}
         try:
             for ps, request in requests.items():
-                self.peers[ps].send(request)
+                self.peers[ps].send()
                 sent[ps] = request
                 self.counters.pushed += request.value_bytes
-        except WindlassError as failure:
+        except WindlassError:
             self.receive(sent, target)
-            raise failure
+            raise
         except BaseException as error:
             self.break_off(error)
             raise
@@ -80,11 +86,8 @@ class FanOut:
                 return error
 
         try:
-            large = sum(total_bytes(spans) for spans in target.into.values()) > _PARALLEL_BYTES
-            if large and len(requests) > 1:
-                answers = list(self._receivers().map(receive, requests))
-            else:
-                answers = [receive(ps) for ps in requests]
+            size = sum(total_bytes(spans) for spans in target.into.values())
+            answers = self._for_each(requests, receive, size)
         except BaseException as error:
             self.break_off(error)
             raise
@@ -128,8 +131,18 @@ class FanOut:
         if self._pool is not None:
             self._pool.shutdown(wait=False)
 
-    def _receivers(self) -> ThreadPoolExecutor:
+    def _for_each(
+        self, several: Collection[int], call: Callable[[int], _Result], num_bytes: int
+    ) -> list[_Result]:
+        """Call for each ps: at the same time if many bytes are moved. The caller is one of the threads."""
+        if len(several) < 2 or num_bytes <= _PARALLEL_BYTES:
+            return [call(ps) for ps in several]
+        first, *others = several
         if self._pool is None:
-            threads = min(_MAX_RECEIVERS, len(self.peers))
-            self._pool = ThreadPoolExecutor(threads, thread_name_prefix="receive")
-        return self._pool
+            threads = min(_MAX_THREADS, len(self.peers))
+            self._pool = ThreadPoolExecutor(threads, thread_name_prefix="ps")
+        pending = [self._pool.submit(call, ps) for ps in others]
+        try:
+            return [call(first), *(each.result() for each in pending)]
+        finally:
+            wait(pending)

@@ -7,11 +7,11 @@ from concurrent.futures import ThreadPoolExecutor
 
 from ...core.errors import JoinTimeoutError, PeerLostError
 from ...core.task import Incarnation
+from ...core.waiting import WaitLog
 from .peer import PsPeer
 
 _ATTEMPT_S = 2.0
 _PAUSE_S = 0.1
-_TELL_EVERY_S = 5.0
 _MAX_THREADS = 16
 
 
@@ -32,14 +32,14 @@ def connect_all(
         timeout_s: How long to wait. Unit: seconds.
         closed: Set when the session ends meanwhile.
         still_wanted: Called between attempts; raises to give up.
-        on_wait: Told now and then which peers are missing.
+        on_wait: Told after every attempt which peers are missing.
 
     Raises:
         JoinTimeoutError: Names the ps that did not answer, and the last reason.
     """
     deadline = time.monotonic() + timeout_s
     missing = list(peers)
-    told = 0.0
+    waits = WaitLog(who.task, limit_s=timeout_s, limit="join_timeout_s")
 
     def attempt(peer: PsPeer) -> PeerLostError | None:
         try:
@@ -55,6 +55,7 @@ def connect_all(
             missing = [peer for peer, _ in late]
             still_wanted()
             if not missing:
+                waits.done()
                 return
             names = [str(peer.task) for peer in missing]
             now = time.monotonic()
@@ -65,7 +66,7 @@ def connect_all(
                     task=who.task,
                     missing=",".join(names),
                 ) from late[0][1]
-            if on_wait is not None and now - told > _TELL_EVERY_S:
-                told = now
+            waits.tick(", ".join(names), late[0][1])
+            if on_wait is not None:
                 on_wait(names)
             closed.wait(_PAUSE_S)

@@ -16,7 +16,7 @@ from ...core.steps import PushResult, StepReply, StepRequest, WireLayout
 from ...net.connection import Connection
 from ...net.dial import receive_message
 from ...net.reach import Reached, report_choice
-from ...net.shared_memory import APPLIED, WRITTEN
+from ...net.shared_memory import APPLIED, WRITTEN, SharedSegment
 from ...net.stream import NEVER
 from ...net.wait import wait_for_counter
 from ...proto.v1 import session_pb2
@@ -62,8 +62,11 @@ class OpenSession:
             self._shared = SharedPayloads(self._connection, regions)
         self._layouts: dict[int, WireLayout] = {}
         self._pulls: dict[int, int] = {}  # pull layout → the request that brought it last
+        # The step under way: as it is repeated, as it is sent, and its payload if that travels.
+        self._request_id = 0
+        self._request = self._sent = StepRequest()
+        self._parts: list[memoryview] | None = None
         self._direct: DirectPull | DirectRows | None = None
-        self._sent: StepRequest | None = None
         self._overlapped = False  # the ps applies what we write while we write and read
 
     @property
@@ -83,80 +86,93 @@ class OpenSession:
 
     # -- sending -----------------------------------------------------------------------------
 
-    def send(self, request: StepRequest, request_id: int) -> StepRequest:
-        """Begin a step. A broken connection shows at :meth:`receive`.
+    def prepare(self, request: StepRequest, request_id: int) -> None:
+        """Gather what takes memory to gather. Nothing of the step is sent.
 
-        If this raises anything, say because there is no memory to gather an array, the ps applies
-        nothing of the step.
+        A broken connection shows at :meth:`receive`.
+        """
+        self._connection.deadline = time.monotonic() + self._timeout_s
+        self._request, self._request_id = request, request_id
+        self._sent, self._parts, self._direct, self._overlapped = request, None, None, False
+        try:
+            if request.pull is not None:
+                self._direct = self._plan_direct(request.pull, request.pull_rows)
+            if self._direct is not None:
+                direct_bytes = self._direct.num_bytes
+                self._sent = replace(request, pull=None, pull_rows=(), direct_bytes=direct_bytes)
+            segment = self._segment(self._sent.payload_bytes)
+            if segment is None:
+                self._parts = _gather(self._sent)
+                return
+            self._overlapped = self._sent.payload_bytes >= OVERLAPPED_BYTES
+            write_gathered(self._sent, segment, all_of_it=not self._overlapped)
+        except OSError as error:
+            log.debug("a step to %s could not be prepared: %s", self._peer, error)
+            self._connection.cancel()
+
+    def send(self) -> StepRequest:
+        """Begin the step that was prepared. A broken connection shows at :meth:`receive`.
 
         Returns:
             The step as it is to be repeated: the caller may change what its values were made of if it
             is detached.
         """
-        self._connection.deadline = time.monotonic() + self._timeout_s
-        self._sent, self._direct, self._overlapped = request, None, False
         try:
-            return self._send(request, request_id)
+            if self._parts is None:
+                return self._send_segment()
+            self._send_parts(self._sent, self._parts)
+            return self._request
         except OSError as error:
             log.debug("a step to %s could not be sent: %s", self._peer, error)
-            return detach(request)
+            return detach(self._request)
 
-    def _send(self, request: StepRequest, request_id: int) -> StepRequest:
-        lean = request
-        if request.pull is not None:
-            self._direct = self._plan_direct(request.pull, request.pull_rows)
-        if self._direct is not None:
-            lean = replace(lean, pull=None, pull_rows=(), direct_bytes=self._direct.num_bytes)
-        self._sent, size = lean, lean.payload_bytes
+    def _segment(self, size: int) -> SharedSegment | None:
+        """A segment for a large payload, which the ps has; None: the payload travels."""
         if self._shared is None or size <= SMALL_BYTES:
-            self._send_whole(lean, request_id)
-            return request
+            return None
         try:
             segment, offer = self._shared.prepare(size)
         except OSError as error:
             self._give_up_memory(f"no segment of {size} bytes: {error.strerror}")
-            request = detach(request)
-            lean = self._sent = replace(lean, values=request.values, detached=False)
-            self._send_whole(lean, request_id)
-            return request
+            self._request = detach(self._request)
+            self._sent = replace(self._sent, values=self._request.values, detached=False)
+            return None
         segment.counters[WRITTEN] = segment.counters[APPLIED] = 0
         if offer is not None:
             message = session_pb2.ClientMessage(segment=offer)
             self._connection.send_with_descriptor(message.SerializeToString(), segment.descriptor)
-        in_segment = replace(lean, in_segment=True, segment_bytes=size)
-        self._overlapped = size >= OVERLAPPED_BYTES
-        # What takes memory to gather comes before the message: if there is none, nothing is applied.
-        write_gathered(lean, segment, all_of_it=not self._overlapped)
+        return segment
+
+    def _send_segment(self) -> StepRequest:
+        shared, request, sent = self._shared, self._request, self._sent
+        if shared is None or shared.segment is None:
+            raise ConnectionError("the step was not prepared")
+        in_segment = replace(sent, in_segment=True, segment_bytes=sent.payload_bytes)
         try:
-            self._connection.send(self._messages(in_segment, request_id, early_reply=False))
-            write_plain(lean, segment)
+            self._connection.send(self._messages(in_segment, early_reply=False))
+            write_plain(sent, shared.segment)
         except BaseException:
             self._connection.cancel()  # the ps waits for the rest
             raise
-        if request.detached:
-            self._sent = values_in_segment(lean, segment)
-            return replace(
-                self._sent, pull=request.pull, pull_rows=request.pull_rows, direct_bytes=0
-            )
-        return request
+        if not request.detached:
+            return request
+        self._sent = own = values_in_segment(sent, shared.segment)
+        return replace(own, pull=request.pull, pull_rows=request.pull_rows, direct_bytes=0)
 
-    def _send_whole(self, request: StepRequest, request_id: int) -> None:
+    def _send_parts(self, request: StepRequest, parts: Sequence[memoryview]) -> None:
         """Send a step with its payload behind it."""
-        rows = [as_bytes(numbers) for numbers in (*request.push_rows, *request.pull_rows)]
-        # Gathered before the first byte leaves: if there is no memory for it, nothing was applied.
-        parts = [*rows, *(buffer.buffer() for buffer in request.values)]
         size = request.payload_bytes
         large = size > _BACKGROUND_BYTES
         # On a network both directions are used at once. On one machine that gains nothing, but steps
         # to several ps must not wait for each other.
         early = large and not self._connection.stream.is_local
-        messages = self._messages(request, request_id, early_reply=early)
+        messages = self._messages(request, early_reply=early)
         if large:
             self._connection.send_in_background(messages, parts, size)
         else:
             self._connection.send(messages, parts, size)
 
-    def _messages(self, request: StepRequest, request_id: int, *, early_reply: bool) -> list[bytes]:
+    def _messages(self, request: StepRequest, *, early_reply: bool) -> list[bytes]:
         messages: list[bytes] = []
         for layout in (request.push, request.pull):
             # A number may have come to stand for another layout.
@@ -168,7 +184,7 @@ class OpenSession:
         known = 0
         if request.pull is not None and request.has_previous:
             known = self._pulls.get(request.pull.layout_id, 0)
-        step = codec.step_to_wire(request, request_id, known, early_reply=early_reply)
+        step = codec.step_to_wire(request, self._request_id, known, early_reply=early_reply)
         return [*messages, session_pb2.ClientMessage(step=step).SerializeToString()]
 
     def _plan_direct(
@@ -187,24 +203,18 @@ class OpenSession:
     # -- receiving ---------------------------------------------------------------------------
 
     def receive(
-        self,
-        request_id: int,
-        into: Sequence[memoryview],
-        previous: Sequence[memoryview] | None,
+        self, into: Sequence[memoryview], previous: Sequence[memoryview] | None
     ) -> PushResult:
-        """Finish the step begun last; see :meth:`~windlass.client.ps.peer.PsPeer.receive`.
+        """Finish the step sent last; see :meth:`~windlass.client.ps.peer.PsPeer.receive`.
 
         Raises:
             PeerLostError: The connection broke.
             RefusedError: The ps refused.
         """
-        request, self._sent = self._sent, None
-        if request is None:
-            raise RuntimeError("receive without send")
         try:
             if self._direct is None:
-                return self._receive_step(request, request_id, into, previous)
-            return self._receive_direct(self._direct, request, request_id, into, previous)
+                return self._receive_step(into, previous)
+            return self._receive_direct(self._direct, into, previous)
         except OSError as error:
             said = error.strerror or str(error)
             raise PeerLostError(
@@ -216,27 +226,27 @@ class OpenSession:
     def _receive_direct(
         self,
         direct: DirectPull | DirectRows,
-        request: StepRequest,
-        request_id: int,
         into: Sequence[memoryview],
         previous: Sequence[memoryview] | None,
     ) -> PushResult:
         """The same with values read from the ps's memory, while it applies the push if it does."""
-        reading = direct.begin(into, in_place=previous is into)
-        bounds = direct.ready(request) if self._overlapped else None
+        reading = direct.begin(into, previous)
+        bounds = direct.ready(self._sent) if self._overlapped or not self._sent.push else None
         if bounds is not None:
             reading.go_on(lambda index: self._is_applied(bounds[index]))
-        result = self._receive_step(request, request_id, (), None)
+        result = self._receive_step((), None)
         if reading.go_on():
             return replace(result, pulled_bytes=reading.finish())
         # A block that is always being written is asked for in the step's own way.
         pull = StepRequest(pull=direct.layout, pull_rows=direct.rows)
-        self._send_whole(pull, request_id)
-        again = self._read_reply(pull, request_id, into, None)
+        self._send_parts(pull, _gather(pull))
+        again = self._read_reply(pull, into, None)
         return replace(result, global_step=again.global_step, pulled_bytes=again.pulled_bytes)
 
     def _is_applied(self, payload_bytes: int) -> bool:
         """Wait until so much of the push is applied; False if the answer came first."""
+        if not payload_bytes:
+            return True
         shared = self._shared
         if shared is None or shared.segment is None:
             return False
@@ -247,19 +257,15 @@ class OpenSession:
         return wait_for_counter(shared.segment.counters, APPLIED, payload_bytes, goes_on)
 
     def _receive_step(
-        self,
-        request: StepRequest,
-        request_id: int,
-        into: Sequence[memoryview],
-        previous: Sequence[memoryview] | None,
+        self, into: Sequence[memoryview], previous: Sequence[memoryview] | None
     ) -> PushResult:
         try:
-            return self._read_reply(request, request_id, into, previous)
+            return self._read_reply(self._sent, into, previous)
         except SegmentError as error:
             # Nothing of the step was applied; from now on payloads travel.
             self._give_up_memory(error.message)
-            self._send_whole(request, request_id)
-            return self._read_reply(request, request_id, into, previous)
+            self._send_parts(self._sent, _gather(self._sent))
+            return self._read_reply(self._sent, into, previous)
         except WindlassError:
             # The ps may be reading the push yet: what comes next must not be written over it.
             if self._shared is not None:
@@ -269,11 +275,10 @@ class OpenSession:
     def _read_reply(
         self,
         request: StepRequest,
-        request_id: int,
         into: Sequence[memoryview],
         previous: Sequence[memoryview] | None,
     ) -> PushResult:
-        reply = self._next_reply(request_id)
+        reply = self._next_reply()
         if reply.error is not None:
             raise reply.error
         try:
@@ -287,20 +292,20 @@ class OpenSession:
                 self._connection.read_into(target)
             payload_bytes = reply.payload_bytes
             if reply.outcome_follows:
-                reply = self._next_reply(request_id)
+                reply = self._next_reply()
         except WindlassError:
             self._connection.cancel()  # nobody knows where the next answer begins
             raise
         if request.pull is not None:
-            self._pulls[request.pull.layout_id] = request_id
+            self._pulls[request.pull.layout_id] = self._request_id
         return PushResult(reply.global_step, reply.staleness, reply.duplicate, payload_bytes)
 
-    def _next_reply(self, request_id: int) -> StepReply:
+    def _next_reply(self) -> StepReply:
         reply = codec.reply_from_wire(receive_message(self._connection).step)
-        if reply.request_id != request_id:
+        if reply.request_id != self._request_id:
             self._connection.cancel()
             raise RefusedError(
-                f"{self._peer} answered request {reply.request_id}, not {request_id}",
+                f"{self._peer} answered request {reply.request_id}, not {self._request_id}",
                 peer=self._peer,
             )
         return reply
@@ -338,6 +343,12 @@ class OpenSession:
             self._shared = None
             self.choice = ConnectionChoice(ConnectionKind.UNIX, why, is_degraded=True)
             report_choice(self._peer, self.choice)
+
+
+def _gather(request: StepRequest) -> list[memoryview]:
+    """A step's payload, with memory for all that needs it."""
+    rows = [as_bytes(numbers) for numbers in (*request.push_rows, *request.pull_rows)]
+    return [*rows, *(part.buffer() for part in request.values)]
 
 
 def detach(request: StepRequest) -> StepRequest:

@@ -21,9 +21,9 @@ from ...core.steps import Operation, StepRequest
 from ...core.task import Incarnation
 from ...core.update_rules import UpdateRule
 from ...core.wire_format import WireFormat
-from ...engine.rows import take_rows
+from ...engine.rows import gather_rows
 from .definer import Definer
-from .distinct_rows import DistinctRowsCache
+from .distinct_rows import DistinctRows, DistinctRowsCache
 from .error_feedback import ErrorFeedback
 from .fan_out import FanOut, SessionCounters
 from .joining import connect_all
@@ -125,7 +125,7 @@ class ParameterSession:
 
         Args:
             still_wanted: Called between attempts; raises to give up.
-            on_wait: Told now and then which peers are missing.
+            on_wait: Told after every attempt which peers are missing.
 
         Raises:
             JoinTimeoutError: Names the ps that did not answer, and the last reason.
@@ -413,20 +413,19 @@ class ParameterSession:
             distinct = self._distinct.of(variable, ids, rows)
             memory, width = self._distinct.memory, size_of(row_shape(definition.shape))
             unique = memory.take_array((distinct.unique.size, width), definition.dtype)
-            self._fetch_rows(placed, distinct.unique, unique)
+            self._fetch_rows(placed, distinct, unique)
             if distinct.inverse is None:
                 return unique.reshape(shape)
             found = memory.take_array((ids.size, width), definition.dtype)
-            return take_rows(unique, distinct.inverse, found).reshape(shape)
+            return gather_rows(unique, distinct.inverse, found).reshape(shape)
 
-    def _fetch_rows(self, placed: PlacedVariable, unique: Array, out: Array) -> None:
-        """Fill ``out`` with the rows ``unique``, which ascend."""
+    def _fetch_rows(self, placed: PlacedVariable, distinct: DistinctRows, out: Array) -> None:
+        """Fill ``out`` with the distinct rows."""
         layouts = self._plans.row_plan(placed).layouts
         by_ps: dict[int, list[tuple[Array, memoryview]]] = {}
         for ps, shard in placed.shards:
-            bounds = (shard.row_offset, shard.row_offset + shard.rows)
-            low, high = np.searchsorted(unique, bounds)
-            local = unique[low:high] - shard.row_offset
+            low, high = distinct.between(shard.row_offset, shard.row_offset + shard.rows)
+            local = distinct.unique[low:high] - shard.row_offset
             by_ps.setdefault(ps, []).append((local, as_bytes(out[low:high])))
         by_ps = {ps: parts for ps, parts in by_ps.items() if any(local.size for local, _ in parts)}
         requests = {

@@ -13,7 +13,8 @@ from ...core.update_rules import UpdateRule
 class PsPeer(Protocol):
     """A session with one ps. Used by one thread at a time, but for :meth:`abort`.
 
-    A step is sent and received apart, so that steps to several ps are under way together.
+    A step is prepared, sent and received apart: steps to several ps are under way together, and none
+    is sent before all are prepared.
     """
 
     @property
@@ -64,14 +65,24 @@ class PsPeer(Protocol):
         """Bytes of values on this ps, as of the last definition."""
         ...
 
-    def send(self, request: StepRequest) -> None:
-        """Begin a step; :meth:`receive` must follow. Waits for nobody where the payload is large."""
+    def prepare(self, request: StepRequest) -> None:
+        """Gather the values of a step as far as that takes memory; :meth:`send` follows, if anything.
+
+        If this raises, say because there is no memory, the ps knows nothing of the step.
+        """
+        ...
+
+    def send(self) -> None:
+        """Begin the step prepared last; :meth:`receive` must follow.
+
+        Waits for nobody where the payload is large.
+        """
         ...
 
     def receive(
         self, into: Sequence[memoryview], previous: Sequence[memoryview] | None = None
     ) -> PushResult:
-        """Finish the step begun last.
+        """Finish the step sent last.
 
         A broken connection is opened again and the step repeated; the ps applies a push once.
 

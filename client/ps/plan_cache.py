@@ -99,22 +99,27 @@ class PlanCache:
 
     def push_plan(self, push: PushPayload | None) -> PushPlan | None:
         """How the values of a push travel; None: there are none."""
-        if push is None or not push.values:
+        if push is None or not (push.values or push.writes):
             return None
         names = tuple(push.values)
+        writes: tuple[tuple[str, Operation], ...] = ()
         sparse: tuple[bool, ...] = ()
+        if push.writes:
+            writes = tuple((name, operation) for name, operation, _ in push.writes)
         if IndexedSlices in push.kinds:
-            sparse = tuple(isinstance(v, IndexedSlices) for v in push.values.values())
-        return self._push_plans.get(
-            (push.operation, names, sparse),
-            lambda: plan_push(
-                [self._place(name) for name in names],
-                sparse or [False] * len(names),
-                push.operation,
+            sparse = tuple(isinstance(value, IndexedSlices) for value in push.all_values)
+
+        def make() -> PushPlan:
+            pairs = [*((name, push.operation) for name in names), *writes]
+            return plan_push(
+                [self._place(name) for name, _ in pairs],
+                sparse or [False] * len(pairs),
+                [operation for _, operation in pairs],
                 self._wire_formats(),
                 self._new_layout,
-            ),
-        )
+            )
+
+        return self._push_plans.get((push.operation, names, sparse, writes), make)
 
     def pull_plan(self, names: Sequence[str]) -> PullPlan:
         """Where the values of these variables go."""

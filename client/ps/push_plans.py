@@ -6,14 +6,14 @@ Worked out once per set and kept; a step then only gathers and sends.
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from operator import attrgetter, eq, is_, itemgetter
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from ...core.arrays import Array, DType, narrow, row_shape, size_of
 from ...core.definitions import ShardDefinition, VariableDefinition
 from ...core.errors import ShapeMismatchError
-from ...core.gather_buffer import GatherBuffer
+from ...core.gather_buffer import GatherBuffer, PayloadPart
 from ...core.indexed_slices import IndexedSlices
 from ...core.steps import Encoding, LayoutEntry, Operation, WireLayout
 from ...core.task import Incarnation
@@ -28,22 +28,40 @@ _shape_of = attrgetter("shape")
 _dtype_of = attrgetter("dtype")
 
 
+class Write(NamedTuple):
+    """One operation on one variable, beside the others of a push."""
+
+    variable: str
+    operation: Operation
+    value: Array | IndexedSlices
+
+
 @dataclass(frozen=True, slots=True)
 class PushPayload:
-    """What a step pushes: one operation, on one value for each variable.
+    """What a step pushes: one operation, on one value for each variable, and writes after that.
 
     Attributes:
         values: By variable: gradients to apply, or values to assign or add.
         operation: What happens to the variables.
-        kinds: The types of the values.
+        writes: Carried out after ``values``, in order; a variable may occur in both, and again.
+        kinds: The types of all values.
     """
 
     values: Mapping[str, Array | IndexedSlices]
     operation: Operation = Operation.APPLY
+    writes: Sequence[Write] = ()
     kinds: frozenset[type] = field(init=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "kinds", frozenset(map(type, self.values.values())))
+        kinds = frozenset(map(type, self.values.values()))
+        if self.writes:
+            kinds |= {type(write.value) for write in self.writes}
+        object.__setattr__(self, "kinds", kinds)
+
+    @property
+    def all_values(self) -> list[Array | IndexedSlices]:
+        """Those of ``writes`` behind the others."""
+        return [*self.values.values(), *(write.value for write in self.writes)]
 
 
 @dataclass(slots=True)
@@ -51,7 +69,7 @@ class PsPayload:
     """One ps's part of a push."""
 
     numbers: list[Array]
-    buffers: list[GatherBuffer]
+    buffers: list[PayloadPart]
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,7 +165,7 @@ class PushPlan:
 
 
 def _arrays(push: PushPayload) -> list[Array | IndexedSlices]:
-    values = list(push.values.values())
+    values = push.all_values if push.writes else list(push.values.values())
     if push.kinds - {np.ndarray, IndexedSlices}:
         return [v if isinstance(v, IndexedSlices) else np.asarray(v) for v in values]
     return values
@@ -219,13 +237,16 @@ def _cut_rows(
             task=who.task,
             variable=name,
         )
-    slices = distinct.of(name, value.indices, rows).sum(value, distinct.memory)
-    indices = slices.indices
-    values = narrow(slices.values, cut.entries[0][2].dtype or definition.dtype)
+    touched = distinct.of(name, value.indices, rows)
+    values = np.ascontiguousarray(value.values).reshape(touched.ids.size, size_of(row))
+    sums = touched.sums(values, distinct.memory)
+    wire = cut.entries[0][2].dtype or definition.dtype
+    narrowed = narrow(sums.array(), wire) if values.dtype != wire else None
     for ps, shard, _ in cut.entries:
-        low, high = np.searchsorted(indices, (shard.row_offset, shard.row_offset + shard.rows))
-        payloads[ps].numbers.append(indices[low:high] - shard.row_offset)
-        payloads[ps].buffers.append(_buffer_of(values[low:high]))
+        low, high = touched.between(shard.row_offset, shard.row_offset + shard.rows)
+        payloads[ps].numbers.append(touched.unique[low:high] - shard.row_offset)
+        part = sums.part(low, high) if narrowed is None else _buffer_of(narrowed[low:high])
+        payloads[ps].buffers.append(part)
 
 
 def _buffer_of(array: Array) -> GatherBuffer:
@@ -235,7 +256,7 @@ def _buffer_of(array: Array) -> GatherBuffer:
 def plan_push(
     variables: Sequence[PlacedVariable],
     sparse: Sequence[bool],
-    operation: Operation,
+    operations: Sequence[Operation],
     wire_formats: Sequence[WireFormat],
     new_layout: Callable[[Sequence[LayoutEntry]], WireLayout],
 ) -> PushPlan:
@@ -244,7 +265,7 @@ def plan_push(
     Args:
         variables: In the order of the push.
         sparse: Which of them come as rows.
-        operation: On all of them.
+        operations: On each of them.
         wire_formats: Per ps.
         new_layout: Gives a layout its id.
     """
@@ -257,7 +278,8 @@ def plan_push(
         if run is not None:
             parts.append(_Run(ps, _picker(run.indices), run.dtype, run.num_bytes))
 
-    for index, (placed, rows) in enumerate(zip(variables, sparse, strict=True)):
+    pushed = zip(variables, sparse, operations, strict=True)
+    for index, (placed, rows, operation) in enumerate(pushed):
         definition = placed.definition
         # A variable cut over near and far ps travels as it is: its parts come of one gradient.
         kinds = {wire_formats[ps] for ps, _ in placed.shards}

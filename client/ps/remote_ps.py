@@ -2,8 +2,10 @@
 
 import logging
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
+
+from tenacity import AttemptManager
 
 from ...cluster.connection_choice import ConnectionKind
 from ...core import codec
@@ -15,6 +17,7 @@ from ...core.settings import Settings
 from ...core.steps import HeldShard, PushResult, StepRequest
 from ...core.task import Incarnation, TaskId
 from ...core.update_rules import UpdateRule
+from ...core.waiting import WaitLog
 from ...net.channel import invoke, open_channel
 from ...net.dial import Dialer, WrapStream
 from ...net.reach import reach
@@ -170,9 +173,7 @@ class RemotePs:
 
     def _define(self, request: ps_pb2.DefineRequest, doing: str) -> ps_pb2.DefineResponse:
         getattr(request, "from").CopyFrom(codec.incarnation_to_wire(self._who))
-        for attempt in attempts(
-            timeout_s=self._settings.reconnect_timeout_s, stop=self._closing, max_s=1.0
-        ):
+        for attempt in self._attempts():
             with attempt:
                 self._raise_if_aborted()
                 response = invoke(
@@ -189,8 +190,8 @@ class RemotePs:
 
     # -- steps -------------------------------------------------------------------------------
 
-    def send(self, request: StepRequest) -> None:
-        """Begin a step."""
+    def prepare(self, request: StepRequest) -> None:
+        """Gather a step's values."""
         self._raise_if_aborted()
         size = request.payload_bytes
         if size > self._max_step_bytes:
@@ -206,28 +207,43 @@ class RemotePs:
         self._request_id += 1
         self._request = request
         if self._session is not None:
-            self._request = self._session.send(request, self._request_id)
+            self._session.prepare(request, self._request_id)
+
+    def send(self) -> None:
+        """Begin the step that was prepared."""
+        self._raise_if_aborted()
+        if self._session is not None:
+            self._request = self._session.send()
 
     def receive(
         self, into: Sequence[memoryview], previous: Sequence[memoryview] | None = None
     ) -> PushResult:
-        """Finish the step begun last."""
+        """Finish the step sent last."""
         request, self._request = self._request, None
         if request is None:
             raise RuntimeError("receive without send")
         if self._session is not None:
             try:
-                return self._session.receive(self._request_id, into, previous)
+                return self._session.receive(into, previous)
             except PeerLostError as error:
                 self._raise_if_aborted()
                 log.warning("%s; reconnecting", error)
-        for attempt in attempts(
-            timeout_s=self._settings.reconnect_timeout_s, stop=self._closing, max_s=1.0
-        ):
+        for attempt in self._attempts():
             with attempt:
                 self._raise_if_aborted()
                 result = self._again(request, into)
         return result
+
+    def _attempts(self) -> Iterator[AttemptManager]:
+        """Attempts to reach a ps whose connection broke."""
+        limit_s = self._settings.reconnect_timeout_s
+        waits = WaitLog(self._who.task, limit_s=limit_s, limit="reconnect_timeout_s")
+        return attempts(
+            timeout_s=limit_s,
+            stop=self._closing,
+            max_s=1.0,
+            before_sleep=lambda error: waits.tick(self._peer, error or ""),
+        )
 
     def _again(self, request: StepRequest, into: Sequence[memoryview]) -> PushResult:
         """Connect anew and repeat a step; the ps knows if it was applied."""
@@ -235,5 +251,6 @@ class RemotePs:
         session = self._session
         if session is None:
             raise PeerLostError(f"step: the session with {self._peer} was closed", peer=self._peer)
-        session.send(replace(request, has_previous=False), self._request_id)
-        return session.receive(self._request_id, into, None)
+        session.prepare(replace(request, has_previous=False), self._request_id)
+        session.send()
+        return session.receive(into, None)

@@ -89,33 +89,35 @@ class SharedPayloads:
             OSError: The connection broke while slabs were asked for.
             RefusedError: A slab cannot be mapped.
         """
-        row_bytes: list[int] = []
-        for entry in layout.entries:
-            region = self._regions.get((entry.variable, entry.part))
-            if region is None or entry.dtype not in (None, region.dtype):
-                return None
-            if entry.encoding is not Encoding.ROWS or not region.row_bytes:
-                return None
-            row_bytes.append(region.row_bytes)
-        total = sum(n.size * size for n, size in zip(rows, row_bytes, strict=True))
-        if total <= SMALL_BYTES:
+        whole = self._readable(layout, Encoding.ROWS)
+        direct = DirectRows(layout, rows, self._regions, self._slabs) if whole else None
+        if direct is None or direct.num_bytes <= SMALL_BYTES:
             return None
-        for entry in layout.entries:
-            self._map(self._regions[entry.variable, entry.part].memory.slab)
-        return DirectRows(layout, rows, row_bytes, self._regions, self._slabs)
+        self._map_slabs(layout)
+        return direct
 
     def _plan(self, layout: WireLayout) -> DirectPull | None:
+        total = self._readable(layout, Encoding.DENSE)
+        if total <= SMALL_BYTES:
+            return None
+        self._map_slabs(layout)
+        return DirectPull(layout, total, self._regions, self._slabs)
+
+    def _readable(self, layout: WireLayout, encoding: Encoding) -> int:
+        """Bytes of the shards of a layout; 0 if one cannot be read, or not as it is asked for."""
         total = 0
         for entry in layout.entries:
             region = self._regions.get((entry.variable, entry.part))
             if region is None or entry.dtype not in (None, region.dtype):
-                return None
+                return 0
+            if entry.encoding is not encoding:
+                return 0
             total += region.num_bytes
-        if total <= SMALL_BYTES:
-            return None
+        return total
+
+    def _map_slabs(self, layout: WireLayout) -> None:
         for entry in layout.entries:
             self._map(self._regions[entry.variable, entry.part].memory.slab)
-        return DirectPull(layout, total, self._regions, self._slabs)
 
     def _map(self, number: int) -> None:
         if number in self._slabs:
@@ -149,6 +151,7 @@ def write_gathered(request: StepRequest, segment: SharedSegment, *, all_of_it: b
     for numbers in (*request.push_rows, *request.pull_rows):
         segment.memory[start : start + numbers.nbytes] = np.frombuffer(as_bytes(numbers), np.uint8)
         start += numbers.nbytes
+    segment.counters[WRITTEN] = start - HEADER_BYTES  # the ps checks them while we write on
     for buffer in request.values:
         if all_of_it or not buffer.is_plain:
             buffer.write(segment.memory[start : start + buffer.num_bytes])

@@ -10,7 +10,9 @@ from .directory import (
     checkpoint_path,
     latest_checkpoint,
     list_checkpoints,
+    numbered_checkpoints,
     prune,
+    remove_checkpoint,
     remove_incomplete,
 )
 from .export import export_checkpoint
@@ -29,6 +31,8 @@ __all__ = [
     "export_checkpoint",
     "latest_checkpoint",
     "list_checkpoints",
+    "numbered_checkpoints",
     "prune",
+    "remove_checkpoint",
     "remove_incomplete",
 ]

@@ -8,6 +8,7 @@ import fsspec
 
 MANIFEST = "manifest.json"
 _NAME = re.compile(r"^ckpt-(\d{10})(-again)?$")
+_NUMBERED = re.compile(r"^(?P<name>.+?)-(?P<number>\d+)(?:-again)?$")
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -51,11 +52,34 @@ def prune(model_dir: str, keep: int) -> list[str]:
     """
     removed = []
     for info in list_checkpoints(model_dir)[:-keep]:
-        fs, path = open_fs(info.path)
-        fs.rm_file(f"{path}/{MANIFEST}")
-        fs.rm(path, recursive=True)
+        remove_checkpoint(info.path)
         removed.append(info.path)
     return removed
+
+
+def remove_checkpoint(url: str) -> None:
+    """Remove a complete checkpoint, its manifest first."""
+    fs, path = open_fs(url)
+    fs.rm_file(f"{path}/{MANIFEST}")
+    fs.rm(path, recursive=True)
+
+
+def numbered_checkpoints(directory: str, name: str = "") -> list[CheckpointInfo]:
+    """Complete checkpoints ``<name>-<number>``, of a job or a program, the lowest number first.
+
+    Args:
+        directory: Path or fsspec URL; need not exist.
+        name: Of the checkpoints; empty: whatever they are called.
+    """
+    found = []
+    for entry in _names_in(directory):
+        match = _NUMBERED.match(entry)
+        if match and name in ("", match["name"]):
+            fs, path = open_fs(f"{directory.rstrip('/')}/{entry}")
+            if fs.exists(f"{path}/{MANIFEST}"):
+                info = CheckpointInfo(int(match["number"]), f"{directory.rstrip('/')}/{entry}")
+                found.append(info)
+    return sorted(found)
 
 
 def remove_incomplete(model_dir: str) -> list[str]:
@@ -70,14 +94,18 @@ def remove_incomplete(model_dir: str) -> list[str]:
     return removed
 
 
-def _entries(model_dir: str) -> list[tuple[int, str, bool]]:
-    fs, root = open_fs(model_dir)
+def _names_in(directory: str) -> list[str]:
+    fs, root = open_fs(directory)
     fs.invalidate_cache()
     if not fs.isdir(root):
         return []
+    return [str(path).rstrip("/").rsplit("/", 1)[-1] for path in fs.ls(root, detail=False)]
+
+
+def _entries(model_dir: str) -> list[tuple[int, str, bool]]:
+    fs, root = open_fs(model_dir)
     entries = []
-    for path in fs.ls(root, detail=False):
-        name = str(path).rstrip("/").rsplit("/", 1)[-1]
+    for name in _names_in(model_dir):
         match = _NAME.match(name)
         if match:
             entries.append((int(match[1]), name, bool(fs.exists(f"{root}/{name}/{MANIFEST}"))))

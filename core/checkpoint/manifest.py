@@ -47,10 +47,11 @@ class TensorRecord(_Record):
 
 
 class BlockRecord(_Record):
-    """Shards of one ps that were copied at one moment.
+    """Shards of one ps that share a lock.
 
     Attributes:
-        applied: Task -> (generation, sequence) of its last push in these values.
+        applied: Task -> (generation, sequence) of its last push that is in all of these values.
+            Small shards were copied at that moment, large ones from then on, in ranges of rows.
     """
 
     ps: int

@@ -9,7 +9,7 @@ from .manifest import TensorRecord
 
 @dataclass(frozen=True, slots=True)
 class SavedShard:
-    """A shard as it was saved. Shards with the same ``block`` were copied at one moment."""
+    """A shard as it was saved. Small shards with the same ``block`` were copied at one moment."""
 
     shard: ShardDefinition
     version: int
@@ -24,7 +24,8 @@ class SavedPart:
     Attributes:
         tensors: In the order of its file.
         shards: Every shard in it.
-        applied: By block and task: (generation, sequence) of the last push in the block's values.
+        applied: By block and task: (generation, sequence) of the last push that is in all of the
+            block's values.
         global_step: Worker steps applied, as far as the ps knows.
     """
 

@@ -2,14 +2,14 @@
 
 The safetensors package writes a dictionary of whole arrays, which would hold a copy of every shard
 of a ps at once. The format (a length, a JSON header, raw bytes) lets the header come first because
-every shape is known, so a shard is copied under its lock, written, and freed before the next. Files
-read back with the safetensors package; a test holds that.
+every shape is known, so a shard is copied and written in parts. Files read back with the
+safetensors package; a test holds that.
 """
 
 import hashlib
 import json
 import struct
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import IO, Any
 
@@ -25,6 +25,7 @@ _NAMES = {
     "uint8": "U8", "uint16": "U16", "uint32": "U32", "uint64": "U64",
 }  # fmt: skip
 _DTYPES: dict[str, DType] = {_NAMES[dtype.name]: dtype for dtype in DTYPES}
+_XXH3 = "xxh3:"
 _MAX_HEADER_BYTES = 100_000_000  # as the safetensors package
 
 
@@ -71,9 +72,24 @@ class TensorFileWriter:
         spec = self._left.pop()
         if array.shape != spec.shape or array.dtype != spec.dtype:
             raise ValueError(f"{spec.name}: announced {spec}, got {array.shape} of {array.dtype}")
-        data = as_bytes(np.ascontiguousarray(array))
-        self._stream.write(data)
-        return digest(data)
+        self._left.append(spec)
+        return self.write_parts([as_bytes(np.ascontiguousarray(array))])
+
+    def write_parts(self, parts: Iterable[Array | memoryview]) -> str:
+        """Write the next array, its bytes in parts; return its digest.
+
+        Raises:
+            ValueError: They are not as many bytes as announced.
+        """
+        spec = self._left.pop()
+        written, hashed = 0, xxhash.xxh3_128()
+        for part in parts:
+            self._stream.write(part)
+            hashed.update(part)
+            written += part.nbytes
+        if written != spec.num_bytes:
+            raise ValueError(f"{spec.name}: announced {spec}, got {written} bytes")
+        return f"{_XXH3}{hashed.hexdigest()}"
 
     def close(self) -> None:
         """Check that nothing is missing.
@@ -87,7 +103,7 @@ class TensorFileWriter:
 
 def digest(data: memoryview | bytes) -> str:
     """XXH3-128, as ``xxh3:`` and hex: faster than the disk. Detects damage, not forgery."""
-    return f"xxh3:{xxhash.xxh3_128_hexdigest(data)}"
+    return f"{_XXH3}{xxhash.xxh3_128_hexdigest(data)}"
 
 
 def has_digest(data: memoryview | bytes, expected: str) -> bool:

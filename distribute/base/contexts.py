@@ -12,6 +12,7 @@ from functools import partial
 from typing import Any
 
 from .communication import CommunicationOptions
+from .devices import in_task
 from .interface import Strategy
 from .reductions import ReduceOp
 
@@ -81,7 +82,10 @@ def top_frame() -> Frame | None:
 
 def is_running(strategy: Strategy) -> bool:
     """Whether this thread is in a ``run`` of a strategy, be it in a merge."""
-    return any(frame.replica is not None and frame.strategy is strategy for frame in _stack.frames)
+    for frame in _stack.frames:  # noqa: SIM110 - a generator costs three times this
+        if frame.replica is not None and frame.strategy is strategy:
+            return True
+    return False
 
 
 def get_strategy() -> Strategy:
@@ -236,8 +240,9 @@ class ReplicaContext:
 
     @property
     def devices(self) -> tuple[str, ...]:
-        """Device of this replica."""
-        return (self._strategy.extended.replica_devices[self.local_id],)
+        """Device of this replica, with its task."""
+        extended = self._strategy.extended
+        return (in_task(extended.task_name, extended.replica_devices[self.local_id]),)
 
     def merge_call(
         self,

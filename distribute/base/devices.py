@@ -1,7 +1,8 @@
 """The devices of this process: GPUs, and CPUs; both may be split into logical ones.
 
-A device is named as in TensorFlow: ``/device:CPU:0``. Logical CPU devices let a program with
-several replicas be tried without a GPU, logical GPU devices with one.
+A device is named as in TensorFlow: ``/device:CPU:0`` among the devices of a process, and with its
+task in front (:func:`in_task`) where a strategy or a variable says where something is. Logical CPU
+devices let a program with several replicas be tried without a GPU, logical GPU devices with one.
 """
 
 import re
@@ -16,8 +17,12 @@ from .arrays import as_array, is_on_gpu, to_host
 
 CPU, GPU = "CPU", "GPU"
 HOST = "/device:CPU:0"
+LOCALHOST = "/job:localhost/replica:0/task:0"  # the task of a process without a cluster
 
-_NAME = re.compile(r"^(?:.*/)?(?:device:)?(?P<kind>cpu|gpu)(?::(?P<index>\d+))?$", re.IGNORECASE)
+_NAME = re.compile(r"^(?:.*/)?(?:device:)?(?P<kind>cpu|gpu)(?::(?P<index>\d+|\*))?$", re.IGNORECASE)
+_TASK = re.compile(
+    r"^(?:/job:[^/:]+)?(?:/replica:(?:\d+|\*))?(?:/task:(?:\d+|\*))?$", re.IGNORECASE
+)
 _lock = threading.Lock()
 _logical = {CPU: 1, GPU: 0}  # 0: as many as there are
 
@@ -89,7 +94,20 @@ def canonical(name: str) -> str:
 @lru_cache(maxsize=256)  # asked in every step
 def _canonical(name: str) -> str | None:
     match = _NAME.match(name)
-    return match and f"/device:{match['kind'].upper()}:{int(match['index'] or 0)}"
+    if match is None:
+        return None
+    index = match["index"] if match["index"] not in (None, "*") else 0
+    return f"/device:{match['kind'].upper()}:{int(index)}"
+
+
+def task_name(job: str, index: int) -> str:
+    """A task, as it stands in front of a device: ``/job:worker/replica:0/task:1``."""
+    return f"/job:{job}/replica:0/task:{index}"
+
+
+def in_task(task: str, device: str) -> str:
+    """A device with its task: ``/job:localhost/replica:0/task:0/device:CPU:0``."""
+    return f"{task}{device}"
 
 
 def check_exists(name: str) -> str:
@@ -138,24 +156,34 @@ def device_of(array: Any) -> str:
 class on_device:  # noqa: N801 - used as a function, as `tf.device`
     """A context in which work of this thread goes to a device. As ``tf.device``.
 
+    It is a device of this process: job and task in the name are read over, because a strategy
+    places variables, and each task runs its own work.
+
     Args:
-        device_name: Of a GPU: it becomes CuPy's current one.
+        device_name: Of a GPU: it becomes CuPy's current one. A task without a device, or ``""``:
+            as outside of the context. None: as outside of every such context.
 
     Raises:
         ValueError: It names no CPU or GPU.
+        RuntimeError: It is a function, which needs a graph.
     """
 
-    def __init__(self, device_name: str) -> None:
-        self._device = canonical(device_name)
+    def __init__(self, device_name: str | None) -> None:
+        if callable(device_name):
+            raise RuntimeError("wl.device takes a device's name: functions of devices need a graph")
+        self._cleared = device_name is None
+        is_task = isinstance(device_name, str) and _TASK.match(device_name) is not None
+        self._device = None if device_name is None or is_task else canonical(device_name)
         self._before: str | None = None
         self._current: Any = None
 
     def __enter__(self) -> str:
-        if is_gpu(self._device):
-            self._current = load_cupy().cuda.Device(physical_gpu(self._device))
+        device = HOST if self._cleared else self._device or current_device()
+        if self._device is not None and is_gpu(device):
+            self._current = load_cupy().cuda.Device(physical_gpu(device))
             self._current.__enter__()
-        self._before, _of_thread.device = _of_thread.device, self._device
-        return self._device
+        self._before, _of_thread.device = _of_thread.device, device
+        return device
 
     def __exit__(self, *error: object) -> None:
         _of_thread.device = self._before

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from typing import Any, Protocol
 
 from .communication import CommunicationOptions
+from .creations import Creations
 from .reductions import ReduceOp
 
 
@@ -18,7 +19,17 @@ class StrategyExtended(Protocol):
 
     @property
     def replica_devices(self) -> tuple[str, ...]:
-        """One per replica of this worker."""
+        """One per replica of this worker, as this process names them."""
+
+    creations: Creations
+
+    @property
+    def worker_devices(self) -> tuple[str, ...]:
+        """The same, with the task."""
+
+    @property
+    def task_name(self) -> str:
+        """This task, as it stands in front of a device."""
 
     @property
     def num_replicas_in_sync(self) -> int:

@@ -31,6 +31,20 @@ class ReduceOp(Enum):
         except KeyError:
             raise ValueError(f"reduce_op must be SUM or MEAN, got {value!r}") from None
 
+    @staticmethod
+    def from_variable_aggregation(aggregation: "VariableAggregation") -> "ReduceOp":
+        """The reduction an aggregation asks for.
+
+        Raises:
+            ValueError: It asks for none.
+        """
+        if aggregation.name not in ReduceOp.__members__:
+            raise ValueError(
+                f"Could not convert from `tf.VariableAggregation` {aggregation.name} to "
+                "`tf.distribute.ReduceOp` type: only SUM and MEAN are reductions"
+            )
+        return ReduceOp[aggregation.name]
+
 
 class VariableSynchronization(Enum):
     """``tf.VariableSynchronization``: when copies of a variable are made equal."""
@@ -48,17 +62,6 @@ class VariableAggregation(Enum):
     SUM = 1
     MEAN = 2
     ONLY_FIRST_REPLICA = 3
-
-
-def aggregation_to_reduce_op(aggregation: VariableAggregation) -> ReduceOp:
-    """The reduction an aggregation asks for. As ``ReduceOp.from_variable_aggregation``.
-
-    Raises:
-        ValueError: It asks for none.
-    """
-    if aggregation.name not in ReduceOp.__members__:
-        raise ValueError(f"aggregation {aggregation.name} is no reduction; SUM and MEAN are")
-    return ReduceOp[aggregation.name]
 
 
 def combine(op: ReduceOp, values: Sequence[Any], *, count: int | None = None) -> Any:

@@ -1,11 +1,22 @@
 """``windlass.data``: datasets, and how they are divided between workers and replicas."""
 
 from .dataset import ArraySpec, Dataset
-from .options import SHARD_HINT, AutoShardPolicy, DistributeOptions, Options
-from .sources import as_dataset, from_arrays, from_files
+from .factories import as_dataset, from_arrays, from_files
+from .options import (
+    AUTOTUNE,
+    INFINITE_CARDINALITY,
+    SHARD_HINT,
+    UNKNOWN_CARDINALITY,
+    AutoShardPolicy,
+    DistributeOptions,
+    Options,
+)
 
 __all__ = [
+    "AUTOTUNE",
+    "INFINITE_CARDINALITY",
     "SHARD_HINT",
+    "UNKNOWN_CARDINALITY",
     "ArraySpec",
     "AutoShardPolicy",
     "Dataset",

@@ -1,17 +1,37 @@
-"""Datasets: what gives batches, and knows enough of itself to be sharded, split and resumed."""
+"""Dataset: what programs chain, as ``tf.data.Dataset``. Its elements come from nodes."""
 
-from collections.abc import Callable, Iterator, Sequence
-from copy import copy
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from itertools import islice
 from typing import Any
 
 import numpy as np
+import optree
 
 from ...core.arrays import DType
-from ..base.values import flatten, map_structure
-from .options import SHARD_HINT, AutoShardPolicy, Options
+from ..base.arrays import as_array
+from ..base.values import leaves, map_structure
+from .node import Node
+from .options import (
+    AUTOTUNE,
+    INFINITE_CARDINALITY,
+    UNKNOWN_CARDINALITY,
+    AutoShardPolicy,
+    Options,
+)
+from .passes import Pass, PassCounter
+from .prefetch import copied
+from .selections import Cached, Prefetched, Repeated, Sharded, Shuffled, Skipped, Taken
 from .sharding import as_arrays
+from .sources import IterableSource, RangeSource, SliceSource
+from .transformations import (
+    Batched,
+    Concatenated,
+    Enumerated,
+    Filtered,
+    Mapped,
+    Unbatched,
+    Zipped,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,217 +45,315 @@ class ArraySpec:
 class Dataset:
     """Something that gives elements, from the beginning each time it is iterated over.
 
-    Attributes:
-        batch_size: Examples per element, if every element but the last has as many; None: not
-            known.
-        files: Paths it reads, if it can be divided by files.
-        infinite: It never ends.
-        fresh: Each element has memory of its own, which is not used for another one.
-        once: It can be iterated over once: looking at an element consumes it.
+    As ``tf.data.Dataset``: every method returns another dataset, elements are nested tuples, dicts
+    and lists of arrays, and functions get the parts of a tuple as arguments. Nothing is traced:
+    functions are called as Python for every element, and may use any library.
+
+    Args:
+        node: Where the elements come from.
+        passes: Counts the passes over it and what it is derived from.
+        policy: How strategies divide it between workers.
     """
 
-    batch_size: int | None = None
-    files: tuple[str, ...] | None = None
-    infinite: bool = False
-    fresh: bool = False
-    once: bool = False
+    def __init__(
+        self,
+        node: Node,
+        passes: PassCounter | None = None,
+        policy: AutoShardPolicy = AutoShardPolicy.AUTO,
+    ) -> None:
+        self.node = node
+        self.passes = PassCounter() if passes is None else passes
+        self._policy = policy
 
-    def __init__(self) -> None:
-        self._policy = AutoShardPolicy.AUTO
+    def _then(self, node: Node) -> "Dataset":
+        return Dataset(node, self.passes, self._policy)
 
     def __iter__(self) -> Iterator[Any]:
-        return self.iterate(0)
+        return self.node.iterate(0, Pass(numbers=(self.passes.next(),)))
 
-    def iterate(self, start: int) -> Iterator[Any]:
-        """Elements from number ``start`` on."""
-        return islice(self._elements(), start, None)
+    def __bool__(self) -> bool:
+        return True  # also one whose length is 0, or not known
 
-    def _elements(self) -> Iterator[Any]:
-        raise TypeError(f"{type(self).__name__} must define _elements")
-
-    @property
-    def auto_shard_policy(self) -> AutoShardPolicy:
-        """How strategies divide it between workers; see :meth:`with_options`."""
-        return self._policy
-
-    @property
-    def element_spec(self) -> Any:
-        """ArraySpec per leaf, from the first element; the first extent is not fixed.
+    def __len__(self) -> int:
+        """How many elements there are.
 
         Raises:
-            ValueError: There is no element, or looking at it would take it away.
+            TypeError: It is infinite, or not known.
         """
-        if self.once:
-            raise ValueError(
-                "the dataset can be gone through once, and looking at its first element would lose "
-                "it. Make it of a function that returns the generator, instead of the generator"
-            )
-        element = self.example()
-        if element is None:
-            raise ValueError("the dataset has no element, so nothing is known of them")
-        return map_structure(
-            lambda leaf: ArraySpec((None, *leaf.shape[1:]) if leaf.ndim else (), leaf.dtype),
-            as_arrays(element),
-        )
+        size = self.cardinality()
+        if size == INFINITE_CARDINALITY:
+            raise TypeError("The dataset is infinite.")
+        if size == UNKNOWN_CARDINALITY:
+            raise TypeError("The dataset length is unknown.")
+        return size
 
-    def example(self) -> Any:
-        """Something like its elements, also where it has none itself: of a part, one of the whole.
+    # -- where it begins ---------------------------------------------------------------------
 
-        None: nothing is known of them.
+    @staticmethod
+    def range(*args: int, output_type: Any = np.int64) -> "Dataset":
+        """Numbers: ``range(stop)``, ``range(start, stop)`` or ``range(start, stop, step)``.
+
+        Raises:
+            ValueError: There are no numbers, or more than three; or the step is 0.
         """
-        return None if self.once else next(self.iterate(0), None)
+        if not 1 <= len(args) <= 3:
+            raise ValueError(f"range takes one to three numbers, got {len(args)}")
+        return Dataset(RangeSource(range(*args), np.dtype(output_type).type))
 
-    def with_options(self, options: Options) -> "Dataset":
-        """The same dataset with options."""
-        other = copy(self)
-        other._policy = AutoShardPolicy(options.experimental_distribute.auto_shard_policy)
-        return other
+    @staticmethod
+    def from_tensor_slices(tensors: Any) -> "Dataset":
+        """The slices of arrays along their first axis.
 
-    def of_files(self, files: Sequence[str]) -> "Dataset":
-        """The same dataset, of these files alone."""
-        raise ValueError(
-            f"{type(self).__name__} does not read files that could be divided: {files}"
-        )
+        Args:
+            tensors: Nested tuples and dicts of arrays, or of lists that make arrays.
 
-    def resolve_hint(self, workers: int, worker: int) -> "Dataset":
-        """The same dataset, sharded where ``shard(SHARD_HINT, SHARD_HINT)`` stands, if it does."""
-        del workers, worker
-        return self
+        Raises:
+            ValueError: First axes differ, or there is none.
+        """
+        return Dataset(SliceSource(_tensors(tensors)))
+
+    @staticmethod
+    def from_tensors(tensors: Any) -> "Dataset":
+        """One element: nested tuples and dicts of arrays."""
+        arrays = _tensors(tensors)
+        return Dataset(IterableSource(lambda: [copied(arrays)], 1, varies=False))
+
+    @staticmethod
+    def from_generator(
+        generator: Callable[..., Iterable[Any]],
+        *,
+        args: tuple[Any, ...] = (),
+        output_signature: Any = None,
+    ) -> "Dataset":
+        """What a function returns or yields.
+
+        Args:
+            generator: Called for each pass.
+            args: Its arguments.
+            output_signature: ArraySpec per leaf, to whose dtypes elements are converted; None: as
+                they come.
+
+        Raises:
+            TypeError: ``generator`` is not a function.
+        """
+        if not callable(generator):
+            raise TypeError(f"`generator` must be a function, got {type(generator).__name__}")
+        made = Dataset(IterableSource(lambda: generator(*args)))
+        if output_signature is None:
+            return made
+        wanted = output_signature
+        convert = lambda spec, leaf: np.asarray(leaf, spec.dtype)[()]  # noqa: E731
+        return made._then(Mapped(made.node, lambda *e: map_structure(convert, wanted, _one(e))))
+
+    @staticmethod
+    def zip(*args: Any, datasets: Any = None) -> "Dataset":
+        """Elements side by side: of datasets, or of nested tuples and dicts of datasets.
+
+        Raises:
+            TypeError: Something else than datasets is in it.
+        """
+        structure = datasets if datasets is not None else args[0] if len(args) == 1 else args
+        found = leaves(structure)
+        for leaf in found:
+            if not isinstance(leaf, Dataset):
+                raise TypeError(f"zip takes nested datasets, got a {type(leaf).__name__} in them")
+        first: Dataset = found[0]
+        return first._then(Zipped(map_structure(lambda dataset: dataset.node, structure)))
+
+    # -- which elements, and in which order ----------------------------------------------------
+
+    def shuffle(
+        self, buffer_size: int, seed: int | None = None, reshuffle_each_iteration: bool = True
+    ) -> "Dataset":
+        """In a random order: each element is drawn from the next ``buffer_size`` of them.
+
+        Args:
+            buffer_size: Elements that wait to be drawn; as many as there are, for an order that is
+                entirely random.
+            seed: Of the orders. None: 0, so that every run and every synchronous worker draws the
+                same.
+            reshuffle_each_iteration: Another order in each pass and on each worker that does not
+                share batches with others; else the same one always and everywhere.
+
+        Raises:
+            ValueError: ``buffer_size`` < 1.
+        """
+        anew = reshuffle_each_iteration is not False
+        return self._then(Shuffled(self.node, buffer_size, seed or 0, anew=anew))
+
+    def repeat(self, count: int | None = None) -> "Dataset":
+        """Again from the beginning when it ends: ``count`` times in all; None or -1: for ever."""
+        return self._then(Repeated(self.node, count))
+
+    def take(self, count: int) -> "Dataset":
+        """The first ``count`` elements; -1: all."""
+        return self._then(Taken(self.node, count))
+
+    def skip(self, count: int) -> "Dataset":
+        """All but the first ``count`` elements; -1: none."""
+        return self._then(Skipped(self.node, count))
 
     def shard(self, num_shards: int, index: int) -> "Dataset":
         """Every ``num_shards``-th element, from number ``index`` on.
 
+        What is shuffled before has the same order on every worker, so shards have nothing in
+        common.
+
         Raises:
             ValueError: ``index`` is not below ``num_shards``.
         """
-        return _Sharded(self, num_shards, index)
+        return self._then(Sharded(self.node, num_shards, index))
 
-    def batch(self, batch_size: int, drop_remainder: bool = False) -> "Dataset":
+    def filter(self, predicate: Callable[..., Any]) -> "Dataset":
+        """The elements of which ``predicate`` is true."""
+        return self._then(Filtered(self.node, predicate))
+
+    def concatenate(self, dataset: "Dataset") -> "Dataset":
+        """The elements of this one, then those of ``dataset``."""
+        return self._then(Concatenated(self.node, dataset.node))
+
+    # -- other elements ----------------------------------------------------------------------
+
+    def map(
+        self,
+        map_func: Callable[..., Any],
+        num_parallel_calls: int | None = None,
+        deterministic: bool | None = None,
+    ) -> "Dataset":
+        """``map_func`` of every element, in order; the parts of a tuple are its arguments.
+
+        Args:
+            map_func: Called when an element is asked for.
+            num_parallel_calls: TensorFlow's; calls follow each other, in the thread that prepares
+                the next step.
+            deterministic: TensorFlow's; the order is kept.
+        """
+        del num_parallel_calls, deterministic
+        return self._then(Mapped(self.node, map_func))
+
+    def batch(
+        self,
+        batch_size: int,
+        drop_remainder: bool = False,
+        num_parallel_calls: int | None = None,
+        deterministic: bool | None = None,
+    ) -> "Dataset":
         """Elements stacked to batches along a new first axis.
+
+        Args:
+            batch_size: Elements per batch.
+            drop_remainder: Leave out a last batch that is not full.
+            num_parallel_calls: As in :meth:`map`.
+            deterministic: As in :meth:`map`.
 
         Raises:
             ValueError: ``batch_size`` < 1.
         """
-        return _Batched(self, batch_size, drop_remainder)
+        del num_parallel_calls, deterministic
+        return self._then(Batched(self.node, batch_size, drop_remainder=drop_remainder))
 
-    def map(self, function: Callable[[Any], Any]) -> "Dataset":
-        """``function`` of every element."""
-        return _Mapped(self, function)
+    def unbatch(self) -> "Dataset":
+        """The examples of batches."""
+        return self._then(Unbatched(self.node))
 
-    def repeat(self, count: int | None = None) -> "Dataset":
-        """Again from the beginning when it ends: ``count`` times in all; None or -1: for ever."""
-        return _Repeated(self, count)
+    def enumerate(self, start: int = 0) -> "Dataset":
+        """``(number, element)``, counted from ``start``."""
+        return self._then(Enumerated(self.node, start))
 
+    def apply(self, transformation_func: Callable[["Dataset"], "Dataset"]) -> "Dataset":
+        """``transformation_func(self)``."""
+        return transformation_func(self)
 
-class _Derived(Dataset):
-    """Made of another dataset; divided where that one is."""
+    # -- how elements are prepared -------------------------------------------------------------
 
-    def __init__(self, source: Dataset) -> None:
-        super().__init__()
-        self._source = source
-        self._policy = source.auto_shard_policy
-        self.files = source.files
-        self.infinite = source.infinite
-        self.once = source.once
+    def cache(self, filename: str = "") -> "Dataset":
+        """Keep what the first whole pass gave in memory, for the passes after it.
 
-    def of_files(self, files: Sequence[str]) -> Dataset:
-        return self._on(self._source.of_files(files))
+        What was shuffled before keeps its order. Elements are not copied: do not write to them.
 
-    def resolve_hint(self, workers: int, worker: int) -> Dataset:
-        return self._on(self._source.resolve_hint(workers, worker))
+        Raises:
+            ValueError: A file is named; there are none.
+        """
+        if filename:
+            raise ValueError(f"a cache is in memory only, not in a file: {filename!r}")
+        return self._then(Cached(self.node))
 
-    def _on(self, source: Dataset) -> Dataset:
-        other = copy(self)
-        other._source = source
-        other.files = source.files
-        return other
+    def prefetch(self, buffer_size: int) -> "Dataset":
+        """Prepare elements ahead, in a thread. A strategy does so in any case.
 
+        Args:
+            buffer_size: How many wait at most; 0: none, without a thread; AUTOTUNE: one.
 
-class _Sharded(_Derived):
-    def __init__(self, source: Dataset, num_shards: int, index: int) -> None:
-        super().__init__(source)
-        hint = num_shards == SHARD_HINT and index == SHARD_HINT
-        if not hint and (num_shards < 1 or not 0 <= index < num_shards):
-            raise ValueError(f"index must be in [0, num_shards), got {index} of {num_shards}")
-        self._num_shards, self._index = num_shards, index
-        self.batch_size = source.batch_size
+        Raises:
+            ValueError: ``buffer_size`` < -1.
+        """
+        if buffer_size < AUTOTUNE:
+            raise ValueError(f"buffer_size must be >= 0, or AUTOTUNE (-1), got {buffer_size}")
+        depth = 1 if buffer_size == AUTOTUNE else buffer_size
+        return self._then(Prefetched(self.node, depth)) if depth else self
 
-    def example(self) -> Any:
-        return self._source.example()
+    def options(self) -> Options:
+        """Its options, as :meth:`with_options` takes them."""
+        options = Options()
+        options.experimental_distribute.auto_shard_policy = self._policy
+        return options
 
-    def _elements(self) -> Iterator[Any]:
-        if self._num_shards == SHARD_HINT:
+    def with_options(self, options: Options) -> "Dataset":
+        """The same dataset with options."""
+        policy = AutoShardPolicy(options.experimental_distribute.auto_shard_policy)
+        return Dataset(self.node, self.passes, policy)
+
+    # -- what is known of it, and what it is in the end ----------------------------------------
+
+    def cardinality(self) -> int:
+        """How many elements there are; INFINITE_CARDINALITY (-1), UNKNOWN_CARDINALITY (-2)."""
+        return self.node.cardinality()
+
+    @property
+    def element_spec(self) -> Any:
+        """ArraySpec per leaf, from an element; extents that may differ between them are None.
+
+        Raises:
+            ValueError: There is no element, or looking at it would take it away.
+        """
+        if self.node.once:
             raise ValueError(
-                "shard(SHARD_HINT, SHARD_HINT) is filled in by a strategy whose policy is "
-                "AutoShardPolicy.HINT; set it with `with_options`"
+                "the dataset can be gone through once, and looking at its first element would lose "
+                "it. Make it of a function that returns the generator, instead of the generator"
             )
-        return islice(iter(self._source), self._index, None, self._num_shards)
+        element = self.node.example()
+        if element is None:
+            raise ValueError("the dataset has no element, so nothing is known of them")
+        return map_structure(self._spec_of, as_arrays(element))
 
-    def resolve_hint(self, workers: int, worker: int) -> Dataset:
-        source = self._source.resolve_hint(workers, worker)
-        if self._num_shards != SHARD_HINT:
-            return self._on(source)
-        return _Sharded(source, workers, worker)
+    def _spec_of(self, leaf: Any) -> ArraySpec:
+        first = (None,) if self.node.varies else leaf.shape[:1]
+        return ArraySpec((*first, *leaf.shape[1:]) if leaf.ndim else (), leaf.dtype)
 
+    def as_numpy_iterator(self) -> Iterator[Any]:
+        """Its elements as NumPy arrays and scalars."""
+        return (map_structure(lambda leaf: as_array(leaf)[()], element) for element in self)
 
-class _Batched(_Derived):
-    def __init__(self, source: Dataset, batch_size: int, drop_remainder: bool) -> None:
-        super().__init__(source)
-        if batch_size < 1:
-            raise ValueError(f"batch_size must be at least 1, got {batch_size}")
-        self.batch_size = batch_size
-        self._drop_remainder = drop_remainder
-
-    def example(self) -> Any:
-        one = self._source.example()
-        return None if one is None else _stacked([one])
-
-    def _elements(self) -> Iterator[Any]:
-        source = iter(self._source)
-        while examples := list(islice(source, self.batch_size)):
-            if len(examples) < (self.batch_size or 1) and self._drop_remainder:
-                return
-            yield _stacked(examples)
+    def reduce(self, initial_state: Any, reduce_func: Callable[[Any, Any], Any]) -> Any:
+        """``state = reduce_func(state, element)`` over all elements; the last state."""
+        state = initial_state
+        for element in self:
+            state = reduce_func(state, element)
+        return state
 
 
-def _stacked(examples: Sequence[Any]) -> Any:
-    columns = zip(*(flatten(example)[0] for example in examples), strict=True)
-    _, rebuild = flatten(examples[0])
-    return rebuild([np.stack([np.asarray(item) for item in column]) for column in columns])
+def _tensors(tree: Any) -> Any:
+    """Nested tuples and dicts of arrays; a list becomes one."""
+    return optree.tree_map(_tensor, tree, is_leaf=lambda node: isinstance(node, list))
 
 
-class _Mapped(_Derived):
-    def __init__(self, source: Dataset, function: Callable[[Any], Any]) -> None:
-        super().__init__(source)
-        self._function = function
-        self.batch_size = source.batch_size
-
-    def example(self) -> Any:
-        one = self._source.example()
-        return None if one is None else self._function(one)
-
-    def iterate(self, start: int) -> Iterator[Any]:
-        return map(self._function, self._source.iterate(start))
+def _tensor(leaf: Any) -> Any:
+    array = as_array(leaf)
+    if isinstance(leaf, float | list) and array.dtype == np.float64:
+        return array.astype(np.float32)  # Python floats are float32, as in TensorFlow
+    return array
 
 
-class _Repeated(_Derived):
-    def __init__(self, source: Dataset, count: int | None) -> None:
-        super().__init__(source)
-        self._count = None if count is not None and count < 0 else count
-        self.batch_size = source.batch_size
-        endless = self._count is None and not source.once
-        self.infinite = self._count != 0 and (endless or source.infinite)
-
-    def example(self) -> Any:
-        return self._source.example()
-
-    def _elements(self) -> Iterator[Any]:
-        done = 0
-        while self._count is None or done < self._count:
-            empty = True
-            for element in self._source:
-                empty = False
-                yield element
-            if empty:
-                return  # again and again nothing
-            done += 1
+def _one(parts: tuple[Any, ...]) -> Any:
+    """The element whose parts became arguments."""
+    return parts[0] if len(parts) == 1 else parts

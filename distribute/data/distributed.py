@@ -12,8 +12,9 @@ from .options import AutoShardPolicy, InputOptions
 from .prefetch import Prefetcher
 from .sharding import as_arrays, empty_like
 
-Opener = Callable[[int], Iterator[list[Any]]]
-"""Opens the steps from a number on: lists of one batch per replica, shorter when data run out."""
+Opener = Callable[[int, int], Iterator[list[Any]]]
+"""Opens the steps from a number on, in the pass with a number: lists of one batch per replica,
+shorter when data run out."""
 
 Move = Callable[[int, Any], Any]
 """Takes a batch to the device of the replica with this number."""
@@ -41,6 +42,10 @@ class InputReplicas(Protocol):
     @property
     def default_shard_policy(self) -> AutoShardPolicy:
         """How input is divided between workers if its dataset does not say."""
+
+    @property
+    def shuffles_input(self) -> bool:
+        """Whether input comes in the orders that its dataset draws; else as it is stored."""
 
     def any_worker(self, mine: bool) -> bool:
         """Whether ``mine`` is true on any synchronous worker; every one of them must call this."""
@@ -71,7 +76,7 @@ class Optional:
 def to_devices(extended: InputReplicas, options: InputOptions) -> Move:
     """What takes a batch to its replica: CuPy arrays on a GPU, unless that is not wanted."""
     devices = extended.replica_devices
-    if options.experimental_fetch_to_device is False or not any(map(is_gpu, devices)):
+    if not options.experimental_fetch_to_device or not any(map(is_gpu, devices)):
         return lambda _, batch: batch
     return lambda replica, batch: map_structure(
         lambda leaf: place(leaf, devices[replica]), as_arrays(batch)
@@ -84,27 +89,27 @@ class Input:
 
     Attributes:
         open: Opens the pipeline.
-        sources: The datasets it is made of: one, or one per replica.
+        datasets: What it is made of: one, or one per replica.
         options: How far it is prepared ahead.
     """
 
     open: Opener
-    sources: list[Dataset]
+    datasets: list[Dataset]
     options: InputOptions
 
     @property
     def infinite(self) -> bool:
         """It never ends."""
-        return all(source.infinite for source in self.sources)
+        return all(dataset.node.infinite for dataset in self.datasets)
 
     @property
     def once(self) -> bool:
         """It cannot be opened a second time."""
-        return any(source.once for source in self.sources)
+        return any(dataset.node.once for dataset in self.datasets)
 
     def spec(self, replicas: int) -> Any:
         """ArraySpec per leaf of one replica's batch; PerReplica with several replicas."""
-        spec = self.sources[0].element_spec
+        spec = self.datasets[0].element_spec
         if replicas == 1:
             return spec
         return map_structure(lambda leaf: PerReplica([leaf] * replicas), spec)
@@ -150,6 +155,7 @@ class DistributedIterator:
         self._extended = extended
         self._move = to_devices(extended, source.options)
         self._source = source
+        self._pass = source.datasets[0].passes.next(extended)
         self._taken = 0
         self._steps: Iterator[list[Any]] | None = None
         self._template: Any = None
@@ -218,9 +224,9 @@ class DistributedIterator:
 
     def _next_batches(self) -> list[Any]:
         if self._steps is None:
-            source = self._source.open(self._taken)
+            source = self._source.open(self._taken, self._pass)
             depth = self._source.options.experimental_per_replica_buffer_size
-            fresh = all(dataset.fresh for dataset in self._source.sources)
+            fresh = all(dataset.node.fresh for dataset in self._source.datasets)
             self._steps = Prefetcher(source, depth, fresh=fresh) if depth else source
         batches: list[Any] = next(self._steps, [])
         if batches:
@@ -232,7 +238,7 @@ class DistributedIterator:
         """A batch without examples, for a replica that gets none."""
         if self._template is None:
             # It never had any, or was resumed after the last one.
-            self._template = self._source.sources[0].example()
+            self._template = self._source.datasets[0].node.example()
         if self._template is None:
             raise ValueError(
                 "this worker's input is empty while others have data, so nothing is known of its "
@@ -241,8 +247,8 @@ class DistributedIterator:
         return empty_like(self._template)
 
     def state_dict(self) -> dict[str, int]:
-        """Where it is: of use to an iterator of the same dataset and strategy."""
-        return {"steps": self._taken}
+        """Where it is, in which order: of use to an iterator of the same dataset and strategy."""
+        return {"steps": self._taken, "pass": self._pass}
 
     def load_state_dict(self, state: dict[str, int]) -> None:
         """Go on where an iterator was when it gave ``state``.
@@ -259,6 +265,7 @@ class DistributedIterator:
         self._steps = None
         self._ended = self._over = False
         self._taken = steps
+        self._pass = int(state.get("pass", self._pass))
 
     def _go_on_to(self, steps: int) -> None:
         """Skip steps of a source that can be read once only, and so cannot be opened anew."""

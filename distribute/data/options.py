@@ -1,10 +1,19 @@
 """Options of distributed input, as TensorFlow's."""
 
-from dataclasses import InitVar, dataclass, field
+from dataclasses import InitVar, dataclass, field, fields
 from enum import Enum, IntEnum
 
 SHARD_HINT = -1
 """``dataset.shard(SHARD_HINT, SHARD_HINT)``: shard here, under the policy HINT."""
+
+INFINITE_CARDINALITY = -1
+"""Of a dataset that never ends."""
+
+UNKNOWN_CARDINALITY = -2
+"""Of a dataset of which it is not known how many elements it has."""
+
+AUTOTUNE = -1
+"""TensorFlow's: choose a size or a degree of parallelism."""
 
 
 class AutoShardPolicy(IntEnum):
@@ -35,7 +44,8 @@ class DistributeOptions:
 
     Attributes:
         auto_shard_policy: How input is divided; AUTO leaves it to the strategy: synchronous workers
-            divide it, workers of a parameter-server job do not.
+            divide it; workers of a parameter-server job each go through all of it, in an order of
+            their own.
     """
 
     auto_shard_policy: AutoShardPolicy = AutoShardPolicy.AUTO
@@ -50,17 +60,21 @@ class Options:
 
 @dataclass(frozen=True)
 class InputOptions:
-    """As ``tf.distribute.InputOptions``.
+    """As ``tf.distribute.InputOptions``. None stands for the default of an option.
 
     Attributes:
-        experimental_fetch_to_device: Copy batches to the replicas' devices ahead of use; None: yes.
-        experimental_replication_mode: One pipeline per worker, or per replica
+        experimental_fetch_to_device: Copy batches to the replicas' devices ahead of use; by default
+            True.
+        experimental_replication_mode: One pipeline per worker (the default), or per replica
             (``distribute_datasets_from_function`` alone).
         experimental_place_dataset_on_device: TensorFlow's; needs PER_REPLICA and no fetching.
-        experimental_per_replica_buffer_size: Steps prepared ahead, in a thread; 0: none, without
-            one.
+        experimental_per_replica_buffer_size: Steps prepared ahead, in a thread, by default 1; 0:
+            none, without one.
         experimental_prefetch_to_device: ``experimental_fetch_to_device``, as TensorFlow 2.4 spelled
             it.
+
+    Raises:
+        ValueError: Options contradict each other, or the buffer size is negative.
     """
 
     experimental_fetch_to_device: bool | None = None
@@ -76,14 +90,18 @@ class InputOptions:
                 f"experimental_fetch_to_device={fetch} and experimental_prefetch_to_device={older} "
                 "are two names of one option; give the first one"
             )
-        if older is not None:
-            object.__setattr__(self, "experimental_fetch_to_device", older)
+        fetch = next((given for given in (fetch, older) if given is not None), True)
+        self._set("experimental_fetch_to_device", fetch)
+        self._set("experimental_prefetch_to_device", fetch)
+        for option in fields(self):
+            if getattr(self, option.name) is None:
+                self._set(option.name, option.default)
         if self.experimental_place_dataset_on_device:
             if self.experimental_replication_mode is InputReplicationMode.PER_WORKER:
                 raise ValueError(
                     "`experimental_place_dataset_on_device` needs InputReplicationMode.PER_REPLICA"
                 )
-            if self.experimental_fetch_to_device is not False:
+            if self.experimental_fetch_to_device:
                 raise ValueError(
                     "`experimental_place_dataset_on_device` can not be set to True when "
                     "experimental_fetch_to_device is True"
@@ -93,6 +111,9 @@ class InputOptions:
                 "experimental_per_replica_buffer_size must be >= 0, got "
                 f"{self.experimental_per_replica_buffer_size}"
             )
+
+    def _set(self, name: str, value: object) -> None:
+        object.__setattr__(self, name, value)
 
 
 @dataclass(frozen=True)

@@ -6,9 +6,12 @@ from typing import Any
 
 from .dataset import Dataset
 from .distributed import DistributedDataset, Input, InputReplicas, Move, to_devices
+from .factories import as_dataset
+from .node import Node
 from .options import AutoShardPolicy, InputContext, InputOptions, InputReplicationMode
-from .sharding import batch_sizes, cut, deal, empty_like, fill, recut
-from .sources import as_dataset
+from .passes import Pass
+from .selections import Sharded
+from .sharding import cut, empty_like
 
 _DEFAULT = InputOptions()
 
@@ -25,42 +28,31 @@ def distribute_dataset(
         )
     dataset = as_dataset(source)
     replicas = len(extended.replica_devices)
-    in_sync = extended.num_replicas_in_sync
+    parts = extended.num_replicas_in_sync
+    in_step = parts > replicas  # with other workers
     workers, worker = extended.num_input_pipelines, extended.input_pipeline_id
     policy = _resolve(dataset, extended.default_shard_policy)
-    dealt = workers > 1 and policy is AutoShardPolicy.DATA
+    in_common = policy is AutoShardPolicy.DATA
+    # A worker that takes its parts of every batch is through with one after one step.
+    steps_per_batch = 1 if in_common else parts // replicas
+    mine = slice(worker, None, workers) if in_common and in_step else slice(None)
     if workers > 1 or policy is AutoShardPolicy.HINT:
-        dataset = _divide(dataset, policy, workers, worker)
+        dataset = _divide(dataset, policy, workers, worker, in_step=in_step)
 
-    def pieces(start: int) -> tuple[Iterator[Any], int]:
-        """Batches of replicas, and how many of them belong to steps before ``start``."""
-        if in_sync == 1:
-            elements = dataset.iterate(0 if dealt else start)
-            return (deal(elements, workers, worker), start) if dealt else (elements, 0)
-        if dealt and in_sync > replicas:
-            # Every global batch gives each replica of each worker one part.
-            parts = chain.from_iterable(cut(b, in_sync) for b in dataset.iterate(start))
-            return deal(parts, workers, worker), 0
-        size = dataset.batch_size
-        if in_sync == replicas:
-            # Every batch fills the replicas once: nothing before `start` has to be read.
-            elements = dataset.iterate(0 if dealt else start)
-            if dealt:
-                elements = islice(deal(elements, workers, worker), start, None)
-            sizes = batch_sizes(size, 1, replicas, 0) if size is not None else None
-            return chain.from_iterable(fill(batch, sizes, replicas) for batch in elements), 0
-        elements = dataset.iterate(0)
-        if size is None:
-            return chain.from_iterable(cut(batch, in_sync) for batch in elements), start * replicas
-        return recut(elements, batch_sizes(size, workers, replicas, worker)), start * replicas
-
-    def open_steps(start: int) -> Iterator[list[Any]]:
-        found, behind = pieces(start)
-        for _ in range(behind):
-            next(found, None)
-        return _steps_of(found, replicas, to_devices(extended, options))
+    def open_steps(start: int, number: int) -> Iterator[list[Any]]:
+        this = _pass_of(extended, number, 0 if in_common else worker)
+        first, behind = divmod(start, steps_per_batch)
+        batches = dataset.node.iterate(first, this)
+        if parts > 1:
+            pieces = chain.from_iterable(cut(batch, parts, mine) for batch in batches)
+            batches = islice(pieces, behind * replicas, None) if behind else pieces
+        return _steps_of(batches, replicas, to_devices(extended, options))
 
     return DistributedDataset(extended, Input(open_steps, [dataset], options))
+
+
+def _pass_of(extended: InputReplicas, number: int, worker: int) -> Pass:
+    return Pass(worker, (number,), in_order=not extended.shuffles_input)
 
 
 def distribute_from_function(
@@ -88,11 +80,13 @@ def distribute_from_function(
         ]
     datasets: list[Dataset] = [as_dataset(dataset_fn(context)) for context in contexts]
 
-    def open_steps(start: int) -> Iterator[list[Any]]:
+    def open_steps(start: int, number: int) -> Iterator[list[Any]]:
         move = to_devices(extended, options)
+        orders = [_pass_of(extended, number, context.input_pipeline_id) for context in contexts]
         if not per_replica:
-            return _steps_of(datasets[0].iterate(start * replicas), replicas, move)
-        return _side_by_side([dataset.iterate(start) for dataset in datasets], move)
+            return _steps_of(datasets[0].node.iterate(start * replicas, orders[0]), replicas, move)
+        pipelines = zip(datasets, orders, strict=True)
+        return _side_by_side([dataset.node.iterate(start, of) for dataset, of in pipelines], move)
 
     return DistributedDataset(extended, Input(open_steps, datasets, options))
 
@@ -125,20 +119,30 @@ def _side_by_side(iterators: list[Iterator[Any]], move: Move) -> Iterator[list[A
 
 
 def _resolve(dataset: Dataset, otherwise: AutoShardPolicy) -> AutoShardPolicy:
-    policy = dataset.auto_shard_policy
+    policy = dataset.options().experimental_distribute.auto_shard_policy
     if policy is AutoShardPolicy.AUTO:
         policy = otherwise
     if policy is AutoShardPolicy.AUTO:
-        return AutoShardPolicy.DATA if dataset.files is None else AutoShardPolicy.FILE
+        return AutoShardPolicy.DATA if dataset.node.files is None else AutoShardPolicy.FILE
     return policy
 
 
-def _divide(dataset: Dataset, policy: AutoShardPolicy, workers: int, worker: int) -> Dataset:
+def _divide(
+    dataset: Dataset, policy: AutoShardPolicy, workers: int, worker: int, *, in_step: bool
+) -> Dataset:
+    """A worker's part of a dataset, where that consists of whole elements."""
+    node = dataset.node
     if policy is AutoShardPolicy.HINT:
-        return dataset.resolve_hint(workers, worker)
-    if policy is not AutoShardPolicy.FILE:
-        return dataset
-    files = dataset.files
+        node = node.resolve_hint(workers, worker)
+    elif policy is AutoShardPolicy.DATA and not in_step:
+        node = Sharded(node, workers, worker)
+    elif policy is AutoShardPolicy.FILE:
+        node = node.of_files(_files_of(node, workers)[worker::workers])
+    return Dataset(node, dataset.passes, policy)
+
+
+def _files_of(node: Node, workers: int) -> tuple[str, ...]:
+    files = node.files
     if files is None:
         raise ValueError(
             "AutoShardPolicy.FILE: the dataset does not read files; make it with "
@@ -150,4 +154,4 @@ def _divide(dataset: Dataset, policy: AutoShardPolicy, workers: int, worker: int
             f"which is not enough for the required {workers} shards/workers. Use the policy DATA "
             "or OFF, or more files"
         )
-    return dataset.of_files(files[worker::workers])
+    return files

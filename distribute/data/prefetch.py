@@ -66,8 +66,11 @@ class Prefetcher:
         self._stopped.set()
 
 
-def _copied(leaf: Any) -> Any:
-    return leaf.copy() if isinstance(leaf, np.ndarray) else leaf
+def copied(element: Any) -> Any:
+    """An element whose arrays have memory of their own."""
+    return map_structure(
+        lambda leaf: leaf.copy() if isinstance(leaf, np.ndarray) else leaf, element
+    )
 
 
 def _fill(
@@ -91,7 +94,7 @@ def _fill(
         for item in source:
             # A generator may use one buffer for all of its batches, and goes on to the next one
             # now.
-            if not put(item if fresh else map_structure(_copied, item)):
+            if not put(item if fresh else copied(item)):
                 return
     except BaseException as error:  # noqa: BLE001 - raised where the element would have been
         put(_End(error))

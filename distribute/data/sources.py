@@ -1,44 +1,103 @@
-"""Where datasets begin: arrays, files, and whatever else a program can iterate over.
-
-``as_dataset`` takes what programs have: arrays, iterables, generator functions, PyTorch
-DataLoaders, Hugging Face datasets, tf.data-like objects. ``from_arrays`` and ``from_files`` make
-datasets of arrays and of files.
-"""
+"""Nodes where datasets begin: arrays, ranges, files, and whatever can be iterated over."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from copy import copy
-from itertools import chain
+from itertools import chain, count, islice
 from typing import Any
 
 import numpy as np
 
-from ...core.arrays import Array
+from ..base.arrays import as_array
 from ..base.values import flatten, map_structure
-from .dataset import Dataset
+from .node import Node
+from .options import INFINITE_CARDINALITY, UNKNOWN_CARDINALITY
+from .passes import Pass
 from .sharding import common_length
 
 
-class _IterableDataset(Dataset):
-    """Anything that can be iterated over; what can be only once, is."""
+class IterableSource(Node):
+    """Anything that can be iterated over; what can be only once, is.
+
+    Args:
+        open_source: Called for each pass.
+        size: How many elements it gives.
+        once: It can be opened once.
+        varies: See :class:`Node`.
+    """
 
     def __init__(
         self,
         open_source: Callable[[], Iterable[Any]],
-        batch_size: int | None,
+        size: int = UNKNOWN_CARDINALITY,
         *,
         once: bool = False,
+        varies: bool = True,
     ) -> None:
-        super().__init__()
         self._open = open_source
+        self._size = size
         self.once = once
-        self.batch_size = batch_size
+        self.varies = varies
 
-    def _elements(self) -> Iterator[Any]:
-        return iter(self._open())
+    def iterate(self, start: int, this: Pass) -> Iterator[Any]:
+        """It has one order."""
+        del this
+        return islice(self._open(), start, None) if start else iter(self._open())
+
+    def cardinality(self) -> int:
+        """As told."""
+        return self._size
 
 
-class ArrayDataset(Dataset):
-    """See :func:`from_arrays`. Every iteration starts anew, with the same orders."""
+class RangeSource(Node):
+    """Numbers, int64 unless told otherwise."""
+
+    fresh = True
+    varies = False
+
+    def __init__(self, numbers: range, kind: type[Any] = np.int64) -> None:
+        self._numbers, self._kind = numbers, kind
+
+    def iterate(self, start: int, this: Pass) -> Iterator[Any]:
+        """From one on."""
+        del this
+        return map(self._kind, self._numbers[start:])
+
+    def example(self) -> Any:
+        """A number, also of an empty range."""
+        return self._kind(0)
+
+    def cardinality(self) -> int:
+        """How many numbers."""
+        return len(self._numbers)
+
+
+class SliceSource(Node):
+    """The rows of nested arrays."""
+
+    fresh = True
+    varies = False
+
+    def __init__(self, arrays: Any) -> None:
+        self.table = map_structure(as_array, arrays)
+        self._size = common_length(self.table)
+
+    def positions(self, start: int, this: Pass) -> Iterator[int]:
+        """All rows in order."""
+        del this
+        return iter(range(start, self._size))
+
+    def iterate(self, start: int, this: Pass) -> Iterator[Any]:
+        """Copies: a step that wrote to a view would change the program's data."""
+        leaves, rebuild = flatten(self.table)
+        return (rebuild([a[i].copy() for a in leaves]) for i in self.positions(start, this))
+
+    def cardinality(self) -> int:
+        """How many rows."""
+        return self._size
+
+
+class ArraySource(Node):
+    """Batches of nested arrays; see ``from_arrays``."""
 
     fresh = True
 
@@ -51,7 +110,6 @@ class ArrayDataset(Dataset):
         epochs: int | None,
         drop_remainder: bool,
     ) -> None:
-        super().__init__()
         self._arrays = map_structure(np.asarray, arrays)
         self._examples = common_length(self._arrays)
         if batch_size < 1:
@@ -61,53 +119,45 @@ class ArrayDataset(Dataset):
                 f"{self._examples} examples never fill a batch of {batch_size}: an endless dataset "
                 "of them would never give one"
             )
-        self.batch_size: int = batch_size
-        self._shuffle = shuffle
-        self._seed = seed
-        self._epochs = epochs
-        self._drop_remainder = drop_remainder
-        self.infinite = epochs is None
+        self._size, self._shuffle, self._seed, self._epochs = batch_size, shuffle, seed, epochs
+        full = self._examples // batch_size
+        self._per_epoch = full if drop_remainder else -(-self._examples // batch_size)
+        self.varies = not drop_remainder
 
     def example(self) -> Any:
-        """A batch of one, if there is one: nothing has to be drawn for it."""
-        return map_structure(lambda array: array[:1], self._arrays)
+        """A batch of one, or a full one if all are: no order has to be drawn for it."""
+        size = 1 if self.varies else self._size
+        return map_structure(lambda array: array[:size].copy(), self._arrays)
 
-    def iterate(self, start: int) -> Iterator[Any]:
+    def iterate(self, start: int, this: Pass) -> Iterator[Any]:
         """Batches from number ``start`` on; those before are not gathered."""
-        rng = np.random.default_rng(self._seed)
-        per_epoch = self._examples // self.batch_size
-        if not self._drop_remainder and self._examples % self.batch_size:
-            per_epoch += 1
-        epoch = 0
-        while self._epochs is None or epoch < self._epochs:
-            order = rng.permutation(self._examples) if self._shuffle else np.arange(self._examples)
-            epoch += 1
-            if start >= per_epoch:
-                start -= per_epoch
-                continue
-            for number in range(start, per_epoch):
-                picked = order[number * self.batch_size : (number + 1) * self.batch_size]
-                yield self._pick(picked)
+        if not self._per_epoch:
+            return
+        first, start = divmod(start, self._per_epoch)
+        for epoch in count(first) if self._epochs is None else range(first, self._epochs):
+            order = np.arange(self._examples)
+            if self._shuffle and not this.in_order:
+                order = this.repetition(epoch).generator(self._seed).permutation(self._examples)
+            for number in range(start, self._per_epoch):
+                rows = order[number * self._size : (number + 1) * self._size]
+                yield map_structure(lambda array, rows=rows: array[rows], self._arrays)
             start = 0
 
-    def _pick(self, rows: Array) -> Any:
-        return map_structure(lambda array: array[rows], self._arrays)
+    def cardinality(self) -> int:
+        """Batches of all epochs."""
+        return INFINITE_CARDINALITY if self._epochs is None else self._epochs * self._per_epoch
 
 
-class FileDataset(Dataset):
-    """See :func:`from_files`."""
+class FileSource(Node):
+    """What files hold, one after another; see ``from_files``."""
 
-    def __init__(
-        self, files: Sequence[str], read: Callable[[str], Iterable[Any]], batch_size: int | None
-    ) -> None:
-        super().__init__()
+    def __init__(self, files: Sequence[str], read: Callable[[str], Iterable[Any]]) -> None:
         self.files: tuple[str, ...] = tuple(str(file) for file in files)
         self._everyones = self.files
         self._read = read
-        self.batch_size = batch_size
 
-    def of_files(self, files: Sequence[str]) -> Dataset:
-        """The same dataset, of these files alone."""
+    def of_files(self, files: Sequence[str]) -> Node:
+        """The same, of these files alone."""
         other = copy(self)
         other.files = tuple(files)
         return other
@@ -117,91 +167,7 @@ class FileDataset(Dataset):
         files = dict.fromkeys([*self.files, *self._everyones])
         return next(chain.from_iterable(map(self._read, files)), None)
 
-    def _elements(self) -> Iterator[Any]:
-        for file in self.files:
-            yield from self._read(file)
-
-
-def from_arrays(
-    arrays: Any,
-    batch_size: int,
-    *,
-    shuffle: bool = True,
-    seed: int = 0,
-    epochs: int | None = 1,
-    drop_remainder: bool = False,
-) -> ArrayDataset:
-    """A dataset of batches of arrays that fit in memory.
-
-    Args:
-        arrays: Nested arrays with one first axis: the examples.
-        batch_size: Examples per global batch.
-        shuffle: Draw a new order for every epoch.
-        seed: Of the orders.
-        epochs: How often the data is gone through; None: for ever.
-        drop_remainder: Leave out a last batch that is not full.
-
-    Raises:
-        ValueError: First axes differ, or ``batch_size`` < 1.
-    """
-    return ArrayDataset(arrays, batch_size, shuffle, seed, epochs, drop_remainder)
-
-
-def from_files(
-    files: Sequence[str], read: Callable[[str], Iterable[Any]], *, batch_size: int | None = None
-) -> FileDataset:
-    """A dataset of what files hold; synchronous workers divide the files.
-
-    Args:
-        files: Paths, in the same order on every worker.
-        read: Gives the elements of one file.
-        batch_size: Examples per element, if they are batches of one size.
-    """
-    return FileDataset(files, read, batch_size)
-
-
-def _read_only(leaf: Any) -> Array:
-    array = np.asarray(leaf).view()
-    array.flags.writeable = False
-    return array
-
-
-def as_dataset(source: Any) -> Dataset:
-    """A dataset out of what programs have.
-
-    Args:
-        source: A Dataset; nested arrays, whose first axis counts elements; a PyTorch DataLoader; a
-            Hugging Face dataset (examples: call ``batch``); what has ``as_numpy_iterator``
-            (tf.data); a function without arguments that returns an iterable; any iterable. A
-            generator or iterator can be gone through once.
-
-    Raises:
-        TypeError: It is none of these.
-    """
-    if isinstance(source, Dataset):
-        return source
-    if isinstance(source, np.ndarray | tuple | dict):
-        # Elements are views: a step that wrote to one would change the program's data.
-        arrays = map_structure(_read_only, source)
-        count = common_length(arrays)
-        first = flatten(arrays)[0][0]
-        return _IterableDataset(
-            lambda: (map_structure(lambda array: array[i], arrays) for i in range(count)),  # noqa: B023
-            first.shape[1] if first.ndim > 1 else None,
-        )
-    if hasattr(source, "as_numpy_iterator"):
-        return _IterableDataset(source.as_numpy_iterator, None)
-    if hasattr(source, "with_format") and hasattr(source, "features"):
-        return _IterableDataset(lambda: source.with_format("numpy"), None)
-    if isinstance(source, Iterable):
-        size = getattr(source, "batch_size", None)
-        return _IterableDataset(
-            lambda: source,
-            size if isinstance(size, int) else None,
-            once=isinstance(source, Iterator),
-        )
-    if callable(source):
-        return _IterableDataset(source, None)
-    raise TypeError(
-        f"a dataset must be an iterable of batches or nested arrays, got {type(source).__name__}"
-    )
+    def iterate(self, start: int, this: Pass) -> Iterator[Any]:
+        """A file is opened when the one before has ended."""
+        del this
+        return islice(chain.from_iterable(map(self._read, self.files)), start, None)

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from ..base.devices import HOST, check_exists
+from ..base.devices import HOST, check_exists, in_task
 from ..variables.aggregating import AggregatingVariable
 from ..variables.local import LocalVariable
 from ..variables.spec import VariableSpec
@@ -49,7 +49,7 @@ class CentralStorageExtended(StrategyExtended):
     @property
     def parameter_devices(self) -> tuple[str, ...]:
         """The one that holds the variables."""
-        return (self._parameter_device,)
+        return (in_task(self.task_name, self._parameter_device),)
 
     def create_variable(self, spec: VariableSpec) -> Variable:
         """One variable; with several replicas one that aggregates their writes."""

@@ -39,9 +39,9 @@ def devices_of(destinations: Any) -> tuple[str, ...]:
     if isinstance(destinations, str):
         return (canonical(destinations),)
     if isinstance(destinations, DistributedVariable):
-        return tuple(component.device for component in destinations.values)
+        return tuple(canonical(component.device) for component in destinations.values)
     if isinstance(destinations, Variable):
-        return (destinations.device,)
+        return (canonical(destinations.device),)
     if isinstance(destinations, DistributedValues):
         return _devices_of_values(destinations)
     if hasattr(destinations, "__array__") or isinstance(destinations, int | float):

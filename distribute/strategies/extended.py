@@ -13,7 +13,8 @@ from ..base.contexts import (
     get_replica_context,
     require_cross_replica,
 )
-from ..base.devices import HOST, is_gpu, on_device
+from ..base.creations import Creations
+from ..base.devices import HOST, LOCALHOST, in_task, is_gpu, on_device
 from ..base.interface import Strategy
 from ..base.reductions import ReduceOp
 from ..base.values import (
@@ -46,6 +47,8 @@ class StrategyExtended:
         reducer: Reduces over the replicas; None: over those of this worker.
 
     Attributes:
+        task_name: This task, as it stands in front of a device.
+        creations: The variables made in ``run``.
         experimental_require_static_shapes: False: that is TPUs' need.
         experimental_between_graph: Whether every worker runs the program for itself.
         experimental_should_init: Whether this task gives variables their first values.
@@ -53,6 +56,7 @@ class StrategyExtended:
         should_save_summary: Whether this task writes summaries.
     """
 
+    task_name: str = LOCALHOST
     experimental_require_static_shapes: bool = False
     experimental_between_graph: bool = False
     experimental_should_init: bool = True
@@ -75,23 +79,24 @@ class StrategyExtended:
         self._runner = ReplicaRunner(strategy, self._devices, first_replica)
         self._names: dict[str, int] = {}  # name → the last number tried for one like it
         self._colocated: list[Variable] = []
+        self.creations = Creations()
 
     # -- what there is -----------------------------------------------------------------------
 
     @property
     def replica_devices(self) -> tuple[str, ...]:
-        """Devices of this worker's replicas, of every strategy."""
+        """Devices of this worker's replicas as this process names them, of every strategy."""
         return self._devices
 
     @property
     def worker_devices(self) -> tuple[str, ...]:
-        """Devices of this worker's replicas."""
-        return self._devices
+        """Devices of this worker's replicas, with the task: as ``Variable.device`` has them."""
+        return tuple(in_task(self.task_name, device) for device in self._devices)
 
     @property
     def parameter_devices(self) -> tuple[str, ...]:
-        """Devices that hold variables."""
-        return self._devices
+        """Devices that hold variables, named as :attr:`worker_devices`."""
+        return self.worker_devices
 
     @property
     def num_replicas_in_sync(self) -> int:
@@ -113,9 +118,17 @@ class StrategyExtended:
         """How input is divided between workers if its dataset does not say."""
         return AutoShardPolicy.AUTO
 
+    @property
+    def shuffles_input(self) -> bool:
+        """Whether input comes in the orders that its dataset draws; else as it is stored."""
+        return True
+
     def any_worker(self, mine: bool) -> bool:
         """Whether ``mine`` is true on any synchronous worker; every one of them must call this."""
         return mine
+
+    def barrier(self, timeout_s: float) -> None:
+        """Wait for the other workers; see ``Strategy.barrier``."""
 
     # -- variables ---------------------------------------------------------------------------
 
@@ -194,6 +207,7 @@ class StrategyExtended:
             RuntimeError: In replica context.
         """
         require_cross_replica(self._strategy, "extended.call_for_each_replica")
+        self.creations.begin(code_of(fn))
         return self._runner.run(fn, tuple(args), kwargs or {})
 
     def update(

@@ -8,15 +8,16 @@ from typing import Any
 
 import numpy as np
 
+from ...cluster.resolved import ResolvedTask
 from ...cluster.resolver import ClusterResolver
-from ...cluster.roles import CHIEF, PS, WORKER, ps_of
+from ...cluster.roles import CHIEF, PS, WORKER, ps_of, workers_of
 from ...cluster.tf_config import TFConfigClusterResolver
 from ...collectives.group import CollectiveGroup
 from ...collectives.nccl import NcclLink, nccl_available
-from ...core.errors import ConfigurationError
+from ...core.errors import ConfigurationError, DefinitionMismatchError
 from ...core.task import TaskId
 from ..base.communication import CommunicationImplementation, CommunicationOptions
-from ..base.devices import compute_devices, is_gpu, physical_gpu
+from ..base.devices import compute_devices, is_gpu, physical_gpu, task_name
 from ..runtime import ClusterRuntime
 from ..variables.spec import VariableSpec
 from .all_reduce import choose_cross_device_ops
@@ -38,8 +39,9 @@ class MultiWorkerMirroredStrategy(Strategy):
         runtime: Of the task that makes the strategy; None: of the cluster the program runs in.
 
     Raises:
-        ConfigurationError: The cluster has parameter servers, or this process is no worker of it;
-            or NCCL is asked for and a replica has no GPU, or CuPy no NCCL.
+        ConfigurationError: The cluster has parameter servers, or this process is no worker of it,
+            or it lists only a part of the workers; or NCCL is asked for and a replica has no GPU,
+            or CuPy no NCCL.
         JoinTimeoutError: A worker did not come.
     """
 
@@ -70,6 +72,21 @@ class MultiWorkerMirroredStrategy(Strategy):
 CollectiveAllReduceStrategy = MultiWorkerMirroredStrategy
 
 
+def _require_whole(task: ResolvedTask) -> None:
+    """Refuse a cluster that does not list all workers: each would train with others, or alone."""
+    indices = [member.index for member in workers_of(task.spec) if member.type == WORKER]
+    alone = len(workers_of(task.spec)) < 2
+    if task.dynamic and (alone or indices != list(range(len(indices)))):
+        listed = ", ".join(member.short for member in workers_of(task.spec)) or "none"
+        raise ConfigurationError(
+            f"{task.task}: this TF_CONFIG is of a dynamic job and lists only a part of the workers "
+            f"({listed}); those of MultiWorkerMirroredStrategy wait for each other in every step, "
+            "so each needs the whole list. Give it (TFJob: without enableDynamicWorker), or use "
+            "ParameterServerStrategy",
+            task=task.task,
+        )
+
+
 class MultiWorkerExtended(MirroredExtended):
     """The algorithms of :class:`MultiWorkerMirroredStrategy`."""
 
@@ -89,13 +106,7 @@ class MultiWorkerExtended(MirroredExtended):
                 "evaluate under MirroredStrategy, or without a strategy",
                 task=task.task,
             )
-        if task.dynamic:
-            raise ConfigurationError(
-                f"{task.task}: its TF_CONFIG lists only a part of the cluster (the dynamic form of "
-                "TFJob's enableDynamicWorker), and synchronous workers need all of it; list every "
-                "worker under `cluster`, or use ParameterServerStrategy",
-                task=task.task,
-            )
+        _require_whole(task)
         self.group = CollectiveGroup(
             task,
             runtime.settings,
@@ -113,6 +124,8 @@ class MultiWorkerExtended(MirroredExtended):
         reducer = WorkersReducer(devices, choose_cross_device_ops(devices), self.group, options)
         first = self.group.rank * len(devices)
         super().__init__(strategy, devices, first_replica=first, reducer=reducer)
+        if task.spec:
+            self.task_name = task_name(task.task.type, task.task.index)
         # Every worker runs the program and takes part in saving; the first one writes.
         self.experimental_between_graph = True
         self.should_checkpoint = self.should_save_summary = self.group.rank == 0
@@ -153,8 +166,28 @@ class MultiWorkerExtended(MirroredExtended):
         """Whether ``mine`` is true on any worker; every one of them must call this."""
         return bool(self.group.all_reduce(np.array([mine], np.int64))[0])
 
+    def barrier(self, timeout_s: float) -> None:
+        """Wait for the other workers."""
+        self.group.barrier(timeout_s=timeout_s)
+
     # -- variables ---------------------------------------------------------------------------
 
     def _first_value(self, spec: VariableSpec) -> Any:
-        """The first worker's, so that random ones agree."""
-        return self.group.broadcast(np.asarray(super()._first_value(spec), spec.dtype))
+        """The first worker's, so that random ones agree.
+
+        Raises:
+            DefinitionMismatchError: Workers define the variable differently.
+        """
+        mine = np.asarray(super()._first_value(spec), spec.dtype)
+        said = self.group.agree(f"{spec.name!r} as {mine.dtype.name}{list(mine.shape)}")
+        if len(set(said)) > 1:
+            shown = ", ".join(
+                f"{member.short} {one}"
+                for member, one in zip(self.group.members, said, strict=True)
+            )
+            raise DefinitionMismatchError(
+                f"workers create different variables: {shown}; every worker must run the same "
+                "program and create the same variables, in the same order",
+                variable=spec.name,
+            )
+        return self.group.broadcast(mine)

@@ -14,15 +14,16 @@ from ...cluster.placement import Placement, greedy_by_bytes
 from ...cluster.resolver import ClusterResolver
 from ...cluster.roles import CHIEF, EVALUATOR, WORKER, ps_of, workers_of
 from ...core.arrays import Array
-from ...core.definitions import ShardDefinition
+from ...core.definitions import ShardDefinition, VariableDefinition
 from ...core.indexed_slices import IndexedSlices
 from ...core.steps import Operation
 from ...core.wire_format import WireFormat
 from ..base.arrays import to_host
-from ..base.devices import compute_devices
+from ..base.contexts import is_running
+from ..base.devices import compute_devices, task_name
 from ..data.options import AutoShardPolicy
 from ..runtime import ClusterRuntime
-from ..variables.parameter_server import PsShard, PsShardedVariable, PsVariable
+from ..variables.parameter_server import PsShard, PsShardedVariable, PsVariable, ps_device
 from ..variables.spec import VariableSpec
 from ..variables.variable import Variable
 from .extended import StrategyExtended
@@ -116,6 +117,8 @@ class ParameterServerExtended(StrategyExtended):
     ) -> None:
         super().__init__(strategy, compute_devices())
         self.runtime = runtime
+        if runtime.task.spec:
+            self.task_name = task_name(runtime.task.task.type, runtime.task.task.index)
         # Every worker runs the program; the chief creates variables and writes.
         self.experimental_between_graph = True
         self.experimental_should_init = runtime.task.is_chief
@@ -123,7 +126,7 @@ class ParameterServerExtended(StrategyExtended):
         self._partitioner = partitioner
         self._placement = placement
         self._lock = threading.RLock()
-        self._variables: dict[str, PsVariable] = {}
+        self._variables: dict[str, VariableDefinition] = {}
         self._undefined: list[PsVariable] = []
         self._beside_others = 0  # variables created near another
         self._bound: dict[str, object] = {}
@@ -133,17 +136,20 @@ class ParameterServerExtended(StrategyExtended):
     def parameter_devices(self) -> tuple[str, ...]:
         """The parameter servers."""
         tasks = ps_of(self.runtime.task.spec)
-        return tuple(str(task) for task in tasks) or ("/job:ps/task:0",)
+        return tuple(ps_device(task.index) for task in tasks) or (ps_device(0),)
 
     @property
     def num_input_pipelines(self) -> int:
-        """Tasks that train."""
-        return max(1, len(workers_of(self.runtime.task.spec)))
+        """Tasks that train; an evaluator has all of its input for itself."""
+        task, spec = self.runtime.task.task, self.runtime.task.spec
+        return 1 if task.type == EVALUATOR else max(1, len(workers_of(spec)))
 
     @property
     def input_pipeline_id(self) -> int:
         """This task's number among them, the chief first."""
         task, spec = self.runtime.task.task, self.runtime.task.spec
+        if task.type == EVALUATOR:
+            return 0
         ahead = spec.num_tasks(CHIEF) if task.type == WORKER and CHIEF in spec.jobs else 0
         return task.index + ahead
 
@@ -151,6 +157,18 @@ class ParameterServerExtended(StrategyExtended):
     def default_shard_policy(self) -> AutoShardPolicy:
         """Workers are not in sync: as in TensorFlow each goes through all of its dataset."""
         return AutoShardPolicy.OFF
+
+    @property
+    def shuffles_input(self) -> bool:
+        """Not on an evaluator: what it measures does not depend on an order."""
+        return self.runtime.task.task.type != EVALUATOR
+
+    def barrier(self, timeout_s: float) -> None:
+        """Wait for the other tasks that run the program, with this one's pushes applied."""
+        with self._lock:
+            self._define()
+            self._step.finish()
+        self.runtime.barrier(timeout_s)
 
     # -- variables ---------------------------------------------------------------------------
 
@@ -161,8 +179,9 @@ class ParameterServerExtended(StrategyExtended):
             near = self._colocated[-1] if self._colocated else None
             cut = near is None and parts_of(self._partitioner, spec.shape, spec.dtype) > 1
             kind = PsShardedVariable if cut else PsVariable
-            variable = kind(spec, name, self._strategy, self)
-            self._variables[name] = variable
+            parts = parts_of(self._partitioner, spec.shape, spec.dtype) if cut else 1
+            variable = kind(spec.with_parts(parts), name, self._strategy, self)
+            self._variables[name] = variable.definition
             if near is not None:
                 self._define()  # what it goes to has to have a place
                 self._undefined.append(variable)
@@ -221,23 +240,26 @@ class ParameterServerExtended(StrategyExtended):
     def _small_variables(self) -> list[str]:
         return [
             name
-            for name, variable in self._variables.items()
-            if variable.definition.num_bytes <= _SMALL_BYTES
+            for name, definition in self._variables.items()
+            if definition.num_bytes <= _SMALL_BYTES
         ]
 
     def read_rows(self, variable: PsVariable, indices: Array) -> Array:
         """Rows of a variable, as they are now."""
         with self._lock:
             self._define()
+            self._step.settle(variable.name)
             return self.runtime.session.lookup(variable.name, indices)
 
     def write(
         self, variable: PsVariable, operation: Operation, value: Array | IndexedSlices
     ) -> None:
-        """Assign or add on the servers, at once."""
+        """Assign or add on the servers: in ``run`` with the step's push, outside at once."""
         with self._lock:
-            self._define()
-            self._step.write(variable.name, operation, value)
+            if self._undefined:
+                self._define()
+            at_once = not is_running(self._strategy)  # another thread's may be under way
+            self._step.write(variable._name, operation, value, at_once=at_once)
 
     # -- steps -------------------------------------------------------------------------------
 

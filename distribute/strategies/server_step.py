@@ -1,16 +1,19 @@
 """ServerStep: what a worker's step reads from the servers, and what it pushes to them.
 
-A step begins with the values of one pull and ends with one push of everything its optimizers gave,
-and the same round trip brings the values for the next step. What needs a round trip of its own goes
-out early: a variable that no earlier step read, an assignment, a second update of one variable.
+A step begins with the values of one pull and ends with one push of everything its optimizers gave
+and all that it assigned, and the same round trip brings the values for the next step. What needs a
+round trip of its own goes out early: a variable that no earlier step read, or that this step has
+added to, large assignments, a second update of one variable.
 """
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
+import numpy as np
+
 from ...client.ps.parameter_session import ParameterSession, PendingStep, StepResult
-from ...client.ps.push_plans import PushPayload
+from ...client.ps.push_plans import PushPayload, Write
 from ...core.arrays import Array
 from ...core.errors import NonFiniteGradientError
 from ...core.finite import first_not_finite
@@ -25,6 +28,9 @@ Gradients = dict[str, Array | IndexedSlices]
 """By name of the variable."""
 
 _NO_VALUES: Mapping[str, Array | None] = {}
+# Writes wait in copies of their own for the end of a step, up to this; what is larger takes longer
+# on its way than a round trip.
+_MAX_WAITING_BYTES = 4 * 1024 * 1024
 
 
 class ServerStep:
@@ -47,6 +53,9 @@ class ServerStep:
         # What it pushes.
         self._pushes: Gradients = {}
         self._clip: float | None = None
+        self._writes: list[Write] = []  # after the gradients, in order
+        self._waiting_bytes = 0
+        self._unsettled: dict[str, None] = {}  # written, with a result that only the servers know
         self._counted = False  # whether the servers have counted this step
         self._refused_in_a_row = 0
         self._prefetch = prefetch
@@ -70,9 +79,10 @@ class ServerStep:
         self._active = False
         read = {name: self._known(name) for name in self._reads} if self._prefetch else {}
         self._forget()
-        if push and self._pushes:
+        if push and (self._pushes or self._writes):
             self._flush(list(self._reads), read)
         self._pushes, self._clip, self._counted = {}, None, False
+        self._writes, self._waiting_bytes = [], 0
 
     def read(self, name: str, small: Callable[[], Sequence[str]]) -> Array:
         """A variable's value: this step's, or outside of steps the current one.
@@ -87,19 +97,68 @@ class ServerStep:
         self._reads[name] = None
         value = self._known(name)
         if value is None:
-            unknown = [other for other in small() if self._known(other) is None]
-            self._fresh |= self._pull(list(dict.fromkeys([name, *unknown]))).values
+            if name in self._unsettled:
+                self._settle()
+            else:
+                unknown = [
+                    other
+                    for other in small()
+                    if self._known(other) is None and other not in self._unsettled
+                ]
+                self._fresh |= self._pull(list(dict.fromkeys([name, *unknown]))).values
             value = self._fresh[name]
         return value
 
-    def write(self, name: str, operation: Operation, value: Array | IndexedSlices) -> None:
-        """Assign or add, at once."""
-        self._arrived()  # values under way lack this: no step begins with them
-        result = self._session.step(PushPayload({name: value}, operation), [name])
-        if self._active:
-            self._fresh |= result.values
+    def settle(self, name: str) -> None:
+        """Make sure that the servers have what this step wrote to a variable."""
+        if any(write.variable == name for write in self._writes):
+            self._settle()
+
+    def _settle(self) -> None:
+        """Send the writes that wait, and fetch what came of them."""
+        unsettled, self._unsettled = list(self._unsettled), {}
+        if self._writes:
+            self._flush(unsettled)
         else:
-            self._forget()
+            self._fresh |= self._pull(unsettled).values
+
+    def write(
+        self, name: str, operation: Operation, value: Array | IndexedSlices, *, at_once: bool
+    ) -> None:
+        """Assign or add.
+
+        Args:
+            name: The variable.
+            operation: What to do.
+            value: Of the variable's shape and dtype, or some rows.
+            at_once: False: inside a step it travels with the step's push.
+        """
+        if at_once or not self._active:
+            self._arrived()  # values under way lack this: no step begins with them
+            self._session.step(PushPayload({name: value}, operation))
+            if not self._active:
+                self._forget()
+            return
+        self._waiting_bytes += value.nbytes
+        waits = self._waiting_bytes <= _MAX_WAITING_BYTES
+        if waits:
+            value = value.copy()  # the caller may change its own
+        self._writes.append(Write(name, operation, value))
+        if waits and operation is Operation.ASSIGN and isinstance(value, np.ndarray):
+            value.setflags(write=False)  # as all that a step reads
+            self._fresh[name] = value
+            self._unsettled.pop(name, None)
+        else:
+            self._fresh.pop(name, None)
+            self._unsettled[name] = None
+        if not waits:
+            self._flush([])
+
+    def finish(self) -> None:
+        """Wait until every push is applied; the next step pulls anew."""
+        self._arrived()
+        self._session.finish()
+        self._forget()
 
     def add(self, batches: Sequence[Gradients], clip: float | None) -> None:
         """Put gradients into the step's push; outside of steps, push them now.
@@ -116,6 +175,8 @@ class ServerStep:
             normed = self._clip is not None or clip is not None
             if self._pushes and (normed or not self._pushes.keys().isdisjoint(batch)):
                 self._flush([])
+            elif self._writes and any(write.variable in batch for write in self._writes):
+                self._flush([])  # they came first
             self._clip = clip
             self._pushes |= batch
         if not self._active:
@@ -123,10 +184,12 @@ class ServerStep:
 
     def _known(self, name: str) -> Array | None:
         value = self._fresh.get(name)
-        return value if value is not None else self._pulled.get(name)
+        if value is not None or name in self._unsettled:
+            return value
+        return self._pulled.get(name)
 
     def _forget(self) -> None:
-        self._pulled, self._fresh = {}, {}
+        self._pulled, self._fresh, self._unsettled = {}, {}, {}
 
     def _pull(self, names: Sequence[str]) -> StepResult:
         result = self._session.step(None, names)
@@ -140,21 +203,24 @@ class ServerStep:
             pulls: For the next step.
             read: What this step read; the next one may begin with it.
         """
-        pushes = self._pushes
+        pushes, writes = self._pushes, self._writes
         # Once per step of this worker, however many pushes it takes.
         clip, increment = self._clip, 0 if self._counted else 1
-        self._pushes, self._clip = {}, None
+        self._pushes, self._clip, self._writes, self._waiting_bytes = {}, None, [], 0
         progress = self._runtime.progress
         bad = self._not_finite(pushes)
         if bad is not None:
             self._refuse(bad)
-            return
-        self._refused_in_a_row = 0
+            if not writes:
+                return
+            pushes = {}
+        elif pushes:
+            self._refused_in_a_row = 0
         self._counted = True
         scale = 1.0 if clip is None else clip_scale(list(pushes.values()), clip)
         arrived = self._arrived()
         pending = self._session.begin(
-            PushPayload(pushes),
+            PushPayload(pushes, writes=writes),
             pulls,
             step_increment=increment,
             gradient_scale=scale,
@@ -162,7 +228,8 @@ class ServerStep:
             detached=self._prefetch,
         )
         progress.pushes += 1
-        if self._prefetch and not self._active:
+        # A step that follows a write begins with it.
+        if self._prefetch and not self._active and not writes:
             self._wait_for(pending)
             if arrived is None and read:
                 # Nothing was under way: the next step reads once more what this one read.
@@ -174,8 +241,10 @@ class ServerStep:
             progress.staleness.append(arrived.staleness)
         if arrived is not None:
             self._values_step = arrived.global_step
-            if not self._active:  # else the step goes on reading the values it began with
+            if not self._active:
                 self._pulled = arrived.values
+            elif pulls:  # otherwise the step goes on reading the values it began with
+                self._fresh |= arrived.values
 
     def _arrived(self) -> StepResult | None:
         """What the exchange under way brought; None if there is none."""

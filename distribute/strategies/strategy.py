@@ -89,6 +89,28 @@ class Strategy:
         """Where the cluster comes from; None for one worker."""
         return None
 
+    def barrier(self, timeout_s: float = 600.0) -> None:
+        """Wait until every worker of the job is here; nothing to wait for in one process.
+
+        Every task that runs the program must come here equally often. Of a parameter-server job
+        these are chief and workers: what they pushed before the barrier is in what they read after
+        it. TensorFlow has none in its API.
+
+        Args:
+            timeout_s: How long to wait. Unit: seconds, > 0.
+
+        Raises:
+            CollectiveTimeoutError: A worker did not come in time; names it.
+            CollectiveMismatchError: One has finished its program without coming.
+            PeerLostError: One was lost, of workers in sync.
+            RuntimeError: In replica context.
+            ValueError: ``timeout_s`` is not positive.
+        """
+        require_cross_replica(self, "barrier")
+        if not timeout_s > 0:
+            raise ValueError(f"timeout_s must be positive, got {timeout_s}")
+        self._extended.barrier(timeout_s)
+
     def scope(self) -> Scope:
         """Make this strategy current; create variables and optimizers in it."""
         return Scope(self)

@@ -12,12 +12,12 @@ from typing import Any
 import numpy as np
 
 from ...core.arrays import Array, is_float
-from ...core.errors import DefinitionMismatchError, RefusedError
+from ...core.errors import DefinitionMismatchError, ShapeMismatchError
 from ...core.indexed_slices import IndexedSlices
 from ...core.update_rules import UpdateRule
 from ..base.arrays import as_array, beside, to_host
 from ..base.contexts import get_replica_context
-from ..base.devices import HOST, is_gpu, place
+from ..base.devices import HOST, in_task, is_gpu, place
 from ..base.interface import Strategy
 from ..base.values import DistributedValues
 from .conversions import in_dtype, row_numbers
@@ -80,7 +80,7 @@ class LocalVariable(Variable):
     @property
     def device(self) -> str:
         """Where it is."""
-        return self._device
+        return in_task(self._strategy.extended.task_name, self._device)
 
     def read_value(self) -> Any:
         """The value, as it is now; later changes do not show in it. Read-only on the host."""
@@ -177,11 +177,11 @@ class LocalVariable(Variable):
 
         Raises:
             DefinitionMismatchError: Another rule updates the variable.
-            RefusedError: It is not of a float dtype.
+            ShapeMismatchError: It is not of a float dtype.
             ValueError: The gradient has another shape.
         """
         if not is_float(self.dtype):
-            raise RefusedError(
+            raise ShapeMismatchError(
                 f"{self.name!r} is {self.dtype.name}; update rules need a float dtype. Use assign "
                 "or assign_add, or trainable=False",
                 variable=self.name,
@@ -206,7 +206,7 @@ class LocalVariable(Variable):
 
         Raises:
             DefinitionMismatchError: Another rule updates the variable.
-            RefusedError: It is not of a float dtype.
+            ShapeMismatchError: It is not of a float dtype.
             ValueError: The gradient has another shape.
         """
         with self._lock:

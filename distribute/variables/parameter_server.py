@@ -5,11 +5,15 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from ...cluster.roles import PS
 from ...core.arrays import Array
 from ...core.definitions import ShardDefinition, VariableDefinition
+from ...core.errors import ShapeMismatchError
 from ...core.indexed_slices import IndexedSlices
 from ...core.steps import Operation
 from ..base.arrays import to_host
+from ..base.contexts import top_frame
+from ..base.devices import HOST, in_task, task_name
 from ..base.interface import Strategy
 from ..base.values import DistributedValues
 from .aggregating import AggregatedVariable
@@ -19,11 +23,18 @@ from .spec import Scatter, VariableSpec
 from .variable import Variable
 
 _OPERATIONS = {"assign": Operation.ASSIGN, "assign_add": Operation.ASSIGN_ADD}
+# What a ps does to rows, and what makes one of repeated ones: dividing by two is by their product.
+_ROW_OPERATIONS: dict[str, tuple[Operation, np.ufunc]] = {
+    Scatter.MUL: (Operation.MULTIPLY, np.multiply),
+    Scatter.DIV: (Operation.DIVIDE, np.multiply),
+    Scatter.MIN: (Operation.MINIMUM, np.minimum),
+    Scatter.MAX: (Operation.MAXIMUM, np.maximum),
+}
 
 
 def ps_device(ps: int) -> str:
     """The device of a parameter server, as TensorFlow names it."""
-    return f"/job:ps/replica:0/task:{ps}/device:CPU:0"
+    return in_task(task_name(PS, ps), HOST)
 
 
 class ServerVariables(Protocol):
@@ -41,15 +52,16 @@ class ServerVariables(Protocol):
     def write(
         self, variable: "PsVariable", operation: Operation, value: Array | IndexedSlices
     ) -> None:
-        """Assign or add, at once."""
+        """Assign or add: in ``run`` with the step's push, outside at once."""
 
 
 class PsVariable(AggregatedVariable):
     """See :class:`~windlass.distribute.variables.variable.Variable`.
 
-    In ``run``, reads give the value of the step's pull, and do not change until the next step.
-    Assignments go to the servers at once; with several replicas they are aggregated over them
-    first.
+    In ``run``, reads give the value of the step's pull, and do not change until the next step but
+    by what the step itself assigns. Assignments travel together, with the step's push, and in the
+    order of the program; outside of ``run`` each is on the servers when it returns. With several
+    replicas they are aggregated over them first.
     """
 
     def __init__(
@@ -81,33 +93,70 @@ class PsVariable(AggregatedVariable):
         """Rows by number, in order; only these travel, and only from the ps that hold them."""
         return self._servers.read_rows(self, row_numbers(indices, self.shape, self.name))
 
+    def _write(self, method: str, value: Any) -> "AggregatedVariable":
+        # What most writes are: an array, and the only replica in its own `run`. There is nothing to
+        # convert or to aggregate, and a step may have hundreds.
+        frame = top_frame()
+        if (
+            type(value) is not np.ndarray
+            or frame is None
+            or frame.replica is None
+            or frame.strategy is not self._strategy
+            or self._strategy.num_replicas_in_sync != 1
+        ):
+            return super()._write(method, value)
+        self._write_all(method, value)
+        return self
+
     def _write_all(self, method: str, value: Any) -> None:
-        if isinstance(value, DistributedValues):
-            value = value.values[0]
-        if isinstance(value, IndexedSlices):
-            self._scatter(method.removeprefix("scatter_"), value)
-            return
-        given = in_dtype(to_host(value), self.dtype, self.name)
+        if type(value) is not np.ndarray:
+            if isinstance(value, DistributedValues):
+                value = value.values[0]
+            if isinstance(value, IndexedSlices):
+                self._scatter(method.removeprefix("scatter_"), value)
+                return
+        spec = self._spec
+        given = in_dtype(to_host(value), spec.dtype, self._name)
+        if given.shape != spec.shape:
+            raise ShapeMismatchError(
+                f"{method} of {self.name!r} with a value of shape {given.shape}, the variable has "
+                f"{self.shape}",
+                variable=self.name,
+                pushed=given.shape,
+                expected=self.shape,
+            )
         if method == "assign_sub":
             method, given = "assign_add", -given
         self._servers.write(self, _OPERATIONS[method], given)
 
     def _scatter(self, kind: str, delta: IndexedSlices) -> None:
         given = in_dtype(delta.values, self.dtype, self.name)
+        indices = row_numbers(delta.indices, self.shape, self.name)
+        if given.shape[1:] != self.shape[1:]:
+            raise ShapeMismatchError(
+                f"scatter_{kind} of {self.name!r} with rows of shape {given.shape[1:]}, the "
+                f"variable's have {self.shape[1:]}",
+                variable=self.name,
+                pushed=given.shape[1:],
+                expected=self.shape[1:],
+            )
         if kind == Scatter.UPDATE:
             # Of repeated rows the last counts; a push adds them up.
-            rows, last = np.unique(delta.indices[::-1], return_index=True)
+            rows, last = np.unique(indices[::-1], return_index=True)
             values = given[::-1][last]
             self._servers.write(self, Operation.ASSIGN, IndexedSlices(values, rows))
         elif kind in (Scatter.ADD, Scatter.SUB):
             values = given if kind == Scatter.ADD else -given
-            self._servers.write(self, Operation.ASSIGN_ADD, IndexedSlices(values, delta.indices))
+            self._servers.write(self, Operation.ASSIGN_ADD, IndexedSlices(values, indices))
         else:
-            raise NotImplementedError(
-                f"scatter_{kind} of {self.name!r}: a ps adds to rows or overwrites them, so that a "
-                "push means the same whichever comes first; use scatter_add, scatter_sub or "
-                "scatter_update"
-            )
+            self._combine_rows(kind, given, delta.indices)
+
+    def _combine_rows(self, kind: str, given: Array, indices: Array) -> None:
+        operation, combine = _ROW_OPERATIONS[kind]
+        order = np.argsort(indices, kind="stable")
+        rows, starts = np.unique(indices[order], return_index=True)
+        values = combine.reduceat(given[order], starts, axis=0) if rows.size else given
+        self._servers.write(self, operation, IndexedSlices(values.astype(self.dtype), rows))
 
 
 class PsShard(Variable):

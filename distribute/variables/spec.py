@@ -1,14 +1,15 @@
 """The checked arguments of ``Variable(...)``, and the ways in which rows are changed."""
 
+import inspect
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any
 
 import numpy as np
 
 from ...core.arrays import Array, DType, as_dtype, is_float
-from ...core.definitions import VariableDefinition
+from ...core.definitions import VariableDefinition, cut
 from ...core.initializers import Initializer
 from ..base.arrays import to_host
 from ..base.reductions import VariableAggregation, VariableSynchronization
@@ -31,7 +32,9 @@ class VariableSpec:
     """What ``Variable(...)`` was asked for.
 
     Attributes:
-        initial: The value; None if ``initializer`` makes it where the variable lives.
+        initial: The value; None if ``initializer`` makes it where the variable lives, or
+            ``by_parts`` here.
+        by_parts: Function of ``partition_shape`` and ``partition_offset`` that returns one part.
     """
 
     initial: Array | None
@@ -42,6 +45,7 @@ class VariableSpec:
     synchronization: VariableSynchronization
     aggregation: VariableAggregation
     initializer: Initializer | None
+    by_parts: Callable[..., Any] | None = None
 
     def definition(self, name: str) -> VariableDefinition:
         """As the servers know it."""
@@ -49,11 +53,48 @@ class VariableSpec:
 
     def first_value(self) -> Any:
         """The value, or what the initializer makes of it: an array of the whole shape."""
+        if self.by_parts is not None:
+            return self.with_parts(1).initial
         if self.initial is not None or self.initializer is None:
             return self.initial
         rows = self.shape[0] if self.shape else 1
         value = self.initializer.rows(self.shape, self.dtype, 0, rows)
         return to_host(value).reshape(self.shape)
+
+    def with_parts(self, parts: int) -> "VariableSpec":
+        """With the value that ``by_parts`` makes of so many parts along axis 0, if it is given.
+
+        Raises:
+            ValueError: A part has neither its own shape nor the whole's.
+        """
+        if self.by_parts is None:
+            return self
+        whole = np.empty(self.shape, self.dtype)
+        for shard in cut(self.definition(self.name), parts):
+            rest = (0,) * (len(self.shape) - 1)
+            offset = (shard.row_offset, *rest) if self.shape else ()
+            part = np.asarray(self.by_parts(partition_shape=shard.shape, partition_offset=offset))
+            where = slice(shard.row_offset, shard.row_offset + shard.rows) if self.shape else ...
+            if part.shape == shard.shape:
+                whole[where] = part
+            elif part.shape == self.shape:
+                whole[where] = part[where]  # it took no notice of the arguments
+            else:
+                raise ValueError(
+                    f"the initial_value of {self.name!r} made a part of shape {part.shape}; asked "
+                    f"for were partition_shape={shard.shape}, partition_offset={offset}"
+                )
+        return replace(self, initial=whole, by_parts=None)
+
+
+def _takes_parts(function: Callable[..., Any]) -> bool:
+    """Whether it has the arguments of a part, be it among ``**kwargs``."""
+    try:
+        parameters = inspect.signature(function).parameters
+    except (TypeError, ValueError):  # a builtin
+        return False
+    named = {"partition_shape", "partition_offset"} <= parameters.keys()
+    return named or any(one.kind is one.VAR_KEYWORD for one in parameters.values())
 
 
 def make_spec(
@@ -73,17 +114,21 @@ def make_spec(
         ValueError: They contradict each other, or one is not supported.
     """
     initial: Array | None = None
+    by_parts = None
     if initializer is None:
         if initial_value is None:
             raise ValueError("a variable needs an initial_value, or an initializer and a shape")
+        if shape is not None and callable(initial_value) and _takes_parts(initial_value):
+            by_parts = initial_value
+    elif initial_value is not None or shape is None:
+        raise ValueError("give a shape with an initializer, and no initial_value")
+    if initializer is None and by_parts is None:
         given = initial_value() if callable(initial_value) else initial_value
         initial = np.array(given, dtype=as_dtype(dtype) if dtype is not None else None)
         if initial.dtype == np.float64 and dtype is None and not hasattr(given, "dtype"):
             initial = initial.astype(np.float32)  # Python floats are float32, as in TensorFlow
         if shape is not None and tuple(shape) != initial.shape:
             raise ValueError(f"initial_value has shape {initial.shape}, not {tuple(shape)}")
-    elif initial_value is not None or shape is None:
-        raise ValueError("give a shape with an initializer, and no initial_value")
     kind = initial.dtype if initial is not None else as_dtype(dtype or np.float32)
     if synchronization is VariableSynchronization.NONE:
         raise ValueError("synchronization NONE is not supported for variables; use AUTO")
@@ -103,4 +148,5 @@ def make_spec(
         synchronization=synchronization,
         aggregation=aggregation,
         initializer=initializer,
+        by_parts=by_parts,
     )

@@ -4,8 +4,15 @@
 and shards on parameter servers there.
 """
 
+import sys
 from abc import ABCMeta
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import replace
+from functools import partial
+from inspect import signature
+from types import FrameType
 from typing import Any
 
 import numpy as np
@@ -15,8 +22,8 @@ from ...core.arrays import Array, DType
 from ...core.indexed_slices import IndexedSlices
 from ...core.initializers import Initializer
 from ..base.arrays import as_array, to_host
-from ..base.contexts import ReplicaContext, get_replica_context, get_strategy
-from ..base.devices import HOST
+from ..base.contexts import ReplicaContext, get_replica_context, get_strategy, top_frame
+from ..base.devices import HOST, in_task
 from ..base.interface import Strategy
 from ..base.reductions import VariableAggregation, VariableSynchronization
 from ..base.values import PerReplica
@@ -29,7 +36,7 @@ class _DispatchingMeta(ABCMeta):
 
     def __call__(cls, *args: Any, **kwargs: Any) -> Any:
         if cls is Variable:
-            return _create(make_spec(*args, **kwargs))
+            return create(args, kwargs)
         return super().__call__(*args, **kwargs)
 
 
@@ -45,7 +52,8 @@ class Variable(NDArrayOperatorsMixin, metaclass=_DispatchingMeta):
             )
 
     Args:
-        initial_value: Array, or a function without arguments that returns one.
+        initial_value: Array, or a function without arguments that returns one. With a ``shape`` it
+            may take ``partition_shape`` and ``partition_offset``, and is called once per shard.
         trainable: Whether optimizers update it.
         name: Unique in the job; a repeated one gets a number, the same on every task that runs the
             program.
@@ -120,8 +128,8 @@ class Variable(NDArrayOperatorsMixin, metaclass=_DispatchingMeta):
 
     @property
     def device(self) -> str:
-        """Where its value is, or the first copy of it."""
-        return HOST
+        """Where its value is, or the first copy of it; named with its task, as in TensorFlow."""
+        return in_task(self._strategy.extended.task_name, HOST)
 
     def _own_replica(self) -> ReplicaContext | None:
         """The context of the replica this thread runs for the variable's strategy, if it does."""
@@ -277,17 +285,84 @@ class Variable(NDArrayOperatorsMixin, metaclass=_DispatchingMeta):
         return f"<Variable {self.name!r} shape={self.shape} dtype={self.dtype.name}>"
 
 
-def _create(spec: VariableSpec) -> Variable:
+_creators: ContextVar[tuple[Callable[..., Any], ...]] = ContextVar("creators", default=())
+
+
+@contextmanager
+def variable_creator_scope(variable_creator: Callable[..., Any]) -> Iterator[None]:
+    """Make variables of this block by ``variable_creator(next_creator, **kwargs)``.
+
+    As ``tf.variable_creator_scope``: the creator entered last is called first; ``next_creator``
+    leads to the one before it, and at last to the strategy. ``kwargs`` are all arguments of
+    ``Variable``.
+
+    ::
+
+        def on_first_replica(next_creator, **kwargs):
+            kwargs["aggregation"] = wl.VariableAggregation.ONLY_FIRST_REPLICA
+            return next_creator(**kwargs)
+    """
+    token = _creators.set((*_creators.get(), variable_creator))
+    try:
+        yield
+    finally:
+        _creators.reset(token)
+
+
+def create(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """What ``Variable(*args, **kwargs)`` is: of the creators in scope, or of the strategy."""
+    creators = _creators.get()
+    if not creators:
+        return _create(**_SIGNATURE.bind(*args, **kwargs).arguments)
+    bound = _SIGNATURE.bind(*args, **kwargs)
+    bound.apply_defaults()
+    creator: Callable[..., Any] = _create
+    for outer in creators:
+        creator = partial(outer, creator)
+    return creator(**bound.arguments)
+
+
+_SIGNATURE = signature(make_spec)
+
+
+def _create(**kwargs: Any) -> Variable:
     """What the current strategy makes; in ``run`` the replicas get one variable together."""
-    context = get_replica_context()
-    if context is not None and len(context.strategy.extended.replica_devices) > 1:
-        made: Variable = context.merge_call(_create_once, (spec,))
+    spec = make_spec(**kwargs)
+    frame = top_frame()
+    if frame is None or frame.replica is None:
+        made: Variable = get_strategy().extended.create_variable(spec)
+        return made
+    asked = (spec, _line_of_program())
+    if len(frame.strategy.extended.replica_devices) > 1:
+        made = frame.replica.merge_call(_create_once, asked)
     else:
-        made = get_strategy().extended.create_variable(spec)
+        made = _create_in_run(frame.strategy, *asked)
     return made
 
 
-def _create_once(strategy: Strategy, asked: PerReplica) -> Variable:
+def _line_of_program() -> str:
+    """File and line of the innermost call that is not our own."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and frame.f_globals.get("__name__", "").startswith("windlass."):
+        frame = frame.f_back
+    return (
+        f"{frame.f_code.co_filename}:{frame.f_lineno}" if frame is not None else "an unknown line"
+    )
+
+
+def _create_in_run(strategy: Strategy, spec: VariableSpec, where: str) -> Variable:
+    """A variable of the first step, as of a layer that is built when it is called.
+
+    Raises:
+        ValueError: The step before made one here, too, and nobody has it any more.
+    """
+    strategy.extended.creations.check(spec.name, where)
+    made: Variable = strategy.extended.create_variable(spec)
+    strategy.extended.creations.note(spec.name, where, made)
+    return made
+
+
+def _create_once(strategy: Strategy, asked: PerReplica, where: PerReplica | str) -> Variable:
     specs: tuple[VariableSpec, ...] = asked.values
     wanted = [f"{spec.name!r} of shape {spec.shape} and {spec.dtype.name}" for spec in specs]
     if len(set(wanted)) > 1:
@@ -296,5 +371,5 @@ def _create_once(strategy: Strategy, asked: PerReplica) -> Variable:
             f"replicas disagree: they create different variables ({shown}); every replica must "
             "make the same calls in the same order"
         )
-    made: Variable = strategy.extended.create_variable(specs[0])
-    return made
+    line = where if isinstance(where, str) else where.values[0]
+    return _create_in_run(strategy, specs[0], line)

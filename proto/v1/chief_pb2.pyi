@@ -68,32 +68,36 @@ class TaskReport(_message.Message):
     def __init__(self, steps: _Optional[int] = ..., pushes: _Optional[int] = ..., bytes_pushed: _Optional[int] = ..., bytes_pulled: _Optional[int] = ..., refused_pushes: _Optional[int] = ..., global_step: _Optional[int] = ..., staleness: _Optional[float] = ..., metrics: _Optional[_Mapping[str, float]] = ..., total_steps: _Optional[int] = ..., transports: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class RegisterRequest(_message.Message):
-    __slots__ = ("task", "address", "versions", "pid", "host")
+    __slots__ = ("task", "address", "versions", "pid", "host", "job")
     TASK_FIELD_NUMBER: _ClassVar[int]
     ADDRESS_FIELD_NUMBER: _ClassVar[int]
     VERSIONS_FIELD_NUMBER: _ClassVar[int]
     PID_FIELD_NUMBER: _ClassVar[int]
     HOST_FIELD_NUMBER: _ClassVar[int]
+    JOB_FIELD_NUMBER: _ClassVar[int]
     task: _common_pb2.Task
     address: str
     versions: _common_pb2.Versions
     pid: int
     host: str
-    def __init__(self, task: _Optional[_Union[_common_pb2.Task, _Mapping]] = ..., address: _Optional[str] = ..., versions: _Optional[_Union[_common_pb2.Versions, _Mapping]] = ..., pid: _Optional[int] = ..., host: _Optional[str] = ...) -> None: ...
+    job: str
+    def __init__(self, task: _Optional[_Union[_common_pb2.Task, _Mapping]] = ..., address: _Optional[str] = ..., versions: _Optional[_Union[_common_pb2.Versions, _Mapping]] = ..., pid: _Optional[int] = ..., host: _Optional[str] = ..., job: _Optional[str] = ...) -> None: ...
 
 class RegisterResponse(_message.Message):
-    __slots__ = ("generation", "heartbeat_s", "phase", "versions", "reason")
+    __slots__ = ("generation", "heartbeat_s", "phase", "versions", "reason", "job")
     GENERATION_FIELD_NUMBER: _ClassVar[int]
     HEARTBEAT_S_FIELD_NUMBER: _ClassVar[int]
     PHASE_FIELD_NUMBER: _ClassVar[int]
     VERSIONS_FIELD_NUMBER: _ClassVar[int]
     REASON_FIELD_NUMBER: _ClassVar[int]
+    JOB_FIELD_NUMBER: _ClassVar[int]
     generation: int
     heartbeat_s: float
     phase: _common_pb2.JobPhase
     versions: _common_pb2.Versions
     reason: str
-    def __init__(self, generation: _Optional[int] = ..., heartbeat_s: _Optional[float] = ..., phase: _Optional[_Union[_common_pb2.JobPhase, str]] = ..., versions: _Optional[_Union[_common_pb2.Versions, _Mapping]] = ..., reason: _Optional[str] = ...) -> None: ...
+    job: str
+    def __init__(self, generation: _Optional[int] = ..., heartbeat_s: _Optional[float] = ..., phase: _Optional[_Union[_common_pb2.JobPhase, str]] = ..., versions: _Optional[_Union[_common_pb2.Versions, _Mapping]] = ..., reason: _Optional[str] = ..., job: _Optional[str] = ...) -> None: ...
 
 class HeartbeatRequest(_message.Message):
     __slots__ = ("report",)
@@ -128,6 +132,21 @@ class FinishResponse(_message.Message):
     phase: _common_pb2.JobPhase
     reason: str
     def __init__(self, phase: _Optional[_Union[_common_pb2.JobPhase, str]] = ..., reason: _Optional[str] = ...) -> None: ...
+
+class ArriveRequest(_message.Message):
+    __slots__ = ("call",)
+    FROM_FIELD_NUMBER: _ClassVar[int]
+    CALL_FIELD_NUMBER: _ClassVar[int]
+    call: int
+    def __init__(self, call: _Optional[int] = ..., **kwargs) -> None: ...
+
+class ArriveResponse(_message.Message):
+    __slots__ = ("missing", "finished")
+    MISSING_FIELD_NUMBER: _ClassVar[int]
+    FINISHED_FIELD_NUMBER: _ClassVar[int]
+    missing: _containers.RepeatedCompositeFieldContainer[_common_pb2.Task]
+    finished: _containers.RepeatedCompositeFieldContainer[_common_pb2.Task]
+    def __init__(self, missing: _Optional[_Iterable[_Union[_common_pb2.Task, _Mapping]]] = ..., finished: _Optional[_Iterable[_Union[_common_pb2.Task, _Mapping]]] = ...) -> None: ...
 
 class StopJobRequest(_message.Message):
     __slots__ = ("reason",)

@@ -49,6 +49,11 @@ class ChiefStub(object):
                 request_serializer=windlass_dot_proto_dot_v1_dot_chief__pb2.FinishRequest.SerializeToString,
                 response_deserializer=windlass_dot_proto_dot_v1_dot_chief__pb2.FinishResponse.FromString,
                 _registered_method=True)
+        self.Arrive = channel.unary_unary(
+                '/windlass.proto.v1.Chief/Arrive',
+                request_serializer=windlass_dot_proto_dot_v1_dot_chief__pb2.ArriveRequest.SerializeToString,
+                response_deserializer=windlass_dot_proto_dot_v1_dot_chief__pb2.ArriveResponse.FromString,
+                _registered_method=True)
         self.StopJob = channel.unary_unary(
                 '/windlass.proto.v1.Chief/StopJob',
                 request_serializer=windlass_dot_proto_dot_v1_dot_chief__pb2.StopJobRequest.SerializeToString,
@@ -85,6 +90,14 @@ class ChiefServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Arrive(self, request, context):
+        """Arrive at the barrier of all tasks that run the program. Idempotent per call; asked again until
+        nobody is missing.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def StopJob(self, request, context):
         """Ask the job to stop: tasks end at their next step, the chief saves, everybody leaves.
         """
@@ -116,6 +129,11 @@ def add_ChiefServicer_to_server(servicer, server):
                     servicer.Finish,
                     request_deserializer=windlass_dot_proto_dot_v1_dot_chief__pb2.FinishRequest.FromString,
                     response_serializer=windlass_dot_proto_dot_v1_dot_chief__pb2.FinishResponse.SerializeToString,
+            ),
+            'Arrive': grpc.unary_unary_rpc_method_handler(
+                    servicer.Arrive,
+                    request_deserializer=windlass_dot_proto_dot_v1_dot_chief__pb2.ArriveRequest.FromString,
+                    response_serializer=windlass_dot_proto_dot_v1_dot_chief__pb2.ArriveResponse.SerializeToString,
             ),
             'StopJob': grpc.unary_unary_rpc_method_handler(
                     servicer.StopJob,
@@ -209,6 +227,33 @@ class Chief(object):
             '/windlass.proto.v1.Chief/Finish',
             windlass_dot_proto_dot_v1_dot_chief__pb2.FinishRequest.SerializeToString,
             windlass_dot_proto_dot_v1_dot_chief__pb2.FinishResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Arrive(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/windlass.proto.v1.Chief/Arrive',
+            windlass_dot_proto_dot_v1_dot_chief__pb2.ArriveRequest.SerializeToString,
+            windlass_dot_proto_dot_v1_dot_chief__pb2.ArriveResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -37,6 +37,14 @@ class ChiefStub:
     ]
     """This task's part of the work is over. Idempotent."""
 
+    Arrive: grpc.UnaryUnaryMultiCallable[
+        chief_pb2.ArriveRequest,
+        chief_pb2.ArriveResponse,
+    ]
+    """Arrive at the barrier of all tasks that run the program. Idempotent per call; asked again until
+    nobody is missing.
+    """
+
     StopJob: grpc.UnaryUnaryMultiCallable[
         chief_pb2.StopJobRequest,
         chief_pb2.StopJobResponse,
@@ -67,6 +75,14 @@ class ChiefAsyncStub:
         chief_pb2.FinishResponse,
     ]
     """This task's part of the work is over. Idempotent."""
+
+    Arrive: grpc.aio.UnaryUnaryMultiCallable[
+        chief_pb2.ArriveRequest,
+        chief_pb2.ArriveResponse,
+    ]
+    """Arrive at the barrier of all tasks that run the program. Idempotent per call; asked again until
+    nobody is missing.
+    """
 
     StopJob: grpc.aio.UnaryUnaryMultiCallable[
         chief_pb2.StopJobRequest,
@@ -104,6 +120,16 @@ class ChiefServicer(metaclass=abc.ABCMeta):
         context: _ServicerContext,
     ) -> typing.Union[chief_pb2.FinishResponse, collections.abc.Awaitable[chief_pb2.FinishResponse]]:
         """This task's part of the work is over. Idempotent."""
+
+    @abc.abstractmethod
+    def Arrive(
+        self,
+        request: chief_pb2.ArriveRequest,
+        context: _ServicerContext,
+    ) -> typing.Union[chief_pb2.ArriveResponse, collections.abc.Awaitable[chief_pb2.ArriveResponse]]:
+        """Arrive at the barrier of all tasks that run the program. Idempotent per call; asked again until
+        nobody is missing.
+        """
 
     @abc.abstractmethod
     def StopJob(

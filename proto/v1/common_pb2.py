@@ -24,21 +24,21 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1ewindlass/proto/v1/common.proto\x12\x11windlass.proto.v1\"#\n\x04Task\x12\x0c\n\x04type\x18\x01 \x01(\t\x12\r\n\x05index\x18\x02 \x01(\r\"H\n\x0bIncarnation\x12%\n\x04task\x18\x01 \x01(\x0b\x32\x17.windlass.proto.v1.Task\x12\x12\n\ngeneration\x18\x02 \x01(\x04\"M\n\x08Versions\x12\x10\n\x08protocol\x18\x01 \x01(\r\x12\x10\n\x08windlass\x18\x02 \x01(\t\x12\x0e\n\x06python\x18\x03 \x01(\t\x12\r\n\x05numpy\x18\x04 \x01(\t*\x93\x02\n\x05\x44Type\x12\x16\n\x12\x44_TYPE_UNSPECIFIED\x10\x00\x12\x12\n\x0e\x44_TYPE_FLOAT32\x10\x01\x12\x12\n\x0e\x44_TYPE_FLOAT64\x10\x02\x12\x12\n\x0e\x44_TYPE_FLOAT16\x10\x03\x12\x13\n\x0f\x44_TYPE_BFLOAT16\x10\x04\x12\x0f\n\x0b\x44_TYPE_INT8\x10\x05\x12\x10\n\x0c\x44_TYPE_INT16\x10\x06\x12\x10\n\x0c\x44_TYPE_INT32\x10\x07\x12\x10\n\x0c\x44_TYPE_INT64\x10\x08\x12\x10\n\x0c\x44_TYPE_UINT8\x10\t\x12\x11\n\rD_TYPE_UINT16\x10\n\x12\x11\n\rD_TYPE_UINT32\x10\x0b\x12\x11\n\rD_TYPE_UINT64\x10\x0c\x12\x0f\n\x0b\x44_TYPE_BOOL\x10\r*\x95\x01\n\x08JobPhase\x12\x19\n\x15JOB_PHASE_UNSPECIFIED\x10\x00\x12\x15\n\x11JOB_PHASE_RUNNING\x10\x01\x12\x16\n\x12JOB_PHASE_STOPPING\x10\x02\x12\x12\n\x0eJOB_PHASE_DONE\x10\x03\x12\x15\n\x11JOB_PHASE_STOPPED\x10\x04\x12\x14\n\x10JOB_PHASE_FAILED\x10\x05\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1ewindlass/proto/v1/common.proto\x12\x11windlass.proto.v1\"#\n\x04Task\x12\x0c\n\x04type\x18\x01 \x01(\t\x12\r\n\x05index\x18\x02 \x01(\r\"U\n\x0bIncarnation\x12%\n\x04task\x18\x01 \x01(\x0b\x32\x17.windlass.proto.v1.Task\x12\x12\n\ngeneration\x18\x02 \x01(\x04\x12\x0b\n\x03job\x18\x03 \x01(\t\"M\n\x08Versions\x12\x10\n\x08protocol\x18\x01 \x01(\r\x12\x10\n\x08windlass\x18\x02 \x01(\t\x12\x0e\n\x06python\x18\x03 \x01(\t\x12\r\n\x05numpy\x18\x04 \x01(\t*\x93\x02\n\x05\x44Type\x12\x16\n\x12\x44_TYPE_UNSPECIFIED\x10\x00\x12\x12\n\x0e\x44_TYPE_FLOAT32\x10\x01\x12\x12\n\x0e\x44_TYPE_FLOAT64\x10\x02\x12\x12\n\x0e\x44_TYPE_FLOAT16\x10\x03\x12\x13\n\x0f\x44_TYPE_BFLOAT16\x10\x04\x12\x0f\n\x0b\x44_TYPE_INT8\x10\x05\x12\x10\n\x0c\x44_TYPE_INT16\x10\x06\x12\x10\n\x0c\x44_TYPE_INT32\x10\x07\x12\x10\n\x0c\x44_TYPE_INT64\x10\x08\x12\x10\n\x0c\x44_TYPE_UINT8\x10\t\x12\x11\n\rD_TYPE_UINT16\x10\n\x12\x11\n\rD_TYPE_UINT32\x10\x0b\x12\x11\n\rD_TYPE_UINT64\x10\x0c\x12\x0f\n\x0b\x44_TYPE_BOOL\x10\r*\x95\x01\n\x08JobPhase\x12\x19\n\x15JOB_PHASE_UNSPECIFIED\x10\x00\x12\x15\n\x11JOB_PHASE_RUNNING\x10\x01\x12\x16\n\x12JOB_PHASE_STOPPING\x10\x02\x12\x12\n\x0eJOB_PHASE_DONE\x10\x03\x12\x15\n\x11JOB_PHASE_STOPPED\x10\x04\x12\x14\n\x10JOB_PHASE_FAILED\x10\x05\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'windlass.proto.v1.common_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_DTYPE']._serialized_start=244
-  _globals['_DTYPE']._serialized_end=519
-  _globals['_JOBPHASE']._serialized_start=522
-  _globals['_JOBPHASE']._serialized_end=671
+  _globals['_DTYPE']._serialized_start=257
+  _globals['_DTYPE']._serialized_end=532
+  _globals['_JOBPHASE']._serialized_start=535
+  _globals['_JOBPHASE']._serialized_end=684
   _globals['_TASK']._serialized_start=53
   _globals['_TASK']._serialized_end=88
   _globals['_INCARNATION']._serialized_start=90
-  _globals['_INCARNATION']._serialized_end=162
-  _globals['_VERSIONS']._serialized_start=164
-  _globals['_VERSIONS']._serialized_end=241
+  _globals['_INCARNATION']._serialized_end=175
+  _globals['_VERSIONS']._serialized_start=177
+  _globals['_VERSIONS']._serialized_end=254
 # @@protoc_insertion_point(module_scope)

@@ -60,12 +60,14 @@ class Task(_message.Message):
     def __init__(self, type: _Optional[str] = ..., index: _Optional[int] = ...) -> None: ...
 
 class Incarnation(_message.Message):
-    __slots__ = ("task", "generation")
+    __slots__ = ("task", "generation", "job")
     TASK_FIELD_NUMBER: _ClassVar[int]
     GENERATION_FIELD_NUMBER: _ClassVar[int]
+    JOB_FIELD_NUMBER: _ClassVar[int]
     task: Task
     generation: int
-    def __init__(self, task: _Optional[_Union[Task, _Mapping]] = ..., generation: _Optional[int] = ...) -> None: ...
+    job: str
+    def __init__(self, task: _Optional[_Union[Task, _Mapping]] = ..., generation: _Optional[int] = ..., job: _Optional[str] = ...) -> None: ...
 
 class Versions(_message.Message):
     __slots__ = ("protocol", "windlass", "python", "numpy")

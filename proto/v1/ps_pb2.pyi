@@ -146,18 +146,24 @@ class GetJobRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class GetJobResponse(_message.Message):
-    __slots__ = ("chief_address", "phase")
+    __slots__ = ("chief_address", "phase", "job", "chief_silent_s")
     CHIEF_ADDRESS_FIELD_NUMBER: _ClassVar[int]
     PHASE_FIELD_NUMBER: _ClassVar[int]
+    JOB_FIELD_NUMBER: _ClassVar[int]
+    CHIEF_SILENT_S_FIELD_NUMBER: _ClassVar[int]
     chief_address: str
     phase: _common_pb2.JobPhase
-    def __init__(self, chief_address: _Optional[str] = ..., phase: _Optional[_Union[_common_pb2.JobPhase, str]] = ...) -> None: ...
+    job: str
+    chief_silent_s: float
+    def __init__(self, chief_address: _Optional[str] = ..., phase: _Optional[_Union[_common_pb2.JobPhase, str]] = ..., job: _Optional[str] = ..., chief_silent_s: _Optional[float] = ...) -> None: ...
 
 class SaveShardsRequest(_message.Message):
-    __slots__ = ("directory",)
+    __slots__ = ("directory", "only_try")
     DIRECTORY_FIELD_NUMBER: _ClassVar[int]
+    ONLY_TRY_FIELD_NUMBER: _ClassVar[int]
     directory: str
-    def __init__(self, directory: _Optional[str] = ...) -> None: ...
+    only_try: bool
+    def __init__(self, directory: _Optional[str] = ..., only_try: bool = ...) -> None: ...
 
 class SavedTensor(_message.Message):
     __slots__ = ("variable", "slot", "row_offset", "rows", "file", "tensor", "digest", "num_bytes")

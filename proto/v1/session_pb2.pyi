@@ -15,6 +15,10 @@ class Operation(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     OPERATION_APPLY: _ClassVar[Operation]
     OPERATION_ASSIGN: _ClassVar[Operation]
     OPERATION_ASSIGN_ADD: _ClassVar[Operation]
+    OPERATION_MULTIPLY: _ClassVar[Operation]
+    OPERATION_DIVIDE: _ClassVar[Operation]
+    OPERATION_MINIMUM: _ClassVar[Operation]
+    OPERATION_MAXIMUM: _ClassVar[Operation]
 
 class Encoding(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
@@ -27,6 +31,10 @@ OPERATION_PULL: Operation
 OPERATION_APPLY: Operation
 OPERATION_ASSIGN: Operation
 OPERATION_ASSIGN_ADD: Operation
+OPERATION_MULTIPLY: Operation
+OPERATION_DIVIDE: Operation
+OPERATION_MINIMUM: Operation
+OPERATION_MAXIMUM: Operation
 ENCODING_UNSPECIFIED: Encoding
 ENCODING_DENSE: Encoding
 ENCODING_ROWS: Encoding

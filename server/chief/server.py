@@ -23,6 +23,7 @@ class ChiefServer:
         expected: Tasks of the spec and their addresses.
         settings: Lease and bind rule.
         clock: For tests.
+        job_id: Of the job; None: it is set later, and nobody can register before.
     """
 
     def __init__(
@@ -31,9 +32,10 @@ class ChiefServer:
         expected: Iterable[tuple[TaskId, str]],
         settings: Settings,
         clock: Clock | None = None,
+        job_id: str | None = "",
     ) -> None:
         clock = clock or SystemClock()
-        job = Job(expected, chief=task, lease_s=settings.lease_s, now=clock.now())
+        job = Job(expected, chief=task, lease_s=settings.lease_s, now=clock.now(), name=job_id)
         self.locked_job = LockedJob(job, clock)
         servicer = ChiefServicer(self.locked_job, settings)
 

@@ -1,6 +1,8 @@
 """The chief's gRPC service: translates messages to calls of :class:`~windlass.cluster.job.Job`."""
 
 import logging
+import os
+import socket
 import threading
 import time
 from collections.abc import Iterator
@@ -11,7 +13,7 @@ import grpc
 from ...cluster.job import Job, Member
 from ...core import codec, error_table
 from ...core.clock import Clock
-from ...core.errors import WindlassError
+from ...core.errors import OtherJobError, WindlassError
 from ...core.settings import Settings
 from ...core.versions import check_protocol, own_versions
 from ...proto.v1 import chief_pb2, chief_pb2_grpc
@@ -54,16 +56,24 @@ class ChiefServicer(chief_pb2_grpc.ChiefServicer):
             check_protocol(own_versions(), theirs, peer=str(task))
         except WindlassError as error:
             error_table.abort(context, error)
-        with self._locked_job.open() as (job, now):
-            who = job.register(
-                task,
-                now=now,
-                epoch=time.time_ns() // 1_000_000,
-                address=request.address,
-                host=request.host,
-                pid=request.pid,
-            )
-            phase, reason = job.phase, job.reason
+        try:
+            with self._locked_job.open() as (job, now):
+                who = job.register(
+                    task,
+                    now=now,
+                    epoch=time.time_ns() // 1_000_000,
+                    address=request.address,
+                    host=request.host,
+                    pid=request.pid,
+                    job=request.job,
+                    is_gone=_has_ended(job.members.get(task)),
+                )
+                phase, reason = job.phase, job.reason
+        except WindlassError as error:
+            if isinstance(error, OtherJobError):
+                log.warning("refused: %s", error)
+            error_table.abort(context, error)
+            raise
         log.debug("%s joined", who)
         return chief_pb2.RegisterResponse(
             generation=who.generation,
@@ -71,6 +81,7 @@ class ChiefServicer(chief_pb2_grpc.ChiefServicer):
             phase=codec.phase_to_wire(phase),
             versions=codec.versions_to_wire(own_versions()),
             reason=reason,
+            job=who.job,
         )
 
     def Heartbeat(
@@ -103,6 +114,22 @@ class ChiefServicer(chief_pb2_grpc.ChiefServicer):
             raise
         return chief_pb2.FinishResponse(phase=codec.phase_to_wire(phase), reason=reason)
 
+    def Arrive(
+        self, request: chief_pb2.ArriveRequest, context: grpc.ServicerContext
+    ) -> chief_pb2.ArriveResponse:
+        """A task is at a barrier. Idempotent per call."""
+        who = codec.incarnation_from_wire(getattr(request, "from"))
+        try:
+            with self._locked_job.open() as (job, now):
+                missing, finished = job.arrive(who, request.call, now=now)
+        except WindlassError as error:
+            error_table.abort(context, error)
+            raise
+        return chief_pb2.ArriveResponse(
+            missing=[codec.task_to_wire(task) for task in missing],
+            finished=[codec.task_to_wire(task) for task in finished],
+        )
+
     def StopJob(
         self, request: chief_pb2.StopJobRequest, context: grpc.ServicerContext
     ) -> chief_pb2.StopJobResponse:
@@ -128,6 +155,19 @@ class ChiefServicer(chief_pb2_grpc.ChiefServicer):
                 last_checkpoint_step=self._locked_job.last_checkpoint_step,
                 versions=codec.versions_to_wire(own_versions()),
             )
+
+
+def _has_ended(member: Member | None) -> bool:
+    """Whether the process of a task is known to have ended: it ran on this machine."""
+    if member is None or not member.pid or member.host != socket.gethostname():
+        return False
+    try:
+        os.kill(member.pid, 0)
+    except ProcessLookupError:
+        return True
+    except OSError:
+        return False
+    return False
 
 
 def _task_status(member: Member, now: float) -> chief_pb2.TaskStatus:

@@ -10,7 +10,7 @@ A push that broke off halfway is not counted here; the blocks that it reached re
 
 from dataclasses import dataclass, field
 
-from ...core.errors import FencedError, RefusedError, SequenceError
+from ...core.errors import RefusedError, SequenceError
 from ...core.task import Incarnation, TaskId
 
 
@@ -29,14 +29,7 @@ class PushLog:
         if who.generation < 1:
             raise RefusedError(f"{who} is not an incarnation of a task: generations begin at 1")
         generation, _ = self.last.get(who.task, (0, 0))
-        if who.generation < generation:
-            raise FencedError(
-                f"{who} was superseded by generation {generation}: another process took its place. "
-                "This one must end",
-                task=who.task,
-                generation=who.generation,
-                current=generation,
-            )
+        who.check_not_superseded(generation)
         if who.generation > generation:
             self.last[who.task] = (who.generation, 0)
 

@@ -1,21 +1,30 @@
 """The chief's lease on a ps, and the end of the job."""
 
+import logging
 import threading
 
 from ...core.clock import Clock
-from ...core.errors import FencedError
+from ...core.errors import FencedError, OtherJobError
 from ...core.states import Phase
-from ...core.task import Incarnation
+from ...core.task import Incarnation, is_other_job
+
+log = logging.getLogger(__name__)
 
 
 class ChiefLease:
-    """The chief's lease on a ps. Thread-safe.
+    """The chief's lease on a ps, and which job that is. Thread-safe.
+
+    Args:
+        clock: For the lease.
+        job: Id of the job this ps was started for; empty: it takes that of its chief.
 
     Attributes:
         ended: Set when the job is over, or has had no chief for too long.
     """
 
-    def __init__(self, clock: Clock) -> None:
+    def __init__(self, clock: Clock, job: str = "") -> None:
+        self._given = job
+        self._job = job
         self._clock = clock
         self._lock = threading.Lock()
         self._chief: Incarnation | None = None
@@ -32,10 +41,14 @@ class ChiefLease:
 
         Raises:
             FencedError: Another chief's lease has not expired.
+            OtherJobError: It is the chief of another job.
         """
         now = self._clock.now()
         with self._lock:
             holder = self._chief
+            if is_other_job(self._job, chief.job) and (self._given or now < self._until):
+                raise self._other_job(chief)
+            self._job = self._given or chief.job or self._job
             if holder is not None and holder != chief:
                 same = holder.task == chief.task
                 newer = same and chief.generation > holder.generation
@@ -49,6 +62,31 @@ class ChiefLease:
                     )
             self._chief, self._address = chief, address
             self._heard, self._until = now, now + lease_s
+
+    def check_job(self, who: Incarnation) -> None:
+        """Refuse a task of another job.
+
+        Raises:
+            OtherJobError: It is one.
+        """
+        with self._lock:
+            if is_other_job(self._job, who.job):
+                raise self._other_job(who)
+
+    def _other_job(self, who: Incarnation) -> OtherJobError:
+        log.warning("refused %s of job %s: this ps serves job %s", who.task, who.job, self._job)
+        return OtherJobError(
+            f"this ps serves job {self._job!r} of the chief at {self._address or '?'}; {who.task} "
+            f"belongs to job {who.job!r}. Stop one of the jobs, or give this one ps of its own",
+            task=who.task,
+            job=who.job,
+        )
+
+    @property
+    def job(self) -> str:
+        """Id of the job served here; empty: none yet."""
+        with self._lock:
+            return self._job
 
     @property
     def chief_address(self) -> str:

@@ -1,14 +1,18 @@
 """Writing a ps's part of a checkpoint while training goes on.
 
-A block is copied under its lock, with all of its shards and slots, then written without the lock.
-This takes memory for one block.
+What is written is first copied under the lock of its block, a few MiB at a time, so that neither
+the memory for it nor the time a push waits depends on how large a shard is. Small shards that share
+a block are copied together. A large shard is saved in ranges of rows, each with its slots at one
+moment: a push that arrives meanwhile is in the ranges copied after it, as it would be if the
+variable were cut into more shards.
 """
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
-from ...core.arrays import Array
+from ...core.arrays import Array, DType
 from ...core.checkpoint.directory import open_fs
 from ...core.checkpoint.manifest import TensorRecord
 from ...core.checkpoint.saved_part import SavedPart, SavedShard
@@ -19,9 +23,18 @@ from ...core.task import TaskId
 from ...engine.block import Block
 from .store import Store
 
+COPY_BYTES = 4 * 1024 * 1024  # values and slots copied at a time: 1 ms under the lock
+_MAX_COPY_BYTES = 32 * 1024 * 1024
+_RANGES = 4096  # of one ps, about: from 16 GiB on they grow, so that manifests stay small
 
-def save_shards(store: Store, directory: str) -> SavedPart:
+
+def save_shards(store: Store, directory: str, copy_bytes: int = COPY_BYTES) -> SavedPart:
     """Write every initialized shard of ``store`` to ``directory/ps-<index>.safetensors``.
+
+    Args:
+        store: The shards of this ps.
+        directory: Path or fsspec URL of the checkpoint.
+        copy_bytes: Copied at a time, and extra memory; up to 32 MiB on a ps with over 16 GiB.
 
     Raises:
         OSError: The file system refused.
@@ -29,90 +42,169 @@ def save_shards(store: Store, directory: str) -> SavedPart:
     fs, root = open_fs(directory)
     fs.makedirs(root, exist_ok=True)
     file = f"ps-{store.task.index}.safetensors"
+    blocks = store.blocks()
+    held_bytes = sum(block.value.nbytes + block.slot_bytes for block in blocks)
+    most = max(copy_bytes, min(_MAX_COPY_BYTES, held_bytes // _RANGES))
     # Planned before writing: a slot that is bound later waits for the next checkpoint.
-    plan = [(block, _plan(block)) for block in store.blocks()]
     taken = {"__metadata__"}  # reserved by safetensors
-    plan = [(block, [_named(tensor, taken) for tensor in planned]) for block, planned in plan]
-    specs = [tensor.spec for _, planned in plan for tensor in planned]
+    plan = [[_named(group, taken) for group in _plan(block, most)] for block in blocks]
+    specs = [tensor.spec for groups in plan for group in groups for tensor in group]
     tensors: list[TensorRecord] = []
     shards: list[SavedShard] = []
     applied: dict[int, dict[TaskId, tuple[int, int]]] = {}
+    copies = _Copies(most)
     with fs.open(f"{root}/{file}", "wb") as stream:
         writer = TensorFileWriter(stream, specs)
-        for number, (block, planned) in enumerate(plan):
-            # Allocated before the lock is taken: page faults must not make pushes wait.
-            copies = {
-                slot: temporary_buffer(
-                    block.value.size, block.compute_dtype if slot else block.dtype
-                )
-                for slot in {tensor.slot for tensor in planned}
-            }
+        for number, (block, groups) in enumerate(zip(blocks, plan, strict=True)):
             with block.lock:
-                _copy(block, copies)
                 versions, updates = block.versions.tolist(), block.updates.tolist()
                 applied[number] = dict(block.applied)
-            for tensor in planned:
-                where = block.range_of(tensor.entry)
-                digest = writer.write(
-                    copies[tensor.slot][where.start : where.stop].reshape(tensor.spec.shape)
-                )
-                tensors.append(_record(block.shards[tensor.entry], tensor, file, digest))
-            del copies  # before those of the next block are made
+            for group in groups:
+                for tensor, parts in copies.of(block, group):
+                    digest = writer.write_parts(parts)
+                    tensors.append(_record(tensor, file, digest))
+            saved = {tensor.entry: tensor.shard for group in groups for tensor in group}
             shards += [
-                SavedShard(tensor.shard, versions[tensor.entry], updates[tensor.entry], number)
-                for tensor in planned
-                if not tensor.slot
+                SavedShard(shard, versions[entry], updates[entry], number)
+                for entry, shard in saved.items()
             ]
         writer.close()
     return SavedPart(tuple(tensors), tuple(shards), applied, store.global_step)
 
 
-def _copy(block: Block, copies: dict[str, Array]) -> None:
-    for slot, copy in copies.items():
-        np.copyto(copy, block.slots[slot] if slot else block.value)
-
-
 @dataclass(frozen=True, slots=True)
 class _PlannedTensor:
-    """One array of the file: a shard's value (``slot`` empty) or one of its slots."""
+    """One array of the file: rows of a shard's value (``slot`` empty) or of one of its slots.
+
+    Attributes:
+        entry: The shard's number in its block.
+        start: The first element, in the block's memory.
+        row_offset: The first row, in the variable.
+    """
 
     entry: int
     slot: str
     shard: ShardDefinition
     spec: TensorSpec
+    start: int
+    row_offset: int
+    rows: int
 
 
-def _named(tensor: _PlannedTensor, taken: set[str]) -> _PlannedTensor:
-    """The tensor under a unique name; a variable may be named like a slot of another."""
-    name = tensor.spec.name
-    while name in taken:
-        name += "_"
-    taken.add(name)
-    return replace(tensor, spec=replace(tensor.spec, name=name))
+class _Copies:
+    """Copies of parts of blocks, in memory that is used again for each.
+
+    Args:
+        num_bytes: Most that is copied at a time.
+    """
+
+    def __init__(self, num_bytes: int) -> None:
+        self._num_bytes = num_bytes
+        # Before a lock is taken: page faults must not make pushes wait.
+        self._memory = temporary_buffer(num_bytes, np.dtype(np.uint8))
+        self._memory[:] = 0
+
+    def of(
+        self, block: Block, group: Sequence[_PlannedTensor]
+    ) -> Iterator[tuple[_PlannedTensor, Iterator[Array]]]:
+        """Each tensor of a group with its parts, flat; a part is valid until the next is asked for.
+
+        The group is copied at one moment if it fits.
+        """
+        total = sum(tensor.spec.num_bytes for tensor in group)
+        if total > self._num_bytes:
+            for tensor in group:
+                yield tensor, self._piecewise(block, tensor)
+            return
+        ends = np.cumsum([tensor.spec.num_bytes for tensor in group]).tolist()
+        views = [
+            self._memory[end - tensor.spec.num_bytes : end]
+            for tensor, end in zip(group, ends, strict=True)
+        ]
+        with block.lock:
+            for tensor, view in zip(group, views, strict=True):
+                source = _memory_of(block, tensor)
+                np.copyto(view, source.view(np.uint8))
+        for tensor, view in zip(group, views, strict=True):
+            yield tensor, iter([view])
+
+    def _piecewise(self, block: Block, tensor: _PlannedTensor) -> Iterator[Array]:
+        """A row that does not fit."""
+        source = _memory_of(block, tensor).view(np.uint8)
+        for start in range(0, source.size, self._num_bytes):
+            part = source[start : start + self._num_bytes]
+            copy = self._memory[: part.size]
+            with block.lock:
+                np.copyto(copy, part)
+            yield copy
 
 
-def _plan(block: Block) -> list[_PlannedTensor]:
-    planned = []
+def _memory_of(block: Block, tensor: _PlannedTensor) -> Array:
+    memory = block.slots[tensor.slot] if tensor.slot else block.value
+    size = tensor.spec.num_bytes // tensor.spec.dtype.itemsize
+    return memory[tensor.start : tensor.start + size]
+
+
+def _named(group: Sequence[_PlannedTensor], taken: set[str]) -> list[_PlannedTensor]:
+    """Tensors under unique names; a variable may be named like a slot of another."""
+    named = []
+    for tensor in group:
+        name = tensor.spec.name
+        while name in taken:
+            name += "_"
+        taken.add(name)
+        named.append(replace(tensor, spec=replace(tensor.spec, name=name)))
+    return named
+
+
+def _plan(block: Block, most: int) -> list[list[_PlannedTensor]]:
+    """Groups of tensors to be copied at one moment each."""
     with block.lock:
-        for entry, shard in enumerate(block.shards):
-            if not block.initialized[entry]:
-                continue
-            rule = block.rules[entry]
-            bound = replace(shard, rule=rule)
-            value = TensorSpec(shard.label, shard.shape, block.dtype)
-            planned.append(_PlannedTensor(entry, "", bound, value))
-            for slot in rule.active_slots() if rule is not None else ():
-                spec = TensorSpec(f"{shard.label}:{slot}", shard.shape, block.compute_dtype)
-                planned.append(_PlannedTensor(entry, slot, bound, spec))
-    return planned
+        entries = [
+            (entry, replace(shard, rule=block.rules[entry]))
+            for entry, shard in enumerate(block.shards)
+            if block.initialized[entry]
+        ]
+    if not entries:
+        return []
+    whole = [t for entry, shard in entries for t in _tensors(block, entry, shard, 0, shard.rows)]
+    if len(entries) > 1 or sum(tensor.spec.num_bytes for tensor in whole) <= most:
+        return [whole]
+    [(entry, shard)] = entries
+    row_bytes = sum(tensor.spec.num_bytes for tensor in whole) // shard.rows
+    step = max(1, most // row_bytes)
+    return [
+        _tensors(block, entry, shard, first, min(step, shard.rows - first))
+        for first in range(0, shard.rows, step)
+    ]
 
 
-def _record(shard: ShardDefinition, tensor: _PlannedTensor, file: str, digest: str) -> TensorRecord:
+def _tensors(
+    block: Block, entry: int, shard: ShardDefinition, first: int, rows: int
+) -> list[_PlannedTensor]:
+    """Rows ``[first, first + rows)`` of a shard, and of its slots."""
+    row_size = shard.size // max(1, shard.rows)
+    shape = (rows, *shard.shape[1:]) if shard.shape else ()
+    label = shard.label if rows == shard.rows else f"{shard.label}[{first}:{first + rows}]"
+    start = block.range_of(entry).start + first * row_size
+
+    def planned(slot: str, dtype: DType) -> _PlannedTensor:
+        spec = TensorSpec(f"{label}:{slot}" if slot else label, shape, dtype)
+        return _PlannedTensor(entry, slot, shard, spec, start, shard.row_offset + first, rows)
+
+    slots = shard.rule.active_slots() if shard.rule is not None else ()
+    return [
+        planned("", block.dtype),
+        *(planned(slot, block.compute_dtype) for slot in slots),
+    ]
+
+
+def _record(tensor: _PlannedTensor, file: str, digest: str) -> TensorRecord:
     return TensorRecord(
-        variable=shard.variable.name,
+        variable=tensor.shard.variable.name,
         slot=tensor.slot,
-        row_offset=shard.row_offset,
-        rows=shard.rows,
+        row_offset=tensor.row_offset,
+        rows=tensor.rows,
         file=file,
         tensor=tensor.spec.name,
         digest=digest,

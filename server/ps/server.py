@@ -9,6 +9,7 @@ from ...core.launcher_tells import LAUNCHER_TELLS
 from ...core.settings import Settings
 from ...core.states import Phase
 from ...core.task import TaskId
+from ...core.waiting import FIRST_S, WaitLog
 from ...engine.library import library
 from ...net.host import TaskHost
 from . import session_service
@@ -42,12 +43,14 @@ class PsServer:
         self._settings = settings
         self._clock = clock or SystemClock()
         self.store = Store(task, settings)
-        self.lease = ChiefLease(self._clock)
+        self.lease = ChiefLease(self._clock, settings.job_id)
         # Milliseconds of the wall clock: a restarted ps always has a higher one.
         self.generation = time.time_ns() // 1_000_000
         limiter = SessionLimiter(task, settings.max_sessions)
         servicer = ParameterServerServicer(self.store, self.lease, self.generation, limiter)
-        sessions = SessionService(self.store, self.generation, settings, limiter)
+        sessions = SessionService(
+            self.store, self.generation, settings, limiter, self.lease.check_job
+        )
         most = CONNECTIONS_PER_WORKER * settings.max_sessions
         self._host = TaskHost(
             task,
@@ -91,6 +94,12 @@ class PsServer:
             What the process should exit with.
         """
         deadline: float | None = None
+        waits = WaitLog(
+            self.task,
+            limit_s=self._settings.orphan_timeout_s,
+            limit="orphan_timeout_s",
+            clock=self._clock,
+        )
         while not self._clock.wait(self.lease.ended, 0.1):
             if self.lease.draining and deadline is None:
                 led = bool(self.lease.chief_address)
@@ -99,6 +108,11 @@ class PsServer:
             if deadline is not None and self._clock.now() >= deadline:
                 log.warning("leaving before the job is over")
                 return ExitCode.DRAINED
+            if self.lease.silent_s > FIRST_S:
+                known = self.lease.chief_address
+                waits.tick(f"the chief at {known}, not heard of" if known else "a chief")
+            else:
+                waits.restart(self._clock.now() - self.lease.silent_s)
             if self.lease.silent_s > self._settings.orphan_timeout_s:
                 log.error(
                     "no chief for %.0f s (orphan_timeout_s); leaving",

@@ -6,7 +6,8 @@ import grpc
 from google.protobuf.message_factory import GetMessageClass
 
 from ...core import codec, error_table
-from ...core.errors import RefusedError, WindlassError
+from ...core.checkpoint.storage import check_writable, storage_error
+from ...core.errors import WindlassError
 from ...core.task import Incarnation
 from ...proto.v1 import common_pb2, ps_pb2
 from .lease import ChiefLease
@@ -42,6 +43,7 @@ class ParameterServerServicer:
         """Create, look up or bind. Idempotent; a repeat gives the same answer."""
         try:
             who = codec.incarnation_from_wire(getattr(request, "from"))
+            self._lease.check_job(who)
             shards = [codec.shard_from_wire(message) for message in request.shards]
             if request.create:
                 held = self._store.define(shards, who, restore_from=request.restore_from)
@@ -80,7 +82,10 @@ class ParameterServerServicer:
     ) -> ps_pb2.GetJobResponse:
         """Where the chief is."""
         return ps_pb2.GetJobResponse(
-            chief_address=self._lease.chief_address, phase=common_pb2.JOB_PHASE_RUNNING
+            chief_address=self._lease.chief_address,
+            phase=common_pb2.JOB_PHASE_RUNNING,
+            job=self._lease.job,
+            chief_silent_s=self._lease.silent_s,
         )
 
     def SaveShards(
@@ -88,14 +93,16 @@ class ParameterServerServicer:
     ) -> ps_pb2.SaveShardsResponse:
         """Write this ps's part of a checkpoint. A repeat overwrites the same file."""
         try:
+            if request.only_try:
+                check_writable(request.directory, str(self._store.task))
+                return ps_pb2.SaveShardsResponse()
             part = save_shards(self._store, request.directory)
         except OSError as error:
-            failure = RefusedError(
-                f"{self._store.task} cannot write to {request.directory}: {error}. Every ps must "
-                "be able to write to model_dir",
-                task=self._store.task,
-            )
+            failure = storage_error(error, request.directory, str(self._store.task))
             error_table.abort(context, failure)
+            raise
+        except WindlassError as error:
+            error_table.abort(context, error)
             raise
         applied = []
         for block, marks in part.applied.items():

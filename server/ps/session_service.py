@@ -1,5 +1,7 @@
 """Sessions of other processes: messages of a connection in, calls of a :class:`Session`, answers out."""
 
+from collections.abc import Callable
+
 import numpy as np
 
 from ...core import codec
@@ -33,11 +35,18 @@ class SessionService:
         generation: Of this ps; a worker that finds another one knows its variables are gone.
         settings: For the bounds.
         limiter: Counts the workers.
+        check_job: Refuses a worker of another job.
     """
 
     def __init__(
-        self, store: Store, generation: int, settings: Settings, limiter: SessionLimiter
+        self,
+        store: Store,
+        generation: int,
+        settings: Settings,
+        limiter: SessionLimiter,
+        check_job: Callable[[Incarnation], None] = lambda who: None,  # noqa: ARG005
     ) -> None:
+        self._check_job = check_job
         self._store = store
         self._generation = generation
         self._settings = settings
@@ -53,6 +62,7 @@ class SessionService:
         """
         connection, hello = greeting.connection, greeting.hello
         who = codec.incarnation_from_wire(getattr(hello, "from"))
+        self._check_job(who)
         if hello.expected_ps_generation not in (0, self._generation):
             raise FencedError(
                 f"{self._store.task} restarted and lost its variables (generation "

@@ -13,10 +13,11 @@ from ...core.errors import (
     DefinitionMismatchError,
     LimitExceededError,
     RefusedError,
+    ShapeMismatchError,
     UnknownVariableError,
 )
 from ...core.settings import Settings
-from ...core.steps import Encoding, HeldShard, LayoutEntry, Operation
+from ...core.steps import ROW_OPERATIONS, Encoding, HeldShard, LayoutEntry, Operation
 from ...core.task import Incarnation, TaskId
 from ...core.update_rules import UpdateRule, rule_from_dict
 from ...engine.arena import Arena, Slab
@@ -137,7 +138,7 @@ class ShardTable:
 
         Raises:
             DefinitionMismatchError: One has another rule.
-            RefusedError: One is not of a float dtype.
+            ShapeMismatchError: One is not of a float dtype.
         """
         readers: dict[str, CheckpointReader] = {}
         names = list(variables)
@@ -176,7 +177,7 @@ class ShardTable:
                 task=who.task,
             )
         if not is_float(block.dtype):
-            raise RefusedError(
+            raise ShapeMismatchError(
                 f"{self.task}: {shard.label!r} is {block.dtype.name}; update rules need a float "
                 "dtype. Use assign or assign_add, or trainable=False",
                 variable=shard.variable.name,
@@ -319,6 +320,8 @@ class ShardTable:
             )
         if item.encoding is Encoding.ELEMENTS and item.operation is not Operation.APPLY:
             raise RefusedError(f"{self.task}: single elements are for gradients", task=self.task)
+        if item.operation in ROW_OPERATIONS and item.encoding is not Encoding.ROWS:
+            raise RefusedError(f"{self.task}: {item.operation} is for rows", task=self.task)
         applied = rule if item.operation is Operation.APPLY else None
         where = block.range_of(entry)
         return LayoutRange(block, where, item.operation, applied, item.encoding, dtype, width)

@@ -182,7 +182,7 @@ class Store(ShardTable):
                 elif part.operation is Operation.ASSIGN:
                     block.assign(part.where, gradient)
                 else:
-                    block.assign_add(part.where, gradient)
+                    block.combine(part.where, gradient, part.operation)
             block.mark_applied(info)
 
     def _finish(self, push: PushRequest, info: StepInfo, fresh: bool) -> PushResult:

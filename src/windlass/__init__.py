@@ -21,11 +21,11 @@ if TYPE_CHECKING:
     from .core import errors
     from .core.indexed_slices import IndexedSlices
     from .core.initializers import Initializer
-    from .distribute import config, data, nn, optimizers, random
+    from .distribute import config, data, metrics, nn, optimizers, random, train
     from .distribute.base.devices import on_device as device
     from .distribute.base.reductions import VariableAggregation, VariableSynchronization
     from .distribute.checkpoint import Checkpoint
-    from .distribute.variables.variable import Variable
+    from .distribute.variables.variable import Variable, variable_creator_scope
 
 # Public name → where it is. A module is given by its path, anything else by path and attribute.
 _WHERE = {
@@ -41,11 +41,14 @@ _WHERE = {
     "device": ("distribute.base.devices", "on_device"),
     "distribute": ("distribute", None),
     "errors": ("core.errors", None),
+    "metrics": ("distribute.metrics", None),
     "nn": ("distribute.nn", None),
     "optimizers": ("distribute.optimizers", None),
     "random": ("distribute.random", None),
     "testing": ("testing", None),
+    "train": ("distribute.train", None),
     "training": ("training", None),
+    "variable_creator_scope": ("distribute.variables.variable", "variable_creator_scope"),
 }
 
 __all__ = [
@@ -61,11 +64,14 @@ __all__ = [
     "device",
     "distribute",
     "errors",
+    "metrics",
     "nn",
     "optimizers",
     "random",
     "testing",
+    "train",
     "training",
+    "variable_creator_scope",
 ]
 
 

@@ -69,11 +69,20 @@ class LocalCluster:
         ps: Parameter servers.
         chief: Whether there is a chief; else worker 0 leads.
         settings: Of every task; see ``windlass.core.settings``. Timeouts are short unless given.
+
+    Raises:
+        ValueError: There is no ps, or nobody who runs a program.
     """
 
     def __init__(
         self, *, workers: int = 1, ps: int = 1, chief: bool = True, **settings: Any
     ) -> None:
+        if ps < 1 or workers < 0 or not (workers or chief):
+            raise ValueError(
+                f"LocalCluster(workers={workers}, ps={ps}, chief={chief}): it needs at least one "
+                "ps, and a chief or a worker. Workers without a ps train in sync: run_script with "
+                "ps=0, or MirroredStrategy with wl.config.set_logical_cpu_devices(n)"
+            )
         self._settings: Settings = load_settings(_TEST_SETTINGS | settings)
         self._servers = [PsServer(TaskId(PS, i), self._settings) for i in range(ps)]
         self._chief, self._workers = chief, workers

@@ -9,8 +9,8 @@ import windlass
 NAMES = {
     "windlass": """
         Checkpoint ClusterSpec IndexedSlices Initializer Variable VariableAggregation
-        VariableSynchronization config data device distribute errors nn optimizers random testing
-        training
+        VariableSynchronization config data device distribute errors metrics nn optimizers random
+        testing train training variable_creator_scope
     """,
     "windlass.distribute": """
         AggregatingVariable CentralStorageStrategy CollectiveAllReduceStrategy
@@ -24,8 +24,8 @@ NAMES = {
         in_cross_replica_context partitioners placement
     """,
     "windlass.data": """
-        SHARD_HINT ArraySpec AutoShardPolicy Dataset DistributeOptions Options as_dataset
-        from_arrays from_files
+        AUTOTUNE INFINITE_CARDINALITY SHARD_HINT UNKNOWN_CARDINALITY ArraySpec AutoShardPolicy
+        Dataset DistributeOptions Options as_dataset from_arrays from_files
     """,
     "windlass.nn": "compute_average_loss scale_regularization_loss",
     "windlass.random": "Generator",
@@ -33,6 +33,7 @@ NAMES = {
         SGD Adagrad Adam AdamW CosineDecay ExponentialDecay Ftrl InverseTimeDecay Optimizer
         PiecewiseConstantDecay PolynomialDecay RMSprop
     """,
+    "windlass.train": "Checkpoint CheckpointManager ClusterSpec latest_checkpoint",
     "windlass.training": "SidecarEvaluator is_evaluator read_evaluations report task_type",
     "windlass.testing": "FaultPlan LocalCluster ProcessResult TaskResult run_script",
 }

@@ -184,7 +184,7 @@ def test_every_worker_has_the_sum(
     assert not nccl.aborted
 
 
-def test_workers_in_different_calls_are_told_before_nccl_adds_up_anything(
+def test_workers_in_different_calls_are_an_error_before_nccl_adds_up_anything(
     nccl: PlayedNccl, together: Callable[..., list[Any]]
 ) -> None:
     def work(group: CollectiveGroup, link: NcclLink) -> Any:

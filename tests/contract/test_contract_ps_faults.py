@@ -225,7 +225,8 @@ def test_a_broken_step_is_repeated_with_what_it_was_made_of(
         gets = [get(each) for each in variables]
         out = [each.room() for each in gets]
         faults.stream.cut(0, "send" if count == 2 else "receive")
-        worker.peer.send(worker.request(puts, gets, detached=detached))
+        worker.peer.prepare(worker.request(puts, gets, detached=detached))
+        worker.peer.send()
         if detached:
             for each in puts:
                 each.values.fill(np.nan)
@@ -498,6 +499,7 @@ def at_write(request: StepRequest, number: int, act: Callable[[], object]) -> St
     """The same step, that acts when it comes to its so manyth value."""
     values = list(request.values)
     old = values[number]
+    assert isinstance(old, GatherBuffer)
     values[number] = Watched(old.arrays, old.dtype, old.num_bytes, act=act)
     return replace(request, values=values)
 
@@ -520,13 +522,16 @@ def test_of_a_push_that_cannot_be_gathered_nothing_is_applied(
     adder.step()
     for number in (0, len(variables) - 1):
         request = adder.worker.request(adder.puts)
-        arrays = [request.values[number].arrays[0][:2], request.values[number].arrays[0][2:]]
         values = list(request.values)
-        values[number] = replace(values[number], arrays=arrays)
+        whole = values[number]
+        assert isinstance(whole, GatherBuffer)
+        arrays = [whole.arrays[0][:2], whole.arrays[0][2:]]
+        values[number] = replace(whole, arrays=arrays)
         request = at_write(replace(request, values=values), number, fail_with(MemoryError()))
 
         def push(request: StepRequest = request) -> None:
-            adder.worker.peer.send(request)
+            adder.worker.peer.prepare(request)
+            adder.worker.peer.send()
             adder.worker.peer.receive(())
 
         with pytest.raises(MemoryError):
@@ -548,8 +553,9 @@ def test_a_worker_that_fails_while_it_writes_an_overlapped_push_is_not_waited_fo
     adder.step()
     other.define(*LARGE)
     request = adder.worker.request(adder.puts, adder.gets, step_increment=1)
+    adder.worker.peer.prepare(at_write(request, number, fail_with(error)))
     with pytest.raises(type(error)):
-        adder.worker.peer.send(at_write(request, number, fail_with(error)))
+        adder.worker.peer.send()
     for value in other.pull(*adder.gets):
         assert value.min() == value.max()
     out = [each.room() for each in adder.gets]
@@ -662,7 +668,8 @@ def test_clients_that_do_not_read_hold_up_nobody(start: Start, kind: str) -> Non
     before = ps.store.counters()
     for worker in slow:
         for _ in range(4):
-            worker.peer.send(worker.request((), adder.gets))
+            worker.peer.prepare(worker.request((), adder.gets))
+            worker.peer.send()
     pull = sum(each.num_bytes for each in variables)
     wait_until(
         lambda: ps.store.counters().bytes_out - before.bytes_out >= 3 * pull, 10, "their answers"

@@ -20,6 +20,7 @@ from windlass.core.errors import (
     LimitExceededError,
     ProtocolMismatchError,
     RefusedError,
+    StorageError,
     WindlassError,
 )
 from windlass.core.steps import LayoutEntry, WireLayout
@@ -184,13 +185,13 @@ def test_a_definition_that_makes_no_sense_is_refused(
     assert ps.store.counters().shards == 1
 
 
-def test_who_leads_is_told_and_a_second_one_may_not(ps: Ps, control: PsControl) -> None:
-    assert control.find_chief(timeout_s=5) == ""
+def test_who_leads_is_reported_and_a_second_one_may_not(ps: Ps, control: PsControl) -> None:
+    assert control.find_job(timeout_s=5).chief_address == ""
     chief = Incarnation(TaskId("chief", 0), 5)
     assert ps.server is not None
     answer = control.attach(chief, "here:1", lease_s=30, timeout_s=5)
     assert (answer.generation, answer.draining) == (ps.server.generation, False)
-    assert control.find_chief(timeout_s=5) == "here:1"
+    assert control.find_job(timeout_s=5).chief_address == "here:1"
     with pytest.raises(FencedError, match="cannot lead it as well"):
         control.attach(WHO, "there:1", lease_s=1, timeout_s=5)
     ps.server.drain()
@@ -201,7 +202,7 @@ def test_a_ps_that_cannot_write_says_where_and_what_is_needed(
     control: PsControl, tmp_path: Path
 ) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(RefusedError, match=r"cannot write to .*/file/below.*model_dir"):
+    with pytest.raises(StorageError, match=r"cannot write to .*/file/below.*model-dir"):
         control.save_shards(os.fspath(tmp_path / "file" / "below"), timeout_s=5)
 
 

@@ -158,7 +158,7 @@ def refused() -> PushPayload:
     return PushPayload({"w": np.ones(SMALL, np.float32)}, APPLY)
 
 
-def test_a_failed_step_is_told_by_its_result_and_then_no_more(cluster: list[Ps]) -> None:
+def test_a_failed_step_is_reported_by_its_result_and_then_no_more(cluster: list[Ps]) -> None:
     session = open_session(*cluster)
     create(session, w=SMALL)
     pending = session.begin(refused(), ["w"], step_increment=1)
@@ -172,7 +172,7 @@ def test_a_failed_step_is_told_by_its_result_and_then_no_more(cluster: list[Ps])
     assert (session.step(add(1, w=SMALL), ["w"]).values["w"] == 1).all()
 
 
-def test_a_failed_step_nobody_asked_about_is_told_at_the_end_once(cluster: list[Ps]) -> None:
+def test_a_failed_step_nobody_asked_about_is_reported_at_the_end_once(cluster: list[Ps]) -> None:
     session = open_session(*cluster)
     create(session, w=SMALL)
     session.begin(refused(), step_increment=1)
@@ -198,7 +198,7 @@ def test_a_refused_step_leaves_no_gap_and_its_values_are_not_taken_for_pulled(
         assert (values["big"] == expected).all()
 
 
-def test_a_step_that_cannot_be_sent_is_told_at_begin(cluster: list[Ps]) -> None:
+def test_a_step_that_cannot_be_sent_is_reported_at_begin(cluster: list[Ps]) -> None:
     session = open_session(*cluster)
     create(session, w=SMALL)
     size = SETTINGS.max_step_bytes // 4 + 1
@@ -220,6 +220,9 @@ def test_an_abort_is_heard_by_the_step_under_way_and_by_those_after(cluster: lis
         pending.result,
         lambda: session.begin(add(1, w=SMALL)),
         lambda: session.step(None, ["w"]),
+        lambda: session.lookup("w", np.array([0])),
+        lambda: session.bind(["w"], SGD()),
+        lambda: create(session, another=SMALL),
     ]
     for call in calls:
         with pytest.raises(PeerLostError) as caught:

@@ -8,7 +8,11 @@ import pytest
 from helpers.pages import PAGES, ROOT, examples
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def name(page: Path) -> str:
+    return page.relative_to(ROOT).with_suffix("").as_posix()
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if examples(page)], ids=name)
 def test_every_example_of_a_page_runs(
     page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,9 +1,11 @@
 """What bad input gets, as the user sees it: an exit code, and words that name the culprit."""
 
+import errno
 import json
 import shutil
 import socket
 import subprocess
+import textwrap
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -13,7 +15,10 @@ import pytest
 
 import windlass
 from windlass.core.checkpoint import latest_checkpoint, list_checkpoints
+from windlass.core.checkpoint.storage import storage_error
+from windlass.core.errors import StorageError
 from windlass.launch.processes import free_ports
+from windlass.server.ps import servicer
 
 Cli = Callable[..., subprocess.CompletedProcess[str]]
 WriteProgram = Callable[..., str]
@@ -356,3 +361,60 @@ def test_a_checkpoint_of_another_shape_names_the_variable(
     assert result.returncode == 4, result.stderr
     for word in ("'w'", "float32[4]", "float32[6]"):
         assert word in result.stderr
+
+
+# -- a model directory that cannot be written ------------------------------------------------
+
+
+@pytest.mark.parametrize("command", [["run"], ["local", "--plain"]], ids=["run", "local"])
+def test_a_model_directory_that_is_a_file_is_refused_before_training(
+    run: Cli, write_program: WriteProgram, tmp_path: Path, command: list[str]
+) -> None:
+    (tmp_path / "model").touch()
+    result = run(*command, "--model-dir", str(tmp_path / "model"), write_program(), "10", "0")
+    assert result.returncode == 7, result.stderr
+    message = one_line(result)
+    assert "cannot write to" in message
+    assert "it is a file, not a folder" in message
+    assert len(result.stderr.splitlines()) <= 5, result.stderr
+
+
+def test_a_ps_that_cannot_write_is_named_before_training(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(directory: str, writer: str) -> None:
+        raise storage_error(OSError(errno.EACCES, ""), directory, writer)
+
+    monkeypatch.setattr(servicer, "check_writable", refuse)
+    ran: list[bool] = []
+    words = r"^/job:ps/task:0 cannot write to .*permission denied"
+    with (
+        windlass.testing.LocalCluster(workers=0, model_dir=str(tmp_path / "model")) as cluster,
+        pytest.raises(StorageError, match=words),
+    ):
+        cluster.run(lambda: ran.append(True))
+    assert not ran
+
+
+def test_a_full_disk_at_the_last_save_asks_for_no_restart(run: Cli, tmp_path: Path) -> None:
+    """The limit on a file's size stands for the disk: the table of 4 MB does not fit."""
+    program = tmp_path / "large.py"
+    text = """
+        import resource, signal
+        import numpy as np
+        import windlass as wl
+
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))
+        strategy = wl.distribute.ParameterServerStrategy()
+        with strategy.scope():
+            w = wl.Variable(np.zeros(1_000_000, np.float32), name="w")
+        strategy.run(lambda: w.assign_add(np.ones(1_000_000, np.float32)))
+        wl.optimizers.SGD(0.1).apply_gradients([(np.ones(1_000_000, np.float32), w)])
+        """
+    program.write_text(textwrap.dedent(text))
+    result = run("run", "--model-dir", str(tmp_path / "model"), str(program))
+    assert result.returncode == 7, result.stderr
+    assert "cannot write to" in result.stderr
+    assert "a file would be larger than allowed" in result.stderr
+    assert len(result.stderr.splitlines()) <= 25, result.stderr

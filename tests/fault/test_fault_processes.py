@@ -77,7 +77,7 @@ def test_a_killed_chief_ends_the_job(write_program: WriteProgram, tmp_path: Path
     assert "chief:0 failed first" in said(result, None)
 
 
-def test_the_status_of_an_earlier_job_is_not_told_of_a_killed_one(
+def test_the_status_of_an_earlier_job_is_not_shown_for_a_killed_one(
     write_program: WriteProgram, tmp_path: Path
 ) -> None:
     program, model_dir = write_program(), str(tmp_path / "model")

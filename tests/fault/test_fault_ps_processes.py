@@ -157,7 +157,7 @@ def pause(rng: random.Random) -> None:
 
 
 @ways
-def test_a_worker_killed_in_mid_push_leaves_whole_blocks_and_its_next_life_goes_on(
+def test_a_worker_killed_in_mid_push_leaves_whole_blocks_and_its_next_generation_goes_on(
     cluster: Cluster,
 ) -> None:
     rng = random.Random(20)
@@ -184,7 +184,7 @@ def test_a_worker_killed_in_mid_push_leaves_whole_blocks_and_its_next_life_goes_
 
 
 @ways
-def test_a_life_that_only_hung_is_fenced_and_changes_nothing(cluster: Cluster) -> None:
+def test_a_generation_that_only_hung_is_fenced_and_changes_nothing(cluster: Cluster) -> None:
     older = cluster.worker(1)
     older.until_step(3)
     older.signal(signal.SIGSTOP)

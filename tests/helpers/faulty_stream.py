@@ -58,7 +58,7 @@ class FaultyStream:
         self._direction = direction
         self._files = files
         self._over = threading.Event()
-        self._ends_here = False
+        self._ends_here = self._full = False
         self.sent = self.received = 0
         self.before_send: Callable[[int], object] = lambda _count: None
 
@@ -73,6 +73,10 @@ class FaultyStream:
     def drop(self, direction: Direction = "both") -> None:
         """Let bytes vanish from now on."""
         self._dropping, self._direction = True, direction
+
+    def fill(self) -> None:
+        """Take nothing at once from now on, as if the receiver read too slowly."""
+        self._full = True
 
     @property
     def description(self) -> str:
@@ -95,6 +99,8 @@ class FaultyStream:
         self._break_if(broken)
 
     def send_now(self, buffers: Sequence[Buffer]) -> int:
+        if self._full:
+            return 0
         whole = b"".join(buffers)
         now, broken = self._share("send", len(whole))
         count = now if self._drops("send") else self._stream.send_now([whole[:now]])
@@ -134,6 +140,9 @@ class FaultyStream:
 
     def is_silent(self) -> bool:
         return not self._over.is_set() and self._stream.is_silent()
+
+    def limit_messages(self, num_bytes: int) -> None:
+        self._stream.limit_messages(num_bytes)
 
     def fileno(self) -> int:
         return self._stream.fileno()

@@ -36,7 +36,7 @@ from windlass.server.ps.store import Store
 from .faulty_stream import Faults
 from .waiting import scaled
 
-PULL, APPLY, ASSIGN, ADD = Operation
+PULL, APPLY, ASSIGN, ADD, *_ROWS = Operation
 F32 = np.dtype(np.float32)
 PS = TaskId("ps", 0)
 
@@ -294,7 +294,8 @@ class Worker:
         previous: Sequence[Array] | None = None,
     ) -> PushResult:
         """Send a step and receive it."""
-        self.peer.send(request)
+        self.peer.prepare(request)
+        self.peer.send()
         targets = [as_bytes(array) for array in into]
         old: Sequence[memoryview] | None = None
         if previous is not None:

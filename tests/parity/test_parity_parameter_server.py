@@ -9,7 +9,6 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
-from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
@@ -18,9 +17,6 @@ import pytest
 import windlass as wl
 from windlass.distribute import partitioners
 from windlass.testing import LocalCluster
-
-if find_spec("tensorflow") is None:
-    pytest.skip("needs TensorFlow: make parity", allow_module_level=True)
 
 pytestmark = pytest.mark.tensorflow
 

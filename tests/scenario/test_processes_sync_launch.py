@@ -1,5 +1,5 @@
-"""Workers in sync, started by the command: the example equals one device; nobody goes on without
-another.
+"""Synchronous workers, started by the command: the example equals one device; nobody goes on
+without another.
 """
 
 import os

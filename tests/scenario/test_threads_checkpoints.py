@@ -136,30 +136,6 @@ def test_checkpoints_are_written_while_training_and_the_oldest_go(tmp_path: Path
     )
 
 
-@pytest.mark.parametrize("damage", ["altered", "truncated", "missing"])
-def test_a_damaged_last_checkpoint_is_an_error_and_not_a_fresh_start(
-    tmp_path: Path, damage: str
-) -> None:
-    run(tmp_path, 3, ps=1, parts=1)
-    [found] = list_checkpoints(str(tmp_path))
-    file = Path(found.path) / "ps-0.safetensors"
-    data = bytearray(file.read_bytes())
-    if damage == "missing":
-        file.unlink()
-    elif damage == "truncated":
-        file.write_bytes(data[:-3])
-    else:
-        # The values of the variables stand first, after the header.
-        data[8 + int.from_bytes(data[:8], "little")] ^= 1
-        file.write_bytes(data)
-    with (
-        LocalCluster(workers=1, ps=1, model_dir=str(tmp_path)) as cluster,
-        pytest.raises(CheckpointError, match=r"ckpt-0000000003/ps-0\.safetensors"),
-    ):
-        cluster.run(training(1, 1))
-    assert [info.global_step for info in list_checkpoints(str(tmp_path))] == [3]
-
-
 def test_a_damaged_slot_is_an_error_when_its_optimizer_is_bound(tmp_path: Path) -> None:
     run(tmp_path, 3, ps=1, parts=1)
     [found] = list_checkpoints(str(tmp_path))
@@ -174,31 +150,6 @@ def test_a_damaged_slot_is_an_error_when_its_optimizer_is_bound(tmp_path: Path) 
         pytest.raises(CheckpointError, match="'w:velocity' was altered"),
     ):
         cluster.run(training(1, 1))
-
-
-def test_what_a_killed_job_left_unfinished_is_removed_and_the_one_before_used(
-    tmp_path: Path,
-) -> None:
-    run(tmp_path, 3, ps=1, parts=1)
-    half = tmp_path / "ckpt-0000000009"
-    half.mkdir()
-    (half / "ps-0.safetensors").write_bytes(b"half")
-    assert run(tmp_path, 2, ps=1, parts=1)[2] == 5
-    assert not half.exists()
-
-
-def test_a_changed_model_is_told_from_the_checkpoints_shapes(tmp_path: Path) -> None:
-    run(tmp_path, 1, ps=1, parts=1)
-
-    def program() -> None:
-        with ParameterServerStrategy().scope():
-            wl.Variable(np.zeros((9, 2), np.float32), name="w")
-
-    with LocalCluster(workers=0, ps=1, model_dir=str(tmp_path)) as cluster:
-        result = cluster.run_all(program)[CHIEF]
-    assert isinstance(result.error, CheckpointError)
-    for part in ("'w'", "float32[7, 2]", "float32[9, 2]"):
-        assert part in result.error.message
 
 
 def test_a_new_variable_begins_with_its_own_value_beside_restored_ones(tmp_path: Path) -> None:

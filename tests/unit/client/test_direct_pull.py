@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from windlass.client.ps import direct_pull
-from windlass.client.ps.direct_pull import DirectPull, MemoryRegion, Reading
+from windlass.client.ps.direct_pull import DirectPull, MemoryRegion
+from windlass.client.ps.reading import Reading
 from windlass.core.arrays import Array, DType
 from windlass.core.copying import copy_into
 from windlass.core.definitions import ShardKey
@@ -117,7 +118,7 @@ def begin(
 ) -> Reading:
     names = [entry.variable for entry in pull.layout.entries]
     where = memory.into(names) if into is None else into
-    return pull.begin(where, in_place=in_place)
+    return pull.begin(where, where if in_place else None)
 
 
 def ready(memory: Memory, pull: DirectPull, request: StepRequest) -> dict[int, int] | None:
@@ -142,24 +143,18 @@ def test_values_arrive_in_the_order_of_the_pull() -> None:
     assert bytes(into[0]) == b"\3" * 4 + b"\1" * 8 + b"\2" * 12
 
 
-def test_neighbours_are_one_copy() -> None:
-    memory = Memory([[8, 12, 4], [16]])
-    pull = pull_of(memory, "v0", "v1", "v2", "v3")
-    begin(memory, pull)
-    assert [copy.source.size for copy in pull._copies or ()] == [24, 16]
-
-
 @pytest.mark.parametrize(
     ("names", "sizes"),
     [
+        (["v0", "v1", "v2", "v3"], [24, 16]),
         (["v1", "v0"], [12, 8]),
         (["v0", "v2"], [8, 4]),
         (["v0", "v3", "v1"], [8, 16, 12]),
         (["v1", "v2", "v0"], [16, 8]),
     ],
-    ids=["the-other-way-round", "one-between", "another-block-between", "two-of-three"],
+    ids=["all", "the-other-way-round", "one-between", "another-block-between", "two-of-three"],
 )
-def test_only_neighbours_are_one_copy(names: list[str], sizes: list[int]) -> None:
+def test_neighbours_are_one_copy_and_nothing_else(names: list[str], sizes: list[int]) -> None:
     memory = Memory([[8, 12, 4], [16]])
     pull = pull_of(memory, *names)
     begin(memory, pull)
@@ -197,43 +192,30 @@ def test_empty_shards_are_no_copies() -> None:
 # -- what may be read when ---------------------------------------------------------------------
 
 
-def test_each_block_waits_for_its_own_bytes() -> None:
-    memory = Memory([[8], [12], [4]])
-    pull = pull_of(memory, "v0", "v1", "v2")
-    assert ready(memory, pull, dense(memory, "v0", "v1", "v2")) == {0: 8, 1: 20, 2: 24}
-
-
-def test_a_block_waits_for_its_place_in_the_push_not_in_the_pull() -> None:
-    memory = Memory([[8], [12], [4]])
-    pull = pull_of(memory, "v0", "v1", "v2")
-    assert ready(memory, pull, dense(memory, "v2", "v0", "v1")) == {2: 4, 0: 12, 1: 24}
+@pytest.mark.parametrize(
+    ("blocks", "pulled", "pushed", "waits"),
+    [
+        pytest.param([[8], [12], [4]], "012", "012", {0: 8, 1: 20, 2: 24}, id="its-own-bytes"),
+        pytest.param([[8], [12], [4]], "012", "201", {2: 4, 0: 12, 1: 24}, id="in-the-pushs-order"),
+        pytest.param([[8], [12], [4]], "012", "1", {0: 0, 1: 12, 2: 0}, id="not-pushed"),
+        pytest.param([[8], [12], [4]], "2", "012", {2: 24}, id="pushed-but-not-pulled"),
+        # One sequence stands for the block; what is read is either before or after the push.
+        pytest.param([[8, 4]], "1", "0", {0: 8}, id="a-neighbour-is-pushed"),
+    ],
+)
+def test_a_block_waits_for_its_last_byte_in_the_push(
+    blocks: list[list[int]], pulled: str, pushed: str, waits: dict[int, int]
+) -> None:
+    memory = Memory(blocks)
+    pull = pull_of(memory, *(f"v{number}" for number in pulled))
+    assert ready(memory, pull, dense(memory, *(f"v{number}" for number in pushed))) == waits
 
 
 def test_a_block_pushed_in_parts_waits_for_the_last() -> None:
     memory = Memory([[8, 4], [12]])
     pull = pull_of(memory, "v0", "v2", "v1")
     begin(memory, pull)
-    waits = pull.ready(dense(memory, "v0", "v2", "v1"))
-    assert waits == (24, 20, 24)
-
-
-def test_a_shard_that_is_not_pushed_waits_for_its_neighbours_in_the_block() -> None:
-    """One sequence stands for the block; what is read is either before or after the push."""
-    memory = Memory([[8, 4]])
-    pull = pull_of(memory, "v1")
-    assert ready(memory, pull, dense(memory, "v0")) == {0: 8}
-
-
-def test_a_block_that_is_not_pushed_waits_for_nothing() -> None:
-    memory = Memory([[8], [12], [4]])
-    pull = pull_of(memory, "v0", "v1", "v2")
-    assert ready(memory, pull, dense(memory, "v1")) == {0: 0, 1: 12, 2: 0}
-
-
-def test_pushed_blocks_that_are_not_pulled_are_waited_through() -> None:
-    memory = Memory([[8], [12], [4]])
-    pull = pull_of(memory, "v2")
-    assert ready(memory, pull, dense(memory, "v0", "v1", "v2")) == {2: 24}
+    assert pull.ready(dense(memory, "v0", "v2", "v1")) == (24, 20, 24)
 
 
 def test_blocks_of_different_segments_are_different_blocks() -> None:
@@ -489,7 +471,7 @@ def test_a_reading_that_was_not_finished_leaves_nothing_to_rely_on() -> None:
 def test_a_block_that_is_always_being_written_gives_up_and_can_be_tried_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(direct_pull, "READ_TIMEOUT_S", 0.01)
+    monkeypatch.setattr("windlass.client.ps.reading.READ_TIMEOUT_S", 0.01)
     memory = Memory([[8], [12], [4]])
     names = ["v0", "v1", "v2"]
     pull = pull_of(memory, *names)

@@ -8,6 +8,7 @@ import pytest
 from windlass.client.ps import direct_rows
 from windlass.client.ps.direct_pull import MemoryRegion
 from windlass.client.ps.direct_rows import DirectRows
+from windlass.client.ps.reading import Reading
 from windlass.core.arrays import Array
 from windlass.core.steps import Encoding, LayoutEntry, MemoryLocation, Operation, WireLayout
 from windlass.engine.rows import gather_rows
@@ -29,24 +30,27 @@ class Table:
         entry = LayoutEntry("table", 0, Operation.PULL, Encoding.ROWS)
         region = MemoryRegion(MemoryLocation(0, 128, 64), ROWS * WIDTH * 4, F32, WIDTH * 4)
         self.rows = DirectRows(
-            WireLayout(1, (entry,)), [rows], [WIDTH * 4], {("table", 0): region}, {0: self.slab}
+            WireLayout(1, (entry,)), [rows], {("table", 0): region}, {0: self.slab}
         )
         self.out = np.zeros((rows.size, WIDTH), F32)
-        self.reading = self.rows.begin([self.out.reshape(-1).view(np.uint8).data], in_place=False)
+
+    def begin(self) -> Reading:
+        return self.rows.begin([self.out.reshape(-1).view(np.uint8).data])
 
 
 def test_the_rows_asked_for_are_copied_and_counted() -> None:
     rows = np.array([3, 0, 199], np.int64)
     table = Table(rows)
-    assert table.reading.go_on()
+    reading = table.begin()
+    assert reading.go_on()
     np.testing.assert_array_equal(table.out, table.values[rows])
-    assert table.reading.finish() == table.rows.num_bytes == 3 * WIDTH * 4
+    assert reading.finish() == table.rows.num_bytes == 3 * WIDTH * 4
 
 
 def test_a_block_that_is_being_written_all_the_time_is_not_waited_for_long() -> None:
     table = Table(np.arange(2))
     table.sequence[0] = 1
-    assert not table.reading.go_on()
+    assert not table.begin().go_on()
 
 
 def test_rows_that_changed_while_they_were_copied_are_copied_again(
@@ -61,7 +65,7 @@ def test_rows_that_changed_while_they_were_copied_are_copied_again(
             table.values[[0, 199]] = 7
 
     monkeypatch.setattr(direct_rows, "gather_rows", gather_and_write)
-    assert table.reading.go_on()
+    assert table.begin().go_on()
     assert (table.out == 7).all()
 
 
@@ -84,8 +88,7 @@ def test_rows_are_never_of_two_moments() -> None:
     try:
         read = 0
         for _ in range(300):
-            into = [table.out.reshape(-1).view(np.uint8).data]
-            if table.rows.begin(into, in_place=False).go_on():
+            if table.begin().go_on():
                 read += 1
                 assert (table.out == table.out[0, 0]).all()
         assert read

@@ -9,7 +9,6 @@ from windlass.client.ps.distinct_rows import DistinctRowsCache
 from windlass.core.arrays import Array
 from windlass.core.buffers import BufferPools
 from windlass.core.errors import ShapeMismatchError
-from windlass.core.indexed_slices import IndexedSlices
 from windlass.core.task import Incarnation, TaskId
 
 WHO = Incarnation(TaskId("worker", 0), 1)
@@ -35,10 +34,14 @@ def test_gradients_of_one_row_are_added_in_the_order_they_stand(
 ) -> None:
     ids = ids_of(*numbers)
     values = np.random.default_rng(len(numbers)).normal(size=(ids.size, width)).astype(np.float32)
-    summed = (
-        DistinctRowsCache(WHO).of("table", ids, ROWS).sum(IndexedSlices(values, ids), BufferPools())
-    )
-    for row, total in zip(summed.indices, summed.values, strict=True):
+    distinct = DistinctRowsCache(WHO).of("table", ids, ROWS)
+    sums = distinct.sums(values, BufferPools())
+    low, high = distinct.between(2, 5)
+    part = np.empty(sums.part(low, high).num_bytes, np.uint8)
+    sums.part(low, high).write(part)
+    np.testing.assert_array_equal(part.view(np.float32).reshape(-1, width), sums.array()[low:high])
+    assert sums.buffer() == sums.detached().buffer()
+    for row, total in zip(distinct.unique, sums.array(), strict=True):
         expected = np.zeros(width, np.float32)
         for value in values[ids == row]:
             expected = expected + value

@@ -110,7 +110,7 @@ def played() -> Iterator[Played]:
 RUNNING = (Phase.RUNNING, "")
 
 
-def test_joining_gives_the_task_its_life(played: Played) -> None:
+def test_joining_gives_the_task_its_generation(played: Played) -> None:
     assert played.membership.who.generation == 0
     assert played.membership.join() == Incarnation(TASK, 7)
     assert played.membership.who == Incarnation(TASK, 7)

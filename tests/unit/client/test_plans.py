@@ -16,6 +16,7 @@ from windlass.client.ps.push_plans import PushPayload, PushPlan, plan_push
 from windlass.core.arrays import BFLOAT16, Array, DType
 from windlass.core.definitions import VariableDefinition, cut
 from windlass.core.errors import ShapeMismatchError
+from windlass.core.gather_buffer import GatherBuffer
 from windlass.core.indexed_slices import IndexedSlices
 from windlass.core.steps import Encoding, LayoutEntry, Operation, WireLayout
 from windlass.core.task import Incarnation, TaskId
@@ -24,7 +25,7 @@ from windlass.core.wire_format import WireFormat
 F16, F32, F64 = (np.dtype(kind) for kind in (np.float16, np.float32, np.float64))
 I32, BOOL = np.dtype(np.int32), np.dtype(np.bool_)
 WHO = Incarnation(TaskId("worker", 0), 1)
-PULL, APPLY, ASSIGN, ADD = Operation
+PULL, APPLY, ASSIGN, ADD, *_ROWS = Operation
 LARGE = 64 * 1024 // 4 + 1  # float32: over what is gathered with its neighbours
 
 
@@ -52,7 +53,7 @@ def push_plan(
     formats: Sequence[WireFormat] = (WireFormat(),) * 4,
 ) -> PushPlan:
     rows = [item.definition.name in sparse for item in variables]
-    return plan_push(variables, rows, operation, formats, ids())
+    return plan_push(variables, rows, [operation] * len(variables), formats, ids())
 
 
 def values_of(*variables: PlacedVariable) -> dict[str, Array]:
@@ -79,7 +80,10 @@ def sent(
 def pieces(plan: PushPlan, push: PushPayload) -> dict[int, list[int]]:
     """How many arrays are gathered into each piece."""
     payloads = plan.fill(push, WHO, None, DistinctRowsCache(WHO))
-    return {ps: [len(p.arrays) for p in payload.buffers] for ps, payload in payloads.items()}
+    return {
+        ps: [len(p.arrays) for p in payload.buffers if isinstance(p, GatherBuffer)]
+        for ps, payload in payloads.items()
+    }
 
 
 # -- pushing: runs and cuts --------------------------------------------------------------------
@@ -243,6 +247,7 @@ def test_the_elements_of_a_cut_variable_go_to_their_parts() -> None:
     count = 0
     for ps, shard in v.shards:
         [numbers], [piece] = payloads[ps].numbers, payloads[ps].buffers
+        assert isinstance(piece, GatherBuffer)
         assert piece.dtype == BFLOAT16
         assert ((numbers >= 0) & (numbers < shard.size)).all()
         dense[numbers + shard.row_offset * 4] = np.frombuffer(piece.buffer(), BFLOAT16)

@@ -42,7 +42,7 @@ def test_everybody_is_missing_until_they_come_and_since_when_is_known() -> None:
     assert [task for task, _ in job.missing(now=14.0)] == [PS, EVALUATOR]
 
 
-def test_each_life_has_a_higher_generation_than_all_before() -> None:
+def test_each_registration_has_a_higher_generation_than_all_before() -> None:
     job, lives = _job()
     given = [who.generation for who in lives.values()]
     given += [job.register(W0, now=1, epoch=0).generation for _ in range(3)]
@@ -56,7 +56,7 @@ def test_a_generation_is_at_least_the_epoch_so_that_a_restarted_chief_repeats_no
     assert job.register(W1, now=0, epoch=5000).generation == 5000
 
 
-def test_an_older_life_of_a_task_is_fenced_by_both_numbers() -> None:
+def test_an_older_generation_of_a_task_is_fenced_by_both_numbers() -> None:
     job, lives = _job()
     newer = job.register(W0, now=1, epoch=0)
     with pytest.raises(FencedError) as caught:
@@ -71,14 +71,14 @@ def test_an_older_life_of_a_task_is_fenced_by_both_numbers() -> None:
     assert job.heartbeat(newer, REPORT, now=2) is Phase.RUNNING
 
 
-def test_a_new_life_starts_with_a_clean_report_where_it_lives_now() -> None:
+def test_a_new_generation_starts_with_a_clean_report_at_its_new_address() -> None:
     job, lives = _job()
     job.heartbeat(lives[W0], TaskReport(steps=5), now=1)
-    job.register(W0, now=2, epoch=0, host="node-2", pid=42)
+    job.register(W0, now=2, epoch=0, host="node-2", pid=42, is_gone=True)
     member = job.members[W0]
     assert (member.report, member.host, member.pid) == (REPORT, "node-2", 42)
     assert member.address == "worker0:1"
-    job.register(W0, now=3, epoch=0, address="w:9")
+    job.register(W0, now=3, epoch=0, address="w:9", is_gone=True)
     assert member.address == "w:9"
 
 
@@ -266,7 +266,7 @@ def test_a_restarted_chief_takes_back_a_task_that_was_there_before() -> None:
     member = job.members[W0]
     assert (member.state, member.generation, member.report.steps) == (State.ALIVE, 1234, 8)
     assert job.waited_for() == [W0]
-    # And the next life is newer still.
+    # And the next generation is newer still.
     assert job.register(W0, now=31, epoch=60).generation > 1234
 
 

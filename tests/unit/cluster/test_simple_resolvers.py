@@ -192,3 +192,17 @@ def test_a_union_is_dynamic_if_any_of_its_resolvers_is(kinds: tuple[bool, bool])
         for job, dynamic in zip(("ps", "worker"), kinds, strict=True)
     ]
     assert UnionClusterResolver(*parts).dynamic is any(kinds)
+
+
+def test_accelerators_are_those_of_the_task_that_is_asked_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("windlass.cluster.resolver.count_gpus", lambda: 3)
+    mine = _of({"worker": ["a:1", "b:1"]}, task_type="worker", task_id=0)
+    for resolver in (mine, UnionClusterResolver(mine)):
+        assert resolver.num_accelerators("worker", 0) == {"GPU": 3}
+        assert resolver.num_accelerators("worker", 1) == {}
+        assert resolver.num_accelerators("worker") == {"GPU": 3}
+        with pytest.raises(ValueError, match="No task with index 2 in job 'worker'"):
+            resolver.num_accelerators("worker", 2)
+    assert _of({"worker": ["a:1"]}).num_accelerators("worker", 0) == {}

@@ -63,12 +63,6 @@ def test_the_environment_is_read_again_at_every_call(set_config: SetConfig) -> N
     assert resolver.master() == "p0:1"
 
 
-@pytest.mark.parametrize("index", [1, "1"], ids=["number", "text, as Kubernetes templates write"])
-def test_an_index_may_be_a_string(index: object, set_config: SetConfig) -> None:
-    set_config({"cluster": CLUSTER, "task": {"type": "worker", "index": index}})
-    assert TFConfigClusterResolver().task_id == 1
-
-
 def test_the_constructor_wins_over_the_environment_and_a_setter_over_both(
     set_config: SetConfig,
 ) -> None:

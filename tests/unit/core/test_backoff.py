@@ -149,7 +149,7 @@ def test_a_stop_before_the_first_failure_leaves_one_attempt(clock: ManualClock) 
     assert event.waits == []
 
 
-def test_each_failure_is_told_before_the_wait_that_follows_it(clock: ManualClock) -> None:
+def test_each_failure_is_reported_before_the_wait_that_follows_it(clock: ManualClock) -> None:
     told: list[str] = []
     _run(
         Failing(clock, times=2),

@@ -60,7 +60,12 @@ def test_an_unknown_variable_is_a_key_error_that_does_not_quote_its_message() ->
 @pytest.mark.parametrize(
     ("cls", "builtin"),
     [
+        pytest.param(errors.ConfigurationError, ValueError, id="cluster or configuration"),
         pytest.param(errors.TFConfigError, ValueError, id="TF_CONFIG, as TensorFlow raises"),
+        pytest.param(errors.CheckpointError, ValueError, id="not a valid checkpoint"),
+        pytest.param(errors.DefinitionMismatchError, ValueError, id="another shape of that name"),
+        pytest.param(errors.NonFiniteGradientError, ValueError, id="check_numerics"),
+        pytest.param(errors.CollectiveMismatchError, ValueError, id="shapes differ in a reduction"),
         pytest.param(errors.ShapeMismatchError, ValueError, id="shape"),
         pytest.param(errors.UnknownVariableError, KeyError, id="unknown variable"),
     ],

@@ -14,6 +14,7 @@ def test_the_numbers_are_frozen() -> None:
         "CHECKPOINT_UNUSABLE": 4,
         "INCOMPATIBLE": 5,
         "REFUSED": 6,
+        "STORAGE": 7,
         "KILLED": 137,
         "PEER_LOST": 138,
         "JOIN_TIMEOUT": 140,

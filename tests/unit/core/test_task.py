@@ -13,7 +13,7 @@ def test_tasks_sort_by_type_then_by_number_not_by_text() -> None:
     assert sorted(tasks) == [TaskId("ps", 3), TaskId("worker", 2), TaskId("worker", 10)]
 
 
-def test_a_life_of_a_task_names_its_generation() -> None:
+def test_an_incarnation_of_a_task_names_its_generation() -> None:
     who = Incarnation(TaskId("ps", 0), 3)
     assert str(who) == "/job:ps/task:0 (generation 3)"
     assert who == Incarnation(TaskId("ps", 0), 3)

@@ -12,12 +12,12 @@ import numpy as np
 import pytest
 
 import windlass as wl
+from helpers.replicas import FIRST, mirrored
 from windlass.core.arrays import DTYPES, DType
 from windlass.core.checkpoint import CheckpointReader, list_checkpoints
 from windlass.core.errors import CheckpointError, ShapeMismatchError
 from windlass.distribute import (
     CentralStorageStrategy,
-    MirroredStrategy,
     OneDeviceStrategy,
     ParameterServerStrategy,
     ShardedVariable,
@@ -30,25 +30,10 @@ from windlass.distribute.runtime import local_runtime
 from windlass.distribute.strategies.parameter_server import ParameterServerExtended
 
 Array = np.ndarray[Any, np.dtype[Any]]
-FIRST = wl.VariableAggregation.ONLY_FIRST_REPLICA
-
-
-@pytest.fixture(autouse=True)
-def plain_process(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """No cluster, no GPU; one CPU device again afterwards."""
-    monkeypatch.delenv("TF_CONFIG", raising=False)
-    monkeypatch.setattr("windlass.distribute.base.devices.count_gpus", lambda: 0)
-    yield
-    wl.config.set_logical_cpu_devices(1)
 
 
 def devices(count: int) -> None:
     wl.config.set_logical_cpu_devices(count)
-
-
-def mirrored(replicas: int) -> Strategy:
-    devices(replicas)
-    return MirroredStrategy()
 
 
 def central(replicas: int) -> Strategy:
@@ -583,10 +568,3 @@ def test_numbers_a_variable_does_not_hold_are_not_restored_as_others(
     with pytest.raises(ShapeMismatchError, match="'v'"):
         wl.Checkpoint([v]).restore(path)
     assert v.numpy() == 1
-
-
-def test_a_checkpoint_of_another_width_is_converted(tmp_path: Path) -> None:
-    path = wl.Checkpoint([wl.Variable(np.float64(0.1), name="v")]).save(str(tmp_path))
-    v = wl.Variable(np.float16(0), name="v")
-    wl.Checkpoint([v]).restore(path)
-    assert v.numpy() == np.float16(0.1)

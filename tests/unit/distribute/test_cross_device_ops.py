@@ -1,7 +1,7 @@
 """Cross-device operations agree with NumPy, whatever the op, the dtype and the packing."""
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -60,12 +60,8 @@ DTYPES: dict[str, DType] = {
 
 
 @pytest.fixture(autouse=True)
-def three_devices(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Three logical CPU devices."""
-    monkeypatch.setattr("windlass.distribute.base.devices.count_gpus", lambda: 0)
+def three_devices(plain_process: None) -> None:
     wl.config.set_logical_cpu_devices(3)
-    yield
-    wl.config.set_logical_cpu_devices(1)
 
 
 @pytest.fixture(params=OPS.values(), ids=list(OPS))

@@ -101,7 +101,7 @@ def test_a_device_is_named_by_a_string(name: Any) -> None:
         canonical(name)
 
 
-def test_gpus_are_told_by_their_canonical_name() -> None:
+def test_gpus_are_known_by_their_canonical_name() -> None:
     assert is_gpu(canonical("gpu:0"))
     assert not is_gpu(canonical("/job:worker/replica:0/task:1/cpu:0"))
 
@@ -371,3 +371,42 @@ def test_a_training_step_takes_gradients_of_any_framework(framework: str) -> Non
     np.testing.assert_array_equal(w.numpy(), np.array([1.0, 2.0]) - 0.5 * 4)
     if framework == "jax":
         np.testing.assert_array_equal(strategy.reduce("SUM", gradients), [4, 4])
+
+
+# -- names with a task -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "name", ["", "/job:ps/task:0", "/job:worker/replica:0/task:1", "/task:3"], ids=repr
+)
+def test_a_task_without_a_device_changes_no_device(name: str) -> None:
+    with wl.device("cpu:1"), wl.device(name) as device:
+        assert device == current_device() == "/device:CPU:1"
+
+
+def test_no_device_at_all_forgets_the_others() -> None:
+    with wl.device("cpu:1"), wl.device(None) as device:
+        assert device == current_device() == HOST
+
+
+def test_a_device_of_a_task_is_this_tasks_own() -> None:
+    with wl.device("/job:worker/replica:0/task:1/device:CPU:*") as device:
+        assert device == HOST
+
+
+def test_a_function_of_devices_is_refused_as_without_a_graph() -> None:
+    with pytest.raises(RuntimeError, match="need a graph"):
+        wl.device(lambda op: "cpu:0")  # type: ignore[arg-type, return-value]
+
+
+def test_devices_are_named_alike_wherever_they_are_asked_for() -> None:
+    wl.config.set_logical_cpu_devices(2)
+    strategy = MirroredStrategy()
+    with strategy.scope():
+        v = wl.Variable(1.0)
+    extended = strategy.extended
+    of_replicas = strategy.run(lambda: wl.distribute.get_replica_context().devices[0])
+    here = tuple(f"/job:localhost/replica:0/task:0/device:CPU:{i}" for i in range(2))
+    assert extended.worker_devices == extended.parameter_devices == of_replicas.values == here
+    assert tuple(component.device for component in v.values) == here
+    assert wl.Variable(1.0).device == here[0]

@@ -2,15 +2,16 @@
 
 import copy
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any
 
-import numpy as np
 import pytest
 
 import windlass as wl
+from helpers.local_strategies import where
+from helpers.replicas import context
 from windlass.distribute import (
     CentralStorageStrategy,
     MirroredStrategy,
@@ -23,16 +24,6 @@ from windlass.distribute.strategies.default import the_default_strategy
 
 Where = tuple[Strategy, int | None, bool]
 """(strategy, replica id or None, in cross-replica context)."""
-
-
-@pytest.fixture(autouse=True)
-def plain_process(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """No cluster, no GPU, one CPU device, and nothing set for good."""
-    monkeypatch.delenv("TF_CONFIG", raising=False)
-    monkeypatch.setattr("windlass.distribute.base.devices.count_gpus", lambda: 0)
-    yield
-    wl.distribute.experimental_set_strategy(None)
-    wl.config.set_logical_cpu_devices(1)
 
 
 @pytest.fixture(
@@ -48,21 +39,6 @@ def plain_process(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 def strategy(request: pytest.FixtureRequest) -> Strategy:
     made: Strategy = request.param()
     return made
-
-
-def where() -> Where:
-    context = wl.distribute.get_replica_context()
-    return (
-        wl.distribute.get_strategy(),
-        context.replica_id_in_sync_group if context is not None else None,
-        wl.distribute.in_cross_replica_context(),
-    )
-
-
-def current_context() -> ReplicaContext:
-    context = wl.distribute.get_replica_context()
-    assert context is not None
-    return context
 
 
 def test_outside_everything_the_default_strategy_is_current_in_replica_0() -> None:
@@ -95,7 +71,7 @@ def test_in_merge_call_it_is_cross_replica_and_afterwards_the_replica_again(
     strategy: Strategy,
 ) -> None:
     def step() -> tuple[Where, Where]:
-        inside = current_context().merge_call(lambda given: (given is strategy, where()))
+        inside = context().merge_call(lambda given: (given is strategy, where()))
         assert inside[0], "merge functions are given the strategy"
         return inside[1], where()
 
@@ -111,24 +87,8 @@ def test_the_scope_of_the_default_strategy_changes_nothing() -> None:
 def test_the_default_strategy_runs_and_merges_too() -> None:
     default = the_default_strategy()
     assert default.run(where) == (default, 0, False)
-    merged = current_context().merge_call(lambda given, x: (given, x, where()), (3,))
+    merged = context().merge_call(lambda given, x: (given, x, where()), (3,))
     assert merged == (default, 3, (default, None, True))
-
-
-def test_two_replicas_have_ids_0_and_1_and_know_their_device() -> None:
-    wl.config.set_logical_cpu_devices(2)
-    strategy = ParameterServerStrategy()
-
-    def step() -> tuple[int, int, tuple[str, ...]]:
-        context = current_context()
-        assert context.strategy is strategy
-        return context.replica_id_in_sync_group, context.num_replicas_in_sync, context.devices
-
-    ids, count, devices = strategy.run(step)
-    assert ids.values == (0, 1)
-    assert count == 2
-    assert devices[0].values == ("/device:CPU:0", "/device:CPU:1")
-    assert strategy.extended.worker_devices == ("/device:CPU:0", "/device:CPU:1")
 
 
 def test_own_scope_may_be_entered_again(strategy: Strategy) -> None:
@@ -172,6 +132,8 @@ def test_run_inside_run_is_refused(strategy: Strategy) -> None:
         for other in (strategy, Strategy()):
             with pytest.raises(RuntimeError, match=r"strategy\.run inside strategy\.run"):
                 other.run(where)
+        with pytest.raises(RuntimeError, match="cross-replica context"):
+            strategy.extended.call_for_each_replica(where)
 
     strategy.run(step)
 
@@ -182,7 +144,7 @@ def test_run_in_a_merge_of_run_is_refused_and_does_not_wait_for_itself(strategy:
             given.run(where)
         assert where() == (strategy, None, True)
 
-    strategy.run(lambda: current_context().merge_call(merge))
+    strategy.run(lambda: context().merge_call(merge))
     assert strategy.run(where) == (strategy, 0, False)
 
 
@@ -191,7 +153,7 @@ def test_a_scope_that_a_merge_leaves_open_is_an_error(strategy: Strategy) -> Non
         given.scope().__enter__()
 
     with pytest.raises(RuntimeError, match="another order"):
-        strategy.run(lambda: current_context().merge_call(merge))
+        strategy.run(lambda: context().merge_call(merge))
     assert where() == (the_default_strategy(), 0, False)
     assert strategy.run(where) == (strategy, 0, False)
 
@@ -206,14 +168,6 @@ def test_inside_the_default_strategys_run_a_strategy_is_used_as_outside(strategy
     assert default.run(program) == (True, True)
     with pytest.raises(RuntimeError, match=r"run inside strategy\.run"):
         default.run(lambda: default.run(lambda: None))
-
-
-def test_cross_replica_methods_inside_run_say_to_use_merge_call(strategy: Strategy) -> None:
-    def step() -> None:
-        with pytest.raises(RuntimeError, match=r"(?s)reduce requires .*merge_call\(\)"):
-            strategy.reduce("SUM", 1.0)
-
-    strategy.run(step)
 
 
 def test_scopes_left_in_another_order_are_an_error(strategy: Strategy) -> None:
@@ -295,12 +249,6 @@ def test_a_strategy_is_not_set_inside_a_scope_or_run(strategy: Strategy) -> None
     strategy.run(attempt)
 
 
-def test_positional_arguments_of_run_are_a_list_or_tuple(strategy: Strategy) -> None:
-    with pytest.raises(ValueError, match="positional args must be a list or tuple, got ndarray"):
-        strategy.run(where, args=np.ones(2))  # type: ignore[arg-type]
-    assert strategy.run(lambda a, b: a + b, args=[1], kwargs={"b": 2}) == 3
-
-
 @pytest.mark.parametrize("count", [1, 2], ids=["one-replica", "two-replicas"])
 @pytest.mark.timeout(20)
 def test_a_context_kept_beyond_its_run_is_stale(count: int) -> None:
@@ -308,7 +256,7 @@ def test_a_context_kept_beyond_its_run_is_stale(count: int) -> None:
     wl.config.set_logical_cpu_devices(count)
     strategy = ParameterServerStrategy()
     kept: list[ReplicaContext] = []
-    strategy.run(lambda: kept.append(current_context()))
+    strategy.run(lambda: kept.append(context()))
     outcomes: list[BaseException | str] = []
 
     def use() -> None:
@@ -328,8 +276,8 @@ def test_a_context_kept_beyond_its_run_is_stale(count: int) -> None:
 
 
 def test_all_reduce_of_a_context_that_is_not_current_is_refused(strategy: Strategy) -> None:
-    context = strategy.run(current_context)
+    kept = strategy.run(context)
     with pytest.raises(RuntimeError, match="not current"):
-        context.all_reduce("SUM", 1.0)
+        kept.all_reduce("SUM", 1.0)
     with strategy.scope(), pytest.raises(RuntimeError, match="not current"):
-        context.merge_call(lambda _: None)
+        kept.merge_call(lambda _: None)

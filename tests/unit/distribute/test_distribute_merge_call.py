@@ -7,13 +7,13 @@ import sys
 import threading
 import weakref
 from collections.abc import Callable, Iterator
-from functools import partial
 from typing import Any
 
 import numpy as np
 import pytest
 
 import windlass as wl
+from helpers.replicas import barrier_of, context, replica
 from windlass.distribute import (
     MirroredStrategy,
     ParameterServerStrategy,
@@ -22,11 +22,8 @@ from windlass.distribute import (
     Strategy,
 )
 from windlass.distribute.strategies import replica_runner
-from windlass.distribute.strategies.replica_barrier import ReplicaBarrier
 from windlass.distribute.strategies.replica_runner import ReplicaRunner
 from windlass.distribute.strategies.replica_thread import ReplicaThread
-
-Array = np.ndarray[Any, np.dtype[Any]]
 
 pytestmark = pytest.mark.timeout(20)
 
@@ -40,55 +37,18 @@ def ctrl_c_is_heard() -> Iterator[None]:
 
 
 @pytest.fixture(params=[MirroredStrategy, ParameterServerStrategy], ids=["Mirrored", "PS"])
-def replicas(
-    request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[Callable[[int], Strategy]]:
+def replicas(request: pytest.FixtureRequest) -> Callable[[int], Strategy]:
     """Makes a strategy of so many replicas in this process."""
-    monkeypatch.delenv("TF_CONFIG", raising=False)
-    monkeypatch.setattr("windlass.distribute.base.devices.count_gpus", lambda: 0)
 
     def make(count: int) -> Strategy:
         wl.config.set_logical_cpu_devices(count)
         made: Strategy = request.param()
         return made
 
-    yield make
-    wl.config.set_logical_cpu_devices(1)
-
-
-def context() -> ReplicaContext:
-    found = wl.distribute.get_replica_context()
-    assert found is not None
-    return found
-
-
-def replica() -> int:
-    return context().replica_id_in_sync_group
-
-
-def barrier_of(current: ReplicaContext) -> ReplicaBarrier:
-    """The run a replica takes part in."""
-    merge = current._merge
-    assert isinstance(merge, partial)
-    barrier = getattr(merge.func, "__self__", None)
-    assert isinstance(barrier, ReplicaBarrier)
-    return barrier
+    return make
 
 
 Replicas = Callable[[int], Strategy]
-
-
-def test_replicas_run_at_the_same_time_and_results_are_regrouped(replicas: Replicas) -> None:
-    strategy = replicas(3)
-    meeting = threading.Barrier(3)
-
-    def step(x: int) -> tuple[int, str]:
-        meeting.wait(5)  # passes only if all run together
-        return x * 10, "same"
-
-    tens, same = strategy.run(step, args=(PerReplica([1, 2, 3]),))
-    assert tens.values == (10, 20, 30)
-    assert same == "same"
 
 
 def test_a_merge_function_runs_once_with_everybodys_arguments(replicas: Replicas) -> None:
@@ -113,145 +73,12 @@ def test_a_merge_function_runs_once_with_everybodys_arguments(replicas: Replicas
     assert c[0].values == (0, 1, 2)
 
 
-def test_replicas_may_meet_many_times(replicas: Replicas) -> None:
-    strategy = replicas(2)
-
-    def step() -> int:
-        total = replica()
-        for _ in range(50):
-            total = context().merge_call(
-                lambda _, v: PerReplica([v.values[1], v.values[0]]), (total,)
-            )
-        return total
-
-    assert strategy.run(step).values == (0, 1)
-
-
-def test_all_reduce_gives_every_replica_the_result(replicas: Replicas) -> None:
-    strategy = replicas(3)
-
-    def step() -> tuple[dict[str, Any], Any]:
-        mine = np.array([replica(), 1.0], np.float32)
-        return context().all_reduce("sum", {"a": mine, "b": (mine * 2,)}), context().all_reduce(
-            "MEAN", mine
-        )
-
-    sums, means = strategy.run(step)
-    for total, mean in zip(
-        strategy.experimental_local_results(sums),
-        strategy.experimental_local_results(means) * 3,
-        strict=False,
-    ):
-        np.testing.assert_array_equal(total["a"], [3, 3])
-        np.testing.assert_array_equal(total["b"][0], [6, 6])
-        np.testing.assert_array_equal(mean, [1, 1])
-
-
-def test_all_reduce_counts_an_object_all_replicas_share_once_for_each(replicas: Replicas) -> None:
-    """A constant, or an argument that is not distributed, is every replica's value."""
-    strategy = replicas(2)
-    shared = np.array([1.0, 2.0])
-
-    def step(x: Array) -> tuple[Any, Any, Any]:
-        reduce = context().all_reduce
-        return reduce("SUM", x), reduce("SUM", 1), reduce("MEAN", x)
-
-    total, ones, mean = strategy.experimental_local_results(strategy.run(step, args=(shared,)))[0]
-    np.testing.assert_array_equal(total, [2, 4])
-    assert ones == 2
-    np.testing.assert_array_equal(mean, shared)
-
-
-def test_what_all_replicas_got_is_a_result_per_replica_again(replicas: Replicas) -> None:
-    strategy = replicas(2)
-
-    def step() -> dict[str, Any]:
-        mine = np.array([1.0, replica()])
-        rows = wl.IndexedSlices(mine.reshape(1, 2), np.array([replica()]))
-        return {
-            "sum": context().all_reduce("SUM", mine),
-            "all": context().all_gather(mine, 0),
-            "rows": context().all_reduce("SUM", rows),
-        }
-
-    results = strategy.experimental_local_results(strategy.run(step))
-    assert len(results) == 2
-    for result in results:
-        np.testing.assert_array_equal(result["sum"], [2, 1])
-        np.testing.assert_array_equal(result["all"], [1, 0, 1, 1])
-        np.testing.assert_array_equal(result["rows"].indices, [0, 1])
-
-
-def test_all_reduce_with_one_replica_is_the_value() -> None:
-    assert Strategy().run(lambda: context().all_reduce("SUM", 5)) == 5
-    with pytest.raises(ValueError, match="SUM or MEAN"):
-        Strategy().run(lambda: context().all_reduce("MAX", 5))
-
-
-def test_a_replica_that_ends_while_others_wait_is_an_error(replicas: Replicas) -> None:
-    strategy = replicas(3)
-
-    def step() -> None:
-        if replica() == 1:
-            context().merge_call(lambda _: None)
-
-    with pytest.raises(RuntimeError, match=r"replicas disagree: 1 called merge_call"):
-        strategy.run(step)
-    assert strategy.run(replica).values == (0, 1, 2), "the next step works"
-
-
-def test_more_merge_calls_on_one_replica_are_an_error(replicas: Replicas) -> None:
-    strategy = replicas(2)
-
-    def step() -> None:
-        for _ in range(1 + replica()):
-            context().merge_call(lambda _: None)
-
-    with pytest.raises(RuntimeError, match="same calls in the same order"):
-        strategy.run(step)
-
-
 def test_merge_arguments_of_different_number_are_an_error(replicas: Replicas) -> None:
     def step() -> None:
         context().merge_call(lambda *_: None, (1,) * (1 + replica()))
 
     with pytest.raises(ValueError, match=r"shorter|longer"):
         replicas(2).run(step)
-
-
-@pytest.mark.parametrize("failing", [0, 1], ids=["first", "second"])
-@pytest.mark.parametrize("waiting", [False, True], ids=["alone", "while-others-wait"])
-def test_a_replicas_exception_is_raised_in_the_caller(
-    replicas: Replicas, failing: int, waiting: bool
-) -> None:
-    strategy = replicas(2)
-    left: list[int] = []
-
-    def step() -> None:
-        if replica() == failing:
-            raise KeyError(f"replica {failing}")
-        try:
-            if waiting:
-                context().merge_call(lambda _: None)
-        except Exception:  # noqa: BLE001 - what programs write
-            left.append(-1)
-        finally:
-            left.append(replica())
-
-    with pytest.raises(KeyError, match=f"replica {failing}"):
-        strategy.run(step)
-    assert left == [1 - failing], "the other replica was unwound, and could not swallow it"
-
-
-def test_an_exception_in_a_merge_function_is_raised_once_in_the_caller(replicas: Replicas) -> None:
-    strategy = replicas(2)
-
-    def merge(_: Strategy) -> None:
-        raise ZeroDivisionError("merged")
-
-    with pytest.raises(ZeroDivisionError, match="merged"):
-        strategy.run(lambda: context().merge_call(merge))
-    assert strategy.run(replica).values == (0, 1)
 
 
 def test_a_merge_may_answer_with_an_array_or_nothing(replicas: Replicas) -> None:
@@ -271,18 +98,6 @@ def test_a_merge_may_answer_with_an_array_or_nothing(replicas: Replicas) -> None
     np.testing.assert_array_equal(total, [3, 6])
     assert nothing is None
     assert empty == ()
-
-
-def test_inside_merge_call_cross_replica_methods_work(replicas: Replicas) -> None:
-    strategy = replicas(2)
-
-    def step() -> float:
-        got: float = context().merge_call(
-            lambda given, v: given.reduce("SUM", v), (float(replica()) + 1,)
-        )
-        return got
-
-    assert strategy.run(step) == 3.0
 
 
 def test_merge_call_of_another_replicas_context_is_refused(replicas: Replicas) -> None:
@@ -477,10 +292,3 @@ def test_one_replica_needs_no_thread(replicas: Replicas) -> None:
     strategy = replicas(1)
     assert strategy.run(threading.get_ident) == threading.get_ident()
     assert set(threading.enumerate()) == before
-
-
-def test_the_number_of_logical_devices_is_that_of_the_replicas(replicas: Replicas) -> None:
-    assert replicas(5).num_replicas_in_sync == 5
-    assert wl.config.list_compute_devices() == [f"/device:CPU:{i}" for i in range(5)]
-    with pytest.raises(ValueError, match="at least one"):
-        wl.config.set_logical_cpu_devices(0)

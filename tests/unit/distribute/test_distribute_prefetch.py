@@ -1,6 +1,6 @@
 """Steps that do not wait for their push: values lack the worker's own last update alone."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -17,15 +17,6 @@ from windlass.distribute.strategies.parameter_server import ParameterServerExten
 
 SGD = wl.optimizers.SGD
 RATE = np.float32(0.05)
-
-
-@pytest.fixture(autouse=True)
-def plain_process(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """No cluster, no GPU, one CPU device."""
-    monkeypatch.delenv("TF_CONFIG", raising=False)
-    monkeypatch.setattr("windlass.distribute.base.devices.count_gpus", lambda: 0)
-    yield
-    wl.config.set_logical_cpu_devices(1)
 
 
 def make(*values: Any) -> tuple[ParameterServerStrategy, list[wl.Variable]]:

@@ -1,42 +1,26 @@
 """Gradients on their way to the servers: rows, clipping, what is not finite, several replicas."""
 
 import logging
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import pytest
 
 import windlass as wl
+from helpers.replicas import SUM, replica
 from windlass.core.errors import NonFiniteGradientError, ShapeMismatchError
 from windlass.distribute import ParameterServerStrategy, PerReplica, partitioners
 from windlass.distribute.runtime import TaskProgress
 from windlass.distribute.strategies.parameter_server import ParameterServerExtended
 
 Array = np.ndarray[Any, np.dtype[Any]]
-Aggregation = wl.VariableAggregation
 SGD = wl.optimizers.SGD
-
-
-@pytest.fixture(autouse=True)
-def plain_process(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """No cluster, no GPU, one CPU device."""
-    monkeypatch.delenv("TF_CONFIG", raising=False)
-    monkeypatch.setattr("windlass.distribute.base.devices.count_gpus", lambda: 0)
-    yield
-    wl.config.set_logical_cpu_devices(1)
 
 
 def progress(strategy: ParameterServerStrategy) -> TaskProgress:
     extended = strategy.extended
     assert isinstance(extended, ParameterServerExtended)
     return extended.runtime.progress
-
-
-def replica() -> int:
-    context = wl.distribute.get_replica_context()
-    assert context is not None
-    return context.replica_id_in_sync_group
 
 
 def floats(*numbers: float) -> Array:
@@ -252,20 +236,6 @@ def test_a_gradient_all_replicas_share_counts_once_for_each() -> None:
     assert w[0] == 2
 
 
-def test_rows_of_replicas_are_concatenated() -> None:
-    strategy = two_replicas()
-    with strategy.scope():
-        table = wl.Variable(np.zeros((3, 1), np.float32), name="table")
-    optimizer = SGD(1.0)
-
-    def step() -> None:
-        rows = wl.IndexedSlices(-np.ones((2, 1), np.float32), np.array([0, 1 + replica()]))
-        optimizer.apply_gradients([(rows, table)])
-
-    strategy.run(step)
-    np.testing.assert_array_equal(table.read_value(), [[2], [1], [1]])
-
-
 def test_clipping_is_of_the_sum_over_replicas() -> None:
     strategy = two_replicas()
     with strategy.scope():
@@ -314,77 +284,15 @@ def test_replicas_with_gradients_for_different_variables_are_an_error_not_a_mixt
     assert (a[0], b[0]) == (0, 0)
 
 
-@pytest.mark.parametrize(
-    ("aggregation", "expected"),
-    [
-        (Aggregation.SUM, 3.0),
-        (Aggregation.MEAN, 1.5),
-        (Aggregation.ONLY_FIRST_REPLICA, 1.0),
-    ],
-    ids=lambda value: value.name if isinstance(value, Aggregation) else None,
-)
-@pytest.mark.parametrize("write", ["assign", "assign_add"])
-def test_replicas_writes_become_one_by_the_variables_aggregation(
-    aggregation: wl.VariableAggregation, expected: float, write: str
-) -> None:
+@pytest.mark.parametrize(("write", "total"), [("assign", 3), ("assign_add", 13)])
+def test_what_replicas_wrote_is_seen_at_once_by_each(write: str, total: float) -> None:
     strategy = two_replicas()
     with strategy.scope():
-        v = wl.Variable([10.0], name="v", aggregation=aggregation)
+        v = wl.Variable([10.0], name="v", aggregation=SUM)
 
     def step() -> Array:
         getattr(v, write)(floats(1 + replica()))
         return v.numpy()
 
-    values = strategy.experimental_local_results(strategy.run(step))
-    total = expected + (10 if write == "assign_add" else 0)
-    assert [value[0] for value in values] == [total, total], "seen at once by both"
-    assert v[0] == total
-
-
-@pytest.mark.parametrize(
-    ("aggregation", "expected"),
-    [
-        (Aggregation.SUM, 2),
-        (Aggregation.MEAN, 1),
-        (Aggregation.ONLY_FIRST_REPLICA, 1),
-    ],
-    ids=lambda value: value.name if isinstance(value, Aggregation) else None,
-)
-def test_the_same_number_from_every_replica_aggregates_too(
-    aggregation: wl.VariableAggregation, expected: int
-) -> None:
-    strategy = two_replicas()
-    with strategy.scope():
-        v = wl.Variable(0.0, name="v", aggregation=aggregation)
-    strategy.run(lambda: v.assign_add(1))
-    assert v.read_value() == expected
-
-
-def test_aggregation_none_refuses_writes_of_several_replicas_and_says_what_to_do() -> None:
-    strategy = two_replicas()
-    with strategy.scope():
-        v = wl.Variable([1.0], name="count")
-    with pytest.raises(
-        ValueError, match=r"You must specify an aggregation method to update variable 'count'"
-    ) as caught:
-        strategy.run(lambda: v.assign_add([1.0]))
-    assert "from 2 replicas" in str(caught.value)
-    assert "ONLY_FIRST_REPLICA (for counters)" in str(caught.value)
-    assert v[0] == 1
-
-
-def test_outside_run_a_write_goes_straight_through_whatever_the_aggregation() -> None:
-    strategy = two_replicas()
-    with strategy.scope():
-        v = wl.Variable([1.0], name="v")
-        v.assign_add([1.0])
-    v.assign_add([1.0])
-    assert v[0] == 3
-
-
-def test_with_one_replica_any_aggregation_writes() -> None:
-    strategy = ParameterServerStrategy()
-    with strategy.scope():
-        v = wl.Variable([1.0], name="v")
-    strategy.run(lambda: v.assign_add([1.0]))
-    assert v[0] == 2
+    for value in strategy.experimental_local_results(strategy.run(step)):
+        assert value[0] == total

@@ -2,7 +2,7 @@
 strategies.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -15,15 +15,6 @@ from windlass.distribute.optimizers import Optimizer
 
 Array = np.ndarray[Any, np.dtype[Any]]
 opt = wl.optimizers
-
-
-@pytest.fixture(autouse=True)
-def plain_process(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """No cluster, no GPU, one CPU device."""
-    monkeypatch.delenv("TF_CONFIG", raising=False)
-    monkeypatch.setattr("windlass.distribute.base.devices.count_gpus", lambda: 0)
-    yield
-    wl.config.set_logical_cpu_devices(1)
 
 
 # -- a network of two layers -------------------------------------------------------------------

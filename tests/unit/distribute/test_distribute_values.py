@@ -1,7 +1,6 @@
 """Values that differ between replicas: made, taken apart, and never mistaken for arrays."""
 
 from collections import namedtuple
-from collections.abc import Iterator
 
 import numpy as np
 import pytest
@@ -14,7 +13,6 @@ from windlass.distribute import (
     MirroredStrategy,
     PerReplica,
     Strategy,
-    ValueContext,
 )
 from windlass.distribute.base.values import (
     container_of,
@@ -28,15 +26,6 @@ from windlass.distribute.base.values import (
 )
 
 Pair = namedtuple("Pair", ["first", "second"])
-
-
-@pytest.fixture(autouse=True)
-def plain_process(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """No cluster, no GPU, one CPU device."""
-    monkeypatch.delenv("TF_CONFIG", raising=False)
-    monkeypatch.setattr("windlass.distribute.base.devices.count_gpus", lambda: 0)
-    yield
-    wl.config.set_logical_cpu_devices(1)
 
 
 def two_replicas() -> Strategy:
@@ -71,16 +60,6 @@ def test_distributed_values_show_each_replicas_value() -> None:
     assert repr(PerReplica([1, "x"])) == "PerReplica:{\n  0: 1,\n  1: 'x'\n}"
     assert Mirrored([3, 3]).values == (3, 3)
     assert isinstance(Mirrored([3]), DistributedValues)
-
-
-def test_a_per_replica_value_inside_run_is_this_replicas_part() -> None:
-    strategy = two_replicas()
-    value = PerReplica([np.array([1, 2]), np.array([3, 4])])
-    sums = strategy.run(lambda: int(np.sum(np.asarray(value, np.int32))))
-    assert sums.values == (3, 7)
-    other = PerReplica([1, 2, 3])
-    with pytest.raises(ValueError, match="PerReplica of 3 values is no array"):
-        strategy.run(lambda: np.asarray(other))
 
 
 def test_a_mirrored_value_is_the_array_all_have() -> None:
@@ -196,40 +175,6 @@ def test_a_flattened_structure_is_built_again_out_of_others() -> None:
     assert rebuild([4, 5, 6]) == {"a": [4, 5], "b": Pair(6, ())}
 
 
-def test_a_value_context_tells_the_replica_and_how_many_there_are() -> None:
-    assert ValueContext() == ValueContext(0, 1)
-    told = two_replicas().experimental_distribute_values_from_function(lambda given: given)
-    assert told.values == (ValueContext(0, 2), ValueContext(1, 2))
-
-
 def test_none_is_a_leaf_everywhere() -> None:
     assert leaves((None, [1, None])) == [None, 1, None]
     assert map_structure(lambda leaf: leaf is None, {"a": None, "b": 0}) == {"a": True, "b": False}
-
-
-def test_run_gives_each_replica_its_part_of_nested_arguments() -> None:
-    strategy = two_replicas()
-
-    def step(batch: dict[str, float], scale: float, *, flag: None) -> tuple[float, float, None]:
-        return batch["x"], scale, flag
-
-    batch = {"x": PerReplica([1.0, 2.0])}
-    x, scale, flag = strategy.run(step, args=(batch, 10.0), kwargs={"flag": None})
-    assert x.values == (1.0, 2.0)
-    assert scale == 10.0
-    assert flag is None
-
-
-def test_local_results_are_one_per_replica() -> None:
-    strategy = two_replicas()
-    results = strategy.experimental_local_results
-    assert results(PerReplica([1, 2])) == (1, 2)
-    assert results(5) == (5,)
-    assert results(None) == (None,)
-    assert results({"a": 1}) == ({"a": 1},)
-    nested = {"a": PerReplica([1, 2]), "b": [None, 7]}
-    assert results(nested) == ({"a": 1, "b": [None, 7]}, {"a": 2, "b": [None, 7]})
-
-
-def test_local_results_of_one_replica_are_a_1_tuple() -> None:
-    assert wl.distribute.get_strategy().experimental_local_results((1, 2)) == ((1, 2),)

@@ -1,6 +1,6 @@
 """Variables: how they are made, what they take, and how they behave in programs."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -12,18 +12,8 @@ from windlass.core.errors import ShapeMismatchError
 from windlass.distribute import ParameterServerStrategy, Strategy
 from windlass.distribute.variables.local import LocalVariable
 
-Array = np.ndarray[Any, np.dtype[Any]]
 Aggregation = wl.VariableAggregation
 Synchronization = wl.VariableSynchronization
-
-
-@pytest.fixture(autouse=True)
-def plain_process(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """No cluster, no GPU, one CPU device."""
-    monkeypatch.delenv("TF_CONFIG", raising=False)
-    monkeypatch.setattr("windlass.distribute.base.devices.count_gpus", lambda: 0)
-    yield
-    wl.config.set_logical_cpu_devices(1)
 
 
 Make = Callable[..., wl.Variable]
@@ -97,11 +87,14 @@ def test_the_initial_value_may_be_a_function(make: Make) -> None:
     np.testing.assert_array_equal(make(lambda: np.arange(3), name="v").read_value(), [0, 1, 2])
 
 
-def test_the_initial_value_is_copied(make: Make) -> None:
+def test_what_is_given_is_copied(make: Make) -> None:
     given = np.ones(3, np.float32)
     v = make(given, name="v")
     given[:] = 7
     np.testing.assert_array_equal(v.read_value(), 1)
+    v.assign(given)
+    given[:] = 8
+    np.testing.assert_array_equal(v.read_value(), 7)
 
 
 def test_an_initializer_makes_the_value_where_the_variable_lives(make: Make) -> None:
@@ -236,14 +229,10 @@ def test_a_value_of_another_shape_is_refused_with_both(make: Make, write: str) -
 def test_sparse_read_gives_rows_in_the_order_asked_for(make: Make) -> None:
     table = np.arange(12, dtype=np.float32).reshape(6, 2)
     v = make(table, name="table")
-    for ids in ([5, 0, 5, 3], [[1, 2], [2, 1]], 4, np.array([], np.int64)):
-        index = np.asarray(ids)
+    for ids in ([5, 0, 5, 3], [[1, 2], [2, 1]], 4, np.array([], np.int64), []):
+        index = np.asarray(ids, np.int64)
         np.testing.assert_array_equal(v.sparse_read(ids), table[index])
         assert v.sparse_read(ids).shape == (*index.shape, 2)
-
-
-def test_sparse_read_of_an_empty_list_is_no_rows(make: Make) -> None:
-    assert make(np.ones((3, 2)), name="table").sparse_read([]).shape == (0, 2)
 
 
 @pytest.mark.parametrize("row", [-1, 3], ids=["negative", "past-the-end"])
@@ -297,15 +286,6 @@ def test_a_scalar_has_no_length(make: Make) -> None:
         len(make(1.0, name="v"))
 
 
-def test_a_variable_changes_through_assign_only(make: Make) -> None:
-    v = make([1.0], name="v")
-    with pytest.raises(TypeError):
-        v += 1
-    with pytest.raises(TypeError):
-        np.add([1.0], [1.0], out=v)  # type: ignore[call-overload]
-    np.testing.assert_array_equal(v.read_value(), [1])
-
-
 def test_variables_are_equal_by_identity_and_serve_as_keys(make: Make) -> None:
     a, b = make([1.0], name="a"), make([1.0], name="b")
     assert a == a
@@ -317,25 +297,6 @@ def test_variables_are_equal_by_identity_and_serve_as_keys(make: Make) -> None:
 
 
 # -- updates under the default strategy --------------------------------------------------------
-
-
-def test_the_default_strategy_applies_gradients_at_once() -> None:
-    v = wl.Variable([1.0, 2.0], name="v")
-    wl.optimizers.SGD(0.5).apply_gradients([([2.0, 2.0], v)])
-    np.testing.assert_array_equal(v.read_value(), [0, 1])
-
-
-def test_the_default_strategy_adds_up_repeated_rows() -> None:
-    v = wl.Variable(np.zeros((3, 1), np.float32))
-    rows = wl.IndexedSlices(np.ones((3, 1), np.float32), np.array([2, 0, 2]))
-    wl.optimizers.SGD(1.0).apply_gradients([(rows, v)])
-    np.testing.assert_array_equal(v.read_value(), [[-1], [0], [-2]])
-
-
-def test_the_default_strategy_refuses_gradients_of_another_shape() -> None:
-    v = wl.Variable([1.0, 2.0], name="w")
-    with pytest.raises(ValueError, match=r"'w' has shape \(2,\), the gradient has \(3,\)"):
-        wl.optimizers.SGD().apply_gradients([(np.ones(3), v)])
 
 
 def test_the_default_strategy_clips_by_global_norm() -> None:
@@ -367,9 +328,3 @@ def test_strategies_of_one_replica_share_the_variables_rules() -> None:
     assert v.strategy is strategy
     strategy.run(lambda: wl.optimizers.SGD(1.0).apply_gradients([([1.0], v)]))
     assert v.read_value()[0] == 3
-
-
-@pytest.mark.parametrize("shards", [[], [1.0], None], ids=["none", "a-number", "no-list"])
-def test_a_sharded_variable_is_made_of_a_list_of_variables(shards: Any) -> None:
-    with pytest.raises(TypeError, match="should be a list"):
-        wl.distribute.ShardedVariable(shards)

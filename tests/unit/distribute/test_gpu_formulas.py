@@ -12,7 +12,7 @@ formula. Halves are computed in float32 and rounded once per step, so a differen
 one rounding: two units in the last place.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -35,15 +35,6 @@ from windlass.engine.rules import entries
 Array = np.ndarray[Any, np.dtype[Any]]
 STEPS = 6
 SHAPE = (7, 3)
-
-
-@pytest.fixture(autouse=True)
-def plain_process(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """No cluster, no GPU; one CPU device again afterwards."""
-    monkeypatch.delenv("TF_CONFIG", raising=False)
-    monkeypatch.setattr("windlass.distribute.base.devices.count_gpus", lambda: 0)
-    yield
-    wl.config.set_logical_cpu_devices(1)
 
 
 RULES: dict[str, UpdateRule] = {

@@ -28,6 +28,11 @@ from windlass.distribute.base.arrays import to_host
 GPUS = 3
 
 
+@pytest.fixture(autouse=True)
+def plain_process() -> None:
+    """Here GPUs are counted."""
+
+
 class Current(threading.local):
     gpu = 0
 

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 import windlass as wl
+from helpers.replicas import SUM, replica
 from windlass.collectives.nccl import nccl_available
 from windlass.core.accelerators import count_gpus, load_cupy
 from windlass.distribute import (
@@ -27,7 +28,10 @@ pytestmark = [
     pytest.mark.timeout(120),
 ]
 
-SUM = wl.VariableAggregation.SUM
+
+@pytest.fixture(autouse=True)
+def plain_process() -> None:
+    """Here GPUs are counted."""
 
 
 @pytest.fixture
@@ -37,12 +41,6 @@ def two_gpus() -> Iterator[tuple[str, str]]:
     yield "/device:GPU:0", "/device:GPU:1"
     wl.config.set_logical_gpu_devices(None)
     wl.config.set_logical_cpu_devices(1)
-
-
-def replica() -> int:
-    context = wl.distribute.get_replica_context()
-    assert context is not None
-    return context.replica_id_in_sync_group
 
 
 def test_mirrored_takes_the_gpus_and_values_of_a_step_stay_there(

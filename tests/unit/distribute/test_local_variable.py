@@ -6,7 +6,7 @@ import gc
 import threading
 import tracemalloc
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import nullcontext
 from typing import Any
 
@@ -18,20 +18,11 @@ from windlass.core.arrays import BFLOAT16, DTYPES, FLOATS, INTEGERS, DType
 from windlass.core.errors import DefinitionMismatchError, RefusedError, ShapeMismatchError
 from windlass.core.update_rules import SGD, Adam
 from windlass.distribute import MirroredStrategy, ParameterServerStrategy, PerReplica, Strategy
-from windlass.distribute.variables.local import LocalVariable, change_rows
+from windlass.distribute.variables.local import LocalVariable
 from windlass.distribute.variables.spec import Scatter
 
 Array = np.ndarray[Any, np.dtype[Any]]
 NUMBERS = [dtype for dtype in DTYPES if dtype != np.bool_]
-
-
-@pytest.fixture(autouse=True)
-def plain_process(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """No cluster, no GPU; one CPU device again afterwards."""
-    monkeypatch.delenv("TF_CONFIG", raising=False)
-    monkeypatch.setattr("windlass.distribute.base.devices.count_gpus", lambda: 0)
-    yield
-    wl.config.set_logical_cpu_devices(1)
 
 
 def variable(value: Any, **kwargs: Any) -> LocalVariable:
@@ -87,14 +78,6 @@ def test_nothing_that_is_read_is_a_way_into_the_variable(read: str) -> None:
     if found.flags.writeable:
         found[...] = -1
     np.testing.assert_array_equal(v.read_value(), [[0, 1], [2, 3], [4, 5]])
-
-
-def test_what_is_given_is_copied() -> None:
-    given = np.ones((3, 2), np.float32)
-    v = variable(given)
-    v.assign(given)
-    given[...] = 7
-    np.testing.assert_array_equal(v.read_value(), 1)
 
 
 KINDS: dict[str, Callable[[], Any]] = {
@@ -219,18 +202,6 @@ def test_scatter_changes_nothing_for_no_rows_and_takes_slices_of_any_rank(kind: 
         v.scatter(kind, wl.IndexedSlices(values, np.array([4, 1, 4, 0])))
         expected = one_by_one(kind.value, table, [4, 1, 4, 0], values)
         np.testing.assert_array_equal(v.read_value(), expected)
-
-
-def test_batch_scatter_update_overwrites_rows() -> None:
-    v = variable(np.zeros((3, 2), np.float32))
-    v.batch_scatter_update(slices([[1, 2], [3, 4]], [2, 0]))
-    np.testing.assert_array_equal(v.read_value(), [[3, 4], [0, 0], [1, 2]])
-
-
-def test_of_repeated_rows_the_last_overwrites() -> None:
-    table = np.zeros(3, np.float32)
-    change_rows(Scatter.UPDATE, table, np.array([1, 1, 1]), np.array([1, 2, 3], np.float32))
-    np.testing.assert_array_equal(table, [0, 3, 0])
 
 
 @pytest.mark.parametrize("kind", list(Scatter), ids=str)

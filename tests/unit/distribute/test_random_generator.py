@@ -5,13 +5,14 @@ from.
 import json
 import math
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
 
 import windlass as wl
+from helpers.replicas import mirrored
 from windlass.core.arrays import BFLOAT16, FLOATS, INTEGERS, DType
 from windlass.distribute import (
     CentralStorageStrategy,
@@ -22,20 +23,6 @@ from windlass.distribute import (
 
 Array = np.ndarray[Any, np.dtype[Any]]
 Generator = wl.random.Generator
-
-
-@pytest.fixture(autouse=True)
-def plain_process(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """No cluster, no GPU; one CPU device again afterwards."""
-    monkeypatch.delenv("TF_CONFIG", raising=False)
-    monkeypatch.setattr("windlass.distribute.base.devices.count_gpus", lambda: 0)
-    yield
-    wl.config.set_logical_cpu_devices(1)
-
-
-def mirrored(replicas: int) -> Strategy:
-    wl.config.set_logical_cpu_devices(replicas)
-    return MirroredStrategy()
 
 
 def draw(strategy: Strategy, generator: wl.random.Generator, count: int = 1000) -> list[Array]:

@@ -5,82 +5,29 @@ Most promises hold for both kinds: a ``ShardedVariable`` made of variables by ha
 ``ParameterServerStrategy`` makes with a partitioner, here over three ps in this process.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
-from hypothesis.extra.numpy import basic_indices
 
 import windlass as wl
+from helpers.sharded import KINDS, PS, WHOLE, by_hand, of_ps, on_ps, strategy_of
 from windlass.core.errors import ShapeMismatchError
 from windlass.distribute import (
     AggregatingVariable,
     MirroredStrategy,
     ParameterServerStrategy,
     ShardedVariable,
-    partitioners,
     placement,
 )
 from windlass.distribute.local_ps import LocalPs
 from windlass.distribute.runtime import local_runtime
-from windlass.distribute.strategies.parameter_server import ParameterServerExtended
 from windlass.distribute.variables.local import LocalVariable
 from windlass.distribute.variables.parameter_server import PsShardedVariable
 
 Array = np.ndarray[Any, np.dtype[Any]]
-WHOLE = np.arange(20, dtype=np.float32).reshape(10, 2)
-PS = 3
-
-
-@pytest.fixture(autouse=True)
-def plain_process(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """No cluster, no GPU; one CPU device again afterwards."""
-    monkeypatch.delenv("TF_CONFIG", raising=False)
-    monkeypatch.setattr("windlass.distribute.base.devices.count_gpus", lambda: 0)
-    yield
-    wl.config.set_logical_cpu_devices(1)
-
-
-def of_ps(strategy: ParameterServerStrategy) -> ParameterServerExtended:
-    extended = strategy.extended
-    assert isinstance(extended, ParameterServerExtended)
-    return extended
-
-
-def strategy_of(
-    num_ps: int = PS,
-    parts: int | None = None,
-    where: placement.Placement = placement.round_robin,
-) -> ParameterServerStrategy:
-    """A worker of so many ps, all in this process."""
-    task = of_ps(ParameterServerStrategy()).runtime.task
-    return ParameterServerStrategy(
-        variable_partitioner=partitioners.FixedShardsPartitioner(parts) if parts else None,
-        placement=where,
-        runtime=local_runtime(task, num_ps=num_ps),
-    )
-
-
-def on_ps(value: Array = WHOLE, parts: int = PS, **kwargs: Any) -> ShardedVariable:
-    strategy = strategy_of(parts=parts)
-    with strategy.scope():
-        v = wl.Variable(value, name="v", **kwargs)
-    assert isinstance(v, ShardedVariable)
-    return v
-
-
-def by_hand(value: Array = WHOLE, parts: int = PS) -> ShardedVariable:
-    pieces = np.array_split(value, parts)
-    return ShardedVariable(
-        [wl.Variable(piece, name=f"v/part_{i}") for i, piece in enumerate(pieces)], name="v"
-    )
-
-
 Make = Callable[..., ShardedVariable]
-KINDS: dict[str, Make] = {"by-hand": by_hand, "ps": on_ps}
 
 
 @pytest.fixture(params=KINDS)
@@ -209,6 +156,7 @@ def test_an_initializer_makes_the_same_rows_in_shards_as_in_one() -> None:
     ("variables", "error", "message"),
     [
         (list, TypeError, "at least one variable"),
+        (lambda: None, TypeError, "should be a list of variables"),
         (lambda: wl.Variable([1.0]), TypeError, "should be a list of variables"),
         (lambda: [np.ones(2)], TypeError, "should be a list of variables"),
         (
@@ -233,8 +181,18 @@ def test_an_initializer_makes_the_same_rows_in_shards_as_in_one() -> None:
             r"same shape but for axis 0, got \(1,\) and \(\)",
         ),
     ],
-    ids=["none", "variable", "array", "dtypes", "shapes", "scalar", "scalar-first", "scalar-last"],
-)
+    ids=[
+        "none",
+        "no-list",
+        "variable",
+        "array",
+        "dtypes",
+        "shapes",
+        "scalar",
+        "scalar-first",
+        "scalar-last",
+    ],
+)  # fmt: skip
 def test_what_is_no_list_of_shards_is_refused(
     variables: Callable[[], Any], error: type[Exception], message: str
 ) -> None:
@@ -268,122 +226,6 @@ def test_it_goes_where_arrays_go(make: Make) -> None:
     mine = v.numpy()
     mine[...] = 0
     np.testing.assert_array_equal(v.read_value(), WHOLE)
-
-
-KEEP: dict[str, ShardedVariable] = {}
-
-
-def kept(kind: str) -> ShardedVariable:
-    """One variable for all examples of a test that only reads."""
-    if kind not in KEEP:
-        KEEP[kind] = KINDS[kind](np.arange(60, dtype=np.float32).reshape(10, 3, 2))
-    return KEEP[kind]
-
-
-CUBE = np.arange(60, dtype=np.float32).reshape(10, 3, 2)
-
-
-@pytest.mark.parametrize("kind", KINDS)
-@settings(
-    max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
-@given(index=basic_indices(CUBE.shape, allow_newaxis=True, max_dims=6))
-def test_basic_indexing_is_numpys(kind: str, index: Any) -> None:
-    found = kept(kind)[index]
-    np.testing.assert_array_equal(found, CUBE[index])
-    assert np.shape(found) == np.shape(CUBE[index])
-
-
-numbers = st.integers(-12, 12) | st.none()
-steps = st.integers(-12, 12).filter(bool) | st.none()
-
-
-@pytest.mark.parametrize("kind", KINDS)
-@settings(
-    max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
-@given(
-    first=st.builds(slice, numbers, numbers, steps),
-    second=st.builds(slice, numbers, numbers, steps) | st.integers(-3, 2) | st.none(),
-)
-def test_slices_past_the_ends_and_with_any_step_are_numpys(
-    kind: str, first: Any, second: Any
-) -> None:
-    np.testing.assert_array_equal(kept(kind)[first, second], CUBE[first, second])
-
-
-@pytest.mark.parametrize("kind", KINDS)
-@settings(
-    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
-@given(
-    mask=st.lists(st.booleans(), min_size=10, max_size=10),
-    rest=st.sampled_from([(), (1,), (slice(None), 0), (..., slice(None, None, -1)), (None,)]),
-)
-def test_masks_are_numpys(kind: str, mask: list[bool], rest: tuple[Any, ...]) -> None:
-    for first in (mask, np.array(mask)):
-        np.testing.assert_array_equal(kept(kind)[(first, *rest)], CUBE[(first, *rest)])
-
-
-MIXED: dict[str, Any] = {
-    "numbers": [3, 9, 3, -1],
-    "array": np.array([[0, 9], [5, 5]]),
-    "no-numbers": np.array([], np.int64),
-    "numbers-and-column": ([0, 9], slice(None), 1),
-    "pairs": ([0, 9], [2, 1]),
-    "int-slice-array": (2, slice(None), [0, 1]),
-    "mask-and-numbers": (np.arange(10) < 2, [2, 1]),
-    "whole-mask": CUBE > 30,
-    "mask-of-two-axes": CUBE[:, :, 0] > 30,
-    "numpy-int": np.int64(-3),
-    "zero-d": np.array(4),
-    "true": True,
-    "false": False,
-    "nothing": (),
-    "ellipsis": ...,
-    "newaxis": None,
-    "element": (9, 2, 1),
-    "numpy-element": (np.int8(-1), -1, np.uint8(0)),
-}
-
-
-@pytest.mark.parametrize("index", MIXED)
-@pytest.mark.parametrize("kind", KINDS)
-def test_other_indices_are_numpys_too(kind: str, index: str) -> None:
-    found, expected = kept(kind)[MIXED[index]], CUBE[MIXED[index]]
-    np.testing.assert_array_equal(found, expected)
-    assert np.shape(found) == np.shape(expected)
-
-
-@pytest.mark.parametrize(
-    ("index", "error", "message"),
-    [
-        (10, IndexError, "index 10 is out of bounds for 'v' with 10 rows"),
-        (-11, IndexError, "index -11 is out of bounds"),
-        ((0, 3), IndexError, "out of bounds"),
-        ((slice(None), 3), IndexError, "out of bounds"),
-        ((slice(1, 3), 0, 2), IndexError, "out of bounds"),
-        ((0, 0, 0, 0), IndexError, "too many indices"),
-        (slice(None, None, 0), ValueError, "step cannot be zero"),
-        ((slice(1, 2), slice(0, 1, 0)), ValueError, "step cannot be zero"),
-        (1.0, IndexError, "integers"),
-        ("v", IndexError, "integers"),
-        ([True] * 9, IndexError, "boolean index did not match"),
-        ([0, 10], IndexError, "out of bounds"),
-    ],
-    ids=[
-        "past-the-end", "before-the-start", "column", "column-of-all", "column-of-some", "too-many",
-        "step-0", "step-0-behind", "float", "text", "short-mask", "numbers",
-    ],
-)  # fmt: skip
-@pytest.mark.parametrize("kind", KINDS)
-def test_what_is_no_index_is_an_error_as_numpys(
-    kind: str, index: Any, error: type[Exception], message: str
-) -> None:
-    with pytest.raises(error, match=message):
-        kept(kind)[index]
-    with pytest.raises(error):
-        CUBE[index]
 
 
 # -- which shards --------------------------------------------------------------------------------
@@ -561,8 +403,9 @@ def test_rows_are_overwritten_and_of_repeated_ones_the_last_counts(make: Make, m
 
 
 @pytest.mark.parametrize("kind", ["mul", "div", "min", "max"])
-def test_other_scatters_are_those_of_the_shards(kind: str) -> None:
-    v = by_hand()
+@pytest.mark.parametrize("make", ["by_hand", "on_ps"])
+def test_other_scatters_are_those_of_the_shards(make: str, kind: str) -> None:
+    v = globals()[make]()
     delta = wl.IndexedSlices(np.full((2, 2), 4, np.float32), np.array([9, 1]))
     expected = WHOLE.copy()
     expected[[9, 1]] = {
@@ -572,8 +415,6 @@ def test_other_scatters_are_those_of_the_shards(kind: str) -> None:
         "max": lambda old: np.maximum(old, 4),
     }[kind](WHOLE[[9, 1]])
     np.testing.assert_array_equal(getattr(v, f"scatter_{kind}")(delta).read_value(), expected)
-    with pytest.raises(NotImplementedError, match=f"scatter_{kind} of 'v'"):
-        getattr(on_ps(), f"scatter_{kind}")(delta)
 
 
 # -- training ------------------------------------------------------------------------------------

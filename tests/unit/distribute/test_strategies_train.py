@@ -1,14 +1,17 @@
 """Strategies of one machine train the same model to the same weights, and know where they are."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
 
 import windlass as wl
+from helpers.local_strategies import several
+from helpers.replicas import ON_READ, SUM, replica
 from windlass.distribute import (
     CentralStorageStrategy,
+    DistributedVariable,
     HierarchicalCopyAllReduce,
     MirroredStrategy,
     NcclAllReduce,
@@ -21,7 +24,7 @@ from windlass.distribute import (
 Array = np.ndarray[Any, np.dtype[Any]]
 Make = Callable[[], Strategy]
 
-pytestmark = pytest.mark.timeout(30)
+pytestmark = [pytest.mark.timeout(30), pytest.mark.usefixtures("four_devices")]
 
 STRATEGIES = [
     pytest.param(Strategy, id="plain"),
@@ -36,59 +39,69 @@ STRATEGIES = [
         lambda: MirroredStrategy(cross_device_ops=ReductionToOneDevice("CPU:2", sum)), id="to-one"
     ),
     pytest.param(CentralStorageStrategy, id="central"),
+    pytest.param(
+        lambda: CentralStorageStrategy(["cpu:0", "cpu:2"], "cpu:3"), id="central-elsewhere"
+    ),
 ]
 
 
-@pytest.fixture(autouse=True)
-def four_devices(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr("windlass.distribute.base.devices.count_gpus", lambda: 0)
-    wl.config.set_logical_cpu_devices(4)
-    yield
-    wl.config.set_logical_cpu_devices(1)
-
-
-def train(strategy: Strategy, optimizer: wl.optimizers.Optimizer) -> Array:
-    """A regression on batches that do not divide evenly over the replicas."""
+def data() -> Any:
+    """A regression in batches that do not divide evenly over the replicas."""
     rng = np.random.default_rng(3)
     x = rng.normal(size=(90, 5)).astype(np.float32)
     y = x @ rng.normal(size=(5, 1)).astype(np.float32)
+    return wl.data.from_arrays((x, y), batch_size=22, epochs=3, seed=1)
+
+
+def gradient(batch: tuple[Array, Array], w: Array) -> Array:
+    """Scaled by the global batch, as gradients of replicas are summed."""
+    features, targets = batch
+    found: Array = 2 * features.T @ (features @ w - targets) / 22
+    return found
+
+
+def trained_without(optimizer: wl.optimizers.Optimizer) -> Array:
+    """The reference: a loop without a strategy."""
+    w: Any = wl.Variable(np.zeros((5, 1), np.float32), name="w")
+    for batch in data():
+        optimizer.apply_gradients([(gradient(batch, w.read_value()), w)])
+    found: Array = w.numpy()
+    return found
+
+
+def trained(strategy: Strategy, optimizer: wl.optimizers.Optimizer) -> Array:
     with strategy.scope():
-        w = wl.Variable(np.zeros((5, 1), np.float32), name="w")
-        seen = wl.Variable(
-            0.0,
-            name="seen",
-            synchronization=wl.VariableSynchronization.ON_READ,
-            aggregation=wl.VariableAggregation.SUM,
-        )
+        w: Any = wl.Variable(np.zeros((5, 1), np.float32), name="w")
+        seen = wl.Variable(0.0, name="seen", synchronization=ON_READ, aggregation=SUM)
 
     def step(batch: tuple[Array, Array]) -> None:
-        features, targets = batch
-        error = features @ w.read_value() - targets
-        seen.assign_add(np.float32(len(features)))
-        # Scaled by the global batch, as gradients of replicas are summed.
-        optimizer.apply_gradients([(2 * features.T @ error / 22, w)])
+        seen.assign_add(np.float32(len(batch[0])))
+        optimizer.apply_gradients([(gradient(batch, w.read_value()), w)])
 
-    data = wl.data.from_arrays((x, y), batch_size=22, epochs=3, seed=1)
-    for batch in strategy.experimental_distribute_dataset(data):
+    for batch in strategy.experimental_distribute_dataset(data()):
         strategy.run(step, args=(batch,))
     assert float(seen.numpy()) == 270
-    return w.numpy()
+    found: Array = w.numpy()
+    return found
+
+
+OPTIMIZERS: dict[str, Callable[[], wl.optimizers.Optimizer]] = {
+    "sgd": lambda: wl.optimizers.SGD(0.1),
+    "momentum": lambda: wl.optimizers.SGD(0.1, momentum=0.9, nesterov=True),
+    "adam-clipped": lambda: wl.optimizers.Adam(0.1, global_clipnorm=0.5),
+}
 
 
 @pytest.mark.parametrize("make", STRATEGIES)
-@pytest.mark.parametrize(
-    "optimizer",
-    [
-        pytest.param(lambda: wl.optimizers.SGD(0.1, momentum=0.9), id="momentum"),
-        pytest.param(lambda: wl.optimizers.Adam(0.1, global_clipnorm=0.5), id="adam-clipped"),
-    ],
-)
-def test_training_ends_with_the_weights_of_one_device(
-    make: Make, optimizer: Callable[[], wl.optimizers.Optimizer]
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+def test_training_ends_with_the_weights_of_training_without_a_strategy(
+    make: Make, optimizer: str
 ) -> None:
-    expected = train(OneDeviceStrategy("CPU:0"), optimizer())
+    expected = trained_without(OPTIMIZERS[optimizer]())
     # float32 sums in another order.
-    np.testing.assert_allclose(train(make(), optimizer()), expected, rtol=2e-5, atol=2e-6)
+    found = trained(make(), OPTIMIZERS[optimizer]())
+    np.testing.assert_allclose(found, expected, rtol=2e-5, atol=2e-6)
+    assert np.abs(expected).max() > 0.1, "it has learnt something"
 
 
 def test_copies_of_a_mirrored_variable_stay_equal_to_the_bit() -> None:
@@ -108,102 +121,35 @@ def test_copies_of_a_mirrored_variable_stay_equal_to_the_bit() -> None:
     assert not np.array_equal(copies[0], np.ones(1000))
 
 
-@pytest.mark.parametrize("make", STRATEGIES)
-def test_contexts_say_where_we_are(make: Make) -> None:
-    strategy = make()
-    d = wl.distribute
-    assert (d.has_strategy(), d.in_cross_replica_context()) == (False, False)
-    with strategy.scope() as current:
-        assert current is strategy is d.get_strategy()
-        assert d.get_replica_context() is None
-        assert d.in_cross_replica_context()
-
-    def body() -> tuple[bool, int]:
-        context = d.get_replica_context()
-        assert context is not None
-        assert d.get_strategy() is strategy
-        inside = context.merge_call(
-            lambda s: (d.get_strategy() is s, d.get_replica_context(), d.in_cross_replica_context())
-        )
-        assert inside == (True, None, True)
-        return d.in_cross_replica_context(), context.replica_id_in_sync_group
-
-    inside, numbers = strategy.run(body)
-    assert inside is False
-    count = strategy.num_replicas_in_sync
-    assert strategy.experimental_local_results(numbers) == tuple(range(count))
-
-
-def test_update_runs_on_every_component_in_neither_context() -> None:
-    strategy = MirroredStrategy()
+@several
+def test_copies_stay_equal_and_gradients_are_summed(kind: Callable[[], Strategy]) -> None:
+    strategy = kind()
     with strategy.scope():
-        v = wl.Variable([1.0, 2.0], name="v")
+        w = wl.Variable(np.zeros(2), name="w")
+    optimizer = wl.optimizers.SGD(0.5)
+    rows = wl.IndexedSlices(np.ones(1), np.array([1]))
 
-    def change(component: wl.Variable, add: float) -> str:
-        assert wl.distribute.get_replica_context() is None
-        assert wl.distribute.in_cross_replica_context()
-        assert strategy.extended.value_container(component) is v
-        component.assign_add([add, add])
-        return component.device
+    def step() -> None:
+        optimizer.apply_gradients([(np.array([replica(), 0.0]), w)])
+        optimizer.apply_gradients([(rows, w)])
 
-    where = strategy.extended.update(v, change, args=(PerReplica([1, 1, 1, 1]),), group=False)
-    assert where == tuple(f"/device:CPU:{i}" for i in range(4))
-    np.testing.assert_array_equal(v.numpy(), [2, 3])
-    strategy.run(lambda: strategy.extended.update(v, change, args=(1,)))
-    np.testing.assert_array_equal(v.numpy(), [3, 4])
+    strategy.run(step)
+    copies = w.values if isinstance(w, DistributedVariable) else (w,)
+    for one in copies:
+        np.testing.assert_array_equal(one.numpy(), [-0.5 * 6, -0.5 * 4])
 
 
-def test_gather_and_all_gather_put_uneven_values_together() -> None:
-    strategy = MirroredStrategy()
-    values = PerReplica([np.full((i, 2), i) for i in range(4)])
-    expected = np.concatenate([np.full((i, 2), i) for i in range(4)])
-    np.testing.assert_array_equal(strategy.gather(values, axis=0), expected)
-
-    def body(mine: Array) -> Array:
-        context = wl.distribute.get_replica_context()
-        assert context is not None
-        found: Array = context.all_gather(mine, axis=0)
-        return found
-
-    for got in strategy.experimental_local_results(strategy.run(body, args=(values,))):
-        np.testing.assert_array_equal(got, expected)
-    with pytest.raises(ValueError, match="scalar"):
-        strategy.gather(PerReplica([1, 2, 3, 4]), axis=0)
-    with pytest.raises(ValueError, match="more than axis 1"):
-        strategy.gather(values, axis=1)
-
-
-def test_indexed_slices_are_put_together_by_all_reduce() -> None:
-    strategy = MirroredStrategy()
-
-    def body(row: int) -> wl.IndexedSlices:
-        context = wl.distribute.get_replica_context()
-        assert context is not None
-        slices = wl.IndexedSlices(np.ones((1, 2), np.float32), np.array([row]))
-        total: wl.IndexedSlices = context.all_reduce("MEAN", slices)
-        return total
-
-    for got in strategy.experimental_local_results(
-        strategy.run(body, args=(PerReplica([3, 1, 3, 0]),))
-    ):
-        combined = got.combined()
-        np.testing.assert_array_equal(combined.indices, [0, 1, 3])
-        np.testing.assert_array_equal(combined.values, [[0.25] * 2, [0.25] * 2, [0.5] * 2])
-
-
-def test_devices_are_checked() -> None:
-    with pytest.raises(AssertionError, match="No duplicates"):
-        MirroredStrategy(["CPU:0", "/device:CPU:0"])
-    with pytest.raises(ValueError, match="there is no device 'GPU:0' here"):
-        OneDeviceStrategy("GPU:0")
-    with pytest.raises(ValueError, match="is no device"):
-        OneDeviceStrategy("TPU:0")
-    with pytest.raises(ImportError, match="nobody here has a TPU"):
-        _ = wl.distribute.TPUStrategy
-
-
-def test_a_name_given_twice_gets_a_number() -> None:
-    strategy = MirroredStrategy()
+@several
+def test_a_step_of_gradients_for_different_variables_is_refused(
+    kind: Callable[[], Strategy],
+) -> None:
+    strategy = kind()
     with strategy.scope():
-        names = [wl.Variable(0.0, name="v").name for _ in range(3)]
-    assert names == ["v", "v_1", "v_2"]
+        v, w = (wl.Variable(np.zeros(2), name=name) for name in "vw")
+    optimizer = wl.optimizers.SGD(0.5)
+
+    def step() -> None:
+        optimizer.apply_gradients([(np.ones(2), v if replica() else w)])
+
+    with pytest.raises(ValueError, match=r"different variables \(replica 0: w; replica 1: v"):
+        strategy.run(step)

@@ -1,12 +1,13 @@
 """One variable, several replicas: CentralStorageStrategy, and a worker of parameter servers."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
 
 import windlass as wl
+from helpers.replicas import FIRST, MEAN, NONE, SUM, replica
 from windlass.distribute import (
     AggregatingVariable,
     CentralStorageStrategy,
@@ -20,22 +21,7 @@ from windlass.distribute.strategies.parameter_server import ParameterServerExten
 from windlass.distribute.variables.local import LocalVariable
 
 Aggregation = wl.VariableAggregation
-NONE, SUM, MEAN, FIRST = (
-    Aggregation.NONE,
-    Aggregation.SUM,
-    Aggregation.MEAN,
-    Aggregation.ONLY_FIRST_REPLICA,
-)
 Make = Callable[[int], Strategy]
-
-
-@pytest.fixture(autouse=True)
-def plain_process(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """No cluster, no GPU; one CPU device again afterwards."""
-    monkeypatch.delenv("TF_CONFIG", raising=False)
-    monkeypatch.setattr("windlass.distribute.base.devices.count_gpus", lambda: 0)
-    yield
-    wl.config.set_logical_cpu_devices(1)
 
 
 @pytest.fixture(params=["central", "ps"])
@@ -53,12 +39,6 @@ def make(request: pytest.FixtureRequest) -> Make:
 def variable(strategy: Strategy, aggregation: Aggregation, value: Any = (10.0, 20.0)) -> Any:
     with strategy.scope():
         return wl.Variable(value, name="v", aggregation=aggregation)
-
-
-def replica() -> int:
-    context = wl.distribute.get_replica_context()
-    assert context is not None
-    return context.replica_id_in_sync_group
 
 
 def rows(number: float, *indices: int) -> wl.IndexedSlices:
@@ -130,20 +110,10 @@ def test_rows_that_do_not_add_up_are_not_implemented(
 
 
 @pytest.mark.parametrize("kind", ["mul", "div", "min", "max"])
-def test_a_ps_offers_only_what_adds_or_overwrites(kind: str) -> None:
+@pytest.mark.parametrize("central", [CentralStorageStrategy, ParameterServerStrategy])
+def test_one_copy_offers_every_scatter(central: Callable[[], Strategy], kind: str) -> None:
     wl.config.set_logical_cpu_devices(2)
-    strategy = ParameterServerStrategy()
-    v = variable(strategy, FIRST)
-    with pytest.raises(NotImplementedError, match=f"scatter_{kind} of 'v'.*use scatter_add"):
-        strategy.run(lambda: getattr(v, f"scatter_{kind}")(rows(1, 0)))
-    with pytest.raises(NotImplementedError, match=f"scatter_{kind} of 'v'.*use scatter_add"):
-        getattr(v, f"scatter_{kind}")(rows(1, 0))
-
-
-@pytest.mark.parametrize("kind", ["mul", "div", "min", "max"])
-def test_central_storage_offers_every_scatter(kind: str) -> None:
-    wl.config.set_logical_cpu_devices(2)
-    strategy = CentralStorageStrategy()
+    strategy = central()
     v = variable(strategy, FIRST)
     strategy.run(lambda: getattr(v, f"scatter_{kind}")(rows(4, 1)))
     expected = {"mul": 80, "div": 5, "min": 4, "max": 20}[kind]
@@ -268,17 +238,17 @@ def test_central_storage_wraps_a_variable_only_for_several_replicas() -> None:
     wl.config.set_logical_cpu_devices(2)
     shared = variable(CentralStorageStrategy(), SUM)
     assert type(shared) is AggregatingVariable
-    assert shared.device == "/device:CPU:0"
-    assert shared.component().device == "/device:CPU:0"
+    assert shared.device == "/job:localhost/replica:0/task:0/device:CPU:0"
+    assert shared.component().device == "/job:localhost/replica:0/task:0/device:CPU:0"
     assert shared.strategy.extended.value_container(shared.component()) is shared
 
 
-def test_central_storage_keeps_variables_where_it_is_told() -> None:
+def test_central_storage_keeps_variables_on_its_parameter_device() -> None:
     wl.config.set_logical_cpu_devices(3)
     strategy = CentralStorageStrategy(["CPU:0", "CPU:1"], parameter_device="CPU:2")
     v = variable(strategy, SUM)
-    assert v.device == "/device:CPU:2"
-    assert strategy.extended.parameter_devices == ("/device:CPU:2",)
+    assert v.device == "/job:localhost/replica:0/task:0/device:CPU:2"
+    assert strategy.extended.parameter_devices == ("/job:localhost/replica:0/task:0/device:CPU:2",)
 
 
 # -- gradients -----------------------------------------------------------------------------------

@@ -6,46 +6,25 @@ from the replicas (4 from where there is one writer). Expected values are writte
 plain numbers.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 import pytest
 
 import windlass as wl
+from helpers.local_strategies import CPUS
+from helpers.replicas import FIRST, MEAN, NONE, ON_READ, ON_WRITE, SUM, copies, mirrored, replica
 from windlass.distribute import (
     Mirrored,
-    MirroredStrategy,
     MirroredVariable,
     PerReplica,
     Strategy,
     SyncOnReadVariable,
 )
 
-Array = np.ndarray[Any, np.dtype[Any]]
 Aggregation = wl.VariableAggregation
 Synchronization = wl.VariableSynchronization
-NONE, SUM, MEAN, FIRST = (
-    Aggregation.NONE,
-    Aggregation.SUM,
-    Aggregation.MEAN,
-    Aggregation.ONLY_FIRST_REPLICA,
-)
-ON_WRITE, ON_READ = Synchronization.ON_WRITE, Synchronization.ON_READ
-
-
-@pytest.fixture(autouse=True)
-def plain_process(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """No cluster, no GPU; one CPU device again afterwards."""
-    monkeypatch.delenv("TF_CONFIG", raising=False)
-    monkeypatch.setattr("windlass.distribute.base.devices.count_gpus", lambda: 0)
-    yield
-    wl.config.set_logical_cpu_devices(1)
-
-
-def mirrored(replicas: int) -> MirroredStrategy:
-    wl.config.set_logical_cpu_devices(replicas)
-    return MirroredStrategy()
 
 
 def made(
@@ -60,16 +39,6 @@ def made(
         )
     assert isinstance(v, MirroredVariable | SyncOnReadVariable)
     return v
-
-
-def replica() -> int:
-    context = wl.distribute.get_replica_context()
-    assert context is not None
-    return context.replica_id_in_sync_group
-
-
-def copies(v: Any) -> Any:
-    return [component.read_value().tolist() for component in v.values]
 
 
 # -- the operations, on a variable and on plain numbers ------------------------------------------
@@ -396,10 +365,10 @@ def test_another_variable_may_be_written(aggregation: Aggregation) -> None:
 def test_the_copies_are_no_part_of_the_first_value() -> None:
     strategy = mirrored(3)
     v = made(strategy, ON_WRITE, NONE)
-    assert [component.device for component in v.values] == [f"/device:CPU:{i}" for i in range(3)]
+    assert tuple(component.device for component in v.values) == CPUS[:3]
     v.values[1].assign([0, 0])
     assert copies(v) == [[10, 20], [0, 0], [10, 20]]
-    assert v.device == "/device:CPU:0"
+    assert v.device == CPUS[0]
     assert repr(v) == "<MirroredVariable 'v' shape=(2,) dtype=float32 copies=3>"
 
 
@@ -514,7 +483,7 @@ def test_without_an_aggregation_the_error_says_which_there_are() -> None:
         assert word in str(caught.value)
 
 
-def test_replicas_that_write_in_different_ways_are_told_so() -> None:
+def test_replicas_that_write_in_different_ways_are_an_error() -> None:
     strategy = mirrored(2)
     v = made(strategy, ON_WRITE, SUM)
     with pytest.raises(RuntimeError, match=r"replicas disagree.*assign, assign_add"):

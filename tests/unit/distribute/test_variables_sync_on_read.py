@@ -2,7 +2,7 @@
 checkpoints.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 import windlass as wl
+from helpers.replicas import FIRST, MEAN, NONE, ON_READ, SUM, copies, mirrored, replica
 from windlass.distribute import (
     CentralStorageStrategy,
-    MirroredStrategy,
     OneDeviceStrategy,
     PerReplica,
     ReduceOp,
@@ -21,27 +21,6 @@ from windlass.distribute import (
 )
 
 Aggregation = wl.VariableAggregation
-NONE, SUM, MEAN, FIRST = (
-    Aggregation.NONE,
-    Aggregation.SUM,
-    Aggregation.MEAN,
-    Aggregation.ONLY_FIRST_REPLICA,
-)
-ON_READ = wl.VariableSynchronization.ON_READ
-
-
-@pytest.fixture(autouse=True)
-def plain_process(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """No cluster, no GPU; one CPU device again afterwards."""
-    monkeypatch.delenv("TF_CONFIG", raising=False)
-    monkeypatch.setattr("windlass.distribute.base.devices.count_gpus", lambda: 0)
-    yield
-    wl.config.set_logical_cpu_devices(1)
-
-
-def mirrored(replicas: int) -> MirroredStrategy:
-    wl.config.set_logical_cpu_devices(replicas)
-    return MirroredStrategy()
 
 
 def on_read(strategy: Strategy, aggregation: Aggregation, value: Any = 0.0) -> SyncOnReadVariable:
@@ -55,16 +34,6 @@ def plain(strategy: Strategy) -> wl.Variable:
     with strategy.scope():
         variable: wl.Variable = wl.Variable(0.0, name="total")
     return variable
-
-
-def copies(v: Any) -> Any:
-    return [float(component.read_value()) for component in v.values]
-
-
-def replica() -> int:
-    context = wl.distribute.get_replica_context()
-    assert context is not None
-    return context.replica_id_in_sync_group
 
 
 # -- what it is for ------------------------------------------------------------------------------
@@ -85,23 +54,6 @@ def test_a_metric_adds_up_in_each_replica_and_is_read_as_one() -> None:
     assert float(total.read_value() / count.read_value()) == 1.0  # 14 / 14
     total.assign(0)
     assert copies(total) == [0, 0, 0]
-
-
-def test_statistics_are_the_mean_of_the_replicas() -> None:
-    strategy = mirrored(2)
-    mean = on_read(strategy, MEAN, np.zeros(2, np.float32))
-    strategy.run(lambda: mean.assign([replica(), 3 * replica()]))
-    np.testing.assert_array_equal(mean.read_value(), [0.5, 1.5])
-    mean.assign_add([1, 1])
-    mean.assign_sub([0.5, 0])
-    np.testing.assert_array_equal([c.read_value() for c in mean.values], [[1, 2.5]] * 2)
-
-
-def test_a_replica_reads_back_what_it_wrote() -> None:
-    strategy = mirrored(3)
-    v = on_read(strategy, NONE)
-    read = strategy.run(lambda: v.assign(replica()).assign_add(10).assign_sub(1).read_value())
-    assert [float(value) for value in read.values] == [9, 10, 11]
 
 
 def test_assigning_what_was_read_changes_nothing() -> None:
@@ -183,17 +135,6 @@ def test_a_checkpoint_of_two_replicas_restores_on_any_number(
     # Shares are rounded to float32, and a sum of three of them once more.
     np.testing.assert_allclose(copies(v), [share(replicas)] * replicas, rtol=1e-7)
     np.testing.assert_allclose(float(v.read_value()), whole, rtol=2e-7)
-
-
-def test_the_example_of_the_table_a_sum_of_three_and_four(tmp_path: Path) -> None:
-    path = saved(tmp_path, SUM, (3, 4))
-    two, three = on_read(mirrored(2), SUM), on_read(mirrored(3), SUM)
-    alone = wl.Variable(0.0, name="total")
-    for variable in (two, three, alone):
-        wl.Checkpoint([variable]).restore(path)
-    assert copies(two) == [3.5, 3.5]
-    assert copies(three) == pytest.approx([2.333333] * 3, abs=1e-6)
-    assert float(alone.read_value()) == 7
 
 
 ALONE: dict[str, Callable[[], Strategy]] = {

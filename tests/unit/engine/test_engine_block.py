@@ -5,6 +5,7 @@ import pytest
 
 from windlass.core.arrays import BFLOAT16, DTYPES, Array, DType
 from windlass.core.definitions import ShardDefinition, VariableDefinition
+from windlass.core.steps import Operation
 from windlass.core.task import Incarnation, TaskId
 from windlass.core.update_rules import SGD, Adam, Ftrl, RMSprop, UpdateRule
 from windlass.engine.block import Block, Gradient, Range, StepInfo, warm_up
@@ -62,7 +63,7 @@ def test_a_dense_assign_add_over_several_shards_adds_as_numpy_does(dtype: DType)
     if dtype.kind in "iu":
         first[:2] = np.iinfo(dtype).max
     block.assign(whole(block), Gradient(first))
-    block.assign_add(whole(block), Gradient(second))
+    block.combine(whole(block), Gradient(second), Operation.ASSIGN_ADD)
     with np.errstate(over="ignore"):
         expected = first + second
     np.testing.assert_array_equal(block.value, expected)
@@ -76,7 +77,7 @@ def test_values_from_an_odd_address_of_a_read_only_frame_are_taken(dtype: DType)
     frame = memoryview(b"x" + values.tobytes())[1:]
     block = make_block((4,), dtype=dtype)
     block.assign(whole(block), Gradient(np.frombuffer(frame, dtype)))
-    block.assign_add(whole(block), Gradient(np.frombuffer(frame, dtype)))
+    block.combine(whole(block), Gradient(np.frombuffer(frame, dtype)), Operation.ASSIGN_ADD)
     np.testing.assert_array_equal(block.value, values + values)
 
 

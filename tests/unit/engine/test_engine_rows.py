@@ -9,16 +9,13 @@ from hypothesis import strategies as st
 
 from windlass.core import copying
 from windlass.core.arrays import DTYPES, Array, DType
-from windlass.core.indexed_slices import IndexedSlices
 from windlass.engine import rows as row_functions
 from windlass.engine.library import library
 from windlass.engine.rows import (
-    combine,
     deduplicate,
     gather_rows,
     prepare,
     sum_duplicates,
-    take_rows,
 )
 
 F32 = np.dtype(np.float32)
@@ -110,19 +107,20 @@ def test_a_small_step_on_a_huge_table_takes_memory_by_its_ids() -> None:
 def test_sums_are_those_of_adding_in_order_to_the_bit(dtype: DType, width: int) -> None:
     rng = np.random.default_rng(2)
     values, inverse = numbers(rng, (500, width), dtype), rng.integers(0, 40, 500)
-    summed = sum_duplicates(values, inverse, 40)
+    summed = sum_duplicates(values, inverse, np.empty((40, width), dtype))
     assert summed.dtype == dtype
     assert summed.tobytes() == in_order(values, inverse, 40).tobytes()
 
 
 def test_the_order_matters_and_is_kept() -> None:
     values = np.array([[1e8], [1.0], [-1e8], [1.0]], F32)
-    assert sum_duplicates(values, np.zeros(4, np.int64), 1).tolist() == [[1.0]]
-    assert sum_duplicates(values[[0, 2, 1, 3]], np.zeros(4, np.int64), 1).tolist() == [[2.0]]
+    one, out = np.zeros(4, np.int64), np.empty((1, 1), F32)
+    assert sum_duplicates(values, one, out).tolist() == [[1.0]]
+    assert sum_duplicates(values[[0, 2, 1, 3]], one, out).tolist() == [[2.0]]
 
 
 def test_a_lone_negative_zero_stays_one_and_rows_of_nothing_are_zero() -> None:
-    summed = sum_duplicates(np.array([[-0.0]], F32), np.array([1]), 3)
+    summed = sum_duplicates(np.array([[-0.0]], F32), np.array([1]), np.ones((3, 1), F32))
     assert np.signbit(summed).tolist() == [[False], [True], [False]]
     assert not summed.any()
 
@@ -141,24 +139,25 @@ def test_any_rows_are_summed(
     seed = data.draw(st.integers(0, 2**32 - 1))
     values = np.random.default_rng(seed).standard_normal((inverse.size, width)).astype(dtype)
     expected = in_order(values, inverse, count)
-    assert sum_duplicates(values, inverse, count).tobytes() == expected.tobytes()
+    out = np.empty((count, width), dtype)
+    assert sum_duplicates(values, inverse, out).tobytes() == expected.tobytes()
+    first, last = sorted(data.draw(st.tuples(st.integers(0, count), st.integers(0, count))))
+    part = sum_duplicates(values, inverse, out[first:last], first)
+    assert part.tobytes() == expected[first:last].tobytes()
 
 
-@pytest.mark.parametrize(
-    ("shape", "inverse", "message"),
-    [
-        ((2, 3), [0, 5], "number 5 is out of range; there are 5 rows"),
-        ((2, 3), [-1, 0], "number -1 is out of range"),
-        ((3, 3), [0, 1], r"values have shape \(3, 3\), expected 2 rows"),
-        ((2,), [0, 1], r"values have shape \(2,\), expected 2 rows"),
-    ],
-    ids=["high", "negative", "rows", "vector"],
-)
-def test_sums_that_do_not_fit_are_refused(
-    shape: tuple[int, ...], inverse: list[int], message: str
-) -> None:
-    with pytest.raises(ValueError, match=f"sum_duplicates: {message}"):
-        sum_duplicates(np.ones(shape, F32), np.array(inverse), 5)
+def test_rows_that_belong_elsewhere_are_left_out() -> None:
+    inverse = np.array([3, -1, 2**40, 2, 3, -(2**63)])
+    summed = sum_duplicates(np.ones((6, 2), F32), inverse, np.empty((2, 2), F32), 2)
+    assert summed.tolist() == [[1, 1], [2, 2]]
+
+
+@pytest.mark.parametrize("shape", [(3, 3), (2,)], ids=str)
+def test_sums_that_do_not_fit_are_refused(shape: tuple[int, ...]) -> None:
+    with pytest.raises(ValueError, match=r"sum_duplicates: values have shape .*, expected 2 rows"):
+        sum_duplicates(np.ones(shape, F32), np.array([0, 1]), np.empty((5, 3), F32))
+    with pytest.raises(ValueError, match="sum_duplicates: out is float32"):
+        sum_duplicates(np.ones((2, 3), F32), np.array([0, 1]), np.empty((5, 2), F32))
 
 
 # -- gathering -------------------------------------------------------------------------------
@@ -173,7 +172,7 @@ def test_gathered_rows_are_those_of_the_table(dtype: DType, width: int) -> None:
     assert gathered.dtype == dtype
     assert gathered.tobytes() == table[chosen].tobytes()
     out = np.empty((90, width), dtype)
-    assert take_rows(table, chosen, out) is out
+    assert gather_rows(table, chosen, out) is out
     assert out.tobytes() == table[chosen].tobytes()
 
 
@@ -224,32 +223,3 @@ WRONG: dict[str, tuple[Callable[[], object], str]] = {
 def test_a_gather_that_does_not_fit_is_refused(call: Callable[[], object], message: str) -> None:
     with pytest.raises(ValueError, match=f"gather_rows: .*{message}"):
         call()
-
-
-# -- combine ---------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("row", [(), (4,), (2, 3), (0,)], ids=str)
-@pytest.mark.parametrize("indices", [[], [3], [1, 3], [3, 1], [5, 1, 5, 1, 5]], ids=str)
-def test_a_gradient_is_combined_as_its_method_does_but_in_order(
-    row: tuple[int, ...], indices: list[int]
-) -> None:
-    rng = np.random.default_rng(5)
-    values = rng.standard_normal((len(indices), *row)).astype(F32)
-    slices = IndexedSlices(values, np.array(indices, np.int64), (6, *row))
-    ours, theirs = combine(slices, 6), slices.combined()
-    np.testing.assert_array_equal(ours.indices, theirs.indices)
-    # `np.add.reduceat` may add in pairs: three numbers differ by a rounding each.
-    np.testing.assert_allclose(ours.values, theirs.values, rtol=1e-5)
-    where = np.unique(slices.indices, return_inverse=True)[1]
-    flat = in_order(values.reshape(len(indices), int(np.prod(row))), where, ours.indices.size)
-    assert ours.values.tobytes() == flat.tobytes()
-    assert ours.values.shape == theirs.values.shape
-    assert ours.dense_shape == theirs.dense_shape
-
-
-def test_a_gradient_that_is_combined_already_is_not_copied() -> None:
-    slices = IndexedSlices(np.ones((2, 3), F32), np.array([1, 4]))
-    assert combine(slices, 5) is slices
-    with pytest.raises(ValueError, match="index 4 is out of range; there are 4 rows"):
-        combine(slices, 4)

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from windlass.core.arrays import BFLOAT16, DTYPES, FLOATS, Array, DType
 from windlass.core.definitions import ShardDefinition, VariableDefinition
+from windlass.core.steps import Operation
 from windlass.core.task import Incarnation, TaskId
 from windlass.core.update_rules import SGD, Adagrad, Adam, AdamW, Ftrl, RMSprop, UpdateRule
 from windlass.engine.block import Block, Gradient, StepInfo
@@ -139,7 +140,7 @@ def test_assign_add_to_rows_adds_to_those_alone(
     rng = np.random.default_rng(6)
     start, values = numbers(rng, (ROWS, *row), dtype), numbers(rng, (len(chosen), *row), dtype)
     block = make_block((ROWS, *row), dtype, start)
-    block.assign_add(block.range_of(1), of_rows(values, np.array(chosen)))
+    block.combine(block.range_of(1), of_rows(values, np.array(chosen)), Operation.ASSIGN_ADD)
     expected = start.copy()
     expected[chosen] += values
     np.testing.assert_array_equal(block.view(1), expected)
@@ -148,7 +149,7 @@ def test_assign_add_to_rows_adds_to_those_alone(
 
 
 @pytest.mark.parametrize("dtype", [np.dtype(np.float32), BFLOAT16], ids=["float32", "bfloat16"])
-@pytest.mark.parametrize("operation", ["apply", "assign", "assign_add"])
+@pytest.mark.parametrize("operation", ["apply", "assign", "combine"])
 @pytest.mark.parametrize("chosen", [[], [0, 2]], ids=["no-rows", "two-rows"])
 def test_rows_without_elements_are_no_special_case(
     dtype: DType, operation: str, chosen: list[int]
@@ -158,8 +159,10 @@ def test_rows_without_elements_are_no_special_case(
     if operation == "apply":
         block.bind(1, SGD())
         block.apply(block.range_of(1), gradient, SGD(), StepInfo(WORKER, 1, 0))
+    elif operation == "assign":
+        block.assign(block.range_of(1), gradient)
     else:
-        getattr(block, operation)(block.range_of(1), gradient)
+        block.combine(block.range_of(1), gradient, Operation.ASSIGN_ADD)
     assert block.versions.tolist() == [0, 1, 0]
 
 

@@ -1,18 +1,14 @@
 """The chief's service over loopback: register, heartbeat, finish, stop, status."""
 
 from collections.abc import Iterator
-from typing import Any
 
 import grpc
 import pytest
-from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from windlass.client.chief.calls import ChiefClient
 from windlass.core import codec, error_table
 from windlass.core.clock import ManualClock
 from windlass.core.errors import (
-    AddressInUseError,
-    ConfigurationError,
     FencedError,
     PeerLostError,
     ProtocolMismatchError,
@@ -60,14 +56,16 @@ def register(client: ChiefClient, task: TaskId) -> Incarnation:
     return client.register(task, f"{task.short}", timeout_s=T)[0]
 
 
-def test_registering_gives_a_life_the_heartbeat_and_the_phase(client: ChiefClient) -> None:
+def test_registering_gives_the_generation_the_heartbeat_and_the_phase(client: ChiefClient) -> None:
     who, heartbeat_s, phase, reason = client.register(W0, "here:1", timeout_s=T)
     assert who.task == W0
     assert who.generation > 0
     assert (heartbeat_s, phase, reason) == (0.25, Phase.RUNNING, "")
 
 
-def test_each_registration_is_a_new_life_and_fences_the_one_before(client: ChiefClient) -> None:
+def test_each_registration_is_a_new_generation_and_fences_the_one_before(
+    client: ChiefClient,
+) -> None:
     old, new = register(client, W0), register(client, W0)
     assert new.generation > old.generation
     assert client.heartbeat(new, TaskReport(), timeout_s=T) == (Phase.RUNNING, "")
@@ -127,7 +125,9 @@ def test_a_job_runs_to_its_end_over_the_wire(client: ChiefClient, server: ChiefS
     assert states[W0] is states[CHIEF] is State.DONE
 
 
-def test_a_failure_is_told_to_everybody_with_the_task_and_its_words(client: ChiefClient) -> None:
+def test_a_failure_is_reported_to_everybody_with_the_task_and_its_words(
+    client: ChiefClient,
+) -> None:
     first, second = register(client, W0), register(client, W1)
     failed = client.finish(first, Outcome.FAILED, "ValueError: boom", TaskReport(), timeout_s=T)
     told = client.heartbeat(second, TaskReport(), timeout_s=T)
@@ -146,12 +146,6 @@ def test_stopping_is_asked_for_with_a_reason_and_heard_by_all(client: ChiefClien
 def test_stopping_without_a_reason_has_one(client: ChiefClient) -> None:
     client.stop_job("", timeout_s=T)
     assert client.status(timeout_s=T).reason == "asked to stop"
-
-
-def test_a_task_of_no_spec_may_join(client: ChiefClient) -> None:
-    """Dynamic workers are in no list."""
-    register(client, TaskId("worker", 40))
-    assert client.status(timeout_s=T).tasks[-1].task == TaskId("worker", 40)
 
 
 @pytest.fixture
@@ -189,50 +183,6 @@ def test_an_outcome_that_stands_for_nothing_is_refused(
     error = error_table.from_rpc_error(caught.value, peer="chief", doing="finish")
     assert isinstance(error, RefusedError)
     assert "stands for none of done, failed, left" in error.message
-
-
-def test_the_chief_is_healthy_while_it_serves(server: ChiefServer) -> None:
-    with grpc.insecure_channel(f"127.0.0.1:{server.port}") as channel:
-        stub: Any = health_pb2_grpc.HealthStub(channel)  # its stubs list no methods
-        for service in ("", "windlass.proto.v1.Chief"):
-            answer = stub.Check(health_pb2.HealthCheckRequest(service=service), timeout=T)
-            assert answer.status == health_pb2.HealthCheckResponse.SERVING
-        server._host.drain()
-        answer = stub.Check(health_pb2.HealthCheckRequest(), timeout=T)
-        assert answer.status == health_pb2.HealthCheckResponse.NOT_SERVING
-
-
-def test_probes_have_a_port_of_their_own() -> None:
-    import socket
-
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1]
-    server = ChiefServer(CHIEF, [], Settings(health_port=port))
-    server.start("127.0.0.1:0")
-    try:
-        with grpc.insecure_channel(f"127.0.0.1:{port}") as channel:
-            stub: Any = health_pb2_grpc.HealthStub(channel)  # its stubs list no methods
-            answer = stub.Check(health_pb2.HealthCheckRequest(), timeout=T)
-            assert answer.status == health_pb2.HealthCheckResponse.SERVING
-            with pytest.raises(grpc.RpcError) as caught:
-                chief_pb2_grpc.ChiefStub(channel).GetStatus(chief_pb2.GetStatusRequest(), timeout=T)
-            assert caught.value.code() is grpc.StatusCode.UNIMPLEMENTED
-    finally:
-        server.stop(grace_s=0)
-
-
-def test_two_servers_do_not_share_a_port(server: ChiefServer) -> None:
-    second = ChiefServer(CHIEF, [], SETTINGS)
-    with pytest.raises(AddressInUseError, match=f"127.0.0.1:{server.port}"):
-        second.start(f"127.0.0.1:{server.port}")
-    second.stop(grace_s=0)
-
-
-def test_an_address_others_can_reach_must_be_asked_for() -> None:
-    server = ChiefServer(CHIEF, [], SETTINGS)
-    with pytest.raises(ConfigurationError, match="--insecure"):
-        server.start("10.0.0.1:0")
-    server.stop(grace_s=0)
 
 
 def test_a_chief_that_is_gone_is_a_lost_peer_with_its_address() -> None:

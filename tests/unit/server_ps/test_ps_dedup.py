@@ -1,4 +1,4 @@
-"""The push log: per task, each push of the current life once, in order."""
+"""The push log: per task, each push of the current generation once, in order."""
 
 import pytest
 from hypothesis import settings
@@ -12,60 +12,63 @@ from windlass.server.ps.dedup import PushLog
 TASK = TaskId("worker", 2)
 
 
-def life(generation: int) -> Incarnation:
+def incarnation(generation: int) -> Incarnation:
     return Incarnation(TASK, generation)
 
 
 def test_the_first_push_is_number_one() -> None:
     log = PushLog()
     with pytest.raises(SequenceError):
-        log.is_new(life(1), 2)
-    assert log.is_new(life(1), 1)
+        log.is_new(incarnation(1), 2)
+    assert log.is_new(incarnation(1), 1)
 
 
 def test_a_push_stays_new_until_it_was_applied_whole() -> None:
     log = PushLog()
-    assert [log.is_new(life(1), 1), log.is_new(life(1), 1)] == [True, True]
-    log.applied(life(1), 1)
-    assert not log.is_new(life(1), 1)
+    assert [log.is_new(incarnation(1), 1), log.is_new(incarnation(1), 1)] == [True, True]
+    log.applied(incarnation(1), 1)
+    assert not log.is_new(incarnation(1), 1)
 
 
 def test_a_gap_names_the_task_the_push_and_the_one_expected() -> None:
     log = PushLog({TASK: (1, 4)})
     with pytest.raises(SequenceError) as caught:
-        log.is_new(life(1), 7)
+        log.is_new(incarnation(1), 7)
     assert caught.value.fields == {"task": str(TASK), "sequence": "7", "expected": "5"}
-    assert f"push 7 of {life(1)} came before push 5" in caught.value.message
+    assert f"push 7 of {incarnation(1)} came before push 5" in caught.value.message
 
 
-def test_an_older_life_is_fenced_and_told_which_one_took_its_place() -> None:
+def test_an_older_generation_is_fenced_and_hears_which_one_took_its_place() -> None:
     log = PushLog()
-    log.register_incarnation(life(5))
-    for ask in (lambda: log.register_incarnation(life(4)), lambda: log.is_new(life(4), 1)):
+    log.register_incarnation(incarnation(5))
+    for ask in (
+        lambda: log.register_incarnation(incarnation(4)),
+        lambda: log.is_new(incarnation(4), 1),
+    ):
         with pytest.raises(FencedError) as caught:
             ask()
         assert caught.value.fields == {"task": str(TASK), "generation": "4", "current": "5"}
 
 
-def test_meeting_the_same_life_again_forgets_nothing() -> None:
+def test_registering_the_same_generation_again_forgets_nothing() -> None:
     log = PushLog()
-    assert log.is_new(life(1), 1)
-    log.applied(life(1), 1)
-    log.register_incarnation(life(1))
-    assert not log.is_new(life(1), 1)
+    assert log.is_new(incarnation(1), 1)
+    log.applied(incarnation(1), 1)
+    log.register_incarnation(incarnation(1))
+    assert not log.is_new(incarnation(1), 1)
 
 
-def test_an_old_lifes_late_completion_does_not_count_for_the_new_one() -> None:
+def test_an_old_generations_late_completion_does_not_count_for_the_new_one() -> None:
     log = PushLog()
-    assert log.is_new(life(1), 1)
-    log.register_incarnation(life(2))
-    log.applied(life(1), 1)
-    assert log.is_new(life(2), 1)
+    assert log.is_new(incarnation(1), 1)
+    log.register_incarnation(incarnation(2))
+    log.applied(incarnation(1), 1)
+    assert log.is_new(incarnation(2), 1)
 
 
 def test_completions_out_of_order_never_step_back() -> None:
     log = PushLog({TASK: (1, 3)})
-    log.applied(life(1), 2)
+    log.applied(incarnation(1), 2)
     assert log.last == {TASK: (1, 3)}
 
 
@@ -111,7 +114,7 @@ class AnyMessages(RuleBasedStateMachine):
             done.append(sequence)
 
     @invariant()
-    def each_life_was_applied_without_gap_or_repeat(self) -> None:
+    def each_generation_was_applied_without_gap_or_repeat(self) -> None:
         assert all(done == list(range(1, len(done) + 1)) for done in self.accepted.values())
 
     @invariant()

@@ -243,7 +243,7 @@ pieces = pytest.mark.parametrize("at", range(5))
 
 
 @pieces
-def test_a_push_overtaken_by_a_new_life_ends_fenced(at: int) -> None:
+def test_a_push_overtaken_by_a_new_generation_ends_fenced(at: int) -> None:
     """It was being read when its task came back from a restart."""
     store = make_store()
     push = Sender(store, PLAN)
@@ -257,7 +257,9 @@ def test_a_push_overtaken_by_a_new_life_ends_fenced(at: int) -> None:
 
 
 @pieces
-def test_what_a_new_life_pushed_is_not_overwritten_by_the_rest_of_an_old_push(at: int) -> None:
+def test_what_a_new_generation_pushed_is_not_overwritten_by_the_rest_of_an_old_push(
+    at: int,
+) -> None:
     store = make_store()
     push, expected = Sender(store, PLAN), Expected()
     expected.add(push, push.blocks_after(at))
@@ -273,8 +275,8 @@ def test_what_a_new_life_pushed_is_not_overwritten_by_the_rest_of_an_old_push(at
 
 
 @pieces
-def test_a_new_lifes_retry_applies_once_though_an_old_push_came_between(at: int) -> None:
-    """Old push half read; the new life's first push breaks off; the old one goes on; then the
+def test_a_new_generations_retry_applies_once_though_an_old_push_came_between(at: int) -> None:
+    """Old push half read; the new generation's first push breaks off; the old one goes on; then the
     retry.
     """
     store = make_store()
@@ -292,8 +294,8 @@ def test_a_new_lifes_retry_applies_once_though_an_old_push_came_between(at: int)
     with suppress(FencedError):
         push.send(OLD, 1, restart)
     assert not push.send(NEW, 1).duplicate
-    # Where the new life had been, the old one must have stayed out; elsewhere it may have been
-    # first.
+    # Where the new generation had been, the old one must have stayed out; elsewhere it may have
+    # been first.
     guarded = push.blocks_after(at)
     expected.add(push, guarded)
     got = {name: values[-1] for name, values in read(store).items() if DTYPES[name] in guarded}

@@ -3,7 +3,7 @@
 import pytest
 
 from windlass.core.clock import ManualClock
-from windlass.core.errors import FencedError
+from windlass.core.errors import FencedError, OtherJobError
 from windlass.core.states import Phase
 from windlass.core.task import Incarnation, TaskId
 from windlass.server.ps.lease import ChiefLease
@@ -103,3 +103,24 @@ def test_the_first_end_of_a_job_counts(lease: ChiefLease) -> None:
     lease.end(Phase.DONE, "")
     assert (lease.ended.is_set(), lease.phase) == (True, Phase.FAILED)
     assert lease.reason == "worker:1 raised"
+
+
+def test_tasks_of_another_job_are_refused_and_of_an_unknown_one_are_not(clock: ManualClock) -> None:
+    lease = ChiefLease(clock)
+    lease.check_job(Incarnation(CHIEF.task, 1, "b"))  # no job yet
+    lease.renew(Incarnation(CHIEF.task, 3, "a"), "chief:1", 10.0)
+    for job in ("", "a"):
+        lease.check_job(Incarnation(CHIEF.task, 1, job))
+    with pytest.raises(OtherJobError, match=r"serves job 'a' of the chief at chief:1; .* job 'b'"):
+        lease.check_job(Incarnation(CHIEF.task, 1, "b"))
+    with pytest.raises(OtherJobError):
+        lease.renew(Incarnation(CHIEF.task, 9, "b"), "chief:2", 10.0)
+    clock.advance(10.0)
+    lease.renew(Incarnation(CHIEF.task, 9, "b"), "chief:2", 10.0)
+    assert lease.job == "b"
+
+
+def test_a_ps_that_was_given_its_job_never_serves_another(clock: ManualClock) -> None:
+    lease = ChiefLease(clock, "a")
+    with pytest.raises(OtherJobError):
+        lease.renew(Incarnation(CHIEF.task, 1, "b"), "chief:2", 10.0)

@@ -1,10 +1,13 @@
 """A part of a checkpoint as a ps saves it, and what comes of it on other stores."""
 
+import threading
+import tracemalloc
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
 import pytest
+from safetensors.numpy import load_file
 
 from windlass.core.arrays import BFLOAT16, DTYPES, Array, DType
 from windlass.core.checkpoint import CheckpointReader, Manifest, VariableRecord
@@ -17,6 +20,7 @@ from windlass.core.steps import LayoutEntry, Operation
 from windlass.core.task import Incarnation, TaskId
 from windlass.core.update_rules import SGD, Adagrad, Adam, Ftrl, RMSprop, UpdateRule
 from windlass.engine.block import StepInfo
+from windlass.server.ps import saving
 from windlass.server.ps.saving import save_shards
 from windlass.server.ps.store import PushRequest, Store
 
@@ -78,9 +82,9 @@ class Cluster:
             if shard.variable.name == name
         }
 
-    def save(self, directory: Path) -> list[SavedPart]:
+    def save(self, directory: Path, copy_bytes: int = saving.COPY_BYTES) -> list[SavedPart]:
         """Save every store's part, and the manifest a chief would write."""
-        parts = [save_shards(store, str(directory)) for store in self.stores]
+        parts = [save_shards(store, str(directory), copy_bytes) for store in self.stores]
         records = {}
         for saved in (shard for part in parts for shard in part.shards):
             variable, rule = saved.shard.variable, saved.shard.rule
@@ -322,3 +326,70 @@ def test_a_failed_restore_leaves_nothing_half_defined(
     assert store.lookup([*cut(good, 1), *cut(definition, 1)], WORKER) == []
     assert store.global_step == 0
     store.define(cut(definition, 1), WORKER)  # the names are free
+
+
+# -- large shards --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("copy_bytes", [16, 40, 100], ids=["part-of-a-row", "row", "rows"])
+@pytest.mark.parametrize("shape", [(7, 3), (1, 21), (21,), (), (0, 3)], ids=str)
+def test_a_shard_larger_than_a_copy_is_saved_in_ranges_and_comes_back_whole(
+    copy_bytes: int, shape: tuple[int, ...], tmp_path: Path
+) -> None:
+    w = VariableDefinition("w", shape, F32, Initializer("random_normal", seed=1))
+    first = Cluster(2, [w])
+    first.bind(Adam(learning_rate=0.1), "w")
+    first.push("w", gradient(0, w))
+    first.save(tmp_path, copy_bytes)
+    CheckpointReader(str(tmp_path)).verify()
+    second = Cluster(3, [w], restore_from=str(tmp_path))
+    second.bind(Adam(learning_rate=0.1), "w")
+    for slot in ("", "momentum", "velocity"):
+        np.testing.assert_array_equal(second.value("w", slot), first.value("w", slot))
+
+
+def test_a_row_is_saved_with_its_slots_while_pushes_go_on(tmp_path: Path) -> None:
+    """A push that arrives meanwhile is in some ranges of rows, in each with value and slots."""
+    rows, pushes = 4000, 200
+    w = VariableDefinition("w", (rows, 2), F32, ZEROS)
+    cluster = Cluster(1, [w])
+    cluster.bind(SGD(learning_rate=1.0, momentum=0.5), "w")
+    ones = np.ones(w.shape, np.float32)
+    series = {0.0: 0.0}  # momentum → value, after each number of pushes
+    momentum = value = np.float32(0)
+    for _ in range(pushes):
+        momentum = np.float32(0.5) * momentum - np.float32(1)
+        value += momentum
+        series[float(value)] = float(momentum)
+    pushing = threading.Thread(target=lambda: [cluster.push("w", ones) for _ in range(pushes)])
+    pushing.start()
+    save_shards(cluster.stores[0], str(tmp_path), copy_bytes=512)
+    pushing.join()
+    saved = load_file(tmp_path / "ps-0.safetensors")
+    ranges = [name for name in saved if not name.endswith(":momentum")]
+    assert len(ranges) == rows // 32
+    for name in ranges:
+        assert len(np.unique(saved[name])) == 1, name
+        np.testing.assert_array_equal(
+            saved[f"{name}:momentum"], np.vectorize(series.get)(saved[name])
+        )
+
+
+def test_saving_takes_memory_for_one_copy_whatever_the_shard(tmp_path: Path) -> None:
+    w = VariableDefinition("w", (1_000_000, 8), F32, ZEROS)
+    cluster = Cluster(1, [w])
+    cluster.bind(Adagrad(), "w")
+    whole = cluster.value("w").nbytes * 2
+    taken: list[int] = []
+    real = saving.temporary_buffer
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(
+            saving, "temporary_buffer", lambda n, t: (taken.append(n * t.itemsize), real(n, t))[1]
+        )
+        tracemalloc.start()
+        part = save_shards(cluster.stores[0], str(tmp_path))
+        _, peak = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
+    assert sum(tensor.num_bytes for tensor in part.tensors) == whole == 64_000_000
+    assert taken == [saving.COPY_BYTES]
+    assert peak < 4 * 1024 * 1024

@@ -23,7 +23,7 @@ from windlass.server.ps.payload import BufferPayload
 from windlass.server.ps.session import Session
 from windlass.server.ps.store import Store
 
-PULL, APPLY, ASSIGN, ADD = Operation
+PULL, APPLY, ASSIGN, ADD, *_ROWS = Operation
 WORKER = Incarnation(TaskId("worker", 0), 1)
 F32 = np.dtype(np.float32)
 LARGE = 100_000  # elements; a block of its own, and more than a pull that is sent whole

@@ -20,7 +20,7 @@ from windlass.core.initializers import Initializer
 from windlass.core.settings import Settings
 from windlass.core.steps import Encoding, LayoutEntry, Operation
 from windlass.core.task import Incarnation, TaskId
-from windlass.core.update_rules import SGD, Adam, UpdateRule
+from windlass.core.update_rules import SGD, Adam
 from windlass.server.ps.store import Store
 
 PS = TaskId("ps", 0)
@@ -64,16 +64,6 @@ def test_a_shard_without_initializer_waits_for_its_creator() -> None:
     [held] = store.define(cut(variable(initializer=None), 1), CHIEF)
     assert (held.initialized, held.restored) == (False, False)
     assert values(store, ("w", 0)) == [0.0] * 12
-
-
-def test_defining_the_same_again_changes_nothing_and_answers_the_same() -> None:
-    store = make_store()
-    shards = cut(variable(), 2)
-    first = store.define(shards, CHIEF)
-    before = store.counters()
-    assert store.define(shards, WORKER) == first
-    assert store.counters() == before
-    assert [held.shard.key for held in first] == [("w", 0), ("w", 1)]
 
 
 def test_the_first_value_wins_over_a_later_initializer() -> None:
@@ -139,26 +129,11 @@ def test_counters_account_for_values_and_slots() -> None:
 # -- lookup --------------------------------------------------------------------------------------
 
 
-def test_lookup_finds_the_parts_held_here_whatever_part_was_asked_for() -> None:
-    store = make_store(*cut(variable(), 3)[:2])
-    held = store.lookup([*cut(variable(), 1), *cut(variable("absent"), 1)], WORKER)
-    assert [item.shard.key for item in held] == [("w", 0), ("w", 1)]
-    assert all(item.initialized for item in held)
-
-
 def test_lookup_tells_the_rule_once_there_is_one() -> None:
     store = make_store(*cut(variable(), 1))
     assert store.lookup(cut(variable(), 1), WORKER)[0].shard.rule is None
     store.bind(["w"], Adam(), CHIEF)
     assert store.lookup(cut(variable(), 1), WORKER)[0].shard.rule == Adam()
-
-
-def test_lookup_of_another_shape_is_refused_naming_both_tasks() -> None:
-    store = make_store(*cut(variable(), 1))
-    with pytest.raises(DefinitionMismatchError) as caught:
-        store.lookup(cut(variable(shape=(6,)), 1), WORKER)
-    assert str(CHIEF.task) in caught.value.message
-    assert str(WORKER.task) in caught.value.message
 
 
 # -- bind ----------------------------------------------------------------------------------------
@@ -173,16 +148,6 @@ def test_binding_the_same_rule_again_keeps_slots_and_counts() -> None:
     store.bind(["w"], Adam(), WORKER)
     assert block.slots["momentum"].tolist() == [3.0] * 12
     assert block.updates.tolist() == [9, 9]
-
-
-@pytest.mark.parametrize("other", [SGD(), Adam(beta_1=0.8)], ids=["rule", "hyperparameter"])
-def test_another_rule_is_refused_naming_both_tasks(other: UpdateRule) -> None:
-    store = make_store(*cut(variable(), 1))
-    store.bind(["w"], Adam(), CHIEF)
-    with pytest.raises(DefinitionMismatchError) as caught:
-        store.bind(["w"], other, WORKER)
-    for word in ("'w'", str(PS), str(CHIEF.task), str(WORKER.task), repr(other), repr(Adam())):
-        assert word in caught.value.message
 
 
 @pytest.mark.parametrize("dtype", ["int32", "uint8", "bool"])

@@ -8,7 +8,6 @@ import pytest
 
 from windlass.core.arrays import DTYPES, Array, DType
 from windlass.core.definitions import ShardDefinition, VariableDefinition, cut
-from windlass.core.errors import FencedError, SequenceError, ShapeMismatchError
 from windlass.core.schedules import ExponentialDecay
 from windlass.core.settings import Settings
 from windlass.core.steps import Encoding, LayoutEntry, Operation, PushResult
@@ -21,7 +20,7 @@ PS = TaskId("ps", 0)
 TASK = TaskId("worker", 0)
 WORKER = Incarnation(TASK, 1)
 F32 = np.dtype(np.float32)
-PULL, APPLY, ASSIGN, ADD = Operation
+PULL, APPLY, ASSIGN, ADD, *_ROWS = Operation
 
 
 def make_store(*variables: VariableDefinition, rule: UpdateRule | None = None) -> Store:
@@ -124,19 +123,6 @@ def test_entries_of_one_block_may_stand_between_those_of_others() -> None:
     assert pull(store, "y").tolist() == [9, 10]
 
 
-def test_rows_and_dense_values_travel_in_one_push() -> None:
-    table = VariableDefinition("table", (4, 2), F32)
-    store = make_store(table, vector("bias"), rule=SGD(learning_rate=1.0))
-    entries = [
-        LayoutEntry("table", 0, APPLY, encoding=Encoding.ROWS),
-        LayoutEntry("bias", 0, APPLY),
-    ]
-    arrays = [floats(1, 2, 3, 4), floats(5, 6, 7)]
-    push(store, 1, entries, arrays, rows=[np.array([0, 3])], scale=2.0)
-    assert pull(store, "table").tolist() == [-2, -4, 0, 0, 0, 0, -6, -8]
-    assert pull(store, "bias").tolist() == [-10, -12, -14]
-
-
 @pytest.mark.parametrize("operation", [APPLY, ASSIGN, ADD], ids=str)
 def test_a_push_of_no_rows_is_a_push(operation: Operation) -> None:
     """The part of a table that none of a batch's rows fall on gets such a one."""
@@ -157,59 +143,7 @@ def add_one(
     return push(store, sequence, entries, [floats(1, 1, 1)], who=who, increment=increment)
 
 
-def test_a_push_that_comes_again_is_read_and_answered_but_not_applied() -> None:
-    store = make_store(vector())
-    first, again = add_one(store, 1), add_one(store, 1)
-    assert (first.duplicate, again.duplicate) == (False, True)
-    assert (first.global_step, again.global_step) == (1, 1)
-    assert pull(store).tolist() == [1, 1, 1]
-    assert (store.counters().pushes, store.counters().duplicates) == (1, 1)
-
-
-def test_a_push_from_the_future_is_refused_and_the_missing_one_named() -> None:
-    store = make_store(vector())
-    add_one(store, 1)
-    with pytest.raises(SequenceError, match=r"push 3 .* came before push 2"):
-        add_one(store, 3)
-    assert pull(store).tolist() == [1, 1, 1]
-    assert not add_one(store, 2).duplicate
-
-
-def test_a_new_life_counts_from_one_and_the_old_one_is_fenced() -> None:
-    store = make_store(vector())
-    for sequence in (1, 2, 3):
-        add_one(store, sequence)
-    assert not add_one(store, 1, Incarnation(TASK, 2)).duplicate
-    with pytest.raises(FencedError, match="superseded by generation 2"):
-        add_one(store, 4)
-    with pytest.raises(FencedError):
-        store.register_incarnation(WORKER)
-    assert pull(store).tolist() == [4, 4, 4]
-    assert store.global_step == 4
-
-
-def test_a_new_session_of_a_new_life_fences_the_old_one_before_any_push() -> None:
-    store = make_store(vector())
-    add_one(store, 1)
-    store.register_incarnation(Incarnation(TASK, 2))
-    with pytest.raises(FencedError):
-        add_one(store, 2)
-
-
-def test_tasks_count_their_pushes_independently() -> None:
-    store = make_store(vector())
-    other = Incarnation(TaskId("worker", 1), 1)
-    assert [add_one(store, 1, who).duplicate for who in (WORKER, other, WORKER)] == [0, 0, 1]
-
-
 # -- the global step -----------------------------------------------------------------------------
-
-
-def test_the_global_step_grows_by_the_increment_of_each_push() -> None:
-    store = make_store(vector())
-    steps = [add_one(store, i + 1, increment=n).global_step for i, n in enumerate((1, 0, 3))]
-    assert steps == [1, 1, 4]
-    assert store.global_step == 4
 
 
 def test_the_global_step_catches_up_with_what_a_worker_has_seen_elsewhere() -> None:
@@ -218,17 +152,6 @@ def test_the_global_step_catches_up_with_what_a_worker_has_seen_elsewhere() -> N
     assert push(store, 1, entries, ones, global_step=10, increment=1).global_step == 11
     late = push(store, 2, entries, ones, global_step=4, increment=1)
     assert (late.global_step, late.staleness) == (12, 7)
-
-
-@pytest.mark.parametrize(("seen", "staleness"), [(0, 5), (3, 2), (5, 0), (9, 0)])
-def test_staleness_is_the_steps_between_its_pull_and_the_push(seen: int, staleness: int) -> None:
-    store = make_store(vector())
-    for sequence in range(1, 6):
-        add_one(store, sequence)
-    other = Incarnation(TaskId("worker", 1), 1)
-    entries = [LayoutEntry("w", 0, ADD)]
-    result = push(store, 1, entries, [floats(0, 0, 0)], who=other, global_step=seen, increment=1)
-    assert result.staleness == staleness
 
 
 def test_schedules_are_read_at_the_stores_global_step_not_at_the_workers() -> None:
@@ -243,47 +166,6 @@ def test_schedules_are_read_at_the_stores_global_step_not_at_the_workers() -> No
 
 
 # -- rows ----------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("operation", [APPLY, ASSIGN, ADD], ids=str)
-@pytest.mark.parametrize(
-    ("rows", "message"),
-    [
-        ([-1, 2], "row -1 of 't/part_1' is out of range: the shard has 3 rows"),
-        ([0, 3], "row 3 of 't/part_1' is out of range: the shard has 3 rows"),
-        ([1, 1], "'t/part_1' must ascend without repeating"),
-        ([2, 0], "'t/part_1' must ascend without repeating"),
-    ],
-    ids=["negative", "past-the-end", "repeated", "descending"],
-)
-def test_row_numbers_are_checked_before_anything_is_applied(
-    operation: Operation, rows: list[int], message: str
-) -> None:
-    store = Store(PS, Settings())
-    store.define(cut(VariableDefinition("t", (6, 2), F32), 2)[1:], WORKER)
-    store.bind(["t"], SGD(), WORKER)
-    layout = store.compile([LayoutEntry("t", 1, operation, encoding=Encoding.ROWS)])
-    with pytest.raises(ShapeMismatchError, match=message):
-        store.check_rows(layout, [np.array(rows)])
-
-
-@pytest.mark.parametrize("rows", [[2, 0, 2], [], [1]], ids=str)
-def test_a_pull_may_repeat_rows_and_take_them_in_any_order(rows: list[int]) -> None:
-    store = make_store(VariableDefinition("t", (3, 2), F32))
-    push(store, 1, [LayoutEntry("t", 0, ASSIGN)], [np.arange(6, dtype=np.float32)])
-    layout = store.compile([LayoutEntry("t", 0, PULL, encoding=Encoding.ROWS)])
-    numbers = [np.array(rows, np.int64)]
-    store.check_rows(layout, numbers)
-    [got] = store.read(layout, numbers)
-    assert got.tolist() == [float(2 * row + i) for row in rows for i in (0, 1)]
-
-
-@pytest.mark.parametrize("row", [-1, 3])
-def test_a_pull_of_rows_that_are_not_there_is_refused(row: int) -> None:
-    store = make_store(VariableDefinition("t", (3, 2), F32))
-    layout = store.compile([LayoutEntry("t", 0, PULL, encoding=Encoding.ROWS)])
-    with pytest.raises(ShapeMismatchError, match=f"row {row} of 't'"):
-        store.check_rows(layout, [np.array([row])])
 
 
 # -- reads and counters --------------------------------------------------------------------------

@@ -58,8 +58,8 @@ def test_a_worker_that_comes_meanwhile_does_its_work() -> None:
             ending.job.finish(first, Outcome.DONE, "", TaskReport(), now=ending.clock.now())
         else:
             ending.clock.advance(60)  # as long as it takes: it is here
-            life = Incarnation(W1, ending.job.members[W1].generation)
-            ending.job.finish(life, Outcome.DONE, "", TaskReport(), now=ending.clock.now())
+            who = Incarnation(W1, ending.job.members[W1].generation)
+            ending.job.finish(who, Outcome.DONE, "", TaskReport(), now=ending.clock.now())
 
     ending.on_wait = on_wait  # type: ignore[method-assign]
     assert ending.end() > 60

@@ -88,7 +88,7 @@ def test_the_traceback_goes_down_into_the_library_that_raised(
     assert "worker/program.py" not in stderr
 
 
-def test_the_causes_of_an_exception_are_told_too(
+def test_the_causes_of_an_exception_are_shown_too(
     run: Run, capsys: pytest.CaptureFixture[str]
 ) -> None:
     run(

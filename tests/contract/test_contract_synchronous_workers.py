@@ -13,7 +13,7 @@ import pytest
 import windlass as wl
 from windlass.cluster.spec import ClusterSpec
 from windlass.core.arrays import BFLOAT16
-from windlass.core.errors import JoinTimeoutError
+from windlass.core.errors import CollectiveTimeoutError, JoinTimeoutError
 from windlass.distribute import MultiWorkerMirroredStrategy, PerReplica, ReplicaContext
 from windlass.distribute.cluster_resolver import SimpleClusterResolver
 
@@ -176,3 +176,35 @@ def test_a_strategy_that_cannot_be_made_gives_its_port_back(
         MultiWorkerMirroredStrategy(SimpleClusterResolver(spec, "", "worker", 0))
     with socket.socket() as again:
         again.bind(("127.0.0.1", int(spec.task_address("worker", 0).rpartition(":")[2])))
+
+
+# -- barrier -----------------------------------------------------------------------------------
+
+
+def test_workers_wait_for_each_other_at_a_barrier() -> None:
+    arrived: list[int] = []
+
+    def work(strategy: MultiWorkerMirroredStrategy, rank: int) -> int:
+        arrived.append(rank)
+        strategy.barrier(20)
+        return len(arrived)
+
+    assert together(work) == [2, 2]
+
+
+def test_a_barrier_of_workers_in_sync_names_who_does_not_come() -> None:
+    done = threading.Event()
+
+    def work(strategy: MultiWorkerMirroredStrategy, rank: int) -> str:
+        if rank:
+            done.wait(20)
+            return ""
+        try:
+            strategy.barrier(0.5)
+        except CollectiveTimeoutError as error:
+            return error.fields["task"]
+        finally:
+            done.set()
+        return "nobody"
+
+    assert together(work)[0] == "/job:worker/task:1"

@@ -1,4 +1,4 @@
-"""Workers in sync as real processes: they train as one device would, and hear who is lost."""
+"""Synchronous workers as real processes: they train as one device would, and hear who is lost."""
 
 import json
 import os

@@ -1,0 +1,88 @@
+"""Datasets of what programs have: arrays, files, iterables, loaders of other libraries."""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
+from typing import Any
+
+import numpy as np
+
+from ..base.values import map_structure
+from .dataset import Dataset
+from .options import UNKNOWN_CARDINALITY
+from .sources import ArraySource, FileSource, IterableSource, SliceSource
+
+
+def from_arrays(
+    arrays: Any,
+    batch_size: int,
+    *,
+    shuffle: bool = True,
+    seed: int = 0,
+    epochs: int | None = 1,
+    drop_remainder: bool = False,
+) -> Dataset:
+    """A dataset of batches of arrays that fit in memory.
+
+    Args:
+        arrays: Nested arrays with one first axis: the examples.
+        batch_size: Examples per global batch.
+        shuffle: Draw a new order for every epoch, and every time it is iterated over. Synchronous
+            workers share the batches of one order; each worker of a parameter-server job has its
+            own; an evaluator reads in order.
+        seed: Of the orders: with the same one every run draws them again.
+        epochs: How often the data is gone through; None: for ever.
+        drop_remainder: Leave out a last batch that is not full.
+
+    Raises:
+        ValueError: First axes differ, or ``batch_size`` < 1.
+    """
+    return Dataset(ArraySource(arrays, batch_size, shuffle, seed, epochs, drop_remainder))
+
+
+def from_files(files: Sequence[str], read: Callable[[str], Iterable[Any]]) -> Dataset:
+    """A dataset of what files hold; synchronous workers divide the files.
+
+    Args:
+        files: Paths, in the same order on every worker.
+        read: Gives the elements of one file.
+    """
+    return Dataset(FileSource(files, read))
+
+
+def as_dataset(source: Any) -> Dataset:
+    """A dataset out of what programs have.
+
+    Elements are as the source gives them: tensors of a DataLoader stay tensors, whatever the
+    strategy, and are cut as tensors.
+
+    Args:
+        source: A Dataset; nested arrays, whose first axis counts elements; a PyTorch DataLoader; a
+            Hugging Face dataset (examples: call ``batch``); what has ``as_numpy_iterator``
+            (tf.data); a function without arguments that returns an iterable; any iterable. A
+            generator or iterator can be gone through once.
+
+    Raises:
+        TypeError: It is none of these.
+    """
+    if isinstance(source, Dataset):
+        return source
+    if isinstance(source, np.ndarray | tuple | dict):
+        return Dataset(SliceSource(map_structure(np.asarray, source)))
+    if hasattr(source, "as_numpy_iterator"):
+        return Dataset(IterableSource(source.as_numpy_iterator))
+    if hasattr(source, "with_format") and hasattr(source, "features"):
+        return Dataset(IterableSource(lambda: source.with_format("numpy")))
+    if isinstance(source, Iterable):
+        once = isinstance(source, Iterator)
+        return Dataset(IterableSource(lambda: source, _length(source), once=once))
+    if callable(source):
+        return Dataset(IterableSource(source))
+    raise TypeError(
+        f"a dataset must be an iterable of batches or nested arrays, got {type(source).__name__}"
+    )
+
+
+def _length(source: Iterable[Any]) -> int:
+    try:
+        return len(source) if isinstance(source, Sized) else UNKNOWN_CARDINALITY
+    except TypeError:  # a DataLoader of what has no length has the method all the same
+        return UNKNOWN_CARDINALITY

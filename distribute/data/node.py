@@ -1,0 +1,105 @@
+"""Nodes: what a dataset is made of. A source, or something derived from other nodes.
+
+A node says of its elements what distribution has to know: how many there are, from which files they
+come, whether they may be kept. ``dataset.py`` is the face that programs see.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Sequence
+from copy import copy
+from typing import Any, Self
+
+from .options import INFINITE_CARDINALITY, UNKNOWN_CARDINALITY
+from .passes import Pass
+
+Opener = Callable[[int, Pass], Iterator[Any]]
+"""Opens a node in a pass, from an element on: its ``iterate`` or its ``positions``."""
+
+
+class Node(ABC):
+    """Gives elements, from the beginning in each pass.
+
+    Attributes:
+        files: Paths it reads, if it can be divided by files.
+        once: It can be gone through once: looking at an element consumes it.
+        fresh: Each element has memory of its own, which is not used for another one.
+        varies: The first axis of its leaves may differ between elements.
+        table: Arrays whose rows are its elements, see :meth:`positions`; None: there are none.
+    """
+
+    files: tuple[str, ...] | None = None
+    once: bool = False
+    fresh: bool = False
+    varies: bool = True
+    table: Any = None
+
+    @abstractmethod
+    def iterate(self, start: int, this: Pass) -> Iterator[Any]:
+        """Elements from number ``start`` on."""
+
+    def positions(self, start: int, this: Pass) -> Iterator[int]:
+        """As :meth:`iterate`, the rows of ``table`` that are its elements."""
+        del start, this
+        raise TypeError(f"the elements of {type(self).__name__} are no rows of arrays")
+
+    def cardinality(self) -> int:
+        """How many elements there are, or that it is infinite or not known."""
+        return UNKNOWN_CARDINALITY
+
+    @property
+    def infinite(self) -> bool:
+        """It never ends."""
+        return self.cardinality() == INFINITE_CARDINALITY
+
+    def example(self) -> Any:
+        """Something like its elements, also where it has none itself: of a part, one of the whole.
+
+        None: nothing is known of them.
+        """
+        return None if self.once else next(self.iterate(0, Pass()), None)
+
+    def of_files(self, files: Sequence[str]) -> "Node":
+        """The same, of these files alone."""
+        raise ValueError(
+            f"{type(self).__name__} does not read files that could be divided: {files}"
+        )
+
+    def resolve_hint(self, workers: int, worker: int) -> "Node":
+        """The same, sharded where ``shard(SHARD_HINT, SHARD_HINT)`` stands, if it does."""
+        del workers, worker
+        return self
+
+
+class Derived(Node):
+    """Made of other nodes; divided where the only one is."""
+
+    def __init__(self, *sources: Node) -> None:
+        self.sources = sources
+        self.once = any(source.once for source in sources)
+        self.fresh = all(source.fresh for source in sources)
+        self.varies = any(source.varies for source in sources)
+        self.files = sources[0].files if len(sources) == 1 else None
+
+    @property
+    def source(self) -> Node:
+        """The first one, if it is made of one."""
+        return self.sources[0]
+
+    def example(self) -> Any:
+        """As the source's."""
+        return self.source.example()
+
+    def of_files(self, files: Sequence[str]) -> Node:
+        """The same, of these files alone."""
+        return self.on(*(source.of_files(files) for source in self.sources))
+
+    def resolve_hint(self, workers: int, worker: int) -> Node:
+        """The same, sharded where the hint stands."""
+        return self.on(*(source.resolve_hint(workers, worker) for source in self.sources))
+
+    def on(self, *sources: Node) -> Self:
+        """The same, made of others."""
+        other = copy(self)
+        other.sources = sources
+        other.files = sources[0].files if len(sources) == 1 else None
+        return other

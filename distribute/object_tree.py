@@ -1,0 +1,70 @@
+"""The variables of a program's objects, each with a key out of the attributes that lead to it.
+
+``{"model": model}`` with ``model.layers[0].kernel`` gives ``model/layers/0/kernel``, as the keys of
+``tf.train.Checkpoint`` begin: they do not depend on what else was created in the process, or when.
+"""
+
+from collections import deque
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from operator import itemgetter
+from typing import Any
+
+from .saved_variables import Stateful
+from .variables.variable import Variable
+
+_OURS = "windlass."
+
+
+@dataclass(frozen=True, slots=True)
+class ObjectTree:
+    """What was found, the nearest key of each, by key."""
+
+    variables: dict[str, Variable] = field(default_factory=dict)
+    places: dict[str, Stateful] = field(default_factory=dict)
+
+
+def walk_objects(roots: Mapping[str, Any]) -> ObjectTree:
+    """The variables, and what has ``state_dict`` and ``load_state_dict``, below some objects.
+
+    Looked into are dictionaries, lists, tuples, and the attributes of the program's objects, in the
+    order of their names and nearest first, so that every process finds the same keys. A variable
+    that several attributes lead to has one key. Of windlass's own objects metrics are looked into:
+    optimizers keep their slots with the variables.
+    """
+    tree = ObjectTree()
+    seen: set[int] = set()
+    waiting: deque[tuple[str, Any]] = deque(_by_name(roots))
+    while waiting:
+        key, found = waiting.popleft()
+        if id(found) in seen:
+            continue
+        seen.add(id(found))
+        if isinstance(found, Variable):
+            tree.variables[key] = found
+        elif not isinstance(found, type) and _has_place(found):
+            tree.places[key] = found
+        else:
+            waiting.extend((f"{key}/{name}" if key else name, v) for name, v in _children(found))
+    return tree
+
+
+def _has_place(found: Any) -> bool:
+    return callable(getattr(type(found), "state_dict", None)) and callable(
+        getattr(type(found), "load_state_dict", None)
+    )
+
+
+def _children(found: Any) -> Iterable[tuple[str, Any]]:
+    if isinstance(found, Mapping):
+        return _by_name(found)
+    if isinstance(found, list | tuple):
+        return [(str(number), value) for number, value in enumerate(found)]
+    ours = type(found).__module__.startswith(_OURS)
+    if isinstance(found, type) or (ours and not hasattr(found, "reset_state")):
+        return []
+    return _by_name(getattr(found, "__dict__", {}))
+
+
+def _by_name(named: Mapping[Any, Any]) -> list[tuple[str, Any]]:
+    return sorted(((str(name), value) for name, value in named.items()), key=itemgetter(0))

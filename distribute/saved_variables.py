@@ -1,0 +1,172 @@
+"""Variables of this process as a checkpoint, and back: what every kind of checkpoint is made of.
+
+The same format as a job's checkpoints on parameter servers (``docs/checkpoints.md``), so what one
+strategy saved another restores: whole variables, each under a key, with the slots of their
+optimizer. ``ON_READ`` variables are saved as the value they read as, and shared out again when they
+are restored.
+"""
+
+import datetime
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+import numpy as np
+
+from ..core.arrays import Array, num_rows
+from ..core.checkpoint import (
+    CheckpointReader,
+    Manifest,
+    TensorFileWriter,
+    TensorRecord,
+    VariableRecord,
+)
+from ..core.checkpoint.directory import MANIFEST, open_fs
+from ..core.checkpoint.tensor_file import TensorSpec
+from ..core.errors import ShapeMismatchError
+from ..core.versions import own_versions
+from .base.arrays import to_host
+from .variables.holders import holders_of
+from .variables.mirrored import SyncOnReadVariable
+from .variables.variable import Variable
+
+_FILE = "variables.safetensors"
+
+
+class Stateful(Protocol):
+    """What keeps its place: an iterator of a distributed dataset, a random generator."""
+
+    def state_dict(self) -> Mapping[str, Any]:
+        """As JSON can hold it."""
+
+    def load_state_dict(self, state: Any) -> None:
+        """Go on from there."""
+
+
+def saved_value(variable: Variable) -> Array:
+    """What is saved of a variable.
+
+    Raises:
+        ValueError: An ON_READ variable without aggregation has no value.
+    """
+    # (ascontiguousarray would give a scalar an axis.)
+    return np.asarray(to_host(variable.read_value()), order="C")
+
+
+def write_variables(
+    path: str,
+    variables: Mapping[str, Variable],
+    values: Mapping[str, Array],
+    places: Mapping[str, Stateful],
+    global_step: int,
+) -> None:
+    """Write a checkpoint, the manifest last.
+
+    Args:
+        path: Of its directory; what is there is removed.
+        variables: By key.
+        values: What :func:`saved_value` gave, by key.
+        places: By key; their states are taken now.
+        global_step: Its number.
+
+    Raises:
+        OSError: The file system refused.
+    """
+    fs, root = open_fs(path)
+    if fs.isdir(root):
+        fs.rm(root, recursive=True)
+    fs.makedirs(root, exist_ok=True)
+    pieces: list[tuple[str, str, Array]] = []
+    records: dict[str, VariableRecord] = {}
+    for name, value in values.items():
+        slots, updates, rule = _slots_of(variables[name])
+        records[name] = VariableRecord(
+            shape=value.shape,
+            dtype=value.dtype.name,
+            trainable=variables[name].trainable,
+            updates=updates,
+            rule=rule,
+        )
+        pieces.append((name, "", value))
+        pieces += [(name, slot, array) for slot, array in slots.items()]
+    specs = [
+        TensorSpec(_label(number, name, slot), array.shape, array.dtype)
+        for number, (name, slot, array) in enumerate(pieces)
+    ]
+    tensors = []
+    with fs.open(f"{root}/{_FILE}", "wb") as stream:
+        writer = TensorFileWriter(stream, specs)
+        for spec, (name, slot, array) in zip(specs, pieces, strict=True):
+            tensors.append(
+                TensorRecord(
+                    variable=name,
+                    slot=slot,
+                    row_offset=0,
+                    rows=num_rows(array.shape),
+                    file=_FILE,
+                    tensor=spec.name,
+                    digest=writer.write(array),
+                    num_bytes=array.nbytes,
+                )
+            )
+        writer.close()
+    manifest = Manifest(
+        global_step=global_step,
+        saved_at=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        windlass=own_versions().windlass,
+        variables=records,
+        tensors=tuple(tensors),
+        places={name: dict(place.state_dict()) for name, place in places.items()},
+    )
+    with fs.transaction:
+        fs.pipe_file(f"{root}/{MANIFEST}", manifest.model_dump_json(indent=1).encode())
+
+
+def restore_variables(
+    reader: CheckpointReader, variables: Mapping[str, Variable], places: Mapping[str, Stateful]
+) -> list[str]:
+    """Give variables and places what the checkpoint has for their keys; the keys it has.
+
+    Raises:
+        CheckpointError: It is damaged.
+        ShapeMismatchError: A variable has another shape there, or numbers its dtype does not hold;
+            of shapes, before anything was changed.
+    """
+    found = {name: record for name in variables if (record := reader.variable(name)) is not None}
+    for name, record in found.items():
+        shape = variables[name].shape
+        if tuple(record.shape) != shape:
+            raise ShapeMismatchError(
+                f"{reader.path}: {name!r} has shape {tuple(record.shape)} there, the variable "
+                f"has {shape}",
+                variable=name,
+            )
+    for name, record in found.items():
+        variable = variables[name]
+        _assign(variable, reader.read(name))
+        slots = {slot: reader.read(name, slot) for slot in reader.slots(name)}
+        for holder in holders_of(variable):
+            holder.restore_slots(slots, record.updates, record.rule)
+    known = [name for name in places if name in reader.manifest.places]
+    for name in known:
+        places[name].load_state_dict(reader.manifest.places[name])
+    return [*found, *known]
+
+
+def _label(number: int, name: str, slot: str) -> str:
+    """A tensor's unique name in the file; variables may be named like slots, or
+    ``__metadata__``.
+    """
+    return f"{number}:{name}:{slot}" if slot else f"{number}:{name}"
+
+
+def _assign(variable: Variable, value: Array) -> None:
+    if isinstance(variable, SyncOnReadVariable) and variable.aggregation.name == "NONE":
+        for component in variable.values:
+            component.assign(value)
+        return
+    variable.assign(value)
+
+
+def _slots_of(variable: Variable) -> tuple[dict[str, Array], int, dict[str, Any] | None]:
+    holders = holders_of(variable)
+    return holders[0].slots() if holders else ({}, 0, None)

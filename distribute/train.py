@@ -1,0 +1,296 @@
+"""``windlass.train``: checkpoints of a program's objects, as ``tf.train`` has them.
+
+::
+
+    checkpoint = wl.train.Checkpoint(model=model, optimizer=optimizer)
+    manager = wl.train.CheckpointManager(checkpoint, "runs/model", max_to_keep=3)
+    manager.restore_or_initialize()
+    ...
+    manager.save()
+
+Variables go by the attributes that lead to them (``object_tree.py``), so two models in one process
+do not get in each other's way. Checkpoints of a job on parameter servers go by variables' names:
+``wl.Checkpoint`` reads those.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+from ..cluster.spec import ClusterSpec
+from ..core.checkpoint import CheckpointReader, numbered_checkpoints, remove_checkpoint
+from ..core.errors import CheckpointError
+from .base.contexts import default_strategy, require_cross_replica
+from .base.values import DistributedValues
+from .object_tree import ObjectTree, walk_objects
+from .saved_variables import restore_variables, saved_value, write_variables
+
+__all__ = ["Checkpoint", "CheckpointManager", "ClusterSpec", "latest_checkpoint"]
+
+
+def latest_checkpoint(checkpoint_dir: str) -> str | None:
+    """Path of the complete checkpoint with the highest number in a directory; None: there is none.
+
+    Of a job's model directory, too.
+    """
+    found = numbered_checkpoints(checkpoint_dir)
+    return found[-1].path if found else None
+
+
+class LoadStatus:
+    """What a restored checkpoint and the objects have in common. As ``tf.train``'s.
+
+    Args:
+        path: Of the checkpoint; None: there was none.
+        unused: Keys of the checkpoint that no object has.
+        missing: Keys of objects that the checkpoint does not have.
+    """
+
+    def __init__(self, path: str | None, unused: list[str], missing: list[str]) -> None:
+        self._path, self._unused, self._missing = path, unused, missing
+
+    def assert_existing_objects_matched(self) -> "LoadStatus":
+        """Raise unless everything that the objects have was in the checkpoint.
+
+        Raises:
+            AssertionError: Something was not; names it.
+        """
+        if self._path is None:
+            raise AssertionError("no checkpoint was restored")
+        if self._missing:
+            raise AssertionError(f"{self._path} has no {', '.join(self._missing)}")
+        return self
+
+    def assert_consumed(self) -> "LoadStatus":
+        """Raise unless checkpoint and objects have the same keys.
+
+        Raises:
+            AssertionError: They have not; names them.
+        """
+        self.assert_existing_objects_matched()
+        if self._unused:
+            raise AssertionError(f"{self._path} has {', '.join(self._unused)}, no object has")
+        return self
+
+    def assert_nontrivial_match(self) -> "LoadStatus":
+        """Always true here: a checkpoint with nothing for the objects is an error at once."""
+        return self
+
+    def expect_partial(self) -> "LoadStatus":
+        """Nothing: what does not match is not reported."""
+        return self
+
+
+class Checkpoint:
+    """Saves and restores the variables of objects. As ``tf.train.Checkpoint``.
+
+    Found are variables, and what has ``state_dict`` and ``load_state_dict`` (iterators, random
+    generators), in attributes, dictionaries, lists and tuples. Slots of optimizers are saved with
+    their variables; those on parameter servers are in the job's own checkpoints only. Synchronous
+    workers save and restore together, the first one writes; of a parameter-server job the chief.
+
+    Args:
+        root: An object whose attributes are the first part of keys.
+        objects: By name, e.g. ``model=model``.
+
+    Raises:
+        ValueError: ``root`` has an attribute of the same name as one of ``objects``; or variables
+            belong to several strategies, found when it is used.
+    """
+
+    def __init__(self, root: Any = None, **objects: Any) -> None:
+        taken = sorted(set(getattr(root, "__dict__", {})) & set(objects))
+        if taken:
+            raise ValueError(f"root has an attribute {taken[0]!r}, too; give it another name")
+        self._root, self._objects = root, dict(objects)
+        self.save_counter = 0
+
+    def save(self, file_prefix: str) -> str:
+        """Write ``<file_prefix>-<number>``, one higher than the last; its path.
+
+        Raises:
+            RuntimeError: In replica context.
+            ValueError: An ON_READ variable without aggregation has no value to save.
+            OSError: The file system refused.
+        """
+        self.save_counter = self.agreed(self.save_counter + 1)
+        return self.write(f"{file_prefix}-{self.save_counter}")
+
+    def write(self, file_prefix: str) -> str:
+        """Write a checkpoint under this very path; errors as of :meth:`save`."""
+        tree, strategy = self._found()
+        require_cross_replica(strategy, "Checkpoint.write")
+        values = {key: saved_value(variable) for key, variable in tree.variables.items()}
+        if strategy.extended.should_checkpoint:
+            write_variables(file_prefix, tree.variables, values, tree.places, self.save_counter)
+        strategy.extended.any_worker(True)  # synchronous workers wait until it is written
+        return file_prefix
+
+    def restore(self, save_path: str | None) -> LoadStatus:
+        """Give the objects what a checkpoint has for them, now, and go on counting from it.
+
+        Variables that are made later get nothing: restore when the model is built.
+
+        Args:
+            save_path: None: nothing is restored, as before the first checkpoint.
+
+        Raises:
+            CheckpointError: It is missing or damaged, or has nothing for these objects.
+            ShapeMismatchError: A variable has another shape there.
+        """
+        status = self.read(save_path)
+        if save_path is not None:
+            self.save_counter = CheckpointReader(save_path).manifest.global_step
+        return status
+
+    def read(self, save_path: str | None) -> LoadStatus:
+        """As :meth:`restore`, without going on counting."""
+        tree, strategy = self._found()
+        require_cross_replica(strategy, "Checkpoint.restore")
+        keys = [*tree.variables, *tree.places]
+        if save_path is None:
+            return LoadStatus(None, [], keys)
+        reader = CheckpointReader(save_path)
+        stored = [*reader.manifest.variables, *reader.manifest.places]
+        if keys and not set(keys) & set(stored):
+            raise CheckpointError(
+                f"{reader.path} has nothing for these objects ({_some(keys)}): it has "
+                f"{_some(stored)}. A job's checkpoint, which goes by variables' names, is restored "
+                "with wl.Checkpoint(variables)",
+                path=reader.path,
+            )
+        matched = set(restore_variables(reader, tree.variables, tree.places))
+        return LoadStatus(
+            reader.path,
+            [key for key in stored if key not in matched],
+            [key for key in keys if key not in matched],
+        )
+
+    def _found(self) -> tuple[ObjectTree, Any]:
+        """What there is to save, and the strategy it belongs to."""
+        children: Mapping[str, Any] = self._objects
+        if self._root is not None:
+            children = {**getattr(self._root, "__dict__", {"root": self._root}), **children}
+        tree = walk_objects(children)
+        default: Any = default_strategy()
+        strategies = {id(v.strategy): v.strategy for v in tree.variables.values()}
+        strategies.pop(id(default), None)
+        if len(strategies) > 1:
+            raise ValueError("the variables of one checkpoint belong to one strategy")
+        return tree, next(iter(strategies.values()), default)
+
+    def agreed(self, number: int) -> int:
+        """The first synchronous worker's number; others may see the directory later."""
+        mine = DistributedValues([np.array(number, np.int64)])
+        return int(self._found()[1].extended.of_first_replica(mine))
+
+    @property
+    def writes(self) -> bool:
+        """Whether this task is the one that writes."""
+        return bool(self._found()[1].extended.should_checkpoint)
+
+
+def _some(keys: list[str]) -> str:
+    return ", ".join(sorted(keys)[:5]) + (f" and {len(keys) - 5} more" if len(keys) > 5 else "")
+
+
+class CheckpointManager:
+    """Keeps the newest checkpoints in a directory. As ``tf.train.CheckpointManager``.
+
+    Args:
+        checkpoint: What is saved.
+        directory: Path or fsspec URL; need not exist.
+        max_to_keep: So many are kept; None: all.
+        checkpoint_name: They are called ``<checkpoint_name>-<number>``.
+        step_counter: A variable, or a function that returns a number; for ``checkpoint_interval``.
+        checkpoint_interval: :meth:`save` does nothing before the counter has grown by so much.
+        init_fn: What :meth:`restore_or_initialize` calls where there is no checkpoint.
+
+    Raises:
+        ValueError: ``max_to_keep`` < 1, or an interval without a counter.
+    """
+
+    def __init__(
+        self,
+        checkpoint: Checkpoint,
+        directory: str,
+        max_to_keep: int | None,
+        *,
+        checkpoint_name: str = "ckpt",
+        step_counter: Any = None,
+        checkpoint_interval: int | None = None,
+        init_fn: Callable[[], Any] | None = None,
+    ) -> None:
+        if max_to_keep is not None and max_to_keep < 1:
+            raise ValueError(f"max_to_keep must be positive or None, got {max_to_keep}")
+        if checkpoint_interval is not None and step_counter is None:
+            raise ValueError("checkpoint_interval needs a step_counter that it is counted by")
+        self.checkpoint = checkpoint
+        self.directory = str(directory)
+        self.checkpoint_interval = checkpoint_interval
+        self._max_to_keep = max_to_keep
+        self._name = checkpoint_name
+        self._step_counter = step_counter
+        self._init_fn = init_fn
+        self._last_step: int | None = None
+
+    @property
+    def checkpoints(self) -> list[str]:
+        """Paths of the complete checkpoints of this name, the oldest first."""
+        return [info.path for info in numbered_checkpoints(self.directory, self._name)]
+
+    @property
+    def latest_checkpoint(self) -> str | None:
+        """Path of the newest one, or None."""
+        found = self.checkpoints
+        return found[-1] if found else None
+
+    def save(self, checkpoint_number: int | None = None, check_interval: bool = True) -> str | None:
+        """Save, and remove the oldest beyond ``max_to_keep``; the path, or None: it is not time.
+
+        Args:
+            checkpoint_number: None: one more than the last.
+            check_interval: Whether ``checkpoint_interval`` counts.
+        """
+        step = self._step()
+        interval = self.checkpoint_interval if check_interval else None
+        last = self._last_step
+        if interval and step is not None and last is not None and step < last + interval:
+            return None
+        number = checkpoint_number
+        if number is None:
+            number = self.checkpoint.save_counter + 1
+        self.checkpoint.save_counter = self.checkpoint.agreed(int(number))
+        path = f"{self.directory.rstrip('/')}/{self._name}-{self.checkpoint.save_counter}"
+        self.checkpoint.write(path)
+        self._last_step = step
+        if self._max_to_keep is not None and self.checkpoint.writes:
+            others = [found for found in self.checkpoints if found != path]
+            for old in others[: max(0, len(others) + 1 - self._max_to_keep)]:
+                remove_checkpoint(old)
+        return path
+
+    def restore_or_initialize(self) -> str | None:
+        """Restore the newest checkpoint and return its path; without one call ``init_fn``.
+
+        Raises:
+            CheckpointError: It cannot be used.
+        """
+        newest = self.latest_checkpoint
+        if newest is None:
+            if self._init_fn is not None:
+                self._init_fn()
+            return None
+        self.checkpoint.restore(newest)
+        self._last_step = self._step()
+        return newest
+
+    def sync(self) -> None:
+        """Nothing: a checkpoint is written when :meth:`save` returns."""
+
+    def _step(self) -> int | None:
+        counter = self._step_counter
+        if counter is None:
+            return None
+        return int(counter() if callable(counter) else counter)

@@ -1,0 +1,61 @@
+"""Synchronous programs that differ between workers: who is named, and with which exit code."""
+
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+Cli = Callable[..., subprocess.CompletedProcess[str]]
+
+PROGRAM = """
+import numpy as np
+import windlass as wl
+
+strategy = wl.distribute.MultiWorkerMirroredStrategy()
+rank = strategy.extended.input_pipeline_id
+SHAPE, STEPS = (4,), 5
+# CHANGE
+with strategy.scope():
+    w = wl.Variable(np.zeros(SHAPE, np.float32), name="w")
+optimizer = wl.optimizers.SGD(0.1)
+for step in range(STEPS):
+    # STEP
+    strategy.run(lambda: optimizer.apply_gradients([(np.ones(SHAPE, np.float32), w)]))
+"""
+
+
+@pytest.mark.parametrize(
+    ("change", "step", "code", "words"),
+    [
+        pytest.param(
+            "STEPS = 5 + 3 * rank", "", 5, "it makes more steps. A restart would end the same way",
+            id="uneven steps",
+        ),
+        pytest.param(
+            "SHAPE = (4 + rank,)", "", 5,
+            "workers create different variables: worker:0 'w' as float32[4], worker:1 'w' as float32[5]",
+            id="another shape",
+        ),
+        pytest.param(
+            "", "strategy.extended.any_worker(True) if rank and step == 2 else None", 5,
+            "every worker must make the same calls",
+            id="another call",
+        ),
+        pytest.param("", "assert rank == 0 or step < 3, 'boom'", 1, "boom", id="a program that fails"),
+    ],
+)  # fmt: skip
+def test_workers_that_do_different_things_are_told_what_and_not_to_restart(
+    run_cli: Cli, tmp_path: Path, change: str, step: str, code: int, words: str
+) -> None:
+    program = tmp_path / "train.py"
+    program.write_text(PROGRAM.replace("# CHANGE", change).replace("# STEP", step or "pass"))
+    result = run_cli(
+        "local", "--plain", "--workers", "2", "--ps", "0", "--no-chief", "--model-dir",
+        str(tmp_path / "model"), str(program), timeout_s=60,
+    )  # fmt: skip
+    said = result.stdout + result.stderr
+    assert result.returncode == code, said
+    assert words in " ".join(said.split()), said
+    assert "is lost" not in said, said
+    assert "over a limit" not in said, said

@@ -1,0 +1,122 @@
+"""Two jobs with one TF_CONFIG, as their users see it: the second is refused, the first goes on."""
+
+import json
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from windlass.launch.processes import free_ports
+
+RunCli = Callable[..., subprocess.CompletedProcess[str]]
+StartCli = Callable[..., tuple[subprocess.Popen[bytes], Path]]
+
+PROGRAM = """
+import pathlib, time
+import numpy as np
+import windlass as wl
+
+strategy = wl.distribute.ParameterServerStrategy()
+with strategy.scope():
+    w = wl.Variable(np.zeros(2, np.float32), name="w")
+while not pathlib.Path("stop").exists():
+    strategy.run(lambda: w.assign_add(np.ones(2, np.float32)))
+    time.sleep(0.05)
+print("all", "done", flush=True)
+"""
+QUICK = ["--heartbeat-s", "0.1", "--lease-s", "3", "--join-timeout-s", "40"]
+
+
+class Job:
+    """A chief, a ps and a worker, each a process with its TF_CONFIG."""
+
+    def __init__(self, start: StartCli, folder: Path, *flags: str) -> None:
+        chief, ps, worker = (f"127.0.0.1:{port}" for port in free_ports(3))
+        self.cluster = {"chief": [chief], "ps": [ps], "worker": [worker]}
+        self.program = folder / "train.py"
+        self.program.write_text(PROGRAM)
+        self.stop = folder / "stop"
+        self.flags = [*QUICK, *flags]
+        self.tasks = {
+            role: start(*self.command(), TF_CONFIG=self.config(role))
+            for role in ("ps", "chief", "worker")
+        }
+
+    def command(self) -> list[str]:
+        return ["run", *self.flags, str(self.program)]
+
+    def config(self, role: str, **changes: list[str]) -> str:
+        return json.dumps({"cluster": self.cluster | changes, "task": {"type": role, "index": 0}})
+
+    def said(self, role: str) -> str:
+        return self.tasks[role][1].read_text()
+
+    def end(self) -> dict[str, int]:
+        self.stop.touch()
+        return {role: process.wait(30) for role, (process, _) in self.tasks.items()}
+
+
+@pytest.fixture
+def job(start_cli: StartCli, tmp_path: Path, wait_until: Callable[..., None]) -> Job:
+    made = Job(start_cli, tmp_path)
+    wait_until(lambda: _steps(made) > 0, 30)
+    return made
+
+
+def _steps(job: Job) -> int:
+    """Steps of the worker, from the chief's status."""
+    from windlass.client.chief.calls import ChiefClient
+    from windlass.core.errors import WindlassError
+    from windlass.core.settings import Settings
+
+    client = ChiefClient(job.cluster["chief"][0], Settings())
+    try:
+        status = client.status(timeout_s=2)
+    except WindlassError:
+        return 0
+    finally:
+        client.close()
+    return {item.task.short: item.report.steps for item in status.tasks}.get("worker:0", 0)
+
+
+def test_a_second_worker_with_the_same_tf_config_is_refused_and_the_first_goes_on(
+    job: Job, run_cli: RunCli
+) -> None:
+    second = run_cli(*job.command(), TF_CONFIG=job.config("worker"))
+    assert second.returncode == 5, second.stderr
+    assert "runs as /job:worker/task:0 already and was heard of" in second.stderr
+    assert "Two jobs have the same TF_CONFIG" in second.stderr
+    assert len(second.stderr.splitlines()) <= 5, second.stderr
+    assert job.end() == {"ps": 0, "chief": 0, "worker": 0}
+    assert "refused: process" in job.said("chief")
+    assert "all done" in job.said("worker")
+
+
+def test_a_second_chief_of_the_same_ps_is_refused_and_the_first_goes_on(
+    job: Job, run_cli: RunCli
+) -> None:
+    [port] = free_ports(1)
+    config = job.config("chief", chief=[f"127.0.0.1:{port}"])
+    second = run_cli(*job.command(), TF_CONFIG=config)
+    assert second.returncode == 5, second.stderr
+    assert "serves job '" in second.stderr
+    assert f"of the chief at {job.cluster['chief'][0]}, heard of" in second.stderr
+    assert len(second.stderr.splitlines()) <= 5, second.stderr
+    assert job.end() == {"ps": 0, "chief": 0, "worker": 0}
+
+
+def test_a_worker_that_was_killed_comes_back_without_any_setting(
+    job: Job, start_cli: StartCli, wait_until: Callable[..., None]
+) -> None:
+    job.tasks["worker"][0].kill()
+    job.tasks["worker"] = start_cli(*job.command(), TF_CONFIG=job.config("worker"))
+    wait_until(lambda: _steps(job) > 0, 20)
+    assert job.end() == {"ps": 0, "chief": 0, "worker": 0}
+
+
+def test_a_task_that_names_another_job_is_refused_at_once(job: Job, run_cli: RunCli) -> None:
+    second = run_cli(*job.command(), TF_CONFIG=job.config("worker"), WINDLASS_JOB_ID="mine")
+    assert second.returncode == 5, second.stderr
+    assert "/job:worker/task:0 belongs to job 'mine', /job:chief/task:0 leads job" in second.stderr
+    assert job.end() == {"ps": 0, "chief": 0, "worker": 0}

@@ -1,0 +1,106 @@
+"""Who waits says for whom, since when and until when, as the user sees it."""
+
+import json
+import logging
+import re
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import windlass as wl
+from windlass.core.errors import JoinTimeoutError
+from windlass.launch.processes import free_ports
+
+Cli = Callable[..., subprocess.CompletedProcess[str]]
+
+SYNC = """
+import windlass as wl
+wl.distribute.MultiWorkerMirroredStrategy()
+"""
+
+
+def cluster_of(*roles: str) -> dict[str, list[str]]:
+    spec: dict[str, list[str]] = {}
+    for role, port in zip(roles, free_ports(len(roles)), strict=True):
+        spec.setdefault(role, []).append(f"127.0.0.1:{port}")
+    return spec
+
+
+@pytest.mark.parametrize(
+    ("roles", "me", "whom", "limit", "code"),
+    [
+        pytest.param(
+            ["chief", "ps", "worker"],
+            ["worker", 0],
+            r"the chief at 127\.0\.0\.1:\d+",
+            "join_timeout_s",
+            140,
+            id="worker without its chief",
+        ),
+        pytest.param(["chief", "ps"], ["chief", 0], "/job:ps/task:0", "join_timeout_s", 140, id="chief without a ps"),
+        pytest.param(["chief", "ps"], ["ps", 0], "a chief", "orphan_timeout_s", 138, id="ps without a chief"),
+        pytest.param(
+            ["worker", "worker"],
+            ["worker", 0],
+            r"/job:worker/task:1 \(127\.0\.0\.1:\d+\) to join the ring",
+            "join_timeout_s",
+            140,
+            id="synchronous worker alone",
+        ),
+        pytest.param(
+            ["chief", "ps"], ["evaluator", 0], "a new checkpoint in .*", "idle_timeout_s", 138, id="evaluator"
+        ),
+    ],
+)  # fmt: skip
+def test_a_task_that_waits_alone_says_for_whom(
+    run_cli: Cli,
+    tmp_path: Path,
+    roles: list[str],
+    me: list[Any],
+    whom: str,
+    limit: str,
+    code: int,
+) -> None:
+    program = tmp_path / "train.py"
+    program.write_text(
+        SYNC
+        if "ps" not in roles
+        else "import windlass as wl\n"
+        "if wl.training.is_evaluator():\n"
+        "    wl.training.SidecarEvaluator(lambda values: {}, idle_timeout_s=5).start()\n"
+    )
+    config = {"cluster": cluster_of(*roles), "task": {"type": me[0], "index": me[1]}}
+    result = run_cli(
+        "run", "--join-timeout-s", "5", "--orphan-timeout-s", "5", "--model-dir",
+        str(tmp_path / "model"), str(program), TF_CONFIG=json.dumps(config), timeout_s=40,
+    )  # fmt: skip
+    assert result.returncode == code, result.stderr
+    clock = r"\d\d:\d\d:\d\d"
+    assert re.search(
+        rf"waits for {whom} since {clock} \(\d+ s\), until {clock} \({limit} 5 s\)", result.stderr
+    ), result.stderr
+    assert len(result.stderr.splitlines()) <= 25, result.stderr
+
+
+def test_a_worker_whose_variables_the_chief_does_not_create_says_which(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(logging.getLogger("windlass"), "propagate", True)
+
+    def train() -> None:
+        strategy = wl.distribute.ParameterServerStrategy()
+        with strategy.scope():
+            wl.Variable(np.zeros(2, np.float32), name="w" if strategy.is_chief else "v")
+
+    with (
+        wl.testing.LocalCluster(workers=1, join_timeout_s=5) as cluster,
+        pytest.raises(JoinTimeoutError, match="for the chief to create 'v'"),
+    ):
+        cluster.run(train)
+    [line] = [line for line in caplog.messages if "to create" in line and "waits" in line]
+    assert line.startswith("/job:worker/task:0 waits for the chief to create 'v' since ")
+    assert "(join_timeout_s 5 s): do both run one program?" in line

@@ -1,0 +1,188 @@
+"""The programs of examples/ported learn what they promise, in every way a newcomer starts them.
+
+``make test`` starts each program in one way; ``make soak`` in all of them.
+"""
+
+import ast
+import io
+import json
+import os
+import re
+import subprocess
+import sys
+import tokenize
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from helpers import processes
+from helpers.waiting import scaled
+from windlass.launch.processes import free_ports
+
+pytestmark = [pytest.mark.scenario, pytest.mark.usefixtures("no_process_left")]
+
+FOLDER = processes.ROOT / "examples" / "ported"
+SERVERS = {"chief": 1, "ps": 2, "worker": 2}
+EVALUATED = {"chief": 1, "ps": 2, "worker": 1, "evaluator": 1}
+IN_SYNC = {"worker": 5}
+
+
+@dataclass(frozen=True)
+class Program:
+    """A program, what it promises to reach, and the five tasks it is started as by hand."""
+
+    metric: str
+    bound: float
+    tasks: dict[str, int]
+    often: str  # the way in which `make test` starts it
+    at_most: bool = False
+
+
+PROGRAMS = {
+    "custom_training": Program("accuracy", 0.95, IN_SYNC, "python"),
+    "dist_mnist": Program("cross-entropy", 0.25, SERVERS, "tf_config", at_most=True),
+    "dlrm": Program("AUC", 0.8, SERVERS, "tf_config"),
+    "estimator": Program("accuracy", 0.9, EVALUATED, "local"),
+    "multi_worker_custom_loop": Program("accuracy", 0.95, IN_SYNC, "local"),
+    "multi_worker_training": Program("accuracy", 0.93, IN_SYNC, "tf_config"),
+    "parameter_server_training": Program("accuracy", 1.0, SERVERS, "local"),
+    "resnet": Program("accuracy", 0.93, EVALUATED, "python"),
+    "save_and_load": Program("accuracy", 0.95, IN_SYNC, "python"),
+    "wide_and_deep": Program("AUC", 0.8, SERVERS, "python"),
+}
+
+
+def check(name: str, output: str) -> None:
+    """The last number of the program's metric keeps its promise."""
+    program = PROGRAMS[name]
+    found = re.findall(rf"\b{program.metric} ([\d.]+)$", output, flags=re.MULTILINE)
+    assert found, output
+    reached = float(found[-1])
+    assert reached <= program.bound if program.at_most else reached >= program.bound, output
+
+
+def start_with_python(name: str, folder: Path) -> None:
+    """``python program.py``."""
+    code, output, errors = processes.run(
+        [sys.executable, FOLDER / f"{name}.py"], timeout_s=scaled(90), cwd=folder
+    )
+    assert code == 0, errors
+    assert errors == ""
+    check(name, output)
+
+
+def start_locally(name: str, folder: Path) -> None:
+    """``windlass local``: two workers and two ps, or three synchronous workers."""
+    tasks = PROGRAMS[name].tasks
+    ps = ["--ps", "2"] if "ps" in tasks else ["--ps", "0", "--no-chief"]
+    evaluator = ["--evaluator"] if "evaluator" in tasks else []
+    command = ["local", "--plain", "--workers", "2", *ps, *evaluator, "--model-dir", "model"]
+    code, output, errors = processes.run(
+        [*processes.WINDLASS, *command, FOLDER / f"{name}.py"], timeout_s=scaled(90), cwd=folder
+    )
+    assert code == 0, output + errors
+    check(name, output)
+
+
+def command_of(role: str, index: int, program: Path, *, alone: bool) -> list[str | Path]:
+    """Workers in sync and worker 0 by `python`, a ps by `windlass ps`, others by `windlass run`."""
+    if alone or (role, index) == ("worker", 0):
+        return [sys.executable, program]
+    return [*processes.WINDLASS, "ps"] if role == "ps" else [*processes.WINDLASS, "run", program]
+
+
+def start_by_hand(name: str, folder: Path) -> None:
+    """Five processes with TF_CONFIG, each as somebody might start it."""
+    tasks = PROGRAMS[name].tasks
+    ports = iter(free_ports(5))
+    cluster = {
+        role: [f"127.0.0.1:{next(ports)}" for _ in range(count)] for role, count in tasks.items()
+    }
+    program = FOLDER / f"{name}.py"
+    started: dict[str, subprocess.Popen[str]] = {}
+    try:
+        for role, addresses in cluster.items():
+            for index in range(len(addresses)):
+                task = {"type": role, "index": index}
+                started[f"{role}:{index}"] = processes.start(
+                    command_of(role, index, program, alone="ps" not in cluster),
+                    cwd=folder,
+                    env={
+                        **os.environ,
+                        "TF_CONFIG": json.dumps({"cluster": cluster, "task": task}),
+                        "WINDLASS_MODEL_DIR": "model",
+                        "WINDLASS_HEARTBEAT_S": "0.1",
+                    },
+                    stdout=subprocess.PIPE,
+                    stderr=subprocess.PIPE,
+                    text=True,
+                )
+        assert len(started) == 5
+        for task, process in started.items():
+            output, errors = process.communicate(timeout=scaled(90))
+            assert process.returncode == 0, f"{task}: {errors}"
+            if task in ("chief:0", "evaluator:0") or (task == "worker:0" and "ps" not in cluster):
+                check(name, output)
+    finally:
+        for process in started.values():
+            if process.poll() is None:
+                process.kill()
+            process.communicate()
+
+
+WAYS: dict[str, Callable[[str, Path], None]] = {
+    "python": start_with_python,
+    "local": start_locally,
+    "tf_config": start_by_hand,
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "way"),
+    [
+        pytest.param(name, way, marks=() if way == program.often else pytest.mark.soak)
+        for name, program in PROGRAMS.items()
+        for way in WAYS
+    ],
+)
+def test_a_ported_program_reaches_what_it_promises(name: str, way: str, tmp_path: Path) -> None:
+    WAYS[way](name, tmp_path)
+
+
+# -- as short as the originals ---------------------------------------------------------------
+
+_NOT_CODE = {
+    tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT,
+    tokenize.ENDMARKER,
+}  # fmt: skip
+
+
+def lines_of_code(source: str) -> int:
+    """Lines with code: without blank lines, comments, docstrings and the loading of data."""
+    left_out: set[int] = set()
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.FunctionDef) and node.name.startswith("load_"):
+            left_out.update(range(node.lineno, (node.end_lineno or 0) + 1))
+        if isinstance(node, ast.Module | ast.FunctionDef) and ast.get_docstring(node):
+            docstring = node.body[0]
+            left_out.update(range(docstring.lineno, (docstring.end_lineno or 0) + 1))
+    lines: set[int] = set()
+    for token in tokenize.generate_tokens(io.StringIO(source).readline):
+        if token.type not in _NOT_CODE:
+            lines.update(range(token.start[0], token.end[0] + 1))
+    return len(lines - left_out)
+
+
+def test_every_program_of_the_folder_is_known() -> None:
+    names = {path.stem for path in FOLDER.glob("*.py")} - {"common"}
+    assert names == set(PROGRAMS)
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_a_ported_program_is_about_as_short_as_its_original(name: str) -> None:
+    source = (FOLDER / f"{name}.py").read_text()
+    said = re.search(r"(\d+)\s+lines", ast.get_docstring(ast.parse(source)) or "")
+    assert said is not None, "its docstring says how many lines the original has"
+    assert lines_of_code(source) <= 1.3 * int(said[1])

@@ -1,0 +1,37 @@
+"""Around every test of this room: no cluster, no GPU, one CPU device."""
+
+from collections.abc import Iterator
+
+import pytest
+
+import windlass as wl
+from helpers.local_strategies import ALL
+
+
+@pytest.fixture(autouse=True)
+def plain_process(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A test may make logical devices and set a strategy for good; they are gone afterwards."""
+    monkeypatch.delenv("TF_CONFIG", raising=False)
+    monkeypatch.setattr("windlass.distribute.base.devices.count_gpus", lambda: 0)
+    yield
+    wl.distribute.experimental_set_strategy(None)
+    wl.config.set_logical_cpu_devices(1)
+
+
+@pytest.fixture
+def four_devices(plain_process: None) -> None:
+    """Four logical CPU devices."""
+    wl.config.set_logical_cpu_devices(4)
+
+
+@pytest.fixture(params=ALL.values(), ids=list(ALL))
+def strategy(request: pytest.FixtureRequest, four_devices: None) -> wl.distribute.Strategy:
+    """Every strategy of one machine in turn."""
+    made: wl.distribute.Strategy = request.param()
+    return made
+
+
+@pytest.fixture
+def replicas(strategy: wl.distribute.Strategy) -> int:
+    """How many replicas it has."""
+    return strategy.num_replicas_in_sync

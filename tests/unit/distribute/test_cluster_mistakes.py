@@ -1,0 +1,44 @@
+"""Mistakes in a cluster: ValueErrors, as under TensorFlow, that say what to do."""
+
+from typing import Any
+
+import pytest
+
+import windlass as wl
+from windlass.cluster.spec import ClusterSpec
+from windlass.distribute import MultiWorkerMirroredStrategy, ParameterServerStrategy
+from windlass.distribute.cluster_resolver import SimpleClusterResolver
+
+
+def _resolver(jobs: dict[str, Any], index: int = 0, **options: Any) -> SimpleClusterResolver:
+    return SimpleClusterResolver(ClusterSpec(jobs), "", "worker", index, **options)
+
+
+@pytest.mark.parametrize(
+    ("jobs", "index"),
+    [
+        pytest.param({"worker": {2: "a:1"}}, 2, id="only itself"),
+        pytest.param({"worker": {0: "a:1", 2: "b:1"}}, 2, id="with a gap"),
+    ],
+)
+def test_workers_in_sync_need_to_know_all_of_them(jobs: dict[str, Any], index: int) -> None:
+    with pytest.raises(ValueError, match=r"dynamic job and lists only a part of the workers"):
+        MultiWorkerMirroredStrategy(_resolver(jobs, index, dynamic=True))
+
+
+def test_a_ps_among_workers_in_sync_is_a_value_error() -> None:
+    with pytest.raises(ValueError, match="no use for parameter servers"):
+        MultiWorkerMirroredStrategy(_resolver({"worker": ["a:1"], "ps": ["b:1"]}))
+
+
+def test_a_task_that_the_cluster_does_not_have_is_a_value_error() -> None:
+    with pytest.raises(ValueError, match=r"task.index 1 is out of range"):
+        ParameterServerStrategy(_resolver({"worker": ["a:1"], "ps": ["b:1"]}, 1))
+
+
+@pytest.mark.parametrize(
+    "counts", [{"ps": 0}, {"workers": 0, "chief": False}, {"workers": -1}], ids=str
+)
+def test_a_local_cluster_without_a_ps_or_a_program_is_refused_at_once(counts: Any) -> None:
+    with pytest.raises(ValueError, match="at least one ps, and a chief or a worker"):
+        wl.testing.LocalCluster(**counts)

@@ -1,0 +1,148 @@
+"""wl.metrics: Keras's numbers, over all replicas and workers."""
+
+import os
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+import windlass as wl
+from windlass.distribute import MirroredStrategy, ParameterServerStrategy, PerReplica, Strategy
+
+os.environ.setdefault("KERAS_BACKEND", "jax")
+
+RNG = np.random.default_rng(3)
+LABELS = RNG.integers(0, 4, 60)
+ONE_HOT = np.eye(4)[LABELS]
+LOGITS = RNG.normal(size=(60, 4)) + ONE_HOT
+BINARY = RNG.integers(0, 2, 60)
+PROBABILITIES = np.clip(RNG.normal(0.35 + 0.3 * BINARY, 0.25), 0, 1).astype(np.float32)
+WEIGHTS = RNG.uniform(0, 2, 60).astype(np.float32)
+
+CASES = {
+    "Mean": ({}, (LOGITS,)),
+    "Sum": ({}, (LOGITS,)),
+    "Accuracy": ({}, (LABELS, LOGITS.argmax(1))),
+    "BinaryAccuracy": ({"threshold": 0.4}, (BINARY, PROBABILITIES)),
+    "CategoricalAccuracy": ({}, (ONE_HOT, LOGITS)),
+    "SparseCategoricalAccuracy": ({}, (LABELS[:, None], LOGITS)),
+    "TopKCategoricalAccuracy": ({"k": 2}, (ONE_HOT, LOGITS)),
+    "SparseTopKCategoricalAccuracy": ({"k": 2}, (LABELS, LOGITS)),
+    "AUC": ({}, (BINARY, PROBABILITIES)),
+    "AUC of PR": ({"curve": "PR"}, (BINARY, PROBABILITIES)),
+    "AUC minoring": ({"summation_method": "minoring"}, (BINARY, PROBABILITIES)),
+    "AUC of PR majoring": (
+        {"summation_method": "majoring", "curve": "PR", "num_thresholds": 17},
+        (BINARY, PROBABILITIES),
+    ),
+    "AUC at thresholds": ({"thresholds": [0.2, 0.5, 0.9]}, (BINARY, PROBABILITIES)),
+}
+
+
+@pytest.fixture(autouse=True)
+def plain_process(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.delenv("TF_CONFIG", raising=False)
+    monkeypatch.setattr("windlass.distribute.base.devices.count_gpus", lambda: 0)
+    yield
+    wl.config.set_logical_cpu_devices(1)
+
+
+@pytest.fixture(params=["none", "mirrored", "ps", "ps with replicas"])
+def strategy(request: pytest.FixtureRequest) -> Strategy:
+    if request.param in ("mirrored", "ps with replicas"):
+        wl.config.set_logical_cpu_devices(3)
+    if request.param.startswith("ps"):
+        return ParameterServerStrategy()
+    return MirroredStrategy() if request.param == "mirrored" else wl.distribute.get_strategy()
+
+
+@pytest.mark.parametrize("weighted", [False, True], ids=["", "weighted"])
+@pytest.mark.parametrize("case", CASES)
+def test_results_are_those_of_keras(case: str, weighted: bool) -> None:
+    keras_metrics = pytest.importorskip("keras").metrics
+    options, arguments = CASES[case]
+    mine = getattr(wl.metrics, case.split(maxsplit=1)[0])(**options)
+    theirs = getattr(keras_metrics, case.split(maxsplit=1)[0])(**options)
+    for part in (slice(0, 13), slice(13, 60)):
+        batch = [array[part] for array in arguments]
+        for metric in (mine, theirs):
+            metric.update_state(*batch, sample_weight=WEIGHTS[part] if weighted else None)
+    # Keras adds up in float32, over 60 examples.
+    np.testing.assert_allclose(mine.result(), float(theirs.result()), rtol=2e-6)
+
+
+@pytest.mark.parametrize("case", ["Mean", "SparseCategoricalAccuracy", "AUC"])
+def test_replicas_with_uneven_parts_add_up(strategy: Strategy, case: str) -> None:
+    options, arguments = CASES[case]
+    kind = getattr(wl.metrics, case)
+    alone = kind(**options)
+    alone.update_state(*arguments)
+    with strategy.scope():
+        metric = kind(**options)
+    count = strategy.num_replicas_in_sync
+    cuts = [0, *range(7, 7 + count - 1), 60]  # 7, 1, …, the rest
+
+    def parts(array: Any) -> Any:
+        each = [array[cuts[i] : cuts[i + 1]] for i in range(count)]
+        return PerReplica(each) if count > 1 else each[0]
+
+    def step(*batch: Any) -> Any:
+        metric.update_state(*batch)
+        return metric.result()
+
+    inside = strategy.run(step, args=tuple(parts(array) for array in arguments))
+    for result in (*strategy.experimental_local_results(inside), metric.result()):
+        np.testing.assert_allclose(result, alone.result(), rtol=1e-12)
+    metric.reset_state()
+    assert metric.result() == 0
+
+
+def test_nothing_counted_is_zero() -> None:
+    assert wl.metrics.Mean().result() == wl.metrics.AUC().result() == 0
+
+
+def test_an_empty_part_changes_nothing() -> None:
+    mean = wl.metrics.Mean()
+    assert mean([1.0, 3.0]) == 2
+    mean.update_state(np.zeros((0, 4)))
+    assert mean.result() == 2
+    assert mean(5.0, sample_weight=2.0) == 3.5
+
+
+def test_a_count_is_exact_beyond_floats() -> None:
+    total = wl.metrics.Sum()
+    for value in (2.0**24, 1.0, 1.0):
+        total.update_state(value)
+    assert total.result() == 2**24 + 2
+
+
+def test_a_function_becomes_a_metric() -> None:
+    def squared(true: Any, pred: Any, scale: float) -> Any:
+        return scale * (true - pred) ** 2
+
+    metric = wl.metrics.MeanMetricWrapper(squared, scale=10.0)
+    metric.update_state(np.array([1.0, 2.0]), np.array([2.0, 4.0]))
+    assert (metric.name, metric.result()) == ("squared", 25.0)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: wl.metrics.AUC(curve="roc"), "curve must be"),
+        (lambda: wl.metrics.AUC(summation_method="mean"), "summation_method must be"),
+        (lambda: wl.metrics.AUC(num_thresholds=1), "at least 2"),
+        (lambda: wl.metrics.AUC(thresholds=[2.0]), r"in \[0, 1\]"),
+        (lambda: wl.metrics.BinaryAccuracy(threshold=1.0), "between 0 and 1"),
+        (lambda: wl.metrics.AUC().update_state([1], [1.5]), "from_logits=True"),
+        (lambda: wl.metrics.Accuracy().update_state(np.ones(2), np.ones(3)), r"\(2,\).*\(3,\)"),
+        (
+            lambda: wl.metrics.SparseCategoricalAccuracy().update_state(LABELS[:5], LOGITS),
+            "one label per row",
+        ),
+    ],
+    ids=["curve", "method", "thresholds", "outside", "threshold", "logits", "shapes", "rows"],
+)
+def test_wrong_arguments_are_value_errors(make: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        make()

@@ -1,0 +1,61 @@
+"""Rows of a variable on parameter servers change as those of a variable in this process do."""
+
+import numpy as np
+import pytest
+
+import windlass as wl
+from windlass.cluster.resolved import resolve
+from windlass.core.arrays import BFLOAT16, DType
+from windlass.core.initializers import Initializer
+from windlass.distribute import ParameterServerStrategy
+from windlass.distribute.cluster_resolver import TFConfigClusterResolver
+from windlass.distribute.experimental import partitioners
+from windlass.distribute.runtime import local_runtime
+from windlass.distribute.variables.spec import Scatter
+
+FIRST = np.array([[8, 4], [6, 3], [2, 12], [16, 1], [5, 32]])
+ROWS = wl.IndexedSlices(np.array([[2, 2], [4, 8], [2, 4], [1, 16]]), np.array([3, 0, 3, 4]))
+
+
+@pytest.fixture(params=[1, 2], ids=["one ps", "two ps"])
+def strategy(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> object:
+    monkeypatch.delenv("TF_CONFIG", raising=False)
+    runtime = local_runtime(resolve(TFConfigClusterResolver()), num_ps=request.param)
+    cut = partitioners.FixedShardsPartitioner(request.param)
+    return ParameterServerStrategy(variable_partitioner=cut, runtime=runtime)
+
+
+@pytest.mark.parametrize(
+    "dtype", [np.dtype("f4"), np.dtype("f8"), BFLOAT16, np.dtype("i4")], ids=str
+)
+@pytest.mark.parametrize("kind", list(Scatter))
+def test_scatter_on_a_ps_is_as_in_this_process(
+    strategy: ParameterServerStrategy, kind: Scatter, dtype: DType
+) -> None:
+    rows = wl.IndexedSlices(ROWS.values.astype(dtype), ROWS.indices)
+    plain = wl.Variable(FIRST.astype(dtype), name="plain")
+    with strategy.scope():
+        served = wl.Variable(FIRST.astype(dtype), name="served")
+    for variable in (plain, served):
+        getattr(variable, f"scatter_{kind}")(rows)
+    # Powers of two: products and quotients are exact.
+    np.testing.assert_array_equal(served.numpy(), plain.numpy())
+
+
+@pytest.mark.parametrize("kind", [Scatter.MUL, Scatter.MIN])
+def test_no_rows_change_nothing(strategy: ParameterServerStrategy, kind: Scatter) -> None:
+    with strategy.scope():
+        v = wl.Variable(FIRST.astype(np.float32), name="v")
+    getattr(v, f"scatter_{kind}")(wl.IndexedSlices(np.zeros((0, 2), np.float32), np.zeros(0, int)))
+    np.testing.assert_array_equal(v.numpy(), FIRST)
+
+
+def test_scatter_in_a_step_is_seen_by_its_next_read(strategy: ParameterServerStrategy) -> None:
+    with strategy.scope():
+        v = wl.Variable(initializer=Initializer("ones"), shape=(5, 2), name="v")
+
+    def step() -> float:
+        v.scatter_mul(wl.IndexedSlices(np.full((1, 2), 3.0, np.float32), np.array([4])))
+        return float(v.read_value()[4, 1])
+
+    assert [strategy.run(step) for _ in range(2)] == [3.0, 9.0]

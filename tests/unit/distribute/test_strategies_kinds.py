@@ -1,0 +1,164 @@
+"""What the strategies of one machine are: replicas, devices, and where their variables live."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+import windlass as wl
+from helpers.local_strategies import CPUS, several
+from helpers.replicas import SUM
+from windlass.core.errors import ConfigurationError
+from windlass.distribute import (
+    AggregatingVariable,
+    CentralStorageStrategy,
+    DistributedVariable,
+    MirroredStrategy,
+    OneDeviceStrategy,
+    ReduceOp,
+    Strategy,
+)
+from windlass.distribute.strategies.default import the_default_strategy
+
+pytestmark = [pytest.mark.timeout(30), pytest.mark.usefixtures("four_devices")]
+
+
+def test_replicas_are_the_devices() -> None:
+    assert the_default_strategy().num_replicas_in_sync == 1
+    assert OneDeviceStrategy("cpu:2").num_replicas_in_sync == 1
+    assert MirroredStrategy().num_replicas_in_sync == 4
+    assert MirroredStrategy([]).num_replicas_in_sync == 4
+    assert MirroredStrategy(["CPU:0", "/cpu:2"]).num_replicas_in_sync == 2
+    assert CentralStorageStrategy().num_replicas_in_sync == 4
+    assert CentralStorageStrategy(["cpu:3"]).num_replicas_in_sync == 1
+
+
+def test_devices_that_compute_and_devices_that_hold_variables() -> None:
+    def devices(strategy: Strategy) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        return strategy.extended.worker_devices, strategy.extended.parameter_devices
+
+    assert devices(OneDeviceStrategy("cpu:2")) == (CPUS[2:3], CPUS[2:3])
+    assert devices(MirroredStrategy()) == (CPUS, CPUS)
+    assert devices(MirroredStrategy(["cpu:3", "cpu:1"])) == ((CPUS[3], CPUS[1]),) * 2
+    assert devices(CentralStorageStrategy()) == (CPUS, CPUS[:1])
+    assert devices(CentralStorageStrategy(["cpu:3"])) == (CPUS[3:], CPUS[3:])
+    assert devices(CentralStorageStrategy(None, "cpu:1")) == (CPUS, CPUS[1:2])
+
+
+@pytest.mark.parametrize("name", ["worker_devices", "parameter_devices"])
+def test_the_default_strategy_has_no_devices(name: str) -> None:
+    with pytest.raises(RuntimeError, match=f"{name}.. method unsupported by default strategy"):
+        getattr(the_default_strategy().extended, name)
+
+
+@pytest.mark.parametrize("names", [["cpu:0", "CPU:0"], ["cpu:1", "/device:CPU:1"]], ids=str)
+@several
+def test_a_device_given_twice_is_refused(kind: Callable[..., Strategy], names: list[str]) -> None:
+    with pytest.raises(AssertionError, match="No duplicates allowed"):
+        kind(names)
+
+
+def test_variables_live_where_the_strategy_says() -> None:
+    def variable(strategy: Strategy) -> wl.Variable:
+        with strategy.scope():
+            made: wl.Variable = wl.Variable([1.0], name="v")
+        return made
+
+    assert variable(OneDeviceStrategy("cpu:2")).device == CPUS[2]
+    assert variable(CentralStorageStrategy(None, "cpu:1")).device == CPUS[1]
+    assert isinstance(variable(CentralStorageStrategy()), AggregatingVariable)
+    assert not isinstance(variable(CentralStorageStrategy(["cpu:0"])), AggregatingVariable)
+    mirrored = variable(MirroredStrategy())
+    assert isinstance(mirrored, DistributedVariable)
+    assert tuple(component.device for component in mirrored.values) == CPUS
+
+
+def test_one_machine_needs_no_resolver(strategy: Strategy) -> None:
+    assert strategy.cluster_resolver is None
+
+
+def test_one_task_does_everything(strategy: Strategy) -> None:
+    extended = strategy.extended
+    assert extended.experimental_should_init is True
+    assert extended.should_checkpoint is True
+    assert extended.should_save_summary is True
+    assert extended.experimental_between_graph is False
+    assert extended.experimental_require_static_shapes is False
+
+
+@pytest.mark.parametrize(
+    "module", [wl.distribute, wl.distribute.experimental], ids=["distribute", "experimental"]
+)
+def test_tpu_strategy_says_what_to_use_instead(module: Any) -> None:
+    with pytest.raises(ImportError, match=r"no TPUStrategy.*jax\.sharding.*MirroredStrategy"):
+        module.TPUStrategy  # noqa: B018
+    with pytest.raises(AttributeError, match="XPUStrategy"):
+        module.XPUStrategy  # noqa: B018
+
+
+def test_tpu_strategy_cannot_be_imported_by_name() -> None:
+    with pytest.raises(ImportError, match="MultiWorkerMirroredStrategy"):
+        from windlass.distribute import TPUStrategy  # noqa: F401
+
+
+def test_without_a_cluster_the_strategy_of_workers_is_this_process_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delenv("TF_CONFIG", raising=False)
+    strategy = wl.distribute.MultiWorkerMirroredStrategy()
+    assert strategy.num_replicas_in_sync == len(strategy.extended.worker_devices)
+    assert strategy.extended.num_input_pipelines == 1
+    with strategy.scope():
+        v = wl.Variable(np.zeros(2), aggregation=SUM)
+    strategy.run(lambda: v.assign_add(np.ones(2)))
+    assert v.numpy().tolist() == [strategy.num_replicas_in_sync] * 2
+    strategy.close()
+
+
+def test_an_evaluator_is_none_of_the_synchronous_workers(monkeypatch: pytest.MonkeyPatch) -> None:
+    workers = '"cluster": {"worker": ["localhost:1", "localhost:2"]}'
+    monkeypatch.setenv("TF_CONFIG", f'{{{workers}, "task": {{"type": "evaluator", "index": 0}}}}')
+    with pytest.raises(ConfigurationError, match="evaluator/task:0 is no worker of the cluster"):
+        wl.distribute.MultiWorkerMirroredStrategy()
+
+
+def test_the_experimental_strategy_of_workers_takes_its_communication_first(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delenv("TF_CONFIG", raising=False)
+    experimental = wl.distribute.experimental
+    ring = experimental.CommunicationImplementation.RING
+    strategy = experimental.MultiWorkerMirroredStrategy(ring)
+    assert isinstance(strategy, wl.distribute.MultiWorkerMirroredStrategy)
+    strategy.close()
+    nccl = experimental.CommunicationImplementation.NCCL
+    with pytest.raises(ConfigurationError, match="NCCL needs a GPU"):
+        experimental.MultiWorkerMirroredStrategy(communication=nccl)
+
+
+def test_variables_are_colocated_by_the_strategys_older_method_too() -> None:
+    strategy = MirroredStrategy()
+    with strategy.scope():
+        v = wl.Variable(1.0)
+        with strategy.colocate_vars_with(v):
+            assert wl.Variable(2.0).strategy is strategy
+    with pytest.raises(ValueError, match="same strategy scope"):
+        MirroredStrategy().colocate_vars_with(v)
+
+
+def test_a_timeout_of_zero_overrides_another() -> None:
+    options = wl.distribute.CommunicationOptions
+    assert options(timeout_seconds=5).merge(options(timeout_seconds=0)).timeout_seconds == 0
+    assert options(timeout_seconds=5).merge(options()).timeout_seconds == 5
+    with pytest.raises(ValueError, match="timeout_seconds must be >= 0"):
+        options(timeout_seconds=-1)
+
+
+def test_losses_of_replicas_are_summed() -> None:
+    assert wl.distribute.get_loss_reduction() is ReduceOp.SUM
+
+
+def test_a_device_is_named_by_tensorflows_keyword() -> None:
+    with wl.device(device_name="cpu:0") as name:
+        assert name == "/device:CPU:0"

@@ -1,0 +1,178 @@
+"""wl.train: checkpoints by the program's objects, and a manager that keeps the newest."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import windlass as wl
+from windlass.core.errors import CheckpointError, ShapeMismatchError
+from windlass.distribute import MirroredStrategy, ParameterServerStrategy, Strategy
+
+
+class Dense:
+    def __init__(self, value: float, size: int = 2) -> None:
+        self.kernel = wl.Variable(np.full(size, value, np.float32), name="w")
+        self.activation = np.tanh
+
+
+class Model:
+    def __init__(self, *values: float) -> None:
+        self.layers = [Dense(value) for value in values]
+        self.output = self.layers[-1]
+        self.me = self  # objects may lead to each other
+
+
+@pytest.fixture(autouse=True)
+def plain_process(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.delenv("TF_CONFIG", raising=False)
+    monkeypatch.setattr("windlass.distribute.base.devices.count_gpus", lambda: 0)
+    yield
+    wl.config.set_logical_cpu_devices(1)
+
+
+@pytest.fixture(params=["none", "mirrored", "ps"])
+def strategy(request: pytest.FixtureRequest) -> Strategy:
+    if request.param == "mirrored":
+        wl.config.set_logical_cpu_devices(2)
+        return MirroredStrategy()
+    return ParameterServerStrategy() if request.param == "ps" else wl.distribute.get_strategy()
+
+
+def first_values(model: Model) -> list[float]:
+    return [float(layer.kernel.numpy()[0]) for layer in model.layers]
+
+
+def test_two_models_are_restored_whatever_order_they_are_made_in(
+    strategy: Strategy, tmp_path: Path
+) -> None:
+    with strategy.scope():
+        generator, critic = Model(1, 2), Model(3)
+    path = wl.train.Checkpoint(generator=generator, critic=critic).save(str(tmp_path / "ckpt"))
+    assert path == str(tmp_path / "ckpt-1")
+    with strategy.scope():
+        critic, generator = Model(0), Model(0, 0)
+    restored = wl.train.Checkpoint(critic=critic, generator=generator)
+    restored.restore(wl.train.latest_checkpoint(str(tmp_path))).assert_consumed()
+    assert (first_values(generator), first_values(critic)) == ([1, 2], [3])
+    assert restored.save(str(tmp_path / "ckpt")) == str(tmp_path / "ckpt-2")
+
+
+def test_slots_come_back_with_their_variables(tmp_path: Path) -> None:
+    def trained(steps: int, path: str | None, model: Model) -> Any:
+        optimizer = wl.optimizers.Adam(0.1)
+        checkpoint = wl.train.Checkpoint(model=model, optimizer=optimizer)
+        checkpoint.restore(path)
+        for _ in range(steps):
+            w = model.output.kernel
+            optimizer.apply_gradients([(2 * w.read_value(), w)])
+        return checkpoint
+
+    half = trained(2, None, Model(1)).save(str(tmp_path / "half"))
+    straight, resumed = Model(1), Model(7)
+    trained(4, None, straight)
+    trained(2, half, resumed)
+    np.testing.assert_array_equal(resumed.output.kernel.numpy(), straight.output.kernel.numpy())
+
+
+def test_generators_and_dictionaries_are_found_too(tmp_path: Path) -> None:
+    random = wl.random.Generator(1)
+    checkpoint = wl.train.Checkpoint(state={"random": random, "bias": wl.Variable(1.0)})
+    path = checkpoint.write(str(tmp_path / "here"))
+    drawn = random.normal((3,))
+    checkpoint.read(path).assert_consumed()
+    np.testing.assert_array_equal(random.normal((3,)), drawn)
+
+
+def test_what_does_not_match_is_named(tmp_path: Path) -> None:
+    path = wl.train.Checkpoint(a=Model(1), b=Model(2)).save(str(tmp_path / "ckpt"))
+    status = wl.train.Checkpoint(a=Model(0), c=Model(0)).restore(path)
+    with pytest.raises(AssertionError, match="has no c/output/kernel"):
+        status.assert_existing_objects_matched()
+    with pytest.raises(AssertionError, match="has b/output/kernel, no object has"):
+        wl.train.Checkpoint(a=Model(0)).restore(path).expect_partial().assert_consumed()
+    with pytest.raises(CheckpointError, match=r"nothing for these objects .*wl\.Checkpoint"):
+        wl.train.Checkpoint(z=Model(0)).restore(path)
+    other = Model(0)
+    other.output.kernel = wl.Variable(np.zeros(3, np.float32))
+    with pytest.raises(ShapeMismatchError, match=r"'a/output/kernel' has shape \(2,\) there"):
+        wl.train.Checkpoint(a=other).restore(path)
+
+
+def test_without_a_checkpoint_nothing_is_restored(tmp_path: Path) -> None:
+    assert wl.train.latest_checkpoint(str(tmp_path / "none")) is None
+    model = Model(5)
+    status = wl.train.Checkpoint(model=model).restore(None)
+    assert first_values(model) == [5]
+    with pytest.raises(AssertionError, match="no checkpoint was restored"):
+        status.assert_existing_objects_matched()
+
+
+def test_a_root_gives_its_attributes(tmp_path: Path) -> None:
+    path = wl.train.Checkpoint(Model(4), step=wl.Variable(9)).save(str(tmp_path / "ckpt"))
+    model, step = Model(0), wl.Variable(0)
+    wl.train.Checkpoint(model, step=step).restore(path).assert_consumed()
+    assert (first_values(model), int(step)) == ([4], 9)
+    with pytest.raises(ValueError, match="attribute 'layers', too"):
+        wl.train.Checkpoint(model, layers=model)
+
+
+# -- the manager -------------------------------------------------------------------------------
+
+
+def test_a_manager_keeps_the_newest_and_goes_on_counting(tmp_path: Path) -> None:
+    def manager(model: Model) -> wl.train.CheckpointManager:
+        checkpoint = wl.train.Checkpoint(model=model)
+        return wl.train.CheckpointManager(checkpoint, str(tmp_path), max_to_keep=2)
+
+    first = manager(Model(1))
+    assert first.restore_or_initialize() is None
+    paths = [first.save() for _ in range(3)]
+    assert first.checkpoints == paths[1:] == [str(tmp_path / f"ckpt-{n}") for n in (2, 3)]
+    model = Model(0)
+    again = manager(model)
+    assert again.restore_or_initialize() == again.latest_checkpoint == paths[2]
+    assert first_values(model) == [1]
+    assert again.save() == str(tmp_path / "ckpt-4")
+    assert again.save(checkpoint_number=100) == str(tmp_path / "ckpt-100")
+    assert again.checkpoints == [str(tmp_path / f"ckpt-{n}") for n in (4, 100)]
+
+
+def test_a_manager_saves_when_its_interval_is_over(tmp_path: Path) -> None:
+    step = wl.Variable(0, trainable=False)
+    manager = wl.train.CheckpointManager(
+        wl.train.Checkpoint(step=step),
+        str(tmp_path),
+        max_to_keep=None,
+        step_counter=step,
+        checkpoint_interval=10,
+    )
+    saved = []
+    for now in range(0, 25, 4):
+        step.assign(now)
+        if manager.save():
+            saved.append(now)
+    assert saved == [0, 12, 24]
+    assert manager.save(check_interval=False) is not None
+
+
+def test_a_manager_initializes_where_there_is_nothing(tmp_path: Path) -> None:
+    calls: list[str] = []
+    manager = wl.train.CheckpointManager(
+        wl.train.Checkpoint(), str(tmp_path), 1, init_fn=lambda: calls.append("made")
+    )
+    assert manager.restore_or_initialize() is None
+    assert calls == ["made"]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [({"max_to_keep": 0}, "max_to_keep"), ({"checkpoint_interval": 5}, "needs a step_counter")],
+    ids=["none kept", "no counter"],
+)
+def test_a_manager_checks_its_arguments(options: dict[str, Any], message: str) -> None:
+    arguments: dict[str, Any] = {"max_to_keep": 1, **options}
+    with pytest.raises(ValueError, match=message):
+        wl.train.CheckpointManager(wl.train.Checkpoint(), "somewhere", **arguments)

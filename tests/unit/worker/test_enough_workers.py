@@ -1,0 +1,66 @@
+"""The chief's program begins when enough workers have joined."""
+
+import logging
+
+import pytest
+
+from windlass.cluster.job import Job
+from windlass.cluster.resolved import ResolvedTask
+from windlass.cluster.spec import ClusterSpec
+from windlass.core.clock import SystemClock
+from windlass.core.errors import ConfigurationError, JobStoppedError, JoinTimeoutError
+from windlass.core.settings import Settings
+from windlass.core.task import TaskId
+from windlass.server.chief.servicer import LockedJob
+from windlass.worker.enough_workers import wait_for_workers
+
+CHIEF = TaskId("chief", 0)
+SPEC = ClusterSpec({"chief": ["c:1"], "worker": ["a:1", "b:1", "d:1"]})
+
+
+def locked_job(*joined: int) -> LockedJob:
+    clock = SystemClock()
+    expected = [(task, "") for task in SPEC.tasks()]
+    job = Job(expected, chief=CHIEF, lease_s=10, now=clock.now())
+    for index in joined:
+        job.register(TaskId("worker", index), now=clock.now(), epoch=1)
+    return LockedJob(job, clock)
+
+
+def wait(job: LockedJob, count: int, *, dynamic: bool = False, checks: int = 1000) -> None:
+    settings = Settings(wait_for_workers=count, join_timeout_s=0.2)
+    task = ResolvedTask(CHIEF, SPEC, CHIEF, dynamic=dynamic)
+    left = iter(range(checks))
+
+    def check() -> None:
+        if next(left, None) is None:
+            raise JobStoppedError("asked to stop")
+
+    wait_for_workers(job, settings, task, check)
+
+
+def test_enough_are_enough(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    wait(locked_job(0, 2), 2)
+    assert not caplog.records
+
+
+def test_who_is_missing_is_said_and_named_in_the_error(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    with pytest.raises(JoinTimeoutError, match=r"0\.2 s .* for 2 workers .*; 1 joined") as caught:
+        wait(locked_job(1), 2)
+    missing = "/job:worker/task:0, /job:worker/task:2"
+    assert caught.value.fields["missing"] == missing
+    assert caplog.messages == [f"waiting for 1 of 2 workers: {missing}"]
+
+
+def test_a_wait_ends_when_the_job_does() -> None:
+    with pytest.raises(JobStoppedError):
+        wait(locked_job(), 2, checks=2)
+
+
+def test_more_than_the_cluster_has_is_refused_at_once_unless_it_may_grow() -> None:
+    with pytest.raises(ConfigurationError, match="--wait-for-workers=4: the cluster has 3 workers"):
+        wait(locked_job(0, 1, 2), 4)
+    with pytest.raises(JoinTimeoutError):
+        wait(locked_job(0, 1, 2), 4, dynamic=True)
