@@ -8,7 +8,7 @@ There one coordinator sends the step to the workers; here every worker runs this
     python examples/ported/parameter_server_training.py
     windlass local --workers 2 --ps 2 examples/ported/parameter_server_training.py
 
-It ends with all examples right.
+It ends with 95 % of the examples of its last epoch right, or more.
 """
 
 import numpy as np

@@ -44,7 +44,7 @@ PROGRAMS = {
     "estimator": Program("accuracy", 0.9, EVALUATED, "local"),
     "multi_worker_custom_loop": Program("accuracy", 0.95, IN_SYNC, "local"),
     "multi_worker_training": Program("accuracy", 0.93, IN_SYNC, "tf_config"),
-    "parameter_server_training": Program("accuracy", 1.0, SERVERS, "local"),
+    "parameter_server_training": Program("accuracy", 0.95, SERVERS, "local"),
     "resnet": Program("accuracy", 0.9, EVALUATED, "python"),
     "save_and_load": Program("accuracy", 0.95, IN_SYNC, "python"),
     "wide_and_deep": Program("AUC", 0.8, SERVERS, "python"),
