@@ -173,7 +173,7 @@ class CollectiveGroup:
     def _form(self, server: "CollectiveServer") -> None:
         server.set_probe(self._number, self._progress)
         member = RingMember(self._number, self.rank, self.size)
-        who = Incarnation(self.task, _GENERATION)
+        who = Incarnation(self.task, _GENERATION, self._settings.job_id)
         timeout_s = self._settings.join_timeout_s
         began = time.monotonic()
         try:

@@ -8,10 +8,10 @@ from collections.abc import Callable
 
 import grpc
 
-from ..core import error_table
-from ..core.errors import RefusedError
+from ..core import codec, error_table
+from ..core.errors import OtherJobError, RefusedError
 from ..core.settings import Settings
-from ..core.task import TaskId
+from ..core.task import TaskId, is_other_job
 from ..net.connection import Connection
 from ..net.dial import parse
 from ..net.endpoint import Greeting
@@ -48,6 +48,7 @@ class CollectiveServer:
         add: Callable[[grpc.Server], None] | None = None,
     ) -> None:
         self._add_more = add
+        self._job_id = settings.job_id
         self._task = task
         self.incoming = Incoming()
         self._lock = threading.Lock()
@@ -112,6 +113,14 @@ class CollectiveServer:
     def _accept_link(self, greeting: Greeting) -> bool:
         """Take a link in once its sender begins: one that gave up must not replace a good link."""
         connection = greeting.connection
+        who = codec.incarnation_from_wire(getattr(greeting.hello, "from"))
+        if is_other_job(self._job_id, who.job):
+            raise OtherJobError(
+                f"{self._task} trains in job {self._job_id!r}, {who.task} in job {who.job!r}: two "
+                "jobs use one address. Stop one of them, or give this job addresses of its own",
+                task=who.task,
+                job=who.job,
+            )
         greeting.welcome()
         connection.deadline = time.monotonic() + GREETING_TIMEOUT_S
         data = connection.receive()

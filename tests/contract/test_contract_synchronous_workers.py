@@ -11,9 +11,17 @@ import numpy as np
 import pytest
 
 import windlass as wl
+from windlass.cluster.resolved import resolve
 from windlass.cluster.spec import ClusterSpec
+from windlass.collectives.group import CollectiveGroup
 from windlass.core.arrays import BFLOAT16
-from windlass.core.errors import CollectiveTimeoutError, JoinTimeoutError
+from windlass.core.errors import (
+    CollectiveTimeoutError,
+    JoinTimeoutError,
+    OtherJobError,
+    WindlassError,
+)
+from windlass.core.settings import Settings
 from windlass.distribute import MultiWorkerMirroredStrategy, PerReplica, ReplicaContext
 from windlass.distribute.cluster_resolver import SimpleClusterResolver
 
@@ -176,6 +184,31 @@ def test_a_strategy_that_cannot_be_made_gives_its_port_back(
         MultiWorkerMirroredStrategy(SimpleClusterResolver(spec, "", "worker", 0))
     with socket.socket() as again:
         again.bind(("127.0.0.1", int(spec.task_address("worker", 0).rpartition(":")[2])))
+
+
+def test_a_worker_of_another_job_is_refused_by_the_ring() -> None:
+    def group(rank: int) -> CollectiveGroup:
+        task = resolve(SimpleClusterResolver(spec, "", "worker", rank))
+        return CollectiveGroup(task, Settings(job_id=f"job-{rank}", join_timeout_s=20))
+
+    def open_it(rank: int) -> None:
+        one = group(rank)
+        try:
+            one.open()
+        except WindlassError as error:
+            errors.append(error)
+        finally:
+            one.close()
+
+    spec = ClusterSpec({"worker": addresses(2)})
+    errors: list[WindlassError] = []
+    threads = [threading.Thread(target=open_it, args=(i,), daemon=True) for i in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(40)
+    assert any(isinstance(error, OtherJobError) for error in errors), errors
+    assert "two jobs use one address" in str(errors[0])
 
 
 # -- barrier -----------------------------------------------------------------------------------
