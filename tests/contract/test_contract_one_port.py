@@ -1,4 +1,4 @@
-"""One port for sessions, tunnels and gRPC: who is let in, who is shown out, and that nothing is left."""
+"""One port for sessions, tunnels and gRPC: who is let in, who is not, and nothing is left."""
 
 import contextlib
 import os
@@ -456,7 +456,7 @@ def test_nobody_at_the_port_is_a_lost_peer_soon(serve: Serve) -> None:
 
 
 class Proxy:
-    """Forwards connections. ``begin`` sees the first bytes; it may raise, and the connection is closed."""
+    """Forwards connections. ``begin`` sees the first bytes; if it raises, it is closed."""
 
     def __init__(self, port: int, begin: Callable[[socket.socket, socket.socket], None]) -> None:
         self._target = port
