@@ -725,6 +725,7 @@ def test_a_folder_that_cannot_be_used_is_an_error_that_names_it_and_leaves_nothi
     assert open_descriptors() <= before
 
 
+@pytest.mark.filterwarnings("ignore:.*fork")  # Python's, and JAX's if another test has loaded it
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can be somebody else")
 def test_another_user_is_neither_let_in_nor_trusted() -> None:
     ours, theirs = (f"@windlass-test-{who}-{os.getpid()}" for who in ("ours", "theirs"))
