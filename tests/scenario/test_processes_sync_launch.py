@@ -147,7 +147,7 @@ def test_the_chief_of_a_cluster_without_ps_is_one_of_the_workers(
     assert "Traceback" not in text, text
 
 
-def test_a_worker_that_is_asked_to_stop_tells_the_others(
+def test_a_worker_that_is_asked_to_stop_is_named_as_the_reason(
     program: str,
     start_cli: StartCli,
     live_pids: Callable[[], dict[int, dict[str, str]]],
@@ -157,7 +157,7 @@ def test_a_worker_that_is_asked_to_stop_tells_the_others(
     wait_until(lambda: output.read_text().count("ten rounds") == 3, 30, "the first rounds")
     os.kill(pid_of("worker:2", live_pids()), signal.SIGTERM)
     launcher.wait(scaled(20))
-    assert "/job:worker/task:2 left after call" in output.read_text()
+    assert "/job:worker/task:2 was asked to stop by SIGTERM" in output.read_text()
 
 
 def test_a_strategy_with_ps_says_that_there_are_none(run_cli: RunCli, tmp_path: Path) -> None:
