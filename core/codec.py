@@ -112,7 +112,7 @@ def rule_from_wire(message: struct_pb2.Struct) -> UpdateRule:
         return rule_from_dict(json_format.MessageToDict(message))
     except ValueError as error:  # pydantic's, or protobuf's at NaN and infinity
         names = ", ".join(sorted(message.fields))
-        raise RefusedError(f"no update rule has these fields: {names}: {error}") from error
+        raise RefusedError(f"{error} (an update rule with the fields {names})") from error
 
 
 def shard_to_wire(shard: ShardDefinition) -> ps_pb2.ShardDefinition:

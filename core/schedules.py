@@ -5,7 +5,8 @@ apply an old rate. Names, arguments and formulas are Keras' (``keras.optimizers.
 """
 
 import math
-from typing import Annotated, Any, ClassVar, Literal
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
@@ -42,6 +43,17 @@ class ExponentialDecay(_Schedule):
     decay_rate: float = Field(gt=0)
     staircase: bool = False
 
+    if TYPE_CHECKING:
+
+        def __init__(
+            self,
+            initial_learning_rate: float,
+            decay_steps: float,
+            decay_rate: float,
+            staircase: bool = False,
+            name: str = "",
+        ) -> None: ...
+
     def __call__(self, step: int) -> float:
         """The rate at ``step`` updates of the model."""
         exponent = step / self.decay_steps
@@ -58,6 +70,17 @@ class InverseTimeDecay(_Schedule):
     decay_steps: float = Field(gt=0)
     decay_rate: float
     staircase: bool = False
+
+    if TYPE_CHECKING:
+
+        def __init__(
+            self,
+            initial_learning_rate: float,
+            decay_steps: float,
+            decay_rate: float,
+            staircase: bool = False,
+            name: str = "",
+        ) -> None: ...
 
     def __call__(self, step: int) -> float:
         """The rate at ``step`` updates of the model."""
@@ -76,6 +99,18 @@ class PolynomialDecay(_Schedule):
     end_learning_rate: float = 0.0001
     power: float = 1.0
     cycle: bool = False
+
+    if TYPE_CHECKING:
+
+        def __init__(
+            self,
+            initial_learning_rate: float,
+            decay_steps: float,
+            end_learning_rate: float = 0.0001,
+            power: float = 1.0,
+            cycle: bool = False,
+            name: str = "",
+        ) -> None: ...
 
     def __call__(self, step: int) -> float:
         """The rate at ``step`` updates of the model."""
@@ -104,6 +139,18 @@ class CosineDecay(_Schedule):
     warmup_target: float | None = None
     warmup_steps: float = Field(default=0, ge=0)
 
+    if TYPE_CHECKING:
+
+        def __init__(
+            self,
+            initial_learning_rate: float,
+            decay_steps: float,
+            alpha: float = 0.0,
+            name: str = "",
+            warmup_target: float | None = None,
+            warmup_steps: float = 0,
+        ) -> None: ...
+
     def __call__(self, step: int) -> float:
         """The rate at ``step`` updates of the model."""
         start = self.initial_learning_rate
@@ -123,6 +170,15 @@ class PiecewiseConstantDecay(_Schedule):
     name: Literal["PiecewiseConstantDecay"] = "PiecewiseConstantDecay"
     boundaries: tuple[float, ...]
     values: tuple[float, ...]
+
+    if TYPE_CHECKING:
+
+        def __init__(
+            self,
+            boundaries: Sequence[float],
+            values: Sequence[float],
+            name: str = "",
+        ) -> None: ...
 
     @model_validator(mode="after")
     def _check(self) -> "PiecewiseConstantDecay":

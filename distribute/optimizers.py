@@ -168,6 +168,10 @@ class Optimizer:
             return self._rate_now(self.iterations)
         return self.current.rate(self.iterations)
 
+    @learning_rate.setter
+    def learning_rate(self, rate: Rate) -> None:
+        self._assign("learning_rate", rate)
+
     @property
     def iterations(self) -> int:
         """With parameter servers the global step, else how often the variables were updated."""
@@ -493,6 +497,17 @@ class Lamb(Optimizer):
         )
 
 
+class OwnOptimizer(Optimizer):
+    """What :func:`register_rule` derives its classes from."""
+
+    _kind: type[rules.UpdateRule]
+
+    def __init__(self, learning_rate: Rate | None = None, **arguments: Any) -> None:
+        if learning_rate is not None:
+            arguments["learning_rate"] = learning_rate
+        super().__init__(self._kind, **arguments)
+
+
 def register_rule(
     name: str,
     update: Callable[..., Any],
@@ -500,7 +515,7 @@ def register_rule(
     slots: Mapping[str, float] | None = None,
     learning_rate: float = 0.01,
     **hyperparameters: float,
-) -> type[Optimizer]:
+) -> type[OwnOptimizer]:
     """Register an update rule of one's own; it runs wherever it is registered.
 
     ``update(w, g, slots, h)`` returns the new ``w``. ``w`` and ``g`` (after clipping) are arrays of
@@ -530,10 +545,7 @@ def register_rule(
 
     kind = register_own_rule(name, update, slots or {}, learning_rate, hyperparameters)
 
-    def construct(self: Optimizer, learning_rate: Rate = learning_rate, **arguments: Any) -> None:
-        Optimizer.__init__(self, kind, learning_rate=learning_rate, **arguments)
-
-    return type(name, (Optimizer,), {"__init__": construct, "__doc__": update.__doc__})
+    return type(name, (OwnOptimizer,), {"_kind": kind, "__doc__": update.__doc__})
 
 
 def _forget(known: dict[int, Any], key: int, reference: Any) -> None:  # noqa: ARG001

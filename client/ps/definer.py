@@ -57,7 +57,8 @@ class Definer:
         placed = self.placed.get(name)
         if placed is None:
             raise UnknownVariableError(
-                f"{self._who.task}: no variable {name!r} was defined; define it in strategy.scope()",
+                f"{self._who.task}: no variable {name!r} was defined; define it in "
+                "strategy.scope()",
                 task=self._who.task,
                 variable=name,
             )
@@ -124,7 +125,8 @@ class Definer:
             waits.tick(f"the chief to create {waiting[0]!r}{more}", "do both run one program?")
             if time.monotonic() >= deadline:
                 raise JoinTimeoutError(
-                    f"{self._who.task} waited {self._settings.join_timeout_s:g} s (join_timeout_s) for "
+                    f"{self._who.task} waited {self._settings.join_timeout_s:g} s "
+                    "(join_timeout_s) for "
                     f"the chief to create {waiting[0]!r}{more}; do all tasks run the same program?",
                     task=self._who.task,
                     variable=waiting[0],

@@ -1,4 +1,4 @@
-"""Reading values straight out of a ps's memory, shard by shard, while it may be working on others."""
+"""Reading values out of a ps's memory, shard by shard, while it may be working on others."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -104,7 +104,7 @@ class DirectPull:
         return Reading(copies, last, self._remember)
 
     def ready(self, request: StepRequest) -> tuple[int, ...] | None:
-        """How much of a push must be applied before each of its blocks may be read, in bytes of the payload.
+        """Bytes of a push's payload that must be applied before each of its blocks may be read.
 
         None: bytes do not tell, the answer must come first. Only after :meth:`begin`.
         """
@@ -157,7 +157,7 @@ def _ready(
     copies: Sequence[_Source],
     regions: Mapping[ShardKey, MemoryRegion],
 ) -> tuple[int, ...] | None:
-    """How much of a dense push of ``total`` bytes comes up to the last part of each copy's block."""
+    """Bytes of a dense push of ``total`` that come up to the last part of each copy's block."""
     ends: dict[tuple[int, int], int] = {}
     end = 0
     for entry in push.entries:

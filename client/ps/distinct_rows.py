@@ -1,7 +1,8 @@
 """Which rows of a table a step touches: worked out once, for the lookup and for the push.
 
 The ids of a batch repeat. A lookup asks for each row once and spreads the rows to all ids; the
-gradient of the same ids is summed to one row each. Both need the distinct ids and where each id went.
+gradient of the same ids is summed to one row each. Both need the distinct ids and where each id
+went.
 """
 
 from collections import OrderedDict
@@ -51,7 +52,9 @@ class DistinctRows:
 
 @dataclass(frozen=True, slots=True)
 class RowSums:
-    """Sums of rows, worked out where they go. See :class:`~windlass.core.gather_buffer.PayloadPart`.
+    """Sums of rows, worked out where they go.
+
+    See :class:`~windlass.core.gather_buffer.PayloadPart`.
 
     Attributes:
         values: shape ``(n, width)``.
@@ -144,7 +147,8 @@ class DistinctRowsCache:
         except ValueError as error:
             wrong = ids.min() if ids.min() < 0 else ids.max()
             raise ShapeMismatchError(
-                f"{self._who.task}: row {wrong} of {table!r} is out of range: it has {num_rows} rows",
+                f"{self._who.task}: row {wrong} of {table!r} is out of range: it has "
+                f"{num_rows} rows",
                 task=self._who.task,
                 variable=table,
             ) from error

@@ -71,7 +71,7 @@ class FanOut:
     def receive(
         self, requests: Mapping[int, StepRequest], target: PullTarget
     ) -> tuple[dict[int, PushResult], WindlassError | None]:
-        """Receive from all, large pulls at the same time. One that fails does not leave others unread.
+        """Receive from all, large pulls at the same time; one that fails leaves no other unread.
 
         Returns:
             What each ps answered, and the first failure.
@@ -108,7 +108,8 @@ class FanOut:
     def break_off(self, error: BaseException) -> None:
         """Refuse to go on: nobody knows what was applied, and an answer may be unread."""
         self.broken = self.broken or PeerLostError(
-            f"{self._who.task}: a step was interrupted ({type(error).__name__}) and its outcome is not "
+            f"{self._who.task}: a step was interrupted ({type(error).__name__}) and its "
+            "outcome is not "
             "known; this session cannot go on. Restart the task, or make the strategy anew",
             task=self._who.task,
         )
@@ -134,7 +135,7 @@ class FanOut:
     def _for_each(
         self, several: Collection[int], call: Callable[[int], _Result], num_bytes: int
     ) -> list[_Result]:
-        """Call for each ps: at the same time if many bytes are moved. The caller is one of the threads."""
+        """Call for each ps, at the same time if many bytes are moved, in this thread and others."""
         if len(several) < 2 or num_bytes <= _PARALLEL_BYTES:
             return [call(ps) for ps in several]
         first, *others = several

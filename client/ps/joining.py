@@ -61,8 +61,9 @@ def connect_all(
             now = time.monotonic()
             if now >= deadline:
                 raise JoinTimeoutError(
-                    f"{who.task} waited {timeout_s:g} s (join_timeout_s) for {', '.join(names)}; the "
-                    f"last answer: {late[0][1]}. Is it started, and can this machine reach its address?",
+                    f"{who.task} waited {timeout_s:g} s (join_timeout_s) for "
+                    f"{', '.join(names)}; the last answer: {late[0][1]}. Is it started, and can "
+                    "this machine reach its address?",
                     task=who.task,
                     missing=",".join(names),
                 ) from late[0][1]

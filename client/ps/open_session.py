@@ -114,8 +114,8 @@ class OpenSession:
         """Begin the step that was prepared. A broken connection shows at :meth:`receive`.
 
         Returns:
-            The step as it is to be repeated: the caller may change what its values were made of if it
-            is detached.
+            The step as it is to be repeated: the caller may change what its values were made of if
+            it is detached.
         """
         try:
             if self._parts is None:
@@ -163,8 +163,8 @@ class OpenSession:
         """Send a step with its payload behind it."""
         size = request.payload_bytes
         large = size > _BACKGROUND_BYTES
-        # On a network both directions are used at once. On one machine that gains nothing, but steps
-        # to several ps must not wait for each other.
+        # On a network both directions are used at once. On one machine that gains nothing, but
+        # steps to several ps must not wait for each other.
         early = large and not self._connection.stream.is_local
         messages = self._messages(request, early_reply=early)
         if large:
@@ -285,7 +285,8 @@ class OpenSession:
             into = self._changed_parts(request, reply, into, previous)
             if total_bytes(into) != reply.payload_bytes:
                 raise RefusedError(
-                    f"{self._peer} sent {reply.payload_bytes} bytes for a pull of {total_bytes(into)}",
+                    f"{self._peer} sent {reply.payload_bytes} bytes for a pull of "
+                    f"{total_bytes(into)}",
                     peer=self._peer,
                 )
             for target in into:

@@ -1,8 +1,8 @@
 """A parameter session: all the variables of a program, wherever their shards are.
 
-Everything a step needs from one ps travels in one round trip, and the ps are asked in parallel. What
-a set of variables means in bytes is worked out once and kept (``plan_cache.py``); a step then only
-cuts, sends and receives (``fan_out.py``).
+Everything a step needs from one ps travels in one round trip, and the ps are asked in parallel.
+What a set of variables means in bytes is worked out once and kept (``plan_cache.py``); a step then
+only cuts, sends and receives (``fan_out.py``).
 """
 
 import threading
@@ -275,7 +275,8 @@ class ParameterSession:
             pulls: Whole variables to fetch, as they are after the push.
             step_increment: Added to the global step.
             gradient_scale: Multiplies the gradients (clipping by global norm).
-            seen_step: Global step of the values the gradients were computed from; None: the last seen.
+            seen_step: Global step of the values the gradients were computed from; None: the last
+                seen.
 
         Raises:
             ShapeMismatchError: A value is not of its variable's shape; nothing was sent.
@@ -301,7 +302,7 @@ class ParameterSession:
         seen_step: int | None = None,
         detached: bool = False,
     ) -> PendingStep:
-        """Send a step and return. One is under way at a time; see :meth:`step` for arguments and errors.
+        """Send a step and return; one is under way at a time. Arguments and errors: :meth:`step`.
 
         With ``detached`` what is pushed may be changed at once, while it is still on its way.
         ``hyperparameters`` are those of the variables' update rules that this push changes.
@@ -453,6 +454,6 @@ class ParameterSession:
         self.global_step = max(self.global_step, step)
 
     def _after_last_step(self) -> None:
-        """Wait for the step under way; what went wrong with it is for whoever asks for its result."""
+        """Wait for the step under way; its error is for whoever asks for its result."""
         self._fan_out.raise_if_broken()
         self.wait()

@@ -13,8 +13,8 @@ from ...core.update_rules import UpdateRule
 class PsPeer(Protocol):
     """A session with one ps. Used by one thread at a time, but for :meth:`abort`.
 
-    A step is prepared, sent and received apart: steps to several ps are under way together, and none
-    is sent before all are prepared.
+    A step is prepared, sent and received apart: steps to several ps are under way together, and
+    none is sent before all are prepared.
     """
 
     @property
@@ -66,7 +66,7 @@ class PsPeer(Protocol):
         ...
 
     def prepare(self, request: StepRequest) -> None:
-        """Gather the values of a step as far as that takes memory; :meth:`send` follows, if anything.
+        """Gather a step's values as far as that takes memory; :meth:`send` follows, if anything.
 
         If this raises, say because there is no memory, the ps knows nothing of the step.
         """
@@ -88,8 +88,9 @@ class PsPeer(Protocol):
 
         Args:
             into: Where the pulled bytes go, in the layout's order. They are whole afterwards.
-            previous: What the last pull of the same layout brought, as it came; may be the same memory as
-                ``into``. What did not change since is taken from there. None: it is not at hand.
+            previous: What the last pull of the same layout brought, as it came; may be the same
+                memory as ``into``. What did not change since is taken from there. None: it is not
+                at hand.
 
         Raises:
             RefusedError: The ps refused the step; nothing of it was applied there.

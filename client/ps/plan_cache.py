@@ -43,7 +43,8 @@ class Recent(Generic[_Plan]):
 
     def get(self, key: Hashable, make: Callable[[], _Plan]) -> _Plan:
         """The plan for ``key``, made if it is not there."""
-        # The one from the last step, mostly; comparing ten thousand names is cheaper than hashing them.
+        # The one from the last step, mostly; comparing ten thousand names is cheaper than hashing
+        # them.
         if self._latest is not None and self._latest[0] == key:
             return self._latest[1]
         plan = self._plans.get(key)

@@ -34,8 +34,8 @@ class PullTarget:
 class PullPlan:
     """Where pulled bytes go: one buffer for the whole step, each variable a view of it.
 
-    Whole variables on one ps stand in the order in which their bytes arrive, so that ten thousand of them are
-    one copy; variables cut over several ps follow, each in one buffer.
+    Whole variables on one ps stand in the order in which their bytes arrive, so that ten thousand
+    of them are one copy; variables cut over several ps follow, each in one buffer.
     """
 
     layouts: dict[int, WireLayout]

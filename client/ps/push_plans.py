@@ -128,7 +128,8 @@ class PushPlan:
         """Check the values of a push and say what of them goes where. Dense ones are not copied.
 
         Raises:
-            ShapeMismatchError: A value has another shape than its variable, or a dtype that does not fit.
+            ShapeMismatchError: A value has another shape than its variable, or a dtype that does
+                not fit.
         """
         values = _arrays(push)
         uniform = self._check(values, who)
@@ -232,7 +233,8 @@ def _cut_rows(
     rows = definition.shape[0] if definition.shape else 0
     if value.values.shape[1:] != row:
         raise ShapeMismatchError(
-            f"{who.task}: rows pushed to {name!r} have shape {value.values.shape[1:]}, the variable's "
+            f"{who.task}: rows pushed to {name!r} have shape {value.values.shape[1:]}, the "
+            "variable's "
             f"rows have {row}",
             task=who.task,
             variable=name,

@@ -196,7 +196,8 @@ class RemotePs:
         size = request.payload_bytes
         if size > self._max_step_bytes:
             raise LimitExceededError(
-                f"a step of {size} bytes to {self._peer} is over max_step_bytes={self._max_step_bytes}; "
+                f"a step of {size} bytes to {self._peer} is over "
+                f"max_step_bytes={self._max_step_bytes}; "
                 "raise WINDLASS_MAX_STEP_BYTES on both sides, or spread the variables over more ps",
                 limit="max_step_bytes",
                 value=size,

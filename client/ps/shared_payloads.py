@@ -1,8 +1,8 @@
 """Payloads in shared memory, for a session over a Unix socket.
 
 A large push is gathered into a segment of ours, where the ps reads it in place; a large pull is
-copied straight out of the ps's memory, under the sequence lock of each block, but for blocks that did
-not change. Small ones travel behind the message, which is faster than both.
+copied straight out of the ps's memory, under the sequence lock of each block, but for blocks that
+did not change. Small ones travel behind the message, which is faster than both.
 """
 
 from collections.abc import Mapping, Sequence
@@ -174,7 +174,7 @@ def write_plain(request: StepRequest, segment: SharedSegment) -> None:
 
 
 def values_in_segment(request: StepRequest, segment: SharedSegment) -> StepRequest:
-    """The same step with its values as they stand in a segment: the caller may change its arrays."""
+    """The same step with its values as they are in a segment: the caller's may change."""
     start = HEADER_BYTES + request.payload_bytes - request.value_bytes
     own = segment.memory[start : start + request.value_bytes]
     return replace(request, values=[GatherBuffer([own], own.dtype, own.size)], detached=False)

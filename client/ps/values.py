@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping
 from ...core.arrays import Array, DType
 
 ValueSpan = tuple[int, int, tuple[int, ...], DType, DType]
-"""Where a variable is in the buffer: start, stop (bytes), shape, dtype there, dtype of the variable."""
+"""Where a variable is in the buffer: start, stop (bytes), shape, dtype there, its own dtype."""
 
 
 class Values(Mapping[str, Array]):

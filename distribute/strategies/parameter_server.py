@@ -315,7 +315,7 @@ class ParameterServerExtended(StrategyExtended):
             if unbound:
                 self.runtime.session.bind(unbound, rule)
                 self._bound |= dict.fromkeys(unbound, rule)
-                optimizer.note(self._variables[name] for name in unbound)
+                optimizer.note(variable for _, variable in pairs)
             session, current = self.runtime.session, optimizer.current
             if (limit := current.clipnorm) is not None:
                 batches = [

@@ -61,7 +61,7 @@ class ConnectionPayload:
 
 
 class SegmentPayload:
-    """A payload in the worker's shared segment, available as the worker writes it; nothing is copied.
+    """A payload in the worker's shared segment, there as the worker writes it; none is copied.
 
     Args:
         segment: The worker's.

@@ -38,8 +38,8 @@ Entries = Callable[[], Sequence[LayoutEntry]]
 class Answer(Protocol[_Part]):
     """Takes what a step brings back. Used by one thread.
 
-    ``begin``, then for each part of the values ``copy`` under its block's lock and ``write`` without
-    it, then ``finish``.
+    ``begin``, then for each part of the values ``copy`` under its block's lock and ``write``
+    without it, then ``finish``.
     """
 
     def begin(self, reply: StepReply) -> None:
@@ -91,7 +91,8 @@ class Session:
         """
         if len(self._layouts) > _MAX_LAYOUTS and layout_id not in self._layouts:
             raise LimitExceededError(
-                f"{self._who.task} uses more than {_MAX_LAYOUTS} different sets of variables in one "
+                f"{self._who.task} uses more than {_MAX_LAYOUTS} different sets of variables "
+                "in one "
                 "session; push and pull the same sets from step to step",
                 limit="layouts",
             )
@@ -106,8 +107,10 @@ class Session:
         """Carry out one step. A refused one is answered with its error; the session goes on.
 
         Raises:
-            LimitExceededError: The payload is over the limit, and was not read: the session is over.
-            OSError: What carries the step broke; a push may be applied in part, and may be repeated.
+            LimitExceededError: The payload is over the limit, and was not read: the session is
+                over.
+            OSError: What carries the step broke; a push may be applied in part, and may be
+                repeated.
         """
         self._check_limit(step.payload_bytes, "a step", "spread the variables over more ps")
         reply = StepReply(step.request_id)
@@ -288,7 +291,8 @@ class Session:
         if num_bytes > self._max_step_bytes:
             raise LimitExceededError(
                 f"{self._store.task}: {what} of {num_bytes} bytes is over "
-                f"max_step_bytes={self._max_step_bytes}; raise WINDLASS_MAX_STEP_BYTES on the ps, or "
+                f"max_step_bytes={self._max_step_bytes}; raise WINDLASS_MAX_STEP_BYTES on the "
+                "ps, or "
                 f"{remedy}",
                 task=self._store.task,
                 limit="max_step_bytes",
@@ -307,7 +311,8 @@ class Session:
         expected = 8 * rows + push.num_bytes(step.push_counts)
         if step.payload_bytes != expected:
             raise ShapeMismatchError(
-                f"{self._store.task}: {self._who.task} sent {step.payload_bytes} bytes for a push of "
+                f"{self._store.task}: {self._who.task} sent {step.payload_bytes} bytes for "
+                "a push of "
                 f"{expected}; it was built from another model version",
                 task=self._who.task,
                 expected=expected,
@@ -316,7 +321,7 @@ class Session:
 
 
 def _may_overlap(step: StepHeader, push: PushRequest, pull: Layout) -> bool:
-    """Whether a step is large, and pulls only what it pushes: then there is nothing to leave out."""
+    """Whether a step is large and pulls only what it pushes: nothing can be left out then."""
     if not step.early_reply or pull.numbered or pull.dense_bytes <= _SMALL_BYTES:
         return False
     pushed = {id(part.block) for part in push.layout.ranges}

@@ -9,7 +9,8 @@ from ...core.errors import LimitExceededError
 from ...core.task import TaskId
 
 CONNECTIONS_PER_WORKER = 4  # two while it upgrades, and those it gave up that are still at work;
-# counted together, since one worker whose connection breaks again and again may leave more for a moment
+# counted together, since one worker whose connection breaks again and again may leave more for a
+# moment
 
 
 class SessionLimiter:
@@ -50,7 +51,8 @@ class SessionLimiter:
                 raise LimitExceededError(
                     f"{self._task} has {connections} sessions of {workers} workers already "
                     f"(max_sessions={self._limit} workers, {CONNECTIONS_PER_WORKER} for each on "
-                    f"average), so {worker} is refused; raise WINDLASS_MAX_SESSIONS on the ps, or run "
+                    f"average), so {worker} is refused; raise WINDLASS_MAX_SESSIONS on "
+                    "the ps, or run "
                     "fewer workers",
                     limit="max_sessions",
                     value=self._limit,

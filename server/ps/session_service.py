@@ -1,4 +1,4 @@
-"""Sessions of other processes: messages of a connection in, calls of a :class:`Session`, answers out."""
+"""Sessions of other processes: messages in, calls of a :class:`Session`, answers out."""
 
 from collections.abc import Callable
 
@@ -66,7 +66,8 @@ class SessionService:
         if hello.expected_ps_generation not in (0, self._generation):
             raise FencedError(
                 f"{self._store.task} restarted and lost its variables (generation "
-                f"{self._generation}, was {hello.expected_ps_generation}); restart the job to restore "
+                f"{self._generation}, was {hello.expected_ps_generation}); restart the job to "
+                "restore "
                 "its last checkpoint",
                 task=self._store.task,
             )

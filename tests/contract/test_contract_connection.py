@@ -1,4 +1,4 @@
-"""A connection over any stream: frames whole and in order, an end told from a break, no endless waits."""
+"""A connection over any stream: frames whole and in order, ends and breaks, bounded waits."""
 
 import itertools
 import time
@@ -403,7 +403,7 @@ def test_who_waits_for_room_is_woken_by_cancel(pair: Pair) -> None:
 
 
 def test_a_peer_that_waits_for_room_hears_of_the_end_after_a_cancel(pair: Pair) -> None:
-    """Also if all that had arrived was read after the cancel: then TCP tells nobody of the room there is."""
+    """Also if all that had arrived was read after the cancel: TCP then tells nobody of room."""
     size = 64 * MIB
     sending = start(lambda: pair[0].send([b"m"], [memoryview(bytes(size))], size))
     assert next_message(pair[1]) == b"m"

@@ -1,7 +1,7 @@
 """NCCL between workers: calls are compared, sums are sums, and a lost worker ends the wait.
 
-NCCL needs a GPU per worker, which no machine of ours has two of. Here CuPy is played on the host, with an
-NCCL that, like the real one, never comes to an end when a worker does not come.
+NCCL needs a GPU per worker, which no machine of ours has two of. Here CuPy is played on the host,
+with an NCCL that, like the real one, never comes to an end when a worker does not come.
 """
 
 import threading

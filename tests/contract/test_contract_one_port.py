@@ -1,4 +1,4 @@
-"""One port for sessions, tunnels and gRPC: who is let in, who is shown out, and that nothing is left."""
+"""One port for sessions, tunnels and gRPC: who is let in, who is not, and nothing is left."""
 
 import contextlib
 import os
@@ -456,7 +456,7 @@ def test_nobody_at_the_port_is_a_lost_peer_soon(serve: Serve) -> None:
 
 
 class Proxy:
-    """Forwards connections. ``begin`` sees the first bytes; it may raise, and the connection is closed."""
+    """Forwards connections. ``begin`` sees the first bytes; if it raises, it is closed."""
 
     def __init__(self, port: int, begin: Callable[[socket.socket, socket.socket], None]) -> None:
         self._target = port
@@ -725,6 +725,7 @@ def test_a_folder_that_cannot_be_used_is_an_error_that_names_it_and_leaves_nothi
     assert open_descriptors() <= before
 
 
+@pytest.mark.filterwarnings("ignore:.*fork")  # Python's, and JAX's if another test has loaded it
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can be somebody else")
 def test_another_user_is_neither_let_in_nor_trusted() -> None:
     ours, theirs = (f"@windlass-test-{who}-{os.getpid()}" for who in ("ours", "theirs"))

@@ -246,7 +246,7 @@ def test_finish_without_a_step_is_fine(cluster: list[Ps]) -> None:
 def test_other_variables_in_every_step_for_thousands_of_steps(
     cluster: list[Ps], steps: int
 ) -> None:
-    """The numbers of layouts that were dropped are used again; nothing is taken for what it was before."""
+    """Numbers of dropped layouts are used again; none is taken for what it was before."""
     session = open_session(*cluster)
     names = [f"v{i}" for i in range(14)]
     sizes = dict.fromkeys(names, 4)

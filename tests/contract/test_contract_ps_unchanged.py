@@ -1,4 +1,4 @@
-"""What did not change since it was pulled last is neither sent nor copied, over every connection."""
+"""What did not change since the last pull is neither sent nor copied, over any connection."""
 
 import itertools
 from collections.abc import Iterator, Sequence

@@ -1,4 +1,4 @@
-"""MultiWorkerMirroredStrategy: what several workers, each with several replicas, make of their values."""
+"""MultiWorkerMirroredStrategy: what workers of several replicas make of their values."""
 
 import socket
 import threading
@@ -50,7 +50,8 @@ def addresses(count: int) -> list[str]:
             one = stack.enter_context(socket.socket())
             one.bind(("127.0.0.1", 0))
             address = f"127.0.0.1:{one.getsockname()[1]}"
-            # Rings are numbered per address: one that is used again would be another number than its peer's.
+            # Rings are numbered per address: one that is used again would be another number than
+            # its peer's.
             if address not in _used:
                 _used.add(address)
                 found.append(address)
@@ -58,7 +59,7 @@ def addresses(count: int) -> list[str]:
 
 
 def together(work: Work, workers: int = 2) -> list[Any]:
-    """Runs a function as each worker, in threads; their results, by rank. Raises what one raised."""
+    """Runs a function as each worker, in threads; results by rank. Raises what one raised."""
     spec = ClusterSpec({"worker": addresses(workers)})
     results: list[Any] = [None] * workers
     errors: list[BaseException] = []

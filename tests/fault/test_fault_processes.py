@@ -122,8 +122,8 @@ def test_a_hanging_ps_fails_the_job_by_name(write_program: WriteProgram, tmp_pat
     assert result.first_failure is not None
     assert str(PS0) in said(result, result.first_failure)
     assert "was lost" in said(result, result.first_failure)
-    # After the lease: calls to the hanging ps that run into their deadlines of 2 s (one under way, one
-    # for the last counters, one to tell it), the leave grace of 5 s, 4.5 s until it is killed.
+    # After the lease: calls to the hanging ps that run into their deadlines of 2 s (one under way,
+    # one for the last counters, one to tell it), the leave grace of 5 s, 4.5 s until it is killed.
     assert result.stop_s < scaled(lease_s + 3 * 2 + 5 + 4.5 + 3)
     assert result.exits[PS0] == -signal.SIGKILL
     assert result.status is not None

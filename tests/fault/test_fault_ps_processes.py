@@ -31,8 +31,8 @@ from windlass.core.task import Incarnation, TaskId
 from windlass.testing import FaultPlan, run_script
 
 MANY = 100_000_000  # steps: more than anybody waits for
-# What settings of both sides make of each connection. (A Unix socket without memory is taken care of
-# in the contract's tests: no setting asks for it.)
+# What settings of both sides make of each connection. (A Unix socket without memory is taken care
+# of in the contract's tests: no setting asks for it.)
 WAYS: dict[str, dict[str, Any]] = {
     "shm": {},
     "tcp": {"shared_memory": False},
@@ -288,7 +288,8 @@ def test_a_job_that_prefetches_survives_a_killed_worker_as_one_that_waits(
         replace={
             "ParameterServerStrategy()": f"ParameterServerStrategy(prefetch={prefetch})",
             # Large enough not to travel in a message.
-            'name="b")': 'name="b")\n        big = wl.Variable(np.zeros(40_000, np.float32), name="big")',
+            'name="b")': 'name="b")\n'
+            '        big = wl.Variable(np.zeros(40_000, np.float32), name="big")',
             "(np.float32(2 * rest.mean()), b)]": "(np.float32(2 * rest.mean()), b), "
             "(big.read_value() - 1, big)]",
         }
@@ -308,8 +309,8 @@ def test_a_job_that_prefetches_survives_a_killed_worker_as_one_that_waits(
     reader = CheckpointReader(last.path)
     reader.verify()
     assert reader.manifest.final
-    # 300 steps of rate 0.05 on least squares without noise leave 0.95**300 < 1e-6 of the distance to the
-    # answer, at the pace of the curvature's mean; a few times slower at its smallest. Values that
-    # are some steps older change nothing about that.
+    # 300 steps of rate 0.05 on least squares without noise leave 0.95**300 < 1e-6 of the distance
+    # to the answer, at the pace of the curvature's mean; a few times slower at its smallest. Values
+    # that are some steps older change nothing about that.
     np.testing.assert_allclose(reader.read("w"), np.arange(4), atol=0.03)
     np.testing.assert_allclose(reader.read("big"), np.ones(40_000), atol=0.03)

@@ -11,6 +11,7 @@ from windlass.core.errors import CollectiveMismatchError, CollectiveTimeoutError
 from windlass.core.states import State
 from windlass.core.task import TaskId
 from windlass.distribute import ParameterServerStrategy
+from windlass.distribute.program_cluster import program_cluster
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -104,11 +105,13 @@ def test_a_barrier_wants_some_time(timeout_s: float, monkeypatch: pytest.MonkeyP
 
 
 def test_workers_with_different_numbers_of_devices_are_noticed(
-    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     def program() -> None:
         strategy = ParameterServerStrategy()
-        monkeypatch.setattr(strategy.extended.runtime.progress, "replicas", 1 + strategy.task_index)
+        runtime = program_cluster()
+        assert runtime is not None
+        runtime.progress.replicas = 1 + strategy.task_index
         wait_until(lambda: "different numbers of devices" in caplog.text, timeout_s=20)
 
     with wl.testing.LocalCluster(workers=1, ps=1) as cluster:

@@ -59,10 +59,10 @@ def test_the_gradient_itself_is_left_alone() -> None:
 def test_over_many_steps_nothing_is_lost(wire: DType, share: float) -> None:
     """Sent and left over add up to all gradients.
 
-    Each step adds the gradient to the rest in float32 (one rounding, at most half a unit in the last
-    place of numbers below 2**k) and takes away what it sends, which is exact: the difference of a number
-    and its own rounding to fewer bits is representable. So each element is off by at most one
-    float32 rounding per step of numbers as large as the rest gets.
+    Each step adds the gradient to the rest in float32 (one rounding, at most half a unit in the
+    last place of numbers below 2**k) and takes away what it sends, which is exact: the difference
+    of a number and its own rounding to fewer bits is representable. So each element is off by at
+    most one float32 rounding per step of numbers as large as the rest gets.
     """
     rng = np.random.default_rng(0)
     steps, size = 200, 2000
@@ -90,7 +90,7 @@ def test_whole_numbers_are_kept_to_the_bit() -> None:
 
 
 def test_what_rounding_takes_away_is_sent_later() -> None:
-    """1 + 2**-9 is 1 in bfloat16, whose next number is 1 + 2**-7; the rests of four make the difference."""
+    """1 + 2**-9 is 1 in bfloat16, whose next number is 1 + 2**-7: the rests of four make it."""
     feedback = ErrorFeedback(0.5)
     gradient = np.array([1 + 2**-9, 0], np.float32)
     sent = [float(send(feedback, gradient, BFLOAT16)[0]) for _ in range(8)]

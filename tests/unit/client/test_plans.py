@@ -1,4 +1,4 @@
-"""What a set of variables means in bytes: runs, cuts, dtypes on the way, and plans that are forgotten."""
+"""What a set of variables means in bytes: runs, cuts, dtypes, and forgotten plans."""
 
 from collections.abc import Callable, Sequence
 
@@ -371,7 +371,11 @@ def test_the_plans_used_last_are_kept_and_the_others_dropped_once() -> None:
     recent: Recent[str] = Recent(2, dropped.append)
 
     def get(key: str) -> str:
-        return recent.get(key, lambda: made.append(key) or key.upper())  # type: ignore[func-returns-value]
+        def make() -> str:
+            made.append(key)
+            return key.upper()
+
+        return recent.get(key, make)
 
     assert [get(key) for key in "aabba"] == list("AABBA")
     assert made == ["a", "b"]

@@ -1,4 +1,4 @@
-"""A parameter session over several ps in this process: placement, cutting, and what it says when it fails."""
+"""A parameter session over several ps in this process: placement, cutting, errors."""
 
 import gc
 import threading
@@ -384,7 +384,8 @@ def test_waiting_for_the_chief_ends_at_the_join_timeout_naming_the_variable() ->
     with pytest.raises(JoinTimeoutError) as caught:
         session.define([variable("w", 2), variable("b", 2)], {}, create=False)
     assert caught.value.message == (
-        "/job:worker/task:1 waited 0.3 s (join_timeout_s) for the chief to create 'w' and 1 more; do all "
+        "/job:worker/task:1 waited 0.3 s (join_timeout_s) for the chief to create 'w' and 1 "
+        "more; do all "
         "tasks run the same program?"
     )
     assert caught.value.fields["variable"] == "w"
@@ -565,7 +566,7 @@ def test_closing_ends_the_threads_of_a_session() -> None:
 def test_a_step_that_was_interrupted_half_way_ends_the_session(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Ctrl-C in a notebook: the number may be used up, and the next push would be taken for a repeat."""
+    """Ctrl-C in a notebook: the number may be used up, and the next push look like a repeat."""
     who, settings = Incarnation(TaskId("worker", 0), 1), Settings()
     transport = LocalPs(TaskId("ps", 0), who, settings)
     session = ParameterSession([transport], who, settings)

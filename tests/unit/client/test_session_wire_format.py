@@ -25,7 +25,7 @@ SIZE = 4000
 
 
 class FarTransport(LocalPs):
-    """A ps that could be on another machine; remembers what it was sent, and fails when it is told to."""
+    """A ps that could be on another machine; remembers what came, and fails when told to."""
 
     fails: RefusedError | None = None
     shares_memory = False

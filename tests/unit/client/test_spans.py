@@ -47,7 +47,7 @@ def test_spans_are_cut_as_if_they_were_one_memory(sizes: list[int], data: st.Dat
 def test_cut_along_its_runs_a_memory_is_taken_apart_without_a_rest(
     entries: list[tuple[bool, int]], data: st.DataObject
 ) -> None:
-    """What a pull does: changed runs into one memory, the others out of another that is cut alike."""
+    """What a pull does: changed runs into one memory, the others out of one cut alike."""
     changed = np.array([flag for flag, _ in entries], np.bool_)
     sizes = np.array([size for _, size in entries], np.int64)
     total = int(sizes.sum())

@@ -1,4 +1,4 @@
-"""Pulled values: a read-only mapping over one buffer, and buffers that are used again when nobody looks."""
+"""Pulled values: a read-only mapping over one buffer, and buffers that are used again."""
 
 from collections.abc import Mapping
 

@@ -164,7 +164,7 @@ def test_a_shard_with_an_initializer_nobody_knows_is_refused() -> None:
 @pytest.mark.parametrize(
     ("field", "value"),
     [
-        pytest.param("name", "Lion", id="unknown rule"),
+        pytest.param("name", "Tiger", id="unknown rule"),
         pytest.param("lr", 0.1, id="unknown field"),
         pytest.param("momentum", "much", id="wrong type"),
         pytest.param("momentum", float("nan"), id="NaN"),
@@ -174,7 +174,7 @@ def test_a_shard_with_an_initializer_nobody_knows_is_refused() -> None:
 def test_fields_of_no_rule_are_refused(field: str, value: Any) -> None:
     message = codec.rule_to_wire(SGD())
     message[field] = value
-    with pytest.raises(RefusedError, match="no update rule"):
+    with pytest.raises(RefusedError, match="an update rule with the fields"):
         codec.rule_from_wire(message)
 
 

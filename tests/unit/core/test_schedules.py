@@ -164,3 +164,25 @@ def test_a_misspelt_argument_is_refused() -> None:
         ExponentialDecay.model_validate(
             {"initial_learning_rate": 0.1, "decay_step": 3, "decay_steps": 3, "decay_rate": 0.5}
         )
+
+
+def test_arguments_by_position_stand_in_keras_order_and_a_name_is_left_out() -> None:
+    by_position = [
+        ExponentialDecay(0.1, 5, 0.9, True, "mine"),
+        PolynomialDecay(0.1, 5, 0.01, 2.0, True),
+        CosineDecay(0.1, 5, 0.5, "mine", 0.2, 3),
+        PiecewiseConstantDecay([1, 2], [1.0, 0.5, 0.1]),
+    ]
+    assert by_position == [
+        ExponentialDecay(
+            initial_learning_rate=0.1, decay_steps=5, decay_rate=0.9, staircase=True, name="mine"
+        ),
+        PolynomialDecay(0.1, 5, end_learning_rate=0.01, power=2.0, cycle=True),
+        CosineDecay(0.1, 5, alpha=0.5, warmup_target=0.2, warmup_steps=3),
+        PiecewiseConstantDecay(boundaries=(1, 2), values=(1.0, 0.5, 0.1)),
+    ]
+    too_many: Any = InverseTimeDecay
+    with pytest.raises(TypeError, match=r"InverseTimeDecay takes .*, got 6 arguments"):
+        too_many(1, 2, 3, True, "name", 6)
+    with pytest.raises(TypeError, match="decay_steps twice"):
+        too_many(1, 2, decay_steps=3, decay_rate=1)

@@ -396,7 +396,7 @@ def test_a_device_of_a_task_is_this_tasks_own() -> None:
 
 def test_a_function_of_devices_is_refused_as_without_a_graph() -> None:
     with pytest.raises(RuntimeError, match="need a graph"):
-        wl.device(lambda op: "cpu:0")  # type: ignore[arg-type, return-value]
+        wl.device(lambda op: "cpu:0")  # type: ignore[arg-type]
 
 
 def test_devices_are_named_alike_wherever_they_are_asked_for() -> None:
@@ -405,8 +405,14 @@ def test_devices_are_named_alike_wherever_they_are_asked_for() -> None:
     with strategy.scope():
         v = wl.Variable(1.0)
     extended = strategy.extended
-    of_replicas = strategy.run(lambda: wl.distribute.get_replica_context().devices[0])
+
+    def device() -> str:
+        context = wl.distribute.get_replica_context()
+        assert context is not None
+        return context.devices[0]
+
+    of_replicas = strategy.run(device)
     here = tuple(f"/job:localhost/replica:0/task:0/device:CPU:{i}" for i in range(2))
     assert extended.worker_devices == extended.parameter_devices == of_replicas.values == here
-    assert tuple(component.device for component in v.values) == here
+    assert tuple(part.device for part in strategy.experimental_local_results(v)) == here
     assert wl.Variable(1.0).device == here[0]

@@ -62,7 +62,8 @@ def test_an_assigned_rate_counts_from_the_next_update_on(make: Callable[[], Any]
     strategy = make()
     w, optimizer = variable(strategy), SGD(1.0)
     seen = []
-    for rate in (None, 0.5, None, 2, np.float32(0.25)):
+    rates: tuple[Any, ...] = (None, 0.5, None, 2, np.float32(0.25))
+    for rate in rates:
         if rate is not None:
             optimizer.learning_rate = rate
         seen.append(float(apply(strategy, optimizer, w)[5]))
@@ -154,7 +155,7 @@ def test_workers_have_hyperparameters_of_their_own() -> None:
     ("construct", "message"),
     [
         (lambda: Adam(-1), r"Adam\(learning_rate=-1\) is not allowed: it should be greater than"),
-        (lambda: Adam("fast"), "should be a valid number.*or be a schedule or a callable"),
+        (lambda: SGD("fast"), "valid number.*be a schedule or a callable"),  # type: ignore[arg-type]
         (lambda: SGD(math.nan), "should be a finite number"),
         (lambda: Adam(beta_1=1.0), r"Adam\(beta_1=1.0\) is not allowed: it should be less than 1"),
         (lambda: SGD(clipnorm=0), r"clipnorm=0\) is not allowed: it should be greater than 0"),

@@ -165,7 +165,7 @@ def test_a_scheduled_rate_equals_keras(schedule: schedules.Schedule, keras: Any)
 
 
 @pytest.mark.parametrize("kind", BUILT_IN)
-def test_defaults_are_those_of_keras(kind: type[UpdateRule], keras: Any) -> None:
+def test_defaults_are_those_of_keras(kind: Any, keras: Any) -> None:
     theirs = inspect.signature(getattr(keras.optimizers, kind.__name__)).parameters
     mine = kind().model_dump(exclude={"name"})
     expected = {field: theirs[field].default for field in mine}
