@@ -6,8 +6,9 @@ the variable is cut into shards: rows are drawn in fixed blocks, each with a gen
 travels.
 """
 
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from numbers import Real
 
 import numpy as np
 
@@ -16,13 +17,13 @@ from .arrays import Array, DType, num_rows, row_shape, size_of
 _BLOCK_ELEMENTS = 1 << 16  # per generator: large enough that keying one costs nothing
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, init=False)
 class Initializer:
     """A named way to fill a variable, where it lives.
 
     ::
 
-        wl.Initializer("random_normal", seed=1, arguments={"stddev": 0.01})
+        wl.Initializer("random_normal", seed=1, stddev=0.01)
 
     ==================== ======================================= ==================================
     name                 arguments and their defaults            values
@@ -41,30 +42,48 @@ class Initializer:
 
     The fans are those of Keras: of a table of shape ``(rows, dim)`` they are ``rows`` and ``dim``.
 
-    Attributes:
+    Args:
         name: One of ``INITIALIZERS``.
         seed: Same seed, same values, however the variable is cut. In [0, 2**64).
-        arguments: Of that initializer.
+        arguments: Of that initializer, by name.
+        keywords: The same, as keyword arguments.
 
     Raises:
-        ValueError: No such initializer, or an argument it does not have.
+        ValueError: No such initializer, an argument it does not have or that is given twice, or a
+            seed out of range.
+        TypeError: An argument is no number.
     """
 
     name: str
-    seed: int = 0
-    arguments: dict[str, float] = field(default_factory=dict)
+    seed: int
+    arguments: dict[str, float]
 
-    def __post_init__(self) -> None:
-        if self.name not in INITIALIZERS:
-            raise ValueError(f"no initializer {self.name!r}; those are {', '.join(INITIALIZERS)}")
-        unknown = set(self.arguments) - set(INITIALIZERS[self.name])
-        if unknown:
+    def __init__(
+        self,
+        name: str,
+        seed: int = 0,
+        arguments: Mapping[str, float] | None = None,
+        **keywords: float,
+    ) -> None:
+        if name not in INITIALIZERS:
+            raise ValueError(f"no initializer {name!r}; those are {', '.join(INITIALIZERS)}")
+        given = dict(arguments or {})
+        if twice := given.keys() & keywords:
+            raise ValueError(f"{name} was given {', '.join(sorted(twice))} twice")
+        given |= keywords
+        if unknown := given.keys() - INITIALIZERS[name]:
             raise ValueError(
-                f"{self.name} has no argument {', '.join(sorted(unknown))}; "
-                f"it has {', '.join(INITIALIZERS[self.name]) or 'none'}"
+                f"{name} has no argument {', '.join(sorted(unknown))}; "
+                f"it has {', '.join(INITIALIZERS[name]) or 'none'}"
             )
-        if not 0 <= self.seed < 2**64:
-            raise ValueError(f"seed must be in [0, 2**64), got {self.seed}")
+        for argument, value in given.items():
+            if not isinstance(value, Real):
+                raise TypeError(f"{argument} of {name} must be a number, got {value!r}")
+        if not 0 <= seed < 2**64:
+            raise ValueError(f"seed must be in [0, 2**64), got {seed}")
+        object.__setattr__(self, "name", name)
+        object.__setattr__(self, "seed", seed)
+        object.__setattr__(self, "arguments", given)
 
     def rows(self, full_shape: tuple[int, ...], dtype: DType, start: int, stop: int) -> Array:
         """Rows ``[start, stop)`` of the variable.

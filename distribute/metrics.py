@@ -54,8 +54,9 @@ class Metric:
 
     def __init__(self, name: str, shape: tuple[int, ...]) -> None:
         self.name = name
+        # One row: partitioners cut along axis 0, and parts of it could be read at two moments.
         self._state: Variable = Variable(
-            np.zeros(shape, np.float64),
+            np.zeros((1, *shape), np.float64),
             name=f"{name}/state",
             trainable=False,
             synchronization=VariableSynchronization.ON_READ,
@@ -64,7 +65,7 @@ class Metric:
 
     @property
     def variables(self) -> list[Variable]:
-        """Its state."""
+        """Its state, whole on one server; shape ``(1, *shape)``."""
         return [self._state]
 
     def update_state(self, *args: Any, **kwargs: Any) -> None:
@@ -76,7 +77,7 @@ class Metric:
         raise NotImplementedError(f"{type(self).__name__}._result_of({state})")
 
     def _add(self, delta: Any) -> None:
-        self._state.assign_add(np.asarray(delta, np.float64))
+        self._state.assign_add(np.asarray(delta, np.float64)[np.newaxis])
 
     def result(self) -> Any:
         """The metric over everything that was counted: NumPy, float64.
@@ -86,7 +87,7 @@ class Metric:
         context = get_replica_context()
         default: object = default_strategy()
         if context is None or context.strategy is default:
-            return self._result_of(to_host(self._state.read_value()))
+            return self._result_of(to_host(self._state.read_value())[0])
         return context.merge_call(Merging(lambda _: self.result(), (id(self),)))
 
     def reset_state(self) -> None:

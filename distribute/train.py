@@ -19,23 +19,30 @@ from typing import Any
 import numpy as np
 
 from ..cluster.spec import ClusterSpec
-from ..core.checkpoint import CheckpointReader, numbered_checkpoints, remove_checkpoint
+from ..core.checkpoint import (
+    CheckpointReader,
+    export_checkpoint,
+    numbered_checkpoints,
+    remove_checkpoint,
+)
 from ..core.errors import CheckpointError
 from .base.contexts import default_strategy, require_cross_replica
 from .base.values import DistributedValues
 from .object_tree import ObjectTree, walk_objects
+from .reading import latest_checkpoint, list_variables, load_checkpoint, load_variable
 from .saved_variables import restore_variables, saved_value, write_variables
 
-__all__ = ["Checkpoint", "CheckpointManager", "ClusterSpec", "latest_checkpoint"]
-
-
-def latest_checkpoint(checkpoint_dir: str) -> str | None:
-    """Path of the complete checkpoint with the highest number in a directory; None: there is none.
-
-    Of a job's model directory, too.
-    """
-    found = numbered_checkpoints(checkpoint_dir)
-    return found[-1].path if found else None
+__all__ = [
+    "Checkpoint",
+    "CheckpointManager",
+    "CheckpointReader",
+    "ClusterSpec",
+    "export_checkpoint",
+    "latest_checkpoint",
+    "list_variables",
+    "load_checkpoint",
+    "load_variable",
+]
 
 
 class LoadStatus:

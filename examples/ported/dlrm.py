@@ -43,7 +43,7 @@ with strategy.scope():
     top = Dense([DIM + 6, 32, 1], name="top", seed=2)
     tables = [
         wl.Variable(
-            initializer=wl.Initializer("random_normal", seed=i, arguments={"stddev": 0.2}),
+            initializer=wl.Initializer("random_normal", seed=i, stddev=0.2),
             shape=(rows, DIM),
             name=f"table/{i}",
         )

@@ -40,7 +40,10 @@ NAMES = {
         SGD Adadelta Adagrad Adam AdamW Adamax CosineDecay ExponentialDecay Ftrl InverseTimeDecay
         Lamb Lion Nadam Optimizer PiecewiseConstantDecay PolynomialDecay RMSprop register_rule
     """,
-    "windlass.train": "Checkpoint CheckpointManager ClusterSpec latest_checkpoint",
+    "windlass.train": """
+        Checkpoint CheckpointManager CheckpointReader ClusterSpec export_checkpoint
+        latest_checkpoint list_variables load_checkpoint load_variable
+    """,
     "windlass.training": "SidecarEvaluator is_evaluator read_evaluations report task_type",
     "windlass.testing": "FaultPlan LocalCluster ProcessResult TaskResult run_script",
 }

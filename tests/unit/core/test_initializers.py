@@ -161,3 +161,21 @@ def test_what_is_no_initializer_is_refused(
 ) -> None:
     with pytest.raises(ValueError, match=said):
         Initializer(name, seed, arguments)
+
+
+def test_arguments_are_keyword_arguments_too() -> None:
+    by_name = Initializer("random_uniform", minval=1, maxval=4.0)
+    assert by_name == Initializer("random_uniform", 0, {"minval": 1, "maxval": 4.0})
+    assert by_name.rows((1000,), FLOAT32, 0, 1000).min() >= 1
+    assert Initializer("random_normal", 3, {"mean": 1.0}, stddev=2.0).arguments == {
+        "mean": 1.0, "stddev": 2.0
+    }  # fmt: skip
+
+
+def test_a_keyword_that_is_no_argument_is_refused() -> None:
+    with pytest.raises(ValueError, match="no argument min_val; it has minval, maxval"):
+        Initializer("random_uniform", min_val=1.0)
+    with pytest.raises(ValueError, match="random_normal was given mean twice"):
+        Initializer("random_normal", 0, {"mean": 1.0}, mean=2.0)
+    with pytest.raises(TypeError, match="stddev of random_normal must be a number, got '1'"):
+        Initializer("random_normal", stddev="1")  # type: ignore[arg-type]

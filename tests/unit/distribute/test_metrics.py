@@ -152,3 +152,20 @@ def test_a_function_becomes_a_metric() -> None:
 def test_wrong_arguments_are_value_errors(make: Any, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         make()
+
+
+@pytest.mark.parametrize("case", ["Sum", "SparseCategoricalAccuracy", "AUC"])
+def test_a_partitioner_does_not_cut_a_metric(case: str) -> None:
+    """Else its total and its count could be read at different moments."""
+    options, arguments = CASES[case]
+    whole = getattr(wl.metrics, case)(**options)
+    whole.update_state(*arguments)
+    partitioner = wl.distribute.partitioners.FixedShardsPartitioner(2)
+    strategy = ParameterServerStrategy(variable_partitioner=partitioner)
+    with strategy.scope():
+        metric = getattr(wl.metrics, case)(**options)
+        cut: Any = wl.Variable(np.zeros(2, np.float32), name="cut")
+    strategy.run(metric.update_state, args=arguments)
+    assert metric.result() == whole.result()
+    assert isinstance(cut, wl.distribute.ShardedVariable), "others are cut"
+    assert not isinstance(metric.variables[0], wl.distribute.ShardedVariable)

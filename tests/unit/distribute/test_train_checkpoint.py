@@ -176,3 +176,27 @@ def test_a_manager_checks_its_arguments(options: dict[str, Any], message: str) -
     arguments: dict[str, Any] = {"max_to_keep": 1, **options}
     with pytest.raises(ValueError, match=message):
         wl.train.CheckpointManager(wl.train.Checkpoint(), "somewhere", **arguments)
+
+
+# -- reading without the program ---------------------------------------------------------------
+
+
+def test_a_checkpoint_is_read_by_itself_or_as_the_newest_of_its_directory(tmp_path: Path) -> None:
+    manager = wl.train.CheckpointManager(wl.train.Checkpoint(m=Model(1)), str(tmp_path), 2)
+    older = manager.save()
+    manager.checkpoint = wl.train.Checkpoint(m=Model(5, 6))
+    newer = manager.save(checkpoint_number=2)
+    assert older is not None
+    [(name, shape)] = wl.train.list_variables(older)
+    assert (name.rsplit("/", 1)[-1], shape) == ("kernel", (2,))
+    assert wl.train.load_variable(older, name).tolist() == [1, 1]
+    assert len(wl.train.list_variables(str(tmp_path))) == 2
+    assert wl.train.load_checkpoint(str(tmp_path)).path == newer
+
+
+def test_what_is_no_checkpoint_is_not_read(tmp_path: Path) -> None:
+    with pytest.raises(CheckpointError, match="no complete checkpoint"):
+        wl.train.load_checkpoint(str(tmp_path))
+    path = wl.train.Checkpoint(m=Model(1)).save(str(tmp_path / "ckpt"))
+    with pytest.raises(CheckpointError, match="has no variable 'w'"):
+        wl.train.load_variable(path, "w")

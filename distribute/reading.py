@@ -1,0 +1,57 @@
+"""Reading checkpoints without the program that wrote them, as ``tf.train``'s functions do.
+
+Of a job or of a program, under any strategy: none of these needs a strategy or a cluster.
+"""
+
+from ..core.arrays import Array
+from ..core.checkpoint import CheckpointReader, numbered_checkpoints
+
+
+def latest_checkpoint(checkpoint_dir: str) -> str | None:
+    """Path of the complete checkpoint with the highest number in a directory; None: there is none.
+
+    Of a job's model directory, too.
+    """
+    found = numbered_checkpoints(checkpoint_dir)
+    return found[-1].path if found else None
+
+
+def load_checkpoint(ckpt_dir_or_file: str) -> CheckpointReader:
+    """A reader of one checkpoint. As ``tf.train.load_checkpoint``.
+
+    Args:
+        ckpt_dir_or_file: Path or fsspec URL of a checkpoint, or of a directory: its newest one.
+
+    Raises:
+        CheckpointError: There is none, or it is not one of ours.
+    """
+    return CheckpointReader(latest_checkpoint(ckpt_dir_or_file) or ckpt_dir_or_file)
+
+
+def list_variables(ckpt_dir_or_file: str) -> list[tuple[str, tuple[int, ...]]]:
+    """Names and shapes of a checkpoint's variables, by name. As ``tf.train.list_variables``.
+
+    Args:
+        ckpt_dir_or_file: As for :func:`load_checkpoint`.
+
+    Raises:
+        CheckpointError: There is none, or it is not one of ours.
+    """
+    variables = load_checkpoint(ckpt_dir_or_file).manifest.variables
+    return sorted((name, tuple(record.shape)) for name, record in variables.items())
+
+
+def load_variable(ckpt_dir_or_file: str, name: str) -> Array:
+    """One variable of a checkpoint, verified. As ``tf.train.load_variable``.
+
+    Args:
+        ckpt_dir_or_file: As for :func:`load_checkpoint`.
+        name: Of the variable, as :func:`list_variables` has it.
+
+    Returns:
+        Array of the variable's shape and dtype.
+
+    Raises:
+        CheckpointError: There is no such checkpoint or variable, or it is damaged.
+    """
+    return load_checkpoint(ckpt_dir_or_file).read(name)
