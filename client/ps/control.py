@@ -98,6 +98,8 @@ class PsControl:
             peer=self._peer,
             doing="try to write",
             timeout_s=timeout_s,
+            # The ps may have begun to listen only now, which the channel notices a little later.
+            wait_for_ready=True,
         )
 
     def save_shards(self, directory: str, *, timeout_s: float) -> SavedPart:
