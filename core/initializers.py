@@ -9,6 +9,7 @@ travels.
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from numbers import Real
+from typing import Any
 
 import numpy as np
 
@@ -67,7 +68,7 @@ class Initializer:
     ) -> None:
         if name not in INITIALIZERS:
             raise ValueError(f"no initializer {name!r}; those are {', '.join(INITIALIZERS)}")
-        given = dict(arguments or {})
+        given: dict[str, Any] = dict(arguments or {})
         if twice := given.keys() & keywords:
             raise ValueError(f"{name} was given {', '.join(sorted(twice))} twice")
         given |= keywords
