@@ -8,34 +8,21 @@ Arguments and formulas are those of Keras 3; see ``core/update_rules.py`` for th
     optimizer.apply_gradients(zip(grads, variables))
     optimizer.learning_rate = 1e-4  # for what is applied from here on
 
-A variable is bound to the rule that its optimizer was constructed with. What is assigned later, and
-what a callable returns, travels with each push: it counts for the pushes of this worker, in their
-order, and for nobody else's.
+What they have in common, and for whose pushes an assigned value counts: ``optimizer.py``.
 """
 
-import inspect
-import weakref
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
-from functools import partial
+from collections.abc import Callable, Mapping
 from typing import Any, TypedDict, Unpack
 
 from ..core import update_rules as rules
-from ..core.indexed_slices import IndexedSlices
 from ..core.schedules import (
     CosineDecay,
     ExponentialDecay,
     InverseTimeDecay,
     PiecewiseConstantDecay,
     PolynomialDecay,
-    Schedule,
 )
-from .base.arrays import as_array
-from .base.contexts import get_replica_context, get_strategy, require_own
-from .base.reductions import ReduceOp
-from .base.values import DistributedValues, PerReplica, on_every_replica
-from .strategies.strategy import Strategy
-from .variables.variable import Variable
+from .optimizer import Optimizer, Rate
 
 __all__ = [
     "SGD",
@@ -58,9 +45,6 @@ __all__ = [
     "register_rule",
 ]
 
-Rate = float | Schedule | Callable[..., Any]
-"""A number, one of our schedules (evaluated by the ps), or a callable (evaluated by the worker)."""
-
 
 class Clipping(TypedDict, total=False):
     """How gradients are clipped; None: not at all.
@@ -74,214 +58,6 @@ class Clipping(TypedDict, total=False):
     clipnorm: float | None
     clipvalue: float | None
     global_clipnorm: float | None
-
-
-@dataclass(frozen=True, slots=True)
-class _Given:
-    """One replica's value, wrapped so that it is not taken apart as a structure."""
-
-    rule: rules.UpdateRule
-    hyperparameters: Mapping[str, Any] | None
-    pairs: list[tuple[Any, Variable]]
-
-
-class Optimizer:
-    """An update rule, and the way gradients get to it.
-
-    Its hyperparameters are attributes. Assigning one counts from the next ``apply_gradients`` on.
-
-    Args:
-        rule: What variables are bound to; or its class, and ``arguments`` for it.
-        arguments: Its fields. ``learning_rate`` may be a callable: of the step (``iterations``), as
-            schedules of Keras and optax are, or of nothing.
-
-    Attributes:
-        rule: What variables are bound to.
-        current: The same with what was assigned since.
-
-    Raises:
-        ValueError: An argument is not allowed; says what is.
-    """
-
-    rule: rules.UpdateRule
-    current: rules.UpdateRule
-
-    def __init__(
-        self, rule: rules.UpdateRule | type[rules.UpdateRule], /, **arguments: Any
-    ) -> None:
-        own: dict[str, Any] = {}
-        if isinstance(rule, type):
-            rate = arguments.get("learning_rate")
-            if callable(rate) and not _is_schedule(rate):
-                own["_rate"] = _of_step(rate)
-                del arguments["learning_rate"]
-            rule = rules.make_rule(rule, {k: _number(v) for k, v in arguments.items()})
-        owner = get_strategy()
-        own |= {
-            "rule": rule,
-            "current": rule,
-            "_changes": {},  # in what they differ
-            "_owner": weakref.ref(owner) if hasattr(owner, "global_step") else None,
-            "_variables": {},
-        }
-        own.setdefault("_rate", None)
-        self.__dict__.update(own)
-
-    # -- hyperparameters ---------------------------------------------------------------------
-
-    def __getattr__(self, name: str) -> Any:
-        # Only what is no attribute otherwise. Copying and pickling ask before anything is there.
-        current = self.__dict__.get("current")
-        if current is None or name not in type(current).model_fields or name == "name":
-            raise AttributeError(self._unknown(name))
-        return getattr(current, name)
-
-    def __setattr__(self, name: str, value: Any) -> None:
-        if name != "name" and name in type(self.rule).model_fields:
-            self._assign(name, value)
-        elif name.startswith("_") or hasattr(type(self), name):
-            super().__setattr__(name, value)
-        else:
-            raise AttributeError(self._unknown(name))
-
-    def _assign(self, name: str, value: Any) -> None:
-        rate = self._rate
-        if name == "learning_rate":
-            if callable(value) and not _is_schedule(value):
-                self.__dict__["_rate"] = _of_step(value)
-                return
-            rate = None
-        changed = self.current.changed({name: _number(value)})
-        # All at once: replicas in other threads read it.
-        self.__dict__.update(current=changed, _changes=_to_send(self.rule, changed), _rate=rate)
-
-    def _unknown(self, name: str) -> str:
-        kind = type(self).__name__
-        rule = self.__dict__.get("rule")
-        fields = [field for field in type(rule).model_fields if field != "name"] if rule else []
-        return f"{kind} has no attribute {name!r}; its hyperparameters are {', '.join(fields)}"
-
-    @property
-    def learning_rate(self) -> float:
-        """The rate as of now: of ``iterations``, if it follows the step. Can be assigned."""
-        if self._rate is not None:
-            return self._rate_now(self.iterations)
-        return self.current.rate(self.iterations)
-
-    @learning_rate.setter
-    def learning_rate(self, rate: Rate) -> None:
-        self._assign("learning_rate", rate)
-
-    @property
-    def iterations(self) -> int:
-        """With parameter servers the global step, else how often the variables were updated."""
-        variables = self.variables
-        if variables:
-            return int(variables[0].strategy.extended.iterations(variables))
-        owner = self._owner() if self._owner is not None else None
-        return int(owner.global_step) if owner is not None else 0
-
-    @property
-    def variables(self) -> tuple[Variable, ...]:
-        """The variables it has updated, in the order of their first update.
-
-        Their slot variables live beside them and travel in checkpoints.
-        """
-        found = (reference() for reference in self._variables.values())
-        return tuple(variable for variable in found if variable is not None)
-
-    def note(self, variables: Iterable[Variable]) -> None:
-        """Remember variables it updates. Strategies call this."""
-        known = self._variables
-        for variable in variables:
-            if id(variable) not in known:
-                known[id(variable)] = weakref.ref(variable, partial(_forget, known, id(variable)))
-
-    def hyperparameters(self, iterations: Callable[[], int]) -> Mapping[str, Any] | None:
-        """What differs from the rule that variables are bound to, now; None: nothing.
-
-        Args:
-            iterations: Asked if the rate is a callable.
-
-        Raises:
-            ValueError: The callable's rate is not allowed.
-        """
-        changes: Mapping[str, Any] = self._changes
-        if self._rate is not None:
-            changes = {**changes, "learning_rate": self._rate_now(iterations())}
-        return changes or None
-
-    def changed_rule(self, iterations: Callable[[], int]) -> rules.UpdateRule:
-        """The rule with the hyperparameters of now."""
-        if self._rate is None:
-            return self.current
-        return self.current.changed({"learning_rate": self._rate_now(iterations())})
-
-    def _rate_now(self, step: int) -> float:
-        rate = float(self._rate(step))
-        if not 0 <= rate < float("inf"):
-            raise ValueError(
-                f"{type(self).__name__}: the callable for learning_rate returned {rate} at step "
-                f"{step}; a rate is a finite number and at least 0"
-            )
-        return rate
-
-    # -- gradients ---------------------------------------------------------------------------
-
-    def apply_gradients(self, grads_and_vars: Iterable[tuple[Any, Variable]]) -> None:
-        """Apply gradients: summed over the replicas in sync, then applied once.
-
-        With parameter servers they are pushed with the step.
-
-        The servers' values change when the step ends; reads in this step do not. With several
-        replicas scale the loss by the global batch, as with TensorFlow.
-
-        Args:
-            grads_and_vars: Pairs of array or IndexedSlices and variable; None gradients are left
-                out.
-
-        Raises:
-            ValueError: No gradient at all, or a variable of another strategy.
-            RuntimeError: The variables belong to another strategy than the one that runs.
-        """
-        pairs = _gradients_of(grads_and_vars)
-        owner = pairs[0][1].strategy
-        require_own(owner, repr(pairs[0][1].name))
-        context = get_replica_context()
-        if context is None or context.strategy is not owner or owner.num_replicas_in_sync == 1:
-            owner.extended.apply_gradients(self, [(_summed(g, v), v) for g, v in pairs])
-            return
-        given = _Given(self.rule, self._changes, pairs)
-        context.merge_call(self._apply_sum, (given,))
-
-    def _apply_sum(self, strategy: Strategy, given: Any) -> None:
-        extended = strategy.extended
-        parts = on_every_replica(given, 1).values
-        if any(part.rule is not self.rule and part.rule != self.rule for part in parts) or any(
-            part.hyperparameters != self._changes for part in parts
-        ):
-            shown = "; ".join(
-                f"replica {i}: {part.rule!r} {part.hyperparameters or ''}"
-                for i, part in enumerate(parts)
-            )
-            raise ValueError(f"replicas used different optimizers ({shown})")
-        everyones = [part.pairs for part in parts]
-        names = [[variable.name for _, variable in pairs] for pairs in everyones]
-        if any(other != names[0] for other in names):
-            # Added up by position they would mix: None gradients are left out by each replica for
-            # itself.
-            shown = "; ".join(f"replica {i}: {', '.join(own)}" for i, own in enumerate(names))
-            raise ValueError(f"replicas gave gradients for different variables ({shown})")
-        columns = list(zip(*everyones, strict=True))
-        variables = [column[0][1] for column in columns]
-        gradients = [PerReplica(gradient for gradient, _ in column) for column in columns]
-        totals = extended.batch_reduce_to(
-            ReduceOp.SUM, list(zip(gradients, variables, strict=True))
-        )
-        extended.apply_gradients(self, list(zip(totals, variables, strict=True)))
-
-    def __repr__(self) -> str:
-        return repr(self.current)
 
 
 class SGD(Optimizer):
@@ -546,59 +322,3 @@ def register_rule(
     kind = register_own_rule(name, update, slots or {}, learning_rate, hyperparameters)
 
     return type(name, (OwnOptimizer,), {"_kind": kind, "__doc__": update.__doc__})
-
-
-def _forget(known: dict[int, Any], key: int, reference: Any) -> None:  # noqa: ARG001
-    known.pop(key, None)
-
-
-def _is_schedule(rate: Any) -> bool:
-    return type(rate).__module__ == CosineDecay.__module__
-
-
-def _of_step(rate: Callable[..., Any]) -> Callable[[int], Any]:
-    """A callable of the step, for one that takes it and for one that takes nothing."""
-    try:
-        inspect.signature(rate).bind(0)
-    except TypeError:
-        return lambda _: rate()
-    except ValueError:  # it does not say: a builtin
-        pass
-    return rate
-
-
-def _number(value: Any) -> Any:
-    """NumPy's scalars, and tensors of one element, as Python numbers."""
-    if isinstance(value, bool | int | float | str) or value is None or not hasattr(value, "dtype"):
-        return value
-    return as_array(value).item()
-
-
-def _to_send(bound: rules.UpdateRule, changed: rules.UpdateRule) -> dict[str, Any]:
-    """The fields in which two rules differ, as they travel; norms are the worker's own matter."""
-    fields = changed.model_dump(mode="json", exclude={"clipnorm", "global_clipnorm"})
-    return {
-        name: value
-        for name, value in fields.items()
-        if getattr(bound, name) != getattr(changed, name)
-    }
-
-
-def _summed(gradient: Any, variable: Variable) -> Any:
-    """Outside of ``run`` a gradient per replica is summed as in it."""
-    if not isinstance(gradient, PerReplica):
-        return gradient
-    return variable.strategy.extended.reduce_to(ReduceOp.SUM, gradient, variable)
-
-
-def _gradients_of(pairs: Iterable[tuple[Any, Variable]]) -> list[tuple[Any, Variable]]:
-    kept: list[tuple[Any, Variable]] = []
-    for gradient, variable in pairs:
-        if gradient is None:
-            continue
-        distributed = isinstance(gradient, IndexedSlices | DistributedValues)
-        whole = gradient if distributed else as_array(gradient)
-        kept.append((whole, variable))
-    if not kept:
-        raise ValueError("No gradients provided for any variable.")
-    return kept
