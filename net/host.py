@@ -164,7 +164,7 @@ class TaskHost:
             raise self._in_use(where, error.strerror or str(error)) from error
         self.port = listening.getsockname()[1]
         self._listener.add(listening, tcp_stream)
-        self._server.add_insecure_port(f"unix-abstract:{self._pass_through.inner_name}")
+        self._pass_through.listen(self._server.add_insecure_port)
         self._server.start()
         if self._settings.shared_memory and not unavailable():
             for unix_socket in self.endpoint.listen_unix(_BACKLOG):

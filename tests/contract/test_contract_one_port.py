@@ -533,7 +533,7 @@ def passing() -> Iterator[tuple[PassThrough, socket.socket]]:
     """With two connections at most, and the socket that the gRPC server would listen at."""
     made = PassThrough(2)
     with socket.socket(socket.AF_UNIX) as inner:
-        inner.bind(f"\0{made.inner_name}")
+        made.listen(lambda address: inner.bind(address.removeprefix("unix:")) is None)
         inner.listen()
         yield made, inner
         made.stop()
