@@ -199,7 +199,7 @@ class CollectiveGroup:
     def _client(self, rank: int) -> WorkerClient:
         if rank not in self._clients:
             self._clients[rank] = WorkerClient(
-                self.members[rank], self.workers.addresses[rank], self._settings
+                self.members[rank], self.workers.addresses[rank], self._settings, self.task
             )
         return self._clients[rank]
 

@@ -22,6 +22,7 @@ from ..core.settings import Settings
 from ..core.task import TaskId
 from ..core.versions import check_protocol, own_versions
 from ..proto.v1 import session_pb2
+from .auth.guard import Guard, Visitor
 from .connection import Connection
 from .listener import GREETING_TIMEOUT_S
 from .stream import NEVER, ByteStream
@@ -38,13 +39,19 @@ class Greeting:
     Attributes:
         connection: It came over this one.
         hello: What it says.
+        visitor: Who says it.
     """
 
     def __init__(
-        self, connection: Connection, hello: session_pb2.Hello, welcome: session_pb2.Welcome
+        self,
+        connection: Connection,
+        hello: session_pb2.Hello,
+        visitor: Visitor,
+        welcome: session_pb2.Welcome,
     ) -> None:
         self.connection = connection
         self.hello = hello
+        self.visitor = visitor
         self._welcome = welcome
 
     def welcome(self, **fields: int) -> None:
@@ -72,6 +79,7 @@ class Endpoint:
         task: Who listens, for messages.
         settings: For the bounds.
         services: By name.
+        guard: Lets callers in.
         greeting_timeout_s: How long a greeting may take, all of it. Unit: seconds.
 
     Attributes:
@@ -83,11 +91,13 @@ class Endpoint:
         task: TaskId,
         settings: Settings,
         services: Mapping[str, Service],
+        guard: Guard,
         greeting_timeout_s: float = GREETING_TIMEOUT_S,
     ) -> None:
         self._task = task
         self._settings = settings
         self._services = services
+        self._guard = guard
         self._greeting_timeout_s = greeting_timeout_s
         self._lock = threading.Lock()
         self._open: set[Connection] = set()
@@ -162,10 +172,15 @@ class Endpoint:
                 "this the address of another task?",
                 task=self._task,
             )
-        connection.peer = str(codec.task_from_wire(getattr(hello, "from").task))
-        check_protocol(
-            own_versions(), codec.versions_from_wire(hello.versions), peer=connection.peer
+        who = codec.incarnation_from_wire(getattr(hello, "from"))
+        check_protocol(own_versions(), codec.versions_from_wire(hello.versions), peer=str(who.task))
+        operation = f"session {hello.service}"
+        stream = connection.stream
+        visitor = self._guard.admit(
+            operation, hello.authorization, stream.principal, stream.description
         )
+        visitor.check_claim(who)
+        connection.peer = str(who.task)
         connection.max_message_bytes = self._settings.max_message_bytes
         connection.deadline = NEVER
         if hello.max_message_bytes:
@@ -175,8 +190,9 @@ class Endpoint:
             max_message_bytes=self._settings.max_message_bytes,
             unix_sockets=self.unix_sockets,
             instance=self._instance,
+            authorization=self._guard.answer(operation, hello.authorization),
         )
-        return service(Greeting(connection, hello, welcome))
+        return service(Greeting(connection, hello, visitor, welcome))
 
     def stop(self) -> None:
         """End every session that is served. Idempotent."""

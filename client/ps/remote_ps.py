@@ -8,6 +8,7 @@ from dataclasses import replace
 from tenacity import AttemptManager
 
 from ...cluster.connection_choice import ConnectionKind
+from ...cluster.principal import principal_of_task
 from ...core import codec
 from ...core.arrays import row_shape, size_of
 from ...core.backoff import attempts
@@ -56,7 +57,7 @@ class RemotePs:
         self._who = who
         self._settings = settings
         self._peer = f"{task} ({address})"
-        self._channel = open_channel(address, settings)
+        self._channel = open_channel(address, settings, principal_of_task(who.task, who.job))
         self._stub = ps_pb2_grpc.ParameterServerStub(self._channel)
         hello = session_pb2.Hello(service=_SERVICE)
         self._dialer = Dialer(address, self._peer, hello, who, settings, wrap)

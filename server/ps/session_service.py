@@ -76,11 +76,11 @@ class SessionService:
             greeting.welcome(
                 ps_generation=self._generation, max_step_bytes=self._settings.max_step_bytes
             )
-            self._serve(connection, who)
+            self._serve(connection, Session(self._store, who, greeting.visitor.check))
         return False
 
-    def _serve(self, connection: Connection, who: Incarnation) -> None:
-        messages = _Messages(connection, Session(self._store, who), self._store, self._settings)
+    def _serve(self, connection: Connection, session: Session) -> None:
+        messages = _Messages(connection, session, self._store, self._settings)
         while (data := connection.receive()) is not None:
             with Lease(self._pool) as lease:
                 messages.handle(parse(session_pb2.ClientMessage, data), lease.lend)

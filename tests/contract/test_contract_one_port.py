@@ -22,6 +22,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from helpers.streams import open_descriptors, own_threads, result, start
 from helpers.waiting import scaled, wait_until
 from windlass.cluster.connection_choice import ConnectionKind
+from windlass.cluster.principal import Principal
 from windlass.core.errors import (
     AddressInUseError,
     ConfigurationError,
@@ -33,6 +34,7 @@ from windlass.core.errors import (
 )
 from windlass.core.settings import Settings
 from windlass.core.task import Incarnation, TaskId
+from windlass.net.auth.guard import Guard
 from windlass.net.channel import open_channel
 from windlass.net.connection import Connection, temporary
 from windlass.net.dial import Dialer, receive_message
@@ -50,11 +52,12 @@ from windlass.proto.v1 import session_pb2
 pytestmark = pytest.mark.timeout(60)
 
 PS = TaskId("ps", 0)
+WHO = Principal("worker", index=3)
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 SETTINGS = {
-    "shm": Settings(),
-    "tcp": Settings(shared_memory=False),
-    "grpc": Settings(shared_memory=False, tcp_sessions=False),
+    "shm": Settings(insecure=True),
+    "tcp": Settings(insecure=True, shared_memory=False),
+    "grpc": Settings(insecure=True, shared_memory=False, tcp_sessions=False),
 }
 if unavailable():
     del SETTINGS["shm"]
@@ -79,8 +82,8 @@ def make_host(settings: Settings, task: TaskId = PS, **arguments: Any) -> TaskHo
         task,
         threads=8,
         settings=settings,
-        add=lambda server: None,
-        services=[],
+        calls={},
+        guard=Guard(task, settings),
         sessions={"echo": echo},
         **{"max_sessions": 8, **arguments},
     )
@@ -113,7 +116,7 @@ def dialled(
 ) -> Iterator[tuple[Dialer, grpc.Channel]]:
     address = f"127.0.0.1:{port}"
     who = Incarnation(TaskId("worker", 3), 1)
-    with closing(open_channel(address, settings)) as channel:
+    with closing(open_channel(address, settings, WHO)) as channel:
         yield Dialer(address, f"{PS} ({address})", greeting or hello(), who, settings), channel
 
 
@@ -140,7 +143,7 @@ def echoes(connection: Connection) -> bool:
 
 def can_call(port: int, host: str = "127.0.0.1") -> bool:
     """Whether gRPC's calls are answered."""
-    with closing(open_channel(f"{host}:{port}", Settings())) as channel:
+    with closing(open_channel(f"{host}:{port}", Settings(), WHO)) as channel:
         stub: Any = health_pb2_grpc.HealthStub(channel)
         return bool(stub.Check(health_pb2.HealthCheckRequest(), timeout=scaled(5)).status)
 
@@ -291,7 +294,9 @@ def test_silent_and_slow_connections_are_closed_in_time_and_cost_no_thread() -> 
 
 
 def test_a_greeting_that_dribbles_in_is_given_up_in_time() -> None:
-    endpoint = Endpoint(PS, SETTINGS["tcp"], {"echo": echo}, greeting_timeout_s=0.4)
+    endpoint = Endpoint(
+        PS, SETTINGS["tcp"], {"echo": echo}, Guard(PS, SETTINGS["tcp"]), greeting_timeout_s=0.4
+    )
     whole, said = hello_frame()[len(MAGIC) :], 0
     left, right = socket.socketpair()
     serving = start(lambda: endpoint.serve(UnixStream(right)))
@@ -533,7 +538,12 @@ def passing() -> Iterator[tuple[PassThrough, socket.socket]]:
     """With two connections at most, and the socket that the gRPC server would listen at."""
     made = PassThrough(2)
     with socket.socket(socket.AF_UNIX) as inner:
-        made.listen(lambda address: inner.bind(address.removeprefix("unix:")) is None)
+
+        def add_port(address: str) -> int:
+            inner.bind(address.removeprefix("unix:"))
+            return 1
+
+        made.listen(add_port)
         inner.listen()
         yield made, inner
         made.stop()
@@ -615,7 +625,7 @@ def test_a_port_that_is_taken_is_an_error_that_names_task_and_address_and_leaves
 ) -> None:
     address = f"127.0.0.1:{serve().port}"
     before = open_descriptors()
-    for settings in (SETTINGS["tcp"], Settings()):
+    for settings in (SETTINGS["tcp"], Settings(insecure=True)):
         with pytest.raises(AddressInUseError, match=f"/job:ps/task:1 cannot listen at {address}"):
             make_host(settings, TaskId("ps", 1)).start(address)
     assert open_descriptors() <= before
@@ -675,10 +685,10 @@ def test_a_folder_gets_a_socket_for_this_user_alone_and_loses_it(
     path = tmp_path / "ps-0.sock"
     with socket.socket(socket.AF_UNIX) as left_behind:
         left_behind.bind(str(path))
-    host = serve(Settings(socket_dir=str(tmp_path)))
+    host = serve(Settings(insecure=True, socket_dir=str(tmp_path)))
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     with (
-        dialled(host.port, Settings()) as (dialer, _),
+        dialled(host.port, Settings(insecure=True)) as (dialer, _),
         closing(dialer.unix(str(path))) as connection,
     ):
         assert str(path) in dialer.greet(connection, scaled(5)).unix_sockets
@@ -691,7 +701,7 @@ def test_a_folder_gets_a_socket_for_this_user_alone_and_loses_it(
 def test_a_task_that_was_replaced_leaves_the_socket_of_the_new_one(
     serve: Serve, tmp_path: Path
 ) -> None:
-    old, new = (serve(Settings(socket_dir=str(tmp_path))) for _ in range(2))
+    old, new = (serve(Settings(insecure=True, socket_dir=str(tmp_path))) for _ in range(2))
     old.stop(0)
     with closing(connect_unix(str(tmp_path / "ps-0.sock"))):
         new.stop(0)
@@ -702,7 +712,7 @@ def test_a_task_that_was_replaced_leaves_the_socket_of_the_new_one(
 def test_a_session_stays_with_its_task_where_another_job_has_the_socket(
     serve: Serve, tmp_path: Path
 ) -> None:
-    settings = Settings(socket_dir=str(tmp_path))
+    settings = Settings(insecure=True, socket_dir=str(tmp_path))
     first, _second = (serve(settings) for _ in range(2))
     # As seen from another network namespace, where names without a file do not reach.
     first.endpoint.unix_sockets[:] = [str(tmp_path / "ps-0.sock")]
@@ -721,7 +731,7 @@ def test_a_folder_that_cannot_be_used_is_an_error_that_names_it_and_leaves_nothi
     before = open_descriptors()
     for folder in (tmp_path / "none", tmp_path / ("long" * 30)):
         with pytest.raises(ConfigurationError, match=rf"/job:ps/task:0.*{folder.name}.*SOCKET_DIR"):
-            make_host(Settings(socket_dir=str(folder))).start("127.0.0.1:0")
+            make_host(Settings(insecure=True, socket_dir=str(folder))).start("127.0.0.1:0")
     assert open_descriptors() <= before
 
 
@@ -817,7 +827,7 @@ from tests.contract import test_contract_one_port as t
 host = t.make_host(t.SETTINGS[{kind!r}], daemon=True)
 host.start("127.0.0.1:0")
 address, settings = f"127.0.0.1:{{host.port}}", t.SETTINGS[{kind!r}]
-channel = t.open_channel(address, settings)
+channel = t.open_channel(address, settings, t.WHO)
 dialer = t.Dialer(address, "ps", t.hello(), t.Incarnation(t.PS, 1), settings)
 found = t.reach(dialer, lambda: channel, settings, 30, peer="ps")
 print(t.echoes(found.connection), t.can_call(host.port), flush=True)
