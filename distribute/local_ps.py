@@ -58,17 +58,17 @@ class LocalPs:
         """Create shards, or look them up."""
         self._raise_if_aborted()
         if create:
-            return self.store.define(shards, self._who, restore_from=restore_from)
-        return self.store.lookup(shards, self._who)
+            return self.store.table.define(shards, self._who, restore_from=restore_from)
+        return self.store.table.lookup(shards, self._who)
 
     def bind(self, variables: Sequence[str], rule: UpdateRule) -> None:
         """Bind an update rule."""
         self._raise_if_aborted()
-        self.store.bind(variables, rule, self._who)
+        self.store.table.bind(variables, rule, self._who)
 
     def held_bytes(self) -> int:
         """Bytes of values in the store."""
-        return self.store.held_bytes()
+        return self.store.table.held_bytes()
 
     def prepare(self, request: StepRequest) -> None:
         """Gather a step's values."""

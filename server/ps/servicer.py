@@ -41,22 +41,23 @@ class ParameterServerServicer:
         self, request: ps_pb2.DefineRequest, context: grpc.ServicerContext
     ) -> ps_pb2.DefineResponse:
         """Create, look up or bind. Idempotent; a repeat gives the same answer."""
+        table = self._store.table
         try:
             who = codec.incarnation_from_wire(getattr(request, "from"))
             self._lease.check_job(who)
             shards = [codec.shard_from_wire(message) for message in request.shards]
             if request.create:
-                held = self._store.define(shards, who, restore_from=request.restore_from)
+                held = table.define(shards, who, restore_from=request.restore_from)
             else:
-                held = self._store.lookup(shards, who)
+                held = table.lookup(shards, who)
             if request.bind_variables:
                 rule = codec.rule_from_wire(request.bind_rule)
-                self._store.bind(request.bind_variables, rule, who)
+                table.bind(request.bind_variables, rule, who)
         except (WindlassError, OSError) as error:
             error_table.abort(context, error)
             raise
         return ps_pb2.DefineResponse(
-            held=[codec.held_to_wire(item) for item in held], held_bytes=self._store.held_bytes()
+            held=[codec.held_to_wire(item) for item in held], held_bytes=table.held_bytes()
         )
 
     def Attach(

@@ -283,7 +283,7 @@ class Session:
             raise RefusedError(f"layout {layout_id} was not sent in this session")
         if isinstance(layout, Layout):
             return layout
-        compiled = self._store.compile(layout())
+        compiled = self._store.table.compile(layout())
         self._layouts[layout_id] = compiled
         return compiled
 

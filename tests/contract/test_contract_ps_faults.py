@@ -264,7 +264,7 @@ def test_a_ps_that_is_stuck_is_lost_when_the_time_is_up(start: Start, kind: str)
     ps = start(kind, max_sessions=1)
     worker = ps.worker(request_timeout_s=0.3, reconnect_timeout_s=0.3)
     adder = Adder(worker, LARGE)
-    block = ps.store.blocks()[1]
+    block = ps.store.table.blocks()[1]
     with block.lock, pytest.raises(PeerLostError, match="/job:ps/task:0"):
         adder.step()
     # Its next incarnation has its place, though the ps was the only one's of one worker.
@@ -282,7 +282,7 @@ def test_a_worker_that_comes_back_while_its_last_step_is_at_work_has_its_place(
     adder = Adder(ps.worker(request_timeout_s=0.5, reconnect_timeout_s=20.0), LARGE)
     received, step = ps.store.counters().bytes_in, sum(each.num_bytes for each in LARGE)
     failures: list[BaseException] = []
-    with ps.store.blocks()[1].lock:  # somebody else's push takes long
+    with ps.store.table.blocks()[1].lock:  # somebody else's push takes long
         thread = _in_thread(adder.step, failures)
         wait_until(
             lambda: failures or ps.store.counters().bytes_in >= received + 2 * step,
@@ -300,7 +300,7 @@ def test_an_abort_ends_a_step_that_waits(start: Start, kind: str, variables: lis
     adder, failures = Adder(ps.worker(), variables), list[BaseException]()
     before = ps.store.counters().bytes_in
     error = PeerLostError("the chief is lost")
-    with ps.store.blocks()[-1].lock:
+    with ps.store.table.blocks()[-1].lock:
         thread = _in_thread(adder.step, failures)
         wait_until(lambda: ps.store.counters().bytes_in > before, 10, "the step to arrive")
         adder.worker.peer.abort(error)
@@ -447,7 +447,7 @@ def test_a_small_limit_on_steps_does_not_keep_them_out_of_shared_memory(start: S
 def test_a_block_that_is_always_being_written_is_asked_for_through_the_stream(start: Start) -> None:
     ps = start("shm")
     adder = Adder(ps.worker(), LARGE)
-    [block] = [b for b in ps.store.blocks() if b.shards[0].variable.name == "c"]
+    [block] = [b for b in ps.store.table.blocks() if b.shards[0].variable.name == "c"]
     block.memory.sequence[0] += 1  # as if a writer never ended
     adder.check(adder.worker.pull(*adder.gets))
     block.memory.sequence[0] += 1

@@ -133,7 +133,7 @@ def test_shards_go_to_the_ps_with_the_fewest_bytes() -> None:
     session = cluster.session()
     sizes = [100, 10, 10, 90, 60, 30, 5, 45]
     create(session, *(variable(f"v{i}", size) for i, size in enumerate(sizes)))
-    loads = [store.held_bytes() for store in cluster.stores]
+    loads = [store.table.held_bytes() for store in cluster.stores]
     assert sum(loads) == 4 * sum(sizes)
     assert max(loads) <= sum(loads) / 3 + 4 * max(sizes)
     assert max(loads) - min(loads) <= 4 * 45
