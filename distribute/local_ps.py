@@ -9,7 +9,16 @@ from ..core.copying import copy_into
 from ..core.definitions import ShardDefinition
 from ..core.errors import ShapeMismatchError, WindlassError
 from ..core.settings import Settings
-from ..core.steps import HeldShard, PushResult, StepHeader, StepReply, StepRequest, WireLayout
+from ..core.steps import (
+    NO_TARGET,
+    HeldShard,
+    PullTarget,
+    PushResult,
+    StepHeader,
+    StepReply,
+    StepRequest,
+    WireLayout,
+)
 from ..core.task import Incarnation, TaskId
 from ..core.update_rules import UpdateRule
 from ..engine.rows import gather_rows
@@ -82,12 +91,8 @@ class LocalPs:
         """Nothing: the step is carried out when its answer is asked for."""
         self._raise_if_aborted()
 
-    def receive(
-        self,
-        into: Sequence[memoryview],
-        previous: Sequence[memoryview] | None = None,  # noqa: ARG002 - a copy costs as much as a look
-    ) -> PushResult:
-        """Carry the step out."""
+    def receive(self, target: PullTarget = NO_TARGET) -> PushResult:
+        """Carry the step out; all values are copied, as that costs no more than to look."""
         self._raise_if_aborted()
         request, self._request = self._request, None
         if request is None:
@@ -105,7 +110,7 @@ class LocalPs:
             gradient_scale=request.gradient_scale,
             hyperparameters=request.hyperparameters,
         )
-        answer = _LocalAnswer(into)
+        answer = _LocalAnswer(target.into)
         self._session.step(header, lambda: payload, answer)
         return answer.result()
 

@@ -35,6 +35,7 @@ from windlass.core.errors import (
     JoinTimeoutError,
     PeerLostError,
 )
+from windlass.core.steps import PullTarget
 from windlass.core.task import Incarnation, TaskId
 from windlass.server.ps.server import PsServer
 
@@ -156,7 +157,7 @@ def test_a_broken_step_is_repeated_with_what_it_was_made_of(
         if detached:
             for each in puts:
                 each.values.fill(np.nan)
-        worker.peer.receive([as_bytes(array) for array in out])
+        worker.peer.receive(PullTarget([as_bytes(array) for array in out]))
         worker.sequence += 1
         assert {(v.min(), v.max()) for v in out} == {(count, count)}
 

@@ -183,7 +183,7 @@ def test_of_a_push_that_cannot_be_gathered_nothing_is_applied(
         def push(request: StepRequest = request) -> None:
             adder.worker.peer.prepare(request)
             adder.worker.peer.send()
-            adder.worker.peer.receive(())
+            adder.worker.peer.receive()
 
         with pytest.raises(MemoryError):
             push()

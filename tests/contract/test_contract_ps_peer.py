@@ -135,14 +135,14 @@ def test_an_abort_between_send_and_receive_is_heard(ps: Ps) -> None:
     worker.peer.send()
     worker.peer.abort(error)
     with pytest.raises(PeerLostError) as caught:
-        worker.peer.receive([])
+        worker.peer.receive()
     assert caught.value is error
 
 
 def test_receive_without_send_is_a_mistake_of_the_caller(ps: Ps) -> None:
     worker = ps.worker()
     with pytest.raises(RuntimeError, match="receive without send"):
-        worker.peer.receive([])
+        worker.peer.receive()
 
 
 def test_closing_twice_is_fine(ps: Ps) -> None:

@@ -147,7 +147,7 @@ def test_a_refused_step_applies_nothing_and_the_session_goes_on(
         worker.peer.prepare(request)
         worker.peer.send()
         with pytest.raises(error, match=message):
-            worker.peer.receive([])
+            worker.peer.receive()
         assert ps.store.counters().refused == attempt + 1
         assert worker.value(w).sum() == worker.value(x).sum() == 0
     # The number of the refused push was not used up.
@@ -193,7 +193,7 @@ def test_a_step_of_nothing_asks_for_the_global_step(ps: Ps) -> None:
     worker.push(put(w, ASSIGN, 0), step_increment=5)
     worker.peer.prepare(StepRequest())
     worker.peer.send()
-    assert worker.peer.receive([]).global_step == 5
+    assert worker.peer.receive().global_step == 5
 
 
 def test_a_push_of_nothing_may_count_a_step(ps: Ps) -> None:
@@ -201,8 +201,8 @@ def test_a_push_of_nothing_may_count_a_step(ps: Ps) -> None:
     worker = ps.worker()
     worker.peer.prepare(StepRequest(sequence=1, step_increment=1))
     worker.peer.send()
-    assert worker.peer.receive([]) == PushResult(1, 0, duplicate=False)
+    assert worker.peer.receive() == PushResult(1, 0, duplicate=False)
     worker.peer.prepare(StepRequest(sequence=1, step_increment=1))
     worker.peer.send()
-    again = worker.peer.receive([])
+    again = worker.peer.receive()
     assert (again.global_step, again.duplicate) == (1, True)
