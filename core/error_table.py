@@ -5,6 +5,8 @@ from which the receiver builds the same class. A failure without a detail comes 
 and is translated by its status code.
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import cast
 
 import grpc
@@ -96,6 +98,16 @@ def abort(context: grpc.ServicerContext, error: Exception) -> None:
     packed.Pack(detail)
     status = status_pb2.Status(code=code.value[0], message=detail.message, details=[packed])
     context.abort_with_status(rpc_status.to_status(status))
+
+
+@contextmanager
+def aborting(context: grpc.ServicerContext) -> Iterator[None]:
+    """End the call with whatever expected error is raised within."""
+    try:
+        yield
+    except (errors.WindlassError, OSError) as error:
+        abort(context, error)
+        raise
 
 
 def from_rpc_error(failure: grpc.RpcError, *, peer: str, doing: str) -> errors.WindlassError:

@@ -2,15 +2,11 @@
 
 from collections.abc import Iterable
 
-import grpc
-
-from ...cluster.job import Job
-from ...core.clock import Clock, SystemClock
+from ...core.clock import Clock
 from ...core.settings import Settings
 from ...core.task import TaskId
 from ...net.host import TaskHost
-from ...proto.v1 import chief_pb2_grpc
-from .servicer import ChiefServicer, LockedJob
+from .servicer import new_chief
 
 _THREADS = 16  # calls are short: heartbeats of hundreds of workers fit
 
@@ -34,14 +30,7 @@ class ChiefServer:
         clock: Clock | None = None,
         job_id: str | None = "",
     ) -> None:
-        clock = clock or SystemClock()
-        job = Job(expected, chief=task, lease_s=settings.lease_s, now=clock.now(), name=job_id)
-        self.locked_job = LockedJob(job, clock)
-        servicer = ChiefServicer(self.locked_job, settings)
-
-        def add(server: grpc.Server) -> None:
-            chief_pb2_grpc.add_ChiefServicer_to_server(servicer, server)
-
+        self.locked_job, add = new_chief(task, expected, settings, job_id, clock)
         self._host = TaskHost(
             task,
             threads=_THREADS,

@@ -13,7 +13,7 @@ import grpc
 from ...cluster.job import Job, Member
 from ...core import codec, error_table
 from ...core.clock import Clock, SystemClock
-from ...core.errors import OtherJobError, WindlassError
+from ...core.errors import OtherJobError
 from ...core.settings import Settings
 from ...core.task import TaskId
 from ...core.versions import check_protocol, own_versions
@@ -41,10 +41,14 @@ class LockedJob:
 
 
 def new_chief(
-    task: TaskId, expected: Iterable[tuple[TaskId, str]], settings: Settings, job_id: str
+    task: TaskId,
+    expected: Iterable[tuple[TaskId, str]],
+    settings: Settings,
+    job_id: str | None,
+    clock: Clock | None = None,
 ) -> tuple[LockedJob, Callable[[grpc.Server], None]]:
-    """A job, and what adds its service to a server that the task has for other things, too."""
-    clock = SystemClock()
+    """A job, and what adds its service to a server, which may serve other things, too."""
+    clock = clock or SystemClock()
     job = Job(expected, chief=task, lease_s=settings.lease_s, now=clock.now(), name=job_id)
     locked_job = LockedJob(job, clock)
     servicer = ChiefServicer(locked_job, settings)
@@ -63,29 +67,25 @@ class ChiefServicer(chief_pb2_grpc.ChiefServicer):
     ) -> chief_pb2.RegisterResponse:
         """Register a new incarnation of a task. Not idempotent: a repeat fences the first."""
         task = codec.task_from_wire(request.task)
-        try:
+        with error_table.aborting(context):
             theirs = codec.versions_from_wire(request.versions)
             check_protocol(own_versions(), theirs, peer=str(task))
-        except WindlassError as error:
-            error_table.abort(context, error)
-        try:
-            with self._locked_job.open() as (job, now):
-                who = job.register(
-                    task,
-                    now=now,
-                    epoch=time.time_ns() // 1_000_000,
-                    address=request.address,
-                    host=request.host,
-                    pid=request.pid,
-                    job=request.job,
-                    is_gone=_has_ended(job.members.get(task)),
-                )
-                phase, reason = job.phase, job.reason
-        except WindlassError as error:
-            if isinstance(error, OtherJobError):
+            try:
+                with self._locked_job.open() as (job, now):
+                    who = job.register(
+                        task,
+                        now=now,
+                        epoch=time.time_ns() // 1_000_000,
+                        address=request.address,
+                        host=request.host,
+                        pid=request.pid,
+                        job=request.job,
+                        is_gone=_has_ended(job.members.get(task)),
+                    )
+                    phase, reason = job.phase, job.reason
+            except OtherJobError as error:
                 log.warning("refused: %s", error)
-            error_table.abort(context, error)
-            raise
+                raise
         log.debug("%s joined", who)
         return chief_pb2.RegisterResponse(
             generation=who.generation,
@@ -101,13 +101,9 @@ class ChiefServicer(chief_pb2_grpc.ChiefServicer):
     ) -> chief_pb2.HeartbeatResponse:
         """Renew a lease. Idempotent."""
         who = codec.incarnation_from_wire(getattr(request, "from"))
-        try:
-            with self._locked_job.open() as (job, now):
-                phase = job.heartbeat(who, codec.report_from_wire(request.report), now=now)
-                reason = job.reason
-        except WindlassError as error:
-            error_table.abort(context, error)
-            raise
+        with error_table.aborting(context), self._locked_job.open() as (job, now):
+            phase = job.heartbeat(who, codec.report_from_wire(request.report), now=now)
+            reason = job.reason
         return chief_pb2.HeartbeatResponse(phase=codec.phase_to_wire(phase), reason=reason)
 
     def Finish(
@@ -115,15 +111,12 @@ class ChiefServicer(chief_pb2_grpc.ChiefServicer):
     ) -> chief_pb2.FinishResponse:
         """A task's part is over. Idempotent: the first outcome stays."""
         who = codec.incarnation_from_wire(getattr(request, "from"))
-        try:
+        with error_table.aborting(context):
             outcome = codec.outcome_from_wire(request.outcome)
             report = codec.report_from_wire(request.report)
             with self._locked_job.open() as (job, now):
                 phase = job.finish(who, outcome, request.message, report, now=now)
                 reason = job.reason
-        except WindlassError as error:
-            error_table.abort(context, error)
-            raise
         return chief_pb2.FinishResponse(phase=codec.phase_to_wire(phase), reason=reason)
 
     def Arrive(
@@ -131,12 +124,8 @@ class ChiefServicer(chief_pb2_grpc.ChiefServicer):
     ) -> chief_pb2.ArriveResponse:
         """A task is at a barrier. Idempotent per call."""
         who = codec.incarnation_from_wire(getattr(request, "from"))
-        try:
-            with self._locked_job.open() as (job, now):
-                missing, finished = job.arrive(who, request.call, now=now)
-        except WindlassError as error:
-            error_table.abort(context, error)
-            raise
+        with error_table.aborting(context), self._locked_job.open() as (job, now):
+            missing, finished = job.arrive(who, request.call, now=now)
         return chief_pb2.ArriveResponse(
             missing=[codec.task_to_wire(task) for task in missing],
             finished=[codec.task_to_wire(task) for task in finished],

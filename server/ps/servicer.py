@@ -7,7 +7,6 @@ from google.protobuf.message_factory import GetMessageClass
 
 from ...core import codec, error_table
 from ...core.checkpoint.storage import check_writable, storage_error
-from ...core.errors import WindlassError
 from ...core.task import Incarnation
 from ...proto.v1 import common_pb2, ps_pb2
 from .lease import ChiefLease
@@ -42,7 +41,7 @@ class ParameterServerServicer:
     ) -> ps_pb2.DefineResponse:
         """Create, look up or bind. Idempotent; a repeat gives the same answer."""
         table = self._store.table
-        try:
+        with error_table.aborting(context):
             who = codec.incarnation_from_wire(getattr(request, "from"))
             self._lease.check_job(who)
             shards = [codec.shard_from_wire(message) for message in request.shards]
@@ -53,9 +52,6 @@ class ParameterServerServicer:
             if request.bind_variables:
                 rule = codec.rule_from_wire(request.bind_rule)
                 table.bind(request.bind_variables, rule, who)
-        except (WindlassError, OSError) as error:
-            error_table.abort(context, error)
-            raise
         return ps_pb2.DefineResponse(
             held=[codec.held_to_wire(item) for item in held], held_bytes=table.held_bytes()
         )
@@ -64,12 +60,9 @@ class ParameterServerServicer:
         self, request: ps_pb2.AttachRequest, context: grpc.ServicerContext
     ) -> ps_pb2.AttachResponse:
         """Renew the chief's lease. A second living chief is refused."""
-        try:
+        with error_table.aborting(context):
             chief = codec.incarnation_from_wire(request.chief)
             self._lease.renew(chief, request.chief_address, request.lease_s)
-        except WindlassError as error:
-            error_table.abort(context, error)
-            raise
         return ps_pb2.AttachResponse(
             ps_generation=self._generation,
             counters=codec.counters_to_wire(self._store.counters(self._limiter.count)),
@@ -93,18 +86,14 @@ class ParameterServerServicer:
         self, request: ps_pb2.SaveShardsRequest, context: grpc.ServicerContext
     ) -> ps_pb2.SaveShardsResponse:
         """Write this ps's part of a checkpoint. A repeat overwrites the same file."""
-        try:
-            if request.only_try:
-                check_writable(request.directory, str(self._store.task))
-                return ps_pb2.SaveShardsResponse()
-            part = save_shards(self._store, request.directory)
-        except OSError as error:
-            failure = storage_error(error, request.directory, str(self._store.task))
-            error_table.abort(context, failure)
-            raise
-        except WindlassError as error:
-            error_table.abort(context, error)
-            raise
+        with error_table.aborting(context):
+            try:
+                if request.only_try:
+                    check_writable(request.directory, str(self._store.task))
+                    return ps_pb2.SaveShardsResponse()
+                part = save_shards(self._store, request.directory)
+            except OSError as error:
+                raise storage_error(error, request.directory, str(self._store.task)) from error
         applied = []
         for block, marks in part.applied.items():
             for task, (generation, sequence) in marks.items():
