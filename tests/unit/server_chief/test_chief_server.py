@@ -5,9 +5,9 @@ from collections.abc import Iterator
 import grpc
 import pytest
 
+from helpers.clock import ManualClock
 from windlass.client.chief.calls import ChiefClient
 from windlass.core import codec, error_table
-from windlass.core.clock import ManualClock
 from windlass.core.errors import (
     FencedError,
     PeerLostError,
