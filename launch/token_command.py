@@ -2,6 +2,7 @@
 
 import os
 from pathlib import Path
+from typing import IO
 
 import click
 
@@ -63,7 +64,7 @@ def new_command(
 
 @token_command.command("show")
 @click.argument("file", type=click.File("r"))
-def show_command(file: "click.utils.LazyFile") -> None:
+def show_command(file: IO[str]) -> None:
     """Show what the token in FILE says, and until when it holds; - reads standard input.
 
     The signature is not checked.

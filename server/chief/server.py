@@ -2,14 +2,12 @@
 
 from collections.abc import Iterable
 
-from ...cluster.job import Job
-from ...core.clock import Clock, SystemClock
+from ...core.clock import Clock
 from ...core.settings import Settings
 from ...core.task import TaskId
 from ...net.auth.guard import Guard
 from ...net.host import TaskHost
-from ...net.unary import servicer
-from .servicer import SERVICE, ChiefServicer, LockedJob
+from .servicer import SERVICE, new_chief
 
 _THREADS = 16  # calls are short: heartbeats of hundreds of workers fit
 
@@ -33,10 +31,7 @@ class ChiefServer:
         clock: Clock | None = None,
         job_id: str | None = "",
     ) -> None:
-        clock = clock or SystemClock()
-        job = Job(expected, chief=task, lease_s=settings.lease_s, now=clock.now(), name=job_id)
-        self.locked_job = LockedJob(job, clock)
-        methods = servicer(SERVICE, ChiefServicer(self.locked_job, settings))
+        self.locked_job, methods = new_chief(task, expected, settings, job_id, clock)
         self._host = TaskHost(
             task,
             threads=_THREADS,

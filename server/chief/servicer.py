@@ -43,10 +43,14 @@ class LockedJob:
 
 
 def new_chief(
-    task: TaskId, expected: Iterable[tuple[TaskId, str]], settings: Settings, job_id: str
+    task: TaskId,
+    expected: Iterable[tuple[TaskId, str]],
+    settings: Settings,
+    job_id: str | None,
+    clock: Clock | None = None,
 ) -> tuple[LockedJob, Servicer]:
-    """A job, and its service for a server that the task has for other things, too."""
-    clock = SystemClock()
+    """A job, and its service for a server, which may serve other things, too."""
+    clock = clock or SystemClock()
     job = Job(expected, chief=task, lease_s=settings.lease_s, now=clock.now(), name=job_id)
     locked_job = LockedJob(job, clock)
     return locked_job, servicer(SERVICE, ChiefServicer(locked_job, settings))

@@ -35,18 +35,19 @@ class ParameterServerServicer:
         """Create, look up or bind. Idempotent; a repeat gives the same answer."""
         who = codec.incarnation_from_wire(getattr(request, "from"))
         self._lease.check_job(who)
+        table = self._store.table
         visitor.check("define CREATE" if request.create else "define LOOKUP")
         shards = [codec.shard_from_wire(message) for message in request.shards]
         if request.create:
-            held = self._store.define(shards, who, restore_from=request.restore_from)
+            held = table.define(shards, who, restore_from=request.restore_from)
         else:
-            held = self._store.lookup(shards, who)
+            held = table.lookup(shards, who)
         if request.bind_variables:
             visitor.check("define BIND")
             rule = codec.rule_from_wire(request.bind_rule)
-            self._store.bind(request.bind_variables, rule, who)
+            table.bind(request.bind_variables, rule, who)
         return ps_pb2.DefineResponse(
-            held=[codec.held_to_wire(item) for item in held], held_bytes=self._store.held_bytes()
+            held=[codec.held_to_wire(item) for item in held], held_bytes=table.held_bytes()
         )
 
     def Attach(self, request: ps_pb2.AttachRequest, _: Visitor) -> ps_pb2.AttachResponse:

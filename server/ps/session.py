@@ -298,7 +298,7 @@ class Session:
         entries = layout()
         for operation in {entry.operation for entry in entries}:
             self._check_access(f"step {operation.name}")
-        compiled = self._store.compile(entries)
+        compiled = self._store.table.compile(entries)
         self._layouts[layout_id] = compiled
         return compiled
 

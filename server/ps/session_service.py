@@ -148,7 +148,7 @@ class _Messages:
             self._why_no_segment = error.message
 
     def _hand_over_slab(self, number: int) -> None:
-        slab = self._store.slab(number)
+        slab = self._store.table.slab(number)
         answer = session_pb2.ServerMessage(
             slab=session_pb2.Segment(number=number, num_bytes=slab.num_bytes)
         )

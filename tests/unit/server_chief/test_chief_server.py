@@ -5,10 +5,10 @@ from collections.abc import Iterator
 import grpc
 import pytest
 
+from helpers.clock import ManualClock
 from windlass.client.chief.calls import ChiefClient
 from windlass.cluster.principal import Principal
 from windlass.core import codec, error_table
-from windlass.core.clock import ManualClock
 from windlass.core.errors import (
     FencedError,
     PeerLostError,
