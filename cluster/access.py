@@ -82,7 +82,7 @@ def check_access(
     *,
     server: TaskId,
     job: str = "",
-    has_chief: bool | None = None,
+    has_chief: bool = False,
     is_proven: bool = True,
 ) -> None:
     """Check a principal against the table.
@@ -92,7 +92,7 @@ def check_access(
         operation: A key of :data:`RULES`.
         server: Is asked.
         job: Of the server; empty: not known yet.
-        has_chief: Whether the cluster has a task of the type chief; None: not known.
+        has_chief: Whether the cluster is known to have a task of the type chief.
         is_proven: Whether the job of ``who`` is proven, and not only what it says.
 
     Raises:
@@ -149,9 +149,9 @@ def check_claim(who: Principal, claimed: TaskId, job: str, *, server: TaskId) ->
         )
 
 
-def _may_lead(who: Principal, has_chief: bool | None) -> bool:
+def _may_lead(who: Principal, has_chief: bool) -> bool:
     if who.role == CHIEF:
-        return has_chief is not False
+        return True
     return who.role == WORKER and who.index in (None, 0) and not has_chief
 
 

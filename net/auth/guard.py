@@ -31,7 +31,7 @@ class Guard:
         task: The server.
         settings: How tasks show who they are.
         job: Tells the server's job; empty: not known yet.
-        has_chief: Whether the cluster has a task of the type chief; None: not known.
+        has_chief: Whether the cluster is known to have a task of the type chief.
 
     Attributes:
         mode: As of :meth:`begin`.
@@ -43,7 +43,7 @@ class Guard:
         settings: Settings,
         *,
         job: Callable[[], str] = str,
-        has_chief: bool | None = None,
+        has_chief: bool = False,
     ) -> None:
         self._task = task
         self._settings = settings

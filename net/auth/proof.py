@@ -13,7 +13,7 @@ from collections import deque
 from dataclasses import dataclass
 
 from ...cluster.principal import Principal, principal_of_path
-from ...core.errors import ConfigurationError, UnauthenticatedError
+from ...core.errors import ConfigurationError, PeerLostError, UnauthenticatedError
 
 SCHEME = "Windlass-Key"
 VALID_S = 30.0
@@ -89,6 +89,7 @@ class ProofChecker:
 
         Raises:
             UnauthenticatedError: It does not hold, or was said before.
+            PeerLostError: It was made before this server began: ask again.
         """
         found = _ASKED.fullmatch(said)
         if found is None:
@@ -101,11 +102,13 @@ class ProofChecker:
                 "the key file of that user (--key-file)"
             )
         age_s = now - at / 1000
-        if at < self._began_ms or not -1 <= age_s <= VALID_S:
+        if not -1 <= age_s <= VALID_S:
             raise UnauthenticatedError(
-                f"the proof is {age_s:.0f} s old; they hold for {VALID_S:.0f} s, for a server that "
-                "had begun by then"
+                f"the proof is {age_s:.0f} s old; they hold for {VALID_S:.0f} s"
             )
+        if at < self._began_ms:
+            # Another process may have heard it at this port before.
+            raise PeerLostError("the server began after the proof was made; ask again")
         self._remember(found["nonce"], now)
         try:
             return principal_of_path(found["who"])

@@ -44,7 +44,7 @@ class PsServer:
         task: Which one.
         settings: Of this task.
         clock: For tests.
-        has_chief: Whether the cluster has a task of the type chief; None: not known.
+        has_chief: Whether the cluster is known to have a task of the type chief.
     """
 
     def __init__(
@@ -52,7 +52,7 @@ class PsServer:
         task: TaskId,
         settings: Settings,
         clock: Clock | None = None,
-        has_chief: bool | None = None,
+        has_chief: bool = False,
     ) -> None:
         self.task = task
         self._settings = settings
