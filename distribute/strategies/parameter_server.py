@@ -133,7 +133,7 @@ class ParameterServerExtended(StrategyExtended):
         self._beside_others = 0  # variables created near another
         self._bound: dict[str, object] = {}
         self._step = ServerStep(runtime, prefetch=prefetch)
-        self.assign_in_step = self._step.assign_in_step
+        self.assign_in_step: Callable[[str, Array], bool] = self._step.assign_in_step
 
     @property
     def parameter_devices(self) -> tuple[str, ...]:
