@@ -142,8 +142,10 @@ class DistinctRowsCache:
         # Comparing costs a tenth of sorting out; the caller may have changed its array in place.
         if known is not None and np.array_equal(known.ids, ids):
             return known
+        known = None
+        self._last.pop(table, None)  # its memory is used again
         try:
-            found = _distinct(ids, num_rows)
+            found = _distinct(ids, num_rows, self.memory)
         except ValueError as error:
             wrong = ids.min() if ids.min() < 0 else ids.max()
             raise ShapeMismatchError(
@@ -153,17 +155,17 @@ class DistinctRowsCache:
                 variable=table,
             ) from error
         self._last[table] = found
-        self._last.move_to_end(table)
         if len(self._last) > _KEPT_TABLES:
             self._last.popitem(last=False)
         return found
 
 
-def _distinct(ids: Array, num_rows: int) -> DistinctRows:
-    own = ids.copy()
+def _distinct(ids: Array, num_rows: int, memory: BufferPools) -> DistinctRows:
+    own = memory.take_array(ids.shape, ids.dtype)
+    own[:] = ids
     if own.size < 2 or bool(np.all(own[1:] > own[:-1])):
         if own.size and (own[0] < 0 or own[-1] >= num_rows):
             raise ValueError("an id is out of range")
         return DistinctRows(own, own, None)
-    unique, inverse = deduplicate(own, num_rows)
+    unique, inverse = deduplicate(own, num_rows, memory)
     return DistinctRows(own, unique, inverse)
