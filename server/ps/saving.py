@@ -31,7 +31,7 @@ from .store import Store
 COPY_BYTES = 4 * 1024 * 1024  # values and slots written at a time
 _LOCKED_BYTES = 512 * 1024  # copied at a time: 0.1 ms under the lock
 _PAUSE_S = 50e-6  # without it: who waits for the lock would find it taken again
-_NICENESS = 10  # a tenth of the share of a step's thread, where both want the same core
+_NICENESS = 10  # above that of the process: a tenth of the share of a step's thread, where both want the same core
 _MAX_COPY_BYTES = 32 * 1024 * 1024
 _RANGES = 4096  # of one ps, about: from 16 GiB on they grow, so that manifests stay small
 
@@ -43,7 +43,9 @@ def give_way() -> None:
     """
     if sys.platform == "linux":  # elsewhere it would be the priority of the process
         with contextlib.suppress(OSError):
-            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICENESS)
+            thread = threading.get_native_id()
+            niceness = os.getpriority(os.PRIO_PROCESS, thread) + _NICENESS
+            os.setpriority(os.PRIO_PROCESS, thread, min(19, niceness))
 
 
 def save_shards(store: Store, directory: str, copy_bytes: int = COPY_BYTES) -> SavedPart:
