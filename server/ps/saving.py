@@ -31,7 +31,8 @@ from .store import Store
 COPY_BYTES = 4 * 1024 * 1024  # values and slots written at a time
 _LOCKED_BYTES = 512 * 1024  # copied at a time: 0.1 ms under the lock
 _PAUSE_S = 50e-6  # without it: who waits for the lock would find it taken again
-_NICENESS = 10  # above that of the process: a tenth of the share of a step's thread, where both want the same core
+# Above the process's: a tenth of the share of a step's thread, where both want the same core.
+_NICENESS = 10
 _MAX_COPY_BYTES = 32 * 1024 * 1024
 _RANGES = 4096  # of one ps, about: from 16 GiB on they grow, so that manifests stay small
 
