@@ -54,6 +54,18 @@ class Memory:
         return MemoryLocation(self.slab, begin, self.offset - _LINE)
 
 
+def zeros(count: int, dtype: DType) -> Array:
+    """Zeroed memory of the heap from the beginning of a cache line on.
+
+    A row of 64 bytes is then one line and not parts of two: an update of rows of a table takes two
+    thirds of the time.
+    """
+    num_bytes = count * dtype.itemsize
+    memory = np.zeros(num_bytes + _LINE, np.uint8)
+    start = -memory.ctypes.data % _LINE
+    return memory[start : start + num_bytes].view(dtype)
+
+
 class Arena:
     """Hands out memory. The caller locks.
 
@@ -73,7 +85,7 @@ class Arena:
     def allocate(self, count: int, dtype: DType) -> Memory:
         """Zeroed memory for ``count`` elements."""
         if self._create_slab is None:
-            return Memory(np.zeros(count, dtype), np.zeros(1, np.int64))
+            return Memory(zeros(count, dtype), np.zeros(1, np.int64))
         num_bytes = count * dtype.itemsize
         needed = _LINE + -(-num_bytes // _LINE) * _LINE
         if self._slab is None or self._used + needed > self._slab.num_bytes:

@@ -19,7 +19,7 @@ from ..core.definitions import ShardDefinition
 from ..core.steps import Operation
 from ..core.task import Incarnation, TaskId
 from ..core.update_rules import UpdateRule
-from .arena import Arena
+from .arena import Arena, zeros
 from .library import library
 from .rules import apply_formula, entry_of, hyperparameters
 from .update_kernel import UpdateKernel
@@ -113,7 +113,7 @@ class Block:
         self.rules[entry] = rule
         for slot, start in rule.slot_start().items():
             if slot not in self.slots:
-                self.slots[slot] = np.zeros(self.value.size, self.compute_dtype)
+                self.slots[slot] = zeros(self.value.size, self.compute_dtype)
             self.view(entry, slot)[...] = start
 
     @contextmanager

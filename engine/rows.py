@@ -13,6 +13,7 @@ from collections.abc import Callable
 import numpy as np
 
 from ..core.arrays import Array, DType
+from ..core.buffers import BufferPools
 from ..core.copying import split
 from .library import ROW_KERNELS, library
 
@@ -22,7 +23,7 @@ _SMALL_COUNT = 1024  # ids
 # per id.
 _ROWS_PER_ID = 64
 _MAX_BITMAP_ROWS = 1 << 24  # and beyond this, unless there are very many ids, also by its memory
-_BYTE, _INT64 = np.dtype(np.uint8), np.dtype(np.int64)
+_BYTE, _INT64, _UINT64 = (np.dtype(kind) for kind in (np.uint8, np.int64, np.uint64))
 
 
 def prepare() -> None:
@@ -32,7 +33,9 @@ def prepare() -> None:
             library.row_kernel(name, dtype)
 
 
-def deduplicate(ids: Array, num_rows: int) -> tuple[Array, Array]:
+def deduplicate(
+    ids: Array, num_rows: int, memory: BufferPools | None = None
+) -> tuple[Array, Array]:
     """Find the distinct ids, and where each id went.
 
     Memory beyond the result: 16 bytes per 64 rows of the table, or 32 bytes per id if that is less.
@@ -40,6 +43,8 @@ def deduplicate(ids: Array, num_rows: int) -> tuple[Array, Array]:
     Args:
         ids: int64, shape ``(n,)``, each in ``[0, num_rows)``. May repeat.
         num_rows: Of the table.
+        memory: For the result and to work in; None: fresh memory, whose first use costs more than
+            the work.
 
     Returns:
         (the distinct ids, ascending, int64, shape ``(count,)``;
@@ -57,12 +62,14 @@ def deduplicate(ids: Array, num_rows: int) -> tuple[Array, Array]:
         _check_range("deduplicate", "id", ids, num_rows)
         unique, inverse = np.unique(ids, return_inverse=True)
         return unique, inverse.astype(np.int64, copy=False)
-    unique, inverse = np.empty(ids.size, np.int64), np.empty(ids.size, np.int64)
+    memory = memory if memory is not None else BufferPools()
+    unique, inverse = (memory.take_array(ids.shape, _INT64) for _ in range(2))
     if name == "deduplicate_bitmap":
-        words = np.zeros(2 * -(-num_rows // 64), np.uint64)
+        words = memory.take_array((2 * -(-num_rows // 64),), _UINT64)
+        words[:] = 0
         count = kernel(ids, num_rows, words, unique, inverse)
     else:
-        work = [np.empty(ids.size, np.int64) for _ in range(4)]
+        work = memory.take_array((4, ids.size), _INT64)
         count = kernel(ids, num_rows, *work, unique, inverse)
     if count < 0:
         raise ValueError(

@@ -19,6 +19,7 @@ from ...core.task import Incarnation
 from ...engine.rows import deduplicate, sum_duplicates
 
 _KEPT_TABLES = 64
+_FIRST = 64  # ids looked at before all of them: they mostly tell
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,10 +141,12 @@ class DistinctRowsCache:
         """
         known = self._last.get(table)
         # Comparing costs a tenth of sorting out; the caller may have changed its array in place.
-        if known is not None and np.array_equal(known.ids, ids):
+        if known is not None and _same(known.ids, ids):
             return known
+        known = None
+        self._last.pop(table, None)  # its memory is used again
         try:
-            found = _distinct(ids, num_rows)
+            found = _distinct(ids, num_rows, self.memory)
         except ValueError as error:
             wrong = ids.min() if ids.min() < 0 else ids.max()
             raise ShapeMismatchError(
@@ -153,17 +156,25 @@ class DistinctRowsCache:
                 variable=table,
             ) from error
         self._last[table] = found
-        self._last.move_to_end(table)
         if len(self._last) > _KEPT_TABLES:
             self._last.popitem(last=False)
         return found
 
 
-def _distinct(ids: Array, num_rows: int) -> DistinctRows:
-    own = ids.copy()
-    if own.size < 2 or bool(np.all(own[1:] > own[:-1])):
+def _same(left: Array, right: Array) -> bool:
+    return np.array_equal(left[:_FIRST], right[:_FIRST]) and np.array_equal(left, right)
+
+
+def _ascend(ids: Array) -> bool:
+    return bool((ids[1:] > ids[:-1]).all())
+
+
+def _distinct(ids: Array, num_rows: int, memory: BufferPools) -> DistinctRows:
+    own = memory.take_array(ids.shape, ids.dtype)
+    own[:] = ids
+    if _ascend(own[:_FIRST]) and _ascend(own):
         if own.size and (own[0] < 0 or own[-1] >= num_rows):
             raise ValueError("an id is out of range")
         return DistinctRows(own, own, None)
-    unique, inverse = deduplicate(own, num_rows)
+    unique, inverse = deduplicate(own, num_rows, memory)
     return DistinctRows(own, unique, inverse)

@@ -238,6 +238,14 @@ class ParameterSession:
             self._after_last_step()
             self._definer.bind(variables, rule)
 
+    def definition(self, variable: str) -> VariableDefinition:
+        """A variable's definition.
+
+        Raises:
+            UnknownVariableError: It was not defined.
+        """
+        return self._definer.place(variable).definition
+
     def shards(self, variable: str) -> list[tuple[int, ShardDefinition]]:
         """(index of the ps, shard) of a variable, in order.
 

@@ -100,27 +100,34 @@ class PlanCache:
 
     def push_plan(self, push: PushPayload | None) -> PushPlan | None:
         """How the values of a push travel; None: there are none."""
-        if push is None or not (push.values or push.writes):
+        if push is None or not (push.values or push.assigned or push.writes):
             return None
-        names = tuple(push.values)
+        names, assigned = tuple(push.values), tuple(push.assigned)
         writes: tuple[tuple[str, Operation], ...] = ()
         sparse: tuple[bool, ...] = ()
         if push.writes:
             writes = tuple((name, operation) for name, operation, _ in push.writes)
         if IndexedSlices in push.kinds:
-            sparse = tuple(isinstance(value, IndexedSlices) for value in push.all_values)
+            written = (write.value for write in push.writes)
+            values = (*push.values.values(), *push.assigned.values(), *written)
+            sparse = tuple(isinstance(value, IndexedSlices) for value in values)
 
         def make() -> PushPlan:
-            pairs = [*((name, push.operation) for name in names), *writes]
+            pairs = [
+                *((name, push.operation) for name in names),
+                *((name, Operation.ASSIGN) for name in assigned),
+                *writes,
+            ]
             return plan_push(
                 [self._place(name) for name, _ in pairs],
                 sparse or [False] * len(pairs),
                 [operation for _, operation in pairs],
                 self._wire_formats(),
                 self._new_layout,
+                range(len(names), len(names) + len(assigned)),
             )
 
-        return self._push_plans.get((push.operation, names, sparse, writes), make)
+        return self._push_plans.get((push.operation, names, sparse, assigned, writes), make)
 
     def pull_plan(self, names: Sequence[str]) -> PullPlan:
         """Where the values of these variables go."""

@@ -3,7 +3,7 @@
 Worked out once per set and kept; a step then only gathers and sends.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from operator import attrgetter, eq, is_, itemgetter
 from typing import Any, NamedTuple
@@ -43,12 +43,14 @@ class PushPayload:
     Attributes:
         values: By variable: gradients to apply, or values to assign or add.
         operation: What happens to the variables.
-        writes: Carried out after ``values``, in order; a variable may occur in both, and again.
-        kinds: The types of all values.
+        assigned: Values to assign after that: all bytes of each, in its variable's dtype.
+        writes: Carried out last, in order; a variable may occur in all three, and again.
+        kinds: The types of all values that are not bytes.
     """
 
     values: Mapping[str, Array | IndexedSlices]
     operation: Operation = Operation.APPLY
+    assigned: Mapping[str, bytes] = field(default_factory=dict)
     writes: Sequence[Write] = ()
     kinds: frozenset[type] = field(init=False)
 
@@ -57,11 +59,6 @@ class PushPayload:
         if self.writes:
             kinds |= {type(write.value) for write in self.writes}
         object.__setattr__(self, "kinds", kinds)
-
-    @property
-    def all_values(self) -> list[Array | IndexedSlices]:
-        """Those of ``writes`` behind the others."""
-        return [*self.values.values(), *(write.value for write in self.writes)]
 
 
 @dataclass(slots=True)
@@ -74,12 +71,17 @@ class PsPayload:
 
 @dataclass(frozen=True, slots=True)
 class _Run:
-    """Whole dense variables on one ps that stand one after another, in one dtype."""
+    """Whole dense variables on one ps that stand one after another, in one dtype.
+
+    Attributes:
+        packed: They come as bytes.
+    """
 
     ps: int
-    pick: Callable[[Sequence[Any]], Sequence[Array]]
+    pick: Callable[[Sequence[Any]], Sequence[Any]]
     dtype: DType
     num_bytes: int
+    packed: bool
 
 
 @dataclass(slots=True)
@@ -87,6 +89,7 @@ class _OpenRun:
     indices: list[int]
     dtype: DType
     num_bytes: int
+    packed: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,10 +107,11 @@ class PushPlan:
 
     Attributes:
         layouts: Per ps.
-        placed: The variables, in order.
+        placed: The variables that come as arrays or rows, in order.
         shapes: Theirs.
         dtypes: Theirs.
         sparse: Whether some come as rows.
+        packed: Sizes of the variables that come as bytes. Unit: bytes.
         parts: In the order of each layout.
     """
 
@@ -116,6 +120,7 @@ class PushPlan:
     shapes: tuple[tuple[int, ...], ...]
     dtypes: tuple[DType, ...]
     sparse: bool
+    packed: tuple[int, ...]
     parts: tuple[_Run | _Cut, ...]
 
     def fill(
@@ -131,16 +136,27 @@ class PushPlan:
             ShapeMismatchError: A value has another shape than its variable, or a dtype that does
                 not fit.
         """
-        values = _arrays(push)
+        values: list[Any] = _arrays(push)
         uniform = self._check(values, who)
+        if self.packed:
+            self._check_packed(push.assigned, who)
+            count = len(push.values)
+            values = [*values[:count], *push.assigned.values(), *values[count:]]
         payloads = {ps: PsPayload([], []) for ps in self.layouts}
         for part in self.parts:
             if isinstance(part, _Run):
-                buffer = GatherBuffer(part.pick(values), part.dtype, part.num_bytes, uniform)
+                picked = part.pick(values)
+                buffer = (
+                    _buffer_of(np.frombuffer(b"".join(picked), np.uint8))
+                    if part.packed
+                    else GatherBuffer(picked, part.dtype, part.num_bytes, uniform)
+                )
                 payloads[part.ps].buffers.append(buffer)
             elif isinstance(value := values[part.index], IndexedSlices):
                 _cut_rows(value, part, payloads, who, distinct)
             else:
+                if isinstance(value, bytes):
+                    value = unpacked(value, part.placed.definition)
                 _cut_dense(value, part, payloads, feedback)
         return payloads
 
@@ -164,9 +180,28 @@ class PushPlan:
                 _check_dense(value, placed.definition, who)
         return False
 
+    def _check_packed(self, assigned: Mapping[str, bytes], who: Incarnation) -> None:
+        if all(map(eq, map(len, assigned.values()), self.packed)):
+            return
+        for (name, value), size in zip(assigned.items(), self.packed, strict=True):
+            if len(value) != size:
+                raise ShapeMismatchError(
+                    f"{who.task}: {len(value)} bytes are assigned to {name!r}, the variable has "
+                    f"{size}",
+                    task=who.task,
+                    variable=name,
+                )
+
+
+def unpacked(value: bytes, definition: VariableDefinition) -> Array:
+    """All bytes of a variable's value as an array. Read-only."""
+    return np.frombuffer(value, definition.dtype).reshape(definition.shape)
+
 
 def _arrays(push: PushPayload) -> list[Array | IndexedSlices]:
-    values = push.all_values if push.writes else list(push.values.values())
+    values = list(push.values.values())
+    if push.writes:
+        values += [write.value for write in push.writes]
     if push.kinds - {np.ndarray, IndexedSlices}:
         return [v if isinstance(v, IndexedSlices) else np.asarray(v) for v in values]
     return values
@@ -261,6 +296,7 @@ def plan_push(
     operations: Sequence[Operation],
     wire_formats: Sequence[WireFormat],
     new_layout: Callable[[Sequence[LayoutEntry]], WireLayout],
+    packed: Collection[int] = (),
 ) -> PushPlan:
     """How values of these variables travel.
 
@@ -270,6 +306,7 @@ def plan_push(
         operations: On each of them.
         wire_formats: Per ps.
         new_layout: Gives a layout its id.
+        packed: Numbers of the variables that come as bytes.
     """
     entries: dict[int, list[LayoutEntry]] = {}
     parts: list[_Run | _Cut] = []
@@ -278,7 +315,7 @@ def plan_push(
     def close(ps: int) -> None:
         run = runs.pop(ps, None)
         if run is not None:
-            parts.append(_Run(ps, _picker(run.indices), run.dtype, run.num_bytes))
+            parts.append(_Run(ps, _picker(run.indices), run.dtype, run.num_bytes, run.packed))
 
     pushed = zip(variables, sparse, operations, strict=True)
     for index, (placed, rows, operation) in enumerate(pushed):
@@ -299,12 +336,12 @@ def plan_push(
             parts.append(_Cut(index, placed, tuple(cut)))
             continue
         small = definition.num_bytes <= _SMALL_BYTES
-        run = runs.get(ps)
-        if run is not None and not (small and run.dtype == definition.dtype):
+        run, key = runs.get(ps), (definition.dtype, index in packed)
+        if run is not None and not (small and (run.dtype, run.packed) == key):
             close(ps)
             run = None
         if run is None:
-            runs[ps] = _OpenRun([index], definition.dtype, definition.num_bytes)
+            runs[ps] = _OpenRun([index], definition.dtype, definition.num_bytes, index in packed)
         else:
             run.indices.append(index)
             run.num_bytes += definition.num_bytes
@@ -312,12 +349,14 @@ def plan_push(
             close(ps)
     for ps in list(runs):
         close(ps)
+    arrays = [placed for index, placed in enumerate(variables) if index not in packed]
     return PushPlan(
         layouts={ps: new_layout(items) for ps, items in entries.items()},
-        placed=tuple(variables),
-        shapes=tuple(placed.definition.shape for placed in variables),
-        dtypes=tuple(placed.definition.dtype for placed in variables),
+        placed=tuple(arrays),
+        shapes=tuple(placed.definition.shape for placed in arrays),
+        dtypes=tuple(placed.definition.dtype for placed in arrays),
         sparse=any(sparse),
+        packed=tuple(variables[index].definition.num_bytes for index in sorted(packed)),
         parts=tuple(parts),
     )
 

@@ -133,6 +133,7 @@ class ParameterServerExtended(StrategyExtended):
         self._beside_others = 0  # variables created near another
         self._bound: dict[str, object] = {}
         self._step = ServerStep(runtime, prefetch=prefetch)
+        self.assign_in_step: Callable[[str, Array], bool] = self._step.assign_in_step
 
     @property
     def parameter_devices(self) -> tuple[str, ...]:
@@ -236,8 +237,9 @@ class ParameterServerExtended(StrategyExtended):
     def read(self, variable: PsVariable) -> Array:
         """The value: of this step's pull inside ``run``, current outside."""
         with self._lock:
-            self._define()
-            return self._step.read(variable.name, self._small_variables)
+            if self._undefined:
+                self._define()
+            return self._step.read(variable._name, self._small_variables)
 
     def _small_variables(self) -> list[str]:
         return [
@@ -275,7 +277,7 @@ class ParameterServerExtended(StrategyExtended):
         self.runtime.check()
         with self._lock:
             self._define()
-            self._step.begin()
+            self._step.begin(only_replica=len(self._devices) == 1)
         try:
             result = super().call_for_each_replica(fn, args, kwargs)
         except BaseException:
@@ -283,6 +285,7 @@ class ParameterServerExtended(StrategyExtended):
                 self._step.end(push=False)
             raise
         with self._lock:
+            self._define()  # the step may have made and assigned some
             self._step.end(push=True)
         self.runtime.progress.steps += 1
         return result

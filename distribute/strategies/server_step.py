@@ -7,6 +7,7 @@ added to, large assignments, a second update of one variable.
 """
 
 import logging
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -14,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from ...client.ps.parameter_session import ParameterSession, PendingStep, StepResult
-from ...client.ps.push_plans import PushPayload, Write
+from ...client.ps.push_plans import PushPayload, Write, unpacked
 from ...core.arrays import Array
 from ...core.errors import NonFiniteGradientError
 from ...core.finite import first_not_finite
@@ -46,6 +47,7 @@ class ServerStep:
     def __init__(self, runtime: ClusterRuntime, *, prefetch: bool) -> None:
         self._runtime = runtime
         self._active = False
+        self._thread = 0  # that runs the step, if all of it is one replica's
         # What this step reads: values of its pull, and what was read or written since.
         self._pulled: Mapping[str, Array] = {}
         self._fresh: dict[str, Array] = {}
@@ -57,7 +59,11 @@ class ServerStep:
         self._hyperparameters: Mapping[str, Any] | None = (
             None  # of the gradients' rules, if changed
         )
-        self._writes: list[Write] = []  # after the gradients, in order
+        # After the gradients: values of whole variables, as they travel. And other writes in order;
+        # of one variable all writes are here or there.
+        self._assigned: dict[str, bytes] = {}
+        self._writes: list[Write] = []
+        self._written: set[str] = set()
         self._waiting_bytes = 0
         self._unsettled: dict[str, None] = {}  # written, with a result that only the servers know
         self._counted = False  # whether the servers have counted this step
@@ -70,23 +76,28 @@ class ServerStep:
     def _session(self) -> ParameterSession:
         return self._runtime.session
 
-    def begin(self) -> None:
-        """Begin a step: pull what the last one read, unless its push has brought it."""
+    def begin(self, *, only_replica: bool = False) -> None:
+        """Begin a step: pull what the last one read, unless its push has brought it.
+
+        Args:
+            only_replica: All of the step runs in this thread.
+        """
         if not self._pulled and self._reads:
             self._pulled = self._pull(list(self._reads)).values
         self._reads = {}
         self._counted = False
         self._active = True
+        self._thread = threading.get_ident() if only_replica else 0
 
     def end(self, *, push: bool) -> None:
         """End the step; ``push`` False: it failed, and nothing of it is pushed."""
-        self._active = False
+        self._active, self._thread = False, 0
         read = {name: self._known(name) for name in self._reads} if self._prefetch else {}
         self._forget()
-        if push and (self._pushes or self._writes):
+        if push and (self._pushes or self._assigned or self._writes):
             self._flush(list(self._reads), read)
-        self._pushes, self._clip, self._counted = {}, None, False
-        self._writes, self._waiting_bytes, self._hyperparameters = [], 0, None
+        self._pushes, self._clip, self._counted, self._hyperparameters = {}, None, False, None
+        self._take_writes()
 
     def read(self, name: str, small: Callable[[], Sequence[str]]) -> Array:
         """A variable's value: this step's, or outside of steps the current one.
@@ -115,16 +126,36 @@ class ServerStep:
 
     def settle(self, name: str) -> None:
         """Make sure that the servers have what this step wrote to a variable."""
-        if any(write.variable == name for write in self._writes):
+        if name in self._assigned or name in self._written:
             self._settle()
 
     def _settle(self) -> None:
         """Send the writes that wait, and fetch what came of them."""
         unsettled, self._unsettled = list(self._unsettled), {}
-        if self._writes:
+        if self._assigned or self._writes:
             self._flush(unsettled)
         else:
             self._fresh |= self._pull(unsettled).values
+
+    def assign_in_step(self, name: str, value: Array) -> bool:
+        """Assign a value of the variable's shape and dtype, if this thread runs the step.
+
+        Without the lock, since a step may have hundreds of them: another thread may only take away
+        what waits, one by one.
+
+        Returns:
+            Whether it waits for the end of the step; False: it is for :meth:`write`.
+        """
+        if threading.get_ident() != self._thread or name in self._written:
+            return False
+        waiting = self._waiting_bytes + value.nbytes
+        if waiting > _MAX_WAITING_BYTES:
+            return False
+        self._waiting_bytes = waiting
+        if self._unsettled:
+            self._unsettled.pop(name, None)
+        self._assigned[name] = value.tobytes()
+        return True
 
     def write(
         self, name: str, operation: Operation, value: Array | IndexedSlices, *, at_once: bool
@@ -147,7 +178,12 @@ class ServerStep:
         waits = self._waiting_bytes <= _MAX_WAITING_BYTES
         if waits:
             value = value.copy()  # the caller may change its own
+        assigned = self._assigned.pop(name, None)
+        if assigned is not None:
+            before = unpacked(assigned, self._session.definition(name))
+            self._writes.append(Write(name, Operation.ASSIGN, before))
         self._writes.append(Write(name, operation, value))
+        self._written.add(name)
         if waits and operation is Operation.ASSIGN and isinstance(value, np.ndarray):
             value.setflags(write=False)  # as all that a step reads
             self._fresh[name] = value
@@ -186,7 +222,7 @@ class ServerStep:
             alone = alone or hyperparameters != self._hyperparameters
             if self._pushes and (alone or not self._pushes.keys().isdisjoint(batch)):
                 self._flush([])
-            elif self._writes and any(write.variable in batch for write in self._writes):
+            elif any(name in self._assigned or name in self._written for name in batch):
                 self._flush([])  # they came first
             self._clip, self._hyperparameters = clip, hyperparameters
             self._pushes |= batch
@@ -194,6 +230,9 @@ class ServerStep:
             self._flush([])
 
     def _known(self, name: str) -> Array | None:
+        assigned = self._assigned.get(name)
+        if assigned is not None:
+            return unpacked(assigned, self._session.definition(name))
         value = self._fresh.get(name)
         if value is not None or name in self._unsettled:
             return value
@@ -214,16 +253,17 @@ class ServerStep:
             pulls: For the next step.
             read: What this step read; the next one may begin with it.
         """
-        pushes, writes = self._pushes, self._writes
+        pushes = self._pushes
+        assigned, writes = self._take_writes()
         # Once per step of this worker, however many pushes it takes.
         clip, increment = self._clip, 0 if self._counted else 1
         hyperparameters, self._hyperparameters = self._hyperparameters, None
-        self._pushes, self._clip, self._writes, self._waiting_bytes = {}, None, [], 0
+        self._pushes, self._clip = {}, None
         progress = self._runtime.progress
         bad = self._not_finite(pushes)
         if bad is not None:
             self._refuse(bad)
-            if not writes:
+            if not (assigned or writes):
                 return
             pushes = {}
         elif pushes:
@@ -232,7 +272,7 @@ class ServerStep:
         scale = 1.0 if clip is None else clip_scale(list(pushes.values()), clip)
         arrived = self._arrived()
         pending = self._session.begin(
-            PushPayload(pushes, writes=writes),
+            PushPayload(pushes, assigned=assigned, writes=writes),
             pulls,
             step_increment=increment,
             gradient_scale=scale,
@@ -242,7 +282,7 @@ class ServerStep:
         )
         progress.pushes += 1
         # A step that follows a write begins with it.
-        if self._prefetch and not self._active and not writes:
+        if self._prefetch and not self._active and not (assigned or writes):
             self._wait_for(pending)
             if arrived is None and read:
                 # Nothing was under way: the next step reads once more what this one read.
@@ -258,6 +298,18 @@ class ServerStep:
                 self._pulled = arrived.values
             elif pulls:  # otherwise the step goes on reading the values it began with
                 self._fresh |= arrived.values
+
+    def _take_writes(self) -> tuple[dict[str, bytes], list[Write]]:
+        """What was written since the last push; the step goes on reading it."""
+        writes, self._writes, self._written, self._waiting_bytes = self._writes, [], set(), 0
+        if not self._active:
+            assigned, self._assigned = self._assigned, {}
+            return assigned, writes
+        # The thread that runs the step may go on assigning while another has it pushed.
+        taken = dict(self._assigned.popitem() for _ in range(len(self._assigned)))
+        for name, value in taken.items():
+            self._fresh[name] = unpacked(value, self._session.definition(name))
+        return taken, writes
 
     def _arrived(self) -> StepResult | None:
         """What the exchange under way brought; None if there is none."""

@@ -1,6 +1,6 @@
 """Variables on parameter servers: whole, or cut into shards on several of them."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -38,7 +38,14 @@ def ps_device(ps: int) -> str:
 
 
 class ServerVariables(Protocol):
-    """What the variables of a strategy ask of its parameter servers."""
+    """What the variables of a strategy ask of its parameter servers.
+
+    Attributes:
+        assign_in_step: Assigns to the variable of a name a value of its shape and dtype, if this
+            thread runs the only replica of a step; False: it was not.
+    """
+
+    assign_in_step: Callable[[str, Array], bool]
 
     def shards_of(self, variable: "PsVariable") -> Sequence[tuple[int, ShardDefinition]]:
         """(index of the ps, shard), in order."""
@@ -93,9 +100,22 @@ class PsVariable(AggregatedVariable):
         """Rows by number, in order; only these travel, and only from the ps that hold them."""
         return self._servers.read_rows(self, row_numbers(indices, self.shape, self.name))
 
+    def assign(self, value: Any) -> "AggregatedVariable":
+        """Overwrite the value."""
+        spec = self._spec
+        # What most writes are, and a step may have hundreds: there is nothing to convert or to
+        # aggregate.
+        if (
+            type(value) is np.ndarray
+            and value.dtype == spec.dtype
+            and value.shape == spec.shape
+            and self._servers.assign_in_step(self._name, value)
+        ):
+            return self
+        return super().assign(value)
+
     def _write(self, method: str, value: Any) -> "AggregatedVariable":
-        # What most writes are: an array, and the only replica in its own `run`. There is nothing to
-        # convert or to aggregate, and a step may have hundreds.
+        # The same for what is added.
         frame = top_frame()
         if (
             type(value) is not np.ndarray

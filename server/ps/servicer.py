@@ -1,12 +1,14 @@
 """The unary calls of a ps: messages in, :class:`Store` calls, messages out. No decisions here."""
 
+from concurrent.futures import ThreadPoolExecutor
+
 from ...core import codec
 from ...core.checkpoint.storage import check_writable, storage_error
 from ...core.task import Incarnation
 from ...net.auth.guard import Visitor
 from ...proto.v1 import common_pb2, ps_pb2
 from .lease import ChiefLease
-from .saving import save_shards
+from .saving import give_way, save_shards
 from .session_limiter import SessionLimiter
 from .store import Store
 
@@ -30,6 +32,7 @@ class ParameterServerServicer:
         self._lease = lease
         self._generation = generation
         self._limiter = limiter
+        self._saver = ThreadPoolExecutor(1, thread_name_prefix="save", initializer=give_way)
 
     def Define(self, request: ps_pb2.DefineRequest, visitor: Visitor) -> ps_pb2.DefineResponse:
         """Create, look up or bind. Idempotent; a repeat gives the same answer."""
@@ -76,12 +79,14 @@ class ParameterServerServicer:
     def SaveShards(
         self, request: ps_pb2.SaveShardsRequest, _: Visitor
     ) -> ps_pb2.SaveShardsResponse:
-        """Write this ps's part of a checkpoint. A repeat overwrites the same file."""
+        """Write this ps's part of a checkpoint, one at a time. A repeat overwrites the same
+        file.
+        """
         try:
             if request.only_try:
                 check_writable(request.directory, str(self._store.task))
                 return ps_pb2.SaveShardsResponse()
-            part = save_shards(self._store, request.directory)
+            part = self._saver.submit(save_shards, self._store, request.directory).result()
         except OSError as error:
             raise storage_error(error, request.directory, str(self._store.task)) from error
         applied = []

@@ -10,6 +10,7 @@ from windlass.core.arrays import Array
 from windlass.core.buffers import BufferPools
 from windlass.core.errors import ShapeMismatchError
 from windlass.core.task import Incarnation, TaskId
+from windlass.engine import rows
 
 WHO = Incarnation(TaskId("worker", 0), 1)
 ROWS = 50
@@ -73,3 +74,19 @@ def test_a_row_that_is_not_there_is_named(wrong: int, ascending: bool) -> None:
     ids = ids_of(*numbers) if ascending else ids_of(*numbers[::-1], 1)
     with pytest.raises(ShapeMismatchError, match=f"row {wrong} of 'table' .* it has {ROWS} rows"):
         DistinctRowsCache(WHO).of("table", ids, ROWS)
+
+
+def test_rows_that_somebody_keeps_do_not_change_when_their_memory_would_be_used_again() -> None:
+    rows.prepare()
+    cache, rng = DistinctRowsCache(WHO), np.random.default_rng(0)
+    kept = []
+    for step in range(12):
+        ids = rng.integers(0, 1_000_000, 50_000)  # as many as come from memory that is kept
+        found = cache.of("t", ids, 1_000_000)
+        if step % 3:
+            kept.append((ids, found))
+    for ids, found in kept:
+        np.testing.assert_array_equal(found.ids, ids)
+        unique, inverse = np.unique(ids, return_inverse=True)
+        np.testing.assert_array_equal(found.unique, unique)
+        np.testing.assert_array_equal(found.inverse, inverse)

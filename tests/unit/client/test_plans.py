@@ -12,7 +12,7 @@ from windlass.client.ps.error_feedback import ErrorFeedback
 from windlass.client.ps.placed_variable import PlacedVariable
 from windlass.client.ps.plan_cache import Recent
 from windlass.client.ps.pull_plans import plan_pull
-from windlass.client.ps.push_plans import PushPayload, PushPlan, plan_push
+from windlass.client.ps.push_plans import PushPayload, PushPlan, Write, plan_push
 from windlass.core.arrays import BFLOAT16, Array, DType
 from windlass.core.definitions import VariableDefinition, cut
 from windlass.core.errors import ShapeMismatchError
@@ -428,3 +428,36 @@ def test_never_more_than_so_many_plans_are_held_and_a_dropped_one_is_not_given(
         for known in seen:
             recent.get(known, make)
         assert number == before, "the last ones are kept"
+
+
+# -- pushing: values as bytes ------------------------------------------------------------------
+
+
+def test_assigned_bytes_travel_behind_the_values_and_before_the_writes() -> None:
+    [a, b, c, d] = variables = [placed(name, 2) for name in "abcd"]
+    cut_up = placed("e", 4, on=(0, 1))
+    given = values_of(*variables, cut_up)
+    plan = plan_push(
+        [a, b, c, cut_up, d], [False] * 5, [APPLY, ASSIGN, ASSIGN, ASSIGN, ADD],
+        (WireFormat(),) * 2, ids(), packed=range(1, 4),
+    )  # fmt: skip
+    push = PushPayload(
+        {"a": given["a"]},
+        assigned={name: given[name].tobytes() for name in "bce"},
+        writes=[Write("d", ADD, given["d"])],
+    )
+    first = [given["a"], given["b"], given["c"], given["e"][:2], given["d"]]
+    assert sent(plan, push) == {
+        0: b"".join(part.tobytes() for part in first),
+        1: given["e"][2:].tobytes(),
+    }
+
+
+def test_bytes_of_another_size_are_refused() -> None:
+    variables = [placed("a", 2), placed("b", 3)]
+    plan = plan_push(variables, [False] * 2, [ASSIGN] * 2, (WireFormat(),), ids(), packed=range(2))
+    push = PushPayload({}, assigned={"a": b"\0" * 8, "b": b"\0" * 8})
+    with pytest.raises(
+        ShapeMismatchError, match="8 bytes are assigned to 'b', the variable has 12"
+    ):
+        sent(plan, push)

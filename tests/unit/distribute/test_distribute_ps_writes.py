@@ -10,6 +10,7 @@ import pytest
 
 import windlass as wl
 from windlass.client.ps.parameter_session import ParameterSession
+from windlass.core.arrays import BFLOAT16
 from windlass.core.errors import ShapeMismatchError
 from windlass.core.settings import Settings
 from windlass.core.task import Incarnation, TaskId
@@ -263,3 +264,104 @@ def test_additions_of_several_workers_are_exact() -> None:
         list(pool.map(work, [1, 2, 3]))
     assert store.global_step == 400
     assert int(store.table.blocks()[0].value[0]) == 1200
+
+
+@pytest.mark.parametrize("ps", [1, 2], ids=["one-ps", "two-ps"])
+@pytest.mark.parametrize("seed", range(12))
+def test_any_mix_of_writes_gives_what_the_program_says_line_by_line(seed: int, ps: int) -> None:
+    start = {"a": np.zeros((4, 2), np.float32), "b": np.ones(3, np.float32), "c": np.float32(2)}
+    strategy, variables = make(*start.values(), ps=ps)
+    expected = {name: np.array(value) for name, value in start.items()}
+    rng, optimizer = np.random.default_rng(seed), SGD(1.0)
+
+    def step() -> None:
+        for choice in rng.integers(0, 6, 12):
+            variable = variables[rng.integers(0, 3)]
+            own = expected[variable.name]
+            given = np.asarray(rng.integers(-9, 9, own.shape), np.float32)
+            if choice <= 1:
+                variable.assign(given)
+                own[...] = given
+                given[...] = 77  # the caller's own again
+            elif choice == 2:
+                variable.assign_add(given)
+                own += given
+            elif choice == 3 and own.ndim:
+                variable.scatter_update(wl.IndexedSlices(given[1:2], np.array([1])))
+                own[1] = given[1]
+            elif choice == 4:
+                optimizer.apply_gradients([(given, variable)])
+                own -= given
+                # A step does not see what its gradients do: it would read the value before.
+                variable.assign(own)
+            else:
+                np.testing.assert_array_equal(variable.read_value(), own)
+
+    for number in range(5):
+        strategy.run(step)
+        assert strategy.global_step == number + 1
+        for variable in variables:
+            np.testing.assert_array_equal(variable.numpy(), expected[variable.name])
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        np.arange(12, dtype=np.float32).reshape(3, 4).T,
+        np.arange(24, dtype=np.float32).reshape(4, 6)[:, ::2],
+        np.arange(4, dtype=BFLOAT16),
+        np.array([True, False]),
+        np.array(3, np.int64),
+        np.zeros((0, 2), np.float64),
+    ],
+    ids=["transposed", "strided", "bfloat16", "bool", "scalar", "empty"],
+)
+def test_an_array_of_any_layout_and_dtype_is_assigned_in_a_step(value: Any) -> None:
+    strategy, [a] = make(np.zeros_like(value))
+
+    def step() -> Any:
+        a.assign(value)
+        return a.read_value()
+
+    seen = strategy.run(step)
+    np.testing.assert_array_equal(seen, value)
+    assert (seen.dtype, seen.flags.writeable) == (value.dtype, False)
+    np.testing.assert_array_equal(a.numpy(), value)
+    assert pushes(strategy) == 1
+
+
+def test_a_variable_made_in_a_step_is_assigned_in_it() -> None:
+    strategy, [a] = make(np.zeros(2, np.float32))
+    made: list[wl.Variable] = []
+
+    def step() -> None:
+        if not made:
+            made.append(wl.Variable(np.zeros(3, np.float32), name="late"))
+        made[0].assign(np.ones(3, np.float32))
+        a.assign(np.ones(2, np.float32))
+
+    strategy.run(step)
+    assert (made[0].numpy() == 1).all()
+    assert (a.numpy() == 1).all()
+
+
+def test_another_thread_that_reads_in_a_step_loses_none_of_its_assignments() -> None:
+    strategy, variables = make(*([np.zeros(1, np.float32)] * 8))
+    values = [np.full(1, number, np.float32) for number in range(1, 201)]
+
+    def step() -> None:
+        variables[0].assign_add(values[0])
+        with ThreadPoolExecutor(1) as pool:
+            reading = pool.submit(lambda: [variables[0].numpy() for _ in range(20)])
+            done = False
+            while not done:
+                done = reading.done()
+                variables[0].assign_add(values[0])  # read next, and so sent with the others
+                for variable in variables[1:]:
+                    for value in values:
+                        variable.assign(value)
+                        assert variable.read_value() == value
+            reading.result()
+
+    strategy.run(step)
+    assert [float(variable.numpy()[0]) for variable in variables[1:]] == [200] * 7

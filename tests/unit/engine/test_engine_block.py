@@ -170,3 +170,14 @@ def test_adams_rate_carries_both_corrections() -> None:
 def test_warming_up_leaves_nothing_to_compile_and_changes_nothing(rule: UpdateRule) -> None:
     for dtype in (F32, BFLOAT16):
         warm_up(rule, dtype)
+
+
+@pytest.mark.parametrize("count", [16, 33, 100_000])
+def test_values_and_slots_begin_at_a_cache_line(count: int) -> None:
+    """Rows of 64 bytes do not lie across two then: their update takes two thirds of the time."""
+    block = make_block((count, 16))
+    block.bind(0, Adam())
+    for memory in (block.value, *block.slots.values()):
+        assert memory.ctypes.data % 64 == 0
+        assert memory.size == 16 * count
+        assert not memory.any()

@@ -1,8 +1,11 @@
 """A part of a checkpoint as a ps saves it, and what comes of it on other stores."""
 
+import os
+import sys
 import threading
 import tracemalloc
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -349,8 +352,12 @@ def test_a_shard_larger_than_a_copy_is_saved_in_ranges_and_comes_back_whole(
         np.testing.assert_array_equal(second.value("w", slot), first.value("w", slot))
 
 
-def test_a_row_is_saved_with_its_slots_while_pushes_go_on(tmp_path: Path) -> None:
-    """A push that arrives meanwhile is in some ranges of rows, in each with value and slots."""
+@pytest.mark.parametrize("locked_bytes", [64, 1024], ids=["few-rows-at-a-time", "a-range"])
+def test_a_row_is_saved_with_its_slots_while_pushes_go_on(
+    locked_bytes: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A push that arrives meanwhile is in some of the rows, in each with value and slots."""
+    monkeypatch.setattr(saving, "_LOCKED_BYTES", locked_bytes)
     rows, pushes = 4000, 200
     w = VariableDefinition("w", (rows, 2), F32, ZEROS)
     cluster = Cluster(1, [w])
@@ -375,7 +382,8 @@ def test_a_row_is_saved_with_its_slots_while_pushes_go_on(tmp_path: Path) -> Non
     ranges = [name for name in saved if not name.endswith(":momentum")]
     assert len(ranges) == rows // 32
     for name in ranges:
-        assert len(np.unique(saved[name])) == 1, name
+        if locked_bytes > 512:
+            assert len(np.unique(saved[name])) == 1, name
         np.testing.assert_array_equal(
             saved[f"{name}:momentum"], np.vectorize(series.get)(saved[name])
         )
@@ -402,3 +410,14 @@ def test_saving_takes_memory_for_one_copy_whatever_the_shard(
     assert sum(tensor.num_bytes for tensor in part.tensors) == whole == 64_000_000
     assert taken == [saving.COPY_BYTES]
     assert peak < 4 * 1024 * 1024
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="threads have no priority of their own")
+def test_a_thread_that_gives_way_is_the_only_one_that_does() -> None:
+    def own() -> int:
+        return os.getpriority(os.PRIO_PROCESS, threading.get_native_id())
+
+    before = own()
+    with ThreadPoolExecutor(1, initializer=saving.give_way) as pool:
+        assert pool.submit(own).result() == min(19, before + 10)
+    assert own() == before
