@@ -146,9 +146,11 @@ class ChiefLoop:
             return False
         finally:
             self._saved_at = self._locked_job.clock.now()
-        if path:
-            self._saved_step = step
-            self._locked_job.last_checkpoint, self._locked_job.last_checkpoint_step = path, step
+        saved = self._checkpointer.last
+        if path and saved is not None:
+            self._saved_step = saved.global_step
+            self._locked_job.last_checkpoint = path
+            self._locked_job.last_checkpoint_step = saved.global_step
             log.info("saved %s%s", path, " (final)" if final else "")
         return True
 
