@@ -7,7 +7,7 @@ are restored.
 """
 
 import datetime
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -207,8 +207,9 @@ def _assign(variable: Variable, value: Array) -> None:
     if not holders:
         variable.assign(value)
         return
-    summed = isinstance(variable, SyncOnReadVariable) and variable.aggregation.name == "SUM"
-    shares = variable.shares(value) if summed else [value] * len(holders)
+    shares: Sequence[Any] = [value] * len(holders)
+    if isinstance(variable, SyncOnReadVariable) and variable.aggregation.name == "SUM":
+        shares = variable.shares(value)
     for holder, share in zip(holders, shares, strict=True):
         holder.assign(share)
 

@@ -155,6 +155,7 @@ class SynchronousTask:
             phase = self._chief_loop.end(
                 global_step=self.runtime.progress.global_step,
                 on_wait=lambda names: log.info("done; waiting for %s", names),
+                save_first=ending.outcome is not Outcome.DONE,
             )
             if self._settings.model_dir and self._chief is not None:
                 write_last_status(self._settings.model_dir, self._chief)

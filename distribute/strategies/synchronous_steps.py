@@ -48,6 +48,9 @@ class Workers(Protocol):
     def all_reduce(self, values: Array) -> Array:
         """The sum over all of them."""
 
+    def barrier(self, *, timeout_s: float | None = None) -> None:
+        """Wait for all of them."""
+
 
 class OneWorker:
     """A worker that is in sync with itself alone."""
@@ -60,6 +63,9 @@ class OneWorker:
     def all_reduce(self, values: Array) -> Array:
         """The sum over one."""
         return values
+
+    def barrier(self, *, timeout_s: float | None = None) -> None:
+        """Nobody to wait for."""
 
 
 class SynchronousSteps:
@@ -230,14 +236,17 @@ class SynchronousSteps:
             together: Every worker calls this. Otherwise a value that needs all workers, or a step
                 that was broken off after it had changed something, is a reason to save nothing.
         """
+        shared = [name for name, variable in self._variables.items() if _is_shared(variable)]
         if together:
+            if shared:
+                # What another does after its last step may take longer than a step's calls may.
+                self._workers.barrier(timeout_s=0)
             return self._snapshot()
         if not self._writes or not self.has_begun:
             return None
         if self._is_running and self._has_changed:
             log.warning("step %d was broken off: it is not saved", self.global_step + 1)
             return None
-        shared = [name for name, variable in self._variables.items() if _is_shared(variable)]
         if shared and len(self._workers.members) > 1:
             log.warning(
                 "step %d is not saved: %s is a value of all workers (ON_READ), and one of them has "
