@@ -385,7 +385,7 @@ for each in [start(group.close) for group in groups]:
     assert ran.stdout.split() == ["2.0", "2.0"], ran.stderr
 
 
-@pytest.mark.parametrize("workers", [1, 3])
+@pytest.mark.parametrize("workers", [2, 3])
 def test_all_hear_the_text_of_the_first_worker(together: Together, workers: int) -> None:
     long = "/a/path/" + "ü" * 1000
 
