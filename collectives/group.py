@@ -99,6 +99,11 @@ class CollectiveGroup:
         sender = self._links.sender
         return sender.description if sender is not None else "none"
 
+    @property
+    def is_open(self) -> bool:
+        """Whether calls can be made."""
+        return self._links.is_open
+
     # -- open and close ----------------------------------------------------------------------
 
     def open(self) -> None:
@@ -303,6 +308,19 @@ class CollectiveGroup:
         with self._call(Call.ALL_GATHER, said, None) as link:
             all_said = self._ring.all_gather(link, said, [said.size] * self.size)
         return [bytes(one).rstrip(b"\0").decode(errors="replace") for one in all_said]
+
+    def from_first(self, text: str) -> str:
+        """The first worker's text; what the others give does not matter.
+
+        Raises:
+            WindlassError: As :meth:`all_reduce`.
+        """
+        mine = np.frombuffer(text.encode(), np.uint8)
+        size = int(self.broadcast(np.array([mine.size]))[0])
+        if not size:
+            return ""
+        said = self.broadcast(mine if self.rank == 0 else np.zeros(size, np.uint8))
+        return bytes(said).decode()
 
     def _call(
         self, call: Call, array: Array, timeout_s: float | None, *, compare: bool = True

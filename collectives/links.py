@@ -85,6 +85,11 @@ class RingLinks:
         """Rank of the worker that this one receives from."""
         return (self.workers.rank - 1) % self.workers.size
 
+    @property
+    def is_open(self) -> bool:
+        """Whether calls can be made."""
+        return self._failure is None and (self.sender is not None or self.workers.size == 1)
+
     def client(self, rank: int) -> WorkerClient:
         """Calls to another worker."""
         if rank not in self._clients:

@@ -18,7 +18,13 @@ from ..core.checkpoint import (
 from ..core.errors import CheckpointError
 from .base.contexts import require_cross_replica
 from .base.values import DistributedValues
-from .saved_variables import Stateful, restore_variables, saved_value, write_variables
+from .saved_variables import (
+    Stateful,
+    capture,
+    restore_variables,
+    saved_value,
+    write_variables,
+)
 from .variables.variable import Variable
 
 
@@ -85,7 +91,8 @@ class Checkpoint:
             global_step = self._agreed(newest[-1].global_step + 1 if newest else 1)
         path = checkpoint_path(directory, global_step)
         if strategy is None or strategy.extended.input_pipeline_id == 0:
-            write_variables(path, self._variables, values, self._places, global_step)
+            saved = {name: capture(self._variables[name], values[name]) for name in values}
+            write_variables(path, saved, self._places, global_step)
             if path in [info.path for info in list_checkpoints(directory)[-self._keep :]]:
                 prune(directory, self._keep)  # else it would remove what was just saved
         if strategy is not None:

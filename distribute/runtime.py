@@ -16,13 +16,20 @@ from ..core.errors import ConfigurationError
 from ..core.report import TaskReport
 from ..core.settings import Settings, load_settings
 from ..core.task import Incarnation, TaskId
+from .job_snapshots import JobSnapshots
 
 
 @dataclass
 class TaskProgress:
-    """What this task did so far; read by the heartbeat thread. Counters only grow."""
+    """What this task did so far; read by the heartbeat thread. Counters only grow.
+
+    Attributes:
+        steps: Runs of this task.
+        global_step: Of a synchronous strategy; on parameter servers they count it.
+    """
 
     steps: int = 0
+    global_step: int = 0
     pushes: int = 0
     refused_pushes: int = 0
     total_steps: int = 0
@@ -44,6 +51,7 @@ class ClusterRuntime:
             of strategies.
         alone: This process is the whole cluster.
         restore_from: Checkpoint the chief starts from; empty: none.
+        snapshots: What a synchronous strategy hands to the job that saves it; None: no job does.
         progress: For the status.
     """
 
@@ -54,6 +62,7 @@ class ClusterRuntime:
     barrier: Callable[[float], None] = lambda timeout_s: None  # noqa: ARG005 - nobody to wait for
     alone: bool = False
     restore_from: str = ""
+    snapshots: JobSnapshots | None = None
     progress: TaskProgress = field(default_factory=TaskProgress)
 
     @property
@@ -90,7 +99,9 @@ class ClusterRuntime:
             bytes_pushed=counters.pushed,
             bytes_pulled=counters.pulled,
             refused_pushes=progress.refused_pushes,
-            global_step=self.connection.global_step if self.connection else progress.steps,
+            global_step=max(
+                progress.global_step, self.connection.global_step if self.connection else 0
+            ),
             staleness=sum(recent) / len(recent) if recent else 0.0,
             metrics=dict(progress.metrics),
             total_steps=progress.total_steps,

@@ -7,7 +7,7 @@ are restored.
 """
 
 import datetime
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -25,6 +25,7 @@ from ..core.checkpoint.tensor_file import TensorSpec
 from ..core.errors import ShapeMismatchError
 from ..core.versions import own_versions
 from .base.arrays import to_host
+from .job_snapshots import SavedVariable
 from .variables.holders import holders_of
 from .variables.mirrored import SyncOnReadVariable
 from .variables.variable import Variable
@@ -52,10 +53,24 @@ def saved_value(variable: Variable) -> Array:
     return np.asarray(to_host(variable.read_value()), order="C")
 
 
+def capture(variable: Variable, value: Array | None = None) -> SavedVariable:
+    """Copy a variable and its slots, so that they can be written while training goes on.
+
+    Args:
+        variable: Of this process's memory, or on servers, which keep the slots.
+        value: What :func:`saved_value` gave before; None: as of now.
+
+    Raises:
+        ValueError: As :func:`saved_value`.
+    """
+    slots, updates, rule = _slots_of(variable)
+    whole = saved_value(variable) if value is None else value
+    return SavedVariable(whole, slots, updates, rule, variable.trainable)
+
+
 def write_variables(
     path: str,
-    variables: Mapping[str, Variable],
-    values: Mapping[str, Array],
+    variables: Mapping[str, SavedVariable],
     places: Mapping[str, Stateful],
     global_step: int,
 ) -> None:
@@ -64,7 +79,6 @@ def write_variables(
     Args:
         path: Of its directory; what is there is removed.
         variables: By key.
-        values: What :func:`saved_value` gave, by key.
         places: By key; their states are taken now.
         global_step: Its number.
 
@@ -74,20 +88,37 @@ def write_variables(
     fs, root = open_fs(path)
     if fs.isdir(root):
         fs.rm(root, recursive=True)
+    states = {name: dict(place.state_dict()) for name, place in places.items()}
+    write_manifest(path, write_values(path, variables, global_step, places=states))
+
+
+def write_values(
+    path: str,
+    variables: Mapping[str, SavedVariable],
+    global_step: int,
+    *,
+    final: bool = False,
+    places: Mapping[str, dict[str, Any]] | None = None,
+) -> Manifest:
+    """Write the values of a checkpoint; what is written is none without the manifest returned.
+
+    Raises:
+        OSError: The file system refused.
+    """
+    fs, root = open_fs(path)
     fs.makedirs(root, exist_ok=True)
     pieces: list[tuple[str, str, Array]] = []
     records: dict[str, VariableRecord] = {}
-    for name, value in values.items():
-        slots, updates, rule = _slots_of(variables[name])
+    for name, saved in variables.items():
         records[name] = VariableRecord(
-            shape=value.shape,
-            dtype=value.dtype.name,
-            trainable=variables[name].trainable,
-            updates=updates,
-            rule=rule,
+            shape=saved.value.shape,
+            dtype=saved.value.dtype.name,
+            trainable=saved.trainable,
+            updates=saved.updates,
+            rule=dict(saved.rule) if saved.rule is not None else None,
         )
-        pieces.append((name, "", value))
-        pieces += [(name, slot, array) for slot, array in slots.items()]
+        pieces.append((name, "", saved.value))
+        pieces += [(name, slot, array) for slot, array in saved.slots.items()]
     specs = [
         TensorSpec(_label(number, name, slot), array.shape, array.dtype)
         for number, (name, slot, array) in enumerate(pieces)
@@ -109,14 +140,25 @@ def write_variables(
                 )
             )
         writer.close()
-    manifest = Manifest(
+    return Manifest(
         global_step=global_step,
+        final=final,
         saved_at=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         windlass=own_versions().windlass,
         variables=records,
         tensors=tuple(tensors),
-        places={name: dict(place.state_dict()) for name, place in places.items()},
+        places=dict(places or {}),
     )
+
+
+def write_manifest(path: str, manifest: Manifest) -> None:
+    """Make a checkpoint of what was written at ``path``.
+
+    Raises:
+        OSError: The file system refused.
+    """
+    fs, root = open_fs(path)
+    # Atomic: local files are renamed into place, object stores put whole objects.
     with fs.transaction:
         fs.pipe_file(f"{root}/{MANIFEST}", manifest.model_dump_json(indent=1).encode())
 
@@ -160,11 +202,16 @@ def _label(number: int, name: str, slot: str) -> str:
 
 
 def _assign(variable: Variable, value: Array) -> None:
-    if isinstance(variable, SyncOnReadVariable) and variable.aggregation.name == "NONE":
-        for component in variable.values:
-            component.assign(value)
+    """Give it to every copy: also while replicas run, as a variable of their first step is made."""
+    holders = holders_of(variable)
+    if not holders:
+        variable.assign(value)
         return
-    variable.assign(value)
+    shares: Sequence[Any] = [value] * len(holders)
+    if isinstance(variable, SyncOnReadVariable) and variable.aggregation.name == "SUM":
+        shares = variable.shares(value)
+    for holder, share in zip(holders, shares, strict=True):
+        holder.assign(share)
 
 
 def _slots_of(variable: Variable) -> tuple[dict[str, Array], int, dict[str, Any] | None]:

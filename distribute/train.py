@@ -30,7 +30,7 @@ from .base.contexts import default_strategy, require_cross_replica
 from .base.values import DistributedValues
 from .object_tree import ObjectTree, walk_objects
 from .reading import latest_checkpoint, list_variables, load_checkpoint, load_variable
-from .saved_variables import restore_variables, saved_value, write_variables
+from .saved_variables import capture, restore_variables, saved_value, write_variables
 
 __all__ = [
     "Checkpoint",
@@ -139,7 +139,8 @@ class Checkpoint:
         require_cross_replica(strategy, "Checkpoint.write")
         values = {key: saved_value(variable) for key, variable in tree.variables.items()}
         if strategy.extended.should_checkpoint:
-            write_variables(file_prefix, tree.variables, values, tree.places, self.save_counter)
+            saved = {key: capture(tree.variables[key], value) for key, value in values.items()}
+            write_variables(file_prefix, saved, tree.places, self.save_counter)
         strategy.extended.any_worker(True)  # synchronous workers wait until it is written
         return file_prefix
 

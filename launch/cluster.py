@@ -31,7 +31,7 @@ class LocalCluster:
 
     @property
     def synchronous(self) -> bool:
-        """There are no ps and no chief's loop: every task needs all others."""
+        """There are no ps: every task but the evaluator needs all others."""
         return not self.ps
 
     @property

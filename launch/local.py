@@ -181,9 +181,8 @@ class LocalJob:
             self.on_status(status)
         self._handle_exits()
         if self._stop_reason and self._stop is None:
-            doing = "stopping" if self._cluster.synchronous else "saving a checkpoint and stopping"
             again = "; Ctrl-C again ends it at once" if self._stop_reason == "Ctrl-C" else ""
-            self._display.say(f"{self._stop_reason}: {doing}{again}")
+            self._display.say(f"{self._stop_reason}: saving a checkpoint and stopping{again}")
             self._begin_stop()
         if self._stop is not None:
             self._stop.go_on(chief_left=self._chief_code is not None)
@@ -296,7 +295,7 @@ class LocalJob:
         self._display.table(result_table(result, self._display.width))
         if result.metrics:
             say(f"last evaluation: {metrics_text(result.metrics)}")
-        if Path(result.model_dir).is_dir():  # in a synchronous job the program decides
+        if Path(result.model_dir).is_dir():
             say(f"model directory: {result.model_dir}")
         saved = result.status is not None and result.status.last_checkpoint
         if saved and self._resume and is_retryable(result.exit_code):

@@ -71,8 +71,6 @@ def local_command(
 
     if not chief and not workers:
         raise ConfigurationError("--no-chief needs at least one worker, which then acts as chief")
-    if evaluator and not ps:
-        raise ConfigurationError("--evaluator needs --ps: it reads the checkpoints that ps write")
     program = find_program(script, module=module)
     settings = _for_a_desk(take_settings(flags), program)
     cluster = LocalCluster(workers, ps, chief, evaluator)

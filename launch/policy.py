@@ -36,14 +36,15 @@ def on_exit(
         code: As ``subprocess`` reports it: negative for a signal.
         chief: The chief, which may be worker 0.
         stopping: The job is being stopped or is over; exits are expected.
-        synchronous: There are no ps, and every task needs all others.
+        synchronous: There are no ps, and every task but the evaluator needs all others.
     """
     if code == 0 or stopping:
         return Verdict()
     why = (
         f"{task.short} ended with {code if code > 0 else f'signal {-code}'}: {describe_exit(code)}"
     )
-    if synchronous or task.type in (PS, CHIEF) or task == chief:
+    needed = task.type in (PS, CHIEF) or task == chief
+    if needed or (synchronous and task.type != EVALUATOR):
         return Verdict(job_ends=True, failed=True, message=why)
     if task.type in (WORKER, EVALUATOR) and code in (ExitCode.PEER_LOST, ExitCode.DRAINED):
         return Verdict(message=why)  # the whole job may be ending; the chief reports it

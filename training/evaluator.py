@@ -130,7 +130,7 @@ class SidecarEvaluator:
         except OSError as error:
             raise storage_error(error, self._model_dir, "the evaluator") from error
         if self._progress is not None:
-            self._progress.steps = step
+            self._progress.steps = self._progress.global_step = step
             self._progress.metrics |= metrics
         shown = ", ".join(f"{name} {value:.4g}" for name, value in metrics.items())
         log.info("step %d: %s%s", step, shown, " (final)" if result.final else "")

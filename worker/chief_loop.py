@@ -146,9 +146,11 @@ class ChiefLoop:
             return False
         finally:
             self._saved_at = self._locked_job.clock.now()
-        if path:
-            self._saved_step = step
-            self._locked_job.last_checkpoint, self._locked_job.last_checkpoint_step = path, step
+        saved = self._checkpointer.last
+        if path and saved is not None:
+            self._saved_step = saved.global_step
+            self._locked_job.last_checkpoint = path
+            self._locked_job.last_checkpoint_step = saved.global_step
             log.info("saved %s%s", path, " (final)" if final else "")
         return True
 
@@ -157,17 +159,22 @@ class ChiefLoop:
         with self._locked_job.open() as (job, _):
             job.stop(reason)
 
-    def end(self, *, global_step: int, on_wait: Callable[[str], None]) -> Phase:
+    def end(
+        self, *, global_step: int, on_wait: Callable[[str], None], save_first: bool = False
+    ) -> Phase:
         """End the job after the chief's program: wait for the workers, save, tell every task.
 
         Args:
             global_step: The last one the chief's session saw.
             on_wait: Called with the names of the awaited tasks whenever they change.
+            save_first: No worker changes any more what is saved.
 
         Returns:
             The job's final phase.
         """
         self._ending = True  # no periodic checkpoint from now on: the final one follows
+        if save_first and global_step > self._saved_step:
+            self._saver.submit(self._save, global_step, final=False).result()
         self._wait_for_workers(on_wait)
         if self._save_under_way is not None:
             self._save_under_way.result()
@@ -178,7 +185,8 @@ class ChiefLoop:
                 member.task.type == PS and member.state in (State.LOST, State.FAILED)
                 for member in job.members.values()
             )
-        if step > 0 and not ps_lost:
+        is_saved = save_first and phase is not Phase.RUNNING
+        if step > 0 and not ps_lost and not is_saved:
             if phase is Phase.RUNNING:
                 self.failure = None  # of an earlier save
             saved = self._saver.submit(self._save, step, final=phase is Phase.RUNNING).result()

@@ -105,6 +105,7 @@ def _run_alone(
     report: ErrorReport,
 ) -> int:
     """Run a ps and the chief in this process, on loopback."""
+    from ..distribute.job_snapshots import JobSnapshots
     from ..server.ps.server import PsServer
     from .task import TrainingTask
 
@@ -117,6 +118,7 @@ def _run_alone(
     alone = settings.model_copy(update={"host": "127.0.0.1"})
     member = TrainingTask(whole, alone)
     member.runtime.alone = True
+    member.runtime.snapshots = JobSnapshots(settings.drain_grace_s)
     try:
         return _run_program(member, alone, program, arguments, report)
     finally:

@@ -3,10 +3,12 @@
 The strategy connects to the other workers itself: each worker accepts the ring connection of the
 one before it, and notices at its next collective call if a worker has ended. Beside the ring the
 job has what every job has: the chief, or worker 0 in its place, keeps the membership at its one
-port, so that the status shows every worker's steps and metrics, and the job ends in order.
+port, so that the status shows every worker's steps and metrics, and the job ends in order; and it
+saves checkpoints of its own program's variables, which are equal on all workers.
 """
 
 import logging
+import socket
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
@@ -22,11 +24,15 @@ from ..core.settings import Settings
 from ..core.states import Outcome, Phase
 from ..core.task import new_job_id
 from ..core.waiting import WaitLog
+from ..distribute.job_snapshots import JobSnapshots
 from ..distribute.runtime import ClusterRuntime
-from .program import Ending
+from .announcement import announce_chief
+from .program import Ending, ending_of
 from .status import write_last_status
 
 if TYPE_CHECKING:
+    from ..core.task import Incarnation
+    from ..server.chief.servicer import LockedJob
     from .chief_loop import ChiefLoop
 
 log = logging.getLogger(__name__)
@@ -48,7 +54,9 @@ class SynchronousTask:
         self._chief: ChiefClient | None = None
         self._chief_loop: ChiefLoop | None = None
         self._membership: Membership | None = None
-        self.runtime = ClusterRuntime(task, settings, check=self.check)
+        self._announcement: socket.socket | None = None
+        self._snapshots = JobSnapshots(settings.drain_grace_s)
+        self.runtime = ClusterRuntime(task, settings, check=self.check, snapshots=self._snapshots)
         # Called when the program must end without waiting for its next collective call.
         self.on_interrupt: Callable[[WindlassError], None] = lambda error: log.error("%s", error)
 
@@ -59,14 +67,15 @@ class SynchronousTask:
             AddressInUseError: This worker's port is taken.
             JoinTimeoutError: The chief did not answer.
             OtherJobError: Another process is at work as this task.
+            CheckpointError: The checkpoint to resume from cannot be used.
+            StorageError: The model directory cannot be written.
         """
         task, settings = self.task, self._settings
         if not task.chief_address:  # a dynamic cluster that lists only this worker
             return self.runtime
-        chief_loop = None
+        locked_job: LockedJob | None = None
         if task.is_chief:
             from ..server.chief.servicer import SERVICE, new_chief
-            from .chief_loop import ChiefLoop
 
             expected = [(other, task.address_of(other)) for other in task.spec.tasks()]
             job_id = settings.job_id or new_job_id()
@@ -83,11 +92,32 @@ class SynchronousTask:
         )
         self._membership.on_lost = self._interrupt
         who = self._membership.join(still_wanted=self.check)
-        if task.is_chief:
-            chief_loop = ChiefLoop(locked_job, who, task.address, [], None, settings)
-            chief_loop.start()
-            self._chief_loop = chief_loop
+        if locked_job is not None:
+            self._lead(locked_job, who)
         return self.runtime
+
+    def _lead(self, locked_job: "LockedJob", who: "Incarnation") -> None:
+        from .checkpoint_sources import ProgramVariables
+        from .checkpoints import Checkpointer
+        from .chief_loop import ChiefLoop
+
+        settings, task, checkpointer = self._settings, self.task, None
+        if settings.model_dir:
+            source = ProgramVariables(self._snapshots)
+            checkpointer = Checkpointer(
+                settings.model_dir, source, settings.keep_checkpoints, str(task.task)
+            )
+            found = checkpointer.prepare()
+            if found is not None:
+                log.info("resuming from %s (global step %d)", found.path, found.global_step)
+                self._snapshots.restore_from = found.path
+            self._snapshots.saves = True
+        self._chief_loop = ChiefLoop(locked_job, who, task.address, [], checkpointer, settings)
+        self._chief_loop.start()
+        self._announcement = announce_chief(task.address)
+        if settings.model_dir and self._chief is not None:
+            # With the addresses: `windlass status` looks there.
+            write_last_status(settings.model_dir, self._chief)
 
     def check(self) -> None:
         """Raise if the program should end.
@@ -96,10 +126,14 @@ class SynchronousTask:
         """
         if self._pending is not None:
             raise self._pending
+        self._snapshots.check()
 
     def ask_to_end(self, error: WindlassError) -> None:
-        """Have the program end at its next collective call; on the chief, the whole job."""
-        self._pending = self._pending or error
+        """Have the program end after its step, so that it can be saved, or at its next collective
+        call; on the chief, the whole job.
+        """
+        if not self._snapshots.ask_to_stop(error):
+            self._pending = self._pending or error
         if self._chief_loop is not None:
             self._chief_loop.stop_job(error.message)
 
@@ -112,6 +146,7 @@ class SynchronousTask:
 
         A failure is told to the other workers.
         """
+        ending = self._with_last_snapshot(ending)
         if ending.outcome is not Outcome.DONE:
             leave_rings(ending.message)
         close_rings()  # a worker that still makes a call learns that this one makes none
@@ -121,11 +156,15 @@ class SynchronousTask:
         membership.finish(ending.outcome, ending.message)
         if self._chief_loop is not None:
             phase = self._chief_loop.end(
-                global_step=self.runtime.progress.steps,
+                global_step=self.runtime.progress.global_step,
                 on_wait=lambda names: log.info("done; waiting for %s", names),
+                save_first=ending.outcome is not Outcome.DONE,
             )
             if self._settings.model_dir and self._chief is not None:
                 write_last_status(self._settings.model_dir, self._chief)
+            failure = self._chief_loop.failure
+            if phase is Phase.FAILED and failure is not None:
+                return failure.exit_code
         elif ending.outcome is Outcome.DONE:
             waits = WaitLog(self.task.task, limit="it ends with the job, or if the chief is lost")
             while not membership.wait_over(0.1):
@@ -138,8 +177,23 @@ class SynchronousTask:
         ends = {Phase.DONE: ExitCode.DONE, Phase.STOPPED: ExitCode.DRAINED}
         return ends.get(phase, ExitCode.PEER_LOST)
 
+    def _with_last_snapshot(self, ending: Ending) -> Ending:
+        """Take what the job saves last, while the ring is there; with all workers if all is well.
+
+        A worker that makes more steps than this one is noticed here.
+        """
+        try:
+            self._snapshots.end(together=ending.outcome is Outcome.DONE)
+        except WindlassError as error:
+            log.error("the last checkpoint cannot be made: %s", error)
+            return ending_of(error) if ending.outcome is Outcome.DONE else ending
+        return ending
+
     def close(self) -> None:
         """Leave the job. The strategy closes its ring when the process ends."""
+        self._snapshots.give_last(None)  # nobody waits for one any more
+        if self._announcement is not None:
+            self._announcement.close()
         if self._membership is not None:
             self._membership.close()
         if self._chief_loop is not None:

@@ -39,6 +39,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+_TRY_TIMEOUT_S = 60.0  # an object store, or a file server that wakes up
+
 
 class TrainingTask:
     """A chief or worker. Use from one thread, except :meth:`interrupt`.
@@ -106,7 +108,8 @@ class TrainingTask:
         self.runtime.connection = self._session
         self._session.connect(still_wanted=self.check)
         if self._checkpointer is not None:
-            self._checkpointer.try_servers()
+            for control in self._controls:
+                control.try_directory(settings.model_dir, timeout_s=_TRY_TIMEOUT_S)
         self.runtime.barrier = BarrierClient(self._chief, who, self.check).wait
         if self._chief_server is not None and settings.wait_for_workers:
             wait_for_workers(self._chief_server.locked_job, settings, self.task, self.check)
@@ -145,20 +148,27 @@ class TrainingTask:
         )
 
     def _lead(self, server: "ChiefServer", who: Incarnation) -> None:
+        from .checkpoint_sources import AloneSource, CheckpointSource, PsShards
         from .checkpoints import Checkpointer
         from .chief_loop import ChiefLoop
 
-        settings, task = self._settings, self.task
+        settings, task, snapshots = self._settings, self.task, self.runtime.snapshots
         checkpointer = None
         if settings.model_dir:
+            servers = PsShards(self._controls)
+            source: CheckpointSource = servers
+            if snapshots is not None:
+                source = AloneSource(snapshots, servers, self._has_variables_on_servers)
             checkpointer = Checkpointer(
-                settings.model_dir, self._controls, settings.keep_checkpoints, str(task.task)
+                settings.model_dir, source, settings.keep_checkpoints, str(task.task)
             )
             self._checkpointer = checkpointer
             found = checkpointer.prepare()
             if found is not None:
                 log.info("resuming from %s (global step %d)", found.path, found.global_step)
                 self.runtime.restore_from = found.path
+            if snapshots is not None:
+                snapshots.saves, snapshots.restore_from = True, self.runtime.restore_from
         self._chief_loop = ChiefLoop(
             server.locked_job, who, task.address, self._controls, checkpointer, settings
         )
@@ -167,6 +177,9 @@ class TrainingTask:
         if settings.model_dir and self._chief is not None:
             # With the addresses: `windlass status` looks there.
             write_last_status(settings.model_dir, self._chief)
+
+    def _has_variables_on_servers(self) -> bool:
+        return self._session is not None and bool(self._session.placement())
 
     def check(self) -> None:
         """Raise if the program should end. Called between steps and during waits."""
@@ -178,6 +191,8 @@ class TrainingTask:
     def ask_to_end(self, error: WindlassError) -> None:
         """Have the program end at its next step; on the chief, the whole job."""
         self._pending = self._pending or error
+        if self.runtime.snapshots is not None:
+            self.runtime.snapshots.ask_to_stop(error)
         if self._chief_server is not None:
             with self._chief_server.locked_job.open() as (job, _):
                 job.stop(error.message)
@@ -195,9 +210,11 @@ class TrainingTask:
         if membership is None or membership.who.generation == 0:
             return ending.code
         ending = self._settled(ending)
+        if self.runtime.snapshots is not None:
+            self.runtime.snapshots.end(together=ending.outcome is Outcome.DONE)
         membership.finish(ending.outcome, ending.message)
         if self._chief_loop is not None:
-            step = self._session.global_step if self._session is not None else 0
+            step = self.runtime.report().global_step
             phase = self._chief_loop.end(
                 global_step=step,
                 on_wait=lambda names: log.info("done; waiting for %s", names),
@@ -247,6 +264,8 @@ class TrainingTask:
 
     def close(self) -> None:
         """Close every connection at once."""
+        if self.runtime.snapshots is not None:
+            self.runtime.snapshots.give_last(None)  # nobody waits for one any more
         if self._announcement is not None:
             self._announcement.close()
         if self._membership is not None:
@@ -275,10 +294,8 @@ class EvaluatorTask:
         self._settings = settings
         self._pending: WindlassError | None = None
         self._leaving = threading.Event()
-        # Without ps there is no chief server: the address is a worker's ring.
-        has_chief = bool(task.chief_address and ps_of(task.spec))
         who = principal_of_task(task.task, settings.job_id)
-        self._chief = ChiefClient(task.chief_address, settings, who) if has_chief else None
+        self._chief = ChiefClient(task.chief_address, settings, who) if task.chief_address else None
         self._membership: Membership | None = None
         self._joining = threading.Thread(target=self._join, name="evaluator-join", daemon=True)
         self.runtime = ClusterRuntime(task, settings, check=self.check)

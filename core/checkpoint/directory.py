@@ -69,12 +69,14 @@ def numbered_checkpoints(directory: str, name: str = "") -> list[CheckpointInfo]
 
     Args:
         directory: Path or fsspec URL; need not exist.
-        name: Of the checkpoints; empty: whatever they are called.
+        name: Of the checkpoints of a program; empty: whatever they are called. A job's in the same
+            directory, whose numbers have ten digits, are not meant.
     """
     found = []
     for entry in _names_in(directory):
         match = _NUMBERED.match(entry)
-        if match and name in ("", match["name"]):
+        is_job = match is not None and len(match["number"]) > 1 and match["number"][0] == "0"
+        if match and (not name or (name == match["name"] and not is_job)):
             fs, path = open_fs(f"{directory.rstrip('/')}/{entry}")
             if fs.exists(f"{path}/{MANIFEST}"):
                 info = CheckpointInfo(int(match["number"]), f"{directory.rstrip('/')}/{entry}")

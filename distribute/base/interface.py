@@ -46,6 +46,9 @@ class StrategyExtended(Protocol):
     def any_worker(self, mine: bool) -> bool:
         """Whether ``mine`` is true on any synchronous worker."""
 
+    def note_write(self) -> None:
+        """A variable that the replicas share is being changed."""
+
     def create_variable(self, spec: Any) -> Any:
         """Make the variable that a ``VariableSpec`` asks for."""
 

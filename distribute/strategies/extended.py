@@ -191,6 +191,9 @@ class StrategyExtended:
         """The value to use in cross-replica context."""
         return v.read_value()
 
+    def note_write(self) -> None:
+        """A variable that the replicas share is being changed."""
+
     def scope_left(self) -> None:
         """A ``with strategy.scope()`` ended without an error."""
 

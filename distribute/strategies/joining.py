@@ -53,3 +53,9 @@ def runtime_of_workers(given: ClusterRuntime | None, resolver: ClusterResolver) 
     if runtime is None:
         return ClusterRuntime(resolve(resolver), load_settings())
     return replace(runtime, task=resolve(resolver)) if runtime.alone else runtime
+
+
+def runtime_of_job() -> ClusterRuntime | None:
+    """The runtime of a program whose job saves the variables of synchronous strategies, if any."""
+    runtime = program_cluster()
+    return runtime if runtime is not None and runtime.snapshots is not None else None

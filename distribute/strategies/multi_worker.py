@@ -4,7 +4,7 @@ Every worker runs the program; a reduction first adds up the replicas of a worke
 the ring of workers (``collectives``).
 """
 
-from collections.abc import Callable
+import sys
 from typing import Any
 
 import numpy as np
@@ -19,6 +19,7 @@ from ...core.errors import ConfigurationError, DefinitionMismatchError
 from ...core.task import TaskId
 from ..base.communication import CommunicationImplementation, CommunicationOptions
 from ..base.devices import compute_devices, is_gpu, physical_gpu, task_name
+from ..job_snapshots import JobSnapshots
 from ..runtime import ClusterRuntime
 from ..variables.spec import VariableSpec
 from .all_reduce import choose_cross_device_ops
@@ -65,12 +66,20 @@ class MultiWorkerMirroredStrategy(Strategy):
         """As given, or of the task that runs the program."""
         return self._resolver
 
+    @property
+    def global_step(self) -> int:
+        """Steps that changed variables, the same on all workers; a job that resumes goes on
+        counting.
+        """
+        return self._multi_worker.steps.global_step
+
     def close(self) -> None:
         """Leave the ring. A process that ends leaves it, too."""
-        self._multi_worker.group.close()
+        self._multi_worker.close()
 
 
 CollectiveAllReduceStrategy = MultiWorkerMirroredStrategy
+_SAVES = "saves, resumes from "  # what the first worker tells the others
 
 
 def _require_whole(task: ResolvedTask) -> None:
@@ -108,7 +117,7 @@ class MultiWorkerExtended(MirroredExtended):
                 task=task.task,
             )
         _require_whole(task)
-        self._progress = runtime.progress
+        self._job: JobSnapshots | None = None
         self.group = CollectiveGroup(
             task,
             runtime.settings,
@@ -125,7 +134,9 @@ class MultiWorkerExtended(MirroredExtended):
             )
         reducer = WorkersReducer(devices, choose_cross_device_ops(devices), self.group, options)
         first = self.group.rank * len(devices)
-        super().__init__(strategy, devices, first_replica=first, reducer=reducer)
+        super().__init__(
+            strategy, devices, first_replica=first, reducer=reducer, progress=runtime.progress
+        )
         if task.spec:
             self.task_name = task_name(task.task.type, task.task.index)
         # Every worker runs the program and takes part in saving; the first one writes.
@@ -133,6 +144,7 @@ class MultiWorkerExtended(MirroredExtended):
         self.should_checkpoint = self.should_save_summary = self.group.rank == 0
         try:
             self._join(task.task, len(devices))
+            self._join_job(runtime.snapshots or JobSnapshots())
             if with_nccl and self.group.size > 1:
                 reducer.use_nccl(NcclLink(self.group, physical_gpu(devices[0])))
         except BaseException:
@@ -151,6 +163,20 @@ class MultiWorkerExtended(MirroredExtended):
             raise ConfigurationError(
                 f"{task}: every worker needs the same number of devices ({shown})", task=task
             )
+
+    def _join_job(self, job: JobSnapshots) -> None:
+        """Let the job save the variables, if the first worker's task does so."""
+        saves = self.group.rank == 0 and job.offer()
+        said = self.group.from_first(f"{_SAVES}{job.restore_from}" if saves else "")
+        if said:
+            self._job = job
+            self.steps.join(job, self.group, said.removeprefix(_SAVES))
+
+    def close(self) -> None:
+        """Leave the ring; before it, take what the job saves at its end."""
+        if self._job is not None and sys.exc_info()[1] is None and self.group.is_open:
+            self._job.end(together=True)
+        self.group.close()
 
     # -- what there is -----------------------------------------------------------------------
 
@@ -171,17 +197,6 @@ class MultiWorkerExtended(MirroredExtended):
     def barrier(self, timeout_s: float) -> None:
         """Wait for the other workers."""
         self.group.barrier(timeout_s=timeout_s)
-
-    def call_for_each_replica(
-        self,
-        fn: Callable[..., Any],
-        args: tuple[Any, ...] | list[Any] = (),
-        kwargs: dict[str, Any] | None = None,
-    ) -> Any:
-        """One step on every replica; counted for the status."""
-        result = super().call_for_each_replica(fn, args, kwargs)
-        self._progress.steps += 1
-        return result
 
     # -- variables ---------------------------------------------------------------------------
 

@@ -77,6 +77,7 @@ class MirroredVariable(AggregatedVariable, DistributedVariable):
         return self._here().sparse_read(indices)
 
     def _write_all(self, method: str, value: Any) -> None:
+        self._strategy.extended.note_write()
         parts = on_every_replica(value, len(self.values)).values
         for component, part in zip(self.values, parts, strict=True):
             getattr(component, method)(part)
@@ -85,6 +86,7 @@ class MirroredVariable(AggregatedVariable, DistributedVariable):
         self._write_all(method, value)  # as in TensorFlow: each copy its own
 
     def _write_component(self, component: int, method: str, value: Any) -> None:
+        self._strategy.extended.note_write()
         getattr(self.values[component], method)(value)
 
 
@@ -132,12 +134,12 @@ class SyncOnReadVariable(DistributedVariable):
                 component.assign(part)
             return self
         given = self._given(value)
-        shares = self._shares(given) if self.aggregation is _SUM else [given] * len(self.values)
+        shares = self.shares(given) if self.aggregation is _SUM else [given] * len(self.values)
         for component, share in zip(self.values, shares, strict=True):
             component.assign(share)
         return self
 
-    def _shares(self, value: Any) -> list[Any]:
+    def shares(self, value: Any) -> list[Any]:
         """What each copy gets of a sum; the first replicas get the remainder of integers."""
         count = self._strategy.num_replicas_in_sync
         if self.dtype.kind not in "iu":

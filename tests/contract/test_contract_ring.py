@@ -383,3 +383,14 @@ for each in [start(group.close) for group in groups]:
         check=False,
     )
     assert ran.stdout.split() == ["2.0", "2.0"], ran.stderr
+
+
+@pytest.mark.parametrize("workers", [2, 3])
+def test_all_hear_the_text_of_the_first_worker(together: Together, workers: int) -> None:
+    long = "/a/path/" + "ü" * 1000
+
+    def work(group: CollectiveGroup) -> list[str]:
+        texts = (long, "") if group.rank == 0 else ("", "not this one")
+        return [group.from_first(text) for text in texts]
+
+    assert together(workers, work) == [[long, ""]] * workers

@@ -200,3 +200,14 @@ def test_what_is_no_checkpoint_is_not_read(tmp_path: Path) -> None:
     path = wl.train.Checkpoint(m=Model(1)).save(str(tmp_path / "ckpt"))
     with pytest.raises(CheckpointError, match="has no variable 'w'"):
         wl.train.load_variable(path, "w")
+
+
+def test_a_manager_leaves_the_checkpoints_of_a_job_in_its_directory_alone(tmp_path: Path) -> None:
+    w = wl.Variable(np.ones(2, np.float32), name="w")
+    job = wl.Checkpoint([w]).save(str(tmp_path), 120)
+    manager = wl.train.CheckpointManager(wl.train.Checkpoint(w=w), str(tmp_path), max_to_keep=1)
+    assert manager.restore_or_initialize() is None
+    manager.save()
+    assert manager.save() == manager.latest_checkpoint == f"{tmp_path}/ckpt-2"
+    assert manager.checkpoints == [f"{tmp_path}/ckpt-2"]
+    assert wl.train.list_variables(job) == [("w", (2,))]

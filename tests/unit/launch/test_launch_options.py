@@ -327,12 +327,6 @@ def test_a_folder_without_a_readable_status_is_an_error_in_one_line(
         pytest.param(["local", ".", "--plain"], 2, ["is a folder"], id="script is a folder"),
         pytest.param(["local", "--ps", "-1", "x.py"], 2, ["--ps"], id="ps below zero"),
         pytest.param(
-            ["local", "--ps", "0", "--evaluator", "x.py"],
-            2,
-            ["--evaluator needs --ps"],
-            id="nothing to evaluate",
-        ),
-        pytest.param(
             ["local", "--no-chief", "--workers", "0", "x.py"], 2, ["at least one worker"], id="none"
         ),
     ],

@@ -91,3 +91,10 @@ def test_in_sync_nobody_goes_on_without_another(code: int) -> None:
     verdict = on_exit(WORKER, code, chief=CHIEF, stopping=False, synchronous=True)
     assert verdict.job_ends
     assert verdict.failed
+
+
+@pytest.mark.parametrize("code", [-9, 1])
+def test_in_sync_too_training_goes_on_without_the_evaluator(code: int) -> None:
+    verdict = on_exit(EVALUATOR, code, chief=CHIEF, stopping=False, synchronous=True)
+    assert not verdict.job_ends
+    assert verdict.failed == (code == 1)

@@ -63,8 +63,8 @@ def test_a_plain_process_reads_its_role_from_tf_config(monkeypatch: pytest.Monke
         wl.training.is_evaluator()
 
 
-def test_a_report_without_a_session_counts_the_programs_own_steps() -> None:
+def test_a_report_without_a_session_has_the_global_step_of_the_program() -> None:
     mine = runtime(TaskId("evaluator", 0))
-    mine.progress.steps = 5
+    mine.progress.global_step = 5
     assert mine.report().global_step == 5
     assert mine.report().transports == ()

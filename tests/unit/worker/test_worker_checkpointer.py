@@ -18,6 +18,7 @@ from windlass.core.checkpoint.tensor_file import TensorFileWriter, TensorSpec
 from windlass.core.definitions import ShardDefinition, VariableDefinition, cut
 from windlass.core.errors import PeerLostError, RefusedError, StorageError
 from windlass.core.task import TaskId
+from windlass.worker.checkpoint_sources import PsShards
 from windlass.worker.checkpoints import Checkpointer
 
 TABLE = VariableDefinition("table", (6, 2), as_dtype("float32"))
@@ -79,7 +80,7 @@ def servers() -> list[FakePs]:
 
 
 def checkpointer(model_dir: Path, fakes: Sequence[FakePs], keep: int = 5) -> Checkpointer:
-    return Checkpointer(str(model_dir), [cast(PsControl, fake) for fake in fakes], keep)
+    return Checkpointer(str(model_dir), PsShards([cast(PsControl, fake) for fake in fakes]), keep)
 
 
 def names(model_dir: Path) -> list[str]:

@@ -1,0 +1,292 @@
+"""The steps of a strategy whose replicas are in sync: counted, and between two of them saved.
+
+Copies of mirrored variables are equal on all workers after each step, so the first worker saves
+alone. ON_READ variables are made one value by a collective call, and a request to stop must end all
+workers after the same step; so all have to know what the first one is about to do. They agree in a
+*look*, one small all-reduce after a step: whether to copy the variables now, who was asked to stop,
+and how many steps the next look is away. There are about two looks a second, or one for each step
+that takes longer: a step of a quarter of a millisecond gets under half a percent slower.
+"""
+
+import logging
+import time
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+import numpy as np
+
+from ...core.arrays import Array
+from ...core.checkpoint import CheckpointReader
+from ...core.errors import CheckpointError, JobStoppedError, PeerLostError, WindlassError
+from ...core.task import TaskId
+from ..base.reductions import VariableAggregation
+from ..job_snapshots import JobSnapshots, SavedVariable, Snapshot
+from ..runtime import TaskProgress
+from ..saved_variables import capture, restore_variables, saved_value
+from ..variables.mirrored import SyncOnReadVariable
+from ..variables.variable import Variable
+
+log = logging.getLogger(__name__)
+
+_LOOK_EVERY_S = 0.5
+_MOST_STEPS = 200  # until the next look: steps may become slow
+_NEVER = 2**63
+_SHOWN = 5
+
+
+class Workers(Protocol):
+    """The workers in sync; a ``CollectiveGroup`` is that."""
+
+    @property
+    def rank(self) -> int:
+        """This one's number."""
+
+    @property
+    def members(self) -> Sequence[TaskId]:
+        """All, by rank."""
+
+    def all_reduce(self, values: Array) -> Array:
+        """The sum over all of them."""
+
+    def barrier(self, *, timeout_s: float | None = None) -> None:
+        """Wait for all of them."""
+
+
+class OneWorker:
+    """A worker that is in sync with itself alone."""
+
+    rank = 0
+
+    def __init__(self, task: TaskId) -> None:
+        self.members = (task,)
+
+    def all_reduce(self, values: Array) -> Array:
+        """The sum over one."""
+        return values
+
+    def barrier(self, *, timeout_s: float | None = None) -> None:
+        """Nobody to wait for."""
+
+
+class SynchronousSteps:
+    """Counts a strategy's steps, and keeps and restores its variables for the job.
+
+    A step is a ``run``, or ``apply_gradients`` outside of one, that changes what the replicas have
+    in common; so the count is the same on all workers. Of the program's thread.
+
+    Args:
+        progress: Of this task, for the status; None: nobody looks.
+        clock: The time in seconds.
+    """
+
+    def __init__(
+        self, progress: TaskProgress | None = None, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self.global_step = 0
+        self._progress = progress
+        self._clock = clock
+        self._is_running = self._has_changed = False
+        self._variables: dict[str, Variable] = {}
+        self._job: JobSnapshots | None = None
+        self._workers: Workers = OneWorker(TaskId("worker", 0))
+        self._reader: CheckpointReader | None = None
+        self._restored: list[str] = []
+        self._new: list[str] = []
+        self._first_step = 0
+        self._next_look = _NEVER
+        self._interval = 1
+        self._looked_at = 0.0
+
+    # -- the job -----------------------------------------------------------------------------
+
+    def join(self, job: JobSnapshots, workers: Workers, restore_from: str) -> None:
+        """Let the job save these variables; begin with a checkpoint's.
+
+        Args:
+            job: Of this task.
+            workers: Those in sync; the first one writes.
+            restore_from: The same on all of them; empty: begin anew.
+
+        Raises:
+            CheckpointError: It cannot be read here.
+        """
+        if restore_from:
+            try:
+                self._reader = CheckpointReader(restore_from)
+            except (CheckpointError, OSError) as error:
+                raise CheckpointError(
+                    f"{workers.members[workers.rank]} cannot read {restore_from}, from which the "
+                    f"job resumes: {error}. Every worker reads it; give a model_dir that all of "
+                    "them reach",
+                    path=restore_from,
+                ) from error
+            self.global_step = self._first_step = self._reader.manifest.global_step
+            self._show()
+        self._job, self._workers = job, workers
+        self._next_look = self.global_step + 1
+        self._looked_at = self._clock()
+        job.adopt(self)
+
+    def add(self, variable: Variable) -> None:
+        """Keep a new variable, and give it what the checkpoint has for its name.
+
+        Raises:
+            CheckpointError: The checkpoint is damaged.
+            ShapeMismatchError: The variable has another shape there.
+        """
+        if self._job is None:
+            return
+        self._variables[variable.name] = variable
+        if _has_no_value(variable) and self._writes:
+            log.warning(
+                "%r is not in the job's checkpoints: it is ON_READ without aggregation, so its "
+                "copies make no value",
+                variable.name,
+            )
+        if self._reader is not None:
+            found = restore_variables(self._reader, {variable.name: variable}, {})
+            (self._restored if found else self._new).append(variable.name)
+
+    def tell_restored(self) -> None:
+        """Say what was restored since the last time; on the first worker."""
+        if self._reader is None or not self._writes:
+            return
+        if self._restored:
+            log.info("restored %d variables from %s", len(self._restored), self._reader.path)
+        if self._new:
+            more = f" and {len(self._new) - _SHOWN} more" if len(self._new) > _SHOWN else ""
+            log.warning(
+                "%s has no %s%s: they begin anew",
+                self._reader.path,
+                ", ".join(self._new[:_SHOWN]),
+                more,
+            )
+        self._restored, self._new = [], []
+
+    @property
+    def _writes(self) -> bool:
+        return self._workers.rank == 0
+
+    # -- steps -------------------------------------------------------------------------------
+
+    def begin(self) -> None:
+        """A step begins."""
+        self._is_running, self._has_changed = True, False
+
+    def note_write(self) -> None:
+        """What the replicas have in common changes."""
+        self._has_changed = True
+
+    def end(self) -> None:
+        """A step has ended without an error.
+
+        Raises:
+            JobStoppedError: This task, or the whole job, was asked to stop.
+            PeerLostError: Another worker was asked to stop.
+        """
+        self._is_running = False
+        if self._has_changed:
+            self._has_changed = False
+            self.global_step += 1
+            self._show()
+            if self.global_step >= self._next_look:
+                self._look()
+
+    def _show(self) -> None:
+        if self._progress is not None:
+            self._progress.global_step = self.global_step
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether there was a step."""
+        return self.global_step > self._first_step
+
+    def _look(self) -> None:
+        """Find out what the first worker wants of all, and who was asked to stop."""
+        job, workers = self._job, self._workers
+        if job is None:
+            return
+        said = np.zeros(2 + len(workers.members), np.int64)
+        if self._writes:
+            said[0], said[1] = job.wanted, self._steps_until_next_look()
+        said[2 + workers.rank] = job.stop is not None
+        wanted, interval, *stops = workers.all_reduce(said).tolist()
+        self._next_look = self.global_step + interval
+        asked = [member for member, stop in zip(workers.members, stops, strict=True) if stop]
+        if asked:
+            job.give_last(self._snapshot())
+            raise job.stop or _stop_error(workers.members, workers.rank, asked, self.global_step)
+        if wanted:
+            job.give(self._snapshot())
+
+    def _steps_until_next_look(self) -> int:
+        now = self._clock()
+        step_s = (now - self._looked_at) / self._interval
+        self._looked_at = now
+        wished = int(_LOOK_EVERY_S / step_s) if step_s > 0 else _MOST_STEPS
+        self._interval = max(1, min(wished, 2 * self._interval, _MOST_STEPS))
+        return self._interval
+
+    # -- snapshots ---------------------------------------------------------------------------
+
+    def last_snapshot(self, *, together: bool) -> Snapshot | None:
+        """The variables of a program that has ended; None if they do not belong together.
+
+        Args:
+            together: Every worker calls this. Otherwise a value that needs all workers, or a step
+                that was broken off after it had changed something, is a reason to save nothing.
+        """
+        shared = [name for name, variable in self._variables.items() if _is_shared(variable)]
+        if together:
+            if shared:
+                # What another does after its last step may take longer than a step's calls may.
+                self._workers.barrier(timeout_s=0)
+            return self._snapshot()
+        if not self._writes or not self.has_begun:
+            return None
+        if self._is_running and self._has_changed:
+            log.warning("step %d was broken off: it is not saved", self.global_step + 1)
+            return None
+        if shared and len(self._workers.members) > 1:
+            log.warning(
+                "step %d is not saved: %s is a value of all workers (ON_READ), and one of them has "
+                "left",
+                self.global_step,
+                shared[0],
+            )
+            return None
+        return self._snapshot()
+
+    def _snapshot(self) -> Snapshot:
+        """Copies of the variables on the first worker; the others only take part."""
+        copies: dict[str, SavedVariable] = {}
+        for name, variable in self._variables.items():
+            value = saved_value(variable) if _is_shared(variable) else None
+            if self._writes and not _has_no_value(variable):
+                copies[name] = capture(variable, value)
+        return Snapshot(self.global_step, copies)
+
+
+def _is_shared(variable: Variable) -> bool:
+    """Whether its value is made of every worker's."""
+    return isinstance(variable, SyncOnReadVariable) and not _has_no_value(variable)
+
+
+def _has_no_value(variable: Variable) -> bool:
+    is_on_read = isinstance(variable, SyncOnReadVariable)
+    return is_on_read and variable.aggregation is VariableAggregation.NONE
+
+
+def _stop_error(
+    members: Sequence[TaskId], rank: int, asked: Sequence[TaskId], step: int
+) -> WindlassError:
+    """The error of a worker that ends because others were asked to stop."""
+    task, names = members[rank], " and ".join(str(member) for member in asked)
+    if members[0] in asked:
+        return JobStoppedError(f"{task} ends because {names} was asked to stop", task=task)
+    return PeerLostError(
+        f"{task} ends after step {step}, as {names} was asked to stop; restart the job: it resumes "
+        "from the last checkpoint",
+        task=task,
+        peer=asked[0],
+    )
