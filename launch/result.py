@@ -55,7 +55,7 @@ def failure_text(result: LocalResult) -> str:
         if task == first or not 0 < other_code < 128:
             continue
         words = _last_line(result.errors.get(task, ""))
-        if words == _last_line(error):
+        if words.replace(str(task), str(first)) == _last_line(error):
             same.append(task.short)
         else:
             others.append(f"{task.short} failed too: {words or describe_exit(other_code)}")

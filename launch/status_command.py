@@ -41,7 +41,14 @@ def _find(job: str | None, timeout_s: float) -> "list[JobStatus]":
                 "the model directory of the job"
             )
         return found
-    return [_in_folder(job, timeout_s) if Path(job).is_dir() else _ask(job, timeout_s)]
+    if Path(job).is_dir():
+        return [_in_folder(job, timeout_s)]
+    if not job.rpartition(":")[2].isdecimal():
+        raise ConfigurationError(
+            f"{job} is neither a folder (looked in {Path.cwd()}) nor an address; give the HOST:PORT "
+            "of the chief, or the model directory of the job"
+        )
+    return [_ask(job, timeout_s)]
 
 
 def _in_folder(folder: str, timeout_s: float) -> "JobStatus":
