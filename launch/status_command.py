@@ -45,8 +45,8 @@ def _find(job: str | None, timeout_s: float) -> "list[JobStatus]":
         return [_in_folder(job, timeout_s)]
     if not job.rpartition(":")[2].isdecimal():
         raise ConfigurationError(
-            f"{job} is neither a folder (looked in {Path.cwd()}) nor an address; give the HOST:PORT "
-            "of the chief, or the model directory of the job"
+            f"{job} is neither a folder (looked in {Path.cwd()}) nor an address; give the "
+            "HOST:PORT of the chief, or the model directory of the job"
         )
     return [_ask(job, timeout_s)]
 

@@ -28,8 +28,8 @@ _OUT_BYTES = 1024 * 1024
 _IN_BYTES = 256 * 1024
 _RESET = struct.pack("ii", 1, 0)  # linger for 0 s
 LONGEST_WAIT_S = 1.0
-"""A longer wait is one of several, and :attr:`ByteStream.on_silence` is called between them. (Another
-thread may close a socket just before it is polled, and its number be another file's then.)
+"""A longer wait is one of several, and :attr:`ByteStream.on_silence` is called between them.
+(Another thread may close a socket just before it is polled, and its number be another file's.)
 """
 _SHORT_S = 500e-6  # who waited longer for the last bytes does not spin for the next ones
 

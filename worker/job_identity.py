@@ -61,7 +61,7 @@ def find_job_id(
             if clock.now() - began >= settings.join_timeout_s:
                 raise JoinTimeoutError(
                     f"{chief} waited {settings.join_timeout_s:g} s (join_timeout_s) for {missing}, "
-                    f"which may serve this job already: {silent[0][1]}",
+                    f"which may hold the variables of this job: {silent[0][1]}",
                     task=chief,
                     missing=missing,
                 )

@@ -131,7 +131,7 @@ class Membership:
     def _update(self, phase: Phase, reason: str) -> None:
         if phase is not self.phase and phase.is_over:
             # The user has seen an error of this task itself.
-            why = f": {reason}" if reason and not reason.startswith(f"{self.task} failed") else ""
+            why = f": {reason}" if reason and not reason.startswith(f"{self.task} ") else ""
             log.info("the job is %s%s", phase, why, extra=LAUNCHER_TELLS)
         self.phase, self.reason = phase, reason
         if phase.is_over:
