@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from ..core.errors import ConfigurationError, PeerLostError
+from ..core.errors import ConfigurationError, PeerLostError, WindlassError
 
 if TYPE_CHECKING:
     from ..client.chief.calls import JobStatus
@@ -74,8 +74,8 @@ def _in_folder(folder: str, timeout_s: float) -> "JobStatus":
 def _try(address: str, timeout_s: float) -> "JobStatus | None":
     try:
         return _ask(address, timeout_s)
-    except (PeerLostError, ConfigurationError):
-        return None
+    except WindlassError:
+        return None  # gone, or of a version that this one cannot talk to: others are shown
 
 
 def _ask(address: str, timeout_s: float) -> "JobStatus":
