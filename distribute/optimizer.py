@@ -246,7 +246,7 @@ class Optimizer:
         extended.apply_gradients(self, list(zip(totals, variables, strict=True)))
 
     def __repr__(self) -> str:
-        return repr(self.current)
+        return repr(self.changed_rule(lambda: self.iterations))
 
 
 def _forget(known: dict[int, Any], key: int, reference: Any) -> None:  # noqa: ARG001

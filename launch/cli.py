@@ -95,9 +95,9 @@ def _role_command(role: str, text: str, *, takes_script: bool, hidden: Container
 
 # A ps runs no program, waits for nobody, and is told where to write.
 _NOT_OF_PS = (
-    "join_timeout_s", "heartbeat_s", "lease_s", "reconnect_timeout_s", "request_timeout_s",
-    "nonfinite_gradients", "nonfinite_limit", "model_dir", "save_every_steps", "save_every_s",
-    "keep_checkpoints",
+    "join_timeout_s", "wait_for_workers", "heartbeat_s", "lease_s", "reconnect_timeout_s",
+    "request_timeout_s", "nonfinite_gradients", "nonfinite_limit", "model_dir", "save_every_steps",
+    "save_every_s", "keep_checkpoints",
 )  # fmt: skip
 _role_command("ps", "Serve variables until the job is over.", takes_script=False, hidden=_NOT_OF_PS)
 _role_command(

@@ -17,7 +17,7 @@ from types import FrameType
 from typing import TYPE_CHECKING
 
 from ..cluster.roles import EVALUATOR
-from ..core.exit_codes import describe_exit, is_retryable, shell_status
+from ..core.exit_codes import ExitCode, describe_exit, is_retryable, shell_status
 from ..core.settings import Settings
 from ..core.task import TaskId, new_job_id
 from ..worker.error_report import ERROR_FILE, read_report
@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _POLL_S = 0.05
+_FOLLOWS_S = 1.0  # after a worker that has lost its peers the task that failed is noticed
 
 
 class LocalJob:
@@ -76,6 +77,7 @@ class LocalJob:
         self._over_since: float | None = None
         self._exits = Exits(cluster, settings.leave_grace_s)
         self._speed = Speed()
+        self._left: list[tuple[float, str]] = []  # tasks that the job goes on without, and when
         # Called with every new status, from the thread of `run`: for fault tests.
         self.on_status: Callable[[JobStatus], None] = lambda _: None
         self.addresses: dict[TaskId, str] = {}
@@ -94,6 +96,7 @@ class LocalJob:
                 self._death_pipe.close()
             self._drain_output()
             self._handle_exits()
+            self._say_who_left(after_s=0)
             self._display.close()
             return self._result()
 
@@ -199,12 +202,17 @@ class LocalJob:
         try:
             line = self._lines.get(timeout=wait_s)
             while True:
-                # That the tasks obey is no news if it was this process that told them to end.
-                if not (self._stop is not None and line.is_ours and "SIGTERM" in line.text):
+                if not (line.is_ours and self._is_consequence(line.text)):
                     self._display.line(line.task, line.text, is_error=line.is_error)
                 line = self._lines.get_nowait()
         except queue.Empty:
             return
+
+    def _is_consequence(self, text: str) -> bool:
+        """Whether a line of Windlass tells only what the launcher itself has made happen."""
+        if self._stop is None:
+            return False
+        return "SIGTERM" in text or self._exits.first_failure is not None
 
     def _handle_exits(self) -> None:
         for task, process in self._processes.items():
@@ -219,13 +227,24 @@ class LocalJob:
             )
             if verdict.message and not verdict.failed and self._watch is not None:
                 self._watch.report_exit(task, describe_exit(code))
-            if verdict.message:
+            if verdict.job_ends:
                 self._show_lines(0)
                 # Why is told at the end, once; here only that the others are being stopped.
-                ends = f"{task.short} failed; ending the job"
-                self._display.say(ends if verdict.job_ends else verdict.message)
-            if verdict.job_ends:
+                # One that ends because of another is not the one to blame.
+                who = "a task" if code == ExitCode.PEER_LOST else task.short
+                self._display.say(f"{who} failed; ending the job")
                 self._begin_stop()
+            elif verdict.message:
+                self._left.append((time.monotonic(), verdict.message))
+        self._say_who_left()
+
+    def _say_who_left(self, after_s: float = _FOLLOWS_S) -> None:
+        """Tell which tasks have left, unless that was the beginning of the job's end."""
+        if self._stop is not None and self._exits.first_failure is not None:
+            self._left.clear()
+        while self._left and time.monotonic() - self._left[0][0] >= after_s:
+            self._show_lines(0)
+            self._display.say(self._left.pop(0)[1])
 
     @property
     def _chief_code(self) -> int | None:

@@ -55,7 +55,7 @@ def failure_text(result: LocalResult) -> str:
         if task == first or not 0 < other_code < 128:
             continue
         words = _last_line(result.errors.get(task, ""))
-        if words == _last_line(error):
+        if words.replace(str(task), str(first)) == _last_line(error):
             same.append(task.short)
         else:
             others.append(f"{task.short} failed too: {words or describe_exit(other_code)}")
@@ -120,6 +120,9 @@ def _notes(task: TaskId, code: int, result: LocalResult) -> str:
     with_the_job = (ExitCode.PEER_LOST, ExitCode.DRAINED, -signal.SIGKILL)
     if code in with_the_job and task != result.first_failure:
         return "ended with the job" if result.exit_code else describe_exit(code)
+    first = result.first_failure
+    if first is not None and task != first and code == result.exits[first]:
+        return f"failed with the same code as {first.short}"
     if code != 0:
         return describe_exit(code)
     if task.type == EVALUATOR:

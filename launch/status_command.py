@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from ..core.errors import ConfigurationError, PeerLostError
+from ..core.errors import ConfigurationError, PeerLostError, WindlassError
 
 if TYPE_CHECKING:
     from ..client.chief.calls import JobStatus
@@ -41,7 +41,14 @@ def _find(job: str | None, timeout_s: float) -> "list[JobStatus]":
                 "the model directory of the job"
             )
         return found
-    return [_in_folder(job, timeout_s) if Path(job).is_dir() else _ask(job, timeout_s)]
+    if Path(job).is_dir():
+        return [_in_folder(job, timeout_s)]
+    if not job.rpartition(":")[2].isdecimal():
+        raise ConfigurationError(
+            f"{job} is neither a folder (looked in {Path.cwd()}) nor an address; give the "
+            "HOST:PORT of the chief, or the model directory of the job"
+        )
+    return [_ask(job, timeout_s)]
 
 
 def _in_folder(folder: str, timeout_s: float) -> "JobStatus":
@@ -67,8 +74,8 @@ def _in_folder(folder: str, timeout_s: float) -> "JobStatus":
 def _try(address: str, timeout_s: float) -> "JobStatus | None":
     try:
         return _ask(address, timeout_s)
-    except (PeerLostError, ConfigurationError):
-        return None
+    except WindlassError:
+        return None  # gone, or of a version that this one cannot talk to: others are shown
 
 
 def _ask(address: str, timeout_s: float) -> "JobStatus":

@@ -28,9 +28,10 @@ READ_BYTES = 64 * 1024
 _OUT_BYTES = 1024 * 1024
 _IN_BYTES = 256 * 1024
 _RESET = struct.pack("ii", 1, 0)  # linger for 0 s
-# Another thread may close the socket just before it is polled, and its number be another file's
-# then.
-_LONGEST_POLL_S = 5.0
+LONGEST_WAIT_S = 1.0
+"""A longer wait is one of several, and :attr:`ByteStream.on_silence` is called between them.
+(Another thread may close a socket just before it is polled, and its number be another file's.)
+"""
 _SHORT_S = 500e-6  # who waited longer for the last bytes does not spin for the next ones
 
 
@@ -39,7 +40,13 @@ class ByteStream(Protocol):
 
     Every call raises OSError if the connection is broken, and TimeoutError (which is one) if
     ``deadline``, on the clock of ``time.monotonic``, passes while nothing moves.
+
+    Attributes:
+        on_silence: Called after every second in which a call has waited and nothing moved, from the
+            thread that waits.
     """
+
+    on_silence: Callable[[], object]
 
     @property
     def description(self) -> str:
@@ -132,6 +139,7 @@ class SocketStream:
         self._socket = connection
         self._waited_s = 0.0
         self._cancelled = False
+        self.on_silence: Callable[[], object] = lambda: None
 
     def send(self, data: Buffer, deadline: float) -> None:
         """Send all of it."""
@@ -247,7 +255,8 @@ class SocketStream:
             raise ConnectionError("cancelled" if self._cancelled else "the connection is closed")
         poll = select.poll()
         poll.register(number, events)
-        poll.poll(min(timeout_s, _LONGEST_POLL_S) * 1000)
+        if not poll.poll(min(timeout_s, LONGEST_WAIT_S) * 1000):
+            self.on_silence()
 
 
 def _left(deadline: float) -> float:

@@ -16,7 +16,7 @@ import grpc
 from ..cluster.principal import Principal
 from ..core import error_table
 from ..core.errors import RefusedError, WindlassError
-from .stream import NEVER, Buffer
+from .stream import LONGEST_WAIT_S, NEVER, Buffer
 
 METHOD = "/windlass.proto.v1.Tunnel/Open"
 _ROOM_BYTES = 4096  # of a message beside the chunk, and more than enough
@@ -45,6 +45,7 @@ class TunnelStream:
         self._end_call: Callable[[], object] = lambda: None
         self._rest = memoryview(b"")
         self._over = threading.Event()
+        self.on_silence: Callable[[], object] = lambda: None
 
     def attach(self, incoming: Iterator[bytes], end_call: Callable[[], object]) -> None:
         """The call has begun.
@@ -73,7 +74,8 @@ class TunnelStream:
         """Send all of it."""
         view = memoryview(data)
         for start in range(0, len(view), self._chunk_bytes):
-            self._outgoing.put(bytes(view[start : start + self._chunk_bytes]), deadline)
+            message = bytes(view[start : start + self._chunk_bytes])
+            self._outgoing.put(message, deadline, self.on_silence)
 
     def send_now(self, buffers: Sequence[Buffer]) -> int:
         """Send as much as the queue takes, a message as large as it may be."""
@@ -97,12 +99,12 @@ class TunnelStream:
         if self._rest:
             data, self._rest = bytes(self._rest), memoryview(b"")
             return data
-        return self._incoming.take(deadline)
+        return self._incoming.take(deadline, self.on_silence)
 
     def receive_into(self, target: memoryview, deadline: float) -> int:
         """Bytes of the next message, or of what is left of the last one."""
         if not self._rest:
-            self._rest = memoryview(self._incoming.take(deadline))
+            self._rest = memoryview(self._incoming.take(deadline, self.on_silence))
         count = min(len(target), len(self._rest))
         target[:count] = self._rest[:count]
         self._rest = self._rest[count:]
@@ -147,6 +149,13 @@ class TunnelStream:
         self._outgoing.end()
 
 
+_Call = Callable[[], object]
+
+
+def _nothing() -> None:
+    pass
+
+
 class _Messages:
     """A bounded queue of messages, with an end. Both sides may wait; a cut wakes them."""
 
@@ -156,7 +165,7 @@ class _Messages:
         self._ended = False
         self._broken = ""  # why nothing more comes
 
-    def put(self, message: bytes, deadline: float) -> None:
+    def put(self, message: bytes, deadline: float, on_silence: _Call = _nothing) -> None:
         """Add a message.
 
         Raises:
@@ -164,9 +173,10 @@ class _Messages:
             ConnectionError: It has ended, or was cut.
         """
         with self._changed:
-            has_room = self._changed.wait_for(
-                lambda: len(self._waiting) < _BACKLOG or self._ended or self._broken,
-                _left(deadline),
+            has_room = self._wait_for(
+                lambda: len(self._waiting) < _BACKLOG or self._ended or bool(self._broken),
+                deadline,
+                on_silence,
             )
             if self._broken or self._ended:
                 raise ConnectionError(self._broken or "the connection is closed")
@@ -175,7 +185,7 @@ class _Messages:
             self._waiting.append(message)
             self._changed.notify_all()
 
-    def take(self, deadline: float) -> bytes:
+    def take(self, deadline: float, on_silence: _Call = _nothing) -> bytes:
         """The next message; empty at the end.
 
         Raises:
@@ -183,8 +193,8 @@ class _Messages:
             ConnectionError: It was cut, and all that came before was taken.
         """
         with self._changed:
-            if not self._changed.wait_for(
-                lambda: self._waiting or self._ended or self._broken, _left(deadline)
+            if not self._wait_for(
+                lambda: bool(self._waiting or self._ended or self._broken), deadline, on_silence
             ):
                 raise TimeoutError("timed out")
             if self._waiting:
@@ -214,9 +224,15 @@ class _Messages:
             self._waiting.clear()
             self._changed.notify_all()
 
-
-def _left(deadline: float) -> float | None:
-    return None if deadline == NEVER else max(0.0, deadline - time.monotonic())
+    def _wait_for(self, there: Callable[[], bool], deadline: float, on_silence: _Call) -> bool:
+        """Wait until something is ``there``; False: it was not until the deadline."""
+        while True:
+            left_s = max(0.0, deadline - time.monotonic())
+            if self._changed.wait_for(there, min(left_s, LONGEST_WAIT_S)):
+                return True
+            if left_s <= LONGEST_WAIT_S:
+                return False
+            on_silence()
 
 
 def open_tunnel(channel: grpc.Channel, chunk_bytes: int) -> TunnelStream:

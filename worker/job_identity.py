@@ -1,19 +1,24 @@
 """Which job a chief leads: the one it was given, the one its ps serve, or a new one.
 
 The ps keep a job's variables, so they also know its id: a chief that restarts takes it from there,
-and its workers stay in the job. Another chief that still leads those ps is another job's.
+and its workers stay in the job. A ps that does not answer may be one of those, so a chief that was
+not told the id waits for all of them, which it needs in any case. Another chief that still leads
+those ps is another job's.
 """
 
+import logging
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 from ..client.ps.control import JobOnPs, PsControl
 from ..core.clock import Clock, SystemClock
-from ..core.errors import OtherJobError, WindlassError
+from ..core.errors import JoinTimeoutError, OtherJobError, RetryableError, WindlassError
 from ..core.settings import Settings
 from ..core.task import TaskId, new_job_id
 from ..core.waiting import WaitLog
+
+log = logging.getLogger(__name__)
 
 _ASK_S = 1.0
 _PAUSE_S = 0.1
@@ -29,30 +34,56 @@ def find_job_id(
 ) -> str:
     """The id of the job that ``chief`` begins or goes on with.
 
-    A ps that does not answer has no job to go on with. Where another chief was heard of just now,
-    this waits until it is silent for a quarter of a lease.
+    Where another chief was heard of just now, this waits until it is silent for a quarter of a
+    lease.
 
     Raises:
         OtherJobError: Another chief leads these ps.
+        JoinTimeoutError: A ps did not answer within ``join_timeout_s``.
     """
     clock = clock or SystemClock()
     began, pause = clock.now(), threading.Event()
     waits = WaitLog(chief, limit_s=settings.lease_s, limit="lease_s", clock=clock)
+    joins = WaitLog(chief, limit_s=settings.join_timeout_s, limit="join_timeout_s", clock=clock)
 
-    def ask(control: PsControl) -> JobOnPs | None:
+    def ask(control: PsControl) -> JobOnPs | WindlassError:
         try:
             return control.find_job(timeout_s=_ASK_S)
-        except WindlassError:
-            return None
+        except WindlassError as error:
+            return error
 
     while True:
         with ThreadPoolExecutor(min(16, len(controls)) or 1, thread_name_prefix="ask") as pool:
             answers = list(zip(controls, pool.map(ask, controls), strict=True))
-        led = [(control, job) for control, job in answers if job is not None and job.chief_address]
+        silent = [(c, error) for c, error in answers if isinstance(error, RetryableError)]
+        if silent and not settings.job_id:
+            missing = ", ".join(str(control.task) for control, _ in silent)
+            if clock.now() - began >= settings.join_timeout_s:
+                raise JoinTimeoutError(
+                    f"{chief} waited {settings.join_timeout_s:g} s (join_timeout_s) for {missing}, "
+                    f"which may hold the variables of this job: {silent[0][1]}",
+                    task=chief,
+                    missing=missing,
+                )
+            still_wanted()
+            joins.tick(missing, silent[0][1])
+            clock.wait(pause, _PAUSE_S)
+            continue
+        joins.done()
+        led = [(c, job) for c, job in answers if isinstance(job, JobOnPs) and job.chief_address]
         heard = [pair for pair in led if pair[1].silent_s < settings.lease_s / _QUIET]
         if not heard:
-            found = next((job.job for _, job in led if job.job), "")
-            return settings.job_id or found or new_job_id()
+            control, job = next((pair for pair in led if pair[1].job), (None, None))
+            if settings.job_id or control is None or job is None:
+                return settings.job_id or new_job_id()
+            log.info(
+                "goes on with job %s, which %s serves; its chief at %s has been silent for %.1f s",
+                job.job,
+                control.task,
+                job.chief_address,
+                job.silent_s,
+            )
+            return job.job
         control, job = heard[0]
         told = (
             f"{control.task} at {control.address} serves job {job.job!r} of the chief at "

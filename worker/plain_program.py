@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, NoReturn
 from ..cluster.resolved import resolve
 from ..cluster.resolver import ClusterResolver
 from ..cluster.roles import CHIEF, EVALUATOR, PS, WORKER, ps_of
-from ..core.errors import JobStoppedError, WindlassError
+from ..core.errors import ConfigurationError, JobStoppedError, WindlassError
 from ..core.settings import Settings, load_settings, quiet_grpc
 from .logs import set_up_logging
 from .member import Member, task_of_role
@@ -45,6 +45,7 @@ def join(resolver: ClusterResolver, *, synchronous: bool) -> "ClusterRuntime | N
     if task.is_local and task.task.type not in (EVALUATOR, PS):
         return None
     process = _this_process()
+    check_python(sys.version_info[:3])
     if synchronous and (task.task.type not in (CHIEF, WORKER) or ps_of(task.spec)):
         return None  # no task of such a job: the strategy says so
     quiet_grpc()
@@ -60,6 +61,25 @@ def join(resolver: ClusterResolver, *, synchronous: bool) -> "ClusterRuntime | N
         process.exit(int(error.exit_code))
     process.member = member
     return runtime
+
+
+def check_python(version: tuple[int, ...]) -> None:
+    """Refuse a Python whose programs cannot leave a job in order.
+
+    Args:
+        version: Major, minor and micro.
+
+    Raises:
+        ConfigurationError: It is 3.12.0 to 3.12.2, which start no thread any more when the program
+            has ended (CPython gh-113964).
+    """
+    if (3, 12, 0) <= version < (3, 12, 3):
+        name = ".".join(map(str, version))
+        raise ConfigurationError(
+            f"Python {name} starts no threads at the end of a program, which a task "
+            "needs to leave its job; start it by `windlass run`, or use Python 3.12.3 or later",
+            python=version,
+        )
 
 
 class _PlainProcess:

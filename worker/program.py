@@ -11,7 +11,7 @@ from pathlib import Path
 from ..core.errors import ConfigurationError, JobStoppedError, RetryableError, WindlassError
 from ..core.exit_codes import ExitCode
 from ..core.states import Outcome
-from .tracebacks import program_traceback
+from ..core.tracebacks import program_traceback
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,6 +16,7 @@ from typing import Any, NoReturn
 from ..core.errors import WindlassError
 from ..core.exit_codes import ExitCode
 from ..core.states import Outcome
+from ..core.tracebacks import shows_uncaught
 from .program import Ending, ending_of, exit_ending
 
 # `raise SystemExit(main())` at top level ends a program as returning does; its code is not known.
@@ -29,6 +30,7 @@ class ProgramEnd:
         self._frame = _main_frame()
         self._ending: Ending | None = None
         self._exit_code: list[Any] = []  # of the last sys.exit, which may have been caught
+        self._own_hook = not shows_uncaught()
         self._excepthook, self._exit = sys.excepthook, sys.exit
         sys.excepthook = self._uncaught
         sys.exit = self._noted_exit
@@ -36,9 +38,7 @@ class ProgramEnd:
     def _uncaught(
         self, kind: type[BaseException], error: BaseException, trace: TracebackType | None
     ) -> None:
-        own_hook = self._excepthook is not sys.__excepthook__ and not isinstance(
-            error, WindlassError
-        )
+        own_hook = self._own_hook and not isinstance(error, WindlassError)
         if own_hook:
             self._excepthook(kind, error, trace)  # rich's, or whatever the program has set
         program = self._frame.f_code.co_filename

@@ -130,7 +130,8 @@ class Membership:
 
     def _update(self, phase: Phase, reason: str) -> None:
         if phase is not self.phase and phase.is_over:
-            why = f": {reason}" if reason else ""
+            # The user has seen an error of this task itself.
+            why = f": {reason}" if reason and not reason.startswith(f"{self.task} ") else ""
             log.info("the job is %s%s", phase, why, extra=LAUNCHER_TELLS)
         self.phase, self.reason = phase, reason
         if phase.is_over:

@@ -1,6 +1,7 @@
 """One open session with a ps in another process: what was said on its connection, and its steps."""
 
 import logging
+import threading
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -13,11 +14,13 @@ from ...core.arrays import Array, as_bytes, total_bytes
 from ...core.definitions import ShardKey
 from ...core.errors import PeerLostError, RefusedError, SegmentError, WindlassError
 from ...core.steps import NO_TARGET, PullTarget, PushResult, StepReply, StepRequest, WireLayout
+from ...core.task import TaskId
+from ...core.waiting import WaitLog
 from ...net.connection import Connection
 from ...net.dial import receive_message
 from ...net.reach import Reached, report_choice
 from ...net.shared_memory import APPLIED, WRITTEN, SharedSegment
-from ...net.stream import NEVER
+from ...net.stream import LONGEST_WAIT_S, NEVER
 from ...net.wait import wait_for_counter
 from ...proto.v1 import session_pb2
 from .direct_pull import DirectPull, MemoryRegion
@@ -43,6 +46,7 @@ class OpenSession:
 
     Args:
         reached: The connection.
+        who: This worker.
         regions: Where shards are in the ps's shared memory; grows while we hold it.
         request_timeout_s: Deadline of a step.
     """
@@ -50,6 +54,7 @@ class OpenSession:
     def __init__(
         self,
         reached: Reached,
+        who: TaskId,
         regions: Mapping[ShardKey, MemoryRegion],
         request_timeout_s: float,
     ) -> None:
@@ -68,6 +73,10 @@ class OpenSession:
         self._parts: list[memoryview] | None = None
         self._direct: DirectPull | DirectRows | None = None
         self._overlapped = False  # the ps applies what we write while we write and read
+        self._who = who
+        self._waits: WaitLog | None = None  # made when a step has waited for a second
+        self._waits_lock = threading.Lock()  # a payload may be sent by another thread
+        self._connection.stream.on_silence = self._still_waiting
 
     @property
     def shares_memory(self) -> bool:
@@ -220,6 +229,24 @@ class OpenSession:
             ) from error
         finally:
             self._connection.deadline = NEVER
+            if self._waits is not None:
+                self._waits.done()
+                self._waits = None
+
+    def _still_waiting(self) -> None:
+        """Nothing has moved for a second or longer."""
+        deadline = self._connection.deadline
+        if deadline == NEVER:
+            return  # it only waits to be sent, and nobody for the answer yet
+        with self._waits_lock:
+            if self._waits is None:
+                self._waits = WaitLog(
+                    self._who,
+                    limit_s=self._timeout_s,
+                    limit="request_timeout_s",
+                    began=deadline - self._timeout_s,
+                )
+            self._waits.tick(self._peer, "it has not answered this step yet")
 
     def _receive_direct(self, direct: DirectPull | DirectRows, target: PullTarget) -> PushResult:
         """The same with values read from the ps's memory, while it applies the push if it does."""
@@ -245,7 +272,10 @@ class OpenSession:
             return False
 
         def goes_on() -> bool:
-            return self._connection.is_silent() and time.monotonic() < self._connection.deadline
+            now, deadline = time.monotonic(), self._connection.deadline
+            if now > deadline - self._timeout_s + LONGEST_WAIT_S:
+                self._still_waiting()
+            return self._connection.is_silent() and now < deadline
 
         return wait_for_counter(shared.segment.counters, APPLIED, payload_bytes, goes_on)
 

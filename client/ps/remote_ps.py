@@ -107,7 +107,9 @@ class RemotePs:
         welcome = reached.welcome
         self._dialer.hello.expected_ps_generation = welcome.ps_generation
         self._max_step_bytes = min(self._settings.max_step_bytes, welcome.max_step_bytes)
-        session = OpenSession(reached, self._regions, self._settings.request_timeout_s)
+        session = OpenSession(
+            reached, self._who.task, self._regions, self._settings.request_timeout_s
+        )
         self._session = session
         self._shares_memory = session.shares_memory
         self._description = reached.choice.description

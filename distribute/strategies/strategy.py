@@ -5,6 +5,7 @@ from contextlib import AbstractContextManager
 from types import TracebackType
 from typing import Any, NoReturn, Self
 
+from ...core.tracebacks import fold_uncaught
 from ..base.contexts import (
     Frame,
     default_strategy,
@@ -73,6 +74,7 @@ class Strategy:
 
     def __init__(self, extended: StrategyExtended | None = None) -> None:
         self._extended = extended if extended is not None else StrategyExtended(self, [HOST])
+        fold_uncaught()
 
     @property
     def extended(self) -> StrategyExtended:

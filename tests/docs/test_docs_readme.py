@@ -1,6 +1,7 @@
 """The README's programs, saved as train.py, in every way in which the README says to start it."""
 
 import os
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -46,6 +47,14 @@ def run(command: str, folder: Path) -> str:
 def test_the_first_lines_of_all(starter: str, tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(examples(ROOT / "README.md")[0])
     run(f"{starter} train.py", tmp_path)
+
+
+def test_the_jax_program_on_a_local_cluster(tmp_path: Path) -> None:
+    """Where one worker may have compiled its step when the others have made all of them."""
+    pytest.importorskip("jax")
+    (tmp_path / "train.py").write_text(examples(ROOT / "docs" / "jax.md")[0])
+    output = run("windlass local --workers 2 --ps 2 train.py", tmp_path)
+    assert len(re.findall(r"loss 0\.00\d\d$", output, flags=re.MULTILINE)) == 3, output
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,8 @@
 """Two jobs with one TF_CONFIG, as their users see it: the second is refused, the first goes on."""
 
 import json
+import re
+import signal
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
@@ -24,7 +26,7 @@ with strategy.scope():
 while not pathlib.Path("stop").exists():
     strategy.run(lambda: w.assign_add(np.ones(2, np.float32)))
     time.sleep(0.05)
-print("all", "done", flush=True)
+print("all", "done", *w.numpy().tolist(), strategy.global_step, flush=True)
 """
 QUICK = ["--heartbeat-s", "0.1", "--lease-s", "3", "--join-timeout-s", "40"]
 
@@ -121,3 +123,48 @@ def test_a_task_that_names_another_job_is_refused_at_once(job: Job, run_cli: Run
     assert second.returncode == 5, second.stderr
     assert "worker:0 of job mine does not: Register is refused" in second.stderr
     assert job.end() == {"ps": 0, "chief": 0, "worker": 0}
+
+
+def test_a_chief_that_was_killed_goes_on_with_its_job_from_the_ps(
+    job: Job, start_cli: StartCli, wait_until: Callable[..., None]
+) -> None:
+    job.tasks["chief"][0].kill()
+    job.tasks["chief"] = start_cli(*job.command(), TF_CONFIG=job.config("chief"))
+    wait_until(lambda: _steps(job) > 0, 20)
+    assert job.end() == {"ps": 0, "chief": 0, "worker": 0}
+    assert re.search(
+        r"goes on with job \w+, which /job:ps/task:0 serves; its chief at \S+ has been silent for",
+        job.said("chief"),
+    ), job.said("chief")
+    # One variable, which both chiefs and the worker have added to: none of it was lost.
+    [values] = {re.search(r"all done (.*)", job.said(role))[1] for role in ("chief", "worker")}  # type: ignore[index]
+    first, second, step = (float(number) for number in values.split())
+    assert first == second == step
+
+
+def test_a_chief_that_restarts_while_its_ps_hangs_waits_for_it_and_keeps_its_workers(
+    job: Job, start_cli: StartCli, wait_until: Callable[..., None]
+) -> None:
+    job.tasks["chief"][0].kill()
+    ps = job.tasks["ps"][0]
+    ps.send_signal(signal.SIGSTOP)
+    try:
+        job.tasks["chief"] = start_cli(*job.command(), TF_CONFIG=job.config("chief"))
+        waits = r"/job:chief/task:0 waits for /job:ps/task:0 since .* \(join_timeout_s 40 s\)"
+        wait_until(lambda: re.search(waits, job.said("chief")), 20)
+    finally:
+        ps.send_signal(signal.SIGCONT)
+    wait_until(lambda: _steps(job) > 0, 20)
+    assert job.end() == {"ps": 0, "chief": 0, "worker": 0}
+    assert "goes on with job" in job.said("chief")
+
+
+def test_a_chief_that_restarts_without_its_ps_says_whom_it_lacks(job: Job, run_cli: RunCli) -> None:
+    for role in ("chief", "ps", "worker"):
+        job.tasks[role][0].kill()
+    *flags, program = job.command()
+    quick = [*flags, "--join-timeout-s", "4", program]
+    again = run_cli(*quick, TF_CONFIG=job.config("chief"))
+    assert again.returncode == 140, again.stderr
+    assert "/job:chief/task:0 waited 4 s (join_timeout_s) for /job:ps/task:0" in again.stderr
+    assert len(again.stderr.splitlines()) <= 5, again.stderr

@@ -13,7 +13,9 @@ import pytest
 
 import windlass as wl
 from windlass.core.errors import JoinTimeoutError
+from windlass.core.task import TaskId
 from windlass.launch.processes import free_ports
+from windlass.testing import FaultPlan, run_script
 
 Cli = Callable[..., subprocess.CompletedProcess[str]]
 
@@ -104,3 +106,44 @@ def test_a_worker_whose_variables_the_chief_does_not_create_says_which(
     [line] = [line for line in caplog.messages if "to create" in line and "waits" in line]
     assert line.startswith("/job:worker/task:0 waits for the chief to create 'v' since ")
     assert "(join_timeout_s 5 s): do both run one program?" in line
+
+
+HANGS = """
+import time
+import numpy as np
+import windlass as wl
+
+strategy = wl.distribute.ParameterServerStrategy()
+with strategy.scope():
+    w = wl.Variable(np.zeros(2, np.float32), name="w")
+while strategy.global_step < 10**6:
+    strategy.run(lambda: w.assign_add(np.ones(2, np.float32)))
+    time.sleep(0.01)
+"""
+
+
+@pytest.mark.parametrize(
+    "way",
+    [
+        pytest.param({}, id="shared memory"),
+        pytest.param({"shared_memory": False}, id="tcp"),
+        pytest.param({"shared_memory": False, "tcp_sessions": False}, id="tunnel"),
+    ],
+)
+def test_a_step_that_a_hanging_ps_does_not_answer_says_which_ps(
+    tmp_path: Path, way: dict[str, Any]
+) -> None:
+    program = tmp_path / "train.py"
+    program.write_text(HANGS)
+    result = run_script(
+        str(program), model_dir=str(tmp_path / "model"), ps=2, lease_s=5, **way,
+        faults=FaultPlan().pause("ps", 0, at_step=20),
+    )  # fmt: skip
+    clock = r"\d\d:\d\d:\d\d"
+    for task in (TaskId("chief", 0), TaskId("worker", 0)):
+        assert re.search(
+            rf"{task} waits for /job:ps/task:0 \(127\.0\.0\.1:\d+\) since {clock} \(3 s\), until "
+            rf"{clock} \(request_timeout_s \d+ s\): it has not answered this step yet",
+            "\n".join(result.output[task]),
+        ), result.text
+    assert result.exit_code == 138

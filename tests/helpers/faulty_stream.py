@@ -80,6 +80,14 @@ class FaultyStream:
         self._full = True
 
     @property
+    def on_silence(self) -> Callable[[], object]:
+        return self._stream.on_silence
+
+    @on_silence.setter
+    def on_silence(self, call: Callable[[], object]) -> None:
+        self._stream.on_silence = call
+
+    @property
     def description(self) -> str:
         return self._stream.description
 

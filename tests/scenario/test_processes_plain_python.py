@@ -1,13 +1,15 @@
 """Tasks started by plain ``python train.py`` with TF_CONFIG: every role, and every way to end."""
 
 import json
+import re
 import signal
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from helpers.clusters import HandStarted, tf_configs
+from helpers import processes
+from helpers.clusters import HandStarted, as_command, tf_configs
 from windlass.core.exit_codes import ExitCode
 
 pytestmark = [
@@ -226,3 +228,22 @@ def test_the_strategys_resolver_is_the_tasks(
     ended = HandStarted(words, tf_configs(chief=1, worker=2, ps=2), tmp_path, **QUICK).wait()
     assert "chief 0 2" in ended["chief:0"].text
     assert {end.code for end in ended.values()} == {0}
+
+
+@pytest.mark.parametrize("strategy", ["ParameterServerStrategy", "MirroredStrategy"])
+def test_a_mistake_of_a_program_alone_is_shown_without_our_frames(
+    strategy: str, tmp_path: Path
+) -> None:
+    (tmp_path / "train.py").write_text(
+        "import windlass as wl\n"
+        f"strategy = wl.distribute.{strategy}()\n"
+        "strategy.run(lambda: {}['no such key'])\n"
+    )
+    code, output, errors = processes.run(
+        as_command(["python", "train.py"]), timeout_s=30, cwd=tmp_path
+    )
+    assert (code, output) == (1, "")
+    kept = [line for line in errors.splitlines() if set(line.strip()) - set("~^")]
+    assert len(kept) == 7, errors
+    assert re.fullmatch(r"  … \d calls inside windlass", kept[3])
+    assert kept[-1] == "KeyError: 'no such key'"

@@ -176,3 +176,47 @@ def test_bars_of_tqdm_do_not_stick_together(write_program: WriteProgram, run_cli
     bars = [line for line in done.stdout.splitlines() if " of many" in line]
     assert 1 <= len(bars) <= 8, bars
     assert all(re.fullmatch(r"chief:0 \| \d+ of many", line.strip()) for line in bars), bars
+
+
+def test_a_mistake_that_only_the_servers_notice_is_one_error_and_nothing_of_what_follows(
+    write_program: WriteProgram, tmp_path: Path
+) -> None:
+    program = write_program(replace={"(x.T @ rest / 8, w)": "(np.ones(7), w)"})
+    with terminal(
+        tmp_path, "local", *QUICK, "--workers", "2", "--ps", "2", program, *ENDLESS
+    ) as shown:
+        assert shown.wait() == 6
+        text = "\n".join(shown.kept)
+    assert text.count("ShapeMismatchError") == 1
+    assert "a step was refused: wrong shapes" in text
+    # Each was refused, or was told to end before its first step; neither is news.
+    assert not re.search(r"failed too|ended with 1\d\d|could not report|asked to stop", text), text
+    own = [line for line in shown.kept if not re.match(r" *\w+:\d │", line)]
+    assert len(own) <= LINES, text
+
+
+def test_synchronous_workers_that_end_with_another_are_not_blamed(
+    tmp_path: Path, write_program: WriteProgram
+) -> None:
+    program = Path(write_program())
+    program.write_text(
+        "import windlass as wl\n"
+        "strategy = wl.distribute.MultiWorkerMirroredStrategy()\n"
+        "for _ in range(3 if strategy.extended.should_checkpoint else 2):\n"
+        "    strategy.reduce('SUM', strategy.run(lambda: 1.0), axis=None)\n"
+    )
+    sync = ("--ps", "0", "--no-chief", "--workers", "3")
+    with terminal(tmp_path, "local", *QUICK, *sync, str(program)) as shown:
+        assert shown.wait() == 5
+        text = "\n".join(shown.kept)
+    said = re.findall(r"^(.*) failed; ending the job", text, flags=re.MULTILINE)
+    assert said in (["a task"], ["worker:0"]), text
+    assert "worker:0 failed first: exit code 5" in text
+    assert len(shown.kept) <= LINES, text
+
+
+def test_status_of_what_is_neither_a_folder_nor_an_address_says_so(run_cli: RunCli) -> None:
+    done = run_cli("status", "runs/misspelt")
+    assert done.returncode == 2
+    assert "runs/misspelt is neither a folder (looked in " in done.stderr
+    assert len(done.stderr.splitlines()) == 1

@@ -105,14 +105,18 @@ def test_a_step_counts_if_it_changes_what_the_replicas_share() -> None:
     with strategy.scope():
         ticks = wl.Variable(0, name="ticks", aggregation=wl.VariableAggregation.SUM)
     ones = np.ones(3, np.float32)
+
+    def both() -> None:
+        ticks.assign_add(1)
+        program.optimizer.apply_gradients([(ones, w)])
+
     rows: list[tuple[str, Callable[[], Any], int]] = [
         ("only reads", lambda: strategy.run(w.read_value), 0),
         ("an ON_READ metric", lambda: strategy.run(lambda: seen.assign_add(1)), 0),
         ("gradients", lambda: strategy.run(
             lambda: program.optimizer.apply_gradients([(ones, w)])), 1),
         ("assign", lambda: strategy.run(lambda: ticks.assign_add(1)), 1),
-        ("two of them", lambda: strategy.run(
-            lambda: [ticks.assign_add(1), program.optimizer.apply_gradients([(ones, w)])]), 1),
+        ("two of them", lambda: strategy.run(both), 1),
         ("update", lambda: strategy.run(lambda: strategy.extended.update(
             w, lambda copy, value: copy.assign(value), (ones,))), 1),
         ("assign between steps", lambda: w.assign(ones), 0),

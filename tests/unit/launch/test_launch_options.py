@@ -428,3 +428,10 @@ def test_without_a_job_on_this_machine_the_status_says_what_to_give(
         cli.main(["status"])
     assert caught.value.code == 2
     assert "you have no job with a chief on this machine" in capsys.readouterr().err
+
+
+def test_a_ps_does_not_list_what_only_trains() -> None:
+    listed = CliRunner().invoke(cli.windlass, ["ps", "--help"]).output
+    assert "--orphan-timeout-s" in listed
+    for flag in ("--wait-for-workers", "--save-every-s", "--nonfinite-limit", "--heartbeat-s"):
+        assert flag not in listed

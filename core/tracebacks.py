@@ -11,15 +11,39 @@
     ValueError: matmul: …
 """
 
+import sys
 import traceback
 from collections.abc import Iterator
 from itertools import groupby
 from pathlib import Path
+from types import TracebackType
 
-from ..core.errors import WindlassError
+from .errors import WindlassError
 
 _OURS = str(Path(__file__).parent.parent) + "/"  # the package; its rooms are folders or links here
 _MAX_FRAMES = 8
+
+
+def fold_uncaught() -> None:
+    """Show an error that ends the program in this way from now on, unless somebody else shows it:
+    rich, a debugger, a notebook.
+    """
+    if sys.excepthook is sys.__excepthook__:
+        sys.excepthook = _show
+
+
+def shows_uncaught() -> bool:
+    """Whether Python or :func:`fold_uncaught` shows such an error, not somebody else."""
+    return sys.excepthook in (sys.__excepthook__, _show)
+
+
+def _show(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+    if isinstance(error, KeyboardInterrupt):
+        sys.__excepthook__(kind, error, trace)
+        return
+    program = getattr(sys.modules.get("__main__"), "__file__", None) or ""
+    sys.stderr.write(program_traceback(error.with_traceback(trace), program))
+    sys.stderr.flush()
 
 
 class _FoldedStack(traceback.StackSummary):
