@@ -124,6 +124,19 @@ class Settings(BaseModel):
         description="Serve other machines without encryption or identity. Must be asked for: "
         "anyone who reaches the port can read and change the model.",
     )
+    tls_cert: str = Field(
+        default="",
+        description="File with this task's certificate, PEM, and those of intermediate CAs behind "
+        "it. Read again when it changes. Empty: it shows none.",
+    )
+    tls_key: str = Field(
+        default="", description="File with the key of `tls_cert`, PEM, for this user alone."
+    )
+    tls_ca: str = Field(
+        default="",
+        description="File with the CA that signed the certificates of this job, PEM; during a "
+        "change of CA, both. With it this task dials over TLS. Empty: it dials in plaintext.",
+    )
     health_port: int = Field(
         default=0,
         ge=0,

@@ -16,16 +16,18 @@ from pathlib import Path
 
 from google.protobuf.message import DecodeError
 
+from ..cluster.principal import Principal
 from ..core import codec, error_table
 from ..core.errors import ConfigurationError, RefusedError, WindlassError
 from ..core.settings import Settings
 from ..core.task import TaskId
 from ..core.versions import check_protocol, own_versions
 from ..proto.v1 import session_pb2
-from .connection import Connection
+from .connection import Connection, frame_of
 from .listener import GREETING_TIMEOUT_S
 from .stream import NEVER, ByteStream
 from .unix import listen_unix
+from .unix_tickets import UnixTickets
 
 log = logging.getLogger(__name__)
 
@@ -38,13 +40,19 @@ class Greeting:
     Attributes:
         connection: It came over this one.
         hello: What it says.
+        principal: Who sent it; None: that is not known.
     """
 
     def __init__(
-        self, connection: Connection, hello: session_pb2.Hello, welcome: session_pb2.Welcome
+        self,
+        connection: Connection,
+        hello: session_pb2.Hello,
+        welcome: session_pb2.Welcome,
+        principal: Principal | None = None,
     ) -> None:
         self.connection = connection
         self.hello = hello
+        self.principal = principal
         self._welcome = welcome
 
     def welcome(self, **fields: int) -> None:
@@ -93,6 +101,7 @@ class Endpoint:
         self._open: set[Connection] = set()
         self._stopped = False
         self._instance = secrets.randbits(63)
+        self._tickets = UnixTickets()
         self.unix_sockets: list[str] = []
         self._socket_file: tuple[Path, int] | None = None
 
@@ -166,6 +175,7 @@ class Endpoint:
         check_protocol(
             own_versions(), codec.versions_from_wire(hello.versions), peer=connection.peer
         )
+        principal = self._sender(connection, hello)
         connection.max_message_bytes = self._settings.max_message_bytes
         connection.deadline = NEVER
         if hello.max_message_bytes:
@@ -175,8 +185,17 @@ class Endpoint:
             max_message_bytes=self._settings.max_message_bytes,
             unix_sockets=self.unix_sockets,
             instance=self._instance,
+            task=codec.task_to_wire(self._task),
         )
-        return service(Greeting(connection, hello, welcome))
+        if principal is not None and self.unix_sockets:
+            welcome.unix_ticket = self._tickets.issue(principal)
+        return service(Greeting(connection, hello, welcome, principal))
+
+    def _sender(self, connection: Connection, hello: session_pb2.Hello) -> Principal | None:
+        """Who sent a greeting: by its certificate, or by the ticket that one like it got."""
+        if connection.stream.principal is not None:
+            return connection.stream.principal
+        return self._tickets.redeem(hello.unix_ticket) if hello.unix_ticket else None
 
     def stop(self) -> None:
         """End every session that is served. Idempotent."""
@@ -192,10 +211,18 @@ class Endpoint:
                     path.unlink()
 
 
+def refuse_greeting(error: Exception) -> bytes:
+    """An error as the answer to a greeting."""
+    return frame_of(_failure(error))
+
+
+def _failure(error: Exception) -> bytes:
+    return session_pb2.ServerMessage(failure=error_table.to_detail(error)).SerializeToString()
+
+
 def _say(connection: Connection, error: Exception) -> None:
-    failure = session_pb2.ServerMessage(failure=error_table.to_detail(error))
     try:
         connection.deadline = time.monotonic() + GREETING_TIMEOUT_S
-        connection.send([failure.SerializeToString()])
+        connection.send([_failure(error)])
     except OSError:
         log.debug("%s does not hear why its session ends: %s", connection.peer, error)

@@ -9,18 +9,22 @@ from typing import Any
 import grpc
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 
-from ..core.errors import AddressInUseError, ConfigurationError
+from ..core.errors import AddressInUseError, ConfigurationError, UnauthenticatedError
 from ..core.settings import Settings
 from ..core.task import TaskId
-from .endpoint import Endpoint, Service
-from .listener import Listener
+from .endpoint import Endpoint, Service, refuse_greeting
+from .listener import GREETING_TIMEOUT_S, Listener
 from .pass_through import PassThrough
 from .shared_memory import unavailable
+from .stream import SocketStream
 from .tcp import listen_tcp, split_address, tcp_stream
+from .tls.accept import TlsServer
+from .tls.files import credential_files, is_mutual
 from .tunnel import serve_tunnels
-from .unix import unix_stream
+from .unix import UnixStream, unix_stream
 
 _BACKLOG = 512
+_LOOKERS = 8  # who greets to see who is there, where there are no sessions
 _GRPC_CONNECTIONS = 64  # beside two for each worker
 
 
@@ -48,7 +52,7 @@ def bind_address(address: str, settings: Settings) -> str:
     listen = settings.host or (host if is_loopback(host) else everywhere)
     if listen.count(":") > 1 and not listen.startswith("["):
         listen = f"[{listen}]"  # an IPv6 address
-    if not is_loopback(listen) and not settings.insecure:
+    if not is_loopback(listen) and not settings.insecure and not is_mutual(settings):
         raise ConfigurationError(
             f"{address} is reachable by other machines, and this version serves them without "
             "encryption or identity: whoever reaches the port can read and change the model. Say "
@@ -135,11 +139,19 @@ class TaskHost:
         add(self._server)
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
         self._probes: grpc.Server | None = None
-        self._pass_through = PassThrough(_GRPC_CONNECTIONS + 2 * settings.max_sessions)
+        files = credential_files(settings)
+        self._tls = (
+            TlsServer(files, mutual=is_mutual(settings), timeout_s=GREETING_TIMEOUT_S)
+            if files is not None
+            else None
+        )
+        self._pass_through = PassThrough(_GRPC_CONNECTIONS + 2 * settings.max_sessions, self._tls)
         self.endpoint = Endpoint(task, settings, sessions or {})
         if sessions:
             serve_tunnels(self._server, self.endpoint.serve, settings.chunk_bytes)
-        self._listener = Listener(self.endpoint.serve, self._pass_through.accept, max_sessions)
+        self._listener = Listener(
+            self._serve_greeted, self._pass_through.accept, max_sessions or _LOOKERS
+        )
         self.port = 0
 
     def start(self, address: str) -> None:
@@ -156,6 +168,8 @@ class TaskHost:
             raise
 
     def _start(self, address: str) -> None:
+        if self._tls is not None:
+            self._tls.check()
         where = bind_address(address, self._settings)
         host, port = split_address(where)
         try:
@@ -175,6 +189,17 @@ class TaskHost:
         for service in self._services:
             self._health.set(service, health_pb2.HealthCheckResponse.SERVING)
 
+    def _serve_greeted(self, stream: SocketStream) -> None:
+        """Serve a connection that begins as ours do, through TLS unless it is of this machine."""
+        if self._tls is None or isinstance(stream, UnixStream):
+            self.endpoint.serve(stream)
+            return
+        try:
+            secured = self._tls.accept(stream, b"", refuse_greeting)
+        except (OSError, UnauthenticatedError):  # it has logged why
+            return
+        self.endpoint.serve(secured)
+
     def drain(self) -> None:
         """Say NOT_SERVING; calls go on."""
         self._health.enter_graceful_shutdown()
@@ -182,6 +207,8 @@ class TaskHost:
     def stop(self, grace_s: float = 0.5) -> None:
         """Refuse new calls, give running ones ``grace_s``, then cut them and every session."""
         self._listener.stop()
+        if self._tls is not None:
+            self._tls.stop()
         stopped = self._server.stop(grace_s)
         if self._probes is not None:
             self._probes.stop(0).wait(5)

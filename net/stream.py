@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Protocol, TypeVar
 
+from ..cluster.principal import Principal
 from ..core.errors import RefusedError
 from .wait import SPIN_S, spin_then_sleep
 
@@ -48,6 +49,11 @@ class ByteStream(Protocol):
     @property
     def is_local(self) -> bool:
         """Whether both ends are on one machine, and share its memory bus."""
+        ...
+
+    @property
+    def principal(self) -> Principal | None:
+        """Who is at the other end, if the stream itself shows that: TLS with certificates does."""
         ...
 
     @property
@@ -118,6 +124,7 @@ class SocketStream:
     """
 
     passes_files = False
+    principal: Principal | None = None
 
     def __init__(self, connection: socket.socket, description: str, *, is_local: bool) -> None:
         self.description = description
@@ -180,6 +187,19 @@ class SocketStream:
     def fileno(self) -> int:
         """The socket's."""
         return self._socket.fileno()
+
+    @property
+    def peer_address(self) -> str:
+        """Where the other end is, for people."""
+        try:
+            name = self._socket.getpeername()
+        except OSError:
+            return "a client that has gone"
+        return f"{name[0]}:{name[1]}" if isinstance(name, tuple) else "a Unix socket"
+
+    def end_sending(self) -> None:
+        """Let the other side see the end, and receive on."""
+        self._socket.shutdown(socket.SHUT_WR)
 
     def limit_messages(self, num_bytes: int) -> None:
         """Nothing: the bytes have no boundaries."""

@@ -13,6 +13,7 @@ from typing import Any
 
 import grpc
 
+from ..cluster.principal import Principal
 from ..core.errors import RefusedError
 from .stream import NEVER, Buffer
 
@@ -34,6 +35,7 @@ class TunnelStream:
     description = "grpc"
     is_local = False  # not known: it may go through a proxy
     passes_files = False
+    principal: Principal | None = None
 
     def __init__(self, chunk_bytes: int) -> None:
         self._chunk_bytes = chunk_bytes
