@@ -26,6 +26,7 @@ from ..proto.v1 import session_pb2
 from .connection import Connection, frame_of
 from .listener import GREETING_TIMEOUT_S
 from .stream import NEVER, ByteStream
+from .tls.http2 import Duplex
 from .unix import listen_unix
 from .unix_tickets import UnixTickets
 
@@ -211,9 +212,13 @@ class Endpoint:
                     path.unlink()
 
 
-def refuse_greeting(error: Exception) -> bytes:
-    """An error as the answer to a greeting."""
-    return frame_of(_failure(error))
+def refuse_greeting(stream: Duplex, _first: bytes, error: WindlassError, deadline: float) -> None:
+    """Answer a greeting that nobody reads with an error.
+
+    Raises:
+        OSError: The connection is broken.
+    """
+    stream.send(frame_of(_failure(error)), deadline)
 
 
 def _failure(error: Exception) -> bytes:

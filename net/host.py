@@ -141,14 +141,19 @@ class TaskHost:
         self._probes: grpc.Server | None = None
         files = credential_files(settings)
         self._tls = (
-            TlsServer(files, mutual=is_mutual(settings), timeout_s=GREETING_TIMEOUT_S)
+            TlsServer(files, str(task), mutual=is_mutual(settings), timeout_s=GREETING_TIMEOUT_S)
             if files is not None
             else None
         )
         self._pass_through = PassThrough(_GRPC_CONNECTIONS + 2 * settings.max_sessions, self._tls)
         self.endpoint = Endpoint(task, settings, sessions or {})
         if sessions:
-            serve_tunnels(self._server, self.endpoint.serve, settings.chunk_bytes)
+            serve_tunnels(
+                self._server,
+                self.endpoint.serve,
+                settings.chunk_bytes,
+                self._pass_through.principal_of,
+            )
         self._listener = Listener(
             self._serve_greeted, self._pass_through.accept, max_sessions or _LOOKERS
         )

@@ -89,6 +89,11 @@ class PassThrough:
         """Where the connection comes from that gRPC calls ``peer``; None: not through the port."""
         return self._origins.get(peer)
 
+    def principal_of(self, peer: str) -> Principal | None:
+        """Who is at the other end of that connection, if it shows that."""
+        origin = self.origin_of(peer)
+        return origin.principal if origin is not None else None
+
     def accept(self, client: socket.socket, first: bytes) -> None:
         """Serve a connection, which is owned from now on.
 
@@ -131,7 +136,9 @@ class PassThrough:
         try:
             secured = None
             if self._tls is not None:
-                secured = self._tls.accept(tcp_stream(client), first, refuse_http2)
+                secured = self._begin_tls(self._tls, client, first)
+                if secured is None:
+                    return
                 first = b""
             self._origins[peer] = Origin(
                 _address_of(client), secured.principal if secured is not None else None
@@ -152,13 +159,18 @@ class PassThrough:
             answers.start()
             self._run(there, client, server)
             answers.join()
-        except WindlassError as error:  # TLS has logged it
-            log.debug("a gRPC connection was refused: %s", error)
         except (OSError, RuntimeError) as error:
             log.warning("a gRPC connection could not be served: %s", error)
         finally:
             self._origins.pop(peer, None)
             self._close((client, server))
+
+    @staticmethod
+    def _begin_tls(tls: TlsServer, client: socket.socket, first: bytes) -> TlsStream | None:
+        try:
+            return tls.accept(tcp_stream(client), first, refuse_http2)
+        except (OSError, WindlassError):  # it has logged why
+            return None
 
     def _run(self, move: Callable[[], None], *ends: socket.socket) -> None:
         try:

@@ -27,7 +27,7 @@ class _Generation:
 
 
 class TlsChannel(grpc.Channel):  # type: ignore[misc,unused-ignore]
-    """See :class:`grpc.Channel`; its calls are of the two kinds that are used here.
+    """See :class:`grpc.Channel`.
 
     Args:
         address: host:port.
@@ -87,19 +87,19 @@ class TlsChannel(grpc.Channel):  # type: ignore[misc,unused-ignore]
         return _Stream(self, lambda channel: channel.stream_stream(method, *args, **kwargs))
 
     def unary_stream(self, method: str, *args: Any, **kwargs: Any) -> Any:
-        """Not used here."""
-        raise NotImplementedError(method)
+        """A call of one message and answers."""
+        return _Stream(self, lambda channel: channel.unary_stream(method, *args, **kwargs))
 
     def stream_unary(self, method: str, *args: Any, **kwargs: Any) -> Any:
-        """Not used here."""
-        raise NotImplementedError(method)
+        """A call of messages and one answer."""
+        return _Unary(self, lambda channel: channel.stream_unary(method, *args, **kwargs))
 
     def subscribe(self, callback: Any, try_to_connect: bool | None = False) -> None:
-        """Not used here."""
+        """Refuse: there is no one state of several channels."""
         raise NotImplementedError
 
     def unsubscribe(self, callback: Any) -> None:
-        """Not used here."""
+        """Refuse: nobody has subscribed."""
         raise NotImplementedError
 
     def close(self) -> None:

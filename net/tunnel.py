@@ -233,7 +233,10 @@ def _stream_stream(channel: grpc.Channel) -> Any:
 
 
 def serve_tunnels(
-    server: grpc.Server, handle: Callable[[TunnelStream], None], chunk_bytes: int
+    server: grpc.Server,
+    handle: Callable[[TunnelStream], None],
+    chunk_bytes: int,
+    principal_of: Callable[[str], Principal | None] = lambda _: None,
 ) -> None:
     """Accept tunnels.
 
@@ -241,10 +244,12 @@ def serve_tunnels(
         server: Not started yet.
         handle: Called with every tunnel, in a thread of its own; owns it.
         chunk_bytes: Most bytes in one message.
+        principal_of: Whose connection it is that gRPC calls so; None: that is not known.
     """
 
     def accept(requests: Iterator[bytes], context: grpc.ServicerContext) -> Iterator[bytes]:
         stream = TunnelStream(chunk_bytes)
+        stream.principal = principal_of(context.peer())
         stream.attach(requests, context.cancel)
         context.add_callback(stream.call_over)
         threading.Thread(target=handle, args=(stream,), name="tunnel", daemon=True).start()

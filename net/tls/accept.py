@@ -1,5 +1,6 @@
 """TLS on the accepting side: one context for sessions, links and gRPC."""
 
+import contextlib
 import logging
 import threading
 import time
@@ -10,13 +11,21 @@ from ..stream import SocketStream
 from .certificate import principal_of_certificate
 from .failures import PLAINTEXT_CLIENT
 from .files import CredentialFiles
+from .http2 import Duplex
 from .stream import TlsStream, say_last, shake_hands
 
 log = logging.getLogger(__name__)
 
 TLS_BEGINS = b"\x16\x03"
 _LOG_EVERY_S = 1.0
+_TELL_S = 2.0
 _MOST_AT_ONCE = 64  # handshakes; the oldest one goes first
+
+
+Refuse = Callable[[Duplex, bytes, WindlassError, float], None]
+"""``refuse(stream, first, error, deadline)``: tell an error to who dialled, whose first bytes were
+read already.
+"""
 
 
 class TlsServer:
@@ -24,12 +33,16 @@ class TlsServer:
 
     Args:
         files: Certificate, key and CA.
+        name: Of this task, for messages.
         mutual: Whether who dials must show a certificate, which names a principal.
         timeout_s: For a handshake. Unit: seconds.
     """
 
-    def __init__(self, files: CredentialFiles, *, mutual: bool, timeout_s: float) -> None:
+    def __init__(
+        self, files: CredentialFiles, name: str, *, mutual: bool, timeout_s: float
+    ) -> None:
         self._files = files
+        self._name = name
         self._mutual = mutual
         self._timeout_s = timeout_s
         self._lock = threading.Lock()
@@ -54,14 +67,14 @@ class TlsServer:
         self,
         stream: SocketStream,
         first: bytes,
-        refusal: Callable[[WindlassError], bytes],
+        refuse: Refuse,
     ) -> TlsStream:
         """Begin TLS with who dialled; the stream is closed if that fails.
 
         Args:
             stream: Connected.
             first: What was read of it.
-            refusal: An error as who dialled would read it.
+            refuse: Tells an error to who dialled.
 
         Raises:
             UnauthenticatedError: Who dialled speaks no TLS, or shows no certificate that counts.
@@ -73,8 +86,9 @@ class TlsServer:
         try:
             first = _beginning(stream, first, deadline)
             if not first.startswith(TLS_BEGINS):
-                plain = UnauthenticatedError(f"{peer}: {PLAINTEXT_CLIENT}", peer=peer)
-                say_last(stream, refusal(plain))
+                plain = UnauthenticatedError(f"{self._name}: {PLAINTEXT_CLIENT}")
+                _tell(refuse, stream, first, plain, deadline)
+                say_last(stream, b"")
                 raise plain
             context = self._files.current().server
             if context is None:  # check() has said it
@@ -86,7 +100,7 @@ class TlsServer:
                 try:
                     secured.principal = principal_of_certificate(secured.certificate(), peer)
                 except UnauthenticatedError as error:
-                    secured.send(refusal(error), deadline)
+                    _tell(refuse, secured, b"", error, deadline)
                     say_last(stream, b"")
                     raise
         except (OSError, UnauthenticatedError) as error:
@@ -132,6 +146,13 @@ class TlsServer:
         log.warning(
             "a connection was refused: %s%s", said, f" (and {unsaid} more)" if unsaid else ""
         )
+
+
+def _tell(
+    refuse: Refuse, stream: Duplex, first: bytes, error: WindlassError, deadline: float
+) -> None:
+    with contextlib.suppress(OSError):  # it does not hear it then
+        refuse(stream, first, error, min(deadline, time.monotonic() + _TELL_S))
 
 
 def _beginning(stream: SocketStream, first: bytes, deadline: float) -> bytes:
