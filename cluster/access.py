@@ -5,7 +5,7 @@
 
 from dataclasses import dataclass
 
-from ..core.errors import PermissionDeniedError
+from ..core.errors import OtherJobError, PermissionDeniedError
 from ..core.task import TaskId, is_other_job
 from .principal import DRIVER, READER, Principal
 from .roles import CHIEF, EVALUATOR, PS, WORKER
@@ -32,6 +32,7 @@ class Rule:
 
 _PS = "windlass.proto.v1.ParameterServer"
 _CHIEF = "windlass.proto.v1.Chief"
+_NOBODY = Rule(frozenset({"nobody"}))
 _LEAD = Rule(_TRAIN, leads=True)
 _AUDITED_LEAD = Rule(_TRAIN, leads=True, audited=True)
 _WRITE = Rule(_TRAIN)
@@ -70,8 +71,19 @@ RULES: dict[str, Rule] = {
 }
 
 
+def rule_of(operation: str) -> Rule:
+    """Who may do something; what the table does not know, nobody may."""
+    return RULES.get(operation, _NOBODY)
+
+
 def check_access(
-    who: Principal, operation: str, *, server: TaskId, job: str = "", has_chief: bool | None = None
+    who: Principal,
+    operation: str,
+    *,
+    server: TaskId,
+    job: str = "",
+    has_chief: bool | None = None,
+    is_proven: bool = True,
 ) -> None:
     """Check a principal against the table.
 
@@ -81,15 +93,18 @@ def check_access(
         server: Is asked.
         job: Of the server; empty: not known yet.
         has_chief: Whether the cluster has a task of the type chief; None: not known.
+        is_proven: Whether the job of ``who`` is proven, and not only what it says.
 
     Raises:
-        PermissionDeniedError: Its role may not, or it belongs to another job.
+        PermissionDeniedError: Its role may not, or its proven job is another one.
+        OtherJobError: It says that it belongs to another job.
     """
-    rule = RULES[operation]
+    rule = rule_of(operation)
     if is_other_job(job, who.job):
-        raise PermissionDeniedError(
+        kind = PermissionDeniedError if is_proven else OtherJobError
+        raise kind(
             f"{server} belongs to job {job!r} and {who} does not: {_title(operation)} is refused. "
-            "Use the credentials of this job, or give the other one addresses of its own",
+            "Stop one of the jobs, or give this one addresses, and credentials, of its own",
             task=server,
             principal=who,
             operation=operation,

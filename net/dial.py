@@ -8,6 +8,7 @@ from typing import TypeVar
 import grpc
 from google.protobuf.message import DecodeError, Message
 
+from ..cluster.principal import principal_of_task
 from ..core import codec
 from ..core.error_table import from_detail
 from ..core.errors import (
@@ -21,6 +22,8 @@ from ..core.settings import Settings
 from ..core.task import Incarnation, TaskId
 from ..core.versions import check_protocol, own_versions
 from ..proto.v1 import session_pb2
+from .auth.credentials import credentials_for
+from .auth.mode import SecurityMode, security_mode
 from .connection import Connection
 from .listener import MAGIC
 from .stream import NEVER, ByteStream
@@ -66,6 +69,8 @@ class Dialer:
         self._peer = peer
         self._settings = settings
         self._wrap = wrap
+        self._credentials = credentials_for(settings, address, principal_of_task(who.task, who.job))
+        self._operation = f"session {hello.service}"
         self.hello = hello
         hello.versions.CopyFrom(codec.versions_to_wire(own_versions()))
         hello.max_message_bytes = settings.max_message_bytes
@@ -146,9 +151,9 @@ class Dialer:
             OSError: The connection is broken.
         """
         connection.deadline = time.monotonic() + timeout_s
-        message = session_pb2.ClientMessage(hello=self.hello)
-        message.hello.unix_ticket = unix_ticket
-        connection.send([message.SerializeToString()])
+        self.hello.authorization = self._credentials.authorization(self._operation)
+        self.hello.unix_ticket = unix_ticket
+        connection.send([session_pb2.ClientMessage(hello=self.hello).SerializeToString()])
 
     def read_welcome(self, connection: Connection, timeout_s: float) -> session_pb2.Welcome:
         """Read the answer to the greeting. After a timeout it may be tried again.
@@ -174,6 +179,9 @@ class Dialer:
             raise ConnectionError("the answer to the greeting is no Welcome")
         theirs = codec.versions_from_wire(welcome.versions)
         check_protocol(own_versions(), theirs, peer=self._peer)
+        self._credentials.check_answer(
+            self._operation, self.hello.authorization, welcome.authorization
+        )
         connection.deadline = NEVER
         if welcome.max_message_bytes:
             connection.stream.limit_messages(welcome.max_message_bytes)
@@ -216,10 +224,14 @@ def tls_client(
         settings: Name the files.
         task: Who must be there, by its certificate; None: anybody.
         job: Of which job; empty: any.
+
+    Raises:
+        ConfigurationError: Nothing says how tasks show there who they are.
     """
-    files = credential_files(settings)
-    if files is None or not settings.tls_ca:
+    mode = security_mode(settings, address)
+    if not mode.encrypts:
         return None
+    files = credential_files(settings, mutual=mode is SecurityMode.MTLS)
     return TlsClient(files, address, peer, task, job)
 
 

@@ -23,6 +23,7 @@ from ..core.settings import Settings
 from ..core.task import TaskId
 from ..core.versions import check_protocol, own_versions
 from ..proto.v1 import session_pb2
+from .auth.guard import Guard, Visitor
 from .connection import Connection, frame_of
 from .listener import GREETING_TIMEOUT_S
 from .stream import NEVER, ByteStream
@@ -41,19 +42,19 @@ class Greeting:
     Attributes:
         connection: It came over this one.
         hello: What it says.
-        principal: Who sent it; None: that is not known.
+        visitor: Who says it.
     """
 
     def __init__(
         self,
         connection: Connection,
         hello: session_pb2.Hello,
+        visitor: Visitor,
         welcome: session_pb2.Welcome,
-        principal: Principal | None = None,
     ) -> None:
         self.connection = connection
         self.hello = hello
-        self.principal = principal
+        self.visitor = visitor
         self._welcome = welcome
 
     def welcome(self, **fields: int) -> None:
@@ -81,6 +82,7 @@ class Endpoint:
         task: Who listens, for messages.
         settings: For the bounds.
         services: By name.
+        guard: Lets callers in.
         greeting_timeout_s: How long a greeting may take, all of it. Unit: seconds.
 
     Attributes:
@@ -92,11 +94,13 @@ class Endpoint:
         task: TaskId,
         settings: Settings,
         services: Mapping[str, Service],
+        guard: Guard,
         greeting_timeout_s: float = GREETING_TIMEOUT_S,
     ) -> None:
         self._task = task
         self._settings = settings
         self._services = services
+        self._guard = guard
         self._greeting_timeout_s = greeting_timeout_s
         self._lock = threading.Lock()
         self._open: set[Connection] = set()
@@ -172,11 +176,15 @@ class Endpoint:
                 "this the address of another task?",
                 task=self._task,
             )
-        connection.peer = str(codec.task_from_wire(getattr(hello, "from").task))
-        check_protocol(
-            own_versions(), codec.versions_from_wire(hello.versions), peer=connection.peer
+        who = codec.incarnation_from_wire(getattr(hello, "from"))
+        check_protocol(own_versions(), codec.versions_from_wire(hello.versions), peer=str(who.task))
+        operation = f"session {hello.service}"
+        stream = connection.stream
+        visitor = self._guard.admit(
+            operation, hello.authorization, self._shown(connection, hello), stream.description
         )
-        principal = self._sender(connection, hello)
+        visitor.check_claim(who)
+        connection.peer = str(who.task)
         connection.max_message_bytes = self._settings.max_message_bytes
         connection.deadline = NEVER
         if hello.max_message_bytes:
@@ -186,14 +194,15 @@ class Endpoint:
             max_message_bytes=self._settings.max_message_bytes,
             unix_sockets=self.unix_sockets,
             instance=self._instance,
+            authorization=self._guard.answer(operation, hello.authorization),
             task=codec.task_to_wire(self._task),
         )
-        if principal is not None and self.unix_sockets:
-            welcome.unix_ticket = self._tickets.issue(principal)
-        return service(Greeting(connection, hello, welcome, principal))
+        if visitor.principal is not None and self.unix_sockets:
+            welcome.unix_ticket = self._tickets.issue(visitor.principal)
+        return service(Greeting(connection, hello, visitor, welcome))
 
-    def _sender(self, connection: Connection, hello: session_pb2.Hello) -> Principal | None:
-        """Who sent a greeting: by its certificate, or by the ticket that one like it got."""
+    def _shown(self, connection: Connection, hello: session_pb2.Hello) -> Principal | None:
+        """Who sent a greeting, by its certificate, or by the ticket that one like it got."""
         if connection.stream.principal is not None:
             return connection.stream.principal
         return self._tickets.redeem(hello.unix_ticket) if hello.unix_ticket else None

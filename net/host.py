@@ -1,17 +1,19 @@
-"""What a task serves at its one address, and who may be served without encryption."""
+"""What a task serves at its one address."""
 
-import ipaddress
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from concurrent import futures
 from typing import Any
 
 import grpc
+from google.protobuf.descriptor import ServiceDescriptor
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 
-from ..core.errors import AddressInUseError, ConfigurationError, UnauthenticatedError
+from ..core.errors import AddressInUseError, UnauthenticatedError
 from ..core.settings import Settings
 from ..core.task import TaskId
+from .auth.guard import Guard
+from .auth.mode import SecurityMode, is_loopback
 from .endpoint import Endpoint, Service, refuse_greeting
 from .listener import GREETING_TIMEOUT_S, Listener
 from .pass_through import PassThrough
@@ -19,8 +21,9 @@ from .shared_memory import unavailable
 from .stream import SocketStream
 from .tcp import listen_tcp, split_address, tcp_stream
 from .tls.accept import TlsServer
-from .tls.files import credential_files, is_mutual
-from .tunnel import serve_tunnels
+from .tls.files import credential_files
+from .tunnel import METHOD, serve_tunnels
+from .unary import Servicer, add_service, admit
 from .unix import UnixStream, unix_stream
 
 _BACKLOG = 512
@@ -28,38 +31,17 @@ _LOOKERS = 8  # who greets to see who is there, where there are no sessions
 _GRPC_CONNECTIONS = 64  # beside two for each worker
 
 
-def is_loopback(host: str) -> bool:
-    """Whether only this machine can reach ``host``."""
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host.strip("[]")).is_loopback
-    except ValueError:
-        return False
-
-
 def bind_address(address: str, settings: Settings) -> str:
     """Where to listen for a task whose peers know it as ``address``.
 
     The advertised name may be a Kubernetes Service, which no machine can bind; so a task that is
     not on loopback listens on every interface.
-
-    Raises:
-        ConfigurationError: Others could connect, and nobody said that this is wanted.
     """
     host, _, port = address.rpartition(":")
-    everywhere = "0.0.0.0"  # noqa: S104 - asked for, below
+    everywhere = "0.0.0.0"  # noqa: S104 - the guard asks who is there
     listen = settings.host or (host if is_loopback(host) else everywhere)
     if listen.count(":") > 1 and not listen.startswith("["):
         listen = f"[{listen}]"  # an IPv6 address
-    if not is_loopback(listen) and not settings.insecure and not is_mutual(settings):
-        raise ConfigurationError(
-            f"{address} is reachable by other machines, and this version serves them without "
-            "encryption or identity: whoever reaches the port can read and change the model. Say "
-            "so with --insecure (WINDLASS_INSECURE=1) inside a network you trust, or bind loopback "
-            "with --host 127.0.0.1",
-            address=address,
-        )
     return f"{listen}:{port}"
 
 
@@ -93,9 +75,9 @@ class TaskHost:
     Args:
         task: Who serves, for messages.
         threads: Most gRPC calls at once; a tunnel occupies one.
-        settings: For bounds, the bind rule and the health port.
-        add: Adds the servicers.
-        services: Full names, for the health service.
+        settings: For bounds, the address to bind and the health port.
+        calls: The methods of each service; their names are the health service's, too.
+        guard: Lets callers in.
         sessions: What greeted connections are for; see :class:`~windlass.net.endpoint.Endpoint`.
         max_sessions: Most greeted connections at once.
         daemon: The process may end while calls are under way.
@@ -107,15 +89,16 @@ class TaskHost:
         *,
         threads: int,
         settings: Settings,
-        add: Callable[[grpc.Server], None],
-        services: Sequence[str],
+        calls: Mapping[ServiceDescriptor, Servicer],
+        guard: Guard,
         sessions: Mapping[str, Service] | None = None,
         max_sessions: int = 0,
         daemon: bool = False,
     ) -> None:
         self._task = task
         self._settings = settings
-        self._services = ("", *services)
+        self._services = ("", *(service.full_name for service in calls))
+        self._guard = guard
         self._health = health.HealthServicer()
         # grpc does not end the threads of a pool it was given.
         name = f"{task.short}-rpc"
@@ -136,23 +119,20 @@ class TaskHost:
                 ("grpc.keepalive_permit_without_calls", 1),
             ],
         )
-        add(self._server)
+        self._pass_through = PassThrough(_GRPC_CONNECTIONS + 2 * settings.max_sessions)
+        origin_of = self._pass_through.origin_of
+        for service, methods in calls.items():
+            add_service(self._server, service, methods, guard, origin_of)
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
         self._probes: grpc.Server | None = None
-        files = credential_files(settings)
-        self._tls = (
-            TlsServer(files, str(task), mutual=is_mutual(settings), timeout_s=GREETING_TIMEOUT_S)
-            if files is not None
-            else None
-        )
-        self._pass_through = PassThrough(_GRPC_CONNECTIONS + 2 * settings.max_sessions, self._tls)
-        self.endpoint = Endpoint(task, settings, sessions or {})
+        self._tls: TlsServer | None = None
+        self.endpoint = Endpoint(task, settings, sessions or {}, guard)
         if sessions:
             serve_tunnels(
                 self._server,
                 self.endpoint.serve,
                 settings.chunk_bytes,
-                self._pass_through.principal_of,
+                lambda context: admit(guard, METHOD, context, origin_of).principal,
             )
         self._listener = Listener(
             self._serve_greeted, self._pass_through.accept, max_sessions or _LOOKERS
@@ -164,7 +144,8 @@ class TaskHost:
 
         Raises:
             AddressInUseError: The port is taken.
-            ConfigurationError: See :func:`bind_address`; or ``socket_dir`` cannot be used.
+            ConfigurationError: Nothing says how callers show who they are, or ``socket_dir``
+                cannot be used.
         """
         try:
             self._start(address)
@@ -173,8 +154,6 @@ class TaskHost:
             raise
 
     def _start(self, address: str) -> None:
-        if self._tls is not None:
-            self._tls.check()
         where = bind_address(address, self._settings)
         host, port = split_address(where)
         try:
@@ -182,6 +161,13 @@ class TaskHost:
         except OSError as error:
             raise self._in_use(where, error.strerror or str(error)) from error
         self.port = listening.getsockname()[1]
+        try:
+            self._guard.begin(address, self.port)
+            if self._guard.mode.encrypts:
+                self._pass_through.tls = self._tls = self._tls_server()
+        except BaseException:
+            listening.close()
+            raise
         self._listener.add(listening, tcp_stream)
         self._pass_through.listen(self._server.add_insecure_port)
         self._server.start()
@@ -193,6 +179,13 @@ class TaskHost:
             self._serve_probes(f"{where.rpartition(':')[0]}:{self._settings.health_port}")
         for service in self._services:
             self._health.set(service, health_pb2.HealthCheckResponse.SERVING)
+
+    def _tls_server(self) -> TlsServer:
+        mutual = self._guard.mode is SecurityMode.MTLS
+        files = credential_files(self._settings, mutual=mutual)
+        tls = TlsServer(files, str(self._task), mutual=mutual, timeout_s=GREETING_TIMEOUT_S)
+        tls.check()
+        return tls
 
     def _serve_greeted(self, stream: SocketStream) -> None:
         """Serve a connection that begins as ours do, through TLS unless it is of this machine."""

@@ -54,12 +54,14 @@ class PassThrough:
 
     Args:
         limit: Most connections at once.
+
+    Attributes:
         tls: Accepts TLS; None: connections are plain.
     """
 
-    def __init__(self, limit: int, tls: TlsServer | None = None) -> None:
+    def __init__(self, limit: int) -> None:
         self._limit = limit
-        self._tls = tls
+        self.tls: TlsServer | None = None
         self._inner = -1  # descriptor of the gRPC server's socket
         self._origins: dict[str, Origin] = {}
         self._lock = threading.Lock()
@@ -88,11 +90,6 @@ class PassThrough:
     def origin_of(self, peer: str) -> Origin | None:
         """Where the connection comes from that gRPC calls ``peer``; None: not through the port."""
         return self._origins.get(peer)
-
-    def principal_of(self, peer: str) -> Principal | None:
-        """Who is at the other end of that connection, if it shows that."""
-        origin = self.origin_of(peer)
-        return origin.principal if origin is not None else None
 
     def accept(self, client: socket.socket, first: bytes) -> None:
         """Serve a connection, which is owned from now on.
@@ -135,8 +132,8 @@ class PassThrough:
         peer = f"unix-abstract:{name}"  # as gRPC will call it
         try:
             secured = None
-            if self._tls is not None:
-                secured = self._begin_tls(self._tls, client, first)
+            if self.tls is not None:
+                secured = self._begin_tls(self.tls, client, first)
                 if secured is None:
                     return
                 first = b""

@@ -146,9 +146,12 @@ class _Method:
 
 class _Unary(_Method):
     def __call__(self, request: Any, *args: Any, **kwargs: Any) -> Any:
+        return self.with_call(request, *args, **kwargs)[0]
+
+    def with_call(self, request: Any, *args: Any, **kwargs: Any) -> Any:
         generation = self._channel.begin()
         try:
-            return self._of(generation)(request, *args, **kwargs)
+            return self._of(generation).with_call(request, *args, **kwargs)
         except grpc.RpcError as failure:
             code = getattr(failure, "code", lambda: None)()
             waited = code is grpc.StatusCode.DEADLINE_EXCEEDED and kwargs.get("wait_for_ready")

@@ -14,7 +14,8 @@ from typing import Any
 import grpc
 
 from ..cluster.principal import Principal
-from ..core.errors import RefusedError
+from ..core import error_table
+from ..core.errors import RefusedError, WindlassError
 from .stream import NEVER, Buffer
 
 METHOD = "/windlass.proto.v1.Tunnel/Open"
@@ -35,9 +36,9 @@ class TunnelStream:
     description = "grpc"
     is_local = False  # not known: it may go through a proxy
     passes_files = False
-    principal: Principal | None = None
 
     def __init__(self, chunk_bytes: int) -> None:
+        self.principal: Principal | None = None
         self._chunk_bytes = chunk_bytes
         self._outgoing = _Messages()
         self._incoming = _Messages()
@@ -236,7 +237,7 @@ def serve_tunnels(
     server: grpc.Server,
     handle: Callable[[TunnelStream], None],
     chunk_bytes: int,
-    principal_of: Callable[[str], Principal | None] = lambda _: None,
+    admit: Callable[[grpc.ServicerContext], Principal | None] = lambda context: None,  # noqa: ARG005
 ) -> None:
     """Accept tunnels.
 
@@ -244,12 +245,16 @@ def serve_tunnels(
         server: Not started yet.
         handle: Called with every tunnel, in a thread of its own; owns it.
         chunk_bytes: Most bytes in one message.
-        principal_of: Whose connection it is that gRPC calls so; None: that is not known.
+        admit: Lets the caller in, and says who it is if its connection showed that; raises
+            WindlassError.
     """
 
     def accept(requests: Iterator[bytes], context: grpc.ServicerContext) -> Iterator[bytes]:
         stream = TunnelStream(chunk_bytes)
-        stream.principal = principal_of(context.peer())
+        try:
+            stream.principal = admit(context)
+        except WindlassError as error:
+            error_table.abort(context, error)
         stream.attach(requests, context.cancel)
         context.add_callback(stream.call_over)
         threading.Thread(target=handle, args=(stream,), name="tunnel", daemon=True).start()

@@ -11,7 +11,7 @@ from types import FrameType
 from typing import TYPE_CHECKING
 
 from ..cluster.resolved import ResolvedTask
-from ..cluster.roles import CHIEF, EVALUATOR, PS
+from ..cluster.roles import CHIEF, EVALUATOR, PS, WORKER
 from ..cluster.spec import ClusterSpec
 from ..core.errors import ConfigurationError, JobStoppedError, WindlassError
 from ..core.settings import Settings, take_environment
@@ -89,12 +89,19 @@ def run_ps(task: ResolvedTask, settings: Settings) -> int:
     """Serve variables until the job is over; returns the exit code."""
     from ..server.ps.server import PsServer
 
-    server = PsServer(task.task, settings)
+    server = PsServer(task.task, settings, has_chief=_has_chief(task.spec))
     server.start(task.address)
     handle_signals(lambda _: server.drain())
     code = server.wait()
     server.stop()
     return code
+
+
+def _has_chief(spec: ClusterSpec) -> bool | None:
+    """Whether a cluster has a task of the type chief; None: its TF_CONFIG does not tell."""
+    if CHIEF in spec.jobs:
+        return True
+    return False if WORKER in spec.jobs else None
 
 
 def _run_alone(

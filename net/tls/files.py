@@ -21,7 +21,7 @@ from pathlib import Path
 from ...core.errors import ConfigurationError, UnauthenticatedError
 from ...core.settings import Settings
 from .certificate import read_facts
-from .failures import CertificateFacts, explain
+from .failures import explain
 
 log = logging.getLogger(__name__)
 
@@ -283,16 +283,11 @@ def _shared(certificate: str, key: str, ca: str, mutual: bool) -> CredentialFile
     return CredentialFiles(certificate, key, ca, mutual=mutual)
 
 
-def credential_files(settings: Settings) -> CredentialFiles | None:
-    """The files that the settings name, shared by all who use them here; None: none are named."""
-    if not (settings.tls_cert or settings.tls_key or settings.tls_ca):
-        return None
-    return _shared(settings.tls_cert, settings.tls_key, settings.tls_ca, is_mutual(settings))
+def credential_files(settings: Settings, *, mutual: bool) -> CredentialFiles:
+    """The files that the settings name, shared by all who use them here.
 
-
-def is_mutual(settings: Settings) -> bool:
-    """Whether who dials must show a certificate."""
-    return bool(settings.tls_cert and settings.tls_ca)
-
-
-__all__ = ["CertificateFacts", "CredentialFiles", "Credentials", "credential_files", "is_mutual"]
+    Args:
+        settings: Name the files.
+        mutual: Whether who dials must show a certificate.
+    """
+    return _shared(settings.tls_cert, settings.tls_key, settings.tls_ca, mutual)

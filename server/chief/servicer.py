@@ -5,21 +5,23 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
-import grpc
-
 from ...cluster.job import Job, Member
-from ...core import codec, error_table
+from ...core import codec
 from ...core.clock import Clock, SystemClock
-from ...core.errors import OtherJobError, WindlassError
+from ...core.errors import OtherJobError
 from ...core.settings import Settings
 from ...core.task import TaskId
 from ...core.versions import check_protocol, own_versions
-from ...proto.v1 import chief_pb2, chief_pb2_grpc
+from ...net.auth.guard import Visitor
+from ...net.unary import Servicer, servicer
+from ...proto.v1 import chief_pb2
 
 log = logging.getLogger(__name__)
+
+SERVICE = chief_pb2.DESCRIPTOR.services_by_name["Chief"]
 
 
 class LockedJob:
@@ -41,17 +43,20 @@ class LockedJob:
 
 
 def new_chief(
-    task: TaskId, expected: Iterable[tuple[TaskId, str]], settings: Settings, job_id: str
-) -> tuple[LockedJob, Callable[[grpc.Server], None]]:
-    """A job, and what adds its service to a server that the task has for other things, too."""
-    clock = SystemClock()
+    task: TaskId,
+    expected: Iterable[tuple[TaskId, str]],
+    settings: Settings,
+    job_id: str | None,
+    clock: Clock | None = None,
+) -> tuple[LockedJob, Servicer]:
+    """A job, and its service for a server, which may serve other things, too."""
+    clock = clock or SystemClock()
     job = Job(expected, chief=task, lease_s=settings.lease_s, now=clock.now(), name=job_id)
     locked_job = LockedJob(job, clock)
-    servicer = ChiefServicer(locked_job, settings)
-    return locked_job, lambda server: chief_pb2_grpc.add_ChiefServicer_to_server(servicer, server)
+    return locked_job, servicer(SERVICE, ChiefServicer(locked_job, settings))
 
 
-class ChiefServicer(chief_pb2_grpc.ChiefServicer):
+class ChiefServicer:
     """Serves one job. Thread-safe."""
 
     def __init__(self, locked_job: LockedJob, settings: Settings) -> None:
@@ -59,15 +64,12 @@ class ChiefServicer(chief_pb2_grpc.ChiefServicer):
         self._settings = settings
 
     def Register(
-        self, request: chief_pb2.RegisterRequest, context: grpc.ServicerContext
+        self, request: chief_pb2.RegisterRequest, _: Visitor
     ) -> chief_pb2.RegisterResponse:
         """Register a new incarnation of a task. Not idempotent: a repeat fences the first."""
         task = codec.task_from_wire(request.task)
-        try:
-            theirs = codec.versions_from_wire(request.versions)
-            check_protocol(own_versions(), theirs, peer=str(task))
-        except WindlassError as error:
-            error_table.abort(context, error)
+        theirs = codec.versions_from_wire(request.versions)
+        check_protocol(own_versions(), theirs, peer=str(task))
         try:
             with self._locked_job.open() as (job, now):
                 who = job.register(
@@ -81,10 +83,8 @@ class ChiefServicer(chief_pb2_grpc.ChiefServicer):
                     is_gone=_has_ended(job.members.get(task)),
                 )
                 phase, reason = job.phase, job.reason
-        except WindlassError as error:
-            if isinstance(error, OtherJobError):
-                log.warning("refused: %s", error)
-            error_table.abort(context, error)
+        except OtherJobError as error:
+            log.warning("refused: %s", error)
             raise
         log.debug("%s joined", who)
         return chief_pb2.RegisterResponse(
@@ -97,62 +97,44 @@ class ChiefServicer(chief_pb2_grpc.ChiefServicer):
         )
 
     def Heartbeat(
-        self, request: chief_pb2.HeartbeatRequest, context: grpc.ServicerContext
+        self, request: chief_pb2.HeartbeatRequest, _: Visitor
     ) -> chief_pb2.HeartbeatResponse:
         """Renew a lease. Idempotent."""
         who = codec.incarnation_from_wire(getattr(request, "from"))
-        try:
-            with self._locked_job.open() as (job, now):
-                phase = job.heartbeat(who, codec.report_from_wire(request.report), now=now)
-                reason = job.reason
-        except WindlassError as error:
-            error_table.abort(context, error)
-            raise
+        with self._locked_job.open() as (job, now):
+            phase = job.heartbeat(who, codec.report_from_wire(request.report), now=now)
+            reason = job.reason
         return chief_pb2.HeartbeatResponse(phase=codec.phase_to_wire(phase), reason=reason)
 
-    def Finish(
-        self, request: chief_pb2.FinishRequest, context: grpc.ServicerContext
-    ) -> chief_pb2.FinishResponse:
+    def Finish(self, request: chief_pb2.FinishRequest, _: Visitor) -> chief_pb2.FinishResponse:
         """A task's part is over. Idempotent: the first outcome stays."""
         who = codec.incarnation_from_wire(getattr(request, "from"))
-        try:
-            outcome = codec.outcome_from_wire(request.outcome)
-            report = codec.report_from_wire(request.report)
-            with self._locked_job.open() as (job, now):
-                phase = job.finish(who, outcome, request.message, report, now=now)
-                reason = job.reason
-        except WindlassError as error:
-            error_table.abort(context, error)
-            raise
+        outcome = codec.outcome_from_wire(request.outcome)
+        report = codec.report_from_wire(request.report)
+        with self._locked_job.open() as (job, now):
+            phase = job.finish(who, outcome, request.message, report, now=now)
+            reason = job.reason
         return chief_pb2.FinishResponse(phase=codec.phase_to_wire(phase), reason=reason)
 
-    def Arrive(
-        self, request: chief_pb2.ArriveRequest, context: grpc.ServicerContext
-    ) -> chief_pb2.ArriveResponse:
+    def Arrive(self, request: chief_pb2.ArriveRequest, _: Visitor) -> chief_pb2.ArriveResponse:
         """A task is at a barrier. Idempotent per call."""
         who = codec.incarnation_from_wire(getattr(request, "from"))
-        try:
-            with self._locked_job.open() as (job, now):
-                missing, finished = job.arrive(who, request.call, now=now)
-        except WindlassError as error:
-            error_table.abort(context, error)
-            raise
+        with self._locked_job.open() as (job, now):
+            missing, finished = job.arrive(who, request.call, now=now)
         return chief_pb2.ArriveResponse(
             missing=[codec.task_to_wire(task) for task in missing],
             finished=[codec.task_to_wire(task) for task in finished],
         )
 
-    def StopJob(
-        self, request: chief_pb2.StopJobRequest, context: grpc.ServicerContext
-    ) -> chief_pb2.StopJobResponse:
+    def StopJob(self, request: chief_pb2.StopJobRequest, _: Visitor) -> chief_pb2.StopJobResponse:
         """Ask the job to stop. Idempotent."""
-        with self._locked_job.open() as (job, _):
+        with self._locked_job.open() as (job, _now):
             job.stop(request.reason or "asked to stop")
             phase = job.phase
         return chief_pb2.StopJobResponse(phase=codec.phase_to_wire(phase))
 
     def GetStatus(
-        self, request: chief_pb2.GetStatusRequest, context: grpc.ServicerContext
+        self, request: chief_pb2.GetStatusRequest, visitor: Visitor
     ) -> chief_pb2.GetStatusResponse:
         """The state of the job and of every task."""
         with self._locked_job.open() as (job, now):
@@ -166,6 +148,7 @@ class ChiefServicer(chief_pb2_grpc.ChiefServicer):
                 last_checkpoint=self._locked_job.last_checkpoint,
                 last_checkpoint_step=self._locked_job.last_checkpoint_step,
                 versions=codec.versions_to_wire(own_versions()),
+                security=visitor.mode,
             )
 
 

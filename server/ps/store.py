@@ -58,16 +58,21 @@ Fetch = Callable[[int], memoryview]
 """``fetch(n)``: the next n bytes of the payload, valid until the next call."""
 
 
-class Store(ShardTable):
+class Store:
     """Carries out steps on the shards of one ps. Thread-safe.
 
     Args:
         task: The ps, for messages.
         settings: For the bounds.
+
+    Attributes:
+        table: The shards.
     """
 
     def __init__(self, task: TaskId, settings: Settings) -> None:
-        super().__init__(task, settings)
+        self.task = task
+        self.settings = settings
+        self.table = ShardTable(task, settings, self._raise_global_step)
         self._log_lock = threading.Lock()
         self._log = PushLog()
         self._global_step = 0
@@ -76,7 +81,7 @@ class Store(ShardTable):
 
     # -- steps -------------------------------------------------------------------------------
 
-    def _restored(self, global_step: int) -> None:
+    def _raise_global_step(self, global_step: int) -> None:
         with self._log_lock:
             self._global_step = max(self._global_step, global_step)
 
@@ -280,7 +285,7 @@ class Store(ShardTable):
 
     def counters(self, sessions: int = 0) -> PsCounters:
         """All counters, as of now."""
-        shards, variables, values, slots, labels = self._summary()
+        shards, variables, values, slots, labels = self.table.summary()
         tally = self._tally
         with tally.lock:
             return PsCounters(

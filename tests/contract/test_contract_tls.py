@@ -31,6 +31,8 @@ from windlass.core.errors import (
 from windlass.core.settings import Settings
 from windlass.core.task import Incarnation, TaskId
 from windlass.net import host as host_module
+from windlass.net.auth.guard import Guard
+from windlass.net.auth.token import new_keys, sign_token
 from windlass.net.channel import open_channel
 from windlass.net.connection import Connection
 from windlass.net.dial import Dialer
@@ -46,6 +48,8 @@ from windlass.proto.v1 import session_pb2
 pytestmark = pytest.mark.timeout(60)
 
 PS, WORKER = TaskId("ps", 0), TaskId("worker", 3)
+WHO = Principal("worker", index=3)
+SERVICE = "ps"  # of the table of roles
 WAYS: dict[str, dict[str, Any]] = {
     "shm": {},
     "tcp": {"shared_memory": False},
@@ -67,16 +71,16 @@ class Server:
             PS,
             threads=8,
             settings=settings,
-            add=lambda server: None,
-            services=[],
-            sessions={"echo": self._echo},
+            calls={},
+            guard=Guard(PS, settings),
+            sessions={SERVICE: self._echo},
             max_sessions=8,
         )
         self.host.start("127.0.0.1:0")
         self.address = f"127.0.0.1:{self.host.port}"
 
     def _echo(self, greeting: Greeting) -> bool:
-        self.greeted.append(greeting.principal)
+        self.greeted.append(greeting.visitor.principal)
         greeting.welcome()
         connection = greeting.connection
         while (message := connection.receive()) is not None:
@@ -102,8 +106,8 @@ def reached(
     server: Server, settings: Settings, *, task: TaskId = PS, address: str = ""
 ) -> Iterator[Reached]:
     address = address or server.address
-    hello = session_pb2.Hello(service="echo")
-    with closing(open_channel(address, settings)) as channel:
+    hello = session_pb2.Hello(service=SERVICE)
+    with closing(open_channel(address, settings, WHO)) as channel:
         dialer = Dialer(
             address, f"{PS} ({address})", hello, Incarnation(WORKER, 1), settings, task=task
         )
@@ -124,7 +128,7 @@ def check_health(channel: grpc.Channel) -> int:
 
 
 def call(address: str, settings: Settings) -> int:
-    with closing(open_channel(address, settings)) as channel:
+    with closing(open_channel(address, settings, WHO)) as channel:
         return check_health(channel)
 
 
@@ -166,27 +170,34 @@ def test_a_unix_ticket_counts_once(serve: Callable[..., Server]) -> None:
         name, ticket = found.welcome.unix_sockets[0], found.welcome.unix_ticket
     assert len(ticket) == 32
     who = Incarnation(WORKER, 1)
-    hello = session_pb2.Hello(service="echo")
+    hello = session_pb2.Hello(service=SERVICE)
     dialer = Dialer(server.address, str(PS), hello, who, settings)
-    for expected in (Principal("worker", index=3), None):
-        connection = dialer.unix(name)
-        with closing(connection):
-            dialer.greet(connection, scaled(5), ticket)
-        wait_until(lambda: len(server.greeted) > 1, 5)
-        assert server.greeted.pop() == expected
+    with closing(dialer.unix(name)) as connection:
+        dialer.greet(connection, scaled(5), ticket)
+    for used in (ticket, b"", bytes(32)):
+        with pytest.raises(UnauthenticatedError, match="showed no certificate"):
+            dialer.greet(dialer.unix(name), scaled(5), used)
+    assert server.greeted == [WHO] * 2
 
 
-def test_the_token_mode_asks_for_no_certificate(
-    serve: Callable[..., Server], monkeypatch: pytest.MonkeyPatch
+@every_way
+def test_in_token_mode_the_server_alone_shows_a_certificate(
+    serve: Callable[..., Server], tmp_path: Path, way: str
 ) -> None:
-    monkeypatch.setattr("windlass.net.tls.files.is_mutual", lambda _: False)
-    monkeypatch.setattr(host_module, "is_mutual", lambda _: False)
-    server = serve(Settings(**{**tls_settings(), "tls_ca": ""}))
-    settings = Settings(shared_memory=False, tls_ca=tls_settings()["tls_ca"])
+    private, public = new_keys()
+    (tmp_path / "public").write_bytes(public)
+    (tmp_path / "token").touch(0o600)
+    (tmp_path / "token").write_text(sign_token(private, WHO, 60.0))
+    server = serve(
+        Settings(**{**tls_settings(), "tls_ca": ""}, token_keys=str(tmp_path / "public"))
+    )
+    settings = Settings(
+        tls_ca=tls_settings()["tls_ca"], token_file=str(tmp_path / "token"), **WAYS[way]
+    )
     with reached(server, settings) as found:
         assert echoes(found.connection)
     assert call(server.address, settings) == 1
-    assert server.greeted == [None]
+    assert set(server.greeted) == {WHO}
 
 
 # -- who does not, and what they are told ----------------------------------------------------------
@@ -287,7 +298,7 @@ def test_a_plaintext_client_at_a_tls_port_hears_what_to_set(
     serve: Callable[..., Server], caplog: pytest.LogCaptureFixture, way: str
 ) -> None:
     server = serve()
-    settings = Settings(**WAYS[way])
+    settings = Settings(insecure=True, **WAYS[way])
     address = server.address
     if way == "grpc":
         with pytest.raises(grpc.RpcError) as failed:
@@ -305,7 +316,7 @@ def test_a_plaintext_client_at_a_tls_port_hears_what_to_set(
 def test_a_tls_client_at_a_plaintext_port_is_told_so(
     serve: Callable[..., Server], way: str
 ) -> None:
-    server = serve(Settings())
+    server = serve(Settings(insecure=True))
     error = failure_of(server, with_tls(Settings(), "worker", 3), way)
     assert type(error) is UnauthenticatedError
     assert "does not speak TLS" in error.message
@@ -369,8 +380,8 @@ def test_nobody_there_is_no_failure_of_tls() -> None:
     with closing(socket.create_server(("127.0.0.1", 0))) as closed:
         address = f"127.0.0.1:{closed.getsockname()[1]}"
     who = Incarnation(WORKER, 1)
-    dialer = Dialer(address, "ps", session_pb2.Hello(service="echo"), who, settings)
-    with closing(open_channel(address, settings)) as channel:
+    dialer = Dialer(address, "ps", session_pb2.Hello(service=SERVICE), who, settings)
+    with closing(open_channel(address, settings, WHO)) as channel:
         with pytest.raises(PeerLostError):
             reach(dialer, lambda: channel, settings, 2, peer="ps")
         with pytest.raises(grpc.RpcError):
@@ -402,15 +413,15 @@ def test_new_files_are_used_by_the_next_connection_and_calls_on_both_sides(
     client_files = write(tmp_path / "client", issued("worker", 3))
     server = serve(Settings(**server_files))
     settings = Settings(shared_memory=False, **client_files)
-    with closing(open_channel(server.address, settings)) as channel:
-        for number in range(3):
+    with closing(open_channel(server.address, settings, WHO)) as channel:
+        for _ in range(3):
             with reached(server, settings) as found:
                 assert echoes(found.connection)
                 assert check_health(channel) == 1
                 replace(server_files, tmp_path / "next", role="ps", index=0)
-                replace(client_files, tmp_path / "next", role="worker", index=4 + number)
+                replace(client_files, tmp_path / "next", role="worker", index=3)
                 assert echoes(found.connection)  # with what it began
-    assert server.greeted == [Principal("worker", index=i) for i in (3, 4, 5)]
+    assert server.greeted == [WHO] * 3
 
 
 def test_a_change_of_ca_by_way_of_both(serve: Callable[..., Server], tmp_path: Path) -> None:
@@ -447,7 +458,7 @@ def test_old_channels_are_closed_once_their_calls_are_over(
 ) -> None:
     server = serve()
     files = write(tmp_path / "client", issued("worker", 3))
-    with closing(open_channel(server.address, Settings(**files))) as channel:
+    with closing(open_channel(server.address, Settings(**files), WHO)) as channel:
         before = threading.active_count()
         for _ in range(20):
             replace(files, tmp_path / "next", role="worker", index=3)
@@ -457,9 +468,9 @@ def test_old_channels_are_closed_once_their_calls_are_over(
 
 
 def test_a_task_without_a_certificate_cannot_listen_where_a_ca_is_given() -> None:
+    settings = Settings(tls_ca=tls_settings()["tls_ca"])
     host = TaskHost(
-        PS, threads=1, settings=Settings(tls_ca=tls_settings()["tls_ca"]), add=lambda _: None,
-        services=[],
+        PS, threads=1, settings=settings, calls={}, guard=Guard(PS, settings),
     )  # fmt: skip
     with pytest.raises(ConfigurationError, match="needs a certificate: set tls_cert"):
         host.start("127.0.0.1:0")

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from windlass.cluster.principal import Principal
 from windlass.launch.processes import free_ports
 
 RunCli = Callable[..., subprocess.CompletedProcess[str]]
@@ -70,7 +71,7 @@ def _steps(job: Job) -> int:
     from windlass.core.errors import WindlassError
     from windlass.core.settings import Settings
 
-    client = ChiefClient(job.cluster["chief"][0], Settings())
+    client = ChiefClient(job.cluster["chief"][0], Settings(), Principal("worker", index=0))
     try:
         status = client.status(timeout_s=2)
     except WindlassError:

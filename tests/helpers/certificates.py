@@ -45,6 +45,7 @@ def write(folder: Path, files: Issued, ca: str = "test CA") -> dict[str, Any]:
         "tls_cert": str(folder / "tls.crt"),
         "tls_key": str(folder / "tls.key"),
         "tls_ca": str(folder / "ca.crt"),
+        "insecure": False,
     }
 
 
