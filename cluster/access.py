@@ -56,6 +56,7 @@ RULES: dict[str, Rule] = {
     "/grpc.health.v1.Health/Watch": Rule(frozenset()),
     "session ps": Rule(_JOIN),
     "session ring": Rule(_TRAIN),
+    "session who": Rule(_ALL),
     "define CREATE": _WRITE,
     "define BIND": _WRITE,
     "define LOOKUP": Rule(_JOIN),

@@ -75,8 +75,8 @@ class Principal:
 
 
 def principal_of_task(task: TaskId, job: str = "") -> Principal:
-    """A task as a principal."""
-    return Principal(task.type, job, task.index)
+    """A task as a principal; one of a role that is no task has no index."""
+    return Principal(task.type, job, task.index if task.type in TASK_ROLES else None)
 
 
 def principal_of_path(path: str) -> Principal:

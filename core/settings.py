@@ -130,10 +130,18 @@ class Settings(BaseModel):
         "`token`, a signed token; `mtls`, a certificate; `insecure`, not at all. Empty: what the "
         "files given imply, and `local` on loopback; a network address without any is refused.",
     )
-    tls_cert: str = Field(default="", description="This task's certificate, in PEM. Empty: none.")
-    tls_key: str = Field(default="", description="The key of `tls_cert`, in PEM. Empty: none.")
+    tls_cert: str = Field(
+        default="",
+        description="File with this task's certificate, PEM, and those of intermediate CAs behind "
+        "it. Read again when it changes. Empty: it shows none.",
+    )
+    tls_key: str = Field(
+        default="", description="File with the key of `tls_cert`, PEM, for this user alone."
+    )
     tls_ca: str = Field(
-        default="", description="Who signs the certificates of others, in PEM. Empty: nobody."
+        default="",
+        description="File with the CA that signed the certificates of this job, PEM; during a "
+        "change of CA, both. Needed to dial over TLS.",
     )
     key_file: str = Field(
         default="",

@@ -12,6 +12,8 @@ from ..core.exit_codes import ExitCode
 from ..core.settings import quiet_grpc
 from ..worker.logs import set_up_logging
 from ..worker.program import find_program
+from .certs_command import certs_command
+from .doctor_command import doctor_command
 from .kernels_command import warm_kernels_command
 from .local_command import local_command
 from .options import (
@@ -140,6 +142,8 @@ def _run(
     sys.exit(run_task(task, settings, program, arguments))
 
 
+windlass.add_command(certs_command)
+windlass.add_command(doctor_command)
 windlass.add_command(local_command)
 windlass.add_command(status_command)
 windlass.add_command(token_command)

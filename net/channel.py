@@ -11,12 +11,16 @@ from ..core.error_table import from_rpc_error
 from ..core.settings import Settings
 from .auth.credentials import Credentials, credentials_for
 from .auth.metadata import ANSWER, AUTHORIZATION
+from .dial import tls_client
+from .tls_channel import TlsChannel
 
 _Response = TypeVar("_Response")
 
 
 def open_channel(address: str, settings: Settings, who: Principal) -> grpc.Channel:
     """A channel that finds a peer that is late, restarted or moved, and notices a loss.
+
+    Through TLS it follows certificates when they change.
 
     Args:
         address: host:port.
@@ -26,29 +30,35 @@ def open_channel(address: str, settings: Settings, who: Principal) -> grpc.Chann
     Raises:
         ConfigurationError: Nothing says how to show it, or a file cannot be used.
     """
-    channel = grpc.insecure_channel(
-        address,
-        options=[
-            ("grpc.max_receive_message_length", settings.max_message_bytes),
-            ("grpc.max_send_message_length", settings.max_message_bytes),
-            # A peer that starts late is found within a second, not after gRPC's own 20 s.
-            ("grpc.initial_reconnect_backoff_ms", 100),
-            ("grpc.min_reconnect_backoff_ms", 1_000),
-            ("grpc.max_reconnect_backoff_ms", 1_000),
-            # Pods get new addresses: resolve again on every reconnect.
-            ("grpc.dns_min_time_between_resolutions_ms", 1_000),
-            # A machine that vanished answers nothing; TCP alone would wait for minutes.
-            ("grpc.keepalive_time_ms", 10_000),
-            ("grpc.keepalive_timeout_ms", 5_000),
-            ("grpc.keepalive_permit_without_calls", 1),
-            ("grpc.http2.max_pings_without_data", 0),
-            # Cluster traffic goes to peers, never through a web proxy.
-            ("grpc.enable_http_proxy", 0),
-            # Channels to one address must not share a connection: a session has its own.
-            ("grpc.use_local_subchannel_pool", 1),
-        ],
+    client = tls_client(address, f"the task at {address}", settings)
+    channel = (
+        TlsChannel(address, _options(settings), client)
+        if client is not None
+        else grpc.insecure_channel(address, options=_options(settings))
     )
     return grpc.intercept_channel(channel, _Showing(credentials_for(settings, address, who)))
+
+
+def _options(settings: Settings) -> list[tuple[str, int]]:
+    return [
+        ("grpc.max_receive_message_length", settings.max_message_bytes),
+        ("grpc.max_send_message_length", settings.max_message_bytes),
+        # A peer that starts late is found within a second, not after gRPC's own 20 s.
+        ("grpc.initial_reconnect_backoff_ms", 100),
+        ("grpc.min_reconnect_backoff_ms", 1_000),
+        ("grpc.max_reconnect_backoff_ms", 1_000),
+        # Pods get new addresses: resolve again on every reconnect.
+        ("grpc.dns_min_time_between_resolutions_ms", 1_000),
+        # A machine that vanished answers nothing; TCP alone would wait for minutes.
+        ("grpc.keepalive_time_ms", 10_000),
+        ("grpc.keepalive_timeout_ms", 5_000),
+        ("grpc.keepalive_permit_without_calls", 1),
+        ("grpc.http2.max_pings_without_data", 0),
+        # Cluster traffic goes to peers, never through a web proxy.
+        ("grpc.enable_http_proxy", 0),
+        # Channels to one address must not share a connection: a session has its own.
+        ("grpc.use_local_subchannel_pool", 1),
+    ]
 
 
 class _Showing(grpc.UnaryUnaryClientInterceptor, grpc.StreamStreamClientInterceptor):

@@ -29,6 +29,11 @@ def temporary(num_bytes: int) -> Array:
     return np.empty(num_bytes, np.uint8)
 
 
+def frame_of(message: bytes) -> bytes:
+    """A frame without a payload."""
+    return _LENGTHS.pack(len(message), 0) + message
+
+
 class Connection:
     """Sends and receives frames. One thread may send while another receives; ``cancel`` is for any.
 

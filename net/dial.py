@@ -1,5 +1,6 @@
 """Dialling: a greeted connection to a task, over TCP, a Unix socket or a tunnel."""
 
+import contextlib
 import time
 from collections.abc import Callable
 from typing import TypeVar
@@ -10,18 +11,29 @@ from google.protobuf.message import DecodeError, Message
 from ..cluster.principal import principal_of_task
 from ..core import codec
 from ..core.error_table import from_detail
-from ..core.errors import LimitExceededError, PeerLostError, RefusedError
+from ..core.errors import (
+    AccessError,
+    LimitExceededError,
+    PeerLostError,
+    RefusedError,
+    WindlassError,
+)
 from ..core.settings import Settings
-from ..core.task import Incarnation
+from ..core.task import Incarnation, TaskId
 from ..core.versions import check_protocol, own_versions
 from ..proto.v1 import session_pb2
 from .auth.credentials import credentials_for
+from .auth.mode import SecurityMode, security_mode
 from .connection import Connection
 from .listener import MAGIC
 from .stream import NEVER, ByteStream
 from .tcp import connect_tcp
+from .tls.dial import PROBE_TIMEOUT_S, TlsClient
+from .tls.files import credential_files
 from .tunnel import open_tunnel
 from .unix import CONNECT_TIMEOUT_S, connect_unix
+
+_REFUSAL_BYTES = 64 * 1024
 
 _M = TypeVar("_M", bound=Message)
 
@@ -39,6 +51,7 @@ class Dialer:
         who: Who says it.
         settings: For the bounds.
         wrap: Put around every stream.
+        task: Who must be there, by its certificate; None: anybody of the job.
     """
 
     def __init__(
@@ -49,8 +62,10 @@ class Dialer:
         who: Incarnation,
         settings: Settings,
         wrap: WrapStream = lambda stream: stream,
+        task: TaskId | None = None,
     ) -> None:
         self._address = address
+        self._tls = tls_client(address, peer, settings, task, who.job)
         self._peer = peer
         self._settings = settings
         self._wrap = wrap
@@ -62,16 +77,34 @@ class Dialer:
         getattr(hello, "from").CopyFrom(codec.incarnation_to_wire(who))
 
     def tcp(self, timeout_s: float) -> Connection:
-        """Connect over TCP, without a greeting yet.
+        """Connect over TCP, through TLS if ``tls_ca`` is set, without a greeting yet.
 
         Raises:
             PeerLostError: Nobody listens there, or nothing answers.
+            OSError: There is somebody, and TLS does not come about: it may not be one of ours.
+            UnauthenticatedError: One of the two sides refuses the other one's certificate.
+            PermissionDeniedError: It is another task.
         """
         deadline = time.monotonic() + timeout_s
         try:
-            return self._begin(connect_tcp(self._address, timeout_s), deadline)
+            stream = connect_tcp(self._address, timeout_s)
+            if self._tls is None:
+                return self._begin(stream, deadline)
+            _say_magic(stream, deadline)
         except OSError as error:
             raise self.lost("connect", error) from error
+        # Half of the time: a mesh that knows HTTP/2 alone says nothing, and a tunnel is tried then.
+        secured = self._tls.connect(stream, time.monotonic() + (deadline - time.monotonic()) / 2)
+        return self._connection(self._wrap(secured))
+
+    def check_tls(self) -> None:
+        """Look for a reason in TLS why the peer cannot be reached.
+
+        Raises:
+            AccessError: There is one.
+        """
+        if self._tls is not None:
+            find_refusal(self._tls, self._address)
 
     def unix(self, name: str) -> Connection:
         """Connect over a Unix socket, without a greeting yet.
@@ -86,8 +119,15 @@ class Dialer:
         """Open a tunnel, without a greeting yet."""
         return self._connection(self._wrap(open_tunnel(channel, self._settings.chunk_bytes)))
 
-    def greet(self, connection: Connection, timeout_s: float) -> session_pb2.Welcome:
+    def greet(
+        self, connection: Connection, timeout_s: float, unix_ticket: bytes = b""
+    ) -> session_pb2.Welcome:
         """Send the greeting and read the answer. The connection is closed if that fails.
+
+        Args:
+            connection: Not greeted yet.
+            timeout_s: For both. Unit: seconds.
+            unix_ticket: Of the welcome that named this Unix socket.
 
         Raises:
             OSError: The connection broke, or no answer came in time: it may not be one of ours.
@@ -95,14 +135,16 @@ class Dialer:
             ProtocolMismatchError: It speaks another protocol.
         """
         try:
-            self.send_hello(connection, timeout_s)
+            self.send_hello(connection, timeout_s, unix_ticket)
             return self.read_welcome(connection, timeout_s)
         except BaseException:
             connection.cancel()
             connection.close()
             raise
 
-    def send_hello(self, connection: Connection, timeout_s: float) -> None:
+    def send_hello(
+        self, connection: Connection, timeout_s: float, unix_ticket: bytes = b""
+    ) -> None:
         """Send the greeting.
 
         Raises:
@@ -110,6 +152,7 @@ class Dialer:
         """
         connection.deadline = time.monotonic() + timeout_s
         self.hello.authorization = self._credentials.authorization(self._operation)
+        self.hello.unix_ticket = unix_ticket
         connection.send([session_pb2.ClientMessage(hello=self.hello).SerializeToString()])
 
     def read_welcome(self, connection: Connection, timeout_s: float) -> session_pb2.Welcome:
@@ -152,7 +195,7 @@ class Dialer:
     def _begin(self, stream: ByteStream, deadline: float) -> Connection:
         try:
             stream = self._wrap(stream)
-            stream.send(MAGIC, deadline)
+            _say_magic(stream, deadline)
         except OSError:
             stream.close()
             raise
@@ -160,6 +203,60 @@ class Dialer:
 
     def _connection(self, stream: ByteStream) -> Connection:
         return Connection(stream, self._settings.max_message_bytes, self._peer)
+
+
+def _say_magic(stream: ByteStream, deadline: float) -> None:
+    try:
+        stream.send(MAGIC, deadline)
+    except OSError:
+        stream.close()
+        raise
+
+
+def tls_client(
+    address: str, peer: str, settings: Settings, task: TaskId | None = None, job: str = ""
+) -> TlsClient | None:
+    """What begins TLS with a task; None: this process dials in plaintext.
+
+    Args:
+        address: The task's, host:port.
+        peer: Who that is, for messages.
+        settings: Name the files.
+        task: Who must be there, by its certificate; None: anybody.
+        job: Of which job; empty: any.
+
+    Raises:
+        ConfigurationError: Nothing says how tasks show there who they are.
+    """
+    mode = security_mode(settings, address)
+    if not mode.encrypts:
+        return None
+    files = credential_files(settings, mutual=mode is SecurityMode.MTLS)
+    return TlsClient(files, address, peer, task, job)
+
+
+def find_refusal(client: TlsClient, address: str, timeout_s: float = PROBE_TIMEOUT_S) -> None:
+    """Try TLS with a task, and ask for nothing.
+
+    gRPC tells its callers of a failed handshake only that the peer is not available.
+
+    Raises:
+        AccessError: TLS does not come about, and trying again would fail again.
+    """
+    deadline = time.monotonic() + timeout_s
+    try:
+        stream = connect_tcp(address, timeout_s)
+        _say_magic(stream, deadline)
+        secured = client.connect(stream, deadline)
+        with contextlib.closing(Connection(secured, _REFUSAL_BYTES, address)) as connection:
+            # A server judges our certificate when our side of the handshake is over already.
+            secured.end()
+            connection.deadline = deadline
+            receive_message(connection)
+    except AccessError:
+        raise
+    except (OSError, WindlassError):  # it closes, as it should, or is not there at all
+        return
 
 
 def receive_message(connection: Connection) -> session_pb2.ServerMessage:

@@ -16,6 +16,7 @@ from pathlib import Path
 
 from google.protobuf.message import DecodeError
 
+from ..cluster.principal import Principal
 from ..core import codec, error_table
 from ..core.errors import ConfigurationError, RefusedError, WindlassError
 from ..core.settings import Settings
@@ -23,13 +24,16 @@ from ..core.task import TaskId
 from ..core.versions import check_protocol, own_versions
 from ..proto.v1 import session_pb2
 from .auth.guard import Guard, Visitor
-from .connection import Connection
+from .connection import Connection, frame_of
 from .listener import GREETING_TIMEOUT_S
 from .stream import NEVER, ByteStream
+from .tls.http2 import Duplex
 from .unix import listen_unix
+from .unix_tickets import UnixTickets
 
 log = logging.getLogger(__name__)
 
+WHO = "who"  # a service that every task has
 _HELLO_BYTES = 64 * 1024  # a hello has less than 1 KiB; anybody may send one
 
 
@@ -103,6 +107,7 @@ class Endpoint:
         self._open: set[Connection] = set()
         self._stopped = False
         self._instance = secrets.randbits(63)
+        self._tickets = UnixTickets()
         self.unix_sockets: list[str] = []
         self._socket_file: tuple[Path, int] | None = None
 
@@ -165,7 +170,7 @@ class Endpoint:
             hello = session_pb2.ClientMessage.FromString(bytes(data)).hello
         except DecodeError as error:
             raise RefusedError(f"{self._task}: a greeting cannot be read: {error}") from error
-        service = self._services.get(hello.service)
+        service = _say_who if hello.service == WHO else self._services.get(hello.service)
         if service is None:
             raise RefusedError(
                 f"{self._task} has no service {hello.service!r}, only {sorted(self._services)}; is "
@@ -177,9 +182,10 @@ class Endpoint:
         operation = f"session {hello.service}"
         stream = connection.stream
         visitor = self._guard.admit(
-            operation, hello.authorization, stream.principal, stream.description
+            operation, hello.authorization, self._shown(connection, hello), stream.description
         )
-        visitor.check_claim(who)
+        if hello.service != WHO:  # there nothing is done in the name of a task
+            visitor.check_claim(who)
         connection.peer = str(who.task)
         connection.max_message_bytes = self._settings.max_message_bytes
         connection.deadline = NEVER
@@ -191,8 +197,17 @@ class Endpoint:
             unix_sockets=self.unix_sockets,
             instance=self._instance,
             authorization=self._guard.answer(operation, hello.authorization),
+            task=codec.task_to_wire(self._task),
         )
+        if visitor.principal is not None and self.unix_sockets:
+            welcome.unix_ticket = self._tickets.issue(visitor.principal)
         return service(Greeting(connection, hello, visitor, welcome))
+
+    def _shown(self, connection: Connection, hello: session_pb2.Hello) -> Principal | None:
+        """Who sent a greeting, by its certificate, or by the ticket that one like it got."""
+        if connection.stream.principal is not None:
+            return connection.stream.principal
+        return self._tickets.redeem(hello.unix_ticket) if hello.unix_ticket else None
 
     def stop(self) -> None:
         """End every session that is served. Idempotent."""
@@ -208,10 +223,28 @@ class Endpoint:
                     path.unlink()
 
 
+def _say_who(greeting: Greeting) -> bool:
+    """Answer who is here, which every welcome says."""
+    greeting.welcome()
+    return False
+
+
+def refuse_greeting(stream: Duplex, _first: bytes, error: WindlassError, deadline: float) -> None:
+    """Answer a greeting that nobody reads with an error.
+
+    Raises:
+        OSError: The connection is broken.
+    """
+    stream.send(frame_of(_failure(error)), deadline)
+
+
+def _failure(error: Exception) -> bytes:
+    return session_pb2.ServerMessage(failure=error_table.to_detail(error)).SerializeToString()
+
+
 def _say(connection: Connection, error: Exception) -> None:
-    failure = session_pb2.ServerMessage(failure=error_table.to_detail(error))
     try:
         connection.deadline = time.monotonic() + GREETING_TIMEOUT_S
-        connection.send([failure.SerializeToString()])
+        connection.send([_failure(error)])
     except OSError:
         log.debug("%s does not hear why its session ends: %s", connection.peer, error)

@@ -9,21 +9,25 @@ import grpc
 from google.protobuf.descriptor import ServiceDescriptor
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 
-from ..core.errors import AddressInUseError
+from ..core.errors import AddressInUseError, UnauthenticatedError
 from ..core.settings import Settings
 from ..core.task import TaskId
 from .auth.guard import Guard
-from .auth.mode import is_loopback
-from .endpoint import Endpoint, Service
-from .listener import Listener
+from .auth.mode import SecurityMode, is_loopback
+from .endpoint import Endpoint, Service, refuse_greeting
+from .listener import GREETING_TIMEOUT_S, Listener
 from .pass_through import PassThrough
 from .shared_memory import unavailable
+from .stream import SocketStream
 from .tcp import listen_tcp, split_address, tcp_stream
+from .tls.accept import TlsServer
+from .tls.files import credential_files
 from .tunnel import METHOD, serve_tunnels
 from .unary import Servicer, add_service, admit
-from .unix import unix_stream
+from .unix import UnixStream, unix_stream
 
 _BACKLOG = 512
+_LOOKERS = 8  # who greets to see who is there, where there are no sessions
 _GRPC_CONNECTIONS = 64  # beside two for each worker
 
 
@@ -121,6 +125,7 @@ class TaskHost:
             add_service(self._server, service, methods, guard, origin_of)
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
         self._probes: grpc.Server | None = None
+        self._tls: TlsServer | None = None
         self.endpoint = Endpoint(task, settings, sessions or {}, guard)
         if sessions:
             serve_tunnels(
@@ -129,7 +134,9 @@ class TaskHost:
                 settings.chunk_bytes,
                 lambda context: admit(guard, METHOD, context, origin_of).principal,
             )
-        self._listener = Listener(self.endpoint.serve, self._pass_through.accept, max_sessions)
+        self._listener = Listener(
+            self._serve_greeted, self._pass_through.accept, max_sessions or _LOOKERS
+        )
         self.port = 0
 
     def start(self, address: str) -> None:
@@ -156,6 +163,8 @@ class TaskHost:
         self.port = listening.getsockname()[1]
         try:
             self._guard.begin(address, self.port)
+            if self._guard.mode.encrypts:
+                self._pass_through.tls = self._tls = self._tls_server()
         except BaseException:
             listening.close()
             raise
@@ -171,6 +180,24 @@ class TaskHost:
         for service in self._services:
             self._health.set(service, health_pb2.HealthCheckResponse.SERVING)
 
+    def _tls_server(self) -> TlsServer:
+        mutual = self._guard.mode is SecurityMode.MTLS
+        files = credential_files(self._settings, mutual=mutual)
+        tls = TlsServer(files, str(self._task), mutual=mutual, timeout_s=GREETING_TIMEOUT_S)
+        tls.check()
+        return tls
+
+    def _serve_greeted(self, stream: SocketStream) -> None:
+        """Serve a connection that begins as ours do, through TLS unless it is of this machine."""
+        if self._tls is None or isinstance(stream, UnixStream):
+            self.endpoint.serve(stream)
+            return
+        try:
+            secured = self._tls.accept(stream, b"", refuse_greeting)
+        except (OSError, UnauthenticatedError):  # it has logged why
+            return
+        self.endpoint.serve(secured)
+
     def drain(self) -> None:
         """Say NOT_SERVING; calls go on."""
         self._health.enter_graceful_shutdown()
@@ -178,6 +205,8 @@ class TaskHost:
     def stop(self, grace_s: float = 0.5) -> None:
         """Refuse new calls, give running ones ``grace_s``, then cut them and every session."""
         self._listener.stop()
+        if self._tls is not None:
+            self._tls.stop()
         stopped = self._server.stop(grace_s)
         if self._probes is not None:
             self._probes.stop(0).wait(5)

@@ -18,7 +18,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ..cluster.principal import Principal
-from .tcp import notice_loss
+from ..core.errors import WindlassError
+from .stream import NEVER
+from .tcp import notice_loss, tcp_stream
+from .tls.accept import TlsServer
+from .tls.http2 import refuse_http2
+from .tls.stream import TlsStream
 
 log = logging.getLogger(__name__)
 
@@ -44,14 +49,19 @@ class PassThrough:
     """Moves bytes between clients' connections and the gRPC server's own socket.
 
     Two threads for a connection: gRPC's are few and carry no steps, and a thread that blocks is
-    faster than a selector. Bytes go through a pipe, so that they stay in the kernel.
+    faster than a selector. Bytes go through a pipe, so that they stay in the kernel; those of TLS
+    are decrypted and encrypted on the way.
 
     Args:
         limit: Most connections at once.
+
+    Attributes:
+        tls: Accepts TLS; None: connections are plain.
     """
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
+        self.tls: TlsServer | None = None
         self._inner = -1  # descriptor of the gRPC server's socket
         self._origins: dict[str, Origin] = {}
         self._lock = threading.Lock()
@@ -121,34 +131,50 @@ class PassThrough:
     def _serve(self, client: socket.socket, server: socket.socket, first: bytes, name: str) -> None:
         peer = f"unix-abstract:{name}"  # as gRPC will call it
         try:
-            self._origins[peer] = Origin(_address_of(client))
+            secured = None
+            if self.tls is not None:
+                secured = self._begin_tls(self.tls, client, first)
+                if secured is None:
+                    return
+                first = b""
+            self._origins[peer] = Origin(
+                _address_of(client), secured.principal if secured is not None else None
+            )
             server.settimeout(_CONNECT_TIMEOUT_S)
             server.bind(f"\0{name}")
             server.connect(f"/proc/self/fd/{self._inner}")
             server.settimeout(None)
-            notice_loss(client)
-            server.sendall(first)
+            if secured is None:
+                notice_loss(client)
+                server.sendall(first)
             if self._stopped:
                 return
-            back = threading.Thread(
-                target=self._copy, args=(server, client), name="grpc", daemon=True
+            there, back = _both_ways(client, server, secured)
+            answers = threading.Thread(
+                target=self._run, args=(back, client, server), name="grpc", daemon=True
             )
-            back.start()
-            self._copy(client, server)
-            back.join()
+            answers.start()
+            self._run(there, client, server)
+            answers.join()
         except (OSError, RuntimeError) as error:
             log.warning("a gRPC connection could not be served: %s", error)
         finally:
             self._origins.pop(peer, None)
             self._close((client, server))
 
-    def _copy(self, source: socket.socket, target: socket.socket) -> None:
+    @staticmethod
+    def _begin_tls(tls: TlsServer, client: socket.socket, first: bytes) -> TlsStream | None:
         try:
-            _move_all(source, target)
-            target.shutdown(socket.SHUT_WR)
-        except OSError as error:
+            return tls.accept(tcp_stream(client), first, refuse_http2)
+        except (OSError, WindlassError):  # it has logged why
+            return None
+
+    def _run(self, move: Callable[[], None], *ends: socket.socket) -> None:
+        try:
+            move()
+        except (OSError, WindlassError) as error:
             log.debug("a gRPC connection broke off: %s", error)
-            self._end(source, target)
+            self._end(*ends)
 
     def _close(self, ends: tuple[socket.socket, socket.socket]) -> None:
         with self._lock:
@@ -181,6 +207,28 @@ def _address_of(client: socket.socket) -> str:
     return f"{name[0]}:{name[1]}" if isinstance(name, tuple) else "a Unix socket"
 
 
+def _both_ways(
+    client: socket.socket, server: socket.socket, secured: TlsStream | None
+) -> tuple[Callable[[], None], Callable[[], None]]:
+    """What moves the bytes there, and back, each to the end of its stream."""
+    if secured is None:
+        return lambda: _move_all(client, server), lambda: _move_all(server, client)
+
+    def there() -> None:
+        while data := secured.receive(NEVER):
+            server.sendall(data)
+        server.shutdown(socket.SHUT_WR)
+
+    def back() -> None:
+        buffer = memoryview(bytearray(_BYTES))
+        while count := server.recv_into(buffer):
+            secured.send(buffer[:count], NEVER)
+        secured.end()
+        client.shutdown(socket.SHUT_WR)
+
+    return there, back
+
+
 def _move_all(source: socket.socket, target: socket.socket) -> None:
     """Move bytes to the end of the stream, within the kernel where it can do that.
 
@@ -192,6 +240,7 @@ def _move_all(source: socket.socket, target: socket.socket) -> None:
         buffer = memoryview(bytearray(_BYTES))
         while count := source.recv_into(buffer):
             target.sendall(buffer[:count])
+        target.shutdown(socket.SHUT_WR)
         return
     reading, writing = pipe
     try:
@@ -200,6 +249,7 @@ def _move_all(source: socket.socket, target: socket.socket) -> None:
         while count := os.splice(come, writing, _PIPE_BYTES):
             while count:
                 count -= os.splice(reading, go, count)
+        target.shutdown(socket.SHUT_WR)
     finally:
         os.close(reading)
         os.close(writing)

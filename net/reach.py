@@ -96,7 +96,13 @@ def _greet_port(
     dialer: Dialer, channel: Callable[[], grpc.Channel], findings: Findings, deadline: float
 ) -> tuple[_Greeted, Findings]:
     """Greet the peer's port; over a tunnel if nothing of ours answers there."""
-    connection = dialer.tcp(_left(deadline))
+    try:
+        connection = dialer.tcp(_left(deadline))
+    except OSError as error:  # something answers that does not begin TLS with us
+        failure = f"its port does not begin TLS: {error}"
+        return _open_tunnel(dialer, channel, deadline, failure), replace(
+            findings, tcp_failure=failure
+        )
     findings = replace(findings, is_local=connection.stream.is_local)
     timeout_s = _left(deadline) / 2
     try:
@@ -138,6 +144,7 @@ def _open_tunnel(
     try:
         return connection, dialer.greet(connection, _left(deadline))
     except OSError as error:
+        dialer.check_tls()
         raise dialer.lost("connect", failure or error) from error
 
 
@@ -159,7 +166,7 @@ def _upgrade_to_unix(dialer: Dialer, welcome: session_pb2.Welcome) -> tuple[_Gre
     for name in welcome.unix_sockets:
         try:
             connection = dialer.unix(name)
-            answer = dialer.greet(connection, _UPGRADE_TIMEOUT_S)
+            answer = dialer.greet(connection, _UPGRADE_TIMEOUT_S, welcome.unix_ticket)
             if answer.instance == welcome.instance:
                 return (connection, answer), ""
             connection.close()

@@ -54,13 +54,13 @@ class ByteStream(Protocol):
         ...
 
     @property
-    def principal(self) -> Principal | None:
-        """Who is at the other end, if the stream itself shows that."""
+    def is_local(self) -> bool:
+        """Whether both ends are on one machine, and share its memory bus."""
         ...
 
     @property
-    def is_local(self) -> bool:
-        """Whether both ends are on one machine, and share its memory bus."""
+    def principal(self) -> Principal | None:
+        """Who is at the other end, if the stream itself shows that: TLS with certificates does."""
         ...
 
     @property
@@ -195,6 +195,19 @@ class SocketStream:
     def fileno(self) -> int:
         """The socket's."""
         return self._socket.fileno()
+
+    @property
+    def peer_address(self) -> str:
+        """Where the other end is, for people."""
+        try:
+            name = self._socket.getpeername()
+        except OSError:
+            return "a client that has gone"
+        return f"{name[0]}:{name[1]}" if isinstance(name, tuple) else "a Unix socket"
+
+    def end_sending(self) -> None:
+        """Let the other side see the end, and receive on."""
+        self._socket.shutdown(socket.SHUT_WR)
 
     def limit_messages(self, num_bytes: int) -> None:
         """Nothing: the bytes have no boundaries."""

@@ -60,7 +60,7 @@ class RemotePs:
         self._channel = open_channel(address, settings, principal_of_task(who.task, who.job))
         self._stub = ps_pb2_grpc.ParameterServerStub(self._channel)
         hello = session_pb2.Hello(service=_SERVICE)
-        self._dialer = Dialer(address, self._peer, hello, who, settings, wrap)
+        self._dialer = Dialer(address, self._peer, hello, who, settings, wrap, task)
         self._session: OpenSession | None = None
         self._regions: dict[ShardKey, MemoryRegion] = {}
         self._description = str(ConnectionKind.GRPC)

@@ -54,7 +54,7 @@ def security_mode(settings: Settings, address: str, host: str = "") -> SecurityM
         return SecurityMode(said)
     if settings.token_file or settings.token_keys:
         return SecurityMode.TOKEN
-    if settings.tls_cert:
+    if settings.tls_cert or settings.tls_ca:
         return SecurityMode.MTLS
     if is_loopback(host or address.rpartition(":")[0]):
         return SecurityMode.LOCAL

@@ -70,7 +70,7 @@ class ServerMessage(_message.Message):
     def __init__(self, welcome: _Optional[_Union[Welcome, _Mapping]] = ..., step: _Optional[_Union[StepReply, _Mapping]] = ..., failure: _Optional[_Union[_errors_pb2.ErrorDetail, _Mapping]] = ..., slab: _Optional[_Union[Segment, _Mapping]] = ...) -> None: ...
 
 class Hello(_message.Message):
-    __slots__ = ("service", "versions", "max_message_bytes", "expected_ps_generation", "ring", "authorization")
+    __slots__ = ("service", "versions", "max_message_bytes", "expected_ps_generation", "ring", "authorization", "unix_ticket")
     SERVICE_FIELD_NUMBER: _ClassVar[int]
     FROM_FIELD_NUMBER: _ClassVar[int]
     VERSIONS_FIELD_NUMBER: _ClassVar[int]
@@ -78,16 +78,18 @@ class Hello(_message.Message):
     EXPECTED_PS_GENERATION_FIELD_NUMBER: _ClassVar[int]
     RING_FIELD_NUMBER: _ClassVar[int]
     AUTHORIZATION_FIELD_NUMBER: _ClassVar[int]
+    UNIX_TICKET_FIELD_NUMBER: _ClassVar[int]
     service: str
     versions: _common_pb2.Versions
     max_message_bytes: int
     expected_ps_generation: int
     ring: RingMember
     authorization: str
-    def __init__(self, service: _Optional[str] = ..., versions: _Optional[_Union[_common_pb2.Versions, _Mapping]] = ..., max_message_bytes: _Optional[int] = ..., expected_ps_generation: _Optional[int] = ..., ring: _Optional[_Union[RingMember, _Mapping]] = ..., authorization: _Optional[str] = ..., **kwargs) -> None: ...
+    unix_ticket: bytes
+    def __init__(self, service: _Optional[str] = ..., versions: _Optional[_Union[_common_pb2.Versions, _Mapping]] = ..., max_message_bytes: _Optional[int] = ..., expected_ps_generation: _Optional[int] = ..., ring: _Optional[_Union[RingMember, _Mapping]] = ..., authorization: _Optional[str] = ..., unix_ticket: _Optional[bytes] = ..., **kwargs) -> None: ...
 
 class Welcome(_message.Message):
-    __slots__ = ("versions", "max_message_bytes", "unix_sockets", "ps_generation", "max_step_bytes", "instance", "authorization")
+    __slots__ = ("versions", "max_message_bytes", "unix_sockets", "ps_generation", "max_step_bytes", "instance", "authorization", "unix_ticket", "task")
     VERSIONS_FIELD_NUMBER: _ClassVar[int]
     MAX_MESSAGE_BYTES_FIELD_NUMBER: _ClassVar[int]
     UNIX_SOCKETS_FIELD_NUMBER: _ClassVar[int]
@@ -95,6 +97,8 @@ class Welcome(_message.Message):
     MAX_STEP_BYTES_FIELD_NUMBER: _ClassVar[int]
     INSTANCE_FIELD_NUMBER: _ClassVar[int]
     AUTHORIZATION_FIELD_NUMBER: _ClassVar[int]
+    UNIX_TICKET_FIELD_NUMBER: _ClassVar[int]
+    TASK_FIELD_NUMBER: _ClassVar[int]
     versions: _common_pb2.Versions
     max_message_bytes: int
     unix_sockets: _containers.RepeatedScalarFieldContainer[str]
@@ -102,7 +106,9 @@ class Welcome(_message.Message):
     max_step_bytes: int
     instance: int
     authorization: str
-    def __init__(self, versions: _Optional[_Union[_common_pb2.Versions, _Mapping]] = ..., max_message_bytes: _Optional[int] = ..., unix_sockets: _Optional[_Iterable[str]] = ..., ps_generation: _Optional[int] = ..., max_step_bytes: _Optional[int] = ..., instance: _Optional[int] = ..., authorization: _Optional[str] = ...) -> None: ...
+    unix_ticket: bytes
+    task: _common_pb2.Task
+    def __init__(self, versions: _Optional[_Union[_common_pb2.Versions, _Mapping]] = ..., max_message_bytes: _Optional[int] = ..., unix_sockets: _Optional[_Iterable[str]] = ..., ps_generation: _Optional[int] = ..., max_step_bytes: _Optional[int] = ..., instance: _Optional[int] = ..., authorization: _Optional[str] = ..., unix_ticket: _Optional[bytes] = ..., task: _Optional[_Union[_common_pb2.Task, _Mapping]] = ...) -> None: ...
 
 class RingMember(_message.Message):
     __slots__ = ("ring", "rank", "size")

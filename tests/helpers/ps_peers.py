@@ -34,6 +34,7 @@ from windlass.net.shared_memory import unavailable
 from windlass.server.ps.server import PsServer
 from windlass.server.ps.store import Store
 
+from .certificates import tls_settings, with_tls
 from .faulty_stream import Faults
 from .waiting import scaled
 
@@ -46,9 +47,10 @@ _SETTINGS: dict[str, dict[str, Any]] = {
     "shm": {},
     "unix": {},  # over a stream that passes no files, memory cannot be shared
     "tcp": {"shared_memory": False},
+    "tls": {"shared_memory": False, **tls_settings("worker", None)},
     "grpc": {"shared_memory": False, "tcp_sessions": False},
 }
-REMOTE = [kind for kind in _SETTINGS if kind in ("tcp", "grpc") or not unavailable()]
+REMOTE = [kind for kind in _SETTINGS if kind in ("tcp", "tls", "grpc") or not unavailable()]
 CONNECTIONS = ["local", *REMOTE]
 
 # Messages of a tunnel smaller than most payloads; far shorter timeouts than a user's.
@@ -101,6 +103,8 @@ class Ps:
         if kind == "local":
             self.store = Store(self.task, self.settings)
         else:
+            if kind == "tls":
+                self.settings = with_tls(self.settings, "ps", index)
             self.server = PsServer(self.task, self.settings)
             self.server.start("127.0.0.1:0")
             self.store = self.server.store

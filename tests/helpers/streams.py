@@ -4,6 +4,7 @@ import os
 import queue
 import socket
 import threading
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing, contextmanager
@@ -11,16 +12,20 @@ from typing import TypeVar
 
 import grpc
 
+from helpers.certificates import tls_settings
 from helpers.waiting import scaled
+from windlass.core.settings import Settings
 from windlass.net.host import DaemonThreads
-from windlass.net.stream import ByteStream
+from windlass.net.stream import ByteStream, SocketStream
 from windlass.net.tcp import tcp_stream
+from windlass.net.tls.files import credential_files
+from windlass.net.tls.stream import shake_hands
 from windlass.net.tunnel import TunnelStream, open_tunnel, serve_tunnels
 from windlass.net.unix import UnixStream
 
 T = TypeVar("T")
 StreamPair = tuple[ByteStream, ByteStream]
-KINDS = ["unix", "tcp", "tunnel"]
+KINDS = ["unix", "tcp", "tls", "tunnel"]
 _CHUNK_BYTES = 64 * 1024
 
 
@@ -32,6 +37,9 @@ def stream_pairs(kind: str) -> Iterator[Callable[[], StreamPair]]:
     elif kind == "tcp":
         with socket.create_server(("127.0.0.1", 0)) as listener:
             yield lambda: _tcp_pair(listener)
+    elif kind == "tls":
+        with socket.create_server(("127.0.0.1", 0)) as listener:
+            yield lambda: _tls_pair(*_tcp_pair(listener))
     else:
         arrived: queue.SimpleQueue[TunnelStream] = queue.SimpleQueue()
         with ThreadPoolExecutor(16) as pool:
@@ -52,7 +60,21 @@ def _unix_pair() -> StreamPair:
     return UnixStream(left), UnixStream(right)
 
 
-def _tcp_pair(listener: socket.socket) -> StreamPair:
+def _tls_pair(calling: SocketStream, called: SocketStream) -> StreamPair:
+    files = credential_files(Settings(**tls_settings()))
+    assert files is not None
+    now = files.current()
+    assert now.client is not None
+    assert now.server is not None
+    server, client, until = now.server, now.client, time.monotonic() + scaled(10)
+    accepted = start(
+        lambda: shake_hands(called, server, host=None, peer="the client", deadline=until)
+    )
+    dialled = shake_hands(calling, client, host="127.0.0.1", peer="the server", deadline=until)
+    return dialled, result(accepted)
+
+
+def _tcp_pair(listener: socket.socket) -> tuple[SocketStream, SocketStream]:
     with closing(socket.socket()) as calling:
         calling.connect(listener.getsockname())
         accepted, _ = listener.accept()

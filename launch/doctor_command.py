@@ -1,0 +1,53 @@
+"""``windlass doctor``: why a task cannot be reached."""
+
+import sys
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from .options import settings_options, take_settings
+
+if TYPE_CHECKING:
+    from .doctor import Step
+
+_USEFUL = (
+    "security", "insecure", "tls_cert", "tls_key", "tls_ca", "key_file", "token_file", "job_id",
+)  # fmt: skip
+
+
+class _Others:
+    """Settings that say nothing about how a task is reached."""
+
+    def __contains__(self, name: object) -> bool:
+        return name not in _USEFUL
+
+
+@click.command("doctor")
+@click.argument("address")
+@click.option("--timeout-s", default=3.0, show_default=True, help="For each step.")
+@settings_options(hidden=_Others())
+def doctor_command(address: str, timeout_s: float, **flags: Any) -> None:
+    """Walk the way to the task at ADDRESS (HOST:PORT), and say which step fails and what to do.
+
+    The exit code is 0, or that of the error.
+    """
+    from .doctor import examine
+
+    settings = take_settings(flags)
+    steps = examine(address, settings, timeout_s)
+    _show(steps)
+    sys.exit(int(next((step.error.exit_code for step in steps if step.error is not None), 0)))
+
+
+def _show(steps: "list[Step]") -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(show_header=False, box=None, pad_edge=False)
+    table.add_column(no_wrap=True)
+    table.add_column(no_wrap=True)
+    table.add_column(overflow="fold")
+    for step in steps:
+        mark = {True: "ok", False: "FAILS", None: "-"}[step.passed]
+        table.add_row(step.name, mark, step.said or "not looked at")
+    Console(highlight=False, markup=False).print(table)

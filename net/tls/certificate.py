@@ -1,0 +1,71 @@
+"""What certificates say: the principal, for the program, and the rest, for people."""
+
+from collections.abc import Mapping
+
+from ...cluster.principal import Principal, principal_of_uri
+from ...core.errors import ConfigurationError, UnauthenticatedError
+from .failures import CertificateFacts, no_principal
+
+
+def principal_of_certificate(certificate: Mapping[str, object], peer: str) -> Principal:
+    """Who a certificate names, which was verified.
+
+    Args:
+        certificate: As ``ssl`` decodes it.
+        peer: Who showed it, for messages.
+
+    Raises:
+        UnauthenticatedError: It names nobody in our form, or more than one.
+    """
+    alternatives = certificate.get("subjectAltName", ())
+    uris = [value for kind, value in alternatives if kind == "URI"]  # type: ignore[attr-defined]
+    found: list[Principal] = []
+    why = ""
+    for uri in uris:
+        try:
+            found.append(principal_of_uri(uri))
+        except ConfigurationError as error:
+            why = error.message
+    if len(found) > 1:
+        why = f"it names {len(found)} principals"
+    if len(found) != 1:
+        raise UnauthenticatedError(no_principal(certificate, peer, why), peer=peer)
+    return found[0]
+
+
+def read_facts(data: bytes) -> CertificateFacts | None:
+    """What a certificate says, PEM or DER.
+
+    Returns:
+        None if it cannot be read, or the package ``cryptography`` is not installed.
+    """
+    try:
+        from cryptography import x509
+    except ImportError:
+        return None
+    try:
+        if b"-----BEGIN" in data:
+            found = x509.load_pem_x509_certificate(data)
+        else:
+            found = x509.load_der_x509_certificate(data)
+        names: list[str] = []
+        uris: list[str] = []
+        for kept in found.extensions:
+            if isinstance(kept.value, x509.SubjectAlternativeName):
+                names += kept.value.get_values_for_type(x509.DNSName)
+                names += map(str, kept.value.get_values_for_type(x509.IPAddress))
+                uris += kept.value.get_values_for_type(x509.UniformResourceIdentifier)
+        constraints = [
+            kept.value for kept in found.extensions if isinstance(kept.value, x509.BasicConstraints)
+        ]
+    except ValueError:
+        return None
+    return CertificateFacts(
+        found.subject.rfc4514_string(),
+        found.issuer.rfc4514_string(),
+        tuple(names),
+        tuple(uris),
+        found.not_valid_before_utc,
+        found.not_valid_after_utc,
+        any(each.ca for each in constraints),
+    )

@@ -1,0 +1,284 @@
+"""TLS over a byte stream.
+
+OpenSSL's objects are not safe to use from two threads at once, so one thread may not simply write
+while another reads. Here OpenSSL only turns bytes into other bytes, in memory and under a lock; our
+own stream moves them, outside the lock. So both directions go on at the same time, and deadlines,
+cancelling and spinning are those of the stream below.
+"""
+
+import contextlib
+import ssl
+import threading
+import time
+from collections.abc import Sequence
+
+from ...cluster.principal import Principal
+from ...core.errors import RefusedError
+from ..stream import READ_BYTES, Buffer, SocketStream
+from .failures import Side, explain
+
+_WRITE_BYTES = 256 * 1024  # encrypted and sent at a time
+_READ_BYTES = 256 * 1024
+_LINGER_S = 1.0
+_LINGER_BYTES = 1024 * 1024
+
+
+class TlsStream:
+    """A byte stream through TLS. See :class:`~windlass.net.stream.ByteStream`.
+
+    Made by :func:`shake_hands`.
+
+    Args:
+        stream: Carries what is encrypted; owned from now on.
+        tls: OpenSSL's end.
+        incoming: What it decrypts.
+        outgoing: What it has encrypted.
+        side: Which end this is.
+        peer: Who is at the other end, for messages.
+
+    Attributes:
+        principal: Who the peer is, by its certificate; None: it showed none.
+    """
+
+    description = "tls"
+    passes_files = False
+
+    def __init__(
+        self,
+        stream: SocketStream,
+        tls: ssl.SSLObject,
+        incoming: ssl.MemoryBIO,
+        outgoing: ssl.MemoryBIO,
+        *,
+        side: Side,
+        peer: str,
+    ) -> None:
+        self.principal: Principal | None = None
+        self._stream = stream
+        self._tls = tls
+        self._incoming = incoming
+        self._outgoing = outgoing
+        self._side = side
+        self._peer = peer
+        self._lock = threading.Lock()  # around OpenSSL's end, and what it reads and writes
+        self._room = memoryview(bytearray(_READ_BYTES))
+        self._plain = memoryview(bytearray(READ_BYTES))
+        self._unsent = memoryview(b"")  # encrypted
+        self._ended = False
+        self._ahead = 0  # bytes that are encrypted, and that the caller was not told of
+
+    @property
+    def is_local(self) -> bool:
+        """Whether both ends are on one machine."""
+        return self._stream.is_local
+
+    # -- sending -----------------------------------------------------------------------------
+
+    def send(self, data: Buffer, deadline: float) -> None:
+        """Send all of it."""
+        view = memoryview(data)[self._ahead :]
+        self._ahead = 0
+        try:
+            if self._unsent:
+                unsent, self._unsent = self._unsent, memoryview(b"")
+                self._stream.send(unsent, deadline)
+            while view:
+                self._stream.send(self._encrypt(view[:_WRITE_BYTES]), deadline)
+                view = view[_WRITE_BYTES:]
+        except TimeoutError:
+            raise
+        except OSError:
+            self._raise_what_the_peer_said()
+            raise
+
+    def send_now(self, buffers: Sequence[Buffer]) -> int:
+        """Send as much as the stream below takes at once.
+
+        What was encrypted cannot be taken back: if the end of it waits to be sent, one byte less
+        is reported, so that the caller comes back with the rest.
+        """
+        if self._unsent:
+            self._unsent = self._unsent[self._stream.send_now([self._unsent]) :]
+            if self._unsent:
+                return 0
+        view = memoryview(b"".join(buffers))
+        done, self._ahead = self._ahead, 0
+        while done < len(view) and not self._unsent:
+            encrypted = memoryview(self._encrypt(view[done : done + _WRITE_BYTES]))
+            self._unsent = encrypted[self._stream.send_now([encrypted]) :]
+            done = min(len(view), done + _WRITE_BYTES)
+        if self._unsent:
+            done, self._ahead = done - 1, 1
+        return done
+
+    def send_with_descriptor(self, data: bytes, descriptor: int, deadline: float) -> None:
+        """Refuse."""
+        raise RefusedError("files are handed over on a Unix socket, not over TLS")
+
+    def take_descriptor(self) -> int:
+        """Refuse."""
+        raise RefusedError("no file comes over TLS")
+
+    def _encrypt(self, piece: memoryview) -> bytes:
+        with self._lock:
+            written = 0
+            while written < len(piece):
+                written += self._tls.write(piece[written:])
+            return self._outgoing.read()
+
+    # -- receiving ---------------------------------------------------------------------------
+
+    def receive(self, deadline: float) -> bytes:
+        """Some bytes."""
+        return bytes(self._plain[: self.receive_into(self._plain, deadline)])
+
+    def receive_into(self, target: memoryview, deadline: float) -> int:
+        """Some bytes into ``target``."""
+        while (count := self._decrypt(target)) is None:
+            came = self._stream.receive_into(self._room, deadline)
+            if not came:
+                raise ConnectionError("the connection was cut off")
+            self._incoming.write(self._room[:came])
+        return count
+
+    def is_silent(self) -> bool:
+        """Whether nothing has come."""
+        with self._lock:
+            waiting = self._incoming.pending or self._tls.pending()
+        return not waiting and self._stream.is_silent()
+
+    def _decrypt(self, target: memoryview) -> int | None:
+        """Bytes that have come, as many as fit; 0 at the end of the stream, None: none yet."""
+        filled = 0
+        with self._lock:
+            # A look at an empty buffer would raise, which takes longer than to ask.
+            while filled < len(target) and (self._incoming.pending or self._tls.pending()):
+                try:
+                    count = int(self._tls.read(len(target) - filled, target[filled:]))
+                except ssl.SSLWantReadError:
+                    break
+                except ssl.SSLZeroReturnError:
+                    count = 0
+                except ssl.SSLError as error:
+                    if filled:
+                        return filled
+                    raise self._failure(error) from error
+                if not count:  # the other side said that this is the end
+                    self._ended = True
+                    break
+                filled += count
+            return 0 if self._ended and not filled else filled or None
+
+    def _failure(self, error: ssl.SSLError) -> Exception:
+        # In TLS 1.3 a server's refusal of our certificate is only heard after the handshake.
+        return explain(error, side=self._side, peer=self._peer)
+
+    def _raise_what_the_peer_said(self) -> None:
+        """Who refuses a certificate says so and closes: to send then fails before that is read."""
+        with contextlib.suppress(OSError):
+            while came := self._stream.receive(time.monotonic() + _LINGER_S):
+                self._incoming.write(came)
+        # What it decrypts is lost: the connection is.
+        with contextlib.suppress(OSError):
+            self._decrypt(memoryview(bytearray(READ_BYTES)))
+
+    # -- ending ------------------------------------------------------------------------------
+
+    def fileno(self) -> int:
+        """There is none: bytes may wait here while the socket has none."""
+        return -1
+
+    def limit_messages(self, num_bytes: int) -> None:
+        """Nothing: the bytes have no boundaries."""
+
+    def cancel(self) -> None:
+        """Reset the connection."""
+        self._stream.cancel()
+
+    def close(self) -> None:
+        """Say that this is the end, and close the stream below."""
+        self.end()
+        self._stream.close()
+
+    def end(self) -> None:
+        """Say that nothing more is sent, without waiting."""
+        if self._unsent:
+            return
+        # It says so, and then misses the peer's answer.
+        with contextlib.suppress(OSError, ValueError), self._lock:
+            with contextlib.suppress(ssl.SSLError):
+                self._tls.unwrap()
+            self._stream.send_now([self._outgoing.read()])
+
+    def certificate(self) -> dict[str, object]:
+        """What the peer's certificate says, as ``ssl`` decodes it; empty: none was asked for."""
+        return dict(self._tls.getpeercert() or {})
+
+    def certificate_bytes(self) -> bytes:
+        """The same as it came (DER), trusted or not."""
+        return self._tls.getpeercert(binary_form=True) or b""
+
+
+def shake_hands(
+    stream: SocketStream,
+    context: ssl.SSLContext,
+    *,
+    host: str | None,
+    peer: str,
+    deadline: float,
+    first: bytes = b"",
+) -> TlsStream:
+    """Begin TLS.
+
+    Args:
+        stream: Connected; owned by the result.
+        context: Of this side.
+        host: Whom the server's certificate must name; None: this side is the server.
+        peer: Who is at the other end, for messages.
+        deadline: For all of it, on the clock of ``time.monotonic``.
+        first: Was read already.
+
+    Raises:
+        UnauthenticatedError: The two sides do not get together; the other one was told why.
+        OSError: The connection broke, or the deadline passed.
+    """
+    side: Side = "server" if host is None else "client"
+    incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+    tls = context.wrap_bio(incoming, outgoing, server_side=host is None, server_hostname=host)
+    secured = TlsStream(stream, tls, incoming, outgoing, side=side, peer=peer)
+    incoming.write(first)
+    begun = first
+    while True:
+        try:
+            tls.do_handshake()
+        except ssl.SSLWantReadError:
+            stream.send(outgoing.read(), deadline)
+            more = stream.receive(deadline) if time.monotonic() < deadline else None
+            if more is None:
+                raise TimeoutError("the TLS handshake took too long") from None
+            if not more:
+                raise explain(None, side=side, peer=peer, began=begun) from None
+            begun = begun or more[:8]
+            incoming.write(more)
+        except ssl.SSLError as error:
+            failure = explain(error, side=side, peer=peer, began=begun)
+            # The alert, which tells the other side.
+            say_last(stream, outgoing.read())
+            raise failure from error
+        else:
+            stream.send(outgoing.read(), deadline)
+            return secured
+
+
+def say_last(stream: SocketStream, data: bytes) -> None:
+    """Send something before a connection is given up, and let the other side read it.
+
+    A socket that is closed with bytes unread resets the connection, and then the peer may not see
+    what was sent to it: so its bytes are read, for a moment.
+    """
+    deadline, left = time.monotonic() + _LINGER_S, _LINGER_BYTES
+    with contextlib.suppress(OSError):
+        stream.send(data, deadline)
+        stream.end_sending()
+        while left > 0 and time.monotonic() < deadline and (more := stream.receive(deadline)):
+            left -= len(more)

@@ -1,0 +1,175 @@
+"""gRPC's channel to a task, over TLS.
+
+gRPC reads certificates once, when a channel is made, and tells of a handshake that failed only that
+the peer is not available. So this channel makes a new one of gRPC's when the files have changed,
+for calls that begin from then on; and asks by a handshake of its own when a call fails.
+"""
+
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import grpc
+
+from .dial import find_refusal
+from .tls.dial import TlsClient
+from .tls.files import Credentials
+
+
+@dataclass(slots=True)
+class _Generation:
+    """gRPC's channel with one state of the files."""
+
+    credentials: Credentials
+    channel: grpc.Channel
+    calls: int = 0  # under way
+
+
+class TlsChannel(grpc.Channel):  # type: ignore[misc,unused-ignore]
+    """See :class:`grpc.Channel`.
+
+    Args:
+        address: host:port.
+        options: Of gRPC.
+        client: Knows the files.
+    """
+
+    def __init__(self, address: str, options: Sequence[tuple[str, int]], client: TlsClient) -> None:
+        self._address = address
+        self._options = list(options)
+        self._client = client
+        self._lock = threading.Lock()
+        self._current: _Generation | None = None
+        self._old: list[_Generation] = []
+        self._closed = False
+
+    def begin(self) -> _Generation:
+        """What the next call goes over; :meth:`end` is due after it."""
+        credentials = self._client.credentials()
+        with self._lock:
+            if self._closed:
+                raise ValueError("the channel is closed")
+            current = self._current
+            if current is None or current.credentials is not credentials:
+                fresh = self._make(credentials)
+                if current is not None:
+                    self._old.append(current)
+                self._current = current = fresh
+            current.calls += 1
+            idle = self._take_idle()
+        for each in idle:
+            each.channel.close()
+        return current
+
+    def end(self, generation: _Generation) -> None:
+        """A call is over."""
+        with self._lock:
+            generation.calls -= 1
+            idle = self._take_idle()
+        for each in idle:
+            each.channel.close()
+
+    def raise_refusal(self) -> None:
+        """Raise why TLS with the peer fails, if it does.
+
+        Raises:
+            AccessError: Trying again would fail again.
+        """
+        find_refusal(self._client, self._address)
+
+    def unary_unary(self, method: str, *args: Any, **kwargs: Any) -> Any:
+        """A call of one message and one answer."""
+        return _Unary(self, lambda channel: channel.unary_unary(method, *args, **kwargs))
+
+    def stream_stream(self, method: str, *args: Any, **kwargs: Any) -> Any:
+        """A call of messages there and back."""
+        return _Stream(self, lambda channel: channel.stream_stream(method, *args, **kwargs))
+
+    def unary_stream(self, method: str, *args: Any, **kwargs: Any) -> Any:
+        """A call of one message and answers."""
+        return _Stream(self, lambda channel: channel.unary_stream(method, *args, **kwargs))
+
+    def stream_unary(self, method: str, *args: Any, **kwargs: Any) -> Any:
+        """A call of messages and one answer."""
+        return _Unary(self, lambda channel: channel.stream_unary(method, *args, **kwargs))
+
+    def subscribe(self, callback: Any, try_to_connect: bool | None = False) -> None:
+        """Refuse: there is no one state of several channels."""
+        raise NotImplementedError
+
+    def unsubscribe(self, callback: Any) -> None:
+        """Refuse: nobody has subscribed."""
+        raise NotImplementedError
+
+    def close(self) -> None:
+        """End it, and its calls."""
+        with self._lock:
+            self._closed = True
+            everyone = [*self._old, *filter(None, [self._current])]
+            self._old, self._current = [], None
+        for each in everyone:
+            each.channel.close()
+
+    def __enter__(self) -> "TlsChannel":
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    def _take_idle(self) -> list[_Generation]:
+        idle = [each for each in self._old if not each.calls]
+        self._old = [each for each in self._old if each.calls]
+        return idle
+
+    def _make(self, credentials: Credentials) -> _Generation:
+        secure = grpc.ssl_channel_credentials(
+            credentials.ca or None, credentials.key or None, credentials.certificate or None
+        )
+        channel = grpc.secure_channel(self._address, secure, options=self._options)
+        return _Generation(credentials, channel)
+
+
+class _Method:
+    """A method of whichever channel is the current one."""
+
+    def __init__(self, channel: TlsChannel, find: Callable[[grpc.Channel], Any]) -> None:
+        self._channel = channel
+        self._find = find
+        self._found: tuple[grpc.Channel, Any] | None = None
+
+    def _of(self, generation: _Generation) -> Any:
+        if self._found is None or self._found[0] is not generation.channel:
+            self._found = generation.channel, self._find(generation.channel)
+        return self._found[1]
+
+
+class _Unary(_Method):
+    def __call__(self, request: Any, *args: Any, **kwargs: Any) -> Any:
+        return self.with_call(request, *args, **kwargs)[0]
+
+    def with_call(self, request: Any, *args: Any, **kwargs: Any) -> Any:
+        generation = self._channel.begin()
+        try:
+            return self._of(generation).with_call(request, *args, **kwargs)
+        except grpc.RpcError as failure:
+            code = getattr(failure, "code", lambda: None)()
+            waited = code is grpc.StatusCode.DEADLINE_EXCEEDED and kwargs.get("wait_for_ready")
+            if waited or code is grpc.StatusCode.UNAVAILABLE:
+                self._channel.raise_refusal()
+            raise
+        finally:
+            self._channel.end(generation)
+
+
+class _Stream(_Method):
+    def __call__(self, requests: Any, *args: Any, **kwargs: Any) -> Any:
+        generation = self._channel.begin()
+        try:
+            call = self._of(generation)(requests, *args, **kwargs)
+            if not call.add_callback(lambda: self._channel.end(generation)):
+                self._channel.end(generation)
+        except BaseException:
+            self._channel.end(generation)
+            raise
+        return call
