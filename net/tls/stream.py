@@ -10,7 +10,7 @@ import contextlib
 import ssl
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from ...cluster.principal import Principal
 from ...core.errors import RefusedError
@@ -71,6 +71,15 @@ class TlsStream:
     def is_local(self) -> bool:
         """Whether both ends are on one machine."""
         return self._stream.is_local
+
+    @property
+    def on_silence(self) -> Callable[[], object]:
+        """Called while nothing moves."""
+        return self._stream.on_silence
+
+    @on_silence.setter
+    def on_silence(self, call: Callable[[], object]) -> None:
+        self._stream.on_silence = call
 
     # -- sending -----------------------------------------------------------------------------
 
