@@ -14,6 +14,7 @@ from grpc_status import rpc_status
 
 from ..proto.v1 import errors_pb2
 from . import errors
+from .bounds import MAX_ERROR_BYTES, MAX_FIELD_BYTES, MAX_FIELDS, shorten
 
 # One row per class; a test checks that none is missing.
 STATUS_OF: dict[type[errors.WindlassError], grpc.StatusCode] = {
@@ -58,13 +59,20 @@ _TRANSPORT = {
 
 
 def to_detail(error: Exception) -> errors_pb2.ErrorDetail:
-    """An error as a message; the text of a foreign one includes its class name."""
+    """An error as a message; the text of a foreign one includes its class name.
+
+    Long texts are shortened: what is refused may hold anything, and gRPC drops metadata over 8 KiB.
+    """
     if isinstance(error, errors.WindlassError):
+        kept = list(error.fields.items())[:MAX_FIELDS]
         return errors_pb2.ErrorDetail(
-            kind=type(error).__name__, message=error.message, fields=error.fields
+            kind=type(error).__name__,
+            message=shorten(error.message, MAX_ERROR_BYTES),
+            fields={name: shorten(value, MAX_FIELD_BYTES) for name, value in kept},
         )
     return errors_pb2.ErrorDetail(
-        kind=errors.WindlassError.__name__, message=f"{type(error).__name__}: {error}"
+        kind=errors.WindlassError.__name__,
+        message=shorten(f"{type(error).__name__}: {error}", MAX_ERROR_BYTES),
     )
 
 

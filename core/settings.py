@@ -46,6 +46,7 @@ class Settings(BaseModel):
     lease_s: float = Field(
         default=10.0,
         gt=0,
+        le=86_400,
         description="A task is lost this long after its last heartbeat. Twenty missed ones: a "
         "garbage collection or a page-out is not a death.",
     )

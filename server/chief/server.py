@@ -4,13 +4,12 @@ from collections.abc import Iterable
 
 import grpc
 
-from ...cluster.job import Job
 from ...core.clock import Clock, SystemClock
 from ...core.settings import Settings
 from ...core.task import TaskId
 from ...net.host import TaskHost
 from ...proto.v1 import chief_pb2_grpc
-from .servicer import ChiefServicer, LockedJob
+from .servicer import ChiefServicer, LockedJob, new_job
 
 _THREADS = 16  # calls are short: heartbeats of hundreds of workers fit
 
@@ -35,7 +34,7 @@ class ChiefServer:
         job_id: str | None = "",
     ) -> None:
         clock = clock or SystemClock()
-        job = Job(expected, chief=task, lease_s=settings.lease_s, now=clock.now(), name=job_id)
+        job = new_job(task, expected, settings, clock, job_id)
         self.locked_job = LockedJob(job, clock)
         servicer = ChiefServicer(self.locked_job, settings)
 

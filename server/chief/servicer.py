@@ -11,7 +11,8 @@ from contextlib import contextmanager
 import grpc
 
 from ...cluster.job import Job, Member
-from ...core import codec, error_table
+from ...core import bounds, codec, error_table
+from ...core.bounds import check_number, check_text, shorten
 from ...core.clock import Clock, SystemClock
 from ...core.errors import OtherJobError, WindlassError
 from ...core.settings import Settings
@@ -20,6 +21,8 @@ from ...core.versions import check_protocol, own_versions
 from ...proto.v1 import chief_pb2, chief_pb2_grpc
 
 log = logging.getLogger(__name__)
+
+_DETAIL_BYTES = 1024  # of one task in the status
 
 
 class LockedJob:
@@ -40,12 +43,30 @@ class LockedJob:
             yield self._job, self.clock.now()
 
 
+def new_job(
+    task: TaskId,
+    expected: Iterable[tuple[TaskId, str]],
+    settings: Settings,
+    clock: Clock,
+    job_id: str | None,
+) -> Job:
+    """A job that begins now, with the bounds of these settings."""
+    return Job(
+        expected,
+        chief=task,
+        lease_s=settings.lease_s,
+        now=clock.now(),
+        name=job_id,
+        max_dynamic=settings.max_sessions,
+    )
+
+
 def new_chief(
     task: TaskId, expected: Iterable[tuple[TaskId, str]], settings: Settings, job_id: str
 ) -> tuple[LockedJob, Callable[[grpc.Server], None]]:
     """A job, and what adds its service to a server that the task has for other things, too."""
     clock = SystemClock()
-    job = Job(expected, chief=task, lease_s=settings.lease_s, now=clock.now(), name=job_id)
+    job = new_job(task, expected, settings, clock, job_id)
     locked_job = LockedJob(job, clock)
     servicer = ChiefServicer(locked_job, settings)
     return locked_job, lambda server: chief_pb2_grpc.add_ChiefServicer_to_server(servicer, server)
@@ -62,8 +83,12 @@ class ChiefServicer(chief_pb2_grpc.ChiefServicer):
         self, request: chief_pb2.RegisterRequest, context: grpc.ServicerContext
     ) -> chief_pb2.RegisterResponse:
         """Register a new incarnation of a task. Not idempotent: a repeat fences the first."""
-        task = codec.task_from_wire(request.task)
         try:
+            task = codec.task_from_wire(request.task)
+            check_text(request.address, bounds.MAX_NAME_BYTES, "its address", task)
+            check_text(request.host, bounds.MAX_NAME_BYTES, "its host", task)
+            check_text(request.job, bounds.MAX_JOB_ID_BYTES, "the id of its job", task)
+            check_number(request.pid, bounds.MAX_PID, "its process id", task)
             theirs = codec.versions_from_wire(request.versions)
             check_protocol(own_versions(), theirs, peer=str(task))
         except WindlassError as error:
@@ -100,10 +125,11 @@ class ChiefServicer(chief_pb2_grpc.ChiefServicer):
         self, request: chief_pb2.HeartbeatRequest, context: grpc.ServicerContext
     ) -> chief_pb2.HeartbeatResponse:
         """Renew a lease. Idempotent."""
-        who = codec.incarnation_from_wire(getattr(request, "from"))
         try:
+            who = codec.incarnation_from_wire(getattr(request, "from"))
+            report = codec.report_from_wire(request.report, who.task)
             with self._locked_job.open() as (job, now):
-                phase = job.heartbeat(who, codec.report_from_wire(request.report), now=now)
+                phase = job.heartbeat(who, report, now=now)
                 reason = job.reason
         except WindlassError as error:
             error_table.abort(context, error)
@@ -114,12 +140,13 @@ class ChiefServicer(chief_pb2_grpc.ChiefServicer):
         self, request: chief_pb2.FinishRequest, context: grpc.ServicerContext
     ) -> chief_pb2.FinishResponse:
         """A task's part is over. Idempotent: the first outcome stays."""
-        who = codec.incarnation_from_wire(getattr(request, "from"))
         try:
+            who = codec.incarnation_from_wire(getattr(request, "from"))
             outcome = codec.outcome_from_wire(request.outcome)
-            report = codec.report_from_wire(request.report)
+            report = codec.report_from_wire(request.report, who.task)
+            message = shorten(request.message, bounds.MAX_TEXT_BYTES)
             with self._locked_job.open() as (job, now):
-                phase = job.finish(who, outcome, request.message, report, now=now)
+                phase = job.finish(who, outcome, message, report, now=now)
                 reason = job.reason
         except WindlassError as error:
             error_table.abort(context, error)
@@ -130,8 +157,8 @@ class ChiefServicer(chief_pb2_grpc.ChiefServicer):
         self, request: chief_pb2.ArriveRequest, context: grpc.ServicerContext
     ) -> chief_pb2.ArriveResponse:
         """A task is at a barrier. Idempotent per call."""
-        who = codec.incarnation_from_wire(getattr(request, "from"))
         try:
+            who = codec.incarnation_from_wire(getattr(request, "from"))
             with self._locked_job.open() as (job, now):
                 missing, finished = job.arrive(who, request.call, now=now)
         except WindlassError as error:
@@ -147,26 +174,33 @@ class ChiefServicer(chief_pb2_grpc.ChiefServicer):
     ) -> chief_pb2.StopJobResponse:
         """Ask the job to stop. Idempotent."""
         with self._locked_job.open() as (job, _):
-            job.stop(request.reason or "asked to stop")
+            job.stop(shorten(request.reason, bounds.MAX_TEXT_BYTES) or "asked to stop")
             phase = job.phase
         return chief_pb2.StopJobResponse(phase=codec.phase_to_wire(phase))
 
     def GetStatus(
         self, request: chief_pb2.GetStatusRequest, context: grpc.ServicerContext
     ) -> chief_pb2.GetStatusResponse:
-        """The state of the job and of every task."""
+        """The state of the job and of every task, as many of them as fit a message."""
         with self._locked_job.open() as (job, now):
-            return chief_pb2.GetStatusResponse(
+            status = chief_pb2.GetStatusResponse(
                 phase=codec.phase_to_wire(job.phase),
                 reason=job.reason,
                 since_s=now - job.began,
                 global_step=job.global_step,
                 total_steps=job.total_steps,
-                tasks=[_task_status(member, now) for member in job.members.values()],
                 last_checkpoint=self._locked_job.last_checkpoint,
                 last_checkpoint_step=self._locked_job.last_checkpoint_step,
                 versions=codec.versions_to_wire(own_versions()),
             )
+            room = self._settings.max_message_bytes // 2
+            for member in job.members.values():
+                task = _task_status(member, now)
+                room -= task.ByteSize()
+                if room < 0:
+                    break
+                status.tasks.append(task)
+        return status
 
 
 def _has_ended(member: Member | None) -> bool:
@@ -188,7 +222,7 @@ def _task_status(member: Member, now: float) -> chief_pb2.TaskStatus:
         state=codec.state_to_wire(member.state),
         since_s=now - member.since,
         address=member.address,
-        detail=member.detail,
+        detail=shorten(member.detail, _DETAIL_BYTES),
         generation=member.generation,
         report=codec.report_to_wire(member.report),
         pid=member.pid,

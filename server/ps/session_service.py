@@ -130,7 +130,8 @@ class _Messages:
             return SegmentPayload(self._segment, step.payload_bytes, self._connection.is_silent)
 
         answer = _ConnectionAnswer(self._connection, lend)
-        self._session.step(codec.step_from_wire(step), open_payload, answer)
+        header = codec.step_from_wire(step, self._connection.peer)
+        self._session.step(header, open_payload, answer)
 
     def _take_segment(self, message: session_pb2.Segment) -> None:
         """Map the worker's segment. If that fails, the steps that need it say why."""

@@ -12,7 +12,8 @@ from typing import TypeVar
 import numpy as np
 
 from ...core.arrays import Array, narrow
-from ...core.errors import ShapeMismatchError
+from ...core.bounds import MAX_STEP_LEAD
+from ...core.errors import RefusedError, ShapeMismatchError
 from ...core.report import PsCounters
 from ...core.settings import Settings
 from ...core.steps import Encoding, Operation, PushResult
@@ -53,6 +54,8 @@ class _Tally:
 
 
 _Taken = TypeVar("_Taken")
+# Most tasks that a ps remembers, per worker that may be connected: those that come and go.
+_TASKS_PER_SESSION = 16
 
 Fetch = Callable[[int], memoryview]
 """``fetch(n)``: the next n bytes of the payload, valid until the next call."""
@@ -69,7 +72,7 @@ class Store(ShardTable):
     def __init__(self, task: TaskId, settings: Settings) -> None:
         super().__init__(task, settings)
         self._log_lock = threading.Lock()
-        self._log = PushLog()
+        self._log = PushLog(limit=_TASKS_PER_SESSION * settings.max_sessions)
         self._global_step = 0
         self._step_marks: dict[TaskId, tuple[int, int]] = {}
         self._tally = _Tally()
@@ -134,6 +137,7 @@ class Store(ShardTable):
         Raises:
             FencedError: A newer incarnation of the task has registered.
             SequenceError: An earlier push has not arrived.
+            RefusedError: Its global step is not possible.
         """
         run = self.applying(push, fetch)
         while True:
@@ -151,6 +155,8 @@ class Store(ShardTable):
         """
         info = push.info
         with self._log_lock:
+            if info.global_step > self._global_step + MAX_STEP_LEAD:
+                raise self._impossible_step(info)
             fresh = self._log.is_new(info.who, info.sequence)
             if self._global_step > info.global_step:
                 info = replace(info, global_step=self._global_step)
@@ -173,6 +179,16 @@ class Store(ShardTable):
                 del waiting[id(part.block)]
                 yield part.block
         return self._finish(push, info, fresh)
+
+    def _impossible_step(self, info: StepInfo) -> RefusedError:
+        most = self._global_step + MAX_STEP_LEAD
+        return RefusedError(
+            f"{self.task}: {info.who.task} computed a push at global step {info.global_step}; this "
+            f"ps is at {self._global_step}, and nobody can be beyond {most}",
+            task=info.who.task,
+            value=info.global_step,
+            limit=most,
+        )
 
     @staticmethod
     def _apply(
@@ -281,6 +297,7 @@ class Store(ShardTable):
     def counters(self, sessions: int = 0) -> PsCounters:
         """All counters, as of now."""
         shards, variables, values, slots, labels = self._summary()
+        global_step = self.global_step
         tally = self._tally
         with tally.lock:
             return PsCounters(
@@ -296,6 +313,7 @@ class Store(ShardTable):
                 slot_bytes=slots,
                 sessions=sessions,
                 labels=labels,
+                global_step=global_step,
             )
 
 
