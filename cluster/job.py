@@ -11,7 +11,7 @@ written, every task is told ``DONE``, the chief ends.
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from ..core.errors import LimitExceededError, OtherJobError, PeerLostError, RefusedError
+from ..core.errors import OtherJobError, PeerLostError, RefusedError, TooManyWorkersError
 from ..core.report import PsCounters, TaskReport
 from ..core.states import Outcome, Phase, State
 from ..core.task import Incarnation, TaskId, is_other_job
@@ -117,7 +117,7 @@ class Job:
             PeerLostError: Another process had the place a moment ago: ask again.
             OtherJobError: Another process has it, or the task is of another job.
             RefusedError: The task cannot be one of this job.
-            LimitExceededError: There are too many tasks already.
+            TooManyWorkersError: There are too many tasks already.
         """
         if self.name is None:
             raise PeerLostError(f"{self.chief} does not know yet which job it leads", task=task)
@@ -332,7 +332,7 @@ class Job:
             return
         gone = [member for member in dynamic if member.state is not State.ALIVE]
         if not gone:
-            raise LimitExceededError(
+            raise TooManyWorkersError(
                 f"{task} is refused: {len(dynamic)} tasks take part that are not in the cluster of "
                 f"{self.chief}, as many as may (max_sessions); raise WINDLASS_MAX_SESSIONS on the "
                 "chief and the ps, or run fewer workers",

@@ -373,7 +373,8 @@ _COUNTS = ("steps", "pushes", "bytes_pushed", "bytes_pulled", "refused_pushes")
 
 def report_to_wire(report: TaskReport) -> chief_pb2.TaskReport:
     """A task's report as a message."""
-    return chief_pb2.TaskReport(**asdict(report))
+    transports = [bounds.shorten(each, bounds.MAX_NAME_BYTES) for each in report.transports]
+    return chief_pb2.TaskReport(**{**asdict(report), "transports": transports})
 
 
 def report_from_wire(message: chief_pb2.TaskReport, who: object = "a task") -> TaskReport:

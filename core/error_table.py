@@ -31,6 +31,7 @@ STATUS_OF: dict[type[errors.WindlassError], grpc.StatusCode] = {
     errors.UnknownVariableError: grpc.StatusCode.NOT_FOUND,
     errors.ShapeMismatchError: grpc.StatusCode.INVALID_ARGUMENT,
     errors.LimitExceededError: grpc.StatusCode.RESOURCE_EXHAUSTED,
+    errors.TooManyWorkersError: grpc.StatusCode.RESOURCE_EXHAUSTED,
     errors.NonFiniteGradientError: grpc.StatusCode.INVALID_ARGUMENT,
     errors.SequenceError: grpc.StatusCode.OUT_OF_RANGE,
     errors.SegmentError: grpc.StatusCode.FAILED_PRECONDITION,

@@ -10,7 +10,7 @@ A push that broke off halfway is not counted here; the blocks that it reached re
 
 from dataclasses import dataclass, field
 
-from ...core.errors import LimitExceededError, RefusedError, SequenceError
+from ...core.errors import RefusedError, SequenceError, TooManyWorkersError
 from ...core.task import Incarnation, TaskId
 
 
@@ -31,7 +31,7 @@ class PushLog:
         Raises:
             FencedError: A newer incarnation has registered.
             RefusedError: It is no incarnation of a task.
-            LimitExceededError: There are too many tasks.
+            TooManyWorkersError: There are too many tasks.
         """
         if who.generation < 1:
             raise RefusedError(f"{who} is not an incarnation of a task: generations begin at 1")
@@ -39,7 +39,7 @@ class PushLog:
         who.check_not_superseded(generation)
         if who.generation > generation:
             if not generation and len(self.last) >= self.limit:
-                raise LimitExceededError(
+                raise TooManyWorkersError(
                     f"{who.task} is refused: {len(self.last)} tasks have pushed here, as many as a "
                     "ps remembers; raise WINDLASS_MAX_SESSIONS on the ps",
                     task=who.task,

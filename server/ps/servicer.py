@@ -46,7 +46,12 @@ class ParameterServerServicer:
             self._lease.check_job(who)
             shards = [codec.shard_from_wire(message) for message in request.shards]
             if request.create:
-                held = self._store.define(shards, who, restore_from=request.restore_from)
+                held = self._store.define(
+                    shards,
+                    who,
+                    restore_from=request.restore_from,
+                    still_wanted=context.is_active,
+                )
             else:
                 held = self._store.lookup(shards, who)
             if request.bind_variables:
