@@ -32,6 +32,8 @@ MAX_LEASE_S = 86_400.0
 # Generations are milliseconds of a clock: that of another machine may be in another time zone.
 MAX_GENERATION_LEAD_MS = 24 * 3600 * 1000
 
+LEAST_MESSAGE_BYTES = 64 * 1024  # what a peer takes; with less every byte would be a message
+
 MAX_METRICS = 256
 MAX_METRIC_NAME_BYTES = 256
 MAX_TRANSPORTS = 4096

@@ -57,6 +57,7 @@ _TRANSPORT = {
     grpc.StatusCode.RESOURCE_EXHAUSTED: errors.LimitExceededError,
     grpc.StatusCode.UNIMPLEMENTED: errors.ProtocolMismatchError,
 }
+_BUSY = "Concurrent RPC limit exceeded"  # gRPC's words, under the code of a limit
 
 
 def to_detail(error: Exception) -> errors_pb2.ErrorDetail:
@@ -123,6 +124,8 @@ def from_rpc_error(failure: grpc.RpcError, *, peer: str, doing: str) -> errors.W
             return from_detail(detail)
     code = call.code()
     cls = _TRANSPORT.get(code, errors.WindlassError)
+    if _BUSY in (call.details() or ""):
+        cls = errors.PeerLostError  # it may have room a moment later
     return cls(
         f"{doing}: {peer} answered {code.name}: {call.details() or 'no details'}",
         peer=peer,

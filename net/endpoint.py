@@ -17,19 +17,22 @@ from pathlib import Path
 from google.protobuf.message import DecodeError
 
 from ..core import codec, error_table
-from ..core.errors import ConfigurationError, RefusedError, WindlassError
+from ..core.bounds import LEAST_MESSAGE_BYTES, MAX_COUNT, check_number
+from ..core.errors import ConfigurationError, RefusedError, TooManyWorkersError, WindlassError
 from ..core.settings import Settings
 from ..core.task import TaskId
 from ..core.versions import check_protocol, own_versions
 from ..proto.v1 import session_pb2
+from .arrival import GREETING_BYTES
 from .connection import Connection
 from .listener import GREETING_TIMEOUT_S
+from .newcomers import Newcomers
 from .stream import NEVER, ByteStream
 from .unix import listen_unix
 
 log = logging.getLogger(__name__)
 
-_HELLO_BYTES = 64 * 1024  # a hello has less than 1 KiB; anybody may send one
+_MAX_SILENT = 32
 
 
 class Greeting:
@@ -72,6 +75,8 @@ class Endpoint:
         task: Who listens, for messages.
         settings: For the bounds.
         services: By name.
+        newcomers: Bounds those that are silent.
+        max_sessions: Most greeted connections at once.
         greeting_timeout_s: How long a greeting may take, all of it. Unit: seconds.
 
     Attributes:
@@ -83,14 +88,19 @@ class Endpoint:
         task: TaskId,
         settings: Settings,
         services: Mapping[str, Service],
+        newcomers: Newcomers | None = None,
+        max_sessions: int = 64,
         greeting_timeout_s: float = GREETING_TIMEOUT_S,
     ) -> None:
         self._task = task
         self._settings = settings
         self._services = services
+        self._newcomers = newcomers or Newcomers(_MAX_SILENT, greeting_timeout_s)
         self._greeting_timeout_s = greeting_timeout_s
         self._lock = threading.Lock()
         self._open: set[Connection] = set()
+        self._max_sessions = max_sessions
+        self._served = 0
         self._stopped = False
         self._instance = secrets.randbits(63)
         self.unix_sockets: list[str] = []
@@ -123,9 +133,18 @@ class Endpoint:
         yield listening
         self.unix_sockets.append(str(path))
 
-    def serve(self, stream: ByteStream) -> None:
-        """Hear a greeting and serve the connection to its end. Blocks."""
-        connection = Connection(stream, _HELLO_BYTES, "a peer that has not greeted")
+    def serve(self, stream: ByteStream, received: bytes = b"") -> None:
+        """Hear a greeting and serve the connection to its end. Blocks.
+
+        The greeting phase, in which a peer costs little and has little time, ends when the hello is
+        heard and whoever says it is let in: of a socket the listener has read it before, without a
+        thread; in a tunnel it is awaited here, and only so many tunnels may be silent at once.
+
+        Args:
+            stream: Owned from now on.
+            received: What was read of it already.
+        """
+        connection = Connection(stream, GREETING_BYTES, "a peer that has not greeted", received)
         kept = False
         with self._lock:
             self._open.add(connection)
@@ -148,7 +167,8 @@ class Endpoint:
 
     def _greeted(self, connection: Connection) -> bool:
         connection.deadline = time.monotonic() + self._greeting_timeout_s
-        data = connection.receive()
+        with self._newcomers.silent(connection.cancel):
+            data = connection.receive()
         if data is None:
             return False
         try:
@@ -169,6 +189,13 @@ class Endpoint:
         connection.max_message_bytes = self._settings.max_message_bytes
         connection.deadline = NEVER
         if hello.max_message_bytes:
+            check_number(
+                hello.max_message_bytes,
+                MAX_COUNT,
+                "max_message_bytes",
+                connection.peer,
+                least=LEAST_MESSAGE_BYTES,
+            )
             connection.stream.limit_messages(hello.max_message_bytes)
         welcome = session_pb2.Welcome(
             versions=codec.versions_to_wire(own_versions()),
@@ -176,7 +203,31 @@ class Endpoint:
             unix_sockets=self.unix_sockets,
             instance=self._instance,
         )
-        return service(Greeting(connection, hello, welcome))
+        with self._served_by(connection.peer):
+            return service(Greeting(connection, hello, welcome))
+
+    @contextlib.contextmanager
+    def _served_by(self, peer: str) -> Iterator[None]:
+        """A greeted connection is served, whatever it goes over.
+
+        Raises:
+            TooManyWorkersError: There are too many.
+        """
+        with self._lock:
+            if self._served >= self._max_sessions:
+                raise TooManyWorkersError(
+                    f"{self._task} serves {self._served} connections already, so {peer} is "
+                    "refused; raise WINDLASS_MAX_SESSIONS there, or run fewer workers",
+                    task=self._task,
+                    limit="max_sessions",
+                    value=self._max_sessions,
+                )
+            self._served += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._served -= 1
 
     def stop(self) -> None:
         """End every session that is served. Idempotent."""

@@ -12,8 +12,11 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from ..core.errors import AddressInUseError, ConfigurationError
 from ..core.settings import Settings
 from ..core.task import TaskId
+from .calls import AwaitMessages
+from .descriptors import most_grpc_connections, raise_limit
 from .endpoint import Endpoint, Service
-from .listener import Listener
+from .listener import GREETING_TIMEOUT_S, Listener
+from .newcomers import Newcomers
 from .pass_through import PassThrough
 from .shared_memory import unavailable
 from .tcp import listen_tcp, split_address, tcp_stream
@@ -22,6 +25,11 @@ from .unix import unix_stream
 
 _BACKLOG = 512
 _GRPC_CONNECTIONS = 64  # beside two for each worker
+_MAX_SILENT = 32  # tunnels that have not greeted
+_WAITING_CALLS = 512  # beyond the threads
+_CALLS_PER_CONNECTION = 64  # a task has a few: a tunnel, a heartbeat, definitions
+_METADATA_BYTES = 16 * 1024
+_IDLE_S = 60.0  # without any call; a client that comes back connects anew
 
 
 def is_loopback(host: str) -> bool:
@@ -59,6 +67,23 @@ def bind_address(address: str, settings: Settings) -> str:
     return f"{listen}:{port}"
 
 
+def _server_options(settings: Settings) -> list[tuple[str, int]]:
+    """What a gRPC server accepts of its clients."""
+    return [
+        ("grpc.max_receive_message_length", settings.max_message_bytes),
+        ("grpc.max_send_message_length", settings.max_message_bytes),
+        ("grpc.max_concurrent_streams", _CALLS_PER_CONNECTION),
+        ("grpc.max_metadata_size", _METADATA_BYTES),
+        ("grpc.absolute_max_metadata_size", 2 * _METADATA_BYTES),
+        # A connection on which nothing is called, or not even HTTP/2 is spoken, is closed.
+        ("grpc.server_handshake_timeout_ms", int(GREETING_TIMEOUT_S * 1000)),
+        ("grpc.max_connection_idle_ms", int(_IDLE_S * 1000)),
+        # Clients look after silent connections; let them, but not more often than they need.
+        ("grpc.http2.min_ping_interval_without_data_ms", 5_000),
+        ("grpc.keepalive_permit_without_calls", 1),
+    ]
+
+
 class DaemonThreads(futures.Executor):
     """A thread for each call; the end of the process waits for none. Who calls bounds them.
 
@@ -88,12 +113,12 @@ class TaskHost:
 
     Args:
         task: Who serves, for messages.
-        threads: Most gRPC calls at once; a tunnel occupies one.
+        threads: Most gRPC calls at once, beside tunnels.
         settings: For bounds, the bind rule and the health port.
         add: Adds the servicers.
         services: Full names, for the health service.
         sessions: What greeted connections are for; see :class:`~windlass.net.endpoint.Endpoint`.
-        max_sessions: Most greeted connections at once.
+        max_sessions: Most greeted connections at once, tunnels included.
         daemon: The process may end while calls are under way.
     """
 
@@ -115,31 +140,35 @@ class TaskHost:
         self._health = health.HealthServicer()
         # grpc does not end the threads of a pool it was given.
         name = f"{task.short}-rpc"
+        # A tunnel keeps its thread; all tunnels there may be leave those of other calls alone.
+        tunnels = max_sessions + _MAX_SILENT if sessions else 0
         self._pools: list[Any] = [
             DaemonThreads(name)
             if daemon
-            else futures.ThreadPoolExecutor(threads, thread_name_prefix=name)
+            else futures.ThreadPoolExecutor(threads + tunnels, thread_name_prefix=name)
         ]
+        self._newcomers = [Newcomers(max(1, threads // 2), GREETING_TIMEOUT_S)]
         self._server = grpc.server(
             self._pools[0],
+            interceptors=[AwaitMessages(self._newcomers[0])],
             # Calls beyond a pool wait in it; beyond this they are refused, and tried again.
-            maximum_concurrent_rpcs=threads if daemon else None,
-            options=[
-                ("grpc.max_receive_message_length", settings.max_message_bytes),
-                ("grpc.max_send_message_length", settings.max_message_bytes),
-                # Clients look after silent connections; let them.
-                ("grpc.http2.min_ping_interval_without_data_ms", 5_000),
-                ("grpc.keepalive_permit_without_calls", 1),
-            ],
+            maximum_concurrent_rpcs=threads + tunnels + (0 if daemon else _WAITING_CALLS),
+            options=_server_options(settings),
         )
         add(self._server)
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
         self._probes: grpc.Server | None = None
-        self._pass_through = PassThrough(_GRPC_CONNECTIONS + 2 * settings.max_sessions)
-        self.endpoint = Endpoint(task, settings, sessions or {})
+        raise_limit()
+        wanted = _GRPC_CONNECTIONS + 2 * settings.max_sessions
+        self._pass_through = PassThrough(most_grpc_connections(wanted))
+        self._newcomers.append(Newcomers(_MAX_SILENT, GREETING_TIMEOUT_S))
+        self.endpoint = Endpoint(task, settings, sessions or {}, self._newcomers[1], max_sessions)
         if sessions:
             serve_tunnels(self._server, self.endpoint.serve, settings.chunk_bytes)
-        self._listener = Listener(self.endpoint.serve, self._pass_through.accept, max_sessions)
+        # Those that a greeted peer no longer needs make room a moment later.
+        self._listener = Listener(
+            self.endpoint.serve, self._pass_through.accept, max_sessions + _MAX_SILENT
+        )
         self.port = 0
 
     def start(self, address: str) -> None:
@@ -187,6 +216,8 @@ class TaskHost:
             self._probes.stop(0).wait(5)
         self.endpoint.stop()
         stopped.wait(grace_s + 5)
+        for newcomers in self._newcomers:
+            newcomers.stop()
         self._pass_through.stop()
         for pool in self._pools:
             pool.shutdown(wait=False)
@@ -194,7 +225,13 @@ class TaskHost:
     def _serve_probes(self, where: str) -> None:
         self._pools.append(futures.ThreadPoolExecutor(2))
         # Without the option two servers share one port silently, each getting half of the calls.
-        self._probes = grpc.server(self._pools[1], options=[("grpc.so_reuseport", 0)])
+        self._newcomers.append(Newcomers(1, GREETING_TIMEOUT_S))
+        self._probes = grpc.server(
+            self._pools[1],
+            interceptors=[AwaitMessages(self._newcomers[-1])],
+            maximum_concurrent_rpcs=_WAITING_CALLS,
+            options=[("grpc.so_reuseport", 0), *_server_options(self._settings)],
+        )
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._probes)
         try:
             port = self._probes.add_insecure_port(where)

@@ -56,7 +56,7 @@ class PsServer:
         most = CONNECTIONS_PER_WORKER * settings.max_sessions
         self._host = TaskHost(
             task,
-            threads=most + 16,
+            threads=2 * settings.max_sessions + 16,
             settings=settings,
             add=lambda server: add_to_server(servicer, server),
             services=[SERVICE],
