@@ -105,7 +105,9 @@ class _Messages:
             self._step(message.step, lend)
         elif kind == "layout":
             layout = message.layout
-            self._session.add_layout(layout.layout_id, lambda: codec.layout_from_wire(layout))
+            self._session.add_layout(
+                layout.layout_id, lambda: codec.layout_from_wire(layout), layout.ByteSize()
+            )
         elif kind == "segment":
             self._take_segment(message.segment)
         elif kind == "map_slab":
@@ -140,9 +142,7 @@ class _Messages:
         # A worker's first segment is larger than it may need.
         most = max(self._settings.max_step_bytes, FIRST_SEGMENT_BYTES) + HEADER_BYTES + _PAGE_BYTES
         try:
-            segment = SharedSegment.receive(descriptor, message.num_bytes)
-            if message.num_bytes > most:
-                raise RefusedError(f"a segment of {message.num_bytes} bytes is over max_step_bytes")
+            segment = SharedSegment.receive(descriptor, message.num_bytes, most=most)
             segment.close()  # the mapping stays
             self._segment = segment
         except RefusedError as error:
