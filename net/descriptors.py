@@ -33,6 +33,12 @@ def has_spare(descriptor: int) -> bool:
     return soft == resource.RLIM_INFINITY or descriptor < soft - min(_RESERVE, soft // 4)
 
 
+def most_silent_connections(wanted: int) -> int:
+    """How many connections may be silent, so that most of the descriptors are left."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return wanted if soft == resource.RLIM_INFINITY else max(1, min(wanted, soft // 8))
+
+
 def most_grpc_connections(wanted: int) -> int:
     """How many connections of gRPC there may be, so that half of the descriptors are left."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 
 from ..core.rare_log import RareLog
 from .arrival import MAGIC, Arrival
-from .descriptors import has_spare
+from .descriptors import has_spare, most_silent_connections
 from .stream import SocketStream
 
 __all__ = ["GREETING_TIMEOUT_S", "MAGIC", "Listener"]
@@ -62,6 +62,7 @@ class Listener:
         self._greeting_timeout_s = greeting_timeout_s
         self._lock = threading.Lock()
         self._open = 0
+        self._max_unsorted = most_silent_connections(_MAX_UNSORTED)
         self._refused = RareLog(log)
         self._selector = selectors.DefaultSelector()
         self._unsorted: dict[socket.socket, _Unsorted] = {}
@@ -128,15 +129,18 @@ class Listener:
             self._refused.warning("a connection could not be accepted: %s", error)
             self._stopped.wait(_RETRY_S)  # no descriptor is left; one may be soon
             return
-        if not has_spare(connection.fileno()):
+        has_room = has_spare(connection.fileno())
+        if not has_room:
             self._refused.warning(
-                "a connection was refused: %d files are open, and the rest is for checkpoints and "
-                "logs; raise the limit of open files (ulimit -n)",
+                "%d files are open, and the rest is for checkpoints and logs: connections are "
+                "refused; raise the limit of open files (ulimit -n)",
                 connection.fileno(),
             )
+        if not has_room and not self._unsorted:
             connection.close()
             return
-        if len(self._unsorted) >= _MAX_UNSORTED:
+        if not has_room or len(self._unsorted) >= self._max_unsorted:
+            # The one that has said nothing for longest makes room.
             self._forget(next(iter(self._unsorted))).close()
         until = time.monotonic() + self._greeting_timeout_s
         try:

@@ -7,6 +7,7 @@ import os
 import secrets
 import socket
 import threading
+from collections.abc import Callable
 
 from .tcp import notice_loss
 
@@ -15,6 +16,10 @@ log = logging.getLogger(__name__)
 _BYTES = 256 * 1024
 _PIPE_BYTES = 1024 * 1024  # what a user may have without asking
 _CONNECT_TIMEOUT_S = 5.0
+_LEAST_BYTES = 1024  # a client that calls anything has said more within a second
+_LEAVING = -1  # it made room for another one
+
+_Ends = tuple[socket.socket, socket.socket]
 
 
 class PassThrough:
@@ -34,7 +39,8 @@ class PassThrough:
         self._limit = limit
         self.inner_name = f"windlass-grpc-{secrets.token_hex(16)}"
         self._lock = threading.Lock()
-        self._open: set[tuple[socket.socket, socket.socket]] = set()
+        # The ends of each connection, and how much its client has said; the oldest first.
+        self._open: dict[_Ends, int] = {}
         self._stopped = False
 
     def accept(self, client: socket.socket, first: bytes) -> None:
@@ -50,10 +56,10 @@ class PassThrough:
         server = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         ends = client, server
         with self._lock:
-            if len(self._open) >= self._limit or self._stopped:
+            if self._stopped or not self._has_room():
                 server.close()
                 raise ConnectionError(f"more than {self._limit} gRPC connections")
-            self._open.add(ends)
+            self._open[ends] = len(first)
         try:
             threading.Thread(
                 target=self._serve, args=(client, server, first), name="grpc", daemon=True
@@ -61,6 +67,18 @@ class PassThrough:
         except RuntimeError as error:  # no more threads
             self._close(ends)
             raise ConnectionError(str(error)) from error
+
+    def _has_room(self) -> bool:
+        """Whether there is room for one more; the oldest that has hardly said anything makes it."""
+        if len(self._open) < self._limit:
+            return True
+        for ends, said in self._open.items():
+            if 0 <= said < _LEAST_BYTES:
+                self._open[ends] = _LEAVING
+                self._end(*ends)
+                # Its descriptors are closed a moment later: so many may wait for that.
+                return len(self._open) <= self._limit + self._limit // 4
+        return False
 
     def stop(self) -> None:
         """End every connection."""
@@ -83,24 +101,38 @@ class PassThrough:
                 target=self._copy, args=(server, client), name="grpc", daemon=True
             )
             back.start()
-            self._copy(client, server)
+            self._copy(client, server, lambda count: self._count((client, server), count))
             back.join()
         except (OSError, RuntimeError) as error:
             log.warning("a gRPC connection could not be served: %s", error)
         finally:
             self._close((client, server))
 
-    def _copy(self, source: socket.socket, target: socket.socket) -> None:
+    def _count(self, ends: _Ends, count: int) -> bool:
+        """Note what a client said; whether the next bytes are to be noted, too."""
+        with self._lock:
+            said = self._open.get(ends, _LEAVING)
+            if said == _LEAVING:
+                return False
+            self._open[ends] = said + count
+            return said + count < _LEAST_BYTES
+
+    def _copy(
+        self,
+        source: socket.socket,
+        target: socket.socket,
+        count: Callable[[int], bool] | None = None,
+    ) -> None:
         try:
-            _move_all(source, target)
+            _move_all(source, target, count)
             target.shutdown(socket.SHUT_WR)
         except OSError as error:
             log.debug("a gRPC connection broke off: %s", error)
             self._end(source, target)
 
-    def _close(self, ends: tuple[socket.socket, socket.socket]) -> None:
+    def _close(self, ends: _Ends) -> None:
         with self._lock:
-            self._open.discard(ends)
+            self._open.pop(ends, None)
         for end in ends:
             end.close()
 
@@ -111,8 +143,15 @@ class PassThrough:
                 end.shutdown(socket.SHUT_RDWR)
 
 
-def _move_all(source: socket.socket, target: socket.socket) -> None:
+def _move_all(
+    source: socket.socket, target: socket.socket, note: Callable[[int], bool] | None = None
+) -> None:
     """Move bytes to the end of the stream, within the kernel where it can do that.
+
+    Args:
+        source: Read from.
+        target: Written to.
+        note: Told how many were moved, until it returns False.
 
     Raises:
         OSError: One end broke.
@@ -121,6 +160,8 @@ def _move_all(source: socket.socket, target: socket.socket) -> None:
     if pipe is None:
         buffer = memoryview(bytearray(_BYTES))
         while count := source.recv_into(buffer):
+            if note is not None and not note(count):
+                note = None
             target.sendall(buffer[:count])
         return
     reading, writing = pipe
@@ -128,6 +169,8 @@ def _move_all(source: socket.socket, target: socket.socket) -> None:
         # Neither end is closed before both directions are over: the numbers stay theirs.
         come, go = source.fileno(), target.fileno()
         while count := os.splice(come, writing, _PIPE_BYTES):
+            if note is not None and not note(count):
+                note = None
             while count:
                 count -= os.splice(reading, go, count)
     finally:

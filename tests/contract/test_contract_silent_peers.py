@@ -90,10 +90,12 @@ def test_streams_that_say_nothing_keep_nobody_out_and_are_ended(ps: Ps, method: 
     with Silence(ps.address, method, 200) as silence:
         assert works(ps)
         assert works(ps, 3)
-        assert threading.active_count() < threads + 250  # the clients' own among them
+        # A thread for each call here, and for each there up to three as long as it is silent.
+        assert threading.active_count() < threads + 200 + 250
         # gRPC lets so many through at a time on a connection, and each has ten seconds.
         wait_until(lambda: silence.going_on() < 100, 40, "most to be ended")
-    wait_until(lambda: threading.active_count() < threads + 60, 20, "threads to end")
+    # The pool of gRPC keeps its threads.
+    wait_until(lambda: threading.active_count() < threads + 120, 20, "threads to end")
     assert works(ps, 4)
 
 
@@ -222,7 +224,7 @@ def test_the_worker_too_many_has_an_error_of_its_own() -> None:
 
 IDLE = """
 import os, resource, socket, sys, time
-resource.setrlimit(resource.RLIMIT_NOFILE, (256, {hard}))
+resource.setrlimit(resource.RLIMIT_NOFILE, (512, {hard}))
 from helpers.ps_peers import ADD, Ps, put, vector
 ps = Ps("tcp", max_sessions=4)
 print("soft", resource.getrlimit(resource.RLIMIT_NOFILE)[0], flush=True)
@@ -237,7 +239,7 @@ print("works", flush=True)
 """
 
 
-@pytest.mark.parametrize("hard", [256, 4096])
+@pytest.mark.parametrize("hard", [512, 4096])
 def test_idle_connections_leave_descriptors_for_checkpoints(
     hard: int, tmp_path: Path, no_process_left: str
 ) -> None:
@@ -252,7 +254,7 @@ def test_idle_connections_leave_descriptors_for_checkpoints(
         words = [process.stdout.readline().split() for _ in range(2)]
         assert words[0] == ["soft", str(hard)]
         port = int(words[1][1])
-        for number in range(800):
+        for number in range(1000):
             with contextlib.suppress(OSError):
                 connection = socket.create_connection(("127.0.0.1", port), scaled(5))
                 stack.enter_context(connection)

@@ -118,7 +118,10 @@ class Nonsense:
     def _fill(self, message: Message, each: FieldDescriptor, depth: int) -> None:
         repeated = each.is_repeated if hasattr(each, "is_repeated") else each.label == 3
         is_map = each.message_type is not None and each.message_type.GetOptions().map_entry
-        if each.message_type is not None and (is_map or not depth):
+        if each.message_type is not None and not depth:
+            return
+        if is_map:
+            self._fill_map(getattr(message, each.name), each.message_type, depth)
             return
         with contextlib.suppress(ValueError, TypeError):  # out of the field's range
             if each.message_type is None:
@@ -132,6 +135,17 @@ class Nonsense:
                     getattr(message, each.name).append(self.message(each.message_type, depth - 1))
             else:
                 getattr(message, each.name).CopyFrom(self.message(each.message_type, depth - 1))
+
+    def _fill_map(self, target: Any, entry: Any, depth: int) -> None:
+        value = entry.fields_by_name["value"]
+        most = 300 if value.message_type is None else 2
+        for _ in range(self.random.choice((0, 1, most))):
+            key = f"{self.random.choice(TEXTS)[:40]}{self.random.randrange(1000)}"
+            if value.message_type is not None:
+                target[key].CopyFrom(self.message(value.message_type, depth - 1))
+            else:
+                with contextlib.suppress(ValueError, TypeError):
+                    target[key] = self._value(value)
 
     def _value(self, each: FieldDescriptor) -> Any:
         kinds = {
