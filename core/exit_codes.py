@@ -38,7 +38,8 @@ _MEANINGS = {
     ExitCode.CHECKPOINT_UNUSABLE: "the checkpoint is truncated, altered or not ours",
     ExitCode.INCOMPATIBLE: "tasks disagree: definitions of variables, collective calls, "
     "versions, jobs",
-    ExitCode.REFUSED: "a step was refused: over a limit, or not finite too often in a row",
+    ExitCode.REFUSED: "a step was refused: over a limit, or not finite too often in a row; or a "
+    "worker too many",
     ExitCode.STORAGE: "model_dir cannot be written: no permission, no space, or not a folder",
     ExitCode.KILLED: "killed by SIGKILL (out of memory, or a launcher's last resort)",
     ExitCode.PEER_LOST: "a peer this task needs was lost, or the job failed elsewhere",
