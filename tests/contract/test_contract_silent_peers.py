@@ -262,3 +262,27 @@ def test_idle_connections_leave_descriptors_for_checkpoints(
                     connection.sendall(b"PRI ")
         output, errors = process.communicate("go\n", timeout=scaled(60))
         assert "works" in output, errors
+
+
+def test_a_connection_without_a_call_is_closed_and_the_next_call_connects_anew(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("windlass.net.host._IDLE_S", 1.0)
+    ps = Ps("tcp")
+    try:
+        port = int(ps.address.rpartition(":")[2])
+        with open_channel(ps.address, SETTINGS) as channel:
+            channel.unary_unary(GET_JOB)(b"", timeout=scaled(5))
+            wait_until(lambda: not connections_to(port), 10, "the idle connection to be closed")
+            channel.unary_unary(GET_JOB)(b"", timeout=scaled(5))
+            assert connections_to(port)
+    finally:
+        ps.close()
+
+
+def connections_to(port: int) -> int:
+    """Established TCP connections of this machine to a port, as the kernel lists them."""
+    files = [Path("/proc/net") / name for name in ("tcp", "tcp6")]  # gRPC uses mapped addresses
+    lines = [line for file in files if file.exists() for line in file.read_text().splitlines()]
+    remote = [(fields[2], fields[3]) for line in lines if (fields := line.split())]
+    return sum(address.endswith(f":{port:04X}") and state == "01" for address, state in remote)
