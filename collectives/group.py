@@ -59,7 +59,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-_GENERATION = secrets.randbits(63)  # of this process; a restarted one draws another
+# Of this process; a restarted one draws another. No larger than those that a chief gives out.
+_GENERATION = secrets.randbits(40)
 _PROBE_S = 3.0
 _LINGER_S = 5.0  # a neighbour that computes reads its frames later
 _NOTHING: Array = np.zeros(0, np.uint8)
