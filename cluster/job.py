@@ -307,6 +307,7 @@ class Job:
             self._last_generation = max(self._last_generation, who.generation)
             if member.state is State.MISSING:
                 self._enter(member, State.ALIVE, now)
+                member.heard = now
         return member
 
     def _member(self, task: TaskId, now: float) -> Member:

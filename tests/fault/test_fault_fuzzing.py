@@ -12,7 +12,17 @@ from helpers.waiting import scaled, wait_until
 
 MIB = 1024 * 1024
 # Whoever may call these without showing who it is ends the job, as it should.
-ENDING = ("StopJob", "EndJob", "SaveShards", "Attach", "Define", "Register", "Heartbeat", "Finish")
+ENDING = (
+    "StopJob",
+    "EndJob",
+    "SaveShards",
+    "Attach",
+    "Define",
+    "Register",
+    "Heartbeat",
+    "Finish",
+    "Arrive",
+)
 
 TRAIN = """
 import os, sys, time

@@ -34,6 +34,7 @@ SERVICES = {
 }
 TUNNEL = "/windlass.proto.v1.Tunnel/Open"
 _TIMEOUT_S = 5.0
+_ANSWER_S = 0.1  # whoever was told of more bytes than come waits for them, and does not answer
 
 NUMBERS = (0, 1, 2, 255, 2**31 - 1, 2**31, 2**32 - 1, 2**53, 2**62, 2**63 - 1, 2**63, 2**64 - 1)
 DOUBLES = (0.0, -1.0, 1e-308, 1e308, float("inf"), float("-inf"), float("nan"))
@@ -266,7 +267,7 @@ class Fuzzer:
         stub = self._channel.stream_stream(TUNNEL)
         with contextlib.suppress(grpc.RpcError):
             metadata = tuple(self._credentials.metadata(TUNNEL))
-            call = stub(iter(chunks), timeout=_TIMEOUT_S, metadata=metadata)
+            call = stub(iter(chunks), timeout=_ANSWER_S, metadata=metadata)
             for _ in call:
                 pass
 
@@ -275,6 +276,7 @@ class Fuzzer:
         with contextlib.suppress(OSError), socket.create_connection(address, _TIMEOUT_S) as sender:
             sender.sendall(data)
             if answers and self.nonsense.random.random() < 0.5:
+                sender.settimeout(_ANSWER_S)
                 sender.recv(1000)
 
 
