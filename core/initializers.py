@@ -82,7 +82,7 @@ class Initializer:
             if not isinstance(value, Real):
                 raise TypeError(f"{argument} of {name} must be a number, got {value!r}")
             # A constant may be NaN or infinite, as the best loss so far is at first.
-            if name not in _CONSTANT and not abs(value) <= _LARGEST:
+            if name not in _CONSTANT and not abs(float(value)) <= _LARGEST:
                 raise ValueError(f"{argument} of {name} must be finite, got {value!r}")
         if not 0 <= seed < 2**64:
             raise ValueError(f"seed must be in [0, 2**64), got {seed}")

@@ -12,7 +12,7 @@ import grpc
 from .newcomers import Newcomers
 
 
-class AwaitMessages(grpc.ServerInterceptor):  # type: ignore[misc] # typed as Any
+class AwaitMessages(grpc.ServerInterceptor):
     """Has the server wait for the message of a unary call itself.
 
     On the wire a call with one message and one with a stream of one are the same.
@@ -48,5 +48,4 @@ class AwaitMessages(grpc.ServerInterceptor):  # type: ignore[misc] # typed as An
         with self._newcomers.silent(context.cancel):
             for request in requests:
                 return request
-        context.abort(grpc.StatusCode.CANCELLED, "no message came")
-        return None
+        return context.abort(grpc.StatusCode.CANCELLED, "no message came")
