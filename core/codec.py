@@ -40,6 +40,10 @@ if sys.byteorder != "little":  # pragma: no cover
 
 _K = TypeVar("_K")
 
+# Of every step: looked up fast.
+_MAX_STEP, _MAX_INCREMENT = bounds.MAX_STEP, bounds.MAX_STEP_INCREMENT
+_MAX_SCALE, _MAX_DIRECT_BYTES = sys.float_info.max, bounds.MAX_DIRECT_BYTES
+
 _TO_WIRE: dict[DType, Any] = {
     dtype: getattr(common_pb2, f"D_TYPE_{dtype.name.upper()}") for dtype in DTYPES
 }
@@ -313,14 +317,14 @@ def step_from_wire(message: session_pb2.Step, who: object = "a worker") -> StepH
     step, increment = message.global_step, message.step_increment
     scale, direct_bytes = message.gradient_scale, message.direct_bytes
     if not (
-        step <= bounds.MAX_STEP
-        and increment <= bounds.MAX_STEP_INCREMENT
-        and 0.0 <= scale <= sys.float_info.max
-        and direct_bytes <= bounds.MAX_DIRECT_BYTES
+        step <= _MAX_STEP
+        and increment <= _MAX_INCREMENT
+        and 0.0 <= scale <= _MAX_SCALE
+        and direct_bytes <= _MAX_DIRECT_BYTES
     ):
         check_number(step, bounds.MAX_STEP, "the global step", who)
         check_number(increment, bounds.MAX_STEP_INCREMENT, "step_increment", who)
-        check_number(scale, sys.float_info.max, "gradient_scale", who)
+        check_number(scale, _MAX_SCALE, "gradient_scale", who)
         check_number(direct_bytes, bounds.MAX_DIRECT_BYTES, "direct_bytes", who)
     return StepHeader(
         message.request_id,
