@@ -80,6 +80,7 @@ check: $(DEV_STAMP)  ## format, lint, types, import contracts, fresh protos, doc
 	$(BIN)/mypy benchmarks
 	PYTHONPATH=src $(BIN)/lint-imports
 	$(BIN)/python tools/gen_protos.py --check
+	$(BIN)/python tools/access_table.py --check
 	$(MAKE) --no-print-directory docs
 
 docs: $(DOCS_STAMP)  ## the documentation as a site, in build/site; any warning fails it

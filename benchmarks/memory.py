@@ -26,6 +26,7 @@ from windlass.client.ps.control import PsControl
 from windlass.client.ps.parameter_session import ParameterSession
 from windlass.client.ps.push_plans import PushPayload
 from windlass.client.ps.remote_ps import RemotePs
+from windlass.cluster.principal import Principal
 from windlass.core.definitions import VariableDefinition
 from windlass.core.initializers import Initializer
 from windlass.core.settings import Settings
@@ -124,7 +125,7 @@ def _stages(pid: int, address: str, size_mb: int, transport: str) -> list[dict[s
     for _ in range(3):
         session.step(PushPayload(gradients), names, step_increment=1)
     watch.stage("three steps", 3 * values)
-    control = PsControl(PS, address, settings)
+    control = PsControl(PS, address, settings, Principal("chief", index=0))
     with tempfile.TemporaryDirectory() as folder:
         control.save_shards(folder, timeout_s=120)
     watch.stage("saved", 3 * values)

@@ -24,10 +24,12 @@ import grpc
 from rich.console import Console
 from rich.table import Table
 
+from windlass.cluster.principal import Principal
 from windlass.core.settings import Settings
-from windlass.core.task import TaskId
 from windlass.net.channel import open_channel
-from windlass.net.host import TaskHost
+from windlass.net.listener import Listener
+from windlass.net.pass_through import PassThrough
+from windlass.net.tcp import listen_tcp, tcp_stream
 
 SERVICE = "benchmark.Echo"
 MESSAGE = bytes(64)
@@ -51,13 +53,20 @@ def add(server: grpc.Server) -> None:
 
 def serve(ports: Connection) -> None:
     """Both servers; they end with the process."""
-    host = TaskHost(TaskId("ps", 0), threads=4, settings=Settings(), add=add, services=[SERVICE])
-    host.start("127.0.0.1:0")
+    inner = grpc.server(futures.ThreadPoolExecutor(4))
+    add(inner)
+    pass_through = PassThrough(8)
+    pass_through.listen(inner.add_insecure_port)
+    inner.start()
+    listener = Listener(lambda stream: stream.close(), pass_through.accept, 0)
+    listening = listen_tcp("127.0.0.1", 0, 8)
+    listener.add(listening, tcp_stream)
+    listener.start()
     direct = grpc.server(futures.ThreadPoolExecutor(4))
     add(direct)
     port = direct.add_insecure_port("127.0.0.1:0")
     direct.start()
-    ports.send((port, host.port))
+    ports.send((port, listening.getsockname()[1]))
     direct.wait_for_termination()
 
 
@@ -88,7 +97,8 @@ def calls(channel: grpc.Channel) -> dict[str, Callable[[], object]]:
 def measure(budget_s: float) -> list[dict[str, Any]]:
     """Each call directly and through the one port, by turns. Unit: milliseconds."""
     with servers() as ports:
-        channels = [open_channel(f"127.0.0.1:{port}", Settings()) for port in ports]
+        settings, who = Settings(insecure=True), Principal("worker", index=0)
+        channels = [open_channel(f"127.0.0.1:{port}", settings, who) for port in ports]
         direct, through = (calls(channel) for channel in channels)
         rows = []
         for name in direct:

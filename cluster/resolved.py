@@ -119,41 +119,17 @@ def resolve(
             sources={"cluster": "none given: this process is the whole cluster"},
             read_from=said,
         )
-    if kind is None:
-        raise error(
-            f"{source} has a cluster but no task: add "
-            '"task": {"type": "worker", "index": 0} with this process\'s own type and index'
-        )
-    kind = canonical_type(kind)
-    if kind not in TASK_TYPES:
-        raise error(f"{source}: task.type is {kind!r}; it must be one of {', '.join(TASK_TYPES)}")
-    task = TaskId(kind, index if index is not None else 0)
+    task = _task_of(kind, index, error, source)
     whole = canonical_spec(spec)
     addresses = _check_addresses(whole, error, source)
     training = training_spec(whole)
-    if kind != EVALUATOR and not dynamic:
+    if task.type != EVALUATOR and not dynamic:
         _check_place(task, training, error, source)
-    chief = chief_of(training)
-    if dynamic and kind == CHIEF:
-        chief = task
-    if not chief_address and chief.type in training.jobs:
-        known = chief.index in training.task_indices(chief.type)
-        # A dynamic cluster lists a worker only itself: there may be a chief that is not listed.
-        if known and (not dynamic or chief == task or chief.type == CHIEF):
-            chief_address = training.task_address(chief.type, chief.index)
-    if dynamic and kind == WORKER and not chief_address and task != chief:
-        chief = TaskId(CHIEF, 0)
-    if chief_address and "--chief" in (overrides or {}).values() and task.type == WORKER:
-        # A worker that was given the chief's address is not the chief.
-        chief = TaskId(CHIEF, 0)
-    sources = {
-        "cluster": source,
-        "task": source,
-        "chief": (
-            "the spec" if CHIEF in training.jobs else f"no chief listed: {chief.short} leads"
-        ),
-        **(overrides or {}),
-    }
+    overrides = overrides or {}
+    chief, chief_address = _find_chief(
+        task, training, chief_address, dynamic=dynamic, was_given="--chief" in overrides.values()
+    )
+    named = "the spec" if CHIEF in training.jobs else f"no chief listed: {chief.short} leads"
     return ResolvedTask(
         task,
         training,
@@ -162,9 +138,49 @@ def resolve(
         addresses.get(task, ""),
         addresses.get(TaskId(EVALUATOR, 0), ""),
         dynamic,
-        sources,
+        {"cluster": source, "task": source, "chief": named, **overrides},
         said,
     )
+
+
+def _task_of(
+    kind: str | None, index: int | None, error: type[ConfigurationError], source: str
+) -> TaskId:
+    if kind is None:
+        raise error(
+            f"{source} has a cluster but no task: add "
+            '"task": {"type": "worker", "index": 0} with this process\'s own type and index'
+        )
+    kind = canonical_type(kind)
+    if kind not in TASK_TYPES:
+        raise error(f"{source}: task.type is {kind!r}; it must be one of {', '.join(TASK_TYPES)}")
+    return TaskId(kind, index if index is not None else 0)
+
+
+def _find_chief(
+    task: TaskId, spec: ClusterSpec, address: str, *, dynamic: bool, was_given: bool
+) -> tuple[TaskId, str]:
+    """The chief and its address, if known.
+
+    Args:
+        task: This task.
+        spec: The training cluster.
+        address: The chief's, as far as it was given; wins over the spec.
+        dynamic: The cluster may list fewer tasks than there are.
+        was_given: By ``--chief``.
+    """
+    chief = task if dynamic and task.type == CHIEF else chief_of(spec)
+    if not address and chief.type in spec.jobs:
+        known = chief.index in spec.task_indices(chief.type)
+        # A dynamic cluster lists a worker only itself: there may be a chief that is not listed.
+        if known and (not dynamic or chief == task or chief.type == CHIEF):
+            address = spec.task_address(chief.type, chief.index)
+    if task.type == WORKER:
+        is_unlisted = dynamic and not address and task != chief
+        # A worker that was given the chief's address is not the chief.
+        if is_unlisted or (address and was_given):
+            chief = TaskId(CHIEF, 0)
+    return chief, address
 
 
 def _check_place(

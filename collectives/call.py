@@ -4,17 +4,15 @@ import os
 import time
 from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ..core import error_table
 from ..core.arrays import Array
 from ..core.errors import CollectiveMismatchError, WindlassError
 from ..core.waiting import FIRST_S, WaitLog
 from .diagnosis import uneven_calls_error
+from .links import RingLinks
 from .ring_frames import Head, Kind, unpack_head
-
-if TYPE_CHECKING:
-    from .group import CollectiveGroup
 
 _NEWS_S = 1.0  # after a connection broke: how long to wait for the previous worker's reason
 
@@ -22,19 +20,19 @@ _NEWS_S = 1.0  # after a connection broke: how long to wait for the previous wor
 class CollectiveCall:
     """Sends and receives the chunks of one call. See :class:`~windlass.collectives.ring.Link`.
 
-    When nothing moves for a while it has the group diagnose why.
+    When nothing moves for a while it asks the other workers why.
 
     Args:
-        group: The ring.
+        links: Of this worker.
         head: Of every chunk, but for its length.
         timeout_s: A call that waits longer for a worker fails; None: no limit.
         probe_after_s: Time without progress until the other workers are asked.
     """
 
     def __init__(
-        self, group: "CollectiveGroup", head: Head, timeout_s: float | None, probe_after_s: float
+        self, links: RingLinks, head: Head, timeout_s: float | None, probe_after_s: float
     ) -> None:
-        self._group = group
+        self._links = links
         self._head = head
         self._timeout_s = timeout_s
         self._probe_after_s = probe_after_s
@@ -44,50 +42,50 @@ class CollectiveCall:
         return self
 
     def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
-        group = self._group
+        links = self._links
         try:
-            if error is None and group.sender is not None:
+            if error is None and links.sender is not None:
                 # The caller may change what was sent once the call is over.
-                self._attempt(group.sender.flush, group.next_rank)
+                self._attempt(links.sender.flush, links.next_rank)
         except BaseException as late:
             error = late
             raise
         finally:
-            group.end_call()
+            links.end_call()
             if error is not None:
-                group.leave(error)
+                links.leave(error)
 
     def send(self, payload: Array) -> None:
         """Send a chunk."""
-        sender = self._group.sender
+        sender = self._links.sender
         if sender is None:
-            raise self._group.closed_error()
+            raise self._links.closed_error()
         head = self._head_of(payload.size)
         self._attempt(
-            lambda timeout_s: sender.send(head, payload, timeout_s), self._group.next_rank
+            lambda timeout_s: sender.send(head, payload, timeout_s), self._links.next_rank
         )
 
     def receive(self, num_bytes: int) -> Array:
         """The next chunk, valid until :meth:`release`."""
-        group = self._group
-        if group.receiver is None:
-            raise group.closed_error()
-        frame = self._attempt(group.receiver.receive, group.previous_rank)
+        links = self._links
+        if links.receiver is None:
+            raise links.closed_error()
+        frame = self._attempt(links.receiver.receive, links.previous_rank)
         if frame is None:
             why = "it closed the connection"
-            raise group.fail(
-                group.reported_failure() or group.peer_lost_error(group.previous_rank, why)
+            raise links.fail(
+                links.reported_failure() or links.peer_lost_error(links.previous_rank, why)
             )
         head: bytes = frame[0]
         data: Array = frame[1]
         if head != self._head_of(num_bytes) or data.size != num_bytes:
-            raise group.fail(self._explain(unpack_head(head), data, num_bytes))
+            raise links.fail(self._explain(unpack_head(head), data, num_bytes))
         return data
 
     def release(self) -> None:
         """The chunk received last is not needed any more."""
-        if self._group.receiver is not None:
-            self._group.receiver.release()
+        if self._links.receiver is not None:
+            self._links.receiver.release()
 
     def _head_of(self, num_bytes: int) -> bytes:
         head = self._heads.get(num_bytes)
@@ -97,26 +95,26 @@ class CollectiveCall:
 
     def _explain(self, head: Head, data: Array, num_bytes: int) -> WindlassError:
         """The error for a frame of another kind or another call."""
-        group = self._group
-        before = group.previous_rank
+        workers, before = self._links.workers, self._links.previous_rank
         if head.kind is Kind.ABORT:
             return error_table.from_bytes(data.tobytes())
         if head.kind is Kind.BYE:
             return uneven_calls_error(
-                group.workers, before, head.sequence, self._head.sequence, self._head.what
+                workers, before, head.sequence, self._head.sequence, self._head.what
             )
+        member = workers.members[before]
         return CollectiveMismatchError(
-            f"{group.members[before]} is in call {head.sequence}, {head.what} ({head.length} bytes "
-            f"at a time), and {group.members[group.rank]} in call {self._head.sequence}, "
+            f"{member} is in call {head.sequence}, {head.what} ({head.length} bytes "
+            f"at a time), and {workers.task} in call {self._head.sequence}, "
             f"{self._head.what} ({num_bytes} bytes); every worker must make the same calls, in the "
             "same order, with arrays of the same shape",
-            task=group.members[before],
+            task=member,
             call=self._head.sequence,
         )
 
     def _attempt(self, transfer: Callable[[float], Any], rank: int) -> Any:
         """Repeat a transfer with ``rank`` until it succeeds or must fail."""
-        group = self._group
+        links = self._links
         patience_s = min(self._probe_after_s, FIRST_S)
         began = probed = time.monotonic()
         waits: WaitLog | None = None
@@ -128,28 +126,27 @@ class CollectiveCall:
                 return result
             except TimeoutError:
                 if waits is None:
-                    waits = group.wait_log(self._timeout_s, began)
-                waits.tick(
-                    f"{group.members[rank]}", f"call {self._head.sequence}, {self._head.what}"
-                )
+                    waits = links.wait_log(self._timeout_s, began)
+                member = links.workers.members[rank]
+                waits.tick(f"{member}", f"call {self._head.sequence}, {self._head.what}")
                 now = time.monotonic()
                 if now - probed + 1e-3 < self._probe_after_s:
                     continue
                 probed = now
-                error = group.diagnose_timeout(began, self._timeout_s, rank)
+                error = links.diagnose_timeout(began, self._timeout_s, rank)
                 if error is not None:
-                    raise group.fail(error) from None
+                    raise links.fail(error) from None
             except OSError as error:
                 why = f"the connection broke: {os.strerror(error.errno) if error.errno else error}"
-                raise group.fail(
+                raise links.fail(
                     self._received_failure()
-                    or group.reported_failure()
-                    or group.peer_lost_error(rank, why)
+                    or links.reported_failure()
+                    or links.peer_lost_error(rank, why)
                 ) from error
 
     def _received_failure(self) -> WindlassError | None:
         """Why the previous worker left, or the failure it passed on, if any."""
-        receiver = self._group.receiver
+        receiver = self._links.receiver
         if receiver is None:
             return None
         until = time.monotonic() + _NEWS_S

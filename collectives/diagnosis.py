@@ -36,6 +36,16 @@ class RingWorkers:
     members: Sequence[TaskId]
     addresses: Sequence[str]
 
+    @property
+    def rank(self) -> int:
+        """Of this worker."""
+        return self.members.index(self.task)
+
+    @property
+    def size(self) -> int:
+        """Number of workers."""
+        return len(self.members)
+
 
 @dataclass(frozen=True, slots=True)
 class StalledCall:

@@ -1,7 +1,7 @@
 """The one collective server of a process, shared by the rings of its strategies."""
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 from zlib import crc32
 
@@ -9,8 +9,9 @@ from ..core.settings import Settings
 from ..core.task import TaskId
 
 if TYPE_CHECKING:
-    import grpc
+    from google.protobuf.descriptor import ServiceDescriptor
 
+    from ..net.unary import Servicer
     from .server import CollectiveServer
 
 _lock = threading.Lock()
@@ -39,7 +40,7 @@ def hold_server(
     task: TaskId,
     address: str,
     settings: Settings,
-    add: "Callable[[grpc.Server], None] | None" = None,
+    more: "Mapping[ServiceDescriptor, Servicer] | None" = None,
 ) -> "CollectiveServer":
     """The server at this worker's address, started on first use; to be released.
 
@@ -47,7 +48,7 @@ def hold_server(
         task: This worker.
         address: Where it listens.
         settings: For the bind rule and the bounds.
-        add: Adds a servicer of its own to a server that is started now.
+        more: Methods of further services, for a server that is started now.
 
     Raises:
         AddressInUseError: The port is taken.
@@ -58,7 +59,7 @@ def hold_server(
     with _lock:
         server, users = _servers.get(address, (None, 0))
         if server is None:
-            server = CollectiveServer(task, settings, add)
+            server = CollectiveServer(task, settings, more)
             server.start(address)
         _servers[address] = (server, users + 1)
         return server

@@ -4,15 +4,16 @@ send to it.
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
-import grpc
+from google.protobuf.descriptor import ServiceDescriptor
 
 from ..core import codec, error_table
 from ..core.bounds import check_number
 from ..core.errors import OtherJobError, RefusedError
 from ..core.settings import Settings
 from ..core.task import TaskId, is_other_job
+from ..net.auth.guard import Guard, Visitor
 from ..net.connection import Connection
 from ..net.dial import parse
 from ..net.endpoint import Greeting
@@ -20,13 +21,15 @@ from ..net.host import TaskHost
 from ..net.listener import GREETING_TIMEOUT_S
 from ..net.shared_memory import SharedSegment
 from ..net.stream import NEVER
-from ..proto.v1 import collective_pb2, collective_pb2_grpc, common_pb2, session_pb2
+from ..net.unary import Servicer
+from ..proto.v1 import collective_pb2, common_pb2, session_pb2
 from .incoming import Incoming
 from .ring_frames import Receiver, RingProgress
 from .slot_link import SlotReceiver
 from .stream_link import StreamReceiver
 from .worker_client import SERVICE
 
+_CALLS = collective_pb2.DESCRIPTOR.services_by_name["Collective"]
 _THREADS = 32
 _MAX_RING = 65_536
 _MAX_LINK_BYTES = 64 * 1024 * 1024  # of a link's segment, which has four slots of 1 MiB
@@ -41,16 +44,15 @@ class CollectiveServer:
     Args:
         task: This worker.
         settings: For the bind rule and the bounds.
-        add: Adds a servicer to the same port: the chief's.
+        more: Methods of a service at the same port: the chief's.
     """
 
     def __init__(
         self,
         task: TaskId,
         settings: Settings,
-        add: Callable[[grpc.Server], None] | None = None,
+        more: Mapping[ServiceDescriptor, Servicer] | None = None,
     ) -> None:
-        self._add_more = add
         self._job_id = settings.job_id
         self._task = task
         self.incoming = Incoming(_MAX_LINKS)
@@ -61,8 +63,8 @@ class CollectiveServer:
             threads=_THREADS,
             daemon=True,  # a link of a neighbour that lives on must not keep this process
             settings=settings,
-            add=self._add_to_server,
-            services=["windlass.proto.v1.Collective"],
+            calls={_CALLS: {"Probe": self._answer_probe}, **(more or {})},
+            guard=Guard(task, settings, job=lambda: self._job_id),
             sessions={SERVICE: self._accept_link},
             max_sessions=_MAX_LINKS,
         )
@@ -72,7 +74,7 @@ class CollectiveServer:
 
         Raises:
             AddressInUseError: The port is taken.
-            ConfigurationError: The address is not loopback and ``insecure`` was not said.
+            ConfigurationError: Nothing says how tasks show who they are.
         """
         self._host.start(address)
 
@@ -96,12 +98,9 @@ class CollectiveServer:
         with self._lock:
             self._probes.pop(ring, None)
 
-    def _add_to_server(self, server: grpc.Server) -> None:
-        collective_pb2_grpc.add_CollectiveServicer_to_server(_Servicer(self._answer_probe), server)
-        if self._add_more is not None:
-            self._add_more(server)
-
-    def _answer_probe(self, request: collective_pb2.ProbeRequest) -> collective_pb2.ProbeResponse:
+    def _answer_probe(
+        self, request: collective_pb2.ProbeRequest, _: Visitor
+    ) -> collective_pb2.ProbeResponse:
         with self._lock:
             probe = self._probes.get(request.ring)
         found = probe() if probe is not None else RingProgress()
@@ -151,18 +150,3 @@ class CollectiveServer:
         mapped = session_pb2.ServerMessage(slab=session_pb2.Segment(num_bytes=segment.num_bytes))
         connection.send([mapped.SerializeToString()])
         return receiver
-
-
-class _Servicer(collective_pb2_grpc.CollectiveServicer):
-    def __init__(
-        self, probe: Callable[[collective_pb2.ProbeRequest], collective_pb2.ProbeResponse]
-    ) -> None:
-        self._probe = probe
-
-    def Probe(  # noqa: N802 - the contract's
-        self,
-        request: collective_pb2.ProbeRequest,
-        context: grpc.ServicerContext,  # noqa: ARG002
-    ) -> collective_pb2.ProbeResponse:
-        """How far this worker is."""
-        return self._probe(request)

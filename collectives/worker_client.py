@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable
 
 from ..cluster.connection_choice import ConnectionKind
+from ..cluster.principal import principal_of_task
 from ..core.backoff import attempts
 from ..core.error_table import from_detail
 from ..core.errors import PeerLostError, RefusedError
@@ -37,6 +38,7 @@ class WorkerClient:
         task: Which.
         address: Where it serves.
         settings: Timeouts and bounds.
+        caller: This worker.
         wrap: Put around every byte stream: the seam for faults.
     """
 
@@ -45,13 +47,14 @@ class WorkerClient:
         task: TaskId,
         address: str,
         settings: Settings,
+        caller: TaskId,
         wrap: WrapStream = lambda stream: stream,
     ) -> None:
         self.task = task
         self.address = address
         self._settings = settings
         self._wrap = wrap
-        self._channel = open_channel(address, settings)
+        self._channel = open_channel(address, settings, principal_of_task(caller, settings.job_id))
         self._stub = collective_pb2_grpc.CollectiveStub(self._channel)
 
     @property

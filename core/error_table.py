@@ -24,6 +24,9 @@ STATUS_OF: dict[type[errors.WindlassError], grpc.StatusCode] = {
     errors.AddressInUseError: grpc.StatusCode.ALREADY_EXISTS,
     errors.CheckpointError: grpc.StatusCode.DATA_LOSS,
     errors.StorageError: grpc.StatusCode.FAILED_PRECONDITION,
+    errors.AccessError: grpc.StatusCode.PERMISSION_DENIED,
+    errors.UnauthenticatedError: grpc.StatusCode.UNAUTHENTICATED,
+    errors.PermissionDeniedError: grpc.StatusCode.PERMISSION_DENIED,
     errors.IncompatibleError: grpc.StatusCode.FAILED_PRECONDITION,
     errors.DefinitionMismatchError: grpc.StatusCode.FAILED_PRECONDITION,
     errors.ProtocolMismatchError: grpc.StatusCode.FAILED_PRECONDITION,
@@ -55,6 +58,8 @@ _TRANSPORT = {
     grpc.StatusCode.CANCELLED: errors.PeerLostError,
     grpc.StatusCode.ABORTED: errors.PeerLostError,
     grpc.StatusCode.RESOURCE_EXHAUSTED: errors.LimitExceededError,
+    grpc.StatusCode.UNAUTHENTICATED: errors.UnauthenticatedError,
+    grpc.StatusCode.PERMISSION_DENIED: errors.PermissionDeniedError,
     grpc.StatusCode.UNIMPLEMENTED: errors.ProtocolMismatchError,
 }
 _BUSY = "Concurrent RPC limit exceeded"  # gRPC's words, under the code of a limit

@@ -8,6 +8,9 @@
     ├── AddressInUseError           exit 3
     ├── CheckpointError V           truncated, altered, foreign or missing: exit 4
     ├── StorageError                model_dir cannot be written: exit 7
+    ├── AccessError                 exit 8
+    │   ├── UnauthenticatedError    nobody knows who asks: no credentials, or none that hold
+    │   └── PermissionDeniedError   it is known who asks, and they may not
     ├── IncompatibleError           exit 5
     │   ├── DefinitionMismatchError V  two tasks define one variable differently
     │   ├── ProtocolMismatchError   two sides speak different protocols
@@ -85,6 +88,20 @@ class StorageError(WindlassError):
     """
 
     exit_code = ExitCode.STORAGE
+
+
+class AccessError(WindlassError):
+    """A peer was not let in, or may not do what it asked for."""
+
+    exit_code = ExitCode.ACCESS
+
+
+class UnauthenticatedError(AccessError):
+    """Credentials are missing, expired, of another issuer, or otherwise not valid."""
+
+
+class PermissionDeniedError(AccessError):
+    """The role, the job or the task that asks is not one that may."""
 
 
 class IncompatibleError(WindlassError):

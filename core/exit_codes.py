@@ -19,6 +19,7 @@ class ExitCode(IntEnum):
     INCOMPATIBLE = 5
     REFUSED = 6
     STORAGE = 7
+    ACCESS = 8
     KILLED = 137
     PEER_LOST = 138
     JOIN_TIMEOUT = 140
@@ -41,6 +42,8 @@ _MEANINGS = {
     ExitCode.REFUSED: "a step was refused: over a limit, or not finite too often in a row; or a "
     "worker too many",
     ExitCode.STORAGE: "model_dir cannot be written: no permission, no space, or not a folder",
+    ExitCode.ACCESS: "credentials are missing, expired or not those of this job, or the role may "
+    "not",
     ExitCode.KILLED: "killed by SIGKILL (out of memory, or a launcher's last resort)",
     ExitCode.PEER_LOST: "a peer this task needs was lost, or the job failed elsewhere",
     ExitCode.JOIN_TIMEOUT: "peers did not answer within the join timeout",

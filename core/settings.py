@@ -131,12 +131,39 @@ class Settings(BaseModel):
     host: str = Field(
         default="",
         description="Address to bind; empty: loopback if this task's own address is loopback, "
-        "otherwise every interface (which needs `insecure`).",
+        "otherwise every interface (which needs certificates, tokens or `insecure`).",
     )
     insecure: bool = Field(
         default=False,
-        description="Serve other machines without encryption or identity. Must be asked for: "
-        "anyone who reaches the port can read and change the model.",
+        description="The same as `security=insecure`: no encryption, no identity. Must be asked "
+        "for: anyone who reaches the port can read and change the model.",
+    )
+    security: Literal["", "local", "token", "mtls", "insecure"] = Field(
+        default="",
+        description="How tasks show who they are: `local`, a key that only this user can read; "
+        "`token`, a signed token; `mtls`, a certificate; `insecure`, not at all. Empty: what the "
+        "files given imply, and `local` on loopback; a network address without any is refused.",
+    )
+    tls_cert: str = Field(default="", description="This task's certificate, in PEM. Empty: none.")
+    tls_key: str = Field(default="", description="The key of `tls_cert`, in PEM. Empty: none.")
+    tls_ca: str = Field(
+        default="", description="Who signs the certificates of others, in PEM. Empty: nobody."
+    )
+    key_file: str = Field(
+        default="",
+        description="The key that tasks on loopback share, made if it is not there. Empty: "
+        "windlass/loopback.key in the user's state folder (~/.local/state), else in a folder of "
+        "this user in /tmp.",
+    )
+    token_file: str = Field(
+        default="",
+        description="This task's token, which says who it is (`windlass token new`). Read again "
+        "when it changes. Empty: none.",
+    )
+    token_keys: str = Field(
+        default="",
+        description="Public keys, in PEM, that the tokens of others are signed with. Read again "
+        "when they change. Empty: none.",
     )
     health_port: int = Field(
         default=0,

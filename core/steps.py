@@ -82,6 +82,23 @@ class WireLayout:
 
 
 @dataclass(frozen=True, slots=True)
+class PullTarget:
+    """Where the pulled bytes of one ps go.
+
+    Attributes:
+        into: In the layout's order. They are whole afterwards.
+        previous: What the last pull of the same layout brought, as it came; may be the same memory
+            as ``into``. What did not change since is taken from there. None: it is not at hand.
+    """
+
+    into: Sequence[memoryview] = ()
+    previous: Sequence[memoryview] | None = None
+
+
+NO_TARGET = PullTarget()
+
+
+@dataclass(frozen=True, slots=True)
 class StepRequest:
     """What a worker asks of one ps in one round trip.
 

@@ -169,7 +169,16 @@ class RMSprop(UpdateRule):
         return {slot: start for slot, start in self.slots.items() if wanted[slot]}
 
 
-class Adam(UpdateRule):
+class _AdamLike(UpdateRule):
+    slots: ClassVar[dict[str, str | float]] = {"momentum": 0.0, "velocity": 0.0}
+
+    learning_rate: Rate = 0.001
+    beta_1: float = Field(default=0.9, ge=0, lt=1)
+    beta_2: float = Field(default=0.999, ge=0, lt=1)
+    epsilon: float = Field(default=1e-7, ge=0)
+
+
+class Adam(_AdamLike):
     """``m = b1*m + (1-b1)*g; v = b2*v + (1-b2)*g²; w -= a * m / (sqrt(v) + epsilon)``.
 
     ``a = lr * sqrt(1 - b2^t) / (1 - b1^t)``, as Keras: epsilon is added to the root of the
@@ -177,13 +186,7 @@ class Adam(UpdateRule):
     Sparse gradients touch only their rows ("lazy"); ``t`` still counts steps of the variable.
     """
 
-    slots: ClassVar[dict[str, str | float]] = {"momentum": 0.0, "velocity": 0.0}
-
     name: Literal["Adam"] = "Adam"
-    learning_rate: Rate = 0.001
-    beta_1: float = Field(default=0.9, ge=0, lt=1)
-    beta_2: float = Field(default=0.999, ge=0, lt=1)
-    epsilon: float = Field(default=1e-7, ge=0)
 
 
 class AdamW(UpdateRule):
@@ -224,7 +227,7 @@ class Ftrl(UpdateRule):
     beta: float = Field(default=0.0, ge=0)
 
 
-class Adamax(UpdateRule):
+class Adamax(_AdamLike):
     """``m = b1*m + (1-b1)*g; u = max(b2*u, |g|); w -= lr * m / ((1 - b1^t) * (u + epsilon))``.
 
     As Keras; optax and PyTorch add epsilon to ``|g|`` before the maximum. Kingma and Ba, ICLR 2015,
@@ -234,13 +237,9 @@ class Adamax(UpdateRule):
     slots: ClassVar[dict[str, str | float]] = {"momentum": 0.0, "norm": 0.0}
 
     name: Literal["Adamax"] = "Adamax"
-    learning_rate: Rate = 0.001
-    beta_1: float = Field(default=0.9, ge=0, lt=1)
-    beta_2: float = Field(default=0.999, ge=0, lt=1)
-    epsilon: float = Field(default=1e-7, ge=0)
 
 
-class Nadam(UpdateRule):
+class Nadam(_AdamLike):
     """Adam with Nesterov's momentum; ``m`` and ``v`` as Adam's, and a momentum that warms up.
 
     ``u_t = b1 * (1 - 0.96^t / 2)``, ``U_t = u_1 * … * u_t``; ``w -= lr * (u_{t+1} * m / (1 -
@@ -248,13 +247,7 @@ class Nadam(UpdateRule):
     PyTorch; optax leaves the warm-up out. Dozat, "Incorporating Nesterov Momentum into Adam", 2016.
     """
 
-    slots: ClassVar[dict[str, str | float]] = {"momentum": 0.0, "velocity": 0.0}
-
     name: Literal["Nadam"] = "Nadam"
-    learning_rate: Rate = 0.001
-    beta_1: float = Field(default=0.9, ge=0, lt=1)
-    beta_2: float = Field(default=0.999, ge=0, lt=1)
-    epsilon: float = Field(default=1e-7, ge=0)
 
 
 class Adadelta(UpdateRule):
@@ -289,7 +282,7 @@ class Lion(UpdateRule):
     weight_decay: float = Field(default=0.0, ge=0)
 
 
-class Lamb(UpdateRule):
+class Lamb(_AdamLike):
     """LAMB: Adam's step with a rate for each variable: its norm over that of the step.
 
     ``d = m / (1 - b1^t) / (sqrt(v / (1 - b2^t)) + epsilon) + weight_decay * w``, ``w -= lr * |w| /
@@ -299,13 +292,7 @@ class Lamb(UpdateRule):
     2020.
     """
 
-    slots: ClassVar[dict[str, str | float]] = {"momentum": 0.0, "velocity": 0.0}
-
     name: Literal["Lamb"] = "Lamb"
-    learning_rate: Rate = 0.001
-    beta_1: float = Field(default=0.9, ge=0, lt=1)
-    beta_2: float = Field(default=0.999, ge=0, lt=1)
-    epsilon: float = Field(default=1e-7, ge=0)
     weight_decay: float = Field(default=0.0, ge=0)
 
 

@@ -9,7 +9,16 @@ from ..core.copying import copy_into
 from ..core.definitions import ShardDefinition
 from ..core.errors import ShapeMismatchError, WindlassError
 from ..core.settings import Settings
-from ..core.steps import HeldShard, PushResult, StepHeader, StepReply, StepRequest, WireLayout
+from ..core.steps import (
+    NO_TARGET,
+    HeldShard,
+    PullTarget,
+    PushResult,
+    StepHeader,
+    StepReply,
+    StepRequest,
+    WireLayout,
+)
 from ..core.task import Incarnation, TaskId
 from ..core.update_rules import UpdateRule
 from ..engine.rows import gather_rows
@@ -58,17 +67,17 @@ class LocalPs:
         """Create shards, or look them up."""
         self._raise_if_aborted()
         if create:
-            return self.store.define(shards, self._who, restore_from=restore_from)
-        return self.store.lookup(shards, self._who)
+            return self.store.table.define(shards, self._who, restore_from=restore_from)
+        return self.store.table.lookup(shards, self._who)
 
     def bind(self, variables: Sequence[str], rule: UpdateRule) -> None:
         """Bind an update rule."""
         self._raise_if_aborted()
-        self.store.bind(variables, rule, self._who)
+        self.store.table.bind(variables, rule, self._who)
 
     def held_bytes(self) -> int:
         """Bytes of values in the store."""
-        return self.store.held_bytes()
+        return self.store.table.held_bytes()
 
     def prepare(self, request: StepRequest) -> None:
         """Gather a step's values."""
@@ -82,12 +91,8 @@ class LocalPs:
         """Nothing: the step is carried out when its answer is asked for."""
         self._raise_if_aborted()
 
-    def receive(
-        self,
-        into: Sequence[memoryview],
-        previous: Sequence[memoryview] | None = None,  # noqa: ARG002 - a copy costs as much as a look
-    ) -> PushResult:
-        """Carry the step out."""
+    def receive(self, target: PullTarget = NO_TARGET) -> PushResult:
+        """Carry the step out; all values are copied, as that costs no more than to look."""
         self._raise_if_aborted()
         request, self._request = self._request, None
         if request is None:
@@ -105,7 +110,7 @@ class LocalPs:
             gradient_scale=request.gradient_scale,
             hyperparameters=request.hyperparameters,
         )
-        answer = _LocalAnswer(into)
+        answer = _LocalAnswer(target.into)
         self._session.step(header, lambda: payload, answer)
         return answer.result()
 

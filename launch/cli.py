@@ -24,6 +24,7 @@ from .options import (
 )
 from .program_options import SCRIPT_LAST, program_arguments
 from .status_command import status_command
+from .token_command import token_command
 
 _ROLES = ("chief", "worker", "ps", "evaluator")
 
@@ -141,6 +142,7 @@ def _run(
 
 windlass.add_command(local_command)
 windlass.add_command(status_command)
+windlass.add_command(token_command)
 windlass.add_command(warm_kernels_command)
 
 

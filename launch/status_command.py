@@ -73,9 +73,10 @@ def _try(address: str, timeout_s: float) -> "JobStatus | None":
 
 def _ask(address: str, timeout_s: float) -> "JobStatus":
     from ..client.chief.calls import ChiefClient
+    from ..cluster.principal import READER, Principal
     from ..core.settings import load_settings
 
-    client = ChiefClient(address, load_settings())
+    client = ChiefClient(address, load_settings(), Principal(READER))
     try:
         return client.status(timeout_s=timeout_s)
     except PeerLostError as error:

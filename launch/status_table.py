@@ -41,6 +41,14 @@ _STATE_STYLES = {
 }
 
 
+_SECURITY = {
+    "insecure": "INSECURE: whoever reaches its ports can read and change the model",
+    "local": "security: a key that only this user can read",
+    "token": "security: TLS and tokens",
+    "mtls": "security: TLS with certificates on both sides",
+}
+
+
 def status_lines(status: JobStatus) -> list[str]:
     """What holds for the whole job: phase, step, the chief's address, the last checkpoint."""
     goal = f"/{status.total_steps}" if status.total_steps else ""
@@ -49,6 +57,8 @@ def status_lines(status: JobStatus) -> list[str]:
     lines = [f"job {status.phase} {when} {age} · global step {status.global_step}{goal}"]
     if address := chief_address(status):
         lines[0] += f" · chief {address}"
+    if status.security:
+        lines.append(_SECURITY.get(status.security, status.security))
     if status.last_checkpoint:
         lines.append(f"checkpoint {status.last_checkpoint}")
     if status.reason:

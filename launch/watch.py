@@ -51,8 +51,9 @@ class StatusWatch:
         if item is None or not item.generation:
             return
         from ..client.chief.calls import ChiefClient
+        from ..cluster.principal import principal_of_task
 
-        client = ChiefClient(self._address, self._settings)
+        client = ChiefClient(self._address, self._settings, principal_of_task(task))
         try:
             who = Incarnation(task, item.generation)
             client.finish(who, Outcome.LEFT, why, item.report, timeout_s=1.0)
@@ -67,8 +68,9 @@ class StatusWatch:
             if self._over.wait(_EVERY_S):
                 return
         from ..client.chief.calls import ChiefClient
+        from ..cluster.principal import READER, Principal
 
-        client = ChiefClient(self._address, self._settings)
+        client = ChiefClient(self._address, self._settings, Principal(READER))
         try:
             while not self._over.wait(_EVERY_S):
                 with contextlib.suppress(WindlassError):

@@ -5,15 +5,28 @@ from typing import Any, TypeVar
 
 import grpc
 
+from ..cluster.access import rule_of
+from ..cluster.principal import Principal
 from ..core.error_table import from_rpc_error
 from ..core.settings import Settings
+from .auth.credentials import Credentials, credentials_for
+from .auth.metadata import ANSWER, AUTHORIZATION
 
 _Response = TypeVar("_Response")
 
 
-def open_channel(address: str, settings: Settings) -> grpc.Channel:
-    """A channel that finds a peer that is late, restarted or moved, and notices a loss."""
-    return grpc.insecure_channel(
+def open_channel(address: str, settings: Settings, who: Principal) -> grpc.Channel:
+    """A channel that finds a peer that is late, restarted or moved, and notices a loss.
+
+    Args:
+        address: host:port.
+        settings: For the bounds, and how this task shows who it is.
+        who: This task.
+
+    Raises:
+        ConfigurationError: Nothing says how to show it, or a file cannot be used.
+    """
+    channel = grpc.insecure_channel(
         address,
         options=[
             ("grpc.max_receive_message_length", settings.max_message_bytes),
@@ -38,6 +51,45 @@ def open_channel(address: str, settings: Settings) -> grpc.Channel:
             ("grpc.use_local_subchannel_pool", 1),
         ],
     )
+    return grpc.intercept_channel(channel, _Showing(credentials_for(settings, address, who)))
+
+
+class _Showing(grpc.UnaryUnaryClientInterceptor, grpc.StreamStreamClientInterceptor):
+    """Shows with every call who calls, and checks the server by its answer."""
+
+    def __init__(self, credentials: Credentials) -> None:
+        self._credentials = credentials
+
+    def intercept_unary_unary(self, continuation: Any, details: Any, request: Any) -> Any:
+        if not rule_of(details.method).roles:
+            return continuation(details, request)  # nobody asks there
+        authorization = self._credentials.authorization(details.method)
+        call = continuation(_with(details, authorization), request)
+        if authorization and call.code() is grpc.StatusCode.OK:
+            said = [value for name, value in call.initial_metadata() if name == ANSWER]
+            answer = said[0] if said else ""
+            self._credentials.check_answer(details.method, authorization, answer)
+        return call
+
+    def intercept_stream_stream(self, continuation: Any, details: Any, requests: Any) -> Any:
+        authorization = self._credentials.authorization(details.method)
+        return continuation(_with(details, authorization), requests)
+
+
+class _Details(grpc.ClientCallDetails):
+    """Of a call, with more metadata."""
+
+    def __init__(self, details: Any, name: str, value: str) -> None:
+        self.method = details.method
+        self.timeout = details.timeout
+        self.metadata = (*(details.metadata or ()), (name, value))
+        self.credentials = details.credentials
+        self.wait_for_ready = details.wait_for_ready
+        self.compression = details.compression
+
+
+def _with(details: Any, authorization: str) -> Any:
+    return _Details(details, AUTHORIZATION, authorization) if authorization else details
 
 
 def invoke(

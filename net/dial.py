@@ -7,6 +7,7 @@ from typing import TypeVar
 import grpc
 from google.protobuf.message import DecodeError, Message
 
+from ..cluster.principal import principal_of_task
 from ..core import codec
 from ..core.error_table import from_detail
 from ..core.errors import LimitExceededError, PeerLostError, RefusedError
@@ -14,6 +15,7 @@ from ..core.settings import Settings
 from ..core.task import Incarnation
 from ..core.versions import check_protocol, own_versions
 from ..proto.v1 import session_pb2
+from .auth.credentials import credentials_for
 from .connection import Connection
 from .listener import MAGIC
 from .stream import NEVER, ByteStream
@@ -52,6 +54,8 @@ class Dialer:
         self._peer = peer
         self._settings = settings
         self._wrap = wrap
+        self._credentials = credentials_for(settings, address, principal_of_task(who.task, who.job))
+        self._operation = f"session {hello.service}"
         self.hello = hello
         hello.versions.CopyFrom(codec.versions_to_wire(own_versions()))
         hello.max_message_bytes = settings.max_message_bytes
@@ -105,6 +109,7 @@ class Dialer:
             OSError: The connection is broken.
         """
         connection.deadline = time.monotonic() + timeout_s
+        self.hello.authorization = self._credentials.authorization(self._operation)
         connection.send([session_pb2.ClientMessage(hello=self.hello).SerializeToString()])
 
     def read_welcome(self, connection: Connection, timeout_s: float) -> session_pb2.Welcome:
@@ -131,6 +136,9 @@ class Dialer:
             raise ConnectionError("the answer to the greeting is no Welcome")
         theirs = codec.versions_from_wire(welcome.versions)
         check_protocol(own_versions(), theirs, peer=self._peer)
+        self._credentials.check_answer(
+            self._operation, self.hello.authorization, welcome.authorization
+        )
         connection.deadline = NEVER
         if welcome.max_message_bytes:
             connection.stream.limit_messages(welcome.max_message_bytes)

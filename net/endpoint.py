@@ -24,6 +24,7 @@ from ..core.task import TaskId
 from ..core.versions import check_protocol, own_versions
 from ..proto.v1 import session_pb2
 from .arrival import GREETING_BYTES
+from .auth.guard import Guard, Visitor
 from .connection import Connection
 from .listener import GREETING_TIMEOUT_S
 from .newcomers import Newcomers
@@ -41,13 +42,19 @@ class Greeting:
     Attributes:
         connection: It came over this one.
         hello: What it says.
+        visitor: Who says it.
     """
 
     def __init__(
-        self, connection: Connection, hello: session_pb2.Hello, welcome: session_pb2.Welcome
+        self,
+        connection: Connection,
+        hello: session_pb2.Hello,
+        visitor: Visitor,
+        welcome: session_pb2.Welcome,
     ) -> None:
         self.connection = connection
         self.hello = hello
+        self.visitor = visitor
         self._welcome = welcome
 
     def welcome(self, **fields: int) -> None:
@@ -75,6 +82,7 @@ class Endpoint:
         task: Who listens, for messages.
         settings: For the bounds.
         services: By name.
+        guard: Lets callers in.
         newcomers: Bounds those that are silent.
         max_sessions: Most greeted connections at once.
         greeting_timeout_s: How long a greeting may take, all of it. Unit: seconds.
@@ -88,6 +96,7 @@ class Endpoint:
         task: TaskId,
         settings: Settings,
         services: Mapping[str, Service],
+        guard: Guard,
         newcomers: Newcomers | None = None,
         max_sessions: int = 64,
         greeting_timeout_s: float = GREETING_TIMEOUT_S,
@@ -96,6 +105,7 @@ class Endpoint:
         self._settings = settings
         self._services = services
         self._newcomers = newcomers or Newcomers(_MAX_SILENT, greeting_timeout_s)
+        self._guard = guard
         self._greeting_timeout_s = greeting_timeout_s
         self._lock = threading.Lock()
         self._open: set[Connection] = set()
@@ -182,10 +192,15 @@ class Endpoint:
                 "this the address of another task?",
                 task=self._task,
             )
-        connection.peer = str(codec.task_from_wire(getattr(hello, "from").task))
-        check_protocol(
-            own_versions(), codec.versions_from_wire(hello.versions), peer=connection.peer
+        who = codec.incarnation_from_wire(getattr(hello, "from"))
+        check_protocol(own_versions(), codec.versions_from_wire(hello.versions), peer=str(who.task))
+        operation = f"session {hello.service}"
+        stream = connection.stream
+        visitor = self._guard.admit(
+            operation, hello.authorization, stream.principal, stream.description
         )
+        visitor.check_claim(who)
+        connection.peer = str(who.task)
         connection.max_message_bytes = self._settings.max_message_bytes
         connection.deadline = NEVER
         if hello.max_message_bytes:
@@ -202,9 +217,10 @@ class Endpoint:
             max_message_bytes=self._settings.max_message_bytes,
             unix_sockets=self.unix_sockets,
             instance=self._instance,
+            authorization=self._guard.answer(operation, hello.authorization),
         )
         with self._served_by(connection.peer):
-            return service(Greeting(connection, hello, welcome))
+            return service(Greeting(connection, hello, visitor, welcome))
 
     @contextlib.contextmanager
     def _served_by(self, peer: str) -> Iterator[None]:

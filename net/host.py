@@ -1,17 +1,19 @@
-"""What a task serves at its one address, and who may be served without encryption."""
+"""What a task serves at its one address."""
 
-import ipaddress
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from concurrent import futures
 from typing import Any
 
 import grpc
+from google.protobuf.descriptor import ServiceDescriptor
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 
-from ..core.errors import AddressInUseError, ConfigurationError
+from ..core.errors import AddressInUseError
 from ..core.settings import Settings
 from ..core.task import TaskId
+from .auth.guard import Guard
+from .auth.mode import is_loopback
 from .calls import AwaitMessages
 from .descriptors import most_grpc_connections, raise_limit
 from .endpoint import Endpoint, Service
@@ -20,7 +22,8 @@ from .newcomers import Newcomers
 from .pass_through import PassThrough
 from .shared_memory import unavailable
 from .tcp import listen_tcp, split_address, tcp_stream
-from .tunnel import serve_tunnels
+from .tunnel import METHOD, serve_tunnels
+from .unary import Servicer, add_service, admit
 from .unix import unix_stream
 
 _BACKLOG = 512
@@ -32,38 +35,17 @@ _METADATA_BYTES = 16 * 1024
 _IDLE_S = 60.0  # without any call; a client that comes back connects anew
 
 
-def is_loopback(host: str) -> bool:
-    """Whether only this machine can reach ``host``."""
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host.strip("[]")).is_loopback
-    except ValueError:
-        return False
-
-
 def bind_address(address: str, settings: Settings) -> str:
     """Where to listen for a task whose peers know it as ``address``.
 
     The advertised name may be a Kubernetes Service, which no machine can bind; so a task that is
     not on loopback listens on every interface.
-
-    Raises:
-        ConfigurationError: Others could connect, and nobody said that this is wanted.
     """
     host, _, port = address.rpartition(":")
-    everywhere = "0.0.0.0"  # noqa: S104 - asked for, below
+    everywhere = "0.0.0.0"  # noqa: S104 - the guard asks who is there
     listen = settings.host or (host if is_loopback(host) else everywhere)
     if listen.count(":") > 1 and not listen.startswith("["):
         listen = f"[{listen}]"  # an IPv6 address
-    if not is_loopback(listen) and not settings.insecure:
-        raise ConfigurationError(
-            f"{address} is reachable by other machines, and this version serves them without "
-            "encryption or identity: whoever reaches the port can read and change the model. Say "
-            "so with --insecure (WINDLASS_INSECURE=1) inside a network you trust, or bind loopback "
-            "with --host 127.0.0.1",
-            address=address,
-        )
     return f"{listen}:{port}"
 
 
@@ -114,9 +96,9 @@ class TaskHost:
     Args:
         task: Who serves, for messages.
         threads: Most gRPC calls at once, beside tunnels.
-        settings: For bounds, the bind rule and the health port.
-        add: Adds the servicers.
-        services: Full names, for the health service.
+        settings: For bounds, the address to bind and the health port.
+        calls: The methods of each service; their names are the health service's, too.
+        guard: Lets callers in.
         sessions: What greeted connections are for; see :class:`~windlass.net.endpoint.Endpoint`.
         max_sessions: Most greeted connections at once, tunnels included.
         daemon: The process may end while calls are under way.
@@ -128,15 +110,16 @@ class TaskHost:
         *,
         threads: int,
         settings: Settings,
-        add: Callable[[grpc.Server], None],
-        services: Sequence[str],
+        calls: Mapping[ServiceDescriptor, Servicer],
+        guard: Guard,
         sessions: Mapping[str, Service] | None = None,
         max_sessions: int = 0,
         daemon: bool = False,
     ) -> None:
         self._task = task
         self._settings = settings
-        self._services = ("", *services)
+        self._services = ("", *(service.full_name for service in calls))
+        self._guard = guard
         self._health = health.HealthServicer()
         # grpc does not end the threads of a pool it was given.
         name = f"{task.short}-rpc"
@@ -155,16 +138,25 @@ class TaskHost:
             maximum_concurrent_rpcs=threads + tunnels + (0 if daemon else _WAITING_CALLS),
             options=_server_options(settings),
         )
-        add(self._server)
-        health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
-        self._probes: grpc.Server | None = None
         raise_limit()
         wanted = _GRPC_CONNECTIONS + 2 * settings.max_sessions
         self._pass_through = PassThrough(most_grpc_connections(wanted))
+        origin_of = self._pass_through.origin_of
+        for service, methods in calls.items():
+            add_service(self._server, service, methods, guard, origin_of)
+        health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
+        self._probes: grpc.Server | None = None
         self._newcomers.append(Newcomers(_MAX_SILENT, GREETING_TIMEOUT_S))
-        self.endpoint = Endpoint(task, settings, sessions or {}, self._newcomers[1], max_sessions)
+        self.endpoint = Endpoint(
+            task, settings, sessions or {}, guard, self._newcomers[1], max_sessions
+        )
         if sessions:
-            serve_tunnels(self._server, self.endpoint.serve, settings.chunk_bytes)
+            serve_tunnels(
+                self._server,
+                self.endpoint.serve,
+                settings.chunk_bytes,
+                lambda context: admit(guard, METHOD, context, origin_of).principal,
+            )
         # Those that a greeted peer no longer needs make room a moment later.
         self._listener = Listener(
             self.endpoint.serve, self._pass_through.accept, max_sessions + _MAX_SILENT
@@ -176,7 +168,8 @@ class TaskHost:
 
         Raises:
             AddressInUseError: The port is taken.
-            ConfigurationError: See :func:`bind_address`; or ``socket_dir`` cannot be used.
+            ConfigurationError: Nothing says how callers show who they are, or ``socket_dir``
+                cannot be used.
         """
         try:
             self._start(address)
@@ -192,8 +185,13 @@ class TaskHost:
         except OSError as error:
             raise self._in_use(where, error.strerror or str(error)) from error
         self.port = listening.getsockname()[1]
+        try:
+            self._guard.begin(address, self.port)
+        except BaseException:
+            listening.close()
+            raise
         self._listener.add(listening, tcp_stream)
-        self._server.add_insecure_port(f"unix-abstract:{self._pass_through.inner_name}")
+        self._pass_through.listen(self._server.add_insecure_port)
         self._server.start()
         if self._settings.shared_memory and not unavailable():
             for unix_socket in self.endpoint.listen_unix(_BACKLOG):

@@ -1,4 +1,9 @@
-"""Handing gRPC's connections through to the private socket of this process's gRPC server."""
+"""Handing gRPC's connections through to the private socket of this process's gRPC server.
+
+The private socket is a file in a folder of ours that is gone before anybody is let in: it is
+reached through its descriptor alone, so no other user can connect past the port. Each connection
+to it has a name that nobody can guess, by which the servicers know whose it is.
+"""
 
 import contextlib
 import fcntl
@@ -6,9 +11,13 @@ import logging
 import os
 import secrets
 import socket
+import tempfile
 import threading
 from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
 
+from ..cluster.principal import Principal
 from .tcp import notice_loss
 
 log = logging.getLogger(__name__)
@@ -22,6 +31,19 @@ _LEAVING = -1  # it made room for another one
 _Ends = tuple[socket.socket, socket.socket]
 
 
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """Where a gRPC connection comes from.
+
+    Attributes:
+        address: Of the client.
+        principal: Who the client is, if the connection itself shows that.
+    """
+
+    address: str
+    principal: Principal | None = None
+
+
 class PassThrough:
     """Moves bytes between clients' connections and the gRPC server's own socket.
 
@@ -30,18 +52,39 @@ class PassThrough:
 
     Args:
         limit: Most connections at once.
-
-    Attributes:
-        inner_name: Of the gRPC server's socket, in the abstract namespace. Not to be guessed.
     """
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
-        self.inner_name = f"windlass-grpc-{secrets.token_hex(16)}"
+        self._inner = -1  # descriptor of the gRPC server's socket
+        self._origins: dict[str, Origin] = {}
         self._lock = threading.Lock()
         # The ends of each connection, and how much its client has said; the oldest first.
         self._open: dict[_Ends, int] = {}
         self._stopped = False
+
+    def listen(self, add_port: Callable[[str], int]) -> None:
+        """Have the gRPC server listen at a private socket.
+
+        Args:
+            add_port: Called with its address, as gRPC writes it; 0: it cannot listen there.
+
+        Raises:
+            OSError: It cannot.
+        """
+        last = OSError("there is no folder for a socket")
+        for parent in (None, "/dev/shm", "/tmp"):  # noqa: S108 - a folder of our own in it
+            try:
+                with tempfile.TemporaryDirectory(prefix="windlass-", dir=parent) as folder:
+                    self._inner = _listen_in(Path(folder), add_port)
+                return
+            except OSError as error:  # none can be written, or the path is too long for a socket
+                last = error
+        raise last
+
+    def origin_of(self, peer: str) -> Origin | None:
+        """Where the connection comes from that gRPC calls ``peer``; None: not through the port."""
+        return self._origins.get(peer)
 
     def accept(self, client: socket.socket, first: bytes) -> None:
         """Serve a connection, which is owned from now on.
@@ -55,6 +98,7 @@ class PassThrough:
         """
         server = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         ends = client, server
+        name = f"windlass-{secrets.token_hex(16)}"
         with self._lock:
             if self._stopped or not self._has_room():
                 server.close()
@@ -62,7 +106,7 @@ class PassThrough:
             self._open[ends] = len(first)
         try:
             threading.Thread(
-                target=self._serve, args=(client, server, first), name="grpc", daemon=True
+                target=self._serve, args=(client, server, first, name), name="grpc", daemon=True
             ).start()
         except RuntimeError as error:  # no more threads
             self._close(ends)
@@ -85,13 +129,19 @@ class PassThrough:
         with self._lock:
             self._stopped = True
             everyone = list(self._open)
+            inner, self._inner = self._inner, -1
         for ends in everyone:
             self._end(*ends)
+        if inner >= 0:
+            os.close(inner)
 
-    def _serve(self, client: socket.socket, server: socket.socket, first: bytes) -> None:
+    def _serve(self, client: socket.socket, server: socket.socket, first: bytes, name: str) -> None:
+        peer = f"unix-abstract:{name}"  # as gRPC will call it
         try:
+            self._origins[peer] = Origin(_address_of(client))
             server.settimeout(_CONNECT_TIMEOUT_S)
-            server.connect(f"\0{self.inner_name}")
+            server.bind(f"\0{name}")
+            server.connect(f"/proc/self/fd/{self._inner}")
             server.settimeout(None)
             notice_loss(client)
             server.sendall(first)
@@ -106,6 +156,7 @@ class PassThrough:
         except (OSError, RuntimeError) as error:
             log.warning("a gRPC connection could not be served: %s", error)
         finally:
+            self._origins.pop(peer, None)
             self._close((client, server))
 
     def _count(self, ends: _Ends, count: int) -> bool:
@@ -141,6 +192,24 @@ class PassThrough:
         for end in ends:
             with contextlib.suppress(OSError):
                 end.shutdown(socket.SHUT_RDWR)
+
+
+def _listen_in(folder: Path, add_port: Callable[[str], int]) -> int:
+    path = folder / "socket"
+    try:
+        if add_port(f"unix:{path}"):
+            return os.open(path, os.O_PATH | os.O_CLOEXEC)
+    except RuntimeError as error:  # gRPC's
+        raise OSError(str(error)) from error
+    raise OSError(f"gRPC cannot listen at {path}")
+
+
+def _address_of(client: socket.socket) -> str:
+    try:
+        name = client.getpeername()
+    except OSError:
+        return "a client that has gone"
+    return f"{name[0]}:{name[1]}" if isinstance(name, tuple) else "a Unix socket"
 
 
 def _move_all(

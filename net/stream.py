@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Protocol, TypeVar
 
+from ..cluster.principal import Principal
 from ..core.errors import RefusedError
 from .wait import SPIN_S, spin_then_sleep
 
@@ -43,6 +44,11 @@ class ByteStream(Protocol):
     @property
     def description(self) -> str:
         """What it is, for people."""
+        ...
+
+    @property
+    def principal(self) -> Principal | None:
+        """Who is at the other end, if the stream itself shows that."""
         ...
 
     @property
@@ -118,6 +124,7 @@ class SocketStream:
     """
 
     passes_files = False
+    principal: Principal | None = None
 
     def __init__(self, connection: socket.socket, description: str, *, is_local: bool) -> None:
         self.description = description

@@ -13,7 +13,9 @@ from typing import Any
 
 import grpc
 
-from ..core.errors import RefusedError
+from ..cluster.principal import Principal
+from ..core import error_table
+from ..core.errors import RefusedError, WindlassError
 from .stream import NEVER, Buffer
 
 METHOD = "/windlass.proto.v1.Tunnel/Open"
@@ -36,6 +38,7 @@ class TunnelStream:
     passes_files = False
 
     def __init__(self, chunk_bytes: int) -> None:
+        self.principal: Principal | None = None
         self._chunk_bytes = chunk_bytes
         self._outgoing = _Messages()
         self._incoming = _Messages()
@@ -231,7 +234,10 @@ def _stream_stream(channel: grpc.Channel) -> Any:
 
 
 def serve_tunnels(
-    server: grpc.Server, handle: Callable[[TunnelStream], None], chunk_bytes: int
+    server: grpc.Server,
+    handle: Callable[[TunnelStream], None],
+    chunk_bytes: int,
+    admit: Callable[[grpc.ServicerContext], Principal | None] = lambda context: None,  # noqa: ARG005
 ) -> None:
     """Accept tunnels.
 
@@ -239,10 +245,16 @@ def serve_tunnels(
         server: Not started yet.
         handle: Called with every tunnel, in a thread of its own; owns it.
         chunk_bytes: Most bytes in one message.
+        admit: Lets the caller in, and says who it is if its connection showed that; raises
+            WindlassError.
     """
 
     def accept(requests: Iterator[bytes], context: grpc.ServicerContext) -> Iterator[bytes]:
         stream = TunnelStream(chunk_bytes)
+        try:
+            stream.principal = admit(context)
+        except WindlassError as error:
+            error_table.abort(context, error)
         stream.attach(requests, context.cancel)
         context.add_callback(stream.call_over)
         threading.Thread(target=handle, args=(stream,), name="tunnel", daemon=True).start()

@@ -89,7 +89,7 @@ def run_ps(task: ResolvedTask, settings: Settings) -> int:
     """Serve variables until the job is over; returns the exit code."""
     from ..server.ps.server import PsServer
 
-    server = PsServer(task.task, settings)
+    server = PsServer(task.task, settings, has_chief=CHIEF in task.spec.jobs)
     server.start(task.address)
     handle_signals(lambda _: server.drain())
     code = server.wait()

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from ..client.chief.calls import ChiefClient
 from ..client.chief.membership import Membership
+from ..cluster.principal import principal_of_task
 from ..cluster.resolved import ResolvedTask
 from ..collectives.group import close_rings, leave_rings
 from ..collectives.peers import hold_server, release_server
@@ -64,17 +65,19 @@ class SynchronousTask:
             return self.runtime
         chief_loop = None
         if task.is_chief:
-            from ..server.chief.servicer import new_chief
+            from ..server.chief.servicer import SERVICE, new_chief
             from .chief_loop import ChiefLoop
 
             expected = [(other, task.address_of(other)) for other in task.spec.tasks()]
             job_id = settings.job_id or new_job_id()
-            locked_job, add = new_chief(task.task, expected, settings, job_id)
-            hold_server(task.task, task.address, settings, add)
+            locked_job, calls = new_chief(task.task, expected, settings, job_id)
+            hold_server(task.task, task.address, settings, {SERVICE: calls})
         else:
             hold_server(task.task, task.address, settings)
         self._held = True
-        self._chief = ChiefClient(task.chief_address, settings)
+        self._chief = ChiefClient(
+            task.chief_address, settings, principal_of_task(task.task, settings.job_id)
+        )
         self._membership = Membership(
             task.task, task.address, self._chief, settings, report=self.runtime.report
         )

@@ -17,6 +17,7 @@ from ..client.chief.membership import Membership
 from ..client.ps.control import PsControl
 from ..client.ps.parameter_session import ParameterSession
 from ..client.ps.remote_ps import RemotePs
+from ..cluster.principal import principal_of_task
 from ..cluster.resolved import ResolvedTask
 from ..cluster.roles import ps_of
 from ..core.errors import JoinTimeoutError, WindlassError
@@ -50,6 +51,7 @@ class TrainingTask:
     def __init__(self, task: ResolvedTask, settings: Settings) -> None:
         self.task = task
         self._settings = settings
+        self._who = principal_of_task(task.task, settings.job_id)
         self._pending: WindlassError | None = None
         self._chief_server: ChiefServer | None = None
         self._chief: ChiefClient | None = None
@@ -80,7 +82,7 @@ class TrainingTask:
             from .job_identity import find_job_id
 
             self._controls = [
-                PsControl(ps, task.address_of(ps), settings) for ps in ps_of(task.spec)
+                PsControl(ps, task.address_of(ps), settings, self._who) for ps in ps_of(task.spec)
             ]
             expected = [(other, task.address_of(other)) for other in task.spec.tasks()]
             self._chief_server = ChiefServer(task.task, expected, settings, job_id=None)
@@ -91,7 +93,7 @@ class TrainingTask:
             chief_address = _dial_address(task.address, self._chief_server.port)
         else:
             chief_address = task.chief_address or self._find_chief()
-        self._chief = ChiefClient(chief_address, settings)
+        self._chief = ChiefClient(chief_address, settings, self._who)
         self._membership = Membership(
             task.task, task.address, self._chief, settings, report=self.runtime.report
         )
@@ -113,7 +115,8 @@ class TrainingTask:
     def _find_chief(self) -> str:
         """Ask the ps for the chief's address, which a dynamic worker's TF_CONFIG does not have."""
         controls = [
-            PsControl(ps, self.task.address_of(ps), self._settings) for ps in ps_of(self.task.spec)
+            PsControl(ps, self.task.address_of(ps), self._settings, self._who)
+            for ps in ps_of(self.task.spec)
         ]
         deadline = time.monotonic() + self._settings.join_timeout_s
         last = "no chief has attached to the ps"
@@ -274,7 +277,8 @@ class EvaluatorTask:
         self._leaving = threading.Event()
         # Without ps there is no chief server: the address is a worker's ring.
         has_chief = bool(task.chief_address and ps_of(task.spec))
-        self._chief = ChiefClient(task.chief_address, settings) if has_chief else None
+        who = principal_of_task(task.task, settings.job_id)
+        self._chief = ChiefClient(task.chief_address, settings, who) if has_chief else None
         self._membership: Membership | None = None
         self._joining = threading.Thread(target=self._join, name="evaluator-join", daemon=True)
         self.runtime = ClusterRuntime(task, settings, check=self.check)

@@ -4,6 +4,7 @@ import os
 import socket
 from dataclasses import dataclass
 
+from ...cluster.principal import Principal
 from ...core import codec
 from ...core.report import PsCounters, TaskReport
 from ...core.settings import Settings
@@ -32,7 +33,10 @@ class TaskStatus:
 
 @dataclass(frozen=True, slots=True)
 class JobStatus:
-    """The job as the chief sees it. ``age_s``: since it began. Unit: seconds."""
+    """The job as the chief sees it. ``age_s``: since it began. Unit: seconds.
+
+    ``security`` says how tasks show who they are; see docs/security.md.
+    """
 
     phase: Phase
     reason: str
@@ -43,16 +47,23 @@ class JobStatus:
     last_checkpoint: str
     last_checkpoint_step: int
     versions: Versions
+    security: str = ""
 
 
 class ChiefClient:
-    """Unary calls to the chief. Thread-safe."""
+    """Unary calls to the chief. Thread-safe.
 
-    def __init__(self, address: str, settings: Settings) -> None:
+    Args:
+        address: Of the chief.
+        settings: How the caller shows who it is, and bounds.
+        who: The caller.
+    """
+
+    def __init__(self, address: str, settings: Settings, who: Principal) -> None:
         self.address = address
         self._settings = settings
         self._peer = f"the chief ({address})"
-        self._channel = open_channel(address, settings)
+        self._channel = open_channel(address, settings, who)
         self._stub = chief_pb2_grpc.ChiefStub(self._channel)
 
     def register(
@@ -182,6 +193,7 @@ class ChiefClient:
             last_checkpoint=message.last_checkpoint,
             last_checkpoint_step=message.last_checkpoint_step,
             versions=codec.versions_from_wire(message.versions),
+            security=message.security,
         )
 
     def close(self) -> None:

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from ...cluster.principal import Principal
 from ...core import codec
 from ...core.checkpoint.manifest import TensorRecord
 from ...core.checkpoint.saved_part import SavedPart, SavedShard
@@ -38,14 +39,21 @@ class JobOnPs:
 
 
 class PsControl:
-    """Unary calls to one ps. Thread-safe."""
+    """Unary calls to one ps. Thread-safe.
 
-    def __init__(self, task: TaskId, address: str, settings: Settings) -> None:
+    Args:
+        task: The ps.
+        address: Where it is.
+        settings: How the caller shows who it is, and bounds.
+        who: The caller.
+    """
+
+    def __init__(self, task: TaskId, address: str, settings: Settings, who: Principal) -> None:
         self.task = task
         self.address = address
         self._settings = settings
         self._peer = f"{task} ({address})"
-        self._channel = open_channel(address, settings)
+        self._channel = open_channel(address, settings, who)
         self._stub = ps_pb2_grpc.ParameterServerStub(self._channel)
 
     def attach(

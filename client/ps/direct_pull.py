@@ -9,7 +9,7 @@ import numpy as np
 from ...core.arrays import Array, DType
 from ...core.copying import copy_into
 from ...core.definitions import ShardKey
-from ...core.steps import MemoryLocation, StepRequest, WireLayout
+from ...core.steps import MemoryLocation, PullTarget, StepRequest, WireLayout
 from ...net.shared_memory import SharedSegment
 from .reading import Copy, Reading
 
@@ -78,21 +78,14 @@ class DirectPull:
         self._seen: list[int] | None = None
         self._ready: tuple[WireLayout, tuple[int, ...] | None] | None = None
 
-    def begin(
-        self, into: Sequence[memoryview], previous: Sequence[memoryview] | None = None
-    ) -> Reading:
-        """Prepare to read.
-
-        Args:
-            into: Where the values go, in the layout's order.
-            previous: What was read last; if it is the same memory, blocks that did not change are
-                left out.
-        """
+    def begin(self, target: PullTarget) -> Reading:
+        """Prepare to read; if the memory is that of the last time, only blocks that changed."""
+        into = target.into
         if self._copies is None:
-            sizes = [len(target) for target in into]
+            sizes = [len(part) for part in into]
             self._copies = _plan_copies(self.layout, sizes, self._regions, self._slabs)
-        last, self._seen = self._seen if previous is into else None, None
-        targets = [np.frombuffer(target, np.uint8) for target in into]
+        last, self._seen = self._seen if target.previous is into else None, None
+        targets = [np.frombuffer(part, np.uint8) for part in into]
         copies = [
             Copy(
                 copy.sequence,

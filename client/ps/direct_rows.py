@@ -7,7 +7,7 @@ import numpy as np
 
 from ...core.arrays import Array
 from ...core.definitions import ShardKey
-from ...core.steps import StepRequest, WireLayout
+from ...core.steps import PullTarget, StepRequest, WireLayout
 from ...engine.rows import gather_rows
 from ...net.shared_memory import SharedSegment
 from .direct_pull import MemoryRegion
@@ -40,13 +40,13 @@ class DirectRows:
             for numbers, region in zip(rows, self._regions, strict=True)
         )
 
-    def begin(self, into: Sequence[memoryview], previous: object = None) -> Reading:  # noqa: ARG002
-        """Prepare to read ``into``, a target for each entry; other rows were read last."""
+    def begin(self, target: PullTarget) -> Reading:
+        """Prepare to read into a part of the target for each entry; other rows were read last."""
         copies: list[Copy] = []
-        for region, numbers, target in zip(self._regions, self.rows, into, strict=True):
+        for region, numbers, part in zip(self._regions, self.rows, target.into, strict=True):
             memory, size = self._slabs[region.memory.slab].memory, region.row_bytes
             table = region.values(memory).reshape(-1, size)
-            out = np.frombuffer(target, np.uint8).reshape(numbers.size, size)
+            out = np.frombuffer(part, np.uint8).reshape(numbers.size, size)
             gather = partial(gather_rows, table, numbers, out)
             copies.append(Copy(region.sequence(memory), out.size, gather))
         return Reading([copy for copy in copies if copy.num_bytes])

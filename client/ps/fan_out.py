@@ -7,10 +7,9 @@ from typing import TypeVar
 
 from ...core.arrays import total_bytes
 from ...core.errors import PeerLostError, WindlassError
-from ...core.steps import PushResult, StepRequest
+from ...core.steps import NO_TARGET, PullTarget, PushResult, StepRequest
 from ...core.task import Incarnation
 from .peer import PsPeer
-from .pull_plans import PullTarget
 
 _PARALLEL_BYTES = 1024 * 1024  # below, handing work to another thread costs more than it saves
 _MAX_THREADS = 16
@@ -45,7 +44,7 @@ class FanOut:
         self.broken: WindlassError | None = None
         self._pool: ThreadPoolExecutor | None = None
 
-    def send(self, requests: Mapping[int, StepRequest], target: PullTarget) -> None:
+    def send(self, requests: Mapping[int, StepRequest], targets: Mapping[int, PullTarget]) -> None:
         """Send to all ps, once the values for all are gathered: if that fails, nothing is applied.
 
         If one cannot be sent to, the answers of the others are read first.
@@ -62,14 +61,14 @@ class FanOut:
                 sent[ps] = request
                 self.counters.pushed += request.value_bytes
         except WindlassError:
-            self.receive(sent, target)
+            self.receive(sent, targets)
             raise
         except BaseException as error:
             self.break_off(error)
             raise
 
     def receive(
-        self, requests: Mapping[int, StepRequest], target: PullTarget
+        self, requests: Mapping[int, StepRequest], targets: Mapping[int, PullTarget]
     ) -> tuple[dict[int, PushResult], WindlassError | None]:
         """Receive from all, large pulls at the same time; one that fails leaves no other unread.
 
@@ -78,15 +77,13 @@ class FanOut:
         """
 
         def receive(ps: int) -> PushResult | WindlassError:
-            into = target.into.get(ps, ())
-            previous = target.previous.get(ps) if target.previous is not None else None
             try:
-                return self.peers[ps].receive(into, previous)
+                return self.peers[ps].receive(targets.get(ps, NO_TARGET))
             except WindlassError as error:
                 return error
 
         try:
-            size = sum(total_bytes(spans) for spans in target.into.values())
+            size = sum(total_bytes(target.into) for target in targets.values())
             answers = self._for_each(requests, receive, size)
         except BaseException as error:
             self.break_off(error)

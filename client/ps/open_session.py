@@ -12,7 +12,7 @@ from ...core import codec
 from ...core.arrays import Array, as_bytes, total_bytes
 from ...core.definitions import ShardKey
 from ...core.errors import PeerLostError, RefusedError, SegmentError, WindlassError
-from ...core.steps import PushResult, StepReply, StepRequest, WireLayout
+from ...core.steps import NO_TARGET, PullTarget, PushResult, StepReply, StepRequest, WireLayout
 from ...net.connection import Connection
 from ...net.dial import receive_message
 from ...net.reach import Reached, report_choice
@@ -202,9 +202,7 @@ class OpenSession:
 
     # -- receiving ---------------------------------------------------------------------------
 
-    def receive(
-        self, into: Sequence[memoryview], previous: Sequence[memoryview] | None
-    ) -> PushResult:
+    def receive(self, target: PullTarget) -> PushResult:
         """Finish the step sent last; see :meth:`~windlass.client.ps.peer.PsPeer.receive`.
 
         Raises:
@@ -213,8 +211,8 @@ class OpenSession:
         """
         try:
             if self._direct is None:
-                return self._receive_step(into, previous)
-            return self._receive_direct(self._direct, into, previous)
+                return self._receive_step(target)
+            return self._receive_direct(self._direct, target)
         except OSError as error:
             said = error.strerror or str(error)
             raise PeerLostError(
@@ -223,24 +221,19 @@ class OpenSession:
         finally:
             self._connection.deadline = NEVER
 
-    def _receive_direct(
-        self,
-        direct: DirectPull | DirectRows,
-        into: Sequence[memoryview],
-        previous: Sequence[memoryview] | None,
-    ) -> PushResult:
+    def _receive_direct(self, direct: DirectPull | DirectRows, target: PullTarget) -> PushResult:
         """The same with values read from the ps's memory, while it applies the push if it does."""
-        reading = direct.begin(into, previous)
+        reading = direct.begin(target)
         bounds = direct.ready(self._sent) if self._overlapped or not self._sent.push else None
         if bounds is not None:
             reading.go_on(lambda index: self._is_applied(bounds[index]))
-        result = self._receive_step((), None)
+        result = self._receive_step(NO_TARGET)
         if reading.go_on():
             return replace(result, pulled_bytes=reading.finish())
         # A block that is always being written is asked for in the step's own way.
         pull = StepRequest(pull=direct.layout, pull_rows=direct.rows)
         self._send_parts(pull, _gather(pull))
-        again = self._read_reply(pull, into, None)
+        again = self._read_reply(pull, PullTarget(target.into))
         return replace(result, global_step=again.global_step, pulled_bytes=again.pulled_bytes)
 
     def _is_applied(self, payload_bytes: int) -> bool:
@@ -256,41 +249,34 @@ class OpenSession:
 
         return wait_for_counter(shared.segment.counters, APPLIED, payload_bytes, goes_on)
 
-    def _receive_step(
-        self, into: Sequence[memoryview], previous: Sequence[memoryview] | None
-    ) -> PushResult:
+    def _receive_step(self, target: PullTarget) -> PushResult:
         try:
-            return self._read_reply(self._sent, into, previous)
+            return self._read_reply(self._sent, target)
         except SegmentError as error:
             # Nothing of the step was applied; from now on payloads travel.
             self._give_up_memory(error.message)
             self._send_parts(self._sent, _gather(self._sent))
-            return self._read_reply(self._sent, into, previous)
+            return self._read_reply(self._sent, target)
         except WindlassError:
             # The ps may be reading the push yet: what comes next must not be written over it.
             if self._shared is not None:
                 self._shared.drop_segment()
             raise
 
-    def _read_reply(
-        self,
-        request: StepRequest,
-        into: Sequence[memoryview],
-        previous: Sequence[memoryview] | None,
-    ) -> PushResult:
+    def _read_reply(self, request: StepRequest, target: PullTarget) -> PushResult:
         reply = self._next_reply()
         if reply.error is not None:
             raise reply.error
         try:
-            into = self._changed_parts(request, reply, into, previous)
+            into = self._changed_parts(request, reply, target)
             if total_bytes(into) != reply.payload_bytes:
                 raise RefusedError(
                     f"{self._peer} sent {reply.payload_bytes} bytes for a pull of "
                     f"{total_bytes(into)}",
                     peer=self._peer,
                 )
-            for target in into:
-                self._connection.read_into(target)
+            for part in into:
+                self._connection.read_into(part)
             payload_bytes = reply.payload_bytes
             if reply.outcome_follows:
                 reply = self._next_reply()
@@ -312,13 +298,10 @@ class OpenSession:
         return reply
 
     def _changed_parts(
-        self,
-        request: StepRequest,
-        reply: StepReply,
-        into: Sequence[memoryview],
-        previous: Sequence[memoryview] | None,
+        self, request: StepRequest, reply: StepReply, target: PullTarget
     ) -> Sequence[memoryview]:
         """Where the payload goes, if it has some entries of the pull only; others are filled in."""
+        into, previous = target.into, target.previous
         if not reply.changed or request.pull is None or previous is None:
             return into
         sizes = request.pull.sizes

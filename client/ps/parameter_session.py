@@ -18,7 +18,7 @@ from ...core.arrays import Array, as_bytes, row_shape, size_of
 from ...core.definitions import ShardDefinition, VariableDefinition
 from ...core.errors import WindlassError
 from ...core.settings import Settings
-from ...core.steps import Operation, StepRequest
+from ...core.steps import NO_TARGET, Operation, PullTarget, StepRequest
 from ...core.task import Incarnation
 from ...core.update_rules import UpdateRule
 from ...core.wire_format import WireFormat
@@ -31,10 +31,8 @@ from .joining import connect_all
 from .peer import PsPeer
 from .placed_variable import PlacedVariable
 from .plan_cache import NO_PULL, PlanCache
-from .pull_plans import PullPlan, PullTarget
+from .pull_plans import PullPlan
 from .push_plans import PushPayload
-
-_NO_TARGET = PullTarget({}, None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,13 +58,13 @@ class PendingStep:
         session: "ParameterSession",
         requests: dict[int, StepRequest],
         buffer: Array | None,
-        target: PullTarget,
+        targets: dict[int, PullTarget],
         plan: PullPlan,
     ) -> None:
         self._session = session
         self.requests = requests
         self.buffer = buffer
-        self.target = target
+        self.targets = targets
         self.plan = plan
         self.answer: StepResult | None = None
         self.failure: WindlassError | None = None
@@ -224,7 +222,7 @@ class ParameterSession:
                 )
             self._definer.wait_for(definitions, check)
             # A program may ask for the global step before its first step.
-            self._exchange({0: StepRequest()}, _NO_TARGET)
+            self._exchange({0: StepRequest()}, {})
             return restored
 
     def _assign(self, values: Mapping[str, Array]) -> None:
@@ -318,7 +316,7 @@ class ParameterSession:
                 if push is not None and push_plan is not None
                 else {}
             )
-            buffer, target = pull_plan.take_target()
+            buffer, targets = pull_plan.take_targets()
             requests: dict[int, StepRequest] = {}
             for ps, sequence in enumerate(self._fan_out.sequences):
                 payload, pull = payloads.get(ps), pull_plan.layouts.get(ps)
@@ -335,17 +333,17 @@ class ParameterSession:
                     step_increment=increment,
                     gradient_scale=gradient_scale,
                     hyperparameters=hyperparameters if payload else None,
-                    has_previous=target.previous is not None,
+                    has_previous=targets.get(ps, NO_TARGET).previous is not None,
                     detached=detached,
                 )
-            pending = PendingStep(self, requests, buffer, target, pull_plan)
+            pending = PendingStep(self, requests, buffer, targets, pull_plan)
             self._send(pending)
             self._under_way = pending
             return pending
 
     def _send(self, pending: PendingStep) -> None:
         try:
-            self._fan_out.send(pending.requests, pending.target)
+            self._fan_out.send(pending.requests, pending.targets)
         except WindlassError:
             pending.plan.pool.forget()
             if self._feedback is not None:
@@ -363,7 +361,7 @@ class ParameterSession:
                 return
             self._under_way = None
             mine.plan.pool.forget()
-            results, failure = self._fan_out.receive(mine.requests, mine.target)
+            results, failure = self._fan_out.receive(mine.requests, mine.targets)
             if self._feedback is not None:
                 self._feedback.sent(results.keys())
             if failure is not None:
@@ -376,7 +374,7 @@ class ParameterSession:
             staleness = max((result.staleness for result in results.values()), default=0)
             values = mine.plan.values(mine.buffer) if mine.buffer is not None else {}
             mine.answer = StepResult(values, step, staleness)
-            mine.buffer, mine.target, mine.requests = None, _NO_TARGET, {}
+            mine.buffer, mine.targets, mine.requests = None, {}, {}
 
     def mark_reported(self, failure: WindlassError) -> None:
         """Mark a failure as already raised to the caller."""
@@ -441,13 +439,14 @@ class ParameterSession:
             )
             for ps, parts in by_ps.items()
         }
-        into = {ps: [target for _, target in parts] for ps, parts in by_ps.items()}
-        self._exchange(requests, PullTarget(into, None))
+        self._exchange(
+            requests, {ps: PullTarget([rows for _, rows in parts]) for ps, parts in by_ps.items()}
+        )
 
-    def _exchange(self, requests: dict[int, StepRequest], target: PullTarget) -> None:
+    def _exchange(self, requests: dict[int, StepRequest], targets: dict[int, PullTarget]) -> None:
         """Send to all and receive from all."""
-        self._send(PendingStep(self, requests, None, target, NO_PULL))
-        results, failure = self._fan_out.receive(requests, target)
+        self._send(PendingStep(self, requests, None, targets, NO_PULL))
+        results, failure = self._fan_out.receive(requests, targets)
         if failure is not None:
             raise failure
         step = max((result.global_step for result in results.values()), default=0)

@@ -5,7 +5,7 @@ from typing import Protocol
 
 from ...core.definitions import ShardDefinition
 from ...core.errors import WindlassError
-from ...core.steps import HeldShard, PushResult, StepRequest
+from ...core.steps import NO_TARGET, HeldShard, PullTarget, PushResult, StepRequest
 from ...core.task import TaskId
 from ...core.update_rules import UpdateRule
 
@@ -79,18 +79,10 @@ class PsPeer(Protocol):
         """
         ...
 
-    def receive(
-        self, into: Sequence[memoryview], previous: Sequence[memoryview] | None = None
-    ) -> PushResult:
+    def receive(self, target: PullTarget = NO_TARGET) -> PushResult:
         """Finish the step sent last.
 
         A broken connection is opened again and the step repeated; the ps applies a push once.
-
-        Args:
-            into: Where the pulled bytes go, in the layout's order. They are whole afterwards.
-            previous: What the last pull of the same layout brought, as it came; may be the same
-                memory as ``into``. What did not change since is taken from there. None: it is not
-                at hand.
 
         Raises:
             RefusedError: The ps refused the step; nothing of it was applied there.

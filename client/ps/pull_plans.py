@@ -11,23 +11,10 @@ import numpy as np
 from ...core.arrays import Array, row_shape, size_of
 from ...core.buffers import BufferPool
 from ...core.definitions import ShardDefinition
-from ...core.steps import LayoutEntry, Operation, WireLayout
+from ...core.steps import LayoutEntry, Operation, PullTarget, WireLayout
 from ...core.wire_format import WireFormat
 from .placed_variable import PlacedVariable
 from .values import Values, ValueSpan
-
-
-@dataclass(frozen=True, slots=True)
-class PullTarget:
-    """Where the bytes of a pull go, and what is known of them already.
-
-    Attributes:
-        into: Per ps, in the layout's order.
-        previous: The same of the values pulled last; None: there are none. May be the same memory.
-    """
-
-    into: dict[int, list[memoryview]]
-    previous: dict[int, list[memoryview]] | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,23 +30,24 @@ class PullPlan:
     places: dict[str, ValueSpan]
     pool: BufferPool
 
-    def take_target(self) -> tuple[Array, PullTarget]:
-        """A buffer for the values, and where they go in it."""
+    def take_targets(self) -> tuple[Array, dict[int, PullTarget]]:
+        """A buffer for the values, and where those of each ps go in it."""
         buffer, latest = self.pool.take()
-        into = self._cut(buffer)
-        if latest is None:
-            return buffer, PullTarget(into, None)
-        return buffer, PullTarget(into, into if latest is buffer else self._cut(latest))
+        targets: dict[int, PullTarget] = {}
+        for ps, spans in self.spans.items():
+            into = _cut(buffer, spans)
+            previous = None if latest is None else into if latest is buffer else _cut(latest, spans)
+            targets[ps] = PullTarget(into, previous)
+        return buffer, targets
 
     def values(self, buffer: Array) -> Values:
         """What arrived."""
         return Values(self.places, buffer)
 
-    def _cut(self, buffer: Array) -> dict[int, list[memoryview]]:
-        whole = buffer.data
-        return {
-            ps: [whole[start:stop] for start, stop in spans] for ps, spans in self.spans.items()
-        }
+
+def _cut(buffer: Array, spans: Sequence[tuple[int, int]]) -> list[memoryview]:
+    whole = buffer.data
+    return [whole[start:stop] for start, stop in spans]
 
 
 def plan_pull(

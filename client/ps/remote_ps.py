@@ -8,13 +8,14 @@ from dataclasses import replace
 from tenacity import AttemptManager
 
 from ...cluster.connection_choice import ConnectionKind
+from ...cluster.principal import principal_of_task
 from ...core import codec
 from ...core.arrays import row_shape, size_of
 from ...core.backoff import attempts
 from ...core.definitions import ShardDefinition, ShardKey
 from ...core.errors import LimitExceededError, PeerLostError, WindlassError
 from ...core.settings import Settings
-from ...core.steps import HeldShard, PushResult, StepRequest
+from ...core.steps import NO_TARGET, HeldShard, PullTarget, PushResult, StepRequest
 from ...core.task import Incarnation, TaskId
 from ...core.update_rules import UpdateRule
 from ...core.waiting import WaitLog
@@ -56,7 +57,7 @@ class RemotePs:
         self._who = who
         self._settings = settings
         self._peer = f"{task} ({address})"
-        self._channel = open_channel(address, settings)
+        self._channel = open_channel(address, settings, principal_of_task(who.task, who.job))
         self._stub = ps_pb2_grpc.ParameterServerStub(self._channel)
         hello = session_pb2.Hello(service=_SERVICE)
         self._dialer = Dialer(address, self._peer, hello, who, settings, wrap)
@@ -216,23 +217,21 @@ class RemotePs:
         if self._session is not None:
             self._request = self._session.send()
 
-    def receive(
-        self, into: Sequence[memoryview], previous: Sequence[memoryview] | None = None
-    ) -> PushResult:
+    def receive(self, target: PullTarget = NO_TARGET) -> PushResult:
         """Finish the step sent last."""
         request, self._request = self._request, None
         if request is None:
             raise RuntimeError("receive without send")
         if self._session is not None:
             try:
-                return self._session.receive(into, previous)
+                return self._session.receive(target)
             except PeerLostError as error:
                 self._raise_if_aborted()
                 log.warning("%s; reconnecting", error)
         for attempt in self._attempts():
             with attempt:
                 self._raise_if_aborted()
-                result = self._again(request, into)
+                result = self._again(request, target)
         return result
 
     def _attempts(self) -> Iterator[AttemptManager]:
@@ -246,7 +245,7 @@ class RemotePs:
             before_sleep=lambda error: waits.tick(self._peer, error or ""),
         )
 
-    def _again(self, request: StepRequest, into: Sequence[memoryview]) -> PushResult:
+    def _again(self, request: StepRequest, target: PullTarget) -> PushResult:
         """Connect anew and repeat a step; the ps knows if it was applied."""
         self.connect(self._settings.reconnect_timeout_s)
         session = self._session
@@ -254,4 +253,4 @@ class RemotePs:
             raise PeerLostError(f"step: the session with {self._peer} was closed", peer=self._peer)
         session.prepare(replace(request, has_previous=False), self._request_id)
         session.send()
-        return session.receive(into, None)
+        return session.receive(PullTarget(target.into))

@@ -10,8 +10,6 @@ import threading
 from functools import lru_cache
 from typing import Any
 
-import numpy as np
-
 from ...core.accelerators import count_gpus, load_cupy
 from .arrays import as_array, is_on_gpu, to_host
 
@@ -194,12 +192,3 @@ class on_device:  # noqa: N801 - used as a function, as `tf.device`
 def current_device() -> str:
     """The device this thread works for."""
     return _of_thread.device or HOST
-
-
-def empty_like_shape(shape: tuple[int, ...], dtype: Any, device: str) -> Any:
-    """Uninitialized memory of a device."""
-    if not is_gpu(device):
-        return np.empty(shape, dtype)
-    cupy = load_cupy()
-    with cupy.cuda.Device(physical_gpu(device)):
-        return cupy.empty(shape, dtype)

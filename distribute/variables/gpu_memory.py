@@ -48,9 +48,9 @@ class GpuMemory:
         with on_device(self._device):
             xp = load_cupy()
             index = ... if rows is None else xp.asarray(rows)
-            apply_rule(
+            apply_formula(
                 xp, rule, self.value, self._slots, xp.asarray(gradient), index,
-                updates=self.updates, scale=scale,
+                rate=rule.rate(self.updates - 1), updates=self.updates, scale=scale,
             )  # fmt: skip
 
 
@@ -58,35 +58,6 @@ def start_slots(xp: ModuleType, rule: UpdateRule, value: Any) -> dict[str, Any]:
     """Slot arrays of a value, initialised; half-precision values have float32 slots."""
     kind = np.float32 if is_float(value.dtype) and value.dtype.itemsize < 4 else value.dtype
     return {slot: xp.full(value.shape, start, kind) for slot, start in rule.slot_start().items()}
-
-
-def apply_rule(
-    xp: ModuleType,
-    rule: UpdateRule,
-    value: Any,
-    slots: dict[str, Any],
-    gradient: Any,
-    index: Any,
-    *,
-    updates: int,
-    scale: float,
-) -> None:
-    """Update a value and its slots in place.
-
-    Args:
-        xp: ``numpy`` or ``cupy``.
-        rule: Formulas: see ``core/update_rules.py``.
-        value: float array. Modified.
-        slots: By name, of the value's shape. Modified.
-        gradient: Of the shape of ``value[index]``.
-        index: ``...``, or rows that occur once.
-        updates: How often the rule was applied, this time included.
-        scale: Multiplies the gradient before it is clipped.
-    """
-    apply_formula(
-        xp, rule, value, slots, gradient, index,
-        rate=rule.rate(updates - 1), updates=updates, scale=scale,
-    )  # fmt: skip
 
 
 def change_rows_on_gpu(kind: Scatter, table: Any, rows: Array, values: Any) -> None:

@@ -216,15 +216,6 @@ class PsShardedVariable(PsVariable, ShardedVariable):
     Reads and writes as :class:`PsVariable`.
     """
 
-    def __init__(
-        self,
-        spec: VariableSpec,
-        name: str,
-        strategy: Strategy,
-        servers: ServerVariables,
-    ) -> None:
-        PsVariable.__init__(self, spec, name, strategy, servers)
-
     @property
     def variables(self) -> Sequence[Variable]:
         """The shards, in order."""

@@ -77,7 +77,7 @@ class ChiefServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def Heartbeat(self, request, context):
-        """Renew the lease and report. A task whose generation was superseded is told so (ABORTED).
+        """Renew the lease and report. A task whose generation was superseded gets ABORTED.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -29,7 +29,7 @@ class ChiefStub:
         chief_pb2.HeartbeatRequest,
         chief_pb2.HeartbeatResponse,
     ]
-    """Renew the lease and report. A task whose generation was superseded is told so (ABORTED)."""
+    """Renew the lease and report. A task whose generation was superseded gets ABORTED."""
 
     Finish: grpc.UnaryUnaryMultiCallable[
         chief_pb2.FinishRequest,
@@ -68,7 +68,7 @@ class ChiefAsyncStub:
         chief_pb2.HeartbeatRequest,
         chief_pb2.HeartbeatResponse,
     ]
-    """Renew the lease and report. A task whose generation was superseded is told so (ABORTED)."""
+    """Renew the lease and report. A task whose generation was superseded gets ABORTED."""
 
     Finish: grpc.aio.UnaryUnaryMultiCallable[
         chief_pb2.FinishRequest,
@@ -111,7 +111,7 @@ class ChiefServicer(metaclass=abc.ABCMeta):
         request: chief_pb2.HeartbeatRequest,
         context: _ServicerContext,
     ) -> typing.Union[chief_pb2.HeartbeatResponse, collections.abc.Awaitable[chief_pb2.HeartbeatResponse]]:
-        """Renew the lease and report. A task whose generation was superseded is told so (ABORTED)."""
+        """Renew the lease and report. A task whose generation was superseded gets ABORTED."""
 
     @abc.abstractmethod
     def Finish(

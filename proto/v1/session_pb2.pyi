@@ -70,35 +70,39 @@ class ServerMessage(_message.Message):
     def __init__(self, welcome: _Optional[_Union[Welcome, _Mapping]] = ..., step: _Optional[_Union[StepReply, _Mapping]] = ..., failure: _Optional[_Union[_errors_pb2.ErrorDetail, _Mapping]] = ..., slab: _Optional[_Union[Segment, _Mapping]] = ...) -> None: ...
 
 class Hello(_message.Message):
-    __slots__ = ("service", "versions", "max_message_bytes", "expected_ps_generation", "ring")
+    __slots__ = ("service", "versions", "max_message_bytes", "expected_ps_generation", "ring", "authorization")
     SERVICE_FIELD_NUMBER: _ClassVar[int]
     FROM_FIELD_NUMBER: _ClassVar[int]
     VERSIONS_FIELD_NUMBER: _ClassVar[int]
     MAX_MESSAGE_BYTES_FIELD_NUMBER: _ClassVar[int]
     EXPECTED_PS_GENERATION_FIELD_NUMBER: _ClassVar[int]
     RING_FIELD_NUMBER: _ClassVar[int]
+    AUTHORIZATION_FIELD_NUMBER: _ClassVar[int]
     service: str
     versions: _common_pb2.Versions
     max_message_bytes: int
     expected_ps_generation: int
     ring: RingMember
-    def __init__(self, service: _Optional[str] = ..., versions: _Optional[_Union[_common_pb2.Versions, _Mapping]] = ..., max_message_bytes: _Optional[int] = ..., expected_ps_generation: _Optional[int] = ..., ring: _Optional[_Union[RingMember, _Mapping]] = ..., **kwargs) -> None: ...
+    authorization: str
+    def __init__(self, service: _Optional[str] = ..., versions: _Optional[_Union[_common_pb2.Versions, _Mapping]] = ..., max_message_bytes: _Optional[int] = ..., expected_ps_generation: _Optional[int] = ..., ring: _Optional[_Union[RingMember, _Mapping]] = ..., authorization: _Optional[str] = ..., **kwargs) -> None: ...
 
 class Welcome(_message.Message):
-    __slots__ = ("versions", "max_message_bytes", "unix_sockets", "ps_generation", "max_step_bytes", "instance")
+    __slots__ = ("versions", "max_message_bytes", "unix_sockets", "ps_generation", "max_step_bytes", "instance", "authorization")
     VERSIONS_FIELD_NUMBER: _ClassVar[int]
     MAX_MESSAGE_BYTES_FIELD_NUMBER: _ClassVar[int]
     UNIX_SOCKETS_FIELD_NUMBER: _ClassVar[int]
     PS_GENERATION_FIELD_NUMBER: _ClassVar[int]
     MAX_STEP_BYTES_FIELD_NUMBER: _ClassVar[int]
     INSTANCE_FIELD_NUMBER: _ClassVar[int]
+    AUTHORIZATION_FIELD_NUMBER: _ClassVar[int]
     versions: _common_pb2.Versions
     max_message_bytes: int
     unix_sockets: _containers.RepeatedScalarFieldContainer[str]
     ps_generation: int
     max_step_bytes: int
     instance: int
-    def __init__(self, versions: _Optional[_Union[_common_pb2.Versions, _Mapping]] = ..., max_message_bytes: _Optional[int] = ..., unix_sockets: _Optional[_Iterable[str]] = ..., ps_generation: _Optional[int] = ..., max_step_bytes: _Optional[int] = ..., instance: _Optional[int] = ...) -> None: ...
+    authorization: str
+    def __init__(self, versions: _Optional[_Union[_common_pb2.Versions, _Mapping]] = ..., max_message_bytes: _Optional[int] = ..., unix_sockets: _Optional[_Iterable[str]] = ..., ps_generation: _Optional[int] = ..., max_step_bytes: _Optional[int] = ..., instance: _Optional[int] = ..., authorization: _Optional[str] = ...) -> None: ...
 
 class RingMember(_message.Message):
     __slots__ = ("ring", "rank", "size")

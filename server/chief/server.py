@@ -2,14 +2,12 @@
 
 from collections.abc import Iterable
 
-import grpc
-
-from ...core.clock import Clock, SystemClock
+from ...core.clock import Clock
 from ...core.settings import Settings
 from ...core.task import TaskId
+from ...net.auth.guard import Guard
 from ...net.host import TaskHost
-from ...proto.v1 import chief_pb2_grpc
-from .servicer import ChiefServicer, LockedJob, new_job
+from .servicer import SERVICE, new_chief
 
 _THREADS = 16  # calls are short: heartbeats of hundreds of workers fit
 
@@ -33,28 +31,25 @@ class ChiefServer:
         clock: Clock | None = None,
         job_id: str | None = "",
     ) -> None:
-        clock = clock or SystemClock()
-        job = new_job(task, expected, settings, clock, job_id)
-        self.locked_job = LockedJob(job, clock)
-        servicer = ChiefServicer(self.locked_job, settings)
-
-        def add(server: grpc.Server) -> None:
-            chief_pb2_grpc.add_ChiefServicer_to_server(servicer, server)
-
+        self.locked_job, methods = new_chief(task, expected, settings, job_id, clock)
         self._host = TaskHost(
             task,
             threads=_THREADS,
             settings=settings,
-            add=add,
-            services=["windlass.proto.v1.Chief"],
+            calls={SERVICE: methods},
+            guard=Guard(task, settings, job=self._job_id),
         )
+
+    def _job_id(self) -> str:
+        with self.locked_job.open() as (job, _):
+            return job.name or ""
 
     def start(self, address: str) -> None:
         """Listen.
 
         Raises:
             AddressInUseError: The port is taken.
-            ConfigurationError: The address is not loopback and ``insecure`` was not said.
+            ConfigurationError: Nothing says how tasks show who they are.
         """
         self._host.start(address)
 

@@ -5,23 +5,24 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
-import grpc
-
 from ...cluster.job import Job, Member
-from ...core import bounds, codec, error_table
+from ...core import bounds, codec
 from ...core.bounds import check_number, check_text, shorten
 from ...core.clock import Clock, SystemClock
-from ...core.errors import OtherJobError, WindlassError
+from ...core.errors import OtherJobError
 from ...core.settings import Settings
 from ...core.task import TaskId
 from ...core.versions import check_protocol, own_versions
-from ...proto.v1 import chief_pb2, chief_pb2_grpc
+from ...net.auth.guard import Visitor
+from ...net.unary import Servicer, servicer
+from ...proto.v1 import chief_pb2
 
 log = logging.getLogger(__name__)
 
+SERVICE = chief_pb2.DESCRIPTOR.services_by_name["Chief"]
 _DETAIL_BYTES = 1024  # of one task in the status
 
 
@@ -43,15 +44,16 @@ class LockedJob:
             yield self._job, self.clock.now()
 
 
-def new_job(
+def new_chief(
     task: TaskId,
     expected: Iterable[tuple[TaskId, str]],
     settings: Settings,
-    clock: Clock,
     job_id: str | None,
-) -> Job:
-    """A job that begins now, with the bounds of these settings."""
-    return Job(
+    clock: Clock | None = None,
+) -> tuple[LockedJob, Servicer]:
+    """A job, and its service for a server, which may serve other things, too."""
+    clock = clock or SystemClock()
+    job = Job(
         expected,
         chief=task,
         lease_s=settings.lease_s,
@@ -59,20 +61,11 @@ def new_job(
         name=job_id,
         max_dynamic=settings.max_sessions,
     )
-
-
-def new_chief(
-    task: TaskId, expected: Iterable[tuple[TaskId, str]], settings: Settings, job_id: str
-) -> tuple[LockedJob, Callable[[grpc.Server], None]]:
-    """A job, and what adds its service to a server that the task has for other things, too."""
-    clock = SystemClock()
-    job = new_job(task, expected, settings, clock, job_id)
     locked_job = LockedJob(job, clock)
-    servicer = ChiefServicer(locked_job, settings)
-    return locked_job, lambda server: chief_pb2_grpc.add_ChiefServicer_to_server(servicer, server)
+    return locked_job, servicer(SERVICE, ChiefServicer(locked_job, settings))
 
 
-class ChiefServicer(chief_pb2_grpc.ChiefServicer):
+class ChiefServicer:
     """Serves one job. Thread-safe."""
 
     def __init__(self, locked_job: LockedJob, settings: Settings) -> None:
@@ -80,19 +73,16 @@ class ChiefServicer(chief_pb2_grpc.ChiefServicer):
         self._settings = settings
 
     def Register(
-        self, request: chief_pb2.RegisterRequest, context: grpc.ServicerContext
+        self, request: chief_pb2.RegisterRequest, _: Visitor
     ) -> chief_pb2.RegisterResponse:
         """Register a new incarnation of a task. Not idempotent: a repeat fences the first."""
-        try:
-            task = codec.task_from_wire(request.task)
-            check_text(request.address, bounds.MAX_NAME_BYTES, "its address", task)
-            check_text(request.host, bounds.MAX_NAME_BYTES, "its host", task)
-            check_text(request.job, bounds.MAX_JOB_ID_BYTES, "the id of its job", task)
-            check_number(request.pid, bounds.MAX_PID, "its process id", task)
-            theirs = codec.versions_from_wire(request.versions)
-            check_protocol(own_versions(), theirs, peer=str(task))
-        except WindlassError as error:
-            error_table.abort(context, error)
+        task = codec.task_from_wire(request.task)
+        check_text(request.address, bounds.MAX_NAME_BYTES, "its address", task)
+        check_text(request.host, bounds.MAX_NAME_BYTES, "its host", task)
+        check_text(request.job, bounds.MAX_JOB_ID_BYTES, "the id of its job", task)
+        check_number(request.pid, bounds.MAX_PID, "its process id", task)
+        theirs = codec.versions_from_wire(request.versions)
+        check_protocol(own_versions(), theirs, peer=str(task))
         try:
             with self._locked_job.open() as (job, now):
                 who = job.register(
@@ -106,10 +96,8 @@ class ChiefServicer(chief_pb2_grpc.ChiefServicer):
                     is_gone=_has_ended(job.members.get(task)),
                 )
                 phase, reason = job.phase, job.reason
-        except WindlassError as error:
-            if isinstance(error, OtherJobError):
-                log.warning("refused: %s", error)
-            error_table.abort(context, error)
+        except OtherJobError as error:
+            log.warning("refused: %s", error)
             raise
         log.debug("%s joined", who)
         return chief_pb2.RegisterResponse(
@@ -122,64 +110,46 @@ class ChiefServicer(chief_pb2_grpc.ChiefServicer):
         )
 
     def Heartbeat(
-        self, request: chief_pb2.HeartbeatRequest, context: grpc.ServicerContext
+        self, request: chief_pb2.HeartbeatRequest, _: Visitor
     ) -> chief_pb2.HeartbeatResponse:
         """Renew a lease. Idempotent."""
-        try:
-            who = codec.incarnation_from_wire(getattr(request, "from"))
-            report = codec.report_from_wire(request.report, who.task)
-            with self._locked_job.open() as (job, now):
-                phase = job.heartbeat(who, report, now=now)
-                reason = job.reason
-        except WindlassError as error:
-            error_table.abort(context, error)
-            raise
+        who = codec.incarnation_from_wire(getattr(request, "from"))
+        report = codec.report_from_wire(request.report, who.task)
+        with self._locked_job.open() as (job, now):
+            phase = job.heartbeat(who, report, now=now)
+            reason = job.reason
         return chief_pb2.HeartbeatResponse(phase=codec.phase_to_wire(phase), reason=reason)
 
-    def Finish(
-        self, request: chief_pb2.FinishRequest, context: grpc.ServicerContext
-    ) -> chief_pb2.FinishResponse:
+    def Finish(self, request: chief_pb2.FinishRequest, _: Visitor) -> chief_pb2.FinishResponse:
         """A task's part is over. Idempotent: the first outcome stays."""
-        try:
-            who = codec.incarnation_from_wire(getattr(request, "from"))
-            outcome = codec.outcome_from_wire(request.outcome)
-            report = codec.report_from_wire(request.report, who.task)
-            message = shorten(request.message, bounds.MAX_TEXT_BYTES)
-            with self._locked_job.open() as (job, now):
-                phase = job.finish(who, outcome, message, report, now=now)
-                reason = job.reason
-        except WindlassError as error:
-            error_table.abort(context, error)
-            raise
+        who = codec.incarnation_from_wire(getattr(request, "from"))
+        outcome = codec.outcome_from_wire(request.outcome)
+        report = codec.report_from_wire(request.report, who.task)
+        message = shorten(request.message, bounds.MAX_TEXT_BYTES)
+        with self._locked_job.open() as (job, now):
+            phase = job.finish(who, outcome, message, report, now=now)
+            reason = job.reason
         return chief_pb2.FinishResponse(phase=codec.phase_to_wire(phase), reason=reason)
 
-    def Arrive(
-        self, request: chief_pb2.ArriveRequest, context: grpc.ServicerContext
-    ) -> chief_pb2.ArriveResponse:
+    def Arrive(self, request: chief_pb2.ArriveRequest, _: Visitor) -> chief_pb2.ArriveResponse:
         """A task is at a barrier. Idempotent per call."""
-        try:
-            who = codec.incarnation_from_wire(getattr(request, "from"))
-            with self._locked_job.open() as (job, now):
-                missing, finished = job.arrive(who, request.call, now=now)
-        except WindlassError as error:
-            error_table.abort(context, error)
-            raise
+        who = codec.incarnation_from_wire(getattr(request, "from"))
+        with self._locked_job.open() as (job, now):
+            missing, finished = job.arrive(who, request.call, now=now)
         return chief_pb2.ArriveResponse(
             missing=[codec.task_to_wire(task) for task in missing],
             finished=[codec.task_to_wire(task) for task in finished],
         )
 
-    def StopJob(
-        self, request: chief_pb2.StopJobRequest, context: grpc.ServicerContext
-    ) -> chief_pb2.StopJobResponse:
+    def StopJob(self, request: chief_pb2.StopJobRequest, _: Visitor) -> chief_pb2.StopJobResponse:
         """Ask the job to stop. Idempotent."""
-        with self._locked_job.open() as (job, _):
+        with self._locked_job.open() as (job, _now):
             job.stop(shorten(request.reason, bounds.MAX_TEXT_BYTES) or "asked to stop")
             phase = job.phase
         return chief_pb2.StopJobResponse(phase=codec.phase_to_wire(phase))
 
     def GetStatus(
-        self, request: chief_pb2.GetStatusRequest, context: grpc.ServicerContext
+        self, request: chief_pb2.GetStatusRequest, visitor: Visitor
     ) -> chief_pb2.GetStatusResponse:
         """The state of the job and of every task, as many of them as fit a message."""
         with self._locked_job.open() as (job, now):
@@ -192,6 +162,7 @@ class ChiefServicer(chief_pb2_grpc.ChiefServicer):
                 last_checkpoint=self._locked_job.last_checkpoint,
                 last_checkpoint_step=self._locked_job.last_checkpoint_step,
                 versions=codec.versions_to_wire(own_versions()),
+                security=visitor.mode,
             )
             room = self._settings.max_message_bytes // 2
             for member in job.members.values():

@@ -42,7 +42,7 @@ def save_shards(store: Store, directory: str, copy_bytes: int = COPY_BYTES) -> S
     fs, root = open_fs(directory)
     fs.makedirs(root, exist_ok=True)
     file = f"ps-{store.task.index}.safetensors"
-    blocks = store.blocks()
+    blocks = store.table.blocks()
     held_bytes = sum(block.value.nbytes + block.slot_bytes for block in blocks)
     most = max(copy_bytes, min(_MAX_COPY_BYTES, held_bytes // _RANGES))
     # Planned before writing: a slot that is bound later waits for the next checkpoint.

@@ -12,10 +12,12 @@ from ...core.task import TaskId
 from ...core.waiting import FIRST_S, WaitLog
 from ...engine.library import library
 from ...engine.own_rules import import_rules
+from ...net.auth.guard import Guard
 from ...net.host import TaskHost
+from ...net.unary import servicer
 from . import session_service
 from .lease import ChiefLease
-from .servicer import SERVICE, ParameterServerServicer, add_to_server
+from .servicer import SERVICE, ParameterServerServicer
 from .session_limiter import CONNECTIONS_PER_WORKER, SessionLimiter
 from .session_service import SessionService
 from .store import Store
@@ -37,9 +39,21 @@ class PsServer:
         server = PsServer(TaskId("ps", 0), settings)
         server.start("127.0.0.1:2222")
         exit_code = server.wait()
+
+    Args:
+        task: Which one.
+        settings: Of this task.
+        clock: For tests.
+        has_chief: Whether the cluster is known to have a task of the type chief.
     """
 
-    def __init__(self, task: TaskId, settings: Settings, clock: Clock | None = None) -> None:
+    def __init__(
+        self,
+        task: TaskId,
+        settings: Settings,
+        clock: Clock | None = None,
+        has_chief: bool = False,
+    ) -> None:
         self.task = task
         self._settings = settings
         self._clock = clock or SystemClock()
@@ -49,7 +63,7 @@ class PsServer:
         # Milliseconds of the wall clock: a restarted ps always has a higher one.
         self.generation = time.time_ns() // 1_000_000
         limiter = SessionLimiter(task, settings.max_sessions)
-        servicer = ParameterServerServicer(self.store, self.lease, self.generation, limiter)
+        calls = ParameterServerServicer(self.store, self.lease, self.generation, limiter)
         sessions = SessionService(
             self.store, self.generation, settings, limiter, self.lease.check_job
         )
@@ -58,8 +72,8 @@ class PsServer:
             task,
             threads=2 * settings.max_sessions + 16,
             settings=settings,
-            add=lambda server: add_to_server(servicer, server),
-            services=[SERVICE],
+            calls={SERVICE: servicer(SERVICE, calls)},
+            guard=Guard(task, settings, job=lambda: self.lease.job, has_chief=has_chief),
             sessions={session_service.SERVICE: sessions.serve},
             max_sessions=most,
         )
@@ -69,7 +83,7 @@ class PsServer:
 
         Raises:
             AddressInUseError: The port is taken.
-            ConfigurationError: The address is not loopback and ``insecure`` was not said.
+            ConfigurationError: Nothing says how tasks show who they are.
         """
         self._host.start(address)
         # The first update rule needs Numba, which takes 0.3 s to load: while the tasks join.

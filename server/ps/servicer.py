@@ -1,22 +1,16 @@
 """The unary calls of a ps: messages in, :class:`Store` calls, messages out. No decisions here."""
 
-from typing import Any
-
-import grpc
-from google.protobuf.message_factory import GetMessageClass
-
-from ...core import codec, error_table
+from ...core import codec
 from ...core.checkpoint.storage import check_writable, storage_error
-from ...core.errors import WindlassError
 from ...core.task import Incarnation
+from ...net.auth.guard import Visitor
 from ...proto.v1 import common_pb2, ps_pb2
 from .lease import ChiefLease
 from .saving import save_shards
 from .session_limiter import SessionLimiter
 from .store import Store
 
-_SERVICE = ps_pb2.DESCRIPTOR.services_by_name["ParameterServer"]
-SERVICE: str = _SERVICE.full_name
+SERVICE = ps_pb2.DESCRIPTOR.services_by_name["ParameterServer"]
 
 
 class ParameterServerServicer:
@@ -37,43 +31,31 @@ class ParameterServerServicer:
         self._generation = generation
         self._limiter = limiter
 
-    def Define(
-        self, request: ps_pb2.DefineRequest, context: grpc.ServicerContext
-    ) -> ps_pb2.DefineResponse:
+    def Define(self, request: ps_pb2.DefineRequest, visitor: Visitor) -> ps_pb2.DefineResponse:
         """Create, look up or bind. Idempotent; a repeat gives the same answer."""
-        try:
-            who = codec.incarnation_from_wire(getattr(request, "from"))
-            self._lease.check_job(who)
-            shards = [codec.shard_from_wire(message) for message in request.shards]
-            if request.create:
-                held = self._store.define(
-                    shards,
-                    who,
-                    restore_from=request.restore_from,
-                    still_wanted=context.is_active,
-                )
-            else:
-                held = self._store.lookup(shards, who)
-            if request.bind_variables:
-                rule = codec.rule_from_wire(request.bind_rule)
-                self._store.bind(request.bind_variables, rule, who)
-        except (WindlassError, OSError) as error:
-            error_table.abort(context, error)
-            raise
+        who = codec.incarnation_from_wire(getattr(request, "from"))
+        self._lease.check_job(who)
+        table = self._store.table
+        visitor.check("define CREATE" if request.create else "define LOOKUP")
+        shards = [codec.shard_from_wire(message) for message in request.shards]
+        if request.create:
+            held = table.define(
+                shards, who, restore_from=request.restore_from, still_wanted=visitor.is_waiting
+            )
+        else:
+            held = table.lookup(shards, who)
+        if request.bind_variables:
+            visitor.check("define BIND")
+            rule = codec.rule_from_wire(request.bind_rule)
+            table.bind(request.bind_variables, rule, who)
         return ps_pb2.DefineResponse(
-            held=[codec.held_to_wire(item) for item in held], held_bytes=self._store.held_bytes()
+            held=[codec.held_to_wire(item) for item in held], held_bytes=table.held_bytes()
         )
 
-    def Attach(
-        self, request: ps_pb2.AttachRequest, context: grpc.ServicerContext
-    ) -> ps_pb2.AttachResponse:
+    def Attach(self, request: ps_pb2.AttachRequest, _: Visitor) -> ps_pb2.AttachResponse:
         """Renew the chief's lease. A second living chief is refused."""
-        try:
-            chief = codec.incarnation_from_wire(request.chief)
-            self._lease.renew(chief, request.chief_address, request.lease_s)
-        except WindlassError as error:
-            error_table.abort(context, error)
-            raise
+        chief = codec.incarnation_from_wire(request.chief)
+        self._lease.renew(chief, request.chief_address, request.lease_s)
         return ps_pb2.AttachResponse(
             ps_generation=self._generation,
             counters=codec.counters_to_wire(self._store.counters(self._limiter.count)),
@@ -83,7 +65,7 @@ class ParameterServerServicer:
     def GetJob(
         self,
         request: ps_pb2.GetJobRequest,
-        context: grpc.ServicerContext,
+        _: Visitor,
     ) -> ps_pb2.GetJobResponse:
         """Where the chief is."""
         return ps_pb2.GetJobResponse(
@@ -94,7 +76,7 @@ class ParameterServerServicer:
         )
 
     def SaveShards(
-        self, request: ps_pb2.SaveShardsRequest, context: grpc.ServicerContext
+        self, request: ps_pb2.SaveShardsRequest, _: Visitor
     ) -> ps_pb2.SaveShardsResponse:
         """Write this ps's part of a checkpoint. A repeat overwrites the same file."""
         try:
@@ -103,12 +85,7 @@ class ParameterServerServicer:
                 return ps_pb2.SaveShardsResponse()
             part = save_shards(self._store, request.directory)
         except OSError as error:
-            failure = storage_error(error, request.directory, str(self._store.task))
-            error_table.abort(context, failure)
-            raise
-        except WindlassError as error:
-            error_table.abort(context, error)
-            raise
+            raise storage_error(error, request.directory, str(self._store.task)) from error
         applied = []
         for block, marks in part.applied.items():
             for task, (generation, sequence) in marks.items():
@@ -134,22 +111,8 @@ class ParameterServerServicer:
     def EndJob(
         self,
         request: ps_pb2.EndJobRequest,
-        context: grpc.ServicerContext,
+        _: Visitor,
     ) -> ps_pb2.EndJobResponse:
         """The job is over: this ps leaves after answering."""
         self._lease.end(codec.phase_from_wire(request.phase), request.reason)
         return ps_pb2.EndJobResponse()
-
-
-def add_to_server(servicer: ParameterServerServicer, server: grpc.Server) -> None:
-    """Register the service as its contract describes it."""
-    handlers: dict[str, grpc.RpcMethodHandler[Any, Any]] = {
-        method.name: grpc.unary_unary_rpc_method_handler(
-            getattr(servicer, method.name),
-            request_deserializer=GetMessageClass(method.input_type).FromString,
-            response_serializer=GetMessageClass(method.output_type).SerializeToString,
-        )
-        for method in _SERVICE.methods
-    }
-    service = grpc.method_handlers_generic_handler(_SERVICE.full_name, handlers)
-    server.add_generic_rpc_handlers((service,))

@@ -72,10 +72,19 @@ class Session:
     Args:
         store: The variables.
         who: The worker.
+        check: Refuses an operation that this worker may not; called once per layout, and for the
+            first push.
     """
 
-    def __init__(self, store: Store, who: Incarnation) -> None:
+    def __init__(
+        self,
+        store: Store,
+        who: Incarnation,
+        check: Callable[[str], None] = lambda operation: None,  # noqa: ARG005
+    ) -> None:
         self._store = store
+        self._check_access = check
+        self._may_count = False
         self._who = who
         self._max_step_bytes = store.settings.max_step_bytes
         self._layouts: dict[int, Layout | Entries] = {0: _NOTHING}
@@ -271,6 +280,9 @@ class Session:
         self._store.check_rows(pull_layout, pull_rows)
         if not step.sequence:
             return None, pull_layout, pull_rows
+        if not self._may_count:  # every push does, with its sequence number at least
+            self._check_access("step COUNT")
+            self._may_count = True
         info = StepInfo(self._who, step.sequence, step.global_step, step.gradient_scale)
         changed = self._changed(push_layout, step.hyperparameters)
         push = PushRequest(push_layout, push_rows, info, step.step_increment, changed)
@@ -302,7 +314,10 @@ class Session:
             raise RefusedError(f"layout {layout_id} was not sent in this session")
         if isinstance(layout, Layout):
             return layout
-        compiled = self._store.compile(layout())
+        entries = layout()
+        for operation in {entry.operation for entry in entries}:
+            self._check_access(f"step {operation.name}")
+        compiled = self._store.table.compile(entries)
         self._layouts[layout_id] = compiled
         return compiled
 

@@ -76,11 +76,11 @@ class SessionService:
             greeting.welcome(
                 ps_generation=self._generation, max_step_bytes=self._settings.max_step_bytes
             )
-            self._serve(connection, who)
+            self._serve(connection, Session(self._store, who, greeting.visitor.check))
         return False
 
-    def _serve(self, connection: Connection, who: Incarnation) -> None:
-        messages = _Messages(connection, Session(self._store, who), self._store, self._settings)
+    def _serve(self, connection: Connection, session: Session) -> None:
+        messages = _Messages(connection, session, self._store, self._settings)
         while (data := connection.receive()) is not None:
             with Lease(self._pool) as lease:
                 messages.handle(parse(session_pb2.ClientMessage, data), lease.lend)
@@ -149,7 +149,7 @@ class _Messages:
             self._why_no_segment = error.message
 
     def _hand_over_slab(self, number: int) -> None:
-        slab = self._store.slab(number)
+        slab = self._store.table.slab(number)
         answer = session_pb2.ServerMessage(
             slab=session_pb2.Segment(number=number, num_bytes=slab.num_bytes)
         )

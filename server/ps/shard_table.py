@@ -49,11 +49,13 @@ class ShardTable:
     Args:
         task: The ps, for messages.
         settings: For the bounds.
+        restored: Called with the global step of a checkpoint that new shards have values of.
     """
 
-    def __init__(self, task: TaskId, settings: Settings) -> None:
+    def __init__(self, task: TaskId, settings: Settings, restored: Callable[[int], None]) -> None:
         self.task = task
-        self.settings = settings
+        self._max_variables = settings.max_variables
+        self._restored = restored
         # Serializes definitions, which may take long: lookups and counters only take
         # `_definitions`.
         self._defining = threading.Lock()
@@ -65,9 +67,6 @@ class ShardTable:
         shares = settings.shared_memory and not unavailable()
         self._arena = Arena(_create_slab if shares else None)
         self._limits = MemoryLimits(task, settings)
-
-    def _restored(self, global_step: int) -> None:
-        """New shards have values of a checkpoint of this step."""
 
     def define(
         self,
@@ -102,10 +101,10 @@ class ShardTable:
                 if shard.key not in self._held:
                     missing.setdefault(shard.key, shard)
             new = list(missing.values())
-            if len(self._held) + len(new) > self.settings.max_variables:
+            if len(self._held) + len(new) > self._max_variables:
                 raise LimitExceededError(
                     f"{self.task} would hold {len(self._held) + len(new)} shards, more than "
-                    f"max_variables={self.settings.max_variables}; raise WINDLASS_MAX_VARIABLES on "
+                    f"max_variables={self._max_variables}; raise WINDLASS_MAX_VARIABLES on "
                     "the ps",
                     task=self.task,
                     limit="max_variables",
@@ -402,7 +401,7 @@ class ShardTable:
         with self._definitions:
             return list(self._blocks)
 
-    def _summary(self) -> tuple[int, int, int, int, tuple[str, ...]]:
+    def summary(self) -> tuple[int, int, int, int, tuple[str, ...]]:
         """(shards, variables, bytes of values, bytes of slots, names of the first few shards)."""
         with self._definitions:
             values = sum(block.value.nbytes for block in self._blocks)

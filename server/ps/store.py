@@ -61,16 +61,21 @@ Fetch = Callable[[int], memoryview]
 """``fetch(n)``: the next n bytes of the payload, valid until the next call."""
 
 
-class Store(ShardTable):
+class Store:
     """Carries out steps on the shards of one ps. Thread-safe.
 
     Args:
         task: The ps, for messages.
         settings: For the bounds.
+
+    Attributes:
+        table: The shards.
     """
 
     def __init__(self, task: TaskId, settings: Settings) -> None:
-        super().__init__(task, settings)
+        self.task = task
+        self.settings = settings
+        self.table = ShardTable(task, settings, self._raise_global_step)
         self._log_lock = threading.Lock()
         self._log = PushLog(limit=_TASKS_PER_SESSION * settings.max_sessions)
         self._global_step = 0
@@ -79,7 +84,7 @@ class Store(ShardTable):
 
     # -- steps -------------------------------------------------------------------------------
 
-    def _restored(self, global_step: int) -> None:
+    def _raise_global_step(self, global_step: int) -> None:
         with self._log_lock:
             self._global_step = max(self._global_step, global_step)
 
@@ -296,7 +301,7 @@ class Store(ShardTable):
 
     def counters(self, sessions: int = 0) -> PsCounters:
         """All counters, as of now."""
-        shards, variables, values, slots, labels = self._summary()
+        shards, variables, values, slots, labels = self.table.summary()
         global_step = self.global_step
         tally = self._tally
         with tally.lock:

@@ -9,6 +9,7 @@ import pytest
 
 from helpers.ps_peers import ADD, F32, SETTINGS, Ps, put, vector
 from windlass.client.chief.calls import ChiefClient
+from windlass.cluster.principal import Principal
 from windlass.core import codec, error_table
 from windlass.core.definitions import ShardDefinition, VariableDefinition
 from windlass.core.errors import RefusedError, TooManyWorkersError, WindlassError
@@ -39,6 +40,8 @@ W = vector()
 INF, NAN = float("inf"), float("nan")
 TOMORROW = time.time_ns() // 1_000_000 + 25 * 3600 * 1000
 T = 5.0
+INSECURE = SETTINGS.model_copy(update={"insecure": True})
+CALLER = Principal("worker", index=0)
 
 
 def incarnation(generation: int = 1, **task: Any) -> common_pb2.Incarnation:
@@ -59,7 +62,9 @@ def refusal(call: Callable[[], object]) -> WindlassError:
 
 @pytest.fixture
 def chief() -> Iterator[ChiefServer]:
-    server = ChiefServer(CHIEF, [(CHIEF, "here:1"), (W0, "there:1")], Settings(max_sessions=4))
+    server = ChiefServer(
+        CHIEF, [(CHIEF, "here:1"), (W0, "there:1")], Settings(max_sessions=4, insecure=True)
+    )
     server.start("127.0.0.1:0")
     yield server
     server.stop(0)
@@ -67,13 +72,13 @@ def chief() -> Iterator[ChiefServer]:
 
 @pytest.fixture
 def stub(chief: ChiefServer) -> Iterator[Any]:
-    with open_channel(f"127.0.0.1:{chief.port}", Settings()) as channel:
+    with open_channel(f"127.0.0.1:{chief.port}", INSECURE, CALLER) as channel:
         yield chief_pb2_grpc.ChiefStub(channel)
 
 
 @pytest.fixture
 def client(chief: ChiefServer) -> Iterator[ChiefClient]:
-    made = ChiefClient(f"127.0.0.1:{chief.port}", Settings())
+    made = ChiefClient(f"127.0.0.1:{chief.port}", INSECURE, CALLER)
     yield made
     made.close()
 
@@ -169,11 +174,11 @@ def test_texts_of_a_task_are_shortened_where_they_are_shown(client: ChiefClient)
 
 
 def test_the_status_of_many_tasks_fits_a_message() -> None:
-    settings = Settings(max_message_bytes=64 * 1024)
+    settings = Settings(max_message_bytes=64 * 1024, insecure=True)
     tasks = [(TaskId("worker", index), "x" * 900) for index in range(200)]
     server = ChiefServer(CHIEF, [(CHIEF, "here:1"), *tasks], settings)
     server.start("127.0.0.1:0")
-    client = ChiefClient(f"127.0.0.1:{server.port}", settings)
+    client = ChiefClient(f"127.0.0.1:{server.port}", settings, CALLER)
     try:
         assert 10 < len(client.status(timeout_s=T).tasks) < 100
     finally:
@@ -200,7 +205,7 @@ def test_barriers_count_up_by_one(client: ChiefClient, calls: list[int], refused
 
 @pytest.fixture
 def ps() -> Iterator[Ps]:
-    made = Ps("tcp")
+    made = Ps("tcp", insecure=True)
     made.worker(1).create(W)
     yield made
     made.close()
@@ -208,7 +213,7 @@ def ps() -> Iterator[Ps]:
 
 @pytest.fixture
 def ps_stub(ps: Ps) -> Iterator[Any]:
-    with open_channel(ps.address, SETTINGS) as channel:
+    with open_channel(ps.address, INSECURE, CALLER) as channel:
         yield ps_pb2_grpc.ParameterServerStub(channel)
 
 
@@ -216,7 +221,7 @@ def ps_stub(ps: Ps) -> Iterator[Any]:
 def connection(ps: Ps) -> Iterator[Connection]:
     """A greeted connection, without any of a worker's checks, and the layout of ``W``."""
     who = Incarnation(W0, 1)
-    dialer = Dialer(ps.address, "the ps", session_pb2.Hello(service="ps"), who, SETTINGS)
+    dialer = Dialer(ps.address, "the ps", session_pb2.Hello(service="ps"), who, INSECURE)
     made = dialer.tcp(T)
     dialer.greet(made, T)
     layout = codec.layout_to_wire(WireLayout(1, (LayoutEntry("w", 0, ADD),)))
@@ -322,7 +327,7 @@ def test_a_greeting_with_an_impossible_generation_does_not_fence_the_worker(
     ps: Ps, generation: int
 ) -> None:
     who = Incarnation(TaskId("worker", 9), generation)
-    dialer = Dialer(ps.address, "the ps", session_pb2.Hello(service="ps"), who, SETTINGS)
+    dialer = Dialer(ps.address, "the ps", session_pb2.Hello(service="ps"), who, INSECURE)
     with pytest.raises(RefusedError, match=rf"/job:worker/task:9: generation {generation}"):
         dialer.greet(dialer.tcp(T), T)
     still_adds(ps)
@@ -330,7 +335,7 @@ def test_a_greeting_with_an_impossible_generation_does_not_fence_the_worker(
 
 def test_a_greeting_that_takes_one_byte_at_a_time_is_refused(ps: Ps) -> None:
     hello = session_pb2.Hello(service="ps")
-    dialer = Dialer(ps.address, "the ps", hello, Incarnation(W0, 1), SETTINGS)
+    dialer = Dialer(ps.address, "the ps", hello, Incarnation(W0, 1), INSECURE)
     hello.max_message_bytes = 1
     with pytest.raises(RefusedError, match="max_message_bytes is 1"):
         dialer.greet(dialer.tcp(T), T)

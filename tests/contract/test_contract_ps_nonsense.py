@@ -13,6 +13,7 @@ import pytest
 from helpers.ps_peers import ADD, F32, REMOTE, SETTINGS, Ps, put, vector
 from windlass.client.chief.calls import ChiefClient
 from windlass.client.ps.control import PsControl
+from windlass.cluster.principal import Principal
 from windlass.core import codec, error_table
 from windlass.core.definitions import ShardDefinition
 from windlass.core.errors import (
@@ -30,10 +31,17 @@ from windlass.net.connection import Connection
 from windlass.net.dial import Dialer, receive_message
 from windlass.proto.v1 import ps_pb2, ps_pb2_grpc, session_pb2
 
+CALLER = Principal("worker", index=0)
 WHO = Incarnation(TaskId("worker", 0), 1)
 Message = session_pb2.ClientMessage
 W = vector()
 TWELVE = np.ones(3, F32).tobytes()
+
+
+def from_worker(**fields: Any) -> ps_pb2.DefineRequest:
+    request = ps_pb2.DefineRequest(**fields)
+    getattr(request, "from").CopyFrom(codec.incarnation_to_wire(WHO))
+    return request
 
 
 @pytest.fixture
@@ -49,7 +57,7 @@ def ps() -> Iterator[Ps]:
 def connection(request: pytest.FixtureRequest, ps: Ps) -> Iterator[Connection]:
     """A greeted connection, without any of a worker's checks."""
     dialer = Dialer(ps.address, "the ps", session_pb2.Hello(service="ps"), WHO, SETTINGS)
-    channel = open_channel(ps.address, SETTINGS)
+    channel = open_channel(ps.address, SETTINGS, CALLER)
     made = dialer.tunnel(channel) if request.param == "grpc" else dialer.tcp(5)
     welcome = dialer.greet(made, 5)
     if request.param == "shm":
@@ -148,14 +156,14 @@ def test_a_step_in_a_segment_that_was_never_handed_over_is_answered(
 @pytest.fixture
 def stub(ps: Ps) -> Iterator[ps_pb2_grpc.ParameterServerStub]:
     """A client without any of our checks."""
-    with open_channel(ps.address, SETTINGS) as channel:
+    with open_channel(ps.address, SETTINGS, CALLER) as channel:
         yield ps_pb2_grpc.ParameterServerStub(channel)
 
 
 @pytest.fixture
 def control(ps: Ps) -> Iterator[PsControl]:
     """What a chief uses."""
-    made = PsControl(ps.task, ps.address, SETTINGS)
+    made = PsControl(ps.task, ps.address, SETTINGS, Principal("chief"))
     yield made
     made.close()
 
@@ -178,7 +186,7 @@ def test_a_definition_that_makes_no_sense_is_refused(
     for name, value in change.items():
         setattr(bad, name, value)
     with pytest.raises(grpc.RpcError) as caught:
-        stub.Define(ps_pb2.DefineRequest(create=True, shards=[bad]), timeout=5)
+        stub.Define(from_worker(create=True, shards=[bad]), timeout=5)
     error = error_table.from_rpc_error(caught.value, peer="the ps", doing="define")
     assert isinstance(error, RefusedError)
     assert text in error.message
@@ -193,7 +201,7 @@ def test_who_leads_is_reported_and_a_second_one_may_not(ps: Ps, control: PsContr
     assert (answer.generation, answer.draining) == (ps.server.generation, False)
     assert control.find_job(timeout_s=5).chief_address == "here:1"
     with pytest.raises(FencedError, match="cannot lead it as well"):
-        control.attach(WHO, "there:1", lease_s=1, timeout_s=5)
+        control.attach(Incarnation(TaskId("chief", 1), 1), "there:1", lease_s=1, timeout_s=5)
     ps.server.drain()
     assert control.attach(chief, "here:1", lease_s=30, timeout_s=5).draining
 
@@ -213,7 +221,7 @@ def test_a_message_over_the_limit_and_a_service_that_is_not_there_are_told_apart
     with pytest.raises(grpc.RpcError) as caught:
         stub.Define(request, timeout=5)
     assert caught.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
-    client = ChiefClient(ps.address, SETTINGS)
+    client = ChiefClient(ps.address, SETTINGS, CALLER)
     with pytest.raises(ProtocolMismatchError, match="UNIMPLEMENTED"):
         client.status(timeout_s=5)
     client.close()

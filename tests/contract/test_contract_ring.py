@@ -292,7 +292,7 @@ def test_what_was_sent_may_be_changed_once_the_call_is_over(
     changed = threading.Event()
     faults = Faults(plan=lambda stream, _number: stream.fill())
     client = partial(WorkerClient, wrap=faults.wrap)
-    monkeypatch.setattr("windlass.collectives.group.WorkerClient", client)
+    monkeypatch.setattr("windlass.collectives.links.WorkerClient", client)
 
     def work(group: CollectiveGroup) -> Array:
         values = mine(group.rank, (700_000,), "float32")

@@ -254,7 +254,13 @@ def client_of(
     server: CollectiveServer, wishes: dict[str, bool] | None = None, faults: Faults | None = None
 ) -> WorkerClient:
     address, wrap = f"127.0.0.1:{server.port}", (faults or Faults()).wrap
-    return WorkerClient(TaskId("worker", 0), address, Settings.model_validate(wishes or {}), wrap)
+    return WorkerClient(
+        TaskId("worker", 0),
+        address,
+        Settings.model_validate(wishes or {}),
+        TaskId("worker", 2),
+        wrap,
+    )
 
 
 def works(server: CollectiveServer, sender: Sender) -> bool:

@@ -20,8 +20,8 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from helpers.ps_peers import ADD, SETTINGS, Ps, put, vector
 from helpers.streams import start
 from helpers.waiting import scaled, wait_until
+from windlass.cluster.principal import Principal
 from windlass.core.errors import TooManyWorkersError
-from windlass.core.settings import Settings
 from windlass.core.task import TaskId
 from windlass.net.arrival import MAGIC, Arrival
 from windlass.net.channel import open_channel
@@ -33,13 +33,15 @@ from windlass.server.ps.session_limiter import SessionLimiter
 pytestmark = pytest.mark.timeout(120)
 
 W = vector()
+INSECURE = SETTINGS.model_copy(update={"insecure": True})
+CALLER = Principal("worker", index=0)
 GET_JOB = "/windlass.proto.v1.ParameterServer/GetJob"
 WATCH = "/grpc.health.v1.Health/Watch"
 
 
 @pytest.fixture
 def ps() -> Iterator[Ps]:
-    made = Ps("grpc", max_sessions=4)
+    made = Ps("grpc", max_sessions=4, insecure=True)
     made.worker(1).create(W)
     yield made
     made.close()
@@ -59,7 +61,7 @@ class Silence:
 
     def __init__(self, address: str, method: str, count: int, connections: int = 20) -> None:
         self._over = threading.Event()
-        self._channels = [open_channel(address, Settings()) for _ in range(connections)]
+        self._channels = [open_channel(address, INSECURE, CALLER) for _ in range(connections)]
         self.calls: list[Any] = []
         for number in range(count):
             stub = self._channels[number % connections].stream_stream(method)
@@ -101,7 +103,7 @@ def test_streams_that_say_nothing_keep_nobody_out_and_are_ended(ps: Ps, method: 
 
 def test_nobody_watches_the_health_of_a_task(ps: Ps) -> None:
     """A watch has no end, and its name is kept."""
-    with open_channel(ps.address, SETTINGS) as channel:
+    with open_channel(ps.address, INSECURE, CALLER) as channel:
         stub: Any = health_pb2_grpc.HealthStub(channel)
         with pytest.raises(grpc.RpcError) as caught:
             next(iter(stub.Watch(health_pb2.HealthCheckRequest(service="x" * 1000), timeout=5)))
@@ -110,7 +112,7 @@ def test_nobody_watches_the_health_of_a_task(ps: Ps) -> None:
 
 
 def test_a_call_that_is_ended_without_a_message_is_told_so(ps: Ps) -> None:
-    with open_channel(ps.address, SETTINGS) as channel:
+    with open_channel(ps.address, INSECURE, CALLER) as channel:
         with pytest.raises(grpc.RpcError) as caught:
             channel.stream_unary(GET_JOB)(iter(()), timeout=scaled(5))
         assert caught.value.code() is grpc.StatusCode.CANCELLED
@@ -119,7 +121,7 @@ def test_a_call_that_is_ended_without_a_message_is_told_so(ps: Ps) -> None:
 
 
 def test_metadata_beyond_the_limit_is_refused(ps: Ps) -> None:
-    with open_channel(ps.address, SETTINGS) as channel:
+    with open_channel(ps.address, INSECURE, CALLER) as channel:
         call = channel.unary_unary(GET_JOB)
         with pytest.raises(grpc.RpcError):
             call(b"", timeout=scaled(5), metadata=[("x", "y" * 100_000)])
@@ -226,7 +228,7 @@ IDLE = """
 import os, resource, socket, sys, time
 resource.setrlimit(resource.RLIMIT_NOFILE, (512, {hard}))
 from helpers.ps_peers import ADD, Ps, put, vector
-ps = Ps("tcp", max_sessions=4)
+ps = Ps("tcp", max_sessions=4, insecure=True)
 print("soft", resource.getrlimit(resource.RLIMIT_NOFILE)[0], flush=True)
 print("port", ps.address.rpartition(":")[2], flush=True)
 sys.stdin.readline()
@@ -268,10 +270,10 @@ def test_a_connection_without_a_call_is_closed_and_the_next_call_connects_anew(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("windlass.net.host._IDLE_S", 1.0)
-    ps = Ps("tcp")
+    ps = Ps("tcp", insecure=True)
     try:
         port = int(ps.address.rpartition(":")[2])
-        with open_channel(ps.address, SETTINGS) as channel:
+        with open_channel(ps.address, INSECURE, CALLER) as channel:
             channel.unary_unary(GET_JOB)(b"", timeout=scaled(5))
             wait_until(lambda: not connections_to(port), 10, "the idle connection to be closed")
             channel.unary_unary(GET_JOB)(b"", timeout=scaled(5))

@@ -209,7 +209,7 @@ def test_a_worker_of_another_job_is_refused_by_the_ring() -> None:
     for thread in threads:
         thread.join(40)
     assert any(isinstance(error, OtherJobError) for error in errors), errors
-    assert "two jobs use one address" in str(errors[0])
+    assert "belongs to job" in str(errors[0])
 
 
 # -- barrier -----------------------------------------------------------------------------------

@@ -11,18 +11,7 @@ from helpers.fuzzing import Cost, Credentials, Fuzzer, Port
 from helpers.waiting import scaled, wait_until
 
 MIB = 1024 * 1024
-# Whoever may call these without showing who it is ends the job, as it should.
-ENDING = (
-    "StopJob",
-    "EndJob",
-    "SaveShards",
-    "Attach",
-    "Define",
-    "Register",
-    "Heartbeat",
-    "Finish",
-    "Arrive",
-)
+
 
 TRAIN = """
 import os, sys, time
@@ -142,7 +131,7 @@ def live(tmp_path: Path, no_process_left: str) -> Iterator[Live]:
 def attack(live: Live, count: int, seed: int) -> None:
     """Nonsense for every port; what it leaves is measured after a first part."""
     for port in live.ports:
-        with Fuzzer(port, Credentials(), seed, ENDING) as fuzzer:
+        with Fuzzer(port, Credentials(), seed) as fuzzer:
             fuzzer.attack(min(count, 300))
             before = Cost.of(port.pid)
             fuzzer.attack(count)

@@ -24,6 +24,7 @@ from helpers.waiting import scaled, wait_until
 from windlass.client.ps.control import PsControl
 from windlass.client.ps.parameter_session import ParameterSession
 from windlass.client.ps.remote_ps import RemotePs
+from windlass.cluster.principal import Principal
 from windlass.core.checkpoint import CheckpointReader, latest_checkpoint
 from windlass.core.settings import Settings
 from windlass.core.states import Phase
@@ -99,7 +100,7 @@ class Cluster:
         self._started: list[Process] = []
         self.ps = self._start("ps")
         self.address = f"127.0.0.1:{self.ps.until('ready').split()[1]}"
-        self._control = PsControl(PS, self.address, Settings())
+        self._control = PsControl(PS, self.address, Settings(), Principal("chief", index=0))
         self.session: ParameterSession | None = None
 
     def _start(self, role: str, **arguments: Any) -> Process:

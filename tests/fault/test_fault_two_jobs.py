@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from windlass.cluster.principal import Principal
 from windlass.launch.processes import free_ports
 
 RunCli = Callable[..., subprocess.CompletedProcess[str]]
@@ -70,7 +71,7 @@ def _steps(job: Job) -> int:
     from windlass.core.errors import WindlassError
     from windlass.core.settings import Settings
 
-    client = ChiefClient(job.cluster["chief"][0], Settings())
+    client = ChiefClient(job.cluster["chief"][0], Settings(), Principal("worker", index=0))
     try:
         status = client.status(timeout_s=2)
     except WindlassError:
@@ -118,5 +119,5 @@ def test_a_worker_that_was_killed_comes_back_without_any_setting(
 def test_a_task_that_names_another_job_is_refused_at_once(job: Job, run_cli: RunCli) -> None:
     second = run_cli(*job.command(), TF_CONFIG=job.config("worker"), WINDLASS_JOB_ID="mine")
     assert second.returncode == 5, second.stderr
-    assert "/job:worker/task:0 belongs to job 'mine', /job:chief/task:0 leads job" in second.stderr
+    assert "worker:0 of job mine does not: Register is refused" in second.stderr
     assert job.end() == {"ps": 0, "chief": 0, "worker": 0}

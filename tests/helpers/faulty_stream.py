@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Literal
 
+from windlass.cluster.principal import Principal
 from windlass.net.stream import NEVER, Buffer, ByteStream
 
 Direction = Literal["send", "receive", "both"]
@@ -85,6 +86,10 @@ class FaultyStream:
     @property
     def is_local(self) -> bool:
         return self._stream.is_local and not self._remote
+
+    @property
+    def principal(self) -> Principal | None:
+        return self._stream.principal
 
     @property
     def passes_files(self) -> bool:

@@ -20,11 +20,9 @@ from google.protobuf.message import Message
 from google.protobuf.message_factory import GetMessageClass
 
 from windlass.core import codec
-from windlass.core.settings import Settings
 from windlass.core.task import Incarnation, TaskId
 from windlass.core.versions import own_versions
 from windlass.net.arrival import MAGIC
-from windlass.net.channel import open_channel
 from windlass.proto.v1 import chief_pb2, collective_pb2, ps_pb2, session_pb2
 
 SERVICES = {
@@ -86,7 +84,7 @@ def hello(service: str, credentials: Credentials) -> bytes:
     getattr(message, "from").CopyFrom(codec.incarnation_to_wire(credentials.who))
     message.ring.CopyFrom(session_pb2.RingMember(ring=7, rank=0, size=2))
     if authorization := credentials.authorization(service):
-        message.authorization = authorization  # type: ignore[attr-defined]
+        message.authorization = authorization
     return MAGIC + frame(session_pb2.ClientMessage(hello=message).SerializeToString())
 
 
@@ -210,7 +208,8 @@ class Fuzzer:
         self.port = port
         self.nonsense = Nonsense(seed)
         self._credentials = credentials
-        self._channel = open_channel(f"127.0.0.1:{port.port}", Settings())
+        options = [("grpc.use_local_subchannel_pool", 1)]
+        self._channel = grpc.insecure_channel(f"127.0.0.1:{port.port}", options)
         self._methods = [m for m in port.methods if m.rpartition("/")[2] not in leave_out]
 
     def __enter__(self) -> "Fuzzer":

@@ -23,6 +23,7 @@ from windlass.core.steps import (
     HeldShard,
     LayoutEntry,
     Operation,
+    PullTarget,
     PushResult,
     StepRequest,
     WireLayout,
@@ -300,7 +301,7 @@ class Worker:
         old: Sequence[memoryview] | None = None
         if previous is not None:
             old = targets if previous is into else [as_bytes(array) for array in previous]
-        self.result = self.peer.receive(targets, old)
+        self.result = self.peer.receive(PullTarget(targets, old))
         self.sequence = max(self.sequence, request.sequence)
         return self.result
 

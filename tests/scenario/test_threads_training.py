@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import windlass as wl
+from windlass.cluster.principal import Principal
 from windlass.core.errors import (
     DefinitionMismatchError,
     JobStoppedError,
@@ -284,7 +285,7 @@ def test_a_job_that_is_asked_to_stop_ends_everywhere_at_the_next_step() -> None:
         endless()
 
     def stop() -> None:
-        client = ChiefClient(cluster.spec.task_address("chief", 0), Settings())
+        client = ChiefClient(cluster.spec.task_address("chief", 0), Settings(), Principal("driver"))
         client.stop_job("enough", timeout_s=5)
         client.close()
 

@@ -15,7 +15,7 @@ from windlass.core.arrays import Array, DType
 from windlass.core.copying import copy_into
 from windlass.core.definitions import ShardKey
 from windlass.core.gather_buffer import GatherBuffer
-from windlass.core.steps import LayoutEntry, MemoryLocation, Operation, StepRequest
+from windlass.core.steps import LayoutEntry, MemoryLocation, Operation, PullTarget, StepRequest
 from windlass.core.steps import WireLayout as Layout
 from windlass.net.shared_memory import HEADER_BYTES, SharedSegment, unavailable
 
@@ -118,7 +118,7 @@ def begin(
 ) -> Reading:
     names = [entry.variable for entry in pull.layout.entries]
     where = memory.into(names) if into is None else into
-    return pull.begin(where, where if in_place else None)
+    return pull.begin(PullTarget(where, where if in_place else None))
 
 
 def ready(memory: Memory, pull: DirectPull, request: StepRequest) -> dict[int, int] | None:

@@ -10,7 +10,14 @@ from windlass.client.ps.direct_pull import MemoryRegion
 from windlass.client.ps.direct_rows import DirectRows
 from windlass.client.ps.reading import Reading
 from windlass.core.arrays import Array
-from windlass.core.steps import Encoding, LayoutEntry, MemoryLocation, Operation, WireLayout
+from windlass.core.steps import (
+    Encoding,
+    LayoutEntry,
+    MemoryLocation,
+    Operation,
+    PullTarget,
+    WireLayout,
+)
 from windlass.engine.rows import gather_rows
 from windlass.net.shared_memory import SharedSegment, unavailable
 
@@ -35,7 +42,7 @@ class Table:
         self.out = np.zeros((rows.size, WIDTH), F32)
 
     def begin(self) -> Reading:
-        return self.rows.begin([self.out.reshape(-1).view(np.uint8).data])
+        return self.rows.begin(PullTarget([self.out.reshape(-1).view(np.uint8).data]))
 
 
 def test_the_rows_asked_for_are_copied_and_counted() -> None:

@@ -7,10 +7,10 @@ from typing import Any, cast
 
 import pytest
 
+from helpers.clock import ManualClock
 from windlass.client.chief import membership as module
 from windlass.client.chief.calls import ChiefClient
 from windlass.client.chief.membership import Membership
-from windlass.core.clock import ManualClock
 from windlass.core.errors import (
     FencedError,
     JobStoppedError,

@@ -308,7 +308,7 @@ def test_every_variable_has_a_place_of_its_own_that_is_aligned(
     variables: list[PlacedVariable], name: str | None
 ) -> None:
     plan = plan_pull(variables, [WireFormat(values=name)] * 3, ids())
-    buffer, target = plan.take_target()
+    buffer, targets = plan.take_targets()
     taken = np.zeros(buffer.size, np.int64)
     for item in variables:
         start, stop, shape, wire, dtype = plan.places[item.definition.name]
@@ -316,9 +316,9 @@ def test_every_variable_has_a_place_of_its_own_that_is_aligned(
         assert start % wire.itemsize == 0
         taken[start:stop] += 1
     assert taken.max(initial=0) <= 1
-    assert target.previous is None
+    assert all(target.previous is None for target in targets.values())
     for ps, layout in plan.layouts.items():
-        assert sum(len(span) for span in target.into[ps]) == layout.sizes.sum()
+        assert sum(len(span) for span in targets[ps].into) == layout.sizes.sum()
 
 
 @settings(deadline=None, max_examples=60)
@@ -328,7 +328,7 @@ def test_what_arrives_in_the_layouts_order_is_each_variables_value(
 ) -> None:
     values = values_of(*variables)
     plan = plan_pull(variables, [WireFormat()] * 3, ids())
-    buffer, target = plan.take_target()
+    buffer, targets = plan.take_targets()
     by_name = {item.definition.name: item for item in variables}
     for ps, layout in plan.layouts.items():
         payload = b""
@@ -339,11 +339,11 @@ def test_what_arrives_in_the_layouts_order_is_each_variables_value(
             whole = len(own.shards) == 1
             rows = value if whole else value[shard.row_offset : shard.row_offset + shard.rows]
             payload += rows.tobytes()
-        for span in target.into[ps]:
+        for span in targets[ps].into:
             span[:] = payload[: len(span)]
             payload = payload[len(span) :]
         assert payload == b""
-    del target
+    del targets
     arrived = plan.values(buffer)
     for name, value in values.items():
         np.testing.assert_array_equal(arrived[name], value)
@@ -358,8 +358,8 @@ def test_a_variable_cut_over_near_and_far_ps_is_pulled_in_the_plainest_format() 
 
 def test_ten_thousand_small_variables_of_one_ps_land_as_one_piece() -> None:
     plan = plan_pull([placed(f"v{i}", 3) for i in range(10_000)], [WireFormat()], ids())
-    _, target = plan.take_target()
-    assert [len(span) for span in target.into[0]] == [120_000]
+    _, targets = plan.take_targets()
+    assert [len(span) for span in targets[0].into] == [120_000]
 
 
 # -- plans used last ---------------------------------------------------------------------------

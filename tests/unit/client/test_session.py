@@ -4,7 +4,6 @@ import gc
 import threading
 import time
 import weakref
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -27,7 +26,7 @@ from windlass.core.errors import (
 )
 from windlass.core.indexed_slices import IndexedSlices
 from windlass.core.settings import Settings
-from windlass.core.steps import Operation, PushResult, StepRequest
+from windlass.core.steps import NO_TARGET, Operation, PullTarget, PushResult, StepRequest
 from windlass.core.task import Incarnation, TaskId
 from windlass.core.update_rules import SGD
 from windlass.distribute.local_ps import LocalPs
@@ -66,12 +65,10 @@ class FaultyTransport(LocalPs):
         self.in_flight = True
         self.log.append(f"send {self.task.index}")
 
-    def receive(
-        self, into: Sequence[memoryview], previous: Sequence[memoryview] | None = None
-    ) -> PushResult:
+    def receive(self, target: PullTarget = NO_TARGET) -> PushResult:
         self.in_flight = False
         self.log.append(f"receive {self.task.index}")
-        result = super().receive(into, previous)
+        result = super().receive(target)
         if self.fail_receive is not None:
             raise self.fail_receive
         return result
@@ -133,7 +130,7 @@ def test_shards_go_to_the_ps_with_the_fewest_bytes() -> None:
     session = cluster.session()
     sizes = [100, 10, 10, 90, 60, 30, 5, 45]
     create(session, *(variable(f"v{i}", size) for i, size in enumerate(sizes)))
-    loads = [store.held_bytes() for store in cluster.stores]
+    loads = [store.table.held_bytes() for store in cluster.stores]
     assert sum(loads) == 4 * sum(sizes)
     assert max(loads) <= sum(loads) / 3 + 4 * max(sizes)
     assert max(loads) - min(loads) <= 4 * 45
@@ -575,12 +572,8 @@ def test_a_step_that_was_interrupted_half_way_ends_the_session(
     push = PushPayload({"w": np.ones(2, np.float32)}, Operation.ASSIGN_ADD)
     receive = LocalPs.receive
 
-    def interrupted(
-        self: LocalPs,
-        into: Sequence[memoryview],
-        previous: Sequence[memoryview] | None = None,
-    ) -> PushResult:
-        receive(self, into, previous)
+    def interrupted(self: LocalPs, target: PullTarget = NO_TARGET) -> PushResult:
+        receive(self, target)
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:

@@ -13,7 +13,7 @@ from windlass.core.definitions import VariableDefinition
 from windlass.core.errors import RefusedError, ShapeMismatchError
 from windlass.core.indexed_slices import IndexedSlices
 from windlass.core.settings import Settings
-from windlass.core.steps import Encoding, Operation, PushResult, StepRequest
+from windlass.core.steps import NO_TARGET, Encoding, Operation, PullTarget, PushResult, StepRequest
 from windlass.core.task import Incarnation, TaskId
 from windlass.core.update_rules import SGD
 from windlass.core.wire_format import WireFormat
@@ -35,13 +35,11 @@ class FarTransport(LocalPs):
         self.requests.append(request)
         super().prepare(request)
 
-    def receive(
-        self, into: Sequence[memoryview], previous: Sequence[memoryview] | None = None
-    ) -> PushResult:
+    def receive(self, target: PullTarget = NO_TARGET) -> PushResult:
         if self.fails is not None:
             self._request, error = None, self.fails
             raise error
-        return super().receive(into, previous)
+        return super().receive(target)
 
 
 def far(session: ParameterSession, ps: int = 0) -> FarTransport:

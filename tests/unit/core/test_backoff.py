@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from helpers.clock import ManualClock
 from windlass.core.backoff import attempts
-from windlass.core.clock import ManualClock
 from windlass.core.errors import PeerLostError, RefusedError
 
 

@@ -2,7 +2,8 @@
 
 import threading
 
-from windlass.core.clock import Clock, ManualClock, SystemClock
+from helpers.clock import ManualClock
+from windlass.core.clock import Clock, SystemClock
 
 
 def test_a_manual_clock_stands_still_until_told() -> None:

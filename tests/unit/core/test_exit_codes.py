@@ -15,6 +15,7 @@ def test_the_numbers_are_frozen() -> None:
         "INCOMPATIBLE": 5,
         "REFUSED": 6,
         "STORAGE": 7,
+        "ACCESS": 8,
         "KILLED": 137,
         "PEER_LOST": 138,
         "JOIN_TIMEOUT": 140,

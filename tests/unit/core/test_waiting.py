@@ -5,7 +5,7 @@ import re
 
 import pytest
 
-from windlass.core.clock import ManualClock
+from helpers.clock import ManualClock
 from windlass.core.waiting import WaitLog
 
 

@@ -27,7 +27,6 @@ from windlass.distribute.base.devices import (
     compute_devices,
     current_device,
     device_of,
-    empty_like_shape,
     is_gpu,
     on_device,
     physical_gpu,
@@ -341,11 +340,6 @@ def test_no_array_of_the_host_is_taken_for_a_gpus(monkeypatch: pytest.MonkeyPatc
     assert not is_on_gpu(jnp.ones(2))
     assert namespace_of(np.ones(2)) is np
     assert "cupy" not in sys.modules
-
-
-def test_uninitialized_memory_has_the_wanted_shape_and_dtype() -> None:
-    made = empty_like_shape((2, 3), np.float16, "/device:CPU:1")
-    assert (made.shape, made.dtype) == ((2, 3), np.float16)
 
 
 @pytest.mark.parametrize("framework", ["jax", "dlpack"])

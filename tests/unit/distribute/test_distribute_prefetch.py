@@ -1,6 +1,6 @@
 """Steps that do not wait for their push: values lack the worker's own last update alone."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -10,7 +10,7 @@ import windlass as wl
 from windlass.client.ps.parameter_session import ParameterSession
 from windlass.core.arrays import Array
 from windlass.core.errors import PeerLostError, RefusedError
-from windlass.core.steps import PushResult
+from windlass.core.steps import NO_TARGET, PullTarget, PushResult
 from windlass.distribute import ParameterServerStrategy
 from windlass.distribute.local_ps import LocalPs
 from windlass.distribute.strategies.parameter_server import ParameterServerExtended
@@ -164,12 +164,12 @@ def fail_receiving(strategy: ParameterServerStrategy, error: Exception, times: i
     receive: Callable[..., PushResult] = transport.receive
     left = [times]
 
-    def failing(into: Sequence[memoryview], previous: Any = None) -> PushResult:
+    def failing(target: PullTarget = NO_TARGET) -> PushResult:
         if left[0]:
             left[0] -= 1
             transport._request = None
             raise error
-        return receive(into, previous)
+        return receive(target)
 
     transport.receive = failing  # type: ignore[method-assign]
 

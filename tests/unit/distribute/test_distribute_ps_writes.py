@@ -262,4 +262,4 @@ def test_additions_of_several_workers_are_exact() -> None:
     with ThreadPoolExecutor(3) as pool:
         list(pool.map(work, [1, 2, 3]))
     assert store.global_step == 400
-    assert int(store.blocks()[0].value[0]) == 1200
+    assert int(store.table.blocks()[0].value[0]) == 1200

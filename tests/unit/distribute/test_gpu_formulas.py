@@ -42,9 +42,9 @@ from windlass.core.update_rules import (
     RMSprop,
     UpdateRule,
 )
-from windlass.distribute.variables.gpu_memory import apply_rule, start_slots
+from windlass.distribute.variables.gpu_memory import start_slots
 from windlass.distribute.variables.local import LocalVariable
-from windlass.engine.rules import entries
+from windlass.engine.rules import apply_formula, entries
 
 Array = np.ndarray[Any, np.dtype[Any]]
 STEPS = 6
@@ -147,7 +147,10 @@ def with_formulas(
         if isinstance(gradient, wl.IndexedSlices):
             rows = gradient.combined()
             array, index = rows.values, rows.indices
-        apply_rule(np, rule, value, slots, array, index, updates=step + 1, scale=scale)
+        apply_formula(
+            np, rule, value, slots, array, index,
+            rate=rule.rate(step), updates=step + 1, scale=scale,
+        )  # fmt: skip
     return value, slots, len(given)
 
 
@@ -218,7 +221,7 @@ def test_scaling_comes_before_clipping() -> None:
     value = np.zeros(2, np.float32)
     rule = SGD(learning_rate=1.0, clipvalue=1.0)
     given = np.array([3, 0.5], np.float32)
-    apply_rule(np, rule, value, {}, given, ..., updates=1, scale=0.5)
+    apply_formula(np, rule, value, {}, given, ..., rate=rule.rate(0), updates=1, scale=0.5)
     np.testing.assert_array_equal(value, [-1, -0.25])
 
 
@@ -227,7 +230,8 @@ def test_rows_that_are_not_named_and_their_slots_stay() -> None:
     value = np.ones(SHAPE, np.float32)
     slots = start_slots(np, rule, value)
     gradient = np.ones((2, 3), np.float32)
-    apply_rule(np, rule, value, slots, gradient, np.array([1, 4]), updates=1, scale=1.0)
+    rows = np.array([1, 4])
+    apply_formula(np, rule, value, slots, gradient, rows, rate=rule.rate(0), updates=1, scale=1.0)
     rest = [0, 2, 3, 5, 6]
     np.testing.assert_array_equal(value[rest], 1)
     assert (value[[1, 4]] != 1).all()

@@ -4,7 +4,8 @@ import pytest
 
 from windlass.core.errors import ConfigurationError
 from windlass.core.settings import Settings
-from windlass.net.host import bind_address, is_loopback
+from windlass.net.auth.mode import SecurityMode, is_loopback, security_mode
+from windlass.net.host import bind_address
 
 
 @pytest.mark.parametrize(
@@ -48,7 +49,10 @@ def test_everything_else_is_not_loopback(host: str) -> None:
     ],
 )
 def test_a_server_listens(address: str, host: str, insecure: bool, expected: str) -> None:
-    assert bind_address(address, Settings(host=host, insecure=insecure)) == expected
+    settings = Settings(host=host, insecure=insecure)
+    assert bind_address(address, settings) == expected
+    wanted = SecurityMode.INSECURE if insecure else SecurityMode.LOCAL
+    assert security_mode(settings, address, host) is wanted
 
 
 @pytest.mark.parametrize(
@@ -62,6 +66,6 @@ def test_a_server_listens(address: str, host: str, insecure: bool, expected: str
 )
 def test_serving_other_machines_must_be_asked_for(address: str, host: str) -> None:
     with pytest.raises(ConfigurationError) as caught:
-        bind_address(address, Settings(host=host))
+        security_mode(Settings(), address, host)
     for word in (address, "--insecure", "WINDLASS_INSECURE=1", "--host 127.0.0.1"):
         assert word in caught.value.message

@@ -5,9 +5,10 @@ from collections.abc import Iterator
 import grpc
 import pytest
 
+from helpers.clock import ManualClock
 from windlass.client.chief.calls import ChiefClient
+from windlass.cluster.principal import Principal
 from windlass.core import codec, error_table
-from windlass.core.clock import ManualClock
 from windlass.core.errors import (
     FencedError,
     PeerLostError,
@@ -24,7 +25,8 @@ from windlass.server.chief.server import ChiefServer
 
 CHIEF, PS = TaskId("chief", 0), TaskId("ps", 0)
 W0, W1 = TaskId("worker", 0), TaskId("worker", 1)
-SETTINGS = Settings(heartbeat_s=0.25, lease_s=10.0)
+WHO = Principal("driver")
+SETTINGS = Settings(heartbeat_s=0.25, lease_s=10.0, insecure=True)
 T = 5.0
 
 
@@ -47,7 +49,7 @@ def server(clock: ManualClock) -> Iterator[ChiefServer]:
 @pytest.fixture
 def client(server: ChiefServer) -> Iterator[ChiefClient]:
     """Reaches it."""
-    made = ChiefClient(f"127.0.0.1:{server.port}", SETTINGS)
+    made = ChiefClient(f"127.0.0.1:{server.port}", SETTINGS, WHO)
     yield made
     made.close()
 
@@ -190,7 +192,7 @@ def test_a_chief_that_is_gone_is_a_lost_peer_with_its_address() -> None:
     server.start("127.0.0.1:0")
     address = f"127.0.0.1:{server.port}"
     server.stop(grace_s=0)
-    client = ChiefClient(address, SETTINGS)
+    client = ChiefClient(address, SETTINGS, WHO)
     try:
         with pytest.raises(
             PeerLostError, match=f"status: the chief \\({address}\\) answered UNAVA"

@@ -41,8 +41,8 @@ def make_store() -> Store:
     store = Store(TaskId("ps", 0), Settings())
     who = Incarnation(TaskId("chief", 0), 1)
     definitions = [VariableDefinition(n, SHAPES[n], np.dtype(d)) for n, d in DTYPES.items()]
-    store.define([ShardDefinition(definition) for definition in definitions], who)
-    store.bind(FLOATS, SGD(learning_rate=1.0), who)
+    store.table.define([ShardDefinition(definition) for definition in definitions], who)
+    store.table.bind(FLOATS, SGD(learning_rate=1.0), who)
     return store
 
 
@@ -65,7 +65,7 @@ class Sender:
             )
             size = 4 if name == "table" else 3
             pieces.append(np.full(size, amount, DTYPES[name]).tobytes())
-        self.layout = store.compile(entries)
+        self.layout = store.table.compile(entries)
         self.payload = b"".join(pieces)
         self.rows = (ROWS,) * len(self.layout.numbered)
 
@@ -93,7 +93,7 @@ class Sender:
 
 def read(store: Store) -> dict[str, list[float]]:
     names = list(DTYPES)
-    layouts = [store.compile([LayoutEntry(name, 0, Operation.PULL)]) for name in names]
+    layouts = [store.table.compile([LayoutEntry(name, 0, Operation.PULL)]) for name in names]
     copies = [store.read(layout, ())[0] for layout in layouts]
     return {n: copy.astype(float).tolist() for n, copy in zip(names, copies, strict=True)}
 

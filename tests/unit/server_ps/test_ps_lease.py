@@ -2,7 +2,7 @@
 
 import pytest
 
-from windlass.core.clock import ManualClock
+from helpers.clock import ManualClock
 from windlass.core.errors import FencedError, OtherJobError
 from windlass.core.states import Phase
 from windlass.core.task import Incarnation, TaskId

@@ -46,7 +46,7 @@ def test_a_definition_beyond_the_limit_is_refused_with_its_numbers(
 ) -> None:
     ps = store(**limits)
     with pytest.raises(LimitExceededError) as caught:
-        ps.define([shard(f"v{n}", size) for n, size in enumerate(sizes)], WHO)
+        ps.table.define([shard(f"v{n}", size) for n, size in enumerate(sizes)], WHO)
     for word in ["'v0'", "/job:ps/task:0", "/job:worker/task:1", "WINDLASS_", *names]:
         assert word in caught.value.message
     assert ps.counters().shards == 0
@@ -55,25 +55,25 @@ def test_a_definition_beyond_the_limit_is_refused_with_its_numbers(
 def test_parts_of_a_variable_that_come_one_by_one_add_up() -> None:
     ps = store(max_variable_bytes=80)
     first, second, third = cut(VariableDefinition("v", (24,), F32), 3)
-    ps.define([first, second], WHO)
-    ps.define([first, second], WHO)  # a repeat takes nothing
+    ps.table.define([first, second], WHO)
+    ps.table.define([first, second], WHO)  # a repeat takes nothing
     with pytest.raises(LimitExceededError, match="max_variable_bytes is 80"):
-        ps.define([third], WHO)
+        ps.table.define([third], WHO)
 
 
 def test_slots_count_too() -> None:
     ps = store(max_ps_bytes=100)
-    ps.define([shard("v", 40)], WHO)
+    ps.table.define([shard("v", 40)], WHO)
     with pytest.raises(LimitExceededError, match=r"120 bytes .*max_ps_bytes is 100"):
-        ps.bind(["v"], Adam(), WHO)
-    ps.bind(["v"], SGD(momentum=0.9), WHO)
+        ps.table.bind(["v"], Adam(), WHO)
+    ps.table.bind(["v"], SGD(momentum=0.9), WHO)
     assert ps.counters().slot_bytes == 40
 
 
 def test_by_default_a_definition_of_more_than_the_machine_has_is_refused() -> None:
     before = resident_bytes()
     with pytest.raises(LimitExceededError, match="max_ps_bytes"):
-        store().define([shard("v", memory_bytes() * 2, Initializer("ones"))], WHO)
+        store().table.define([shard("v", memory_bytes() * 2, Initializer("ones"))], WHO)
     assert resident_bytes() - before < MIB
 
 
@@ -85,11 +85,11 @@ def test_a_caller_that_gives_up_leaves_no_memory_behind(shared: bool) -> None:
     looks: Iterator[bool] = iter([True] * 6)
     before = resident_bytes()
     with pytest.raises(PeerLostError, match="has given up a definition of 2 shards"):
-        ps.define([small, large], WHO, still_wanted=lambda: next(looks, False))
+        ps.table.define([small, large], WHO, still_wanted=lambda: next(looks, False))
     assert resident_bytes() - before < 32 * MIB
     # The memory of what was begun is used again, and zero.
-    ps.define([ShardDefinition(VariableDefinition("later", (8,), F32))], WHO)
-    [block] = ps.blocks()
+    ps.table.define([ShardDefinition(VariableDefinition("later", (8,), F32))], WHO)
+    [block] = ps.table.blocks()
     np.testing.assert_array_equal(block.value, np.zeros(8))
 
 
@@ -98,9 +98,9 @@ def test_a_small_definition_that_is_given_up_leaves_zeros() -> None:
     looks = iter([True, True])
     two = [shard(f"v{n}", 512 * 1024, Initializer("ones")) for n in range(2)]
     with pytest.raises(PeerLostError):
-        ps.define(two, WHO, still_wanted=lambda: next(looks, False))
-    ps.define([shard("later", 512 * 1024)], WHO)
-    [block] = ps.blocks()
+        ps.table.define(two, WHO, still_wanted=lambda: next(looks, False))
+    ps.table.define([shard("later", 512 * 1024)], WHO)
+    [block] = ps.table.blocks()
     assert not block.value.any()
 
 
@@ -108,8 +108,8 @@ def test_a_filled_variable_has_the_same_values_however_it_is_filled() -> None:
     ps = store()
     initializer = Initializer("random_normal", seed=3)
     variable = VariableDefinition("v", (5_000_001,), F32, initializer)
-    ps.define([ShardDefinition(variable)], WHO)
-    [block] = ps.blocks()
+    ps.table.define([ShardDefinition(variable)], WHO)
+    [block] = ps.table.blocks()
     expected = initializer.rows(variable.shape, F32, 0, 5_000_001)
     np.testing.assert_array_equal(block.value, expected)
 

@@ -42,12 +42,12 @@ class Cluster:
         self.shards = {v.name: cut(v, parts) for v in variables}
         for index, store in enumerate(self.stores):
             mine = [s for shards in self.shards.values() for s in shards if s.part == index]
-            store.define(mine, WORKER, restore_from=restore_from)
+            store.table.define(mine, WORKER, restore_from=restore_from)
         self.sequence = 0
 
     def bind(self, rule: UpdateRule, *names: str) -> None:
         for store in self.stores:
-            store.bind(names, rule, WORKER)
+            store.table.bind(names, rule, WORKER)
 
     def push(self, name: str, values: Array, operation: Operation = Operation.APPLY) -> None:
         """One step: the part of ``values`` that each store holds, and a global step."""
@@ -56,7 +56,7 @@ class Cluster:
             mine = [s for s in self.shards[name] if s.part == index]
             rows = [values[s.row_offset : s.row_offset + s.rows] for s in mine if s.shape]
             payload = memoryview((rows or [values])[0].tobytes() if mine else b"")
-            layout = store.compile([LayoutEntry(name, s.part, operation) for s in mine])
+            layout = store.table.compile([LayoutEntry(name, s.part, operation) for s in mine])
             info = StepInfo(WORKER, self.sequence, 0)
             store.push(PushRequest(layout, (), info, 1), lambda _, payload=payload: payload)  # type: ignore[misc]
 
@@ -64,7 +64,7 @@ class Cluster:
         """A whole variable or slot, put together."""
         variable, whole = self.variables[name], None
         for store in self.stores:
-            for block in store.blocks():
+            for block in store.table.blocks():
                 for entry, shard in enumerate(block.shards):
                     if shard.variable.name == name:
                         part = block.view(entry, slot)
@@ -78,7 +78,7 @@ class Cluster:
         return {
             int(block.updates[entry])
             for store in self.stores
-            for block in store.blocks()
+            for block in store.table.blocks()
             for entry, shard in enumerate(block.shards)
             if shard.variable.name == name
         }
@@ -217,9 +217,9 @@ def test_variables_named_like_pieces_of_others_are_kept_apart(
     w, other = (VariableDefinition(name, (2,), F32, ZEROS) for name in ("w", lookalike))
     cluster = Cluster(1, [])
     [store] = cluster.stores
-    store.define([*cut(w, parts), *cut(other, 1)], WORKER)
-    store.bind(["w"], SGD(momentum=0.5), WORKER)
-    [block] = store.blocks()
+    store.table.define([*cut(w, parts), *cut(other, 1)], WORKER)
+    store.table.bind(["w"], SGD(momentum=0.5), WORKER)
+    [block] = store.table.blocks()
     block.value[...] = [1, 2, 3, 4]
     block.slots["momentum"][...] = [5, 6, 7, 8]
     cluster.save(tmp_path)
@@ -267,7 +267,7 @@ def test_shards_that_exist_keep_their_values(tmp_path: Path) -> None:
     saved_with(Adam(), tmp_path)
     cluster = Cluster(1, [W])
     before = cluster.value("w").copy()
-    [held] = cluster.stores[0].define(cut(W, 1), WORKER, restore_from=str(tmp_path))
+    [held] = cluster.stores[0].table.define(cut(W, 1), WORKER, restore_from=str(tmp_path))
     assert not held.restored
     np.testing.assert_array_equal(cluster.value("w"), before)
 
@@ -276,10 +276,10 @@ def test_variables_the_checkpoint_lacks_are_initialized(tmp_path: Path) -> None:
     saved_with(Adam(), tmp_path)
     store = Store(TaskId("ps", 0), Settings())
     extra = VariableDefinition("extra", (2,), F32, Initializer("ones"))
-    held = store.define([*cut(W, 1), *cut(extra, 1)], WORKER, restore_from=str(tmp_path))
+    held = store.table.define([*cut(W, 1), *cut(extra, 1)], WORKER, restore_from=str(tmp_path))
     assert [(item.initialized, item.restored) for item in held] == [(True, True), (True, False)]
-    store.bind(["w", "extra"], Adam(), WORKER)
-    assert store.blocks()[0].updates.tolist() == [3, 0]
+    store.table.bind(["w", "extra"], Adam(), WORKER)
+    assert store.table.blocks()[0].updates.tolist() == [3, 0]
 
 
 def remove_manifest(directory: Path) -> None:
@@ -322,11 +322,11 @@ def test_a_failed_restore_leaves_nothing_half_defined(
     good = VariableDefinition("good", (2,), F32, ZEROS)
     before = store.counters()
     with pytest.raises(CheckpointError, match=message):
-        store.define([*cut(good, 1), *cut(definition, 1)], WORKER, restore_from=str(tmp_path))
+        store.table.define([*cut(good, 1), *cut(definition, 1)], WORKER, restore_from=str(tmp_path))
     assert store.counters() == before
-    assert store.lookup([*cut(good, 1), *cut(definition, 1)], WORKER) == []
+    assert store.table.lookup([*cut(good, 1), *cut(definition, 1)], WORKER) == []
     assert store.global_step == 0
-    store.define(cut(definition, 1), WORKER)  # the names are free
+    store.table.define(cut(definition, 1), WORKER)  # the names are free
 
 
 # -- large shards --------------------------------------------------------------------------------

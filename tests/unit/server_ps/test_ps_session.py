@@ -76,7 +76,7 @@ class Ps:
     def __init__(self, **sizes: int) -> None:
         self.store = Store(TaskId("ps", 0), Settings(max_step_bytes=1024**2))
         definitions = [VariableDefinition(name, (n, 1), F32) for name, n in sizes.items()]
-        self.store.define([ShardDefinition(each) for each in definitions], WORKER)
+        self.store.table.define([ShardDefinition(each) for each in definitions], WORKER)
         self.session = Session(self.store, WORKER)
         self.sequence = 0
 
@@ -199,7 +199,7 @@ def test_a_payload_that_breaks_off_ends_the_session_and_the_step_may_be_repeated
     assert answer.replies == []
     again = ps.step(ones(LARGE), ones(LARGE), push_layout=2, sequence=3)
     assert not again.replies[0].duplicate
-    assert {float(block.value[0]) for block in ps.store.blocks()} == {2.0}
+    assert {float(block.value[0]) for block in ps.store.table.blocks()} == {2.0}
 
 
 def test_early_replies_bring_each_shard_when_it_is_applied_and_then_the_outcome() -> None:

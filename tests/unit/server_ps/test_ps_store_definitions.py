@@ -21,6 +21,7 @@ from windlass.core.settings import Settings
 from windlass.core.steps import Encoding, LayoutEntry, Operation
 from windlass.core.task import Incarnation, TaskId
 from windlass.core.update_rules import SGD, Adam
+from windlass.server.ps.shard_table import ShardTable
 from windlass.server.ps.store import Store
 
 PS = TaskId("ps", 0)
@@ -41,12 +42,12 @@ def variable(
 
 def make_store(*shards: ShardDefinition, settings: Settings | None = None) -> Store:
     store = Store(PS, settings or Settings())
-    store.define(shards, CHIEF)
+    store.table.define(shards, CHIEF)
     return store
 
 
 def values(store: Store, *keys: tuple[str, int]) -> list[float]:
-    layout = store.compile([LayoutEntry(name, part, Operation.PULL) for name, part in keys])
+    layout = store.table.compile([LayoutEntry(name, part, Operation.PULL) for name, part in keys])
     return [float(value) for copy in store.read(layout, ()) for value in copy]
 
 
@@ -61,14 +62,14 @@ def test_a_shard_is_initialized_where_it_lives_as_part_of_the_whole() -> None:
 
 def test_a_shard_without_initializer_waits_for_its_creator() -> None:
     store = make_store()
-    [held] = store.define(cut(variable(initializer=None), 1), CHIEF)
+    [held] = store.table.define(cut(variable(initializer=None), 1), CHIEF)
     assert (held.initialized, held.restored) == (False, False)
     assert values(store, ("w", 0)) == [0.0] * 12
 
 
 def test_the_first_value_wins_over_a_later_initializer() -> None:
     store = make_store(*cut(variable(), 1))
-    store.define(cut(variable(initializer=Initializer("zeros")), 1), WORKER)
+    store.table.define(cut(variable(initializer=Initializer("zeros")), 1), WORKER)
     assert values(store, ("w", 0)) == [1.0] * 12
 
 
@@ -76,7 +77,7 @@ def test_a_shard_named_twice_in_one_request_is_held_once() -> None:
     shards = cut(variable(), 1)
     store = make_store(*shards, *shards)
     assert store.counters().shards == 1
-    assert len(store.lookup(shards, WORKER)) == 1
+    assert len(store.table.lookup(shards, WORKER)) == 1
 
 
 @pytest.mark.parametrize(
@@ -100,7 +101,7 @@ def test_a_different_definition_is_refused_naming_both_tasks(
     store = make_store(*cut(variable(), 2))
     before = store.counters()
     with pytest.raises(DefinitionMismatchError) as caught:
-        store.define([*cut(variable("other"), 1), *mine], WORKER)
+        store.table.define([*cut(variable("other"), 1), *mine], WORKER)
     for word in ["'w'", str(PS), str(CHIEF.task), str(WORKER.task), *words]:
         assert word in caught.value.message
     assert caught.value.fields["variable"] == "w"
@@ -110,19 +111,19 @@ def test_a_different_definition_is_refused_naming_both_tasks(
 
 def test_more_shards_than_the_bound_are_refused_naming_the_setting() -> None:
     store = make_store(*cut(variable(), 3), settings=Settings(max_variables=4))
-    store.define(cut(variable(), 3), WORKER)  # what is there counts once
-    store.define(cut(variable("b"), 1), WORKER)
+    store.table.define(cut(variable(), 3), WORKER)  # what is there counts once
+    store.table.define(cut(variable("b"), 1), WORKER)
     with pytest.raises(LimitExceededError, match=r"max_variables=4.*WINDLASS_MAX_VARIABLES"):
-        store.define(cut(variable("c"), 1), WORKER)
+        store.table.define(cut(variable("c"), 1), WORKER)
     assert store.counters().shards == 4
 
 
 def test_counters_account_for_values_and_slots() -> None:
     store = make_store(*cut(variable(), 2), *cut(variable("h", (5,), BFLOAT16), 1))
-    store.bind(["w", "h"], Adam(), CHIEF)
+    store.table.bind(["w", "h"], Adam(), CHIEF)
     counters = store.counters(sessions=7)
     assert (counters.variables, counters.shards, counters.sessions) == (2, 3, 7)
-    assert counters.value_bytes == store.held_bytes() == 12 * 4 + 5 * 2
+    assert counters.value_bytes == store.table.held_bytes() == 12 * 4 + 5 * 2
     assert counters.slot_bytes == 2 * 4 * (12 + 5)
 
 
@@ -131,9 +132,9 @@ def test_counters_account_for_values_and_slots() -> None:
 
 def test_lookup_tells_the_rule_once_there_is_one() -> None:
     store = make_store(*cut(variable(), 1))
-    assert store.lookup(cut(variable(), 1), WORKER)[0].shard.rule is None
-    store.bind(["w"], Adam(), CHIEF)
-    assert store.lookup(cut(variable(), 1), WORKER)[0].shard.rule == Adam()
+    assert store.table.lookup(cut(variable(), 1), WORKER)[0].shard.rule is None
+    store.table.bind(["w"], Adam(), CHIEF)
+    assert store.table.lookup(cut(variable(), 1), WORKER)[0].shard.rule == Adam()
 
 
 # -- bind ----------------------------------------------------------------------------------------
@@ -141,11 +142,11 @@ def test_lookup_tells_the_rule_once_there_is_one() -> None:
 
 def test_binding_the_same_rule_again_keeps_slots_and_counts() -> None:
     store = make_store(*cut(variable(), 2))
-    store.bind(["w"], Adam(), CHIEF)
-    block = store.blocks()[0]
+    store.table.bind(["w"], Adam(), CHIEF)
+    block = store.table.blocks()[0]
     block.slots["momentum"][...] = 3
     block.updates[...] = 9
-    store.bind(["w"], Adam(), WORKER)
+    store.table.bind(["w"], Adam(), WORKER)
     assert block.slots["momentum"].tolist() == [3.0] * 12
     assert block.updates.tolist() == [9, 9]
 
@@ -154,12 +155,12 @@ def test_binding_the_same_rule_again_keeps_slots_and_counts() -> None:
 def test_an_update_rule_for_integers_is_refused(dtype: str) -> None:
     store = make_store(*cut(variable(dtype=np.dtype(dtype)), 1))
     with pytest.raises(RefusedError, match=f"'w' is {dtype}; update rules need a float dtype"):
-        store.bind(["w"], SGD(), CHIEF)
+        store.table.bind(["w"], SGD(), CHIEF)
 
 
 def test_binding_variables_held_elsewhere_is_nothing_to_do() -> None:
     store = make_store(*cut(variable(), 1))
-    store.bind(["elsewhere"], Adam(), CHIEF)
+    store.table.bind(["elsewhere"], Adam(), CHIEF)
     assert store.counters().slot_bytes == 0
 
 
@@ -174,10 +175,10 @@ def test_ten_thousand_small_variables_are_a_few_segments() -> None:
     names = [f"w{i}" for i in range(10_000)]
     shards = [ShardDefinition(variable(name, (8, 8))) for name in names]
     store = make_store(*shards)
-    store.bind(names, SGD(), CHIEF)
-    layout = store.compile(applies(names))
+    store.table.bind(names, SGD(), CHIEF)
+    layout = store.table.compile(applies(names))
     # 2.4 MiB of values in shared blocks of 1 MiB.
-    assert len(layout.ranges) == len(store.blocks()) == 3
+    assert len(layout.ranges) == len(store.table.blocks()) == 3
     assert layout.num_bytes(()) == 10_000 * 64 * 4
     assert layout.pending == (0, 0, 0)
 
@@ -186,7 +187,7 @@ def test_a_large_shard_has_a_block_of_its_own() -> None:
     large = ShardDefinition(variable("large", (256 * 1024 // 4,)))
     small = [ShardDefinition(variable(name)) for name in "ab"]
     store = make_store(small[0], large, small[1])
-    assert sorted([s.variable.name for s in block.shards] for block in store.blocks()) == [
+    assert sorted([s.variable.name for s in block.shards] for block in store.table.blocks()) == [
         ["a", "b"],
         ["large"],
     ]
@@ -194,7 +195,7 @@ def test_a_large_shard_has_a_block_of_its_own() -> None:
 
 def test_dtypes_do_not_share_a_block() -> None:
     store = make_store(*(ShardDefinition(variable(d, dtype=np.dtype(d))) for d in ("f4", "f8")))
-    assert [block.dtype.name for block in store.blocks()] == ["float32", "float64"]
+    assert [block.dtype.name for block in store.table.blocks()] == ["float32", "float64"]
 
 
 @pytest.mark.parametrize(
@@ -219,18 +220,18 @@ def test_neighbours_join_only_if_one_kernel_call_can_serve_them(
     entries: list[LayoutEntry], segments: int
 ) -> None:
     store = make_store(*(ShardDefinition(variable(name)) for name in "abcd"))
-    store.bind("abc", SGD(), CHIEF)
-    store.bind("d", SGD(learning_rate=0.5), CHIEF)
-    layout = store.compile(entries)
+    store.table.bind("abc", SGD(), CHIEF)
+    store.table.bind("d", SGD(learning_rate=0.5), CHIEF)
+    layout = store.table.compile(entries)
     assert len(layout.ranges) == segments
     assert layout.pending == tuple(reversed(range(segments)))
 
 
 def test_the_size_of_a_payload_counts_the_rows_it_carries() -> None:
     store = make_store(*cut(variable(shape=(6, 3)), 1), *cut(variable("d", (4,)), 1))
-    store.bind(["w", "d"], SGD(), CHIEF)
+    store.table.bind(["w", "d"], SGD(), CHIEF)
     entries = [LayoutEntry("w", 0, Operation.APPLY, encoding=Encoding.ROWS), *applies("d")]
-    layout = store.compile(entries)
+    layout = store.table.compile(entries)
     assert len(layout.numbered) == 1
     assert [layout.num_bytes([rows]) for rows in (0, 1, 5)] == [16, 16 + 12, 16 + 60]
 
@@ -239,39 +240,39 @@ def test_the_size_of_a_payload_counts_the_rows_it_carries() -> None:
 def test_an_unknown_variable_is_named_with_its_part(key: tuple[str, int]) -> None:
     store = make_store(*cut(variable(), 2))
     with pytest.raises(UnknownVariableError) as caught:
-        store.compile([LayoutEntry(*key, Operation.PULL)])
+        store.table.compile([LayoutEntry(*key, Operation.PULL)])
     assert f"{PS} holds no part {key[1]} of a variable {key[0]!r}" in str(caught.value)
 
 
 def test_gradients_for_a_variable_without_a_rule_are_refused() -> None:
     store = make_store(*cut(variable(), 1))
     with pytest.raises(RefusedError, match="'w' has no update rule"):
-        store.compile(applies("w"))
+        store.table.compile(applies("w"))
 
 
 def test_trainable_or_not_is_no_part_of_the_definition_two_tasks_must_share() -> None:
     store = make_store(*cut(variable(), 1))
-    store.define(cut(replace(variable(), trainable=False), 1), WORKER)
+    store.table.define(cut(replace(variable(), trainable=False), 1), WORKER)
 
 
 def test_counters_answer_while_a_large_variable_is_filled(monkeypatch: pytest.MonkeyPatch) -> None:
     """The chief's lease asks for them; a ps that restores a table is not dead."""
     filling, go_on = threading.Event(), threading.Event()
-    fill = Store._initialize
+    fill = ShardTable._initialize
 
-    def slow(self: Store, *arguments: Any) -> str:
+    def slow(self: ShardTable, *arguments: Any) -> str:
         filling.set()
         assert go_on.wait(10)
         return fill(self, *arguments)
 
-    monkeypatch.setattr(Store, "_initialize", slow)
+    monkeypatch.setattr(ShardTable, "_initialize", slow)
     store = Store(TaskId("ps", 0), Settings())
-    thread = threading.Thread(target=store.define, args=(cut(variable(), 1), WORKER))
+    thread = threading.Thread(target=store.table.define, args=(cut(variable(), 1), WORKER))
     thread.start()
     try:
         assert filling.wait(10)
         assert store.counters().shards == 0
-        assert store.lookup(cut(variable(), 1), WORKER) == []
+        assert store.table.lookup(cut(variable(), 1), WORKER) == []
     finally:
         go_on.set()
         thread.join(10)

@@ -25,9 +25,9 @@ PULL, APPLY, ASSIGN, ADD, *_ROWS = Operation
 
 def make_store(*variables: VariableDefinition, rule: UpdateRule | None = None) -> Store:
     store = Store(PS, Settings())
-    store.define([ShardDefinition(item) for item in variables], WORKER)
+    store.table.define([ShardDefinition(item) for item in variables], WORKER)
     if rule is not None:
-        store.bind([item.name for item in variables], rule, WORKER)
+        store.table.bind([item.name for item in variables], rule, WORKER)
     return store
 
 
@@ -58,7 +58,7 @@ def push(
         position += count
         return memoryview(frame)[:count]
 
-    layout = store.compile(entries)
+    layout = store.table.compile(entries)
     store.check_rows(layout, rows)
     info = StepInfo(who, sequence, global_step, scale)
     result = store.push(PushRequest(layout, tuple(rows), info, increment), fetch)
@@ -67,7 +67,7 @@ def push(
 
 
 def pull(store: Store, name: str = "w", part: int = 0) -> Array:
-    [copy] = store.read(store.compile([LayoutEntry(name, part, PULL)]), ())
+    [copy] = store.read(store.table.compile([LayoutEntry(name, part, PULL)]), ())
     return copy
 
 
@@ -86,8 +86,8 @@ def test_sgd_through_stores_is_the_numpy_expression_to_the_bit(parts: int) -> No
     gradients = rng.standard_normal((5, *definition.shape)).astype(np.float32)
     for store, shard in zip(stores, shards, strict=True):
         rows = slice(shard.row_offset, shard.row_offset + shard.rows)
-        store.define([shard], WORKER)
-        store.bind(["w"], SGD(learning_rate=0.1), WORKER)
+        store.table.define([shard], WORKER)
+        store.table.bind(["w"], SGD(learning_rate=0.1), WORKER)
         push(store, 1, [LayoutEntry("w", shard.part, ASSIGN)], [expected[rows]])
         for step, g in enumerate(gradients):
             push(store, step + 2, [LayoutEntry("w", shard.part, APPLY)], [g[rows]])
@@ -100,13 +100,13 @@ def test_sgd_through_stores_is_the_numpy_expression_to_the_bit(parts: int) -> No
 @pytest.mark.parametrize("dtype", DTYPES, ids=lambda dtype: dtype.name)
 def test_assign_and_assign_add_reach_every_dtype(dtype: DType) -> None:
     store = make_store(vector("w", 3, dtype))
-    assert not store.lookup([ShardDefinition(vector("w", 3, dtype))], WORKER)[0].initialized
+    assert not store.table.lookup([ShardDefinition(vector("w", 3, dtype))], WORKER)[0].initialized
     first, second = np.array([0, 1, 1], dtype), np.array([1, 0, 1], dtype)
     push(store, 1, [LayoutEntry("w", 0, ASSIGN)], [first])
     push(store, 2, [LayoutEntry("w", 0, ADD)], [second])
     np.testing.assert_array_equal(pull(store), first + second)
     assert pull(store).dtype == dtype
-    assert store.lookup([ShardDefinition(vector("w", 3, dtype))], WORKER)[0].initialized
+    assert store.table.lookup([ShardDefinition(vector("w", 3, dtype))], WORKER)[0].initialized
 
 
 def test_entries_of_one_block_may_stand_between_those_of_others() -> None:
@@ -176,7 +176,7 @@ def test_a_pull_is_a_copy_that_later_pushes_do_not_change(sparse: bool) -> None:
     store = make_store(vector())
     rows = [np.array([0, 1, 2])] if sparse else []
     encoding = Encoding.ROWS if sparse else Encoding.DENSE
-    [before] = store.read(store.compile([LayoutEntry("w", 0, PULL, encoding)]), rows)
+    [before] = store.read(store.table.compile([LayoutEntry("w", 0, PULL, encoding)]), rows)
     add_one(store, 1)
     assert before.tolist() == [0, 0, 0]
 

@@ -53,8 +53,9 @@ def write_checkpoint(model_dir: Path, step: int, *, final: bool = False) -> Path
     """
     store = Store(TaskId("ps", 0), Settings())
     variables = [VariableDefinition("w", (4, 2), F32), VariableDefinition("b", (), F32)]
-    store.define([ShardDefinition(item) for item in variables], WHO)
-    layout = store.compile([LayoutEntry(item.name, 0, Operation.ASSIGN) for item in variables])
+    store.table.define([ShardDefinition(item) for item in variables], WHO)
+    entries = [LayoutEntry(item.name, 0, Operation.ASSIGN) for item in variables]
+    layout = store.table.compile(entries)
     payload = np.full(9, step, np.float32).tobytes()
     position = 0
 

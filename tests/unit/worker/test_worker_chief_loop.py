@@ -2,8 +2,8 @@
 
 import pytest
 
+from helpers.clock import ManualClock
 from windlass.cluster.job import Job
-from windlass.core.clock import ManualClock
 from windlass.core.report import TaskReport
 from windlass.core.settings import Settings
 from windlass.core.states import Outcome, Phase

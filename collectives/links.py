@@ -1,0 +1,249 @@
+"""One worker's links in a ring: how far its calls are, and what happens when a worker is lost.
+
+A worker whose process ends breaks its links, which its neighbours notice at once; the one after it
+passes the failure on round the ring, so that every survivor's error names the same worker. A worker
+that hangs keeps its links open: a call that waits for long probes all workers (``diagnosis.py``).
+"""
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+
+from ..core import error_table
+from ..core.arrays import Array
+from ..core.errors import PeerLostError, WindlassError
+from ..core.settings import Settings
+from ..core.waiting import WaitLog
+from .diagnosis import (
+    Answer,
+    RingWorkers,
+    StalledCall,
+    diagnose,
+    first_failure,
+    peer_lost_error,
+)
+from .ring_frames import Call, Head, Kind, Receiver, RingProgress, Sender
+from .worker_client import WorkerClient
+
+log = logging.getLogger(__name__)
+
+_PROBE_S = 3.0
+_LINGER_S = 5.0  # a neighbour that computes reads its frames later
+_NOTHING: Array = np.zeros(0, np.uint8)
+
+
+class RingLinks:
+    """This worker's two links, the progress of its calls, and the failure that broke the ring.
+
+    Args:
+        workers: The ring's.
+        settings: Timeouts.
+        timeout_s: A call that waits longer for a worker fails; None or 0: no limit while it
+            answers.
+        still_wanted: Called during waits; raises to end them.
+
+    Attributes:
+        sender: To the next worker, while the ring is open.
+        receiver: From the previous one.
+        number: Of the ring.
+        join_deadline: Until when workers may be missing; None: the ring is formed.
+    """
+
+    def __init__(
+        self,
+        workers: RingWorkers,
+        settings: Settings,
+        timeout_s: float | None,
+        still_wanted: Callable[[], None],
+    ) -> None:
+        self.workers = workers
+        self.still_wanted = still_wanted
+        self._settings = settings
+        self._timeout_s = timeout_s
+        self.sender: Sender | None = None
+        self.receiver: Receiver | None = None
+        self.number = 0
+        self.join_deadline: float | None = None
+        self._lock = threading.Lock()
+        self._sequence = 0
+        self._doing = ""
+        self._waiting = False
+        self._failure: WindlassError | None = None
+        self._clients: dict[int, WorkerClient] = {}
+
+    @property
+    def next_rank(self) -> int:
+        """Rank of the worker that this one sends to."""
+        return (self.workers.rank + 1) % self.workers.size
+
+    @property
+    def previous_rank(self) -> int:
+        """Rank of the worker that this one receives from."""
+        return (self.workers.rank - 1) % self.workers.size
+
+    def client(self, rank: int) -> WorkerClient:
+        """Calls to another worker."""
+        if rank not in self._clients:
+            self._clients[rank] = WorkerClient(
+                self.workers.members[rank],
+                self.workers.addresses[rank],
+                self._settings,
+                self.workers.members[self.workers.rank],
+            )
+        return self._clients[rank]
+
+    def close(self, error: BaseException | None) -> None:
+        """Leave the ring: workers that still wait for this one get an error that says so.
+
+        Args:
+            error: With which the program of this worker fails, if it does.
+        """
+        with self._lock:
+            sender, self.sender = self.sender, None
+            receiver, self.receiver = self.receiver, None
+        if sender is not None:
+            if error is not None:
+                self.leave(error)
+            is_intact = self._failure is None
+            if is_intact:
+                self._notify(sender, Kind.BYE, _NOTHING)
+            sender.close(_LINGER_S if is_intact else 1.0)
+        if receiver is not None:
+            receiver.close()
+        for client in self._clients.values():
+            client.close()
+
+    # -- calls -------------------------------------------------------------------------------
+
+    def begin_call(self, doing: str) -> int:
+        """Begin a call, ``doing`` in messages; returns its number.
+
+        Raises:
+            WindlassError: The ring is broken or closed, or nobody wants the call any more.
+        """
+        if self._failure is not None:
+            raise self._failure.with_traceback(None)
+        if self.sender is None and self.workers.size > 1:
+            raise self.closed_error()
+        try:
+            self.still_wanted()
+        except WindlassError as error:
+            self.leave(error)
+            raise
+        with self._lock:
+            self._sequence += 1
+            self._doing, self._waiting = doing, True
+            return self._sequence
+
+    def end_call(self) -> None:
+        """The current call does not wait any more."""
+        with self._lock:
+            self._waiting = False
+
+    def count_from_one(self) -> None:
+        """Number the next call 1."""
+        self._sequence = 0
+
+    def limit_of(self, timeout_s: float | None) -> tuple[float | None, float]:
+        """A call's limit, and after what time without progress it asks the other workers.
+
+        Args:
+            timeout_s: The call's own; None: the ring's; 0: no limit.
+        """
+        limit = (self._timeout_s if timeout_s is None else timeout_s) or None
+        return limit, min(self._settings.lease_s, limit or self._settings.lease_s)
+
+    def progress(self) -> RingProgress:
+        """The answer to another worker's probe, in a thread of grpc."""
+        with self._lock:
+            return RingProgress(self._sequence, self._doing, self._waiting, self._failure)
+
+    # -- failures ----------------------------------------------------------------------------
+
+    def fail(self, error: WindlassError) -> WindlassError:
+        """Break the ring and pass the error on; returns the ring's first one."""
+        with self._lock:
+            if self._failure is not None:
+                return self._failure
+            self._failure = error
+            sender, receiver = self.sender, self.receiver
+        if sender is not None:
+            self._notify(sender, Kind.ABORT, np.frombuffer(error_table.to_bytes(error), np.uint8))
+            sender.close()
+        if receiver is not None:
+            receiver.close()
+        return error
+
+    def leave(self, error: BaseException) -> None:
+        """Break the ring, as this worker ends a call with ``error``, e.g. Ctrl-C.
+
+        No further call is possible: it would read frames of the interrupted one.
+        """
+        if self._failure is None:
+            why = error.message if isinstance(error, WindlassError) else type(error).__name__
+            task = self.workers.task
+            left = f"{task} left after call {self._sequence}: {why}"
+            self.fail(PeerLostError(left, task=task, peer=task))
+
+    def _notify(self, sender: Sender, kind: Kind, payload: Array) -> None:
+        head = Head(self._sequence, 0, payload.size, kind, Call.NONE, 0)
+        try:
+            sender.send(head.pack(), payload, 0.5)
+        except OSError as error:
+            log.debug("could not send %s to the next worker: %s", kind.name, error)
+
+    def peer_lost_error(self, rank: int, why: str) -> PeerLostError:
+        """The error for a worker that is lost in the current call."""
+        return peer_lost_error(self.workers, rank, why, self._sequence, self._doing)
+
+    def diagnose_timeout(
+        self, began: float, timeout_s: float | None, suspect: int
+    ) -> WindlassError | None:
+        """Ask all workers why a call makes no progress; None: it should wait on.
+
+        Args:
+            began: When the call began to wait.
+            timeout_s: Its limit.
+            suspect: Rank of the worker it waits for.
+        """
+        self.still_wanted()
+        call = StalledCall(
+            self._sequence,
+            self._doing,
+            suspect,
+            began,
+            timeout_s,
+            self.join_deadline,
+            self._settings.join_timeout_s,
+        )
+        return diagnose(self._probe_all(), self.workers, call, now=time.monotonic())
+
+    def wait_log(self, timeout_s: float | None, began: float) -> WaitLog:
+        """For a call of this worker that waits, by the system's clock since ``began``."""
+        limit = "timeout_seconds" if timeout_s else "a worker that does not answer is an error"
+        return WaitLog(self.workers.task, limit_s=timeout_s, limit=limit, began=began)
+
+    def closed_error(self) -> PeerLostError:
+        """The error for a call on a closed ring."""
+        return PeerLostError(f"{self.workers.task}: the ring is closed", task=self.workers.task)
+
+    def reported_failure(self) -> WindlassError | None:
+        """What broke the ring, from another worker whose message about it may be lost."""
+        return first_failure(self._probe_all().values())
+
+    def _probe_all(self) -> dict[int, Answer]:
+        others = [rank for rank in range(self.workers.size) if rank != self.workers.rank]
+        clients = [self.client(rank) for rank in others]
+
+        def ask(client: WorkerClient) -> Answer:
+            try:
+                return client.progress(self.number, _PROBE_S)
+            except WindlassError as error:
+                return error
+
+        with ThreadPoolExecutor(min(16, len(others)), thread_name_prefix="probe") as pool:
+            return dict(zip(others, pool.map(ask, clients), strict=True))

@@ -1,0 +1,243 @@
+"""Who may come in, and what they may do: the one place where a server decides that."""
+
+import logging
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from ...cluster.access import check_access, check_claim, rule_of
+from ...cluster.principal import Principal
+from ...core.errors import (
+    AccessError,
+    ConfigurationError,
+    OtherJobError,
+    UnauthenticatedError,
+    WindlassError,
+)
+from ...core.settings import Settings
+from ...core.task import Incarnation, TaskId
+from . import proof, token
+from .credentials import key_of, since_boot_s
+from .mode import SecurityMode, security_mode
+
+log = logging.getLogger(__name__)
+audit_log = logging.getLogger("windlass.audit")
+
+
+class Guard:
+    """Decides who is let in to one server. Thread-safe.
+
+    Args:
+        task: The server.
+        settings: How tasks show who they are.
+        job: Tells the server's job; empty: not known yet.
+        has_chief: Whether the cluster is known to have a task of the type chief.
+
+    Attributes:
+        mode: As of :meth:`begin`.
+    """
+
+    def __init__(
+        self,
+        task: TaskId,
+        settings: Settings,
+        *,
+        job: Callable[[], str] = str,
+        has_chief: bool = False,
+    ) -> None:
+        self._task = task
+        self._settings = settings
+        self._job = job
+        self._has_chief = has_chief
+        self._lock = threading.Lock()
+        self._port = 0
+        self._key = b""
+        self._proofs: proof.ProofChecker | None = None
+        self._tokens: token.TokenChecker | None = None
+        self.mode = SecurityMode.INSECURE
+
+    def begin(self, address: str, port: int) -> None:
+        """Serve at an address.
+
+        Args:
+            address: host:port, as others know it.
+            port: The one it listens at.
+
+        Raises:
+            ConfigurationError: Nothing says how tasks show who they are, or a file cannot be used.
+        """
+        self.mode = security_mode(self._settings, address, self._settings.host)
+        self._port = port
+        if self.mode is SecurityMode.LOCAL:
+            self._key = key_of(self._settings)
+            self._proofs = proof.ProofChecker(self._key, since_boot_s())
+        elif self.mode is SecurityMode.TOKEN:
+            if not self._settings.token_keys:
+                raise ConfigurationError(
+                    f"{self._task} checks tokens, so it needs the public keys they are signed with:"
+                    " --token-keys (WINDLASS_TOKEN_KEYS)"
+                )
+            self._tokens = token.TokenChecker(self._settings.token_keys)
+        elif self.mode is SecurityMode.INSECURE:
+            log.warning(
+                "insecure: whoever reaches port %d can read and change the model and end the job",
+                port,
+            )
+
+    def admit(
+        self,
+        operation: str,
+        authorization: str = "",
+        shown: Principal | None = None,
+        address: str = "",
+    ) -> "Visitor":
+        """Somebody who wants something.
+
+        Args:
+            operation: A key of :data:`~windlass.cluster.access.RULES`.
+            authorization: What they say; empty: nothing.
+            shown: Who they are, if the connection has shown that.
+            address: Where they are, for messages.
+
+        Raises:
+            UnauthenticatedError: It is not known who they are.
+            PermissionDeniedError: They may not.
+        """
+        try:
+            visitor = Visitor(self, self._identify(operation, authorization, shown), address)
+        except AccessError as error:
+            refused = type(error)(
+                f"{self._task}: {_name(operation)} is refused: {error.message}", **error.fields
+            )
+            self.audit(operation, None, address, refused)
+            raise refused from None
+        visitor.check(operation)
+        return visitor
+
+    def answer(self, operation: str, authorization: str) -> str:
+        """What shows a caller, which was admitted, that this server is the right one."""
+        if self.mode is not SecurityMode.LOCAL:
+            return ""
+        nonce = proof.nonce_of(authorization)
+        return proof.answer(self._key, proof.Purpose(operation, self._port), nonce) if nonce else ""
+
+    def _identify(
+        self, operation: str, authorization: str, shown: Principal | None
+    ) -> Principal | None:
+        if self.mode is SecurityMode.INSECURE or not rule_of(operation).roles:
+            return shown
+        if shown is not None:
+            return shown
+        if self._proofs is not None:
+            if not authorization:
+                raise UnauthenticatedError(
+                    "the caller did not show that it belongs to this user. Tasks on loopback prove "
+                    "a key that only their user can read; a task that runs with --insecure, or an "
+                    "older version, does not"
+                )
+            with self._lock:
+                purpose = proof.Purpose(operation, self._port)
+                return self._proofs.check(authorization, purpose, since_boot_s())
+        if self._tokens is not None:
+            scheme, _, said = authorization.partition(" ")
+            if scheme != token.SCHEME or not said:
+                raise UnauthenticatedError(
+                    "the caller showed no token; give it one with --token-file "
+                    "(`windlass token new` makes one)"
+                )
+            return self._tokens.check(said)
+        raise UnauthenticatedError(
+            "the caller showed no certificate; give it one with --tls-cert and --tls-key "
+            "(`windlass certs issue` makes one)"
+        )
+
+    def check(self, who: Principal | None, operation: str, address: str) -> None:
+        """See :meth:`Visitor.check`."""
+        if who is None:
+            return
+        try:
+            check_access(
+                who,
+                operation,
+                server=self._task,
+                job=self._job(),
+                has_chief=self._has_chief,
+                is_proven=self.mode.encrypts,
+            )
+        except (AccessError, OtherJobError) as error:
+            self.audit(operation, who, address, error)
+            raise
+        if rule_of(operation).audited:
+            self.audit(operation, who, address, None)
+
+    def check_claim(self, who: Principal | None, claimed: Incarnation, address: str) -> None:
+        """See :meth:`Visitor.check_claim`."""
+        if who is None:
+            return
+        try:
+            check_claim(who, claimed.task, claimed.job, server=self._task)
+        except AccessError as error:
+            self.audit("claim", who, address, error)
+            raise
+
+    def audit(
+        self, operation: str, who: Principal | None, address: str, refused: WindlassError | None
+    ) -> None:
+        """One line for a privileged act, or for one that was refused."""
+        named = "audit: %s %s by %s from %s"
+        said = (self._task.short, _name(operation), who or "a stranger", address or "here")
+        if refused is not None:
+            audit_log.warning(f"{named}: refused: %s", *said, refused.message)
+        elif self.mode.encrypts:
+            audit_log.info(f"{named}: allowed", *said)
+        else:
+            audit_log.debug(f"{named}: allowed", *said)
+
+
+@dataclass(frozen=True, slots=True)
+class Visitor:
+    """Somebody who was let in.
+
+    Attributes:
+        principal: Who; None: nobody asks here.
+        address: Where they are.
+        is_waiting: Whether they still wait for the answer.
+    """
+
+    _guard: Guard
+    principal: Principal | None
+    address: str = ""
+    is_waiting: Callable[[], bool] = lambda: True
+
+    @property
+    def mode(self) -> SecurityMode:
+        """How callers of this server show who they are."""
+        return self._guard.mode
+
+    def check(self, operation: str) -> None:
+        """Check that they may do something.
+
+        Raises:
+            PermissionDeniedError: They may not.
+        """
+        self._guard.check(self.principal, operation, self.address)
+
+    def may(self, operation: str) -> bool:
+        """Whether they may do something."""
+        return self.principal is None or self.principal.role in rule_of(operation).roles
+
+    def check_claim(self, claimed: Incarnation) -> None:
+        """Check that they are the task they speak as.
+
+        Raises:
+            PermissionDeniedError: They are another one.
+        """
+        self._guard.check_claim(self.principal, claimed, self.address)
+
+
+def _name(operation: str) -> str:
+    return operation.rpartition("/")[2]
+
+
+# Nobody asks: in tests, and inside one process.
+EVERYBODY = Visitor(Guard(TaskId("ps", 0), Settings()), None)

@@ -1,0 +1,4 @@
+"""Names in the metadata of gRPC calls by which callers and servers show who they are."""
+
+AUTHORIZATION = "authorization"
+ANSWER = "windlass-answer"

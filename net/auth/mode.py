@@ -1,0 +1,68 @@
+"""Which way the tasks of a job show who they are."""
+
+import ipaddress
+from enum import StrEnum
+
+from ...core.errors import ConfigurationError
+from ...core.settings import Settings
+
+
+class SecurityMode(StrEnum):
+    """See docs/security.md."""
+
+    INSECURE = "insecure"
+    LOCAL = "local"
+    TOKEN = "token"  # noqa: S105 - the name of a mode
+    MTLS = "mtls"
+
+    @property
+    def encrypts(self) -> bool:
+        """Whether TCP connections are encrypted."""
+        return self in (SecurityMode.TOKEN, SecurityMode.MTLS)
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine can reach ``host``."""
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return False
+
+
+def security_mode(settings: Settings, address: str, host: str = "") -> SecurityMode:
+    """The mode for a server at an address, or for a caller of it.
+
+    What the settings say, else what their files imply; without any, loopback has the key that
+    only this user can read.
+
+    Args:
+        settings: Of this task.
+        address: host:port of the server.
+        host: What the server binds, for the server itself; empty: what the address says.
+
+    Raises:
+        ConfigurationError: Other machines can reach it and nothing is set, or settings contradict.
+    """
+    said = settings.security
+    if settings.insecure:
+        if said not in ("", "insecure"):
+            raise ConfigurationError(f"--insecure and --security {said} contradict; keep one")
+        return SecurityMode.INSECURE
+    if said:
+        return SecurityMode(said)
+    if settings.token_file or settings.token_keys:
+        return SecurityMode.TOKEN
+    if settings.tls_cert:
+        return SecurityMode.MTLS
+    if is_loopback(host or address.rpartition(":")[0]):
+        return SecurityMode.LOCAL
+    raise ConfigurationError(
+        f"{address} is on a network, and nothing says how tasks show there who they are. Give each "
+        "task a certificate (--tls-cert, --tls-key, --tls-ca; `windlass certs` makes them), or "
+        "tokens (--token-file, --token-keys), or say --insecure (WINDLASS_INSECURE=1) inside a "
+        "network you trust: whoever reaches the port can then read and change the model. Or bind "
+        "loopback with --host 127.0.0.1",
+        address=address,
+    )

@@ -1,0 +1,129 @@
+"""Proofs of a shared key, for loopback, where nothing is encrypted.
+
+The caller sends who it is, a nonce, the time and a MAC over these, over what it wants and over the
+port it dials; the server answers with a MAC over the nonce. So neither sends the key, a process
+that sits at the port of another task learns nothing that opens a third one, and what was heard
+once cannot be sent again. Pure: key, time and nonces are arguments.
+"""
+
+import hashlib
+import hmac
+import re
+from collections import deque
+from dataclasses import dataclass
+
+from ...cluster.principal import Principal, principal_of_path
+from ...core.errors import ConfigurationError, PeerLostError, UnauthenticatedError
+
+SCHEME = "Windlass-Key"
+VALID_S = 30.0
+NONCE_BYTES = 16
+_MAX_NONCES = 100_000  # of callers that have the key
+_ASKED = re.compile(
+    rf"{SCHEME} who=(?P<who>[\w.*/-]{{1,200}}),nonce=(?P<nonce>[0-9a-f]{{32}}),"
+    r"at=(?P<at>\d{1,15}),mac=(?P<mac>[0-9a-f]{64})",
+    re.ASCII,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Purpose:
+    """What a proof is for.
+
+    Attributes:
+        operation: A key of :data:`~windlass.cluster.access.RULES`.
+        port: Of the server, as it was dialled.
+    """
+
+    operation: str
+    port: int
+
+
+def ask(key: bytes, purpose: Purpose, who: Principal, nonce: str, now: float) -> str:
+    """What a caller says.
+
+    Args:
+        key: Shared.
+        purpose: What it wants.
+        who: It is this one.
+        nonce: 32 hexadecimal digits, never the same ones again.
+        now: Seconds since this machine started.
+    """
+    at = int(now * 1000)
+    mac = _mac(key, "ask", purpose, who.path, nonce, at)
+    return f"{SCHEME} who={who.path},nonce={nonce},at={at},mac={mac}"
+
+
+def nonce_of(authorization: str) -> str:
+    """The nonce in what a caller said; empty: there is none."""
+    found = _ASKED.fullmatch(authorization)
+    return found["nonce"] if found else ""
+
+
+def answer(key: bytes, purpose: Purpose, nonce: str) -> str:
+    """What a server says, who has the key as well."""
+    return f"{SCHEME} mac={_mac(key, 'answer', purpose, nonce)}"
+
+
+def check_answer(key: bytes, purpose: Purpose, nonce: str, said: str) -> bool:
+    """Whether a server has the key."""
+    return hmac.compare_digest(answer(key, purpose, nonce).encode(), said.encode())
+
+
+class ProofChecker:
+    """Checks what callers say. Used under a lock.
+
+    Args:
+        key: Shared.
+        began: When this server began. Unit: seconds since this machine started.
+    """
+
+    def __init__(self, key: bytes, began: float) -> None:
+        self._key = key
+        self._began_ms = int(began * 1000)
+        self._nonces: set[str] = set()
+        self._order: deque[tuple[float, str]] = deque()
+
+    def check(self, said: str, purpose: Purpose, now: float) -> Principal:
+        """Who says it.
+
+        Raises:
+            UnauthenticatedError: It does not hold, or was said before.
+            PeerLostError: It was made before this server began: ask again.
+        """
+        found = _ASKED.fullmatch(said)
+        if found is None:
+            raise UnauthenticatedError("the proof of the key is not in the form it should have")
+        at = int(found["at"])
+        mac = _mac(self._key, "ask", purpose, found["who"], found["nonce"], at)
+        if not hmac.compare_digest(mac, found["mac"]):
+            raise UnauthenticatedError(
+                "the caller has another key, or dialled another port; tasks of one user share "
+                "the key file of that user (--key-file)"
+            )
+        age_s = now - at / 1000
+        if not -1 <= age_s <= VALID_S:
+            raise UnauthenticatedError(
+                f"the proof is {age_s:.0f} s old; they hold for {VALID_S:.0f} s"
+            )
+        if at < self._began_ms:
+            # Another process may have heard it at this port before.
+            raise PeerLostError("the server began after the proof was made; ask again")
+        self._remember(found["nonce"], now)
+        try:
+            return principal_of_path(found["who"])
+        except ConfigurationError as error:
+            raise UnauthenticatedError(error.message) from error
+
+    def _remember(self, nonce: str, now: float) -> None:
+        while self._order and (self._order[0][0] < now or len(self._order) >= _MAX_NONCES):
+            self._nonces.discard(self._order.popleft()[1])
+        if nonce in self._nonces:
+            raise UnauthenticatedError("the proof was used before")
+        self._nonces.add(nonce)
+        self._order.append((now + VALID_S + 1, nonce))
+
+
+def _mac(key: bytes, kind: str, purpose: Purpose, *parts: object) -> str:
+    said = "\n".join(map(str, ("windlass 1", kind, purpose.operation, purpose.port, *parts)))
+    return hmac.new(key, said.encode(), hashlib.sha256).hexdigest()

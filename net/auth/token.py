@@ -1,0 +1,254 @@
+"""Tokens: signed, expiring statements of who somebody is (JSON Web Tokens, RFC 7519)."""
+
+import datetime
+import hashlib
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+from ...cluster.principal import Principal
+from ...core.errors import ConfigurationError, UnauthenticatedError
+from .key_file import read_secret
+
+SCHEME = "Bearer"
+ISSUER = "windlass"
+_ALGORITHM = "EdDSA"
+_LEEWAY_S = 30  # clocks of machines differ
+_MAX_BYTES = 4096
+_KEPT = 1024  # tokens that were checked before
+
+
+class TokenFile:
+    """This task's own token, read again when the file changes.
+
+    Args:
+        path: Of the file.
+    """
+
+    def __init__(self, path: str) -> None:
+        self._path = Path(path)
+        self._read_at = -1
+        self._token = ""
+        self._lock = threading.Lock()
+
+    def token(self) -> str:
+        """The token.
+
+        Raises:
+            ConfigurationError: The file cannot be used.
+        """
+        with self._lock:
+            try:
+                changed = self._path.stat().st_mtime_ns
+                if changed != self._read_at:
+                    self._token = read_secret(self._path, "a token").strip()
+                    self._read_at = changed
+            except OSError as error:
+                raise ConfigurationError(
+                    f"the token {self._path} (token_file) cannot be read: {error.strerror or error}"
+                ) from error
+            return self._token
+
+
+class TokenChecker:
+    """Checks tokens of others. Thread-safe.
+
+    Args:
+        path: A file with public keys in PEM, one after the other: any of them may have signed.
+    """
+
+    def __init__(self, path: str) -> None:
+        self._path = Path(path)
+        self._keys: list[Any] = []
+        self._read_at = -1
+        self._known: dict[bytes, tuple[Principal, float]] = {}
+        self._lock = threading.Lock()
+        self._load()
+
+    def check(self, token: str, now: float | None = None) -> Principal:
+        """Who a token says its bearer is.
+
+        Raises:
+            UnauthenticatedError: It does not hold.
+        """
+        if len(token) > _MAX_BYTES:
+            raise UnauthenticatedError(f"the token is longer than {_MAX_BYTES} bytes")
+        now = time.time() if now is None else now
+        digest = hashlib.sha256(token.encode()).digest()
+        with self._lock:
+            self._load()
+            found = self._known.get(digest)
+            if found is None or found[1] + _LEEWAY_S < now:
+                found = self._check(token)
+                while len(self._known) >= _KEPT:
+                    del self._known[next(iter(self._known))]
+                self._known[digest] = found
+        return found[0]
+
+    def _check(self, token: str) -> tuple[Principal, float]:
+        jwt = _library()
+        why = "it is not signed with a key of this cluster (token_keys)"
+        for key in self._keys:
+            try:
+                claims = jwt.decode(
+                    token,
+                    key,
+                    algorithms=[_ALGORITHM],
+                    issuer=ISSUER,
+                    leeway=_LEEWAY_S,
+                    options={"require": ["exp", "iat", "iss", "role"]},
+                )
+            except jwt.InvalidSignatureError:
+                continue
+            except jwt.ExpiredSignatureError:
+                why = f"it expired{_when(jwt, token, 'exp')}; get a new one (windlass token new)"
+            except jwt.ImmatureSignatureError:
+                why = f"it is not valid yet{_when(jwt, token, 'nbf')}; compare the clocks"
+            except jwt.PyJWTError as error:
+                why = f"it cannot be read: {error}"
+            else:
+                return _principal(claims), float(claims["exp"])
+            break
+        raise UnauthenticatedError(f"the token is refused: {why}")
+
+    def _load(self) -> None:
+        try:
+            changed = self._path.stat().st_mtime_ns
+            if changed == self._read_at:
+                return
+            text = self._path.read_bytes()[: 1024 * 1024]
+            keys = [_public_key(part) for part in _pem_blocks(text)]
+        except (OSError, ValueError) as error:
+            if self._keys:
+                return  # half written: the keys before hold until it is whole
+            raise ConfigurationError(
+                f"the keys of tokens {self._path} (token_keys) cannot be read: {error}"
+            ) from error
+        if not keys:
+            if self._keys:
+                return
+            raise ConfigurationError(f"{self._path} (token_keys) has no public key in PEM")
+        self._keys, self._read_at = keys, changed
+        self._known.clear()
+
+
+def sign_token(key: bytes, who: Principal, valid_s: float, now: float | None = None) -> str:
+    """A token for a principal.
+
+    Args:
+        key: A private Ed25519 key in PEM.
+        who: The token says that its bearer is this one.
+        valid_s: How long it holds. Unit: seconds.
+        now: Seconds since the epoch; None: the clock's.
+    """
+    now = time.time() if now is None else now
+    claims: dict[str, object] = {
+        "iss": ISSUER,
+        "iat": int(now),
+        "exp": int(now + valid_s),
+        "role": who.role,
+    }
+    if who.job:
+        claims["job"] = who.job
+    if who.index is not None:
+        claims["index"] = who.index
+    token: str = _library().encode(claims, _private_key(key), algorithm=_ALGORITHM)
+    return token
+
+
+def claims_of(token: str) -> dict[str, Any]:
+    """What a token says, unchecked: for people.
+
+    Raises:
+        ConfigurationError: It is no token.
+    """
+    jwt = _library()
+    try:
+        claims: dict[str, Any] = jwt.decode(token, options={"verify_signature": False})
+    except jwt.PyJWTError as error:
+        raise ConfigurationError(f"this is no token: {error}") from error
+    return claims
+
+
+def new_keys() -> tuple[bytes, bytes]:
+    """A private key to sign with and its public key, in PEM."""
+    _library()
+    from cryptography.hazmat.primitives import serialization
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+    key = Ed25519PrivateKey.generate()
+    private = key.private_bytes(
+        serialization.Encoding.PEM,
+        serialization.PrivateFormat.PKCS8,
+        serialization.NoEncryption(),
+    )
+    public = key.public_key().public_bytes(
+        serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo
+    )
+    return private, public
+
+
+def _principal(claims: dict[str, Any]) -> Principal:
+    role, job, index = claims["role"], claims.get("job", ""), claims.get("index")
+    is_index = index is None or (isinstance(index, int) and not isinstance(index, bool))
+    if not isinstance(role, str) or not isinstance(job, str) or not is_index:
+        raise UnauthenticatedError("the token is refused: role, job or index are of a wrong type")
+    try:
+        return Principal(role, job, index)
+    except ConfigurationError as error:
+        raise UnauthenticatedError(f"the token is refused: {error.message}") from error
+
+
+def _when(jwt: Any, token: str, claim: str) -> str:
+    try:
+        at = jwt.decode(token, options={"verify_signature": False})[claim]
+        moment = datetime.datetime.fromtimestamp(float(at), datetime.UTC)
+    except Exception:  # noqa: BLE001 - it only makes the message better
+        return ""
+    here = time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime())
+    return f" at {moment:%Y-%m-%d %H:%M:%S} UTC (the clock here says {here})"
+
+
+def _pem_blocks(text: bytes) -> list[bytes]:
+    end = b"-----END PUBLIC KEY-----"
+    return [part + end for part in text.split(end)[:-1]]
+
+
+def _public_key(pem: bytes) -> Any:
+    _library()
+    from cryptography.exceptions import UnsupportedAlgorithm
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+    from cryptography.hazmat.primitives.serialization import load_pem_public_key
+
+    try:
+        key = load_pem_public_key(pem.lstrip())
+    except UnsupportedAlgorithm as error:
+        raise ValueError(str(error)) from error
+    if not isinstance(key, Ed25519PublicKey):
+        raise ValueError("a key is not of Ed25519, which `windlass token` makes")
+    return key
+
+
+def _private_key(pem: bytes) -> Any:
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+    from cryptography.hazmat.primitives.serialization import load_pem_private_key
+
+    try:
+        key = load_pem_private_key(pem, password=None)
+    except (ValueError, TypeError) as error:
+        raise ConfigurationError(f"the key to sign tokens with cannot be read: {error}") from error
+    if not isinstance(key, Ed25519PrivateKey):
+        raise ConfigurationError("the key to sign tokens with is not of Ed25519")
+    return key
+
+
+def _library() -> Any:
+    try:
+        import cryptography  # noqa: F401 - PyJWT signs with it
+        import jwt
+    except ImportError as error:
+        raise ConfigurationError(
+            "tokens need two packages that are not installed here; pip install 'windlass[security]'"
+        ) from error
+    return jwt
