@@ -64,7 +64,7 @@ class Silence:
         self._channels = [open_channel(address, INSECURE, CALLER) for _ in range(connections)]
         self.calls: list[Any] = []
         for number in range(count):
-            stub = self._channels[number % connections].stream_stream(method)
+            stub: Any = self._channels[number % connections].stream_stream(method)
             self.calls.append(stub(self._nothing()))
 
     def _nothing(self) -> Iterator[bytes]:
@@ -116,13 +116,14 @@ def test_a_call_that_is_ended_without_a_message_is_told_so(ps: Ps) -> None:
         with pytest.raises(grpc.RpcError) as caught:
             channel.stream_unary(GET_JOB)(iter(()), timeout=scaled(5))
         assert caught.value.code() is grpc.StatusCode.CANCELLED
-        answer = channel.unary_unary(GET_JOB)(b"", timeout=scaled(5))
+        get_job: Any = channel.unary_unary(GET_JOB)
+        answer = get_job(b"", timeout=scaled(5))
         assert ps_pb2.GetJobResponse.FromString(answer).chief_address == ""
 
 
 def test_metadata_beyond_the_limit_is_refused(ps: Ps) -> None:
     with open_channel(ps.address, INSECURE, CALLER) as channel:
-        call = channel.unary_unary(GET_JOB)
+        call: Any = channel.unary_unary(GET_JOB)
         with pytest.raises(grpc.RpcError):
             call(b"", timeout=scaled(5), metadata=[("x", "y" * 100_000)])
         call(b"", timeout=scaled(5))
@@ -274,9 +275,10 @@ def test_a_connection_without_a_call_is_closed_and_the_next_call_connects_anew(
     try:
         port = int(ps.address.rpartition(":")[2])
         with open_channel(ps.address, INSECURE, CALLER) as channel:
-            channel.unary_unary(GET_JOB)(b"", timeout=scaled(5))
+            get_job: Any = channel.unary_unary(GET_JOB)
+            get_job(b"", timeout=scaled(5))
             wait_until(lambda: not connections_to(port), 10, "the idle connection to be closed")
-            channel.unary_unary(GET_JOB)(b"", timeout=scaled(5))
+            get_job(b"", timeout=scaled(5))
             assert connections_to(port)
     finally:
         ps.close()

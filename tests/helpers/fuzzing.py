@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import grpc
-from google.protobuf.descriptor import Descriptor, FieldDescriptor
+from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import Message
 from google.protobuf.message_factory import GetMessageClass
 
@@ -101,7 +101,7 @@ class Nonsense:
     def __init__(self, seed: int) -> None:
         self.random = random.Random(seed)
 
-    def message(self, descriptor: Descriptor, depth: int = 3) -> Message:
+    def message(self, descriptor: Any, depth: int = 3) -> Message:
         """A message whose fields have values at which something may break."""
         message = GetMessageClass(descriptor)()
         draw = self.random
@@ -114,7 +114,7 @@ class Nonsense:
             self._fill(message, each, depth)
         return message
 
-    def _fill(self, message: Message, each: FieldDescriptor, depth: int) -> None:
+    def _fill(self, message: Message, each: Any, depth: int) -> None:
         repeated = each.is_repeated if hasattr(each, "is_repeated") else each.label == 3
         is_map = each.message_type is not None and each.message_type.GetOptions().map_entry
         if each.message_type is not None and not depth:
@@ -252,7 +252,7 @@ class Fuzzer:
         data = message.SerializeToString()
         if draw.random.random() < 0.2:
             data = draw.noise()
-        stub = self._channel.unary_unary(method)
+        stub: Any = self._channel.unary_unary(method)
         with contextlib.suppress(grpc.RpcError):
             metadata = tuple(self._credentials.metadata(method))
             stub(data, timeout=_TIMEOUT_S, metadata=metadata)
@@ -263,7 +263,7 @@ class Fuzzer:
         chunks = [draw.client_frame() for _ in range(draw.random.randrange(1, 3))]
         if draw.random.random() < 0.5:
             chunks.insert(0, hello(self.port.session, self._credentials)[len(MAGIC) :])
-        stub = self._channel.stream_stream(TUNNEL)
+        stub: Any = self._channel.stream_stream(TUNNEL)
         with contextlib.suppress(grpc.RpcError):
             metadata = tuple(self._credentials.metadata(TUNNEL))
             call = stub(iter(chunks), timeout=_ANSWER_S, metadata=metadata)
@@ -279,7 +279,7 @@ class Fuzzer:
                 sender.recv(1000)
 
 
-def _claim(message: Message, who: Incarnation) -> None:
+def _claim(message: Any, who: Incarnation) -> None:
     """Have a request speak of a task that is none of the job's: half of what it says is nonsense,
     but nonsense about a live task would rightly be believed.
     """
