@@ -58,7 +58,7 @@ def serve(ports: Connection) -> None:
     pass_through = PassThrough(8)
     pass_through.listen(inner.add_insecure_port)
     inner.start()
-    listener = Listener(lambda stream: stream.close(), pass_through.accept, 0)
+    listener = Listener(lambda stream, _: stream.close(), pass_through.accept, 0)
     listening = listen_tcp("127.0.0.1", 0, 8)
     listener.add(listening, tcp_stream)
     listener.start()

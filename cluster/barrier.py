@@ -8,6 +8,7 @@ round is current; what its earlier process had announced does not count.
 
 from collections.abc import Collection
 
+from ..core.errors import RefusedError
 from ..core.task import Incarnation, TaskId
 
 
@@ -31,8 +32,22 @@ class JobBarrier:
 
         Returns:
             The tasks that have not arrived; empty: the barrier is over.
+
+        Raises:
+            RefusedError: It has left out a call.
         """
         last = self._calls.get(who.task)
+        if last is not None and last[0] == who:
+            if call < last[1]:
+                return []  # of a round that is over, and late
+            if call > last[1] + 1:
+                raise RefusedError(
+                    f"{who.task} is at barrier {call}, and was at {last[1]} before: calls count up "
+                    "by one",
+                    task=who.task,
+                    value=call,
+                    limit=last[1] + 1,
+                )
         if last is None or last[:2] != (who, call):
             last = self._calls[who.task] = (who, call, self._round)
         if last[2] < self._round:

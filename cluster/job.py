@@ -11,12 +11,12 @@ written, every task is told ``DONE``, the chief ends.
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from ..core.errors import OtherJobError, PeerLostError
+from ..core.errors import OtherJobError, PeerLostError, RefusedError, TooManyWorkersError
 from ..core.report import PsCounters, TaskReport
 from ..core.states import Outcome, Phase, State
 from ..core.task import Incarnation, TaskId, is_other_job
 from .barrier import JobBarrier
-from .roles import EVALUATOR, PS
+from .roles import EVALUATOR, PS, WORKER
 from .takeover import Challenge, Process, take_place
 
 
@@ -61,6 +61,7 @@ class Job:
         lease_s: float,
         now: float,
         name: str | None = "",
+        max_dynamic: int = 256,
     ) -> None:
         """Begin a job.
 
@@ -70,6 +71,7 @@ class Job:
             lease_s: A task without a message for this long is lost. Unit: seconds.
             now: The current time.
             name: Id of the job; None: its chief has yet to find out, and nobody may register.
+            max_dynamic: Most tasks beside the expected ones.
         """
         self.name = name
         self.chief = chief
@@ -81,6 +83,8 @@ class Job:
         self.members = {
             task: Member(task, since=now, address=address) for task, address in expected
         }
+        self._expected = frozenset(self.members)
+        self._max_dynamic = max_dynamic
         self._last_generation = 0
         self._barrier = JobBarrier()
 
@@ -112,11 +116,13 @@ class Job:
         Raises:
             PeerLostError: Another process had the place a moment ago: ask again.
             OtherJobError: Another process has it, or the task is of another job.
+            RefusedError: The task cannot be one of this job.
+            TooManyWorkersError: There are too many tasks already.
         """
         if self.name is None:
             raise PeerLostError(f"{self.chief} does not know yet which job it leads", task=task)
         self._check_job(task, job)
-        member = self.members.setdefault(task, Member(task, since=now))
+        member = self._member(task, now)
         newcomer = Process(host, pid)
         if member.state is State.ALIVE and member.process != newcomer and not is_gone:
             if member.challenge is None or member.challenge.newcomer != newcomer:
@@ -281,8 +287,10 @@ class Job:
 
     @property
     def global_step(self) -> int:
-        """The highest one that a task reported."""
-        return max((member.report.global_step for member in self.members.values()), default=0)
+        """As the ps count it; without ps, the highest one that a task reported."""
+        counted = [m.counters.global_step for m in self.members.values() if m.counters is not None]
+        reported = (member.report.global_step for member in self.members.values())
+        return max(counted or reported, default=0)
 
     @property
     def total_steps(self) -> int:
@@ -291,8 +299,7 @@ class Job:
 
     def _current(self, who: Incarnation, now: float) -> Member:
         self._check_job(who.task, who.job)
-        # A task outside the spec is a dynamic worker; a restarted chief accepts it again.
-        member = self.members.setdefault(who.task, Member(who.task, since=now))
+        member = self._member(who.task, now)
         who.check_not_superseded(member.generation)
         if who.generation > member.generation:
             # This chief has restarted and does not know the task yet.
@@ -300,7 +307,41 @@ class Job:
             self._last_generation = max(self._last_generation, who.generation)
             if member.state is State.MISSING:
                 self._enter(member, State.ALIVE, now)
+                member.heard = now
         return member
+
+    def _member(self, task: TaskId, now: float) -> Member:
+        """The member of a task; a new one for a dynamic worker, which is not in the spec."""
+        member = self.members.get(task)
+        if task.type == PS or (
+            member is None and task != self.chief and task.type not in (WORKER, EVALUATOR)
+        ):
+            raise RefusedError(
+                f"{task} does not register with {self.chief}: the chief itself, workers and the "
+                "evaluator do",
+                task=task,
+            )
+        if member is None:
+            self._make_room(task)
+            member = self.members[task] = Member(task, since=now)
+        return member
+
+    def _make_room(self, task: TaskId) -> None:
+        """Have room for one more dynamic task: the one that is gone for longest is forgotten."""
+        dynamic = [member for member in self.members.values() if member.task not in self._expected]
+        if len(dynamic) < self._max_dynamic:
+            return
+        gone = [member for member in dynamic if member.state is not State.ALIVE]
+        if not gone:
+            raise TooManyWorkersError(
+                f"{task} is refused: {len(dynamic)} tasks take part that are not in the cluster of "
+                f"{self.chief}, as many as may (max_sessions); raise WINDLASS_MAX_SESSIONS on the "
+                "chief and the ps, or run fewer workers",
+                task=task,
+                limit="max_sessions",
+                value=self._max_dynamic,
+            )
+        del self.members[min(gone, key=lambda member: member.since).task]
 
     def _check_job(self, task: TaskId, job: str) -> None:
         if is_other_job(self.name or "", job):

@@ -41,7 +41,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-_GENERATION = secrets.randbits(63)  # of this process; a restarted one draws another
+# Of this process; a restarted one draws another. No larger than those that a chief gives out.
+_GENERATION = secrets.randbits(40)
 _MAX_AXES = 8
 _TEXT_BYTES = 500
 

@@ -3,20 +3,37 @@
 import threading
 import time
 
+from ..core.errors import LimitExceededError
 from .ring_frames import Receiver
 
 
 class Incoming:
-    """Receivers by (ring, rank of the sender). Thread-safe."""
+    """Receivers by (ring, rank of the sender). Thread-safe.
 
-    def __init__(self) -> None:
+    Args:
+        limit: Most of them.
+    """
+
+    def __init__(self, limit: int = 64) -> None:
+        self._limit = limit
         self._changed = threading.Condition()
         self._links: dict[tuple[int, int], Receiver] = {}
         self._closed = False
 
     def put(self, ring: int, rank: int, link: Receiver) -> None:
-        """Add a link. An older one of the same sender is closed: that process is gone."""
+        """Add a link. An older one of the same sender is closed: that process is gone.
+
+        Raises:
+            LimitExceededError: Too many wait already.
+        """
         with self._changed:
+            if len(self._links) >= self._limit and (ring, rank) not in self._links:
+                raise LimitExceededError(
+                    f"{self._limit} links wait already for rings that have not begun; this one, of "
+                    f"rank {rank} in ring {ring}, is refused",
+                    limit="links",
+                    value=self._limit,
+                )
             unwanted: Receiver | None = link
             if not self._closed:
                 unwanted = self._links.get((ring, rank))

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from google.protobuf.descriptor import ServiceDescriptor
 
 from ..core import codec, error_table
+from ..core.bounds import check_number
 from ..core.errors import OtherJobError, RefusedError
 from ..core.settings import Settings
 from ..core.task import TaskId, is_other_job
@@ -30,6 +31,8 @@ from .worker_client import SERVICE
 
 _CALLS = collective_pb2.DESCRIPTOR.services_by_name["Collective"]
 _THREADS = 32
+_MAX_RING = 65_536
+_MAX_LINK_BYTES = 64 * 1024 * 1024  # of a link's segment, which has four slots of 1 MiB
 _MAX_LINKS = 64  # rings of one program, and links that are about to be replaced
 
 Probe = Callable[[], RingProgress]
@@ -52,7 +55,7 @@ class CollectiveServer:
     ) -> None:
         self._job_id = settings.job_id
         self._task = task
-        self.incoming = Incoming()
+        self.incoming = Incoming(_MAX_LINKS)
         self._lock = threading.Lock()
         self._probes: dict[int, Probe] = {}
         self._host = TaskHost(
@@ -120,6 +123,9 @@ class CollectiveServer:
                 task=who.task,
                 job=who.job,
             )
+        member = greeting.hello.ring
+        check_number(member.size, _MAX_RING, "the size of its ring", who.task, least=1)
+        check_number(member.rank, member.size - 1, "its rank in the ring", who.task)
         greeting.welcome()
         connection.deadline = time.monotonic() + GREETING_TIMEOUT_S
         data = connection.receive()
@@ -130,7 +136,6 @@ class CollectiveServer:
             raise RefusedError(f"{connection.peer}: a link begins with BeginLink")
         link = self._receiver(connection, message.begin_link)
         connection.deadline = NEVER
-        member = greeting.hello.ring
         self.incoming.put(member.ring, member.rank, link)
         return True
 
@@ -139,7 +144,7 @@ class CollectiveServer:
         if not begin.segment_bytes:
             return StreamReceiver(connection)
         descriptor = connection.stream.take_descriptor()
-        segment = SharedSegment.receive(descriptor, begin.segment_bytes)
+        segment = SharedSegment.receive(descriptor, begin.segment_bytes, most=_MAX_LINK_BYTES)
         segment.close()  # the mapping stays
         receiver = SlotReceiver(connection, segment)
         mapped = session_pb2.ServerMessage(slab=session_pb2.Segment(num_bytes=segment.num_bytes))

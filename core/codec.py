@@ -12,8 +12,9 @@ from typing import Any, TypeVar
 from google.protobuf import json_format, struct_pb2
 
 from ..proto.v1 import chief_pb2, common_pb2, ps_pb2, session_pb2
-from . import error_table
+from . import bounds, error_table
 from .arrays import DTYPES, DType
+from .bounds import check_count, check_number, check_text
 from .definitions import ShardDefinition, VariableDefinition
 from .errors import RefusedError
 from .initializers import Initializer
@@ -38,6 +39,10 @@ if sys.byteorder != "little":  # pragma: no cover
     raise ImportError("windlass sends arrays as little-endian bytes; this machine is big-endian")
 
 _K = TypeVar("_K")
+
+# Of every step: looked up fast.
+_MAX_STEP, _MAX_INCREMENT = bounds.MAX_STEP, bounds.MAX_STEP_INCREMENT
+_MAX_SCALE, _MAX_DIRECT_BYTES = sys.float_info.max, bounds.MAX_DIRECT_BYTES
 
 _TO_WIRE: dict[DType, Any] = {
     dtype: getattr(common_pb2, f"D_TYPE_{dtype.name.upper()}") for dtype in DTYPES
@@ -71,8 +76,15 @@ def incarnation_to_wire(who: Incarnation) -> common_pb2.Incarnation:
 
 
 def incarnation_from_wire(message: common_pb2.Incarnation) -> Incarnation:
-    """The incarnation a message stands for."""
-    return Incarnation(task_from_wire(message.task), message.generation, message.job)
+    """The incarnation a message stands for.
+
+    Raises:
+        RefusedError: Its generation cannot have been given to it yet, or its names are too long.
+    """
+    task = task_from_wire(message.task)
+    bounds.check_generation(task, message.generation)
+    job = check_text(message.job, bounds.MAX_JOB_ID_BYTES, "the id of its job", task)
+    return Incarnation(task, message.generation, job)
 
 
 def task_to_wire(task: TaskId) -> common_pb2.Task:
@@ -81,8 +93,15 @@ def task_to_wire(task: TaskId) -> common_pb2.Task:
 
 
 def task_from_wire(message: common_pb2.Task) -> TaskId:
-    """The task a message stands for."""
-    return TaskId(message.type, message.index)
+    """The task a message stands for.
+
+    Raises:
+        RefusedError: No task can have such a name.
+    """
+    check_text(message.type, bounds.MAX_TYPE_BYTES, "the type of a task", "a message")
+    task = TaskId(message.type, message.index)
+    check_number(message.index, bounds.MAX_TASK_INDEX, "the index of the task", task)
+    return task
 
 
 def versions_to_wire(versions: Versions) -> common_pb2.Versions:
@@ -109,8 +128,23 @@ def rule_from_wire(message: struct_pb2.Struct) -> UpdateRule:
         RefusedError: They are no rule's.
     """
     try:
-        return rule_from_dict(json_format.MessageToDict(message))
-    except ValueError as error:  # pydantic's, or protobuf's at NaN and infinity
+        return rule_from_dict(_struct_from_wire(message))
+    except ValueError as error:  # pydantic's
+        names = ", ".join(sorted(message.fields))
+        raise RefusedError(f"{error} (an update rule with the fields {names})") from error
+
+
+def _struct_from_wire(message: struct_pb2.Struct) -> dict[str, Any]:
+    """Fields of an update rule.
+
+    Raises:
+        RefusedError: They are too many, too deep, or hold NaN or infinity.
+    """
+    check_count(message.fields, bounds.MAX_HYPERPARAMETERS, "hyperparameters", "a message")
+    check_number(message.ByteSize(), bounds.MAX_STRUCT_BYTES, "the size of them", "a message")
+    try:
+        return json_format.MessageToDict(message)
+    except (json_format.Error, ValueError, RecursionError) as error:
         names = ", ".join(sorted(message.fields))
         raise RefusedError(f"{error} (an update rule with the fields {names})") from error
 
@@ -147,6 +181,8 @@ def shard_from_wire(message: ps_pb2.ShardDefinition) -> ShardDefinition:
     Raises:
         RefusedError: It describes no possible shard.
     """
+    label = repr(bounds.shorten(message.variable, bounds.MAX_FIELD_BYTES))
+    check_count(message.full_shape, bounds.MAX_DIMENSIONS, "dimensions", label)
     try:
         initializer = None
         if message.HasField("initializer"):
@@ -163,7 +199,8 @@ def shard_from_wire(message: ps_pb2.ShardDefinition) -> ShardDefinition:
             message.trainable,
         )
     except ValueError as error:
-        raise RefusedError(f"definition of {message.variable!r}: {error}") from error
+        raise RefusedError(f"definition of {label}: {error}") from error
+    check_number(variable.num_bytes, bounds.MAX_COUNT, "the number of bytes", label)
     if message.rows < 0:  # ShardDefinition would read it as "all"
         raise RefusedError(f"{variable.name!r}: {message.rows} rows", variable=variable.name)
     shard = ShardDefinition(
@@ -267,8 +304,28 @@ def step_to_wire(
     return message
 
 
-def step_from_wire(message: session_pb2.Step) -> StepHeader:
-    """The step a message stands for."""
+def step_from_wire(message: session_pb2.Step, who: object = "a worker") -> StepHeader:
+    """The step a message stands for.
+
+    Args:
+        message: To read.
+        who: Sent it, for messages.
+
+    Raises:
+        RefusedError: A number in it is not possible.
+    """
+    step, increment = message.global_step, message.step_increment
+    scale, direct_bytes = message.gradient_scale, message.direct_bytes
+    if not (
+        step <= _MAX_STEP
+        and increment <= _MAX_INCREMENT
+        and 0.0 <= scale <= _MAX_SCALE
+        and direct_bytes <= _MAX_DIRECT_BYTES
+    ):
+        check_number(step, bounds.MAX_STEP, "the global step", who)
+        check_number(increment, bounds.MAX_STEP_INCREMENT, "step_increment", who)
+        check_number(scale, _MAX_SCALE, "gradient_scale", who)
+        check_number(direct_bytes, bounds.MAX_DIRECT_BYTES, "direct_bytes", who)
     return StepHeader(
         message.request_id,
         message.sequence,
@@ -277,15 +334,13 @@ def step_from_wire(message: session_pb2.Step) -> StepHeader:
         message.push_rows,
         message.pull_rows,
         message.payload_bytes,
-        message.global_step,
-        message.step_increment,
-        message.gradient_scale or 1.0,
-        message.direct_bytes,
+        step,
+        increment,
+        scale or 1.0,
+        direct_bytes,
         message.known_request,
         message.early_reply,
-        json_format.MessageToDict(message.hyperparameters)
-        if message.HasField("hyperparameters")
-        else None,
+        _struct_from_wire(message.hyperparameters) if message.HasField("hyperparameters") else None,
     )
 
 
@@ -317,21 +372,46 @@ def reply_from_wire(message: session_pb2.StepReply) -> StepReply:
     )
 
 
+_COUNTS = ("steps", "pushes", "bytes_pushed", "bytes_pulled", "refused_pushes")
+
+
 def report_to_wire(report: TaskReport) -> chief_pb2.TaskReport:
     """A task's report as a message."""
-    return chief_pb2.TaskReport(**asdict(report))
+    transports = [bounds.shorten(each, bounds.MAX_NAME_BYTES) for each in report.transports]
+    return chief_pb2.TaskReport(**{**asdict(report), "transports": transports})
 
 
-def report_from_wire(message: chief_pb2.TaskReport) -> TaskReport:
-    """The report a message stands for."""
+def report_from_wire(message: chief_pb2.TaskReport, who: object = "a task") -> TaskReport:
+    """The report a message stands for.
+
+    Args:
+        message: To read.
+        who: Sent it, for messages.
+
+    Raises:
+        RefusedError: A number in it is not possible, or it is too long.
+    """
+    for name in _COUNTS:
+        check_number(getattr(message, name), bounds.MAX_COUNT, name, who)
+    for name in ("global_step", "total_steps"):
+        check_number(getattr(message, name), bounds.MAX_STEP, name, who)
+    check_number(message.staleness, bounds.MAX_STEP, "staleness", who)
+    bounds.check_metrics(message.metrics, who)
+    check_count(message.transports, bounds.MAX_TRANSPORTS, "transports", who)
+    for transport in message.transports:
+        check_text(transport, bounds.MAX_NAME_BYTES, "a transport", who)
     fields = {field.name: getattr(message, field.name) for field in dataclass_fields(TaskReport)}
     fields |= {"metrics": dict(message.metrics), "transports": tuple(message.transports)}
     return TaskReport(**fields)
 
 
 def counters_to_wire(counters: PsCounters) -> ps_pb2.PsCounters:
-    """A ps's counters as a message."""
-    return ps_pb2.PsCounters(**asdict(counters))
+    """A ps's counters as a message; what is too large for it is as large as it can be."""
+    fields = asdict(counters)
+    for name, value in fields.items():
+        if isinstance(value, int):
+            fields[name] = min(value, bounds.MAX_COUNT)
+    return ps_pb2.PsCounters(**fields)
 
 
 def counters_from_wire(message: ps_pb2.PsCounters) -> PsCounters:

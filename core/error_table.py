@@ -14,6 +14,7 @@ from grpc_status import rpc_status
 
 from ..proto.v1 import errors_pb2
 from . import errors
+from .bounds import MAX_ERROR_BYTES, MAX_FIELD_BYTES, MAX_FIELDS, shorten
 
 # One row per class; a test checks that none is missing.
 STATUS_OF: dict[type[errors.WindlassError], grpc.StatusCode] = {
@@ -33,6 +34,7 @@ STATUS_OF: dict[type[errors.WindlassError], grpc.StatusCode] = {
     errors.UnknownVariableError: grpc.StatusCode.NOT_FOUND,
     errors.ShapeMismatchError: grpc.StatusCode.INVALID_ARGUMENT,
     errors.LimitExceededError: grpc.StatusCode.RESOURCE_EXHAUSTED,
+    errors.TooManyWorkersError: grpc.StatusCode.RESOURCE_EXHAUSTED,
     errors.NonFiniteGradientError: grpc.StatusCode.INVALID_ARGUMENT,
     errors.SequenceError: grpc.StatusCode.OUT_OF_RANGE,
     errors.SegmentError: grpc.StatusCode.FAILED_PRECONDITION,
@@ -60,16 +62,24 @@ _TRANSPORT = {
     grpc.StatusCode.PERMISSION_DENIED: errors.PermissionDeniedError,
     grpc.StatusCode.UNIMPLEMENTED: errors.ProtocolMismatchError,
 }
+_BUSY = "Concurrent RPC limit exceeded"  # gRPC's words, under the code of a limit
 
 
 def to_detail(error: Exception) -> errors_pb2.ErrorDetail:
-    """An error as a message; the text of a foreign one includes its class name."""
+    """An error as a message; the text of a foreign one includes its class name.
+
+    Long texts are shortened: what is refused may hold anything, and gRPC drops metadata over 8 KiB.
+    """
     if isinstance(error, errors.WindlassError):
+        kept = list(error.fields.items())[:MAX_FIELDS]
         return errors_pb2.ErrorDetail(
-            kind=type(error).__name__, message=error.message, fields=error.fields
+            kind=type(error).__name__,
+            message=shorten(error.message, MAX_ERROR_BYTES),
+            fields={name: shorten(value, MAX_FIELD_BYTES) for name, value in kept},
         )
     return errors_pb2.ErrorDetail(
-        kind=errors.WindlassError.__name__, message=f"{type(error).__name__}: {error}"
+        kind=errors.WindlassError.__name__,
+        message=shorten(f"{type(error).__name__}: {error}", MAX_ERROR_BYTES),
     )
 
 
@@ -119,6 +129,8 @@ def from_rpc_error(failure: grpc.RpcError, *, peer: str, doing: str) -> errors.W
             return from_detail(detail)
     code = call.code()
     cls = _TRANSPORT.get(code, errors.WindlassError)
+    if _BUSY in (call.details() or ""):
+        cls = errors.PeerLostError  # it may have room a moment later
     return cls(
         f"{doing}: {peer} answered {code.name}: {call.details() or 'no details'}",
         peer=peer,

@@ -20,6 +20,7 @@
     │   ├── UnknownVariableError K
     │   ├── ShapeMismatchError V
     │   ├── LimitExceededError
+    │   │   └── TooManyWorkersError a worker for which a ps or the chief has no place
     │   ├── NonFiniteGradientError V
     │   ├── SequenceError
     │   ├── SegmentError            shared memory that cannot be used; the connection can
@@ -145,6 +146,10 @@ class ShapeMismatchError(RefusedError, ValueError):
 
 class LimitExceededError(RefusedError):
     """A limit was exceeded; the message names the setting that raises it."""
+
+
+class TooManyWorkersError(LimitExceededError):
+    """A worker for which a ps or the chief has no place. It ends alone: the job goes on."""
 
 
 class NonFiniteGradientError(RefusedError, ValueError):

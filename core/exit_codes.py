@@ -39,7 +39,8 @@ _MEANINGS = {
     ExitCode.CHECKPOINT_UNUSABLE: "the checkpoint is truncated, altered or not ours",
     ExitCode.INCOMPATIBLE: "tasks disagree: definitions of variables, collective calls, "
     "versions, jobs",
-    ExitCode.REFUSED: "a step was refused: wrong shapes, over a limit, or not finite too often",
+    ExitCode.REFUSED: "a step was refused: wrong shapes, over a limit, or not finite too often; "
+    "or a worker too many",
     ExitCode.STORAGE: "model_dir cannot be written: no permission, no space, or not a folder",
     ExitCode.ACCESS: "credentials are missing, expired or not those of this job, or the role may "
     "not",

@@ -6,6 +6,7 @@ the variable is cut into shards: rows are drawn in fixed blocks, each with a gen
 travels.
 """
 
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from numbers import Real
@@ -51,7 +52,7 @@ class Initializer:
 
     Raises:
         ValueError: No such initializer, an argument it does not have or that is given twice, or a
-            seed out of range.
+            seed out of range; NaN or infinity for a random one.
         TypeError: An argument is no number.
     """
 
@@ -80,6 +81,9 @@ class Initializer:
         for argument, value in given.items():
             if not isinstance(value, Real):
                 raise TypeError(f"{argument} of {name} must be a number, got {value!r}")
+            # A constant may be NaN or infinite, as the best loss so far is at first.
+            if name not in _CONSTANT and not abs(float(value)) <= _LARGEST:
+                raise ValueError(f"{argument} of {name} must be finite, got {value!r}")
         if not 0 <= seed < 2**64:
             raise ValueError(f"seed must be in [0, 2**64), got {seed}")
         object.__setattr__(self, "name", name)
@@ -146,6 +150,7 @@ INITIALIZERS: dict[str, dict[str, float]] = {
     "he_normal": {},
 }
 _CONSTANT = ("zeros", "ones", "constant")
+_LARGEST = sys.float_info.max / 2  # the difference of two is finite
 # A standard normal cut at ±2 has this deviation; dividing by it restores the one asked for.
 _TRUNCATED_STDDEV = 0.87962566103423978
 

@@ -51,6 +51,7 @@ class PsCounters:
         slot_bytes: Of their slot variables.
         sessions: Workers connected now.
         labels: Names of the first few shards.
+        global_step: Worker steps applied, as far as this ps knows.
     """
 
     pushes: int = 0
@@ -65,3 +66,4 @@ class PsCounters:
     slot_bytes: int = 0
     sessions: int = 0
     labels: tuple[str, ...] = ()
+    global_step: int = 0

@@ -46,6 +46,7 @@ class Settings(BaseModel):
     lease_s: float = Field(
         default=10.0,
         gt=0,
+        le=86_400,
         description="A task is lost this long after its last heartbeat. Twenty missed ones: a "
         "garbage collection or a page-out is not a death.",
     )
@@ -107,6 +108,19 @@ class Settings(BaseModel):
     )
     max_variables: int = Field(
         default=1_000_000, ge=1, description="Most shards one ps holds; its tables stay in memory."
+    )
+    max_ps_bytes: int = Field(
+        default=0,
+        ge=0,
+        description="Most bytes of values and slots that one ps holds: a definition beyond is "
+        "refused before memory is taken. 0: four fifths of the memory of its machine or cgroup; "
+        "the rest is for steps under way and checkpoints.",
+    )
+    max_variable_bytes: int = Field(
+        default=0,
+        ge=0,
+        description="Most bytes of values that one ps holds of one variable. 0: as much as "
+        "max_ps_bytes.",
     )
     max_sessions: int = Field(
         default=256, ge=1, description="Most workers connected to one ps: each has a thread there."

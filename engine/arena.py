@@ -82,6 +82,22 @@ class Arena:
         self._used = 0
         self.slabs: list[Slab] = []
 
+    def mark(self) -> tuple[int, int]:
+        """Where the next memory comes from, for :meth:`release`."""
+        return len(self.slabs), self._used
+
+    def release(self, mark: tuple[int, int]) -> None:
+        """Take back what was allocated since :meth:`mark`; nobody may refer to it."""
+        slabs, used = mark
+        if not self.slabs[slabs:]:
+            if self._slab is not None:
+                self._slab.memory[used : self._used] = 0
+            self._used = used
+            return
+        del self.slabs[slabs:]
+        # What was in use before may be full: the next memory begins a new slab.
+        self._slab, self._used = None, 0
+
     def allocate(self, count: int, dtype: DType) -> Memory:
         """Zeroed memory for ``count`` elements."""
         if self._create_slab is None:

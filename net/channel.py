@@ -43,6 +43,9 @@ def _options(settings: Settings) -> list[tuple[str, int]]:
     return [
         ("grpc.max_receive_message_length", settings.max_message_bytes),
         ("grpc.max_send_message_length", settings.max_message_bytes),
+        # The error of a refused call comes as metadata.
+        ("grpc.max_metadata_size", 32 * 1024),
+        ("grpc.absolute_max_metadata_size", 64 * 1024),
         # A peer that starts late is found within a second, not after gRPC's own 20 s.
         ("grpc.initial_reconnect_backoff_ms", 100),
         ("grpc.min_reconnect_backoff_ms", 1_000),

@@ -17,11 +17,18 @@ from .outbox import Outbox
 from .stream import NEVER, READ_BYTES, Buffer, ByteStream
 
 _LENGTHS = struct.Struct("<IQ")
+HEAD_BYTES = _LENGTHS.size
 _JOIN_BYTES = 1024 * 1024  # small parts are joined up to this
 _WAITING_FRAMES = 4
 
 Lender = Callable[[int], Array]
 """``lend(n)``: at least n bytes of memory, until the next call."""
+
+
+def frame_lengths(head: bytes) -> tuple[int, int]:
+    """Bytes of the message and of the payload of a frame that begins with ``head``."""
+    length, payload_bytes = _LENGTHS.unpack_from(head)
+    return length, payload_bytes
 
 
 def temporary(num_bytes: int) -> Array:
@@ -42,13 +49,20 @@ class Connection:
         max_message_bytes: A peer that announces a longer message is refused, before memory is
             taken.
         peer: Who is at the other end, for messages.
+        received: What was read of the stream already.
 
     Attributes:
         deadline: On the clock of ``time.monotonic``: sending and receiving raise TimeoutError then.
         unread_bytes: Of the payload of the frame received last.
     """
 
-    def __init__(self, stream: ByteStream, max_message_bytes: int, peer: str = "the peer") -> None:
+    def __init__(
+        self,
+        stream: ByteStream,
+        max_message_bytes: int,
+        peer: str = "the peer",
+        received: bytes = b"",
+    ) -> None:
         self.stream = stream
         self.max_message_bytes = max_message_bytes
         self.peer = peer
@@ -57,7 +71,7 @@ class Connection:
         self._outbox = Outbox(stream, _WAITING_FRAMES)
         self._cancelled = False
         self._torn = False  # a frame was begun, and nobody will send the rest
-        self._buffer: Buffer = b""
+        self._buffer: Buffer = received
         self._at = 0
 
     @property

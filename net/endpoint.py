@@ -18,14 +18,17 @@ from google.protobuf.message import DecodeError
 
 from ..cluster.principal import Principal
 from ..core import codec, error_table
-from ..core.errors import ConfigurationError, RefusedError, WindlassError
+from ..core.bounds import LEAST_MESSAGE_BYTES, MAX_COUNT, check_number
+from ..core.errors import ConfigurationError, RefusedError, TooManyWorkersError, WindlassError
 from ..core.settings import Settings
 from ..core.task import TaskId
 from ..core.versions import check_protocol, own_versions
 from ..proto.v1 import session_pb2
+from .arrival import GREETING_BYTES
 from .auth.guard import Guard, Visitor
 from .connection import Connection, frame_of
 from .listener import GREETING_TIMEOUT_S
+from .newcomers import Newcomers
 from .stream import NEVER, ByteStream
 from .tls.http2 import Duplex
 from .unix import listen_unix
@@ -34,7 +37,7 @@ from .unix_tickets import UnixTickets
 log = logging.getLogger(__name__)
 
 WHO = "who"  # a service that every task has
-_HELLO_BYTES = 64 * 1024  # a hello has less than 1 KiB; anybody may send one
+_MAX_SILENT = 32
 
 
 class Greeting:
@@ -84,6 +87,8 @@ class Endpoint:
         settings: For the bounds.
         services: By name.
         guard: Lets callers in.
+        newcomers: Bounds those that are silent.
+        max_sessions: Most greeted connections at once.
         greeting_timeout_s: How long a greeting may take, all of it. Unit: seconds.
 
     Attributes:
@@ -96,15 +101,20 @@ class Endpoint:
         settings: Settings,
         services: Mapping[str, Service],
         guard: Guard,
+        newcomers: Newcomers | None = None,
+        max_sessions: int = 64,
         greeting_timeout_s: float = GREETING_TIMEOUT_S,
     ) -> None:
         self._task = task
         self._settings = settings
         self._services = services
         self._guard = guard
+        self._newcomers = newcomers or Newcomers(_MAX_SILENT, greeting_timeout_s)
         self._greeting_timeout_s = greeting_timeout_s
         self._lock = threading.Lock()
         self._open: set[Connection] = set()
+        self._max_sessions = max_sessions
+        self._served = 0
         self._stopped = False
         self._instance = secrets.randbits(63)
         self._tickets = UnixTickets()
@@ -138,9 +148,18 @@ class Endpoint:
         yield listening
         self.unix_sockets.append(str(path))
 
-    def serve(self, stream: ByteStream) -> None:
-        """Hear a greeting and serve the connection to its end. Blocks."""
-        connection = Connection(stream, _HELLO_BYTES, "a peer that has not greeted")
+    def serve(self, stream: ByteStream, received: bytes = b"") -> None:
+        """Hear a greeting and serve the connection to its end. Blocks.
+
+        The greeting phase, in which a peer costs little and has little time, ends when the hello is
+        heard and whoever says it is let in: of a socket the listener has read it before, without a
+        thread; in a tunnel it is awaited here, and only so many tunnels may be silent at once.
+
+        Args:
+            stream: Owned from now on.
+            received: What was read of it already.
+        """
+        connection = Connection(stream, GREETING_BYTES, "a peer that has not greeted", received)
         kept = False
         with self._lock:
             self._open.add(connection)
@@ -163,7 +182,8 @@ class Endpoint:
 
     def _greeted(self, connection: Connection) -> bool:
         connection.deadline = time.monotonic() + self._greeting_timeout_s
-        data = connection.receive()
+        with self._newcomers.silent(connection.cancel):
+            data = connection.receive()
         if data is None:
             return False
         try:
@@ -190,6 +210,13 @@ class Endpoint:
         connection.max_message_bytes = self._settings.max_message_bytes
         connection.deadline = NEVER
         if hello.max_message_bytes:
+            check_number(
+                hello.max_message_bytes,
+                MAX_COUNT,
+                "max_message_bytes",
+                connection.peer,
+                least=LEAST_MESSAGE_BYTES,
+            )
             connection.stream.limit_messages(hello.max_message_bytes)
         welcome = session_pb2.Welcome(
             versions=codec.versions_to_wire(own_versions()),
@@ -201,13 +228,37 @@ class Endpoint:
         )
         if visitor.principal is not None and self.unix_sockets:
             welcome.unix_ticket = self._tickets.issue(visitor.principal)
-        return service(Greeting(connection, hello, visitor, welcome))
+        with self._served_by(connection.peer):
+            return service(Greeting(connection, hello, visitor, welcome))
 
     def _shown(self, connection: Connection, hello: session_pb2.Hello) -> Principal | None:
         """Who sent a greeting, by its certificate, or by the ticket that one like it got."""
         if connection.stream.principal is not None:
             return connection.stream.principal
         return self._tickets.redeem(hello.unix_ticket) if hello.unix_ticket else None
+
+    @contextlib.contextmanager
+    def _served_by(self, peer: str) -> Iterator[None]:
+        """A greeted connection is served, whatever it goes over.
+
+        Raises:
+            TooManyWorkersError: There are too many.
+        """
+        with self._lock:
+            if self._served >= self._max_sessions:
+                raise TooManyWorkersError(
+                    f"{self._task} serves {self._served} connections already, so {peer} is "
+                    "refused; raise WINDLASS_MAX_SESSIONS there, or run fewer workers",
+                    task=self._task,
+                    limit="max_sessions",
+                    value=self._max_sessions,
+                )
+            self._served += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._served -= 1
 
     def stop(self) -> None:
         """End every session that is served. Idempotent."""

@@ -14,8 +14,11 @@ from ..core.settings import Settings
 from ..core.task import TaskId
 from .auth.guard import Guard
 from .auth.mode import SecurityMode, is_loopback
+from .calls import AwaitMessages
+from .descriptors import most_grpc_connections, raise_limit
 from .endpoint import Endpoint, Service, refuse_greeting
 from .listener import GREETING_TIMEOUT_S, Listener
+from .newcomers import Newcomers
 from .pass_through import PassThrough
 from .shared_memory import unavailable
 from .stream import SocketStream
@@ -29,6 +32,11 @@ from .unix import UnixStream, unix_stream
 _BACKLOG = 512
 _LOOKERS = 8  # who greets to see who is there, where there are no sessions
 _GRPC_CONNECTIONS = 64  # beside two for each worker
+_MAX_SILENT = 32  # tunnels that have not greeted
+_WAITING_CALLS = 512  # beyond the threads
+_CALLS_PER_CONNECTION = 64  # a task has a few: a tunnel, a heartbeat, definitions
+_METADATA_BYTES = 16 * 1024
+_IDLE_S = 60.0  # without any call; a client that comes back connects anew
 
 
 def bind_address(address: str, settings: Settings) -> str:
@@ -43,6 +51,23 @@ def bind_address(address: str, settings: Settings) -> str:
     if listen.count(":") > 1 and not listen.startswith("["):
         listen = f"[{listen}]"  # an IPv6 address
     return f"{listen}:{port}"
+
+
+def _server_options(settings: Settings) -> list[tuple[str, int]]:
+    """What a gRPC server accepts of its clients."""
+    return [
+        ("grpc.max_receive_message_length", settings.max_message_bytes),
+        ("grpc.max_send_message_length", settings.max_message_bytes),
+        ("grpc.max_concurrent_streams", _CALLS_PER_CONNECTION),
+        ("grpc.max_metadata_size", _METADATA_BYTES),
+        ("grpc.absolute_max_metadata_size", 2 * _METADATA_BYTES),
+        # A connection on which nothing is called, or not even HTTP/2 is spoken, is closed.
+        ("grpc.server_handshake_timeout_ms", int(GREETING_TIMEOUT_S * 1000)),
+        ("grpc.max_connection_idle_ms", int(_IDLE_S * 1000)),
+        # Clients look after silent connections; let them, but not more often than they need.
+        ("grpc.http2.min_ping_interval_without_data_ms", 5_000),
+        ("grpc.keepalive_permit_without_calls", 1),
+    ]
 
 
 class DaemonThreads(futures.Executor):
@@ -74,12 +99,12 @@ class TaskHost:
 
     Args:
         task: Who serves, for messages.
-        threads: Most gRPC calls at once; a tunnel occupies one.
+        threads: Most gRPC calls at once, beside tunnels.
         settings: For bounds, the address to bind and the health port.
         calls: The methods of each service; their names are the health service's, too.
         guard: Lets callers in.
         sessions: What greeted connections are for; see :class:`~windlass.net.endpoint.Endpoint`.
-        max_sessions: Most greeted connections at once.
+        max_sessions: Most greeted connections at once, tunnels included.
         daemon: The process may end while calls are under way.
     """
 
@@ -102,31 +127,34 @@ class TaskHost:
         self._health = health.HealthServicer()
         # grpc does not end the threads of a pool it was given.
         name = f"{task.short}-rpc"
+        # A tunnel keeps its thread; all tunnels there may be leave those of other calls alone.
+        tunnels = max_sessions + _MAX_SILENT if sessions else 0
         self._pools: list[Any] = [
             DaemonThreads(name)
             if daemon
-            else futures.ThreadPoolExecutor(threads, thread_name_prefix=name)
+            else futures.ThreadPoolExecutor(threads + tunnels, thread_name_prefix=name)
         ]
+        self._newcomers = [Newcomers(max(1, threads // 2), GREETING_TIMEOUT_S)]
         self._server = grpc.server(
             self._pools[0],
+            interceptors=[AwaitMessages(self._newcomers[0])],
             # Calls beyond a pool wait in it; beyond this they are refused, and tried again.
-            maximum_concurrent_rpcs=threads if daemon else None,
-            options=[
-                ("grpc.max_receive_message_length", settings.max_message_bytes),
-                ("grpc.max_send_message_length", settings.max_message_bytes),
-                # Clients look after silent connections; let them.
-                ("grpc.http2.min_ping_interval_without_data_ms", 5_000),
-                ("grpc.keepalive_permit_without_calls", 1),
-            ],
+            maximum_concurrent_rpcs=threads + tunnels + (0 if daemon else _WAITING_CALLS),
+            options=_server_options(settings),
         )
-        self._pass_through = PassThrough(_GRPC_CONNECTIONS + 2 * settings.max_sessions)
+        raise_limit()
+        wanted = _GRPC_CONNECTIONS + 2 * settings.max_sessions
+        self._pass_through = PassThrough(most_grpc_connections(wanted))
         origin_of = self._pass_through.origin_of
         for service, methods in calls.items():
-            add_service(self._server, service, methods, guard, origin_of)
+            add_service(self._server, service, methods, guard, origin_of, self._newcomers[0])
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
         self._probes: grpc.Server | None = None
         self._tls: TlsServer | None = None
-        self.endpoint = Endpoint(task, settings, sessions or {}, guard)
+        self._newcomers.append(Newcomers(_MAX_SILENT, GREETING_TIMEOUT_S))
+        self.endpoint = Endpoint(
+            task, settings, sessions or {}, guard, self._newcomers[1], max_sessions or _LOOKERS
+        )
         if sessions:
             serve_tunnels(
                 self._server,
@@ -134,8 +162,11 @@ class TaskHost:
                 settings.chunk_bytes,
                 lambda context: admit(guard, METHOD, context, origin_of).principal,
             )
+        # Those that a greeted peer no longer needs make room a moment later.
         self._listener = Listener(
-            self._serve_greeted, self._pass_through.accept, max_sessions or _LOOKERS
+            self._serve_greeted,
+            self._pass_through.accept,
+            (max_sessions or _LOOKERS) + _MAX_SILENT,
         )
         self.port = 0
 
@@ -187,13 +218,13 @@ class TaskHost:
         tls.check()
         return tls
 
-    def _serve_greeted(self, stream: SocketStream) -> None:
+    def _serve_greeted(self, stream: SocketStream, received: bytes) -> None:
         """Serve a connection that begins as ours do, through TLS unless it is of this machine."""
         if self._tls is None or isinstance(stream, UnixStream):
-            self.endpoint.serve(stream)
+            self.endpoint.serve(stream, received)
             return
         try:
-            secured = self._tls.accept(stream, b"", refuse_greeting)
+            secured = self._tls.accept(stream, received, refuse_greeting)
         except (OSError, UnauthenticatedError):  # it has logged why
             return
         self.endpoint.serve(secured)
@@ -212,6 +243,8 @@ class TaskHost:
             self._probes.stop(0).wait(5)
         self.endpoint.stop()
         stopped.wait(grace_s + 5)
+        for newcomers in self._newcomers:
+            newcomers.stop()
         self._pass_through.stop()
         for pool in self._pools:
             pool.shutdown(wait=False)
@@ -219,7 +252,13 @@ class TaskHost:
     def _serve_probes(self, where: str) -> None:
         self._pools.append(futures.ThreadPoolExecutor(2))
         # Without the option two servers share one port silently, each getting half of the calls.
-        self._probes = grpc.server(self._pools[1], options=[("grpc.so_reuseport", 0)])
+        self._newcomers.append(Newcomers(1, GREETING_TIMEOUT_S))
+        self._probes = grpc.server(
+            self._pools[1],
+            interceptors=[AwaitMessages(self._newcomers[-1])],
+            maximum_concurrent_rpcs=_WAITING_CALLS,
+            options=[("grpc.so_reuseport", 0), *_server_options(self._settings)],
+        )
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._probes)
         try:
             port = self._probes.add_insecure_port(where)

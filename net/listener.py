@@ -1,8 +1,9 @@
 """One port for everything: connections are accepted, and sorted by their first bytes.
 
-Ours begin with :data:`MAGIC`; gRPC's begin with HTTP/2's preface or a TLS handshake, and are handed
-through to the gRPC server of this process. One thread accepts and sorts, so a connection that says
-nothing costs a descriptor until it is closed, and no thread.
+One thread accepts and sorts (:mod:`~windlass.net.arrival`): ours get a thread when their greeting
+has come, gRPC's are handed through to the gRPC server of this process. A connection that says
+nothing, or does not come to the end of its greeting, costs a descriptor until it is closed, and no
+thread.
 """
 
 import logging
@@ -11,15 +12,17 @@ import socket
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
+from ..core.rare_log import RareLog
+from .arrival import MAGIC, Arrival
+from .descriptors import has_spare, most_silent_connections
 from .stream import SocketStream
+
+__all__ = ["GREETING_TIMEOUT_S", "MAGIC", "Listener"]
 
 log = logging.getLogger(__name__)
 
-MAGIC = b"WNDL"
-_HTTP2, _TLS = b"PRI ", b"\x16\x03"
-_BEGINNINGS = (MAGIC, _HTTP2, _TLS)
 GREETING_TIMEOUT_S = 10.0
 _MAX_UNSORTED = 256
 _RETRY_S = 0.1
@@ -31,23 +34,24 @@ MakeStream = Callable[[socket.socket], SocketStream]
 class _Unsorted:
     make_stream: MakeStream
     until: float
-    first: bytes = b""
+    arrival: Arrival = field(default_factory=Arrival)
 
 
 class Listener:
     """Accepts connections on several sockets.
 
     Args:
-        greeted: Called with a connection that begins as ours do, in a thread of its own; owns it.
+        greeted: Called with a connection of ours and its greeting, as it came, in a thread of its
+            own; owns it.
         other: Called with one that begins as gRPC's do, and with its first bytes; owns it and does
             not wait. None: it is closed.
         limit: Most connections that ``greeted`` handles at once; further ones are closed.
-        greeting_timeout_s: How long the first bytes may take, all of them. Unit: seconds.
+        greeting_timeout_s: How long the greeting may take, all of it. Unit: seconds.
     """
 
     def __init__(
         self,
-        greeted: Callable[[SocketStream], None],
+        greeted: Callable[[SocketStream, bytes], None],
         other: Callable[[socket.socket, bytes], None] | None,
         limit: int,
         greeting_timeout_s: float = GREETING_TIMEOUT_S,
@@ -58,6 +62,8 @@ class Listener:
         self._greeting_timeout_s = greeting_timeout_s
         self._lock = threading.Lock()
         self._open = 0
+        self._max_unsorted = most_silent_connections(_MAX_UNSORTED)
+        self._refused = RareLog(log)
         self._selector = selectors.DefaultSelector()
         self._unsorted: dict[socket.socket, _Unsorted] = {}
         self._stopped = threading.Event()
@@ -120,10 +126,21 @@ class Listener:
         except BlockingIOError:
             return
         except OSError as error:
-            log.warning("a connection could not be accepted: %s", error)
+            self._refused.warning("a connection could not be accepted: %s", error)
             self._stopped.wait(_RETRY_S)  # no descriptor is left; one may be soon
             return
-        if len(self._unsorted) >= _MAX_UNSORTED:
+        has_room = has_spare(connection.fileno())
+        if not has_room:
+            self._refused.warning(
+                "%d files are open, and the rest is for checkpoints and logs: connections are "
+                "refused; raise the limit of open files (ulimit -n)",
+                connection.fileno(),
+            )
+        if not has_room and not self._unsorted:
+            connection.close()
+            return
+        if not has_room or len(self._unsorted) >= self._max_unsorted:
+            # The one that has said nothing for longest makes room.
             self._forget(next(iter(self._unsorted))).close()
         until = time.monotonic() + self._greeting_timeout_s
         try:
@@ -145,38 +162,46 @@ class Listener:
 
     def _sort(self, connection: socket.socket) -> None:
         unsorted = self._unsorted[connection]
+        arrival = unsorted.arrival
         try:
             # Read, not looked at: a selector says again and again that looked-at bytes are there.
-            more = connection.recv(len(MAGIC) - len(unsorted.first), socket.MSG_DONTWAIT)
+            while wanted := arrival.wanted():
+                more = connection.recv(wanted, socket.MSG_DONTWAIT)
+                if not more:
+                    break
+                arrival.first += more
         except BlockingIOError:
-            return
-        except OSError:
-            more = b""
-        first = unsorted.first = unsorted.first + more
-        if more and any(each != first and each.startswith(first) for each in _BEGINNINGS):
             return  # the rest is on its way, or the time for it runs out
+        except OSError as error:
+            log.debug("a connection broke off: %s", error)
         self._forget(connection)
         try:
-            if first == MAGIC:
-                self._hand_over(unsorted.make_stream(connection))
-            elif self._other is not None and first.startswith((_HTTP2, _TLS)):
-                self._other(connection, first)
+            if arrival.wanted():  # it ended
+                connection.close()
+            elif arrival.is_ours:
+                self._hand_over(unsorted.make_stream(connection), arrival.greeting)
+            elif self._other is not None and arrival.is_grpc:
+                self._other(connection, arrival.first)
             else:
                 connection.close()
         except OSError as error:
-            log.debug("a connection was not let in: %s", error)
+            self._refused.warning("a connection was not let in: %s", error)
             connection.close()
         except Exception:
             connection.close()
             raise
 
-    def _hand_over(self, stream: SocketStream) -> None:
+    def _hand_over(self, stream: SocketStream, greeting: bytes) -> None:
         with self._lock:
-            if self._open >= self._limit:
-                stream.close()
-                return
-            self._open += 1
-        handler = threading.Thread(target=self._handle, args=(stream,), name="session", daemon=True)
+            full = self._open >= self._limit
+            self._open += not full
+        if full:
+            self._refused.warning("a connection was refused: %d are open already", self._limit)
+            stream.close()
+            return
+        handler = threading.Thread(
+            target=self._handle, args=(stream, greeting), name="session", daemon=True
+        )
         try:
             handler.start()
         except RuntimeError as error:  # no more threads
@@ -185,9 +210,9 @@ class Listener:
             with self._lock:
                 self._open -= 1
 
-    def _handle(self, stream: SocketStream) -> None:
+    def _handle(self, stream: SocketStream, greeting: bytes) -> None:
         try:
-            self._greeted(stream)
+            self._greeted(stream, greeting)
         finally:
             with self._lock:
                 self._open -= 1

@@ -30,6 +30,10 @@ log = logging.getLogger(__name__)
 _BYTES = 256 * 1024
 _PIPE_BYTES = 1024 * 1024  # what a user may have without asking
 _CONNECT_TIMEOUT_S = 5.0
+_LEAST_BYTES = 1024  # a client that calls anything has said more within a second
+_LEAVING = -1  # it made room for another one
+
+_Ends = tuple[socket.socket, socket.socket]
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +69,8 @@ class PassThrough:
         self._inner = -1  # descriptor of the gRPC server's socket
         self._origins: dict[str, Origin] = {}
         self._lock = threading.Lock()
-        self._open: set[tuple[socket.socket, socket.socket]] = set()
+        # The ends of each connection, and how much its client has said; the oldest first.
+        self._open: dict[_Ends, int] = {}
         self._stopped = False
 
     def listen(self, add_port: Callable[[str], int]) -> None:
@@ -105,10 +110,10 @@ class PassThrough:
         ends = client, server
         name = f"windlass-{secrets.token_hex(16)}"
         with self._lock:
-            if len(self._open) >= self._limit or self._stopped:
+            if self._stopped or not self._has_room():
                 server.close()
                 raise ConnectionError(f"more than {self._limit} gRPC connections")
-            self._open.add(ends)
+            self._open[ends] = len(first)
         try:
             threading.Thread(
                 target=self._serve, args=(client, server, first, name), name="grpc", daemon=True
@@ -116,6 +121,18 @@ class PassThrough:
         except RuntimeError as error:  # no more threads
             self._close(ends)
             raise ConnectionError(str(error)) from error
+
+    def _has_room(self) -> bool:
+        """Whether there is room for one more; the oldest that has hardly said anything makes it."""
+        if len(self._open) < self._limit:
+            return True
+        for ends, said in self._open.items():
+            if 0 <= said < _LEAST_BYTES:
+                self._open[ends] = _LEAVING
+                self._end(*ends)
+                # Its descriptors are closed a moment later: so many may wait for that.
+                return len(self._open) <= self._limit + self._limit // 4
+        return False
 
     def stop(self) -> None:
         """End every connection."""
@@ -149,7 +166,9 @@ class PassThrough:
                 server.sendall(first)
             if self._stopped:
                 return
-            there, back = _both_ways(client, server, secured)
+            there, back = _both_ways(
+                client, server, secured, lambda count: self._count((client, server), count)
+            )
             answers = threading.Thread(
                 target=self._run, args=(back, client, server), name="grpc", daemon=True
             )
@@ -169,6 +188,15 @@ class PassThrough:
         except (OSError, WindlassError):  # it has logged why
             return None
 
+    def _count(self, ends: _Ends, count: int) -> bool:
+        """Note what a client said; whether the next bytes are to be noted, too."""
+        with self._lock:
+            said = self._open.get(ends, _LEAVING)
+            if said == _LEAVING:
+                return False
+            self._open[ends] = said + count
+            return said + count < _LEAST_BYTES
+
     def _run(self, move: Callable[[], None], *ends: socket.socket) -> None:
         try:
             move()
@@ -176,9 +204,9 @@ class PassThrough:
             log.debug("a gRPC connection broke off: %s", error)
             self._end(*ends)
 
-    def _close(self, ends: tuple[socket.socket, socket.socket]) -> None:
+    def _close(self, ends: _Ends) -> None:
         with self._lock:
-            self._open.discard(ends)
+            self._open.pop(ends, None)
         for end in ends:
             end.close()
 
@@ -208,14 +236,22 @@ def _address_of(client: socket.socket) -> str:
 
 
 def _both_ways(
-    client: socket.socket, server: socket.socket, secured: TlsStream | None
+    client: socket.socket,
+    server: socket.socket,
+    secured: TlsStream | None,
+    note: Callable[[int], bool],
 ) -> tuple[Callable[[], None], Callable[[], None]]:
-    """What moves the bytes there, and back, each to the end of its stream."""
+    """What moves the bytes there, and back, each to the end of its stream.
+
+    ``note`` is told how many the client sent, until it returns False.
+    """
     if secured is None:
-        return lambda: _move_all(client, server), lambda: _move_all(server, client)
+        return lambda: _move_all(client, server, note), lambda: _move_all(server, client)
 
     def there() -> None:
+        noting = True
         while data := secured.receive(NEVER):
+            noting = noting and note(len(data))
             server.sendall(data)
         server.shutdown(socket.SHUT_WR)
 
@@ -229,8 +265,15 @@ def _both_ways(
     return there, back
 
 
-def _move_all(source: socket.socket, target: socket.socket) -> None:
+def _move_all(
+    source: socket.socket, target: socket.socket, note: Callable[[int], bool] | None = None
+) -> None:
     """Move bytes to the end of the stream, within the kernel where it can do that.
+
+    Args:
+        source: Read from.
+        target: Written to.
+        note: Told how many were moved, until it returns False.
 
     Raises:
         OSError: One end broke.
@@ -239,6 +282,8 @@ def _move_all(source: socket.socket, target: socket.socket) -> None:
     if pipe is None:
         buffer = memoryview(bytearray(_BYTES))
         while count := source.recv_into(buffer):
+            if note is not None and not note(count):
+                note = None
             target.sendall(buffer[:count])
         target.shutdown(socket.SHUT_WR)
         return
@@ -247,6 +292,8 @@ def _move_all(source: socket.socket, target: socket.socket) -> None:
         # Neither end is closed before both directions are over: the numbers stay theirs.
         come, go = source.fileno(), target.fileno()
         while count := os.splice(come, writing, _PIPE_BYTES):
+            if note is not None and not note(count):
+                note = None
             while count:
                 count -= os.splice(reading, go, count)
         target.shutdown(socket.SHUT_WR)

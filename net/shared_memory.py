@@ -84,12 +84,15 @@ class SharedSegment:
         return segment
 
     @classmethod
-    def receive(cls, descriptor: int, num_bytes: int, *, writable: bool = True) -> "SharedSegment":
+    def receive(
+        cls, descriptor: int, num_bytes: int, *, most: int = 2**47, writable: bool = True
+    ) -> "SharedSegment":
         """A peer's segment.
 
         Args:
             descriptor: What it handed over; owned from now on.
             num_bytes: What it said the size is. Unit: bytes.
+            most: It may be. Unit: bytes.
             writable: Map it for writing, too.
 
         Raises:
@@ -97,18 +100,19 @@ class SharedSegment:
         """
         try:
             size = os.fstat(descriptor).st_size
-            if num_bytes < HEADER_BYTES or size != num_bytes:
+            if not HEADER_BYTES <= num_bytes <= most or size != num_bytes:
                 raise RefusedError(
-                    f"a shared segment has {size} bytes, its sender says {num_bytes}"
+                    f"a shared segment has {size} bytes, its sender says {num_bytes}; at most "
+                    f"{most} are allowed"
                 )
             if not fcntl.fcntl(descriptor, fcntl.F_GET_SEALS) & fcntl.F_SEAL_SHRINK:
                 raise RefusedError("a shared segment is not sealed against shrinking")
             return cls(descriptor, num_bytes, writable=writable)
-        except (RefusedError, OSError) as error:
+        except (RefusedError, OSError, ValueError) as error:  # ValueError: mmap's, or no seals
             os.close(descriptor)
             if isinstance(error, RefusedError):
                 raise
-            why = error.strerror or str(error)
+            why = getattr(error, "strerror", None) or str(error)
             raise RefusedError(f"a shared segment cannot be mapped: {why}") from error
 
     def close(self) -> None:

@@ -5,7 +5,8 @@ for good, and nothing of a caller is read before it is known who calls.
 """
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 import grpc
@@ -19,6 +20,7 @@ from ..core.task import Incarnation
 from ..proto.v1 import common_pb2
 from .auth.guard import Guard, Visitor
 from .auth.metadata import ANSWER, AUTHORIZATION
+from .newcomers import Newcomers
 from .pass_through import Origin
 
 log = logging.getLogger(__name__)
@@ -43,6 +45,7 @@ def add_service(
     methods: Servicer,
     guard: Guard,
     find_origin: FindOrigin,
+    newcomers: Newcomers,
 ) -> None:
     """Serve a service, as its contract describes it.
 
@@ -52,10 +55,13 @@ def add_service(
         methods: Its methods.
         guard: Lets callers in.
         find_origin: Of the port.
+        newcomers: Bounds those whose message does not come.
     """
     handlers: dict[str, grpc.RpcMethodHandler[Any, Any]] = {
-        method.name: grpc.unary_unary_rpc_method_handler(
-            _handler(method, methods[method.name], guard, find_origin)
+        # On the wire a call with one message and one with a stream of one are the same; as a
+        # stream the message is not read before it is known who calls.
+        method.name: grpc.stream_unary_rpc_method_handler(
+            _handler(method, methods[method.name], guard, find_origin, newcomers)
         )
         for method in service.methods
     }
@@ -69,13 +75,18 @@ def _handler(
     answer: Callable[[Any, Visitor], Message],
     guard: Guard,
     find_origin: FindOrigin,
-) -> Callable[[bytes, grpc.ServicerContext], bytes]:
+    newcomers: Newcomers,
+) -> Callable[[Iterator[bytes], grpc.ServicerContext], bytes]:
     operation = f"/{method.containing_service.full_name}/{method.name}"
     request_class = GetMessageClass(method.input_type)
 
-    def handle(data: bytes, context: grpc.ServicerContext) -> bytes:
+    def handle(messages: Iterator[bytes], context: grpc.ServicerContext) -> bytes:
         try:
             visitor = admit(guard, operation, context, find_origin)
+            with newcomers.silent(context.cancel):
+                data = next(messages, None)
+            if data is None:
+                raise RefusedError(f"{operation}: no message came")
             try:
                 request = request_class.FromString(data)
             except DecodeError as error:
@@ -112,7 +123,7 @@ def admit(
     answer = guard.answer(operation, said)
     if answer:
         context.send_initial_metadata(((ANSWER, answer),))
-    return visitor
+    return replace(visitor, is_waiting=context.is_active)
 
 
 def claim_of(request: Message) -> Incarnation | None:

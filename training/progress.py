@@ -7,6 +7,7 @@ import numpy as np
 from ..cluster.resolved import resolve
 from ..cluster.roles import EVALUATOR
 from ..cluster.tf_config import TFConfigClusterResolver
+from ..core import bounds
 from ..distribute.program_cluster import program_cluster
 
 
@@ -16,12 +17,20 @@ def report(*, total_steps: int | None = None, **metrics: Any) -> None:
     Args:
         total_steps: The global step the program works towards, for the progress bar.
         metrics: Scalars, e.g. ``loss=0.3``.
+
+    Raises:
+        RefusedError: ``total_steps`` is negative or too large, or these are too many metrics, or
+            their names too long.
     """
     runtime = program_cluster()
     if runtime is None:
         return
+    task = runtime.task.task
     if total_steps is not None:
+        bounds.check_number(int(total_steps), bounds.MAX_STEP, "total_steps", task)
         runtime.progress.total_steps = int(total_steps)
+    if metrics.keys() - runtime.progress.metrics.keys():
+        bounds.check_metrics(runtime.progress.metrics | metrics, task)
     runtime.progress.metrics |= {name: float(np.asarray(value)) for name, value in metrics.items()}
 
 

@@ -180,6 +180,10 @@ class ChiefLoop:
             self._save_under_way.result()
         with self._locked_job.open() as (job, _):
             phase = job.phase
+        if not phase.is_over:
+            self._attach()  # the ps know how many steps were made
+        with self._locked_job.open() as (job, _):
+            phase = job.phase
             step = max(job.global_step, global_step)
             ps_lost = any(
                 member.task.type == PS and member.state in (State.LOST, State.FAILED)

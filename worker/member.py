@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from ..cluster.resolved import ResolvedTask
 from ..cluster.roles import EVALUATOR, ps_of
-from ..core.errors import JobStoppedError, RetryableError, WindlassError
+from ..core.errors import JobStoppedError, RetryableError, TooManyWorkersError, WindlassError
 from ..core.exit_codes import ExitCode
 from ..core.launcher_tells import LAUNCHER_TELLS
 from ..core.settings import Settings
@@ -72,7 +72,9 @@ class Member:
         # The program has not begun: no traceback is needed, but the chief must know.
         try:
             if isinstance(error, WindlassError) and not isinstance(error, JobStoppedError):
-                outcome = Outcome.LEFT if isinstance(error, RetryableError) else Outcome.FAILED
+                # A worker too many is no fault of the job: it ends alone.
+                ends_alone = isinstance(error, RetryableError | TooManyWorkersError)
+                outcome = Outcome.LEFT if ends_alone else Outcome.FAILED
                 self._task.finish(Ending(outcome, error.exit_code, error.message))
             elif isinstance(error, JobStoppedError):
                 self._task.finish(ending_of(error))

@@ -8,7 +8,13 @@ from dataclasses import dataclass, field
 from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
 
-from ..core.errors import ConfigurationError, JobStoppedError, RetryableError, WindlassError
+from ..core.errors import (
+    ConfigurationError,
+    JobStoppedError,
+    RetryableError,
+    TooManyWorkersError,
+    WindlassError,
+)
 from ..core.exit_codes import ExitCode
 from ..core.states import Outcome
 from ..core.tracebacks import program_traceback
@@ -141,7 +147,7 @@ def ending_of(
         return Ending(Outcome.LEFT, ExitCode.DRAINED, "interrupted")
     if isinstance(error, JobStoppedError):
         return Ending(Outcome.LEFT, ExitCode.DRAINED, error.message)
-    if isinstance(error, RetryableError):
+    if isinstance(error, RetryableError | TooManyWorkersError):
         return Ending(Outcome.LEFT, error.exit_code, error.message)
     (show or show_error)(program_traceback(error, program))
     code = error.exit_code if isinstance(error, WindlassError) else ExitCode.PROGRAM_FAILED

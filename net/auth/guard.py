@@ -201,11 +201,13 @@ class Visitor:
     Attributes:
         principal: Who; None: nobody asks here.
         address: Where they are.
+        is_waiting: Whether they still wait for the answer.
     """
 
     _guard: Guard
     principal: Principal | None
     address: str = ""
+    is_waiting: Callable[[], bool] = lambda: True
 
     @property
     def mode(self) -> SecurityMode:

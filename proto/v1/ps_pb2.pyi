@@ -94,7 +94,7 @@ class DefineResponse(_message.Message):
     def __init__(self, held: _Optional[_Iterable[_Union[HeldShard, _Mapping]]] = ..., held_bytes: _Optional[int] = ...) -> None: ...
 
 class PsCounters(_message.Message):
-    __slots__ = ("pushes", "duplicates", "refused", "pulls", "bytes_in", "bytes_out", "variables", "shards", "value_bytes", "slot_bytes", "sessions", "labels")
+    __slots__ = ("pushes", "duplicates", "refused", "pulls", "bytes_in", "bytes_out", "variables", "shards", "value_bytes", "slot_bytes", "sessions", "labels", "global_step")
     PUSHES_FIELD_NUMBER: _ClassVar[int]
     DUPLICATES_FIELD_NUMBER: _ClassVar[int]
     REFUSED_FIELD_NUMBER: _ClassVar[int]
@@ -107,6 +107,7 @@ class PsCounters(_message.Message):
     SLOT_BYTES_FIELD_NUMBER: _ClassVar[int]
     SESSIONS_FIELD_NUMBER: _ClassVar[int]
     LABELS_FIELD_NUMBER: _ClassVar[int]
+    GLOBAL_STEP_FIELD_NUMBER: _ClassVar[int]
     pushes: int
     duplicates: int
     refused: int
@@ -119,7 +120,8 @@ class PsCounters(_message.Message):
     slot_bytes: int
     sessions: int
     labels: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, pushes: _Optional[int] = ..., duplicates: _Optional[int] = ..., refused: _Optional[int] = ..., pulls: _Optional[int] = ..., bytes_in: _Optional[int] = ..., bytes_out: _Optional[int] = ..., variables: _Optional[int] = ..., shards: _Optional[int] = ..., value_bytes: _Optional[int] = ..., slot_bytes: _Optional[int] = ..., sessions: _Optional[int] = ..., labels: _Optional[_Iterable[str]] = ...) -> None: ...
+    global_step: int
+    def __init__(self, pushes: _Optional[int] = ..., duplicates: _Optional[int] = ..., refused: _Optional[int] = ..., pulls: _Optional[int] = ..., bytes_in: _Optional[int] = ..., bytes_out: _Optional[int] = ..., variables: _Optional[int] = ..., shards: _Optional[int] = ..., value_bytes: _Optional[int] = ..., slot_bytes: _Optional[int] = ..., sessions: _Optional[int] = ..., labels: _Optional[_Iterable[str]] = ..., global_step: _Optional[int] = ...) -> None: ...
 
 class AttachRequest(_message.Message):
     __slots__ = ("chief", "chief_address", "lease_s")

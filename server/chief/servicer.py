@@ -9,7 +9,8 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
 from ...cluster.job import Job, Member
-from ...core import codec
+from ...core import bounds, codec
+from ...core.bounds import check_number, check_text, shorten
 from ...core.clock import Clock, SystemClock
 from ...core.errors import OtherJobError
 from ...core.settings import Settings
@@ -22,6 +23,7 @@ from ...proto.v1 import chief_pb2
 log = logging.getLogger(__name__)
 
 SERVICE = chief_pb2.DESCRIPTOR.services_by_name["Chief"]
+_DETAIL_BYTES = 1024  # of one task in the status
 
 
 class LockedJob:
@@ -51,7 +53,14 @@ def new_chief(
 ) -> tuple[LockedJob, Servicer]:
     """A job, and its service for a server, which may serve other things, too."""
     clock = clock or SystemClock()
-    job = Job(expected, chief=task, lease_s=settings.lease_s, now=clock.now(), name=job_id)
+    job = Job(
+        expected,
+        chief=task,
+        lease_s=settings.lease_s,
+        now=clock.now(),
+        name=job_id,
+        max_dynamic=settings.max_sessions,
+    )
     locked_job = LockedJob(job, clock)
     return locked_job, servicer(SERVICE, ChiefServicer(locked_job, settings))
 
@@ -68,6 +77,10 @@ class ChiefServicer:
     ) -> chief_pb2.RegisterResponse:
         """Register a new incarnation of a task. Not idempotent: a repeat fences the first."""
         task = codec.task_from_wire(request.task)
+        check_text(request.address, bounds.MAX_NAME_BYTES, "its address", task)
+        check_text(request.host, bounds.MAX_NAME_BYTES, "its host", task)
+        check_text(request.job, bounds.MAX_JOB_ID_BYTES, "the id of its job", task)
+        check_number(request.pid, bounds.MAX_PID, "its process id", task)
         theirs = codec.versions_from_wire(request.versions)
         check_protocol(own_versions(), theirs, peer=str(task))
         try:
@@ -101,8 +114,9 @@ class ChiefServicer:
     ) -> chief_pb2.HeartbeatResponse:
         """Renew a lease. Idempotent."""
         who = codec.incarnation_from_wire(getattr(request, "from"))
+        report = codec.report_from_wire(request.report, who.task)
         with self._locked_job.open() as (job, now):
-            phase = job.heartbeat(who, codec.report_from_wire(request.report), now=now)
+            phase = job.heartbeat(who, report, now=now)
             reason = job.reason
         return chief_pb2.HeartbeatResponse(phase=codec.phase_to_wire(phase), reason=reason)
 
@@ -110,9 +124,10 @@ class ChiefServicer:
         """A task's part is over. Idempotent: the first outcome stays."""
         who = codec.incarnation_from_wire(getattr(request, "from"))
         outcome = codec.outcome_from_wire(request.outcome)
-        report = codec.report_from_wire(request.report)
+        report = codec.report_from_wire(request.report, who.task)
+        message = shorten(request.message, bounds.MAX_TEXT_BYTES)
         with self._locked_job.open() as (job, now):
-            phase = job.finish(who, outcome, request.message, report, now=now)
+            phase = job.finish(who, outcome, message, report, now=now)
             reason = job.reason
         return chief_pb2.FinishResponse(phase=codec.phase_to_wire(phase), reason=reason)
 
@@ -129,27 +144,34 @@ class ChiefServicer:
     def StopJob(self, request: chief_pb2.StopJobRequest, _: Visitor) -> chief_pb2.StopJobResponse:
         """Ask the job to stop. Idempotent."""
         with self._locked_job.open() as (job, _now):
-            job.stop(request.reason or "asked to stop")
+            job.stop(shorten(request.reason, bounds.MAX_TEXT_BYTES) or "asked to stop")
             phase = job.phase
         return chief_pb2.StopJobResponse(phase=codec.phase_to_wire(phase))
 
     def GetStatus(
         self, request: chief_pb2.GetStatusRequest, visitor: Visitor
     ) -> chief_pb2.GetStatusResponse:
-        """The state of the job and of every task."""
+        """The state of the job and of every task, as many of them as fit a message."""
         with self._locked_job.open() as (job, now):
-            return chief_pb2.GetStatusResponse(
+            status = chief_pb2.GetStatusResponse(
                 phase=codec.phase_to_wire(job.phase),
                 reason=job.reason,
                 since_s=now - job.began,
                 global_step=job.global_step,
                 total_steps=job.total_steps,
-                tasks=[_task_status(member, now) for member in job.members.values()],
                 last_checkpoint=self._locked_job.last_checkpoint,
                 last_checkpoint_step=self._locked_job.last_checkpoint_step,
                 versions=codec.versions_to_wire(own_versions()),
                 security=visitor.mode,
             )
+            room = self._settings.max_message_bytes // 2
+            for member in job.members.values():
+                task = _task_status(member, now)
+                room -= task.ByteSize()
+                if room < 0:
+                    break
+                status.tasks.append(task)
+        return status
 
 
 def _has_ended(member: Member | None) -> bool:
@@ -171,7 +193,7 @@ def _task_status(member: Member, now: float) -> chief_pb2.TaskStatus:
         state=codec.state_to_wire(member.state),
         since_s=now - member.since,
         address=member.address,
-        detail=member.detail,
+        detail=shorten(member.detail, _DETAIL_BYTES),
         generation=member.generation,
         report=codec.report_to_wire(member.report),
         pid=member.pid,

@@ -10,27 +10,42 @@ A push that broke off halfway is not counted here; the blocks that it reached re
 
 from dataclasses import dataclass, field
 
-from ...core.errors import RefusedError, SequenceError
+from ...core.errors import RefusedError, SequenceError, TooManyWorkersError
 from ...core.task import Incarnation, TaskId
 
 
 @dataclass(slots=True)
 class PushLog:
-    """Per task: its generation and its last complete push. The caller locks."""
+    """Per task: its generation and its last complete push. The caller locks.
+
+    Attributes:
+        limit: Most tasks it remembers.
+    """
 
     last: dict[TaskId, tuple[int, int]] = field(default_factory=dict)
+    limit: int = 4096
 
     def register_incarnation(self, who: Incarnation) -> None:
         """Register an incarnation of a task; older ones are fenced from now on.
 
         Raises:
             FencedError: A newer incarnation has registered.
+            RefusedError: It is no incarnation of a task.
+            TooManyWorkersError: There are too many tasks.
         """
         if who.generation < 1:
             raise RefusedError(f"{who} is not an incarnation of a task: generations begin at 1")
         generation, _ = self.last.get(who.task, (0, 0))
         who.check_not_superseded(generation)
         if who.generation > generation:
+            if not generation and len(self.last) >= self.limit:
+                raise TooManyWorkersError(
+                    f"{who.task} is refused: {len(self.last)} tasks have pushed here, as many as a "
+                    "ps remembers; raise WINDLASS_MAX_SESSIONS on the ps",
+                    task=who.task,
+                    limit="max_sessions",
+                    value=self.limit,
+                )
             self.last[who.task] = (who.generation, 0)
 
     def is_new(self, who: Incarnation, sequence: int) -> bool:

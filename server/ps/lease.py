@@ -3,8 +3,16 @@
 import logging
 import threading
 
+from ...core.bounds import (
+    MAX_LEASE_S,
+    MAX_NAME_BYTES,
+    MAX_TEXT_BYTES,
+    check_number,
+    check_text,
+    shorten,
+)
 from ...core.clock import Clock
-from ...core.errors import FencedError, OtherJobError
+from ...core.errors import FencedError, OtherJobError, RefusedError
 from ...core.states import Phase
 from ...core.task import Incarnation, is_other_job
 
@@ -40,9 +48,14 @@ class ChiefLease:
         """Extend the chief's lease by ``lease_s``.
 
         Raises:
+            RefusedError: The lease is not a possible one, or the address too long.
             FencedError: Another chief's lease has not expired.
             OtherJobError: It is the chief of another job.
         """
+        check_number(lease_s, MAX_LEASE_S, "lease_s", chief.task)
+        check_text(address, MAX_NAME_BYTES, "its address", chief.task)
+        if chief.generation < 1:
+            raise RefusedError(f"{chief} is not an incarnation of a task: generations begin at 1")
         now = self._clock.now()
         with self._lock:
             holder = self._chief
@@ -101,8 +114,14 @@ class ChiefLease:
             return self._clock.now() - self._heard
 
     def end(self, phase: Phase, reason: str) -> None:
-        """The job is over. Only the first call has an effect."""
+        """The job is over. Only the first call has an effect.
+
+        Raises:
+            RefusedError: It is not, in this phase.
+        """
+        if not phase.is_over:
+            raise RefusedError(f"a job that is {phase} is not over")
         with self._lock:
             if self.phase is None:
-                self.phase, self.reason = phase, reason
+                self.phase, self.reason = phase, shorten(reason, MAX_TEXT_BYTES)
         self.ended.set()

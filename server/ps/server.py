@@ -70,7 +70,7 @@ class PsServer:
         most = CONNECTIONS_PER_WORKER * settings.max_sessions
         self._host = TaskHost(
             task,
-            threads=most + 16,
+            threads=2 * settings.max_sessions + 16,
             settings=settings,
             calls={SERVICE: servicer(SERVICE, calls)},
             guard=Guard(task, settings, job=lambda: self.lease.job, has_chief=has_chief),

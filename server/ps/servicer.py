@@ -42,7 +42,9 @@ class ParameterServerServicer:
         visitor.check("define CREATE" if request.create else "define LOOKUP")
         shards = [codec.shard_from_wire(message) for message in request.shards]
         if request.create:
-            held = table.define(shards, who, restore_from=request.restore_from)
+            held = table.define(
+                shards, who, restore_from=request.restore_from, still_wanted=visitor.is_waiting
+            )
         else:
             held = table.lookup(shards, who)
         if request.bind_variables:

@@ -5,6 +5,7 @@ It knows neither messages nor connections: what carries a step hands in its head
 (``session_service.py``) and the parameter servers inside a process that trains alone both drive it.
 """
 
+from collections import Counter
 from collections.abc import Callable, Generator, Mapping, Sequence
 from typing import Any, Protocol, TypeVar
 
@@ -28,6 +29,7 @@ from .store import PushRequest, Store
 
 _SMALL_BYTES = 64 * 1024
 _MAX_LAYOUTS = 4096  # a program has a few; a leak must not fill the ps
+_LAYOUT_MESSAGES = 16  # of max_message_bytes: what the layouts of a session take
 _NOTHING = Layout()
 
 _Part = TypeVar("_Part")
@@ -86,16 +88,22 @@ class Session:
         self._who = who
         self._max_step_bytes = store.settings.max_step_bytes
         self._layouts: dict[int, Layout | Entries] = {0: _NOTHING}
+        self._layout_bytes: Counter[int] = Counter()
         # Pull layout → the request that brought it last, and the versions of what it brought.
         self._pulled: dict[int, tuple[int, Array]] = {}
         # Of the last push that had any: they change less often than there are pushes.
         self._last_changed: tuple[Layout, dict[str, Any], dict[int, UpdateRule]] = _NOTHING, {}, {}
 
-    def add_layout(self, layout_id: int, entries: Entries) -> None:
+    def add_layout(self, layout_id: int, entries: Entries, num_bytes: int = 0) -> None:
         """Keep a layout; the first step that uses it compiles it, and hears what is wrong with it.
 
+        Args:
+            layout_id: A session may use it again for another layout.
+            entries: Of the layout.
+            num_bytes: What it takes, before it is compiled.
+
         Raises:
-            LimitExceededError: Too many.
+            LimitExceededError: Too many, or too many bytes of them.
             RefusedError: Its id stands for none.
         """
         if len(self._layouts) > _MAX_LAYOUTS and layout_id not in self._layouts:
@@ -107,6 +115,17 @@ class Session:
             )
         if not layout_id:
             raise RefusedError("layout 0 stands for none")
+        others = self._layout_bytes.total() - self._layout_bytes[layout_id]
+        if others + num_bytes > _LAYOUT_MESSAGES * self._store.settings.max_message_bytes:
+            raise LimitExceededError(
+                f"{self._who.task} has sent layouts of {others + num_bytes} bytes in one session, "
+                f"more than {_LAYOUT_MESSAGES} messages of max_message_bytes; push and pull the "
+                "same sets of variables from step to step",
+                task=self._who.task,
+                limit="layouts",
+                value=others + num_bytes,
+            )
+        self._layout_bytes[layout_id] = num_bytes
         self._layouts[layout_id] = entries
         self._pulled.pop(layout_id, None)
 

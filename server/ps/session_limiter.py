@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from ...core.errors import LimitExceededError
+from ...core.errors import TooManyWorkersError
 from ...core.task import TaskId
 
 CONNECTIONS_PER_WORKER = 4  # two while it upgrades, and those it gave up that are still at work;
@@ -41,14 +41,14 @@ class SessionLimiter:
         """A session of a worker, for as long as it lasts.
 
         Raises:
-            LimitExceededError: There are too many workers, or connections in all.
+            TooManyWorkersError: There are too many workers, or connections in all.
         """
         with self._lock:
             workers, connections = len(self._sessions), self._sessions.total()
             is_new = worker not in self._sessions
             full = connections >= CONNECTIONS_PER_WORKER * self._limit
             if full or (is_new and workers >= self._limit):
-                raise LimitExceededError(
+                raise TooManyWorkersError(
                     f"{self._task} has {connections} sessions of {workers} workers already "
                     f"(max_sessions={self._limit} workers, {CONNECTIONS_PER_WORKER} for each on "
                     f"average), so {worker} is refused; raise WINDLASS_MAX_SESSIONS on "

@@ -105,7 +105,9 @@ class _Messages:
             self._step(message.step, lend)
         elif kind == "layout":
             layout = message.layout
-            self._session.add_layout(layout.layout_id, lambda: codec.layout_from_wire(layout))
+            self._session.add_layout(
+                layout.layout_id, lambda: codec.layout_from_wire(layout), layout.ByteSize()
+            )
         elif kind == "segment":
             self._take_segment(message.segment)
         elif kind == "map_slab":
@@ -130,7 +132,8 @@ class _Messages:
             return SegmentPayload(self._segment, step.payload_bytes, self._connection.is_silent)
 
         answer = _ConnectionAnswer(self._connection, lend)
-        self._session.step(codec.step_from_wire(step), open_payload, answer)
+        header = codec.step_from_wire(step, self._connection.peer)
+        self._session.step(header, open_payload, answer)
 
     def _take_segment(self, message: session_pb2.Segment) -> None:
         """Map the worker's segment. If that fails, the steps that need it say why."""
@@ -139,9 +142,7 @@ class _Messages:
         # A worker's first segment is larger than it may need.
         most = max(self._settings.max_step_bytes, FIRST_SEGMENT_BYTES) + HEADER_BYTES + _PAGE_BYTES
         try:
-            segment = SharedSegment.receive(descriptor, message.num_bytes)
-            if message.num_bytes > most:
-                raise RefusedError(f"a segment of {message.num_bytes} bytes is over max_step_bytes")
+            segment = SharedSegment.receive(descriptor, message.num_bytes, most=most)
             segment.close()  # the mapping stays
             self._segment = segment
         except RefusedError as error:

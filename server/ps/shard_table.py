@@ -12,6 +12,7 @@ from ...core.errors import (
     CheckpointError,
     DefinitionMismatchError,
     LimitExceededError,
+    PeerLostError,
     RefusedError,
     ShapeMismatchError,
     UnknownVariableError,
@@ -25,8 +26,10 @@ from ...engine.block import Block, warm_up
 from ...engine.library import library
 from ...net.shared_memory import SharedSegment, unavailable
 from .layout import Layout, LayoutRange, join_ranges
+from .memory_limits import MemoryLimits
 
 _OWN_BLOCK_BYTES = 256 * 1024  # a shard of this size or more gets its own block and lock
+_FILL_BYTES = 16 * 1024 * 1024  # initialized between two looks whether somebody waits for it
 _LABELS = 8  # shards named in the status
 _SHARED_BLOCK_BYTES = 1024 * 1024  # small shards share blocks of about this size
 
@@ -63,9 +66,15 @@ class ShardTable:
         library.use_folder(settings.kernel_cache)
         shares = settings.shared_memory and not unavailable()
         self._arena = Arena(_create_slab if shares else None)
+        self._limits = MemoryLimits(task, settings)
 
     def define(
-        self, shards: Sequence[ShardDefinition], who: Incarnation, *, restore_from: str = ""
+        self,
+        shards: Sequence[ShardDefinition],
+        who: Incarnation,
+        *,
+        restore_from: str = "",
+        still_wanted: Callable[[], bool] = lambda: True,
     ) -> list[HeldShard]:
         """Create shards that do not exist; repeating a definition is a no-op.
 
@@ -73,11 +82,14 @@ class ShardTable:
             shards: Of this ps.
             who: Named in errors about later, different definitions.
             restore_from: Checkpoint with the values of new shards; those it lacks are initialized.
+            still_wanted: Whether somebody waits for the answer: a caller that has given up must not
+                have memory filled.
 
         Raises:
             DefinitionMismatchError: One exists, here or in the checkpoint, with another shape,
                 dtype or cut.
-            LimitExceededError: Too many shards.
+            LimitExceededError: Too many shards, or too many bytes.
+            PeerLostError: The caller gave up; nothing was defined.
             CheckpointError: The checkpoint cannot be read.
         """
         with self._defining:
@@ -97,14 +109,9 @@ class ShardTable:
                     task=self.task,
                     limit="max_variables",
                 )
-            # Blocks are filled before they are published, so a failed restore leaves nothing
-            # behind.
+            self._limits.check_shards(new, self._blocks, who)
             reader = CheckpointReader(restore_from) if restore_from and new else None
-            created: list[tuple[Block, list[str]]] = []
-            for group in _group(new):
-                block = Block(group, self._arena)
-                sources = [self._initialize(block, entry, reader) for entry in range(len(group))]
-                created.append((block, sources))
+            created = self._create(new, who, reader, still_wanted)
             with self._definitions:
                 for block, sources in created:
                     self._blocks.append(block)
@@ -116,6 +123,38 @@ class ShardTable:
             if reader is not None:
                 self._restored(reader.manifest.global_step)
             return [self._describe(self._held[shard.key]) for shard in shards]
+
+    def _create(
+        self,
+        new: Sequence[ShardDefinition],
+        who: Incarnation,
+        reader: CheckpointReader | None,
+        still_wanted: Callable[[], bool],
+    ) -> list[tuple[Block, list[str]]]:
+        """Blocks of new shards, filled but not published: a failure leaves nothing behind."""
+
+        def check() -> None:
+            if not still_wanted():
+                raise PeerLostError(
+                    f"{self.task}: {who.task} has given up a definition of {len(new)} shards, from "
+                    f"{new[0].label!r} on; nothing was defined",
+                    task=who.task,
+                )
+
+        created: list[tuple[Block, list[str]]] = []
+        mark = self._arena.mark()
+        try:
+            for group in _group(new):
+                check()
+                block = Block(group, self._arena)
+                created.append((block, []))
+                for entry in range(len(group)):
+                    created[-1][1].append(self._initialize(block, entry, reader, check))
+        except BaseException:
+            created.clear()
+            self._arena.release(mark)
+            raise
+        return created
 
     def lookup(self, wanted: Iterable[ShardDefinition], who: Incarnation) -> list[HeldShard]:
         """All shards held here of the wanted variables.
@@ -144,6 +183,7 @@ class ShardTable:
         for dtype in self._float_dtypes(names):
             warm_up(rule, dtype)
         with self._defining:
+            self._limits.check_slots(names, rule, self._blocks, who)
             for name in names:
                 for part in self._parts.get(name, ()):
                     self._bind_one(self._held[name, part], rule, who, readers)
@@ -217,7 +257,13 @@ class ShardTable:
             slot: reader.read_rows(shard.variable.name, start, stop, slot) for slot in wanted
         }, record.updates
 
-    def _initialize(self, block: Block, entry: int, reader: CheckpointReader | None) -> str:
+    def _initialize(
+        self,
+        block: Block,
+        entry: int,
+        reader: CheckpointReader | None,
+        check: Callable[[], None],
+    ) -> str:
         shard = block.shards[entry]
         variable = shard.variable
         start, stop = shard.row_offset, shard.row_offset + shard.rows
@@ -234,7 +280,13 @@ class ShardTable:
                 )
             block.view(entry)[...] = reader.read_rows(variable.name, start, stop)
         elif variable.initializer is not None:
-            variable.initializer.fill(block.view(entry), variable.shape, start)
+            values = block.view(entry)
+            row_bytes = max(1, values.nbytes // max(1, shard.rows))
+            step = max(1, _FILL_BYTES // row_bytes)
+            for first in range(0, shard.rows, step):
+                check()
+                part = values[first : first + step] if values.shape else values
+                variable.initializer.fill(part, variable.shape, start + first)
         else:
             return ""  # the creating task assigns the value
         block.initialized[entry] = True

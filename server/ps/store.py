@@ -12,7 +12,8 @@ from typing import TypeVar
 import numpy as np
 
 from ...core.arrays import Array, narrow
-from ...core.errors import ShapeMismatchError
+from ...core.bounds import MAX_STEP_LEAD
+from ...core.errors import RefusedError, ShapeMismatchError
 from ...core.report import PsCounters
 from ...core.settings import Settings
 from ...core.steps import Encoding, Operation, PushResult
@@ -53,6 +54,8 @@ class _Tally:
 
 
 _Taken = TypeVar("_Taken")
+# Most tasks that a ps remembers, per worker that may be connected: those that come and go.
+_TASKS_PER_SESSION = 16
 
 Fetch = Callable[[int], memoryview]
 """``fetch(n)``: the next n bytes of the payload, valid until the next call."""
@@ -74,7 +77,7 @@ class Store:
         self.settings = settings
         self.table = ShardTable(task, settings, self._raise_global_step)
         self._log_lock = threading.Lock()
-        self._log = PushLog()
+        self._log = PushLog(limit=_TASKS_PER_SESSION * settings.max_sessions)
         self._global_step = 0
         self._step_marks: dict[TaskId, tuple[int, int]] = {}
         self._tally = _Tally()
@@ -139,6 +142,7 @@ class Store:
         Raises:
             FencedError: A newer incarnation of the task has registered.
             SequenceError: An earlier push has not arrived.
+            RefusedError: Its global step is not possible.
         """
         run = self.applying(push, fetch)
         while True:
@@ -156,6 +160,8 @@ class Store:
         """
         info = push.info
         with self._log_lock:
+            if info.global_step > self._global_step + MAX_STEP_LEAD:
+                raise self._impossible_step(info)
             fresh = self._log.is_new(info.who, info.sequence)
             if self._global_step > info.global_step:
                 info = replace(info, global_step=self._global_step)
@@ -178,6 +184,16 @@ class Store:
                 del waiting[id(part.block)]
                 yield part.block
         return self._finish(push, info, fresh)
+
+    def _impossible_step(self, info: StepInfo) -> RefusedError:
+        most = self._global_step + MAX_STEP_LEAD
+        return RefusedError(
+            f"{self.task}: {info.who.task} computed a push at global step {info.global_step}; this "
+            f"ps is at {self._global_step}, and nobody can be beyond {most}",
+            task=info.who.task,
+            value=info.global_step,
+            limit=most,
+        )
 
     @staticmethod
     def _apply(
@@ -286,6 +302,7 @@ class Store:
     def counters(self, sessions: int = 0) -> PsCounters:
         """All counters, as of now."""
         shards, variables, values, slots, labels = self.table.summary()
+        global_step = self.global_step
         tally = self._tally
         with tally.lock:
             return PsCounters(
@@ -301,6 +318,7 @@ class Store:
                 slot_bytes=slots,
                 sessions=sessions,
                 labels=labels,
+                global_step=global_step,
             )
 
 

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from helpers.hosts import (
+    PREFACE,
     is_shown_out,
     tcp_sockets,
 )
@@ -85,7 +86,7 @@ def test_no_more_is_handed_through_than_was_said(
 ) -> None:
     pairs = [tcp_sockets() for _ in range(3)]
     for _, ours in pairs[:2]:
-        passing[0].accept(ours, b"PRI ")
+        passing[0].accept(ours, PREFACE + bytes(1024))
     with pytest.raises(ConnectionError, match="more than 2"):
         passing[0].accept(pairs[2][1], b"PRI ")
     pairs[0][0].close()
@@ -93,4 +94,23 @@ def test_no_more_is_handed_through_than_was_said(
     wait_until(lambda: pairs[0][1].fileno() < 0, 5)
     passing[0].accept(pairs[2][1], b"PRI ")
     for client, _ in pairs:
+        client.close()
+
+
+def test_who_hardly_said_anything_makes_room_for_the_next_one(
+    passing: tuple[PassThrough, socket.socket],
+) -> None:
+    talker, *silent = [tcp_sockets() for _ in range(3)]
+    passing[0].accept(talker[1], PREFACE + bytes(1024))
+    for _, ours in silent:
+        passing[0].accept(ours, b"PRI ")
+    assert is_shown_out(silent[0][0])
+    talker[0].sendall(b"still here")
+    inner = passing[1].accept()[0]
+    inner.settimeout(scaled(5))
+    with inner:
+        heard = b""
+        while not heard.endswith(b"still here"):
+            heard += inner.recv(10_000)
+    for client, _ in (talker, *silent):
         client.close()

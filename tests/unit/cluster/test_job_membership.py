@@ -251,10 +251,12 @@ def test_nobody_waits_for_the_lost_to_hear_of_the_end() -> None:
 
 
 def test_the_steps_of_a_job_are_the_furthest_reported() -> None:
-    job, lives = _job()
+    job, lives = _job(CHIEF, W0, W1)
     job.heartbeat(lives[W0], TaskReport(global_step=7, total_steps=100), now=1)
     job.heartbeat(lives[W1], TaskReport(global_step=9), now=1)
     assert (job.global_step, job.total_steps) == (9, 100)
+    job.ps_answered(PS, 7, PsCounters(global_step=8), now=2)  # who counts them knows best
+    assert job.global_step == 8
     empty = Job([], chief=CHIEF, lease_s=LEASE, now=0)
     assert (empty.global_step, empty.total_steps) == (0, 0)
 

@@ -90,7 +90,7 @@ def test_the_status_shows_tasks_with_state_age_and_report(
         staleness=0.5, metrics={"loss": 0.25}, total_steps=100, transports=("ps:0 grpc",),
     )  # fmt: skip
     client.heartbeat(who, report, timeout_s=T)
-    counters = PsCounters(pushes=3, value_bytes=12, labels=("w",))
+    counters = PsCounters(pushes=3, value_bytes=12, labels=("w",), global_step=17)
     with server.locked_job.open() as (job, now):
         job.ps_answered(PS, 9, counters, now=now)
     server.locked_job.last_checkpoint, server.locked_job.last_checkpoint_step = "/somewhere", 12

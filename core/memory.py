@@ -1,0 +1,26 @@
+"""How much memory this process may use: of the machine, or less if its cgroup says so."""
+
+import os
+from pathlib import Path
+
+_LIMITS = (  # of cgroups, version 2 and 1, as a container sees its own
+    Path("/sys/fs/cgroup/memory.max"),
+    Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"),
+)
+
+
+def memory_bytes(limits: tuple[Path, ...] = _LIMITS) -> int:
+    """Memory that this process can have at most. Unit: bytes.
+
+    Args:
+        limits: Files that may say less than the machine has.
+    """
+    found = [os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")]
+    for path in limits:
+        try:
+            text = path.read_text().strip()
+        except OSError:
+            continue
+        if text.isdigit() and int(text):  # "max": no limit
+            found.append(int(text))
+    return min(found)

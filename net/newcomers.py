@@ -1,0 +1,82 @@
+"""Peers that have begun a call and not yet said what they want: bounded in number and in time.
+
+A gRPC call costs a thread before its first message has come. Whoever opens many and says nothing
+would have all threads, so only so many may be silent at once: one more takes the place of the one
+that has been silent for longest, whose call is cancelled.
+"""
+
+import itertools
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+# A message comes with its call, or soon after; whoever has been here for less is not cancelled.
+_LEAST_S = 0.1
+_LOOKS = 4  # for those whose time is over, in this time
+
+
+class Newcomers:
+    """Those that have not said anything yet. Thread-safe.
+
+    Args:
+        limit: Most at once.
+        timeout_s: How long each may be silent. Unit: seconds.
+    """
+
+    def __init__(self, limit: int, timeout_s: float) -> None:
+        self._limit = limit
+        self._timeout_s = timeout_s
+        self._left = threading.Condition()
+        self._silent: dict[int, tuple[float, Callable[[], object]]] = {}
+        self._numbers = itertools.count()
+        self._watching = False
+        self._stopped = threading.Event()
+
+    @contextmanager
+    def silent(self, cancel: Callable[[], object]) -> Iterator[None]:
+        """Somebody is silent, as long as this lasts. Waits a moment if there are too many.
+
+        Args:
+            cancel: Called from another thread if this one is to give up.
+        """
+        number = self._enter(cancel)
+        try:
+            yield
+        finally:
+            with self._left:
+                self._silent.pop(number, None)
+                self._left.notify()
+
+    def stop(self) -> None:
+        """Cancel nobody any more."""
+        self._stopped.set()
+
+    def _enter(self, cancel: Callable[[], object]) -> int:
+        with self._left:
+            number = next(self._numbers)
+            while len(self._silent) >= self._limit:
+                oldest = next(iter(self._silent))
+                left_s = self._silent[oldest][0] + _LEAST_S - time.monotonic()
+                if left_s <= 0:
+                    self._silent.pop(oldest)[1]()
+                else:
+                    self._left.wait(left_s)
+            self._silent[number] = time.monotonic(), cancel
+            if not self._watching:
+                self._watching = True
+                threading.Thread(target=self._watch, name="newcomers", daemon=True).start()
+            return number
+
+    def _watch(self) -> None:
+        """Cancel those whose time is over. Ends when there were none for a while."""
+        idle = 0
+        while not self._stopped.wait(self._timeout_s / _LOOKS):
+            with self._left:
+                idle = 0 if self._silent else idle + 1
+                if idle > _LOOKS:
+                    self._watching = False
+                    return
+                until = time.monotonic() - self._timeout_s
+                for number in [n for n, (since, _) in self._silent.items() if since <= until]:
+                    self._silent.pop(number)[1]()

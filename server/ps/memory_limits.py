@@ -1,0 +1,92 @@
+"""How many bytes a ps holds at most, checked before any are taken. Pure, but for its constructor.
+
+A definition costs its caller a hundred bytes and the ps as much as it says. Without a limit one
+with a nought too many ends the ps, and with it the job, by the kernel's hand; so it is refused,
+and the error says how much there is.
+"""
+
+from collections import Counter
+from collections.abc import Collection, Iterable, Sequence
+
+from ...core.arrays import is_float
+from ...core.definitions import ShardDefinition
+from ...core.errors import LimitExceededError
+from ...core.memory import memory_bytes
+from ...core.settings import Settings
+from ...core.task import Incarnation, TaskId
+from ...core.update_rules import UpdateRule
+from ...engine.block import Block
+
+
+class MemoryLimits:
+    """The limits of one ps.
+
+    Args:
+        task: The ps, for messages.
+        settings: ``max_ps_bytes`` and ``max_variable_bytes``.
+    """
+
+    def __init__(self, task: TaskId, settings: Settings) -> None:
+        self._task = task
+        self._max_ps_bytes = settings.max_ps_bytes or memory_bytes() * 4 // 5
+        self._max_variable_bytes = settings.max_variable_bytes or self._max_ps_bytes
+
+    def check_shards(
+        self, new: Sequence[ShardDefinition], blocks: Iterable[Block], who: Incarnation
+    ) -> None:
+        """Check that new shards fit beside those in ``blocks``.
+
+        Raises:
+            LimitExceededError: They do not; names the variable, both numbers and the setting.
+        """
+        if not new:
+            return
+        more: Counter[str] = Counter()
+        for shard in new:
+            more[shard.variable.name] += shard.num_bytes
+        held: Counter[str] = Counter()
+        used = 0
+        for block in blocks:
+            used += block.value.nbytes + block.slot_bytes
+            for shard in block.shards:
+                if shard.variable.name in more:
+                    held[shard.variable.name] += shard.num_bytes
+        largest = max(more, key=lambda name: more[name])
+        self._check(used + more.total(), self._max_ps_bytes, "max_ps_bytes", largest, who)
+        for name, num_bytes in more.items():
+            total = held[name] + num_bytes
+            self._check(total, self._max_variable_bytes, "max_variable_bytes", name, who)
+
+    def check_slots(
+        self, names: Collection[str], rule: UpdateRule, blocks: Iterable[Block], who: Incarnation
+    ) -> None:
+        """Check that the slot variables fit that a rule needs for these variables.
+
+        Raises:
+            LimitExceededError: They do not.
+        """
+        wanted, slots = set(names), rule.active_slots()
+        used, more, label = 0, 0, ""
+        for block in blocks:
+            used += block.value.nbytes + block.slot_bytes
+            if not is_float(block.dtype):
+                continue
+            missing = sum(slot not in block.slots for slot in slots)
+            if missing and any(shard.variable.name in wanted for shard in block.shards):
+                more += missing * block.value.size * block.compute_dtype.itemsize
+                label = label or block.shards[0].variable.name
+        if more:
+            self._check(used + more, self._max_ps_bytes, "max_ps_bytes", label, who)
+
+    def _check(self, total: int, most: int, limit: str, name: str, who: Incarnation) -> None:
+        if total <= most:
+            return
+        raise LimitExceededError(
+            f"{self._task} would hold {total} bytes with what {who.task} asks for {name!r}, and "
+            f"{limit} is {most}; use more ps or a partitioner, or raise WINDLASS_{limit.upper()} "
+            "on the ps",
+            task=self._task,
+            variable=name,
+            limit=limit,
+            value=total,
+        )
