@@ -289,7 +289,9 @@ def define(**changes: Any) -> ps_pb2.DefineRequest:
         shard.rule[name] = value
     for name, value in changes.items():
         setattr(shard, name, value)
-    return ps_pb2.DefineRequest(create=True, shards=[shard], **{"from": incarnation()})
+    request = ps_pb2.DefineRequest(create=True, shards=[shard])
+    getattr(request, "from").CopyFrom(incarnation())
+    return request
 
 
 @pytest.mark.parametrize(
