@@ -324,7 +324,9 @@ def test_a_definition_that_cannot_be_is_refused_and_nothing_is_defined(
     still_adds(ps)
 
 
-@pytest.mark.parametrize("generation", [2**63, 2**64 - 1, TOMORROW])
+@pytest.mark.parametrize(
+    "generation", [2**63, 2**64 - 1, TOMORROW], ids=["half", "overflow", "tomorrow"]
+)
 def test_a_greeting_with_an_impossible_generation_does_not_fence_the_worker(
     ps: Ps, generation: int
 ) -> None:
