@@ -1,6 +1,6 @@
 """Which connection a session goes over, and why. Pure.
 
-Shared memory is fastest, then a Unix socket, then TCP, then a tunnel through gRPC. What could be
+Shared memory is fastest, then a Unix socket, then TCP, then TLS, then a tunnel through gRPC. What could be
 used is found out by trying; this says what the findings mean, for the status and for a warning.
 """
 
@@ -14,6 +14,7 @@ class ConnectionKind(StrEnum):
     SHARED_MEMORY = "shm"
     UNIX = "unix"
     TCP = "tcp"
+    TLS = "tls"
     GRPC = "grpc"
 
 
@@ -24,6 +25,7 @@ class Findings:
     Attributes:
         wants_tcp: The setting ``tcp_sessions``.
         tcp_failure: Why the peer's port does not answer our greeting; empty: it does.
+        encrypts: What answers there does so over TLS.
         is_local: The peer is on this machine, as far as the connection tells.
         wants_memory: The setting ``shared_memory``.
         memory_obstacle: Why memory cannot be shared; empty: it can.
@@ -33,6 +35,7 @@ class Findings:
 
     wants_tcp: bool = True
     tcp_failure: str = ""
+    encrypts: bool = False
     is_local: bool = False
     wants_memory: bool = True
     memory_obstacle: str = ""
@@ -67,14 +70,15 @@ def choose_connection(findings: Findings) -> ConnectionChoice:
             return ConnectionChoice(ConnectionKind.UNIX, findings.memory_obstacle, is_degraded=True)
         return ConnectionChoice(ConnectionKind.SHARED_MEMORY)
     if findings.wants_tcp and not findings.tcp_failure:
+        kind = ConnectionKind.TLS if findings.encrypts else ConnectionKind.TCP
         if findings.is_local and findings.wants_memory:
             off = "the peer shares no memory"
             return ConnectionChoice(
-                ConnectionKind.TCP,
+                kind,
                 findings.unix_failure or off,
                 is_degraded=bool(findings.unix_failure),
             )
-        return ConnectionChoice(ConnectionKind.TCP)
+        return ConnectionChoice(kind)
     if not findings.wants_tcp:
         return ConnectionChoice(ConnectionKind.GRPC, "tcp_sessions is off")
     return ConnectionChoice(ConnectionKind.GRPC, findings.tcp_failure, is_degraded=True)

@@ -61,8 +61,7 @@ def _unix_pair() -> StreamPair:
 
 
 def _tls_pair(calling: SocketStream, called: SocketStream) -> StreamPair:
-    files = credential_files(Settings(**tls_settings()))
-    assert files is not None
+    files = credential_files(Settings(**tls_settings()), mutual=True)
     now = files.current()
     assert now.client is not None
     assert now.server is not None
