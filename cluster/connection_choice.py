@@ -1,6 +1,6 @@
 """Which connection a session goes over, and why. Pure.
 
-Shared memory is fastest, then a Unix socket, then TCP, then TLS, then a tunnel through gRPC. What could be
+Shared memory is fastest, then a Unix socket, TCP, TLS, and a tunnel through gRPC. What could be
 used is found out by trying; this says what the findings mean, for the status and for a warning.
 """
 
