@@ -25,22 +25,22 @@ class Findings:
     Attributes:
         wants_tcp: The setting ``tcp_sessions``.
         tcp_failure: Why the peer's port does not answer our greeting; empty: it does.
-        encrypts: What answers there does so over TLS.
         is_local: The peer is on this machine, as far as the connection tells.
         wants_memory: The setting ``shared_memory``.
         memory_obstacle: Why memory cannot be shared; empty: it can.
         unix_offered: The peer has Unix sockets.
         unix_failure: Why none of them can be used; empty: one is, or none was tried.
+        encrypts: The port answers over TLS.
     """
 
     wants_tcp: bool = True
     tcp_failure: str = ""
-    encrypts: bool = False
     is_local: bool = False
     wants_memory: bool = True
     memory_obstacle: str = ""
     unix_offered: bool = False
     unix_failure: str = ""
+    encrypts: bool = False
 
 
 @dataclass(frozen=True, slots=True)

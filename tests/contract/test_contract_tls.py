@@ -119,7 +119,7 @@ def reached(
 def echoes(connection: Connection) -> bool:
     connection.deadline = time.monotonic() + scaled(10)
     connection.send([b"hello"])
-    return connection.receive() == b"hello"
+    return bytes(connection.receive() or b"") == b"hello"
 
 
 def check_health(channel: grpc.Channel) -> int:
