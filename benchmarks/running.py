@@ -26,11 +26,11 @@ class Figure:
     steps: int
 
 
-def serve(index: int, ready: Connection) -> None:
+def serve(index: int, ready: Connection, settings: Settings) -> None:
     """A ps in a process of its own."""
     from windlass.server.ps.server import PsServer
 
-    server = PsServer(TaskId("ps", index), Settings())
+    server = PsServer(TaskId("ps", index), settings)
     server.start("127.0.0.1:0")
     ready.send(server.port)
     server.wait()
@@ -38,10 +38,12 @@ def serve(index: int, ready: Connection) -> None:
 
 
 @contextmanager
-def parameter_server(index: int = 0) -> Iterator[str]:
+def parameter_server(index: int = 0, settings: Settings | None = None) -> Iterator[str]:
     """A ps process; yields its address, ends it."""
     ours, theirs = multiprocessing.Pipe()
-    process = multiprocessing.get_context("spawn").Process(target=serve, args=(index, theirs))
+    process = multiprocessing.get_context("spawn").Process(
+        target=serve, args=(index, theirs, settings or Settings())
+    )
     process.start()
     try:
         yield f"127.0.0.1:{ours.recv()}"
@@ -65,11 +67,11 @@ def settings_of(transport: str) -> Settings:
 
 @contextmanager
 def connected(
-    addresses: Sequence[str], transport: str, index: int = 0
+    addresses: Sequence[str], transport: str, index: int = 0, settings: Settings | None = None
 ) -> Iterator[ParameterSession]:
     """A session with the ps at ``addresses``."""
     who = Incarnation(TaskId("worker", index), 1)
-    settings = settings_of(transport)
+    settings = settings or settings_of(transport)
     opened = [
         RemotePs(TaskId("ps", number), address, who, settings)
         for number, address in enumerate(addresses)

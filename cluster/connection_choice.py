@@ -1,6 +1,6 @@
 """Which connection a session goes over, and why. Pure.
 
-Shared memory is fastest, then a Unix socket, then TCP, then a tunnel through gRPC. What could be
+Shared memory is fastest, then a Unix socket, TCP, TLS, and a tunnel through gRPC. What could be
 used is found out by trying; this says what the findings mean, for the status and for a warning.
 """
 
@@ -14,6 +14,7 @@ class ConnectionKind(StrEnum):
     SHARED_MEMORY = "shm"
     UNIX = "unix"
     TCP = "tcp"
+    TLS = "tls"
     GRPC = "grpc"
 
 
@@ -29,6 +30,7 @@ class Findings:
         memory_obstacle: Why memory cannot be shared; empty: it can.
         unix_offered: The peer has Unix sockets.
         unix_failure: Why none of them can be used; empty: one is, or none was tried.
+        encrypts: The port answers over TLS.
     """
 
     wants_tcp: bool = True
@@ -38,6 +40,7 @@ class Findings:
     memory_obstacle: str = ""
     unix_offered: bool = False
     unix_failure: str = ""
+    encrypts: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,14 +70,15 @@ def choose_connection(findings: Findings) -> ConnectionChoice:
             return ConnectionChoice(ConnectionKind.UNIX, findings.memory_obstacle, is_degraded=True)
         return ConnectionChoice(ConnectionKind.SHARED_MEMORY)
     if findings.wants_tcp and not findings.tcp_failure:
+        kind = ConnectionKind.TLS if findings.encrypts else ConnectionKind.TCP
         if findings.is_local and findings.wants_memory:
             off = "the peer shares no memory"
             return ConnectionChoice(
-                ConnectionKind.TCP,
+                kind,
                 findings.unix_failure or off,
                 is_degraded=bool(findings.unix_failure),
             )
-        return ConnectionChoice(ConnectionKind.TCP)
+        return ConnectionChoice(kind)
     if not findings.wants_tcp:
         return ConnectionChoice(ConnectionKind.GRPC, "tcp_sessions is off")
     return ConnectionChoice(ConnectionKind.GRPC, findings.tcp_failure, is_degraded=True)

@@ -19,6 +19,7 @@ from ..proto.v1 import session_pb2
 from .connection import Connection
 from .dial import Dialer
 from .shared_memory import unavailable
+from .tls.stream import TlsStream
 
 log = logging.getLogger(__name__)
 
@@ -103,7 +104,10 @@ def _greet_port(
         return _open_tunnel(dialer, channel, deadline, failure), replace(
             findings, tcp_failure=failure
         )
-    findings = replace(findings, is_local=connection.stream.is_local)
+    stream = connection.stream
+    findings = replace(
+        findings, is_local=stream.is_local, encrypts=stream.description == TlsStream.description
+    )
     timeout_s = _left(deadline) / 2
     try:
         dialer.send_hello(connection, timeout_s)

@@ -89,6 +89,8 @@ class OpenSession:
 
     def close(self) -> None:
         """End the session."""
+        # Who keeps the stream does not keep this session, and the memory that it shares.
+        self._connection.stream.on_silence = lambda: None
         self._connection.close()
         if self._shared is not None:
             self._shared.close()

@@ -17,7 +17,9 @@ from ...core.errors import RefusedError
 from ..stream import READ_BYTES, Buffer, SocketStream
 from .failures import Side, explain
 
-_WRITE_BYTES = 256 * 1024  # encrypted and sent at a time
+# Encrypted and sent at a time. With 256 KiB OpenSSL's buffer and ours are fresh memory each time:
+# 64 MB took 65 ms to encrypt instead of 27.
+_WRITE_BYTES = 64 * 1024
 _READ_BYTES = 256 * 1024
 _LINGER_S = 1.0
 _LINGER_BYTES = 1024 * 1024
@@ -62,7 +64,6 @@ class TlsStream:
         self._peer = peer
         self._lock = threading.Lock()  # around OpenSSL's end, and what it reads and writes
         self._room = memoryview(bytearray(_READ_BYTES))
-        self._plain = memoryview(bytearray(READ_BYTES))
         self._unsent = memoryview(b"")  # encrypted
         self._ended = False
         self._ahead = 0  # bytes that are encrypted, and that the caller was not told of
@@ -85,9 +86,12 @@ class TlsStream:
 
     def send(self, data: Buffer, deadline: float) -> None:
         """Send all of it."""
-        view = memoryview(data)[self._ahead :]
-        self._ahead = 0
         try:
+            if not self._ahead and not self._unsent and len(data) <= _WRITE_BYTES:
+                self._stream.send(self._encrypt(data), deadline)
+                return
+            view = memoryview(data)[self._ahead :]
+            self._ahead = 0
             if self._unsent:
                 unsent, self._unsent = self._unsent, memoryview(b"")
                 self._stream.send(unsent, deadline)
@@ -128,9 +132,9 @@ class TlsStream:
         """Refuse."""
         raise RefusedError("no file comes over TLS")
 
-    def _encrypt(self, piece: memoryview) -> bytes:
+    def _encrypt(self, piece: Buffer) -> bytes:
         with self._lock:
-            written = 0
+            written = self._tls.write(piece) if piece else 0
             while written < len(piece):
                 written += self._tls.write(piece[written:])
             return self._outgoing.read()
@@ -139,7 +143,29 @@ class TlsStream:
 
     def receive(self, deadline: float) -> bytes:
         """Some bytes."""
-        return bytes(self._plain[: self.receive_into(self._plain, deadline)])
+        while True:
+            with self._lock:
+                if self._ended:
+                    return b""
+                if self._incoming.pending or self._tls.pending():
+                    with contextlib.suppress(ssl.SSLWantReadError):
+                        data = self._read_record()
+                        self._ended = not data
+                        return data
+            came = self._stream.receive(deadline)
+            if not came:
+                raise ConnectionError("the connection was cut off")
+            self._incoming.write(came)
+
+    def _read_record(self) -> bytes:
+        try:
+            return self._tls.read(READ_BYTES)
+        except ssl.SSLZeroReturnError:
+            return b""
+        except ssl.SSLWantReadError:
+            raise
+        except ssl.SSLError as error:
+            raise self._failure(error) from error
 
     def receive_into(self, target: memoryview, deadline: float) -> int:
         """Some bytes into ``target``."""

@@ -18,7 +18,6 @@ from helpers.ps_peers import (
     ADD,
     PS,
     REMOTE,
-    SETTINGS,
     Ps,
     faults_on,
     get,
@@ -245,7 +244,7 @@ def test_a_ps_that_was_replaced_is_told_from_the_one_that_was_there(
     adder = Adder(first.worker(), SMALL)
     assert first.server is not None
     first.server.stop(grace_s=0)
-    second = PsServer(PS, SETTINGS)
+    second = PsServer(PS, first.settings)
     second.start(first.address)
     try:
         with pytest.raises(FencedError, match=r"task:0 restarted and lost its variables.*restart"):

@@ -243,15 +243,18 @@ WHO = Incarnation(TaskId("worker", 2), 4)
 
 
 @pytest.fixture
-def server() -> Iterator[CollectiveServer]:
-    made = CollectiveServer(TaskId("worker", 0), Settings())
+def server(request: pytest.FixtureRequest) -> Iterator[CollectiveServer]:
+    callspec = getattr(request.node, "callspec", None)
+    kind = callspec.params.get("kind", "") if callspec is not None else ""
+    settings = Settings(**KINDS["tls"][0]) if kind == "tls" else Settings()
+    made = CollectiveServer(TaskId("worker", 0), settings)
     made.start("127.0.0.1:0")
     yield made
     made.stop()
 
 
 def client_of(
-    server: CollectiveServer, wishes: dict[str, bool] | None = None, faults: Faults | None = None
+    server: CollectiveServer, wishes: dict[str, Any] | None = None, faults: Faults | None = None
 ) -> WorkerClient:
     address, wrap = f"127.0.0.1:{server.port}", (faults or Faults()).wrap
     return WorkerClient(

@@ -62,7 +62,6 @@ def _unix_pair() -> StreamPair:
 
 def _tls_pair(calling: SocketStream, called: SocketStream) -> StreamPair:
     files = credential_files(Settings(**tls_settings()), mutual=True)
-    assert files is not None
     now = files.current()
     assert now.client is not None
     assert now.server is not None

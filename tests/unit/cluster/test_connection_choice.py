@@ -11,7 +11,7 @@ from windlass.cluster.connection_choice import (
     choose_connection,
 )
 
-SHM, UNIX, TCP, GRPC = ConnectionKind
+SHM, UNIX, TCP, TLS, GRPC = ConnectionKind
 NO_TCP, NO_MEMORY, NO_UNIX = "its port does not greet", "no memfd", "no Unix socket can be used"
 PEER_SHARES_NONE = "the peer shares no memory"
 
@@ -78,3 +78,7 @@ def test_only_what_somebody_would_expect_to_be_faster_is_degraded() -> None:
         if choice.is_degraded:
             assert choice.reason
             assert choice.kind is not SHM
+
+
+def test_a_session_through_tls_is_named_so() -> None:
+    assert choose_connection(Findings(encrypts=True)) == ConnectionChoice(TLS)

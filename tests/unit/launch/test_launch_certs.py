@@ -1,0 +1,110 @@
+"""``windlass certs`` and ``windlass doctor``: what they write, show and exit with."""
+
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from helpers.certificates import tls_settings, with_tls
+from windlass.core.errors import ConfigurationError, WindlassError
+from windlass.core.settings import Settings
+from windlass.core.task import TaskId
+from windlass.launch import cli
+from windlass.launch.processes import free_ports
+from windlass.net.tls.files import CredentialFiles
+from windlass.server.ps.server import PsServer
+
+
+def run(*arguments: str) -> Result:
+    return CliRunner().invoke(cli.windlass, arguments, standalone_mode=False)
+
+
+def done(*arguments: str) -> str:
+    result = run(*arguments)
+    assert result.exception is None, result.exception
+    return result.output
+
+
+def test_a_task_can_use_what_certs_make(tmp_path: Path) -> None:
+    ca = str(tmp_path / "ca")
+    done("certs", "init", ca)
+    said = done(
+        "certs", "issue", ca, "--job", "mnist", "--role", "ps", "--index", "0",
+        "--host", "ps-0.train", "--host", "10.0.0.7",
+    )  # fmt: skip
+    made = tmp_path / "ca" / "ps-0"
+    assert f"--tls-cert {made / 'tls.crt'}" in said
+    files = [str(made / name) for name in ("tls.crt", "tls.key", "ca.crt")]
+    assert CredentialFiles(*files, mutual=True).current().server is not None
+    for key in (made / "tls.key", tmp_path / "ca" / "ca.key"):
+        assert stat.S_IMODE(key.stat().st_mode) == 0o600
+    shown = done("certs", "show", files[0])
+    for each in ("ps:0 of job mnist", "ps-0.train, 10.0.0.7", "valid, for 90.0 days"):
+        assert each in shown
+
+
+def test_a_ca_is_not_replaced(tmp_path: Path) -> None:
+    done("certs", "init", str(tmp_path))
+    before = (tmp_path / "ca.key").read_bytes()
+    error = run("certs", "init", str(tmp_path)).exception
+    assert isinstance(error, ConfigurationError)
+    assert "holds a CA already" in error.message
+    assert (tmp_path / "ca.key").read_bytes() == before
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["--role", "ps", "--host", "x"], "holds no CA"),
+        (["--role", "driver", "--index", "1", "--host", "x"], "a driver has no index"),
+        (["--role", "ps", "--host", "x", "--days", "0"], "more than 0 days"),
+    ],
+)
+def test_mistakes_of_issue_are_told(tmp_path: Path, arguments: list[str], says: str) -> None:
+    error = run("certs", "issue", str(tmp_path), "--job", "mnist", *arguments).exception
+    assert isinstance(error, WindlassError)
+    assert says in error.message
+
+
+@pytest.fixture
+def secured() -> Iterator[PsServer]:
+    server = PsServer(TaskId("ps", 0), with_tls(Settings()))
+    server.start("127.0.0.1:0")
+    yield server
+    server.stop()
+
+
+def flags(*names: str) -> list[str]:
+    files = tls_settings("driver", None)
+    return [each for name in names for each in (f"--{name.replace('_', '-')}", files[name])]
+
+
+@pytest.mark.parametrize(
+    ("given", "code", "fails", "says"),
+    [
+        (("tls_cert", "tls_key", "tls_ca"), 0, "", "/job:ps/task:0"),
+        (("tls_ca",), 8, "certificate", "none to show"),
+        ((), 8, "encryption", "speaks TLS"),
+    ],
+    ids=["in order", "no certificate", "plaintext"],
+)
+def test_doctor_names_the_step_that_fails(
+    secured: PsServer, given: tuple[str, ...], code: int, fails: str, says: str
+) -> None:
+    result = run("doctor", f"127.0.0.1:{secured.port}", *flags(*given))
+    assert result.exit_code == code
+    failed = [line.split()[0] for line in result.output.splitlines() if " FAILS " in line]
+    assert failed == ([fails] if fails else [])
+    assert says in " ".join(result.output.split())
+
+
+@pytest.mark.parametrize(
+    ("address", "code", "fails"),
+    [("", 138, "port"), ("nowhere.invalid:1", 138, "DNS"), ("here", 2, "address")],
+)
+def test_doctor_of_what_is_not_there(address: str, code: int, fails: str) -> None:
+    result = run("doctor", address or f"127.0.0.1:{free_ports(1)[0]}", "--insecure")
+    assert result.exit_code == code
+    assert any(line.startswith(fails) and " FAILS " in line for line in result.output.splitlines())
