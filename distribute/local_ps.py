@@ -58,7 +58,7 @@ class LocalPs:
         """Create shards, or look them up."""
         self._raise_if_aborted()
         if create:
-            return self.store.define(shards, self._who, restore_from=restore_from)
+            return self.store.define(shards, self._who, restore_from=restore_from or None)
         return self.store.lookup(shards, self._who)
 
     def bind(self, variables: Sequence[str], rule: UpdateRule) -> None:

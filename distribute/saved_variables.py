@@ -7,6 +7,7 @@ are restored.
 """
 
 import datetime
+import secrets
 from collections.abc import Mapping
 from typing import Any, Protocol
 
@@ -19,8 +20,10 @@ from ..core.checkpoint import (
     TensorFileWriter,
     TensorRecord,
     VariableRecord,
+    manifest_bytes,
 )
-from ..core.checkpoint.directory import MANIFEST, open_fs
+from ..core.checkpoint.directory import MANIFEST
+from ..core.checkpoint.file_systems import open_folder
 from ..core.checkpoint.tensor_file import TensorSpec
 from ..core.errors import ShapeMismatchError
 from ..core.versions import own_versions
@@ -62,7 +65,7 @@ def write_variables(
     """Write a checkpoint, the manifest last.
 
     Args:
-        path: Of its directory; what is there is removed.
+        path: Of its directory. What is there is valid until this one is complete.
         variables: By key.
         values: What :func:`saved_value` gave, by key.
         places: By key; their states are taken now.
@@ -71,10 +74,10 @@ def write_variables(
     Raises:
         OSError: The file system refused.
     """
-    fs, root = open_fs(path)
-    if fs.isdir(root):
-        fs.rm(root, recursive=True)
-    fs.makedirs(root, exist_ok=True)
+    folder = open_folder(path)
+    folder.make()
+    before = folder.names()
+    file = _FILE if _FILE not in before else f"variables-{secrets.token_hex(4)}.safetensors"
     pieces: list[tuple[str, str, Array]] = []
     records: dict[str, VariableRecord] = {}
     for name, value in values.items():
@@ -93,7 +96,7 @@ def write_variables(
         for number, (name, slot, array) in enumerate(pieces)
     ]
     tensors = []
-    with fs.open(f"{root}/{_FILE}", "wb") as stream:
+    with folder.create(file) as stream:
         writer = TensorFileWriter(stream, specs)
         for spec, (name, slot, array) in zip(specs, pieces, strict=True):
             tensors.append(
@@ -102,7 +105,7 @@ def write_variables(
                     slot=slot,
                     row_offset=0,
                     rows=num_rows(array.shape),
-                    file=_FILE,
+                    file=file,
                     tensor=spec.name,
                     digest=writer.write(array),
                     num_bytes=array.nbytes,
@@ -115,10 +118,13 @@ def write_variables(
         windlass=own_versions().windlass,
         variables=records,
         tensors=tuple(tensors),
+        files={file: writer.record},
         places={name: dict(place.state_dict()) for name, place in places.items()},
     )
-    with fs.transaction:
-        fs.pipe_file(f"{root}/{MANIFEST}", manifest.model_dump_json(indent=1).encode())
+    folder.put(MANIFEST, manifest_bytes(manifest))
+    for name in before:
+        if name != MANIFEST:
+            folder.remove(name)  # of the one that was there
 
 
 def restore_variables(

@@ -32,9 +32,11 @@ from .program import Ending, ending_of
 from .status import write_last_status
 
 if TYPE_CHECKING:
+    from ..core.checkpoint.job_record import JobRecord
     from ..server.chief.server import ChiefServer
     from .checkpoints import Checkpointer
     from .chief_loop import ChiefLoop
+    from .job_identity import FoundJob
 
 log = logging.getLogger(__name__)
 
@@ -57,6 +59,8 @@ class TrainingTask:
         self._chief_loop: ChiefLoop | None = None
         self._announcement: socket.socket | None = None
         self._checkpointer: Checkpointer | None = None
+        self._record: JobRecord | None = None
+        self._found: FoundJob | None = None
         self._controls: list[PsControl] = []
         self._session: ParameterSession | None = None
         self.runtime = ClusterRuntime(task, settings, check=self.check)
@@ -77,7 +81,7 @@ class TrainingTask:
         if task.is_chief:
             # Only a chief loads what serving and writing checkpoints need.
             from ..server.chief.server import ChiefServer
-            from .job_identity import find_job_id
+            from .job_identity import find_job
 
             self._controls = [
                 PsControl(ps, task.address_of(ps), settings) for ps in ps_of(task.spec)
@@ -85,9 +89,11 @@ class TrainingTask:
             expected = [(other, task.address_of(other)) for other in task.spec.tasks()]
             self._chief_server = ChiefServer(task.task, expected, settings, job_id=None)
             self._chief_server.start(task.address)
-            job_id = find_job_id(self._controls, task.task, settings, self.check)
+            self._prepare_checkpoints()
+            self._found = found = find_job(self._controls, task.task, settings, self.check)
+            recorded = self._record.last_generation if self._record is not None else 0
             with self._chief_server.locked_job.open() as (job, _):
-                job.name = job_id
+                job.identify(found.job, after=max(found.last_generation, recorded))
             chief_address = _dial_address(task.address, self._chief_server.port)
         else:
             chief_address = task.chief_address or self._find_chief()
@@ -104,7 +110,7 @@ class TrainingTask:
         self.runtime.connection = self._session
         self._session.connect(still_wanted=self.check)
         if self._checkpointer is not None:
-            self._checkpointer.try_servers()
+            self._go_on_from_checkpoint(self._checkpointer)
         self.runtime.barrier = BarrierClient(self._chief, who, self.check).wait
         if self._chief_server is not None and settings.wait_for_workers:
             wait_for_workers(self._chief_server.locked_job, settings, self.task, self.check)
@@ -141,29 +147,55 @@ class TrainingTask:
             missing="chief",
         )
 
-    def _lead(self, server: "ChiefServer", who: Incarnation) -> None:
+    def _prepare_checkpoints(self) -> None:
         from .checkpoints import Checkpointer
+
+        settings = self._settings
+        if not settings.model_dir:
+            return
+        self._checkpointer = Checkpointer(
+            settings.model_dir, self._controls, settings.keep_checkpoints, str(self.task.task)
+        )
+        self._checkpointer.prepare()
+        self._record = self._checkpointer.read_record()
+
+    def _lead(self, server: "ChiefServer", who: Incarnation) -> None:
         from .chief_loop import ChiefLoop
 
         settings, task = self._settings, self.task
-        checkpointer = None
-        if settings.model_dir:
-            checkpointer = Checkpointer(
-                settings.model_dir, self._controls, settings.keep_checkpoints, str(task.task)
-            )
-            self._checkpointer = checkpointer
-            found = checkpointer.prepare()
-            if found is not None:
-                log.info("resuming from %s (global step %d)", found.path, found.global_step)
-                self.runtime.restore_from = found.path
         self._chief_loop = ChiefLoop(
-            server.locked_job, who, task.address, self._controls, checkpointer, settings
+            server.locked_job, who, task.address, self._controls, self._checkpointer, settings
         )
         self._chief_loop.start()
         self._announcement = announce_chief(_dial_address(task.address, server.port))
         if settings.model_dir and self._chief is not None:
             # With the addresses: `windlass status` looks there.
             write_last_status(settings.model_dir, self._chief)
+
+    def _go_on_from_checkpoint(self, checkpointer: "Checkpointer") -> None:
+        """Find the checkpoint to begin with, and say what is lost since then."""
+        checkpointer.try_servers()
+        found = self._found
+        held = found is not None and found.shards > 0
+        chosen = checkpointer.choose(verify=not held)
+        self.runtime.restore_from = chosen.name if chosen is not None else ""
+        if found is not None and held:
+            log.info(
+                "going on at global step %d: the ps have kept the variables", found.global_step
+            )
+            return
+        step = chosen.global_step if chosen is not None else 0
+        if chosen is not None:
+            log.info("resuming from %s (global step %d)", chosen.path, step)
+        reached = self._record.global_step if self._record is not None else 0
+        if reached > step:
+            log.warning(
+                "%d acknowledged steps are lost: the job had reached global step %d, at least, and "
+                "%s",
+                reached - step,
+                reached,
+                f"the last whole checkpoint is of step {step}" if chosen else "saved no checkpoint",
+            )
 
     def check(self) -> None:
         """Raise if the program should end. Called between steps and during waits."""

@@ -6,11 +6,14 @@ import grpc
 from google.protobuf.message_factory import GetMessageClass
 
 from ...core import codec, error_table
-from ...core.checkpoint.storage import check_writable, storage_error
+from ...core.checkpoint import CheckpointReader
+from ...core.checkpoint.saved_part import SavedPart
+from ...core.checkpoint.storage import storage_error, write_probe
 from ...core.errors import WindlassError
 from ...core.task import Incarnation
 from ...proto.v1 import common_pb2, ps_pb2
 from .lease import ChiefLease
+from .model_dir import PsModelDir
 from .saving import save_shards
 from .session_limiter import SessionLimiter
 from .store import Store
@@ -27,15 +30,22 @@ class ParameterServerServicer:
         lease: Who leads the job; told by ``Attach`` and ``EndJob``.
         generation: Of this ps; a client that finds another one knows its variables are gone.
         limiter: Counts the workers that have a session.
+        model_dir: Where checkpoints are.
     """
 
     def __init__(
-        self, store: Store, lease: ChiefLease, generation: int, limiter: SessionLimiter
+        self,
+        store: Store,
+        lease: ChiefLease,
+        generation: int,
+        limiter: SessionLimiter,
+        model_dir: PsModelDir,
     ) -> None:
         self._store = store
         self._lease = lease
         self._generation = generation
         self._limiter = limiter
+        self._model_dir = model_dir
 
     def Define(
         self, request: ps_pb2.DefineRequest, context: grpc.ServicerContext
@@ -46,7 +56,9 @@ class ParameterServerServicer:
             self._lease.check_job(who)
             shards = [codec.shard_from_wire(message) for message in request.shards]
             if request.create:
-                held = self._store.define(shards, who, restore_from=request.restore_from)
+                named = request.checkpoint
+                source = self._model_dir.checkpoint(named) if named else None
+                held = self._store.define(shards, who, restore_from=source)
             else:
                 held = self._store.lookup(shards, who)
             if request.bind_variables:
@@ -86,45 +98,41 @@ class ParameterServerServicer:
             phase=common_pb2.JOB_PHASE_RUNNING,
             job=self._lease.job,
             chief_silent_s=self._lease.silent_s,
+            last_generation=max(self._lease.chief_generation, self._store.last_generation),
+            shards=self._store.counters(0).shards,
+            global_step=self._store.global_step,
         )
 
     def SaveShards(
         self, request: ps_pb2.SaveShardsRequest, context: grpc.ServicerContext
     ) -> ps_pb2.SaveShardsResponse:
         """Write this ps's part of a checkpoint. A repeat overwrites the same file."""
+        task, place = str(self._store.task), self._model_dir.url
         try:
-            if request.only_try:
-                check_writable(request.directory, str(self._store.task))
-                return ps_pb2.SaveShardsResponse()
-            part = save_shards(self._store, request.directory)
+            if request.WhichOneof("what") == "probe":
+                write_probe(self._model_dir.folder(), request.probe, task)
+                return ps_pb2.SaveShardsResponse(model_dir=place)
+            part = save_shards(self._store, self._model_dir.checkpoint(request.checkpoint))
         except OSError as error:
-            failure = storage_error(error, request.directory, str(self._store.task))
+            failure = storage_error(error, f"{place}/{request.checkpoint}", task)
             error_table.abort(context, failure)
             raise
         except WindlassError as error:
             error_table.abort(context, error)
             raise
-        applied = []
-        for block, marks in part.applied.items():
-            for task, (generation, sequence) in marks.items():
-                message = ps_pb2.AppliedPush(block=block, sequence=sequence)
-                who = codec.incarnation_to_wire(Incarnation(task, generation))
-                getattr(message, "from").CopyFrom(who)
-                applied.append(message)
-        return ps_pb2.SaveShardsResponse(
-            tensors=[ps_pb2.SavedTensor(**record.model_dump()) for record in part.tensors],
-            shards=[
-                ps_pb2.SavedShard(
-                    shard=codec.shard_to_wire(item.shard),
-                    version=item.version,
-                    updates=item.updates,
-                    block=item.block,
-                )
-                for item in part.shards
-            ],
-            applied=applied,
-            global_step=part.global_step,
-        )
+        return _saved_to_wire(part, place)
+
+    def VerifyShards(
+        self, request: ps_pb2.VerifyShardsRequest, context: grpc.ServicerContext
+    ) -> ps_pb2.VerifyShardsResponse:
+        """Check files of a checkpoint by their digests. Changes nothing."""
+        try:
+            reader = CheckpointReader(self._model_dir.checkpoint(request.checkpoint))
+            reader.verify(list(request.files))
+        except WindlassError as error:
+            error_table.abort(context, error)
+            raise
+        return ps_pb2.VerifyShardsResponse()
 
     def EndJob(
         self,
@@ -134,6 +142,36 @@ class ParameterServerServicer:
         """The job is over: this ps leaves after answering."""
         self._lease.end(codec.phase_from_wire(request.phase), request.reason)
         return ps_pb2.EndJobResponse()
+
+
+def _saved_to_wire(part: SavedPart, model_dir: str) -> ps_pb2.SaveShardsResponse:
+    applied = []
+    for block, marks in part.applied.items():
+        for task, (generation, sequence) in marks.items():
+            message = ps_pb2.AppliedPush(block=block, sequence=sequence)
+            who = codec.incarnation_to_wire(Incarnation(task, generation))
+            getattr(message, "from").CopyFrom(who)
+            applied.append(message)
+    return ps_pb2.SaveShardsResponse(
+        tensors=[ps_pb2.SavedTensor(**record.model_dump()) for record in part.tensors],
+        shards=[
+            ps_pb2.SavedShard(
+                shard=codec.shard_to_wire(item.shard),
+                version=item.version,
+                updates=item.updates,
+                block=item.block,
+            )
+            for item in part.shards
+        ],
+        applied=applied,
+        global_step=part.global_step,
+        files=[
+            ps_pb2.SavedFile(name=name, **record.model_dump())
+            for name, record in part.files.items()
+        ],
+        model_dir=model_dir,
+        pushes=part.pushes,
+    )
 
 
 def add_to_server(servicer: ParameterServerServicer, server: grpc.Server) -> None:
