@@ -23,6 +23,7 @@ STATUS_OF: dict[type[errors.WindlassError], grpc.StatusCode] = {
     errors.AddressInUseError: grpc.StatusCode.ALREADY_EXISTS,
     errors.CheckpointError: grpc.StatusCode.DATA_LOSS,
     errors.StorageError: grpc.StatusCode.FAILED_PRECONDITION,
+    errors.JobDoneError: grpc.StatusCode.FAILED_PRECONDITION,
     errors.IncompatibleError: grpc.StatusCode.FAILED_PRECONDITION,
     errors.DefinitionMismatchError: grpc.StatusCode.FAILED_PRECONDITION,
     errors.ProtocolMismatchError: grpc.StatusCode.FAILED_PRECONDITION,

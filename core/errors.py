@@ -21,6 +21,7 @@
     │   ├── SequenceError
     │   ├── SegmentError            shared memory that cannot be used; the connection can
     │   └── FencedError             an older generation of the task, or a second chief
+    ├── JobDoneError                the work was complete before this task began: exit 0
     ├── ProgramError                the user's program failed on some task: exit 1
     └── RetryableError              exit >= 128
         ├── PeerLostError
@@ -84,6 +85,12 @@ class StorageError(WindlassError):
     """
 
     exit_code = ExitCode.STORAGE
+
+
+class JobDoneError(WindlassError):
+    """The job was done before this task could take part: there is nothing to do."""
+
+    exit_code = ExitCode.DONE
 
 
 class IncompatibleError(WindlassError):

@@ -28,6 +28,7 @@ from ..core.waiting import WaitLog
 from ..distribute.runtime import ClusterRuntime
 from .announcement import announce_chief
 from .enough_workers import wait_for_workers
+from .job_over import raise_if_done
 from .program import Ending, ending_of
 from .status import write_last_status
 
@@ -73,6 +74,7 @@ class TrainingTask:
         Raises:
             AddressInUseError: The chief's port is taken.
             JoinTimeoutError: A peer did not answer.
+            JobDoneError: The job is over; there is nothing to do.
             OtherJobError: Another job has this task's place, or its ps.
             CheckpointError: The checkpoint to resume from cannot be used.
             StorageError: The model directory cannot be written.
@@ -102,7 +104,7 @@ class TrainingTask:
             task.task, task.address, self._chief, settings, report=self.runtime.report
         )
         self._membership.on_lost = self.interrupt
-        who = self._membership.join(still_wanted=self.check)
+        who = self._join(self._membership)
         if self._chief_server is not None:
             self._lead(self._chief_server, who)
         transports = [RemotePs(ps, task.address_of(ps), who, settings) for ps in ps_of(task.spec)]
@@ -111,10 +113,26 @@ class TrainingTask:
         self._session.connect(still_wanted=self.check)
         if self._checkpointer is not None:
             self._go_on_from_checkpoint(self._checkpointer)
+            if self._chief_loop is not None:
+                self._chief_loop.record()
         self.runtime.barrier = BarrierClient(self._chief, who, self.check).wait
         if self._chief_server is not None and settings.wait_for_workers:
             wait_for_workers(self._chief_server.locked_job, settings, self.task, self.check)
         return self.runtime
+
+    def _join(self, membership: Membership) -> Incarnation:
+        if self.task.is_chief:
+            return membership.join(still_wanted=self.check)
+
+        def still_wanted() -> None:
+            self.check()
+            raise_if_done(self.task.task, self._settings)
+
+        try:
+            return membership.join(still_wanted=still_wanted)
+        except JoinTimeoutError:
+            raise_if_done(self.task.task, self._settings, of_any_id=True)
+            raise
 
     def _find_chief(self) -> str:
         """Ask the ps for the chief's address, which a dynamic worker's TF_CONFIG does not have."""

@@ -35,6 +35,14 @@ class Folder(Protocol):
         """
         ...
 
+    def check_trusted(self) -> None:
+        """Check that no other user of this machine could have planted the folder; it exists.
+
+        Raises:
+            UnsafeFolderError: One could have.
+        """
+        ...
+
     def open(self, name: str) -> IO[bytes]:
         """Open a file for reading.
 

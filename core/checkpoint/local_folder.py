@@ -14,8 +14,10 @@ import secrets
 import shutil
 import stat
 from collections.abc import Iterator
+from pathlib import Path
 from typing import IO
 
+from ..trusted_folder import check_shared
 from .folder import Folder, UnsafeFileError, plain_name
 
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
@@ -47,6 +49,10 @@ class LocalFolder:
         for depth, name in enumerate(self._below):
             with self._descriptor(depth) as parent:
                 _make_one(name, parent)
+
+    def check_trusted(self) -> None:
+        """Check that no other user could have planted the folder that was configured."""
+        check_shared(Path(self._root))
 
     def open(self, name: str) -> IO[bytes]:
         """Open a file for reading."""

@@ -9,7 +9,15 @@ import errno
 import re
 import secrets
 
-from ..errors import CheckpointError, ConfigurationError, PeerLostError, StorageError, WindlassError
+from ..errors import (
+    CheckpointError,
+    ConfigurationError,
+    PeerLostError,
+    RefusedError,
+    StorageError,
+    WindlassError,
+)
+from ..trusted_folder import UnsafeFolderError
 from .file_systems import open_folder
 from .folder import Folder, UnsafeFileError
 
@@ -93,6 +101,7 @@ def write_probe(folder: Folder, probe: str, writer: str) -> None:
     """
     try:
         folder.make()
+        folder.check_trusted()
         folder.put(probe_name(probe), writer.encode())
     except OSError as error:
         raise storage_error(error, folder.url, writer) from error
@@ -106,6 +115,13 @@ def storage_error(error: OSError, path: str, writer: str) -> WindlassError:
         path: Where.
         writer: Who tried: ``/job:ps/task:0``.
     """
+    if isinstance(error, UnsafeFolderError):
+        return StorageError(
+            f"{writer} does not use {path}: {error}. Another user of this machine could put "
+            "checkpoints there; name a directory of your own with --model-dir",
+            path=path,
+            writer=writer,
+        )
     if isinstance(error, UnsafeFileError):
         return StorageError(
             f"{writer} does not write to {path}: {error.strerror}. Somebody else put it there; "

@@ -155,7 +155,7 @@ def test_a_planted_checkpoint_is_not_read(
     else:
         (model_dir / CKPT).mkdir()
         plant(model_dir / CKPT / what, kind, tmp_path / "theirs" / what)
-    with pytest.raises(CheckpointError, match=r"is a (link|FIFO)"):
+    with pytest.raises(CheckpointError, match=r"is a .*(link|FIFO)"):
         control.verify_shards(CKPT, [], timeout_s=scaled(5))
     with pytest.raises(grpc.RpcError) as caught:
         define(ps, CKPT)
