@@ -30,7 +30,8 @@ def check_way(folder: Path) -> Path:
         check_owner(link, link.lstat(), trust_root=True)
     real = folder.parent.resolve() / folder.name
     for parent in real.parents:
-        _check_parent(parent, ())
+        others = stat.S_IWOTH if parent.lstat().st_gid == os.getegid() else _OTHERS_WRITE
+        _check_parent(parent, others)
     return real
 
 
@@ -55,7 +56,7 @@ def check_shared(folder: Path) -> None:
     for parent in real.parents:
         if parent == volume and mounted:
             return
-        _check_parent(parent, mounted)
+        _check_parent(parent, stat.S_IWOTH, mounted)
 
 
 def check_owner(
@@ -71,10 +72,9 @@ def check_owner(
         raise UnsafeFolderError(f"{path} belongs to user {status.st_uid}, not to {os.geteuid()}")
 
 
-def _check_parent(parent: Path, trusted: tuple[int, ...]) -> None:
+def _check_parent(parent: Path, others: int, trusted: tuple[int, ...] = ()) -> None:
     status = parent.lstat()
     check_owner(parent, status, trust_root=True, trusted=trusted)
-    others = stat.S_IWOTH if status.st_gid == os.getegid() else _OTHERS_WRITE
     if status.st_mode & others and not status.st_mode & stat.S_ISVTX:
         raise UnsafeFolderError(f"others may write to {parent}")
 

@@ -87,7 +87,7 @@ def test_a_chief_that_returns_counts_on_from_what_its_ps_have_seen() -> None:
     try:
         far = 5 << 41  # a clock of the future gave it
         control.attach(Incarnation(CHIEF, far), "old:1", lease_s=0.01, timeout_s=5)
-        ps.worker(far + 7).create(vector())
+        ps.worker(1, far + 7).create(vector())
         found = find_job([control], CHIEF, Settings(lease_s=0.04))
         assert (found.last_generation, found.shards) == (far + 7, 1)
         job = Job([(CHIEF, ""), (W0, "")], chief=CHIEF, lease_s=1, now=0, name=None)
