@@ -21,6 +21,7 @@ from ..core import codec, error_table
 from ..core.errors import ConfigurationError, RefusedError, WindlassError
 from ..core.settings import Settings
 from ..core.task import TaskId
+from ..core.trusted_folder import UnsafeFolderError, check_shared
 from ..core.versions import check_protocol, own_versions
 from ..proto.v1 import session_pb2
 from .auth.guard import Guard, Visitor
@@ -127,7 +128,13 @@ class Endpoint:
             return
         path = Path(self._settings.socket_dir) / f"{self._task.type}-{self._task.index}.sock"
         try:
+            check_shared(path.parent)
             listening = listen_unix(str(path), backlog)
+        except UnsafeFolderError as error:
+            raise ConfigurationError(
+                f"{self._task} does not listen in socket_dir {path.parent}: {error}",
+                task=self._task,
+            ) from error
         except OSError as error:
             raise ConfigurationError(
                 f"{self._task} cannot listen at {path} ({error.strerror or error}): socket_dir "

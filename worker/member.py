@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from ..cluster.resolved import ResolvedTask
 from ..cluster.roles import EVALUATOR, ps_of
-from ..core.errors import JobStoppedError, RetryableError, WindlassError
+from ..core.errors import JobDoneError, JobStoppedError, RetryableError, WindlassError
 from ..core.exit_codes import ExitCode
 from ..core.launcher_tells import LAUNCHER_TELLS
 from ..core.settings import Settings
@@ -71,7 +71,10 @@ class Member:
     def _fail_to_join(self, error: BaseException) -> None:
         # The program has not begun: no traceback is needed, but the chief must know.
         try:
-            if isinstance(error, WindlassError) and not isinstance(error, JobStoppedError):
+            if isinstance(error, JobDoneError):
+                log.info("%s", error.message)
+                self._task.finish(Ending(Outcome.DONE, ExitCode.DONE))
+            elif isinstance(error, WindlassError) and not isinstance(error, JobStoppedError):
                 outcome = Outcome.LEFT if isinstance(error, RetryableError) else Outcome.FAILED
                 self._task.finish(Ending(outcome, error.exit_code, error.message))
             elif isinstance(error, JobStoppedError):

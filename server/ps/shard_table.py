@@ -1,12 +1,14 @@
 """The shards of one ps: which are defined, and where each one is in memory."""
 
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 
 from ...core.arrays import Array, DType, is_float, row_shape, size_of
 from ...core.checkpoint import CheckpointReader
+from ...core.checkpoint.directory import MANIFEST
+from ...core.checkpoint.folder import Folder
 from ...core.definitions import ShardDefinition, ShardKey
 from ...core.errors import (
     CheckpointError,
@@ -24,6 +26,7 @@ from ...engine.arena import Arena, Slab
 from ...engine.block import Block, warm_up
 from ...engine.library import library
 from ...net.shared_memory import SharedSegment, unavailable
+from .claims import Claims
 from .layout import Layout, LayoutRange, join_ranges
 
 _OWN_BLOCK_BYTES = 256 * 1024  # a shard of this size or more gets its own block and lock
@@ -36,7 +39,7 @@ class _Held:
     block: Block
     entry: int
     defined_by: Incarnation
-    restored_from: str = ""
+    restored_from: CheckpointReader | None = None
     bound_by: Incarnation | None = None
 
 
@@ -57,6 +60,8 @@ class ShardTable:
         # `_definitions`.
         self._defining = threading.Lock()
         self._definitions = threading.Lock()
+        self._claims = Claims(self._defining)
+        self._filling = 0  # shards that are being given their first values
         self._held: dict[ShardKey, _Held] = {}
         self._parts: dict[str, list[int]] = {}
         self._blocks: list[Block] = []
@@ -65,14 +70,19 @@ class ShardTable:
         self._arena = Arena(_create_slab if shares else None)
 
     def define(
-        self, shards: Sequence[ShardDefinition], who: Incarnation, *, restore_from: str = ""
+        self,
+        shards: Sequence[ShardDefinition],
+        who: Incarnation,
+        *,
+        restore_from: str | Folder | None = None,
     ) -> list[HeldShard]:
         """Create shards that do not exist; repeating a definition is a no-op.
 
         Args:
             shards: Of this ps.
             who: Named in errors about later, different definitions.
-            restore_from: Checkpoint with the values of new shards; those it lacks are initialized.
+            restore_from: Checkpoint with the values of new shards, a path or its directory; those
+                it lacks are initialized. It is read without a lock.
 
         Raises:
             DefinitionMismatchError: One exists, here or in the checkpoint, with another shape,
@@ -80,42 +90,64 @@ class ShardTable:
             LimitExceededError: Too many shards.
             CheckpointError: The checkpoint cannot be read.
         """
+        names = {shard.variable.name for shard in shards}
         with self._defining:
-            missing: dict[ShardKey, ShardDefinition] = {}
-            for shard in shards:
-                held = self._held.get(shard.key) or self._any_part(shard.variable.name)
-                if held is not None:
-                    self._check_same(shard, held, who)
-                if shard.key not in self._held:
-                    missing.setdefault(shard.key, shard)
-            new = list(missing.values())
-            if len(self._held) + len(new) > self._max_variables:
-                raise LimitExceededError(
-                    f"{self.task} would hold {len(self._held) + len(new)} shards, more than "
-                    f"max_variables={self._max_variables}; raise WINDLASS_MAX_VARIABLES on "
-                    "the ps",
-                    task=self.task,
-                    limit="max_variables",
-                )
-            # Blocks are filled before they are published, so a failed restore leaves nothing
-            # behind.
-            reader = CheckpointReader(restore_from) if restore_from and new else None
-            created: list[tuple[Block, list[str]]] = []
-            for group in _group(new):
-                block = Block(group, self._arena)
-                sources = [self._initialize(block, entry, reader) for entry in range(len(group))]
-                created.append((block, sources))
-            with self._definitions:
-                for block, sources in created:
-                    self._blocks.append(block)
-                    for entry, (shard, source) in enumerate(
-                        zip(block.shards, sources, strict=True)
-                    ):
-                        self._held[shard.key] = _Held(block, entry, who, source)
-                        self._parts.setdefault(shard.variable.name, []).append(shard.part)
-            if reader is not None:
-                self._restored(reader.manifest.global_step)
+            self._claims.wait(names)
+            new = self._missing(shards, who)
+            blocks = [Block(group, self._arena) for group in _group(new)]
+            self._filling += len(new)
+            try:
+                with self._claims.taken(names):
+                    self._fill(blocks, new, restore_from, who)
+            finally:
+                self._filling -= len(new)
             return [self._describe(self._held[shard.key]) for shard in shards]
+
+    def _missing(
+        self, shards: Sequence[ShardDefinition], who: Incarnation
+    ) -> list[ShardDefinition]:
+        """Those that do not exist."""
+        missing: dict[ShardKey, ShardDefinition] = {}
+        for shard in shards:
+            held = self._held.get(shard.key) or self._any_part(shard.variable.name)
+            if held is not None:
+                self._check_same(shard, held, who)
+            if shard.key not in self._held:
+                missing.setdefault(shard.key, shard)
+        would_hold = len(self._held) + self._filling + len(missing)
+        if would_hold > self._max_variables:
+            raise LimitExceededError(
+                f"{self.task} would hold {would_hold} shards, more than "
+                f"max_variables={self._max_variables}; raise WINDLASS_MAX_VARIABLES on "
+                "the ps",
+                task=self.task,
+                limit="max_variables",
+            )
+        return list(missing.values())
+
+    def _fill(
+        self,
+        blocks: Sequence[Block],
+        new: Sequence[ShardDefinition],
+        restore_from: str | Folder | None,
+        who: Incarnation,
+    ) -> None:
+        """Give new blocks their first values, then publish them: a failure leaves nothing
+        behind.
+        """
+        reader = CheckpointReader(restore_from) if restore_from and new else None
+        filled = [
+            (block, [self._initialize(block, entry, reader) for entry in range(len(block.shards))])
+            for block in blocks
+        ]
+        with self._defining, self._definitions:
+            for block, sources in filled:
+                self._blocks.append(block)
+                for entry, (shard, source) in enumerate(zip(block.shards, sources, strict=True)):
+                    self._held[shard.key] = _Held(block, entry, who, source)
+                    self._parts.setdefault(shard.variable.name, []).append(shard.part)
+        if reader is not None:
+            self._restored(reader.manifest.global_step)
 
     def lookup(self, wanted: Iterable[ShardDefinition], who: Incarnation) -> list[HeldShard]:
         """All shards held here of the wanted variables.
@@ -139,14 +171,18 @@ class ShardTable:
             DefinitionMismatchError: One has another rule.
             ShapeMismatchError: One is not of a float dtype.
         """
-        readers: dict[str, CheckpointReader] = {}
         names = list(variables)
         for dtype in self._float_dtypes(names):
             warm_up(rule, dtype)
         with self._defining:
-            for name in names:
-                for part in self._parts.get(name, ()):
-                    self._bind_one(self._held[name, part], rule, who, readers)
+            self._claims.wait(set(names))
+            parts = [self._held[name, part] for name in names for part in self._parts.get(name, ())]
+            unbound = [held for held in parts if not self._is_bound(held, rule, who)]
+            with self._claims.taken(set(names)):
+                for held in unbound:
+                    slots, updates = self._restored_slots(held, rule)
+                    with self._defining:
+                        self._bind_one(held, rule, who, slots, updates)
 
     def _float_dtypes(self, names: Iterable[str]) -> set[DType]:
         with self._definitions:
@@ -155,18 +191,10 @@ class ShardTable:
             ]
         return {block.dtype for block in blocks if is_float(block.dtype)}
 
-    def _bind_one(
-        self,
-        held: _Held,
-        rule: UpdateRule,
-        who: Incarnation,
-        readers: dict[str, CheckpointReader],
-    ) -> None:
-        block, entry = held.block, held.entry
-        shard = block.shards[entry]
-        bound = block.rules[entry]
+    def _is_bound(self, held: _Held, rule: UpdateRule, who: Incarnation) -> bool:
+        shard, bound = held.block.shards[held.entry], held.block.rules[held.entry]
         if bound == rule:
-            return
+            return True
         if bound is not None:
             raise DefinitionMismatchError(
                 f"{self.task}: {who.task} wants to update {shard.label!r} by {rule!r}, but "
@@ -175,18 +203,19 @@ class ShardTable:
                 variable=shard.variable.name,
                 task=who.task,
             )
-        if not is_float(block.dtype):
+        if not is_float(held.block.dtype):
             raise ShapeMismatchError(
-                f"{self.task}: {shard.label!r} is {block.dtype.name}; update rules need a float "
-                "dtype. Use assign or assign_add, or trainable=False",
+                f"{self.task}: {shard.label!r} is {held.block.dtype.name}; update rules need a "
+                "float dtype. Use assign or assign_add, or trainable=False",
                 variable=shard.variable.name,
             )
-        slots: dict[str, Array] = {}
-        updates = 0
-        if held.restored_from:
-            path = held.restored_from
-            reader = readers[path] = readers.get(path) or CheckpointReader(path)
-            slots, updates = self._restored_slots(reader, shard, rule)
+        return False
+
+    @staticmethod
+    def _bind_one(
+        held: _Held, rule: UpdateRule, who: Incarnation, slots: Mapping[str, Array], updates: int
+    ) -> None:
+        block, entry = held.block, held.entry
         with block.lock:
             block.bind(entry, rule)
             for slot, rows in slots.items():
@@ -195,15 +224,24 @@ class ShardTable:
         held.bound_by = who
 
     @staticmethod
-    def _restored_slots(
-        reader: CheckpointReader, shard: ShardDefinition, rule: UpdateRule
-    ) -> tuple[dict[str, Array], int]:
-        record = reader.variable(shard.variable.name)
-        if record is None or record.rule is None or record.rule.get("name") != rule.name:
+    def _restored_slots(held: _Held, rule: UpdateRule) -> tuple[dict[str, Array], int]:
+        """Slots and update count of the checkpoint that the shard came from."""
+        reader, shard = held.restored_from, held.block.shards[held.entry]
+        record = reader.variable(shard.variable.name) if reader is not None else None
+        if reader is None or record is None or record.rule is None:
+            return {}, 0
+        if record.rule.get("name") != rule.name:
             return {}, 0  # saved with another optimizer, whose slots do not apply
         saved = reader.slots(shard.variable.name)
         start, stop = shard.row_offset, shard.row_offset + shard.rows
-        had = rule_from_dict(record.rule).active_slots()
+        try:
+            had = rule_from_dict(record.rule).active_slots()
+        except ValueError as error:
+            raise CheckpointError(
+                f"{reader.path}/{MANIFEST}: the rule of {shard.variable.name!r} is none: {error}",
+                path=reader.path,
+                variable=shard.variable.name,
+            ) from error
         wanted = [slot for slot in rule.active_slots() if slot in had]
         lost = [slot for slot in wanted if slot not in saved]
         if lost:
@@ -213,11 +251,14 @@ class ShardTable:
                 path=reader.path,
                 variable=shard.variable.name,
             )
-        return {
-            slot: reader.read_rows(shard.variable.name, start, stop, slot) for slot in wanted
-        }, record.updates
+        rows = {slot: reader.read_rows(shard.variable.name, start, stop, slot) for slot in wanted}
+        return rows, record.updates
 
-    def _initialize(self, block: Block, entry: int, reader: CheckpointReader | None) -> str:
+    @staticmethod
+    def _initialize(
+        block: Block, entry: int, reader: CheckpointReader | None
+    ) -> CheckpointReader | None:
+        """Give a shard its first value; the checkpoint, if that came from one."""
         shard = block.shards[entry]
         variable = shard.variable
         start, stop = shard.row_offset, shard.row_offset + shard.rows
@@ -236,9 +277,9 @@ class ShardTable:
         elif variable.initializer is not None:
             variable.initializer.fill(block.view(entry), variable.shape, start)
         else:
-            return ""  # the creating task assigns the value
+            return None  # the creating task assigns the value
         block.initialized[entry] = True
-        return reader.path if reader is not None and record is not None else ""
+        return reader if record is not None else None
 
     def _any_part(self, name: str) -> _Held | None:
         parts = self._parts.get(name)
