@@ -102,15 +102,20 @@ def test_a_chief_that_returns_counts_on_from_what_its_ps_have_seen() -> None:
         ps.close()
 
 
+@pytest.mark.parametrize("in_sync", [False, True], ids=["on ps", "in sync"])
 def test_a_worker_that_comes_after_its_job_is_done_ends_with_0_at_once(
-    run_cli: Callable[..., object], tmp_path: Path, write_program: Callable[..., str]
+    run_cli: Callable[..., object],
+    tmp_path: Path,
+    write_program: Callable[..., str],
+    in_sync: bool,
 ) -> None:
     folder = open_folder(str(tmp_path / "model"))
     folder.make()
     write_job_record(folder, JobRecord(job="digits", phase=Phase.DONE, global_step=9))
     chief, ps, worker = (f"127.0.0.1:{port}" for port in free_ports(3))
+    servers = {} if in_sync else {"ps": [ps]}
     config = {
-        "cluster": {"chief": [chief], "ps": [ps], "worker": [worker]},
+        "cluster": {"chief": [chief], "worker": [worker], **servers},
         "task": {"type": "worker", "index": 0},
     }
     result = run_cli(
