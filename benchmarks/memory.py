@@ -86,14 +86,16 @@ def measure(size_mb: int, transport: str) -> list[dict[str, float | str]]:
         "--cluster",
         cluster,
     ]
-    process = subprocess.Popen(
-        [*command, "--log-level", "ERROR"], env={**os.environ, "PYTHONPATH": str(ROOT / "src")}
-    )
-    try:
-        return _stages(process.pid, address, size_mb, transport)
-    finally:
-        process.kill()
-        process.wait(10)
+    with tempfile.TemporaryDirectory() as folder:
+        process = subprocess.Popen(
+            [*command, "--log-level", "ERROR", "--model-dir", folder],
+            env={**os.environ, "PYTHONPATH": str(ROOT / "src")},
+        )
+        try:
+            return _stages(process.pid, address, size_mb, transport)
+        finally:
+            process.kill()
+            process.wait(10)
 
 
 def _stages(pid: int, address: str, size_mb: int, transport: str) -> list[dict[str, float | str]]:
@@ -126,8 +128,7 @@ def _stages(pid: int, address: str, size_mb: int, transport: str) -> list[dict[s
         session.step(PushPayload(gradients), names, step_increment=1)
     watch.stage("three steps", 3 * values)
     control = PsControl(PS, address, settings, Principal("chief", index=0))
-    with tempfile.TemporaryDirectory() as folder:
-        control.save_shards(folder, timeout_s=120)
+    control.save_shards("ckpt-0000000003", timeout_s=120)
     watch.stage("saved", 3 * values)
     control.close()
     session.close()

@@ -43,6 +43,7 @@ RULES: dict[str, Rule] = {
     f"/{_PS}/Attach": _LEAD,
     f"/{_PS}/GetJob": Rule(_ALL),
     f"/{_PS}/SaveShards": _AUDITED_LEAD,
+    f"/{_PS}/VerifyShards": _LEAD,
     f"/{_PS}/EndJob": _AUDITED_LEAD,
     f"/{_CHIEF}/Register": Rule(_JOIN, audited=True),
     f"/{_CHIEF}/Heartbeat": Rule(_JOIN),

@@ -19,6 +19,8 @@ from .barrier import JobBarrier
 from .roles import EVALUATOR, PS, WORKER
 from .takeover import Challenge, Process, take_place
 
+_GENERATIONS = 1 << 20  # that one start of a chief gives out, at most
+
 
 @dataclass(slots=True)
 class Member:
@@ -88,12 +90,28 @@ class Job:
         self._last_generation = 0
         self._barrier = JobBarrier()
 
+    def identify(self, name: str, *, after: int) -> int:
+        """Say which job this is, before anybody registers; a restarted chief's goes on.
+
+        Generations go on as well: from a round number past all that are known, because some that
+        the last chief gave out may have been shown to nobody else.
+
+        Args:
+            name: Its id.
+            after: The highest generation known of its tasks.
+
+        Returns:
+            The last generation that counts as given out.
+        """
+        self.name = name
+        self._last_generation = (after // _GENERATIONS + 1) * _GENERATIONS
+        return self._last_generation
+
     def register(
         self,
         task: TaskId,
         *,
         now: float,
-        epoch: int,
         address: str = "",
         host: str = "",
         pid: int = 0,
@@ -105,8 +123,6 @@ class Job:
         Args:
             task: Need not be in the spec: dynamic workers are not.
             now: The current time.
-            epoch: Lowest generation to give out: the wall clock in milliseconds, so that a
-                restarted chief does not repeat one.
             address: Where the task serves.
             host: Its machine.
             pid: Its process there.
@@ -136,7 +152,7 @@ class Job:
                 now=now,
             )
         member.challenge = None
-        self._last_generation = max(self._last_generation + 1, epoch)
+        self._last_generation += 1
         member.generation = self._last_generation
         member.address = address or member.address
         member.host, member.pid, member.heard, member.detail = host, pid, now, ""
@@ -284,6 +300,17 @@ class Job:
         """Replicas of every task that has said so, if they differ; else nothing."""
         counts = {m.task: m.report.replicas for m in self.members.values() if m.report.replicas}
         return counts if len(set(counts.values())) > 1 else {}
+
+    @property
+    def last_generation(self) -> int:
+        """The highest one that was given out."""
+        return self._last_generation
+
+    @property
+    def pushes(self) -> int:
+        """Pushes that the ps have counted, first values too."""
+        counters = [member.counters for member in self.members.values()]
+        return sum(each.pushes for each in counters if each is not None)
 
     @property
     def global_step(self) -> int:

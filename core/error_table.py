@@ -27,6 +27,7 @@ STATUS_OF: dict[type[errors.WindlassError], grpc.StatusCode] = {
     errors.AccessError: grpc.StatusCode.PERMISSION_DENIED,
     errors.UnauthenticatedError: grpc.StatusCode.UNAUTHENTICATED,
     errors.PermissionDeniedError: grpc.StatusCode.PERMISSION_DENIED,
+    errors.JobDoneError: grpc.StatusCode.FAILED_PRECONDITION,
     errors.IncompatibleError: grpc.StatusCode.FAILED_PRECONDITION,
     errors.DefinitionMismatchError: grpc.StatusCode.FAILED_PRECONDITION,
     errors.ProtocolMismatchError: grpc.StatusCode.FAILED_PRECONDITION,

@@ -25,6 +25,7 @@
     │   ├── SequenceError
     │   ├── SegmentError            shared memory that cannot be used; the connection can
     │   └── FencedError             an older generation of the task, or a second chief
+    ├── JobDoneError                the work was complete before this task began: exit 0
     ├── ProgramError                the user's program failed on some task: exit 1
     └── RetryableError              exit >= 128
         ├── PeerLostError
@@ -102,6 +103,12 @@ class UnauthenticatedError(AccessError):
 
 class PermissionDeniedError(AccessError):
     """The role, the job or the task that asks is not one that may."""
+
+
+class JobDoneError(WindlassError):
+    """The job was done before this task could take part: there is nothing to do."""
+
+    exit_code = ExitCode.DONE
 
 
 class IncompatibleError(WindlassError):

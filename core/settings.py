@@ -214,7 +214,8 @@ class Settings(BaseModel):
 
     model_dir: str = Field(
         default="",
-        description="Where checkpoints go: a path or any fsspec URL. Empty: none are written.",
+        description="Where checkpoints go: a path or any fsspec URL, the same for the chief and "
+        "every ps. Empty: none are written.",
     )
     save_every_steps: int = Field(
         default=0, ge=0, description="Global steps between checkpoints; 0: by time alone."

@@ -67,7 +67,7 @@ class LocalPs:
         """Create shards, or look them up."""
         self._raise_if_aborted()
         if create:
-            return self.store.table.define(shards, self._who, restore_from=restore_from)
+            return self.store.table.define(shards, self._who, restore_from=restore_from or None)
         return self.store.table.lookup(shards, self._who)
 
     def bind(self, variables: Sequence[str], rule: UpdateRule) -> None:

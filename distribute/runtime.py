@@ -50,7 +50,7 @@ class ClusterRuntime:
         barrier: Waits for the other tasks that run the program, so many seconds; see ``barrier``
             of strategies.
         alone: This process is the whole cluster.
-        restore_from: Checkpoint the chief starts from; empty: none.
+        restore_from: Name of the checkpoint the chief starts from; empty: none.
         snapshots: What a synchronous strategy hands to the job that saves it; None: no job does.
         progress: For the status.
     """

@@ -7,6 +7,7 @@ are restored.
 """
 
 import datetime
+import secrets
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
@@ -19,8 +20,11 @@ from ..core.checkpoint import (
     TensorFileWriter,
     TensorRecord,
     VariableRecord,
+    manifest_bytes,
 )
-from ..core.checkpoint.directory import MANIFEST, open_fs
+from ..core.checkpoint.directory import MANIFEST
+from ..core.checkpoint.file_systems import open_folder
+from ..core.checkpoint.folder import Folder
 from ..core.checkpoint.tensor_file import TensorSpec
 from ..core.errors import ShapeMismatchError
 from ..core.versions import own_versions
@@ -77,7 +81,7 @@ def write_variables(
     """Write a checkpoint, the manifest last.
 
     Args:
-        path: Of its directory; what is there is removed.
+        path: Of its directory. What is there is valid until this one is complete.
         variables: By key.
         places: By key; their states are taken now.
         global_step: Its number.
@@ -85,28 +89,41 @@ def write_variables(
     Raises:
         OSError: The file system refused.
     """
-    fs, root = open_fs(path)
-    if fs.isdir(root):
-        fs.rm(root, recursive=True)
+    folder = open_folder(path)
+    folder.make()
+    before = folder.names()
+    file = _FILE if _FILE not in before else f"variables-{secrets.token_hex(4)}.safetensors"
     states = {name: dict(place.state_dict()) for name, place in places.items()}
-    write_manifest(path, write_values(path, variables, global_step, places=states))
+    manifest = write_values(folder, variables, global_step, places=states, file=file)
+    folder.put(MANIFEST, manifest_bytes(manifest))
+    for name in before:
+        if name != MANIFEST:
+            folder.remove(name)  # of the one that was there
 
 
 def write_values(
-    path: str,
+    folder: Folder,
     variables: Mapping[str, SavedVariable],
     global_step: int,
     *,
     final: bool = False,
     places: Mapping[str, dict[str, Any]] | None = None,
+    file: str = _FILE,
 ) -> Manifest:
     """Write the values of a checkpoint; what is written is none without the manifest returned.
+
+    Args:
+        folder: Of the checkpoint.
+        variables: By name.
+        global_step: Its number.
+        final: The job is complete.
+        places: States of iterators and random generators, by name.
+        file: That the values are written to.
 
     Raises:
         OSError: The file system refused.
     """
-    fs, root = open_fs(path)
-    fs.makedirs(root, exist_ok=True)
+    folder.make()
     pieces: list[tuple[str, str, Array]] = []
     records: dict[str, VariableRecord] = {}
     for name, saved in variables.items():
@@ -124,7 +141,7 @@ def write_values(
         for number, (name, slot, array) in enumerate(pieces)
     ]
     tensors = []
-    with fs.open(f"{root}/{_FILE}", "wb") as stream:
+    with folder.create(file) as stream:
         writer = TensorFileWriter(stream, specs)
         for spec, (name, slot, array) in zip(specs, pieces, strict=True):
             tensors.append(
@@ -133,7 +150,7 @@ def write_values(
                     slot=slot,
                     row_offset=0,
                     rows=num_rows(array.shape),
-                    file=_FILE,
+                    file=file,
                     tensor=spec.name,
                     digest=writer.write(array),
                     num_bytes=array.nbytes,
@@ -147,20 +164,9 @@ def write_values(
         windlass=own_versions().windlass,
         variables=records,
         tensors=tuple(tensors),
+        files={file: writer.record},
         places=dict(places or {}),
     )
-
-
-def write_manifest(path: str, manifest: Manifest) -> None:
-    """Make a checkpoint of what was written at ``path``.
-
-    Raises:
-        OSError: The file system refused.
-    """
-    fs, root = open_fs(path)
-    # Atomic: local files are renamed into place, object stores put whole objects.
-    with fs.transaction:
-        fs.pipe_file(f"{root}/{MANIFEST}", manifest.model_dump_json(indent=1).encode())
 
 
 def restore_variables(

@@ -21,17 +21,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ..core.settings import read_environment
+from ..core.trusted_folder import UnsafeFolderError, check_owner, check_way
 
 log = logging.getLogger(__name__)
 
 _HERE = Path(__file__).parent
 _SOURCES = ("jit.py", "kernels.py", "row_kernels.py")
 _LOCK_TIMEOUT_S = 60.0  # far longer than compiling one kernel; a process may have been stopped
-_OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
-
-
-class UnsafeFolderError(OSError):
-    """Somebody else can write to a folder, or it is somebody else's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,20 +104,11 @@ def check_folder(folder: Path) -> None:
             above it, a link on the way to it, or a file in it is not safe.
         OSError: It cannot be looked at.
     """
-    for link in _links_on_the_way(folder):
-        _check_owner(link, link.lstat(), trust_root=True)
-    real = folder.parent.resolve() / folder.name
-    for parent in real.parents:
-        status = parent.lstat()
-        _check_owner(parent, status, trust_root=True)
-        # In a sticky folder (/tmp) nobody can replace what is somebody else's.
-        others = stat.S_IWOTH if status.st_gid == os.getegid() else _OTHERS_WRITE
-        if status.st_mode & others and not status.st_mode & stat.S_ISVTX:
-            raise UnsafeFolderError(f"others may write to {parent}")
+    real = check_way(folder)
     status = real.lstat()
     if not stat.S_ISDIR(status.st_mode):
         raise UnsafeFolderError(f"{real} is no folder of its own (a link or a file)")
-    _check_owner(real, status)
+    check_owner(real, status)
     if status.st_mode & 0o077:
         raise UnsafeFolderError(
             f"{real} has mode {stat.S_IMODE(status.st_mode):o}, not 700: others may have written "
@@ -129,7 +116,7 @@ def check_folder(folder: Path) -> None:
         )
     for path in _content(real):
         status = path.lstat()
-        _check_owner(path, status)
+        check_owner(path, status)
         if stat.S_ISLNK(status.st_mode):
             raise UnsafeFolderError(f"{path} is a link")
 
@@ -189,19 +176,8 @@ def _copy(folder: Path) -> Path:
     return temporary
 
 
-def _links_on_the_way(path: Path) -> Iterator[Path]:
-    for part in (path, *path.parents):
-        if part.is_symlink():
-            yield part
-
-
 def _content(folder: Path) -> Iterator[Path]:
     for path in folder.iterdir():
         yield path
         if path.is_dir() and not path.is_symlink():
             yield from path.iterdir()
-
-
-def _check_owner(path: Path, status: os.stat_result, *, trust_root: bool = False) -> None:
-    if status.st_uid != os.geteuid() and not (trust_root and status.st_uid == 0):
-        raise UnsafeFolderError(f"{path} belongs to user {status.st_uid}, not to {os.geteuid()}")

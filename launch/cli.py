@@ -95,10 +95,10 @@ def _role_command(role: str, text: str, *, takes_script: bool, hidden: Container
     windlass.command(role, context_settings=SCRIPT_LAST)(decorated)
 
 
-# A ps runs no program, waits for nobody, and is told where to write.
+# A ps runs no program, waits for nobody, and is told when to write.
 _NOT_OF_PS = (
     "join_timeout_s", "wait_for_workers", "heartbeat_s", "lease_s", "reconnect_timeout_s",
-    "request_timeout_s", "nonfinite_gradients", "nonfinite_limit", "model_dir", "save_every_steps",
+    "request_timeout_s", "nonfinite_gradients", "nonfinite_limit", "save_every_steps",
     "save_every_s", "keep_checkpoints",
 )  # fmt: skip
 _role_command("ps", "Serve variables until the job is over.", takes_script=False, hidden=_NOT_OF_PS)

@@ -22,6 +22,7 @@ from ..core.bounds import LEAST_MESSAGE_BYTES, MAX_COUNT, check_number
 from ..core.errors import ConfigurationError, RefusedError, TooManyWorkersError, WindlassError
 from ..core.settings import Settings
 from ..core.task import TaskId
+from ..core.trusted_folder import UnsafeFolderError, check_shared
 from ..core.versions import check_protocol, own_versions
 from ..proto.v1 import session_pb2
 from .arrival import GREETING_BYTES
@@ -137,7 +138,13 @@ class Endpoint:
             return
         path = Path(self._settings.socket_dir) / f"{self._task.type}-{self._task.index}.sock"
         try:
+            check_shared(path.parent)
             listening = listen_unix(str(path), backlog)
+        except UnsafeFolderError as error:
+            raise ConfigurationError(
+                f"{self._task} does not listen in socket_dir {path.parent}: {error}",
+                task=self._task,
+            ) from error
         except OSError as error:
             raise ConfigurationError(
                 f"{self._task} cannot listen at {path} ({error.strerror or error}): socket_dir "

@@ -2,7 +2,7 @@
 
 from pydantic import BaseModel, ConfigDict
 
-from ..core.checkpoint.directory import open_fs
+from ..core.checkpoint.file_systems import open_folder, remove_temporaries
 
 _FOLDER = "eval"
 
@@ -29,19 +29,15 @@ class Evaluation(BaseModel):
 
 def write_evaluation(model_dir: str, evaluation: Evaluation) -> None:
     """Keep a result in ``model_dir/eval``; a reader never sees half a file."""
-    fs, root = open_fs(model_dir)
-    fs.makedirs(f"{root}/{_FOLDER}", exist_ok=True)
+    folder = open_folder(model_dir).subfolder(_FOLDER)
+    folder.make()
+    remove_temporaries(folder)  # of a killed evaluator: there is one
     name = f"step-{evaluation.global_step:010d}{'-final' if evaluation.final else ''}.json"
-    with fs.transaction:
-        fs.pipe_file(f"{root}/{_FOLDER}/{name}", evaluation.model_dump_json(indent=1).encode())
+    folder.put(name, evaluation.model_dump_json(indent=1).encode())
 
 
 def read_evaluations(model_dir: str) -> list[Evaluation]:
     """All results, by step; empty if there are none."""
-    fs, root = open_fs(model_dir)
-    fs.invalidate_cache()
-    folder = f"{root}/{_FOLDER}"
-    if not fs.isdir(folder):
-        return []
-    paths = sorted(str(path) for path in fs.ls(folder, detail=False) if str(path).endswith(".json"))
-    return [Evaluation.model_validate_json(fs.cat_file(path)) for path in paths]
+    folder = open_folder(model_dir).subfolder(_FOLDER)
+    names = sorted(name for name in folder.names() if name.endswith(".json"))
+    return [Evaluation.model_validate_json(folder.read(name)) for name in names]

@@ -3,29 +3,81 @@ that the chief writes.
 """
 
 import datetime
+import secrets
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from typing import Protocol
 
 from ..client.ps.control import PsControl
-from ..core.checkpoint import Manifest, VariableRecord
+from ..core.checkpoint import CheckpointReader, Manifest, VariableRecord
+from ..core.checkpoint.folder import Folder
 from ..core.checkpoint.manifest import BlockRecord
 from ..core.checkpoint.saved_part import SavedPart
+from ..core.checkpoint.storage import probe_name
+from ..core.errors import StorageError
 from ..core.versions import own_versions
 from ..distribute.job_snapshots import JobSnapshots, Snapshot
 from ..distribute.saved_variables import write_values
 
 _SAVE_TIMEOUT_S = 3600.0  # 100 GB to a slow disk; a lost ps ends the save sooner
+_TRY_TIMEOUT_S = 60.0  # an object store, or a file server that wakes up
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """Values that were written.
+
+    Attributes:
+        manifest: Makes them a checkpoint.
+        pushes: How many the ps had counted before; 0: unknown.
+    """
+
+    manifest: Manifest
+    pushes: int = 0
 
 
 class CheckpointSource(Protocol):
     """Used by one thread: :meth:`take`, then :meth:`write` of what was taken."""
 
+    def try_model_dir(self, model_dir: Folder) -> None:
+        """Check that whoever writes besides the chief writes to the same model directory.
+
+        Args:
+            model_dir: As the chief knows it.
+
+        Raises:
+            OSError: The file system refused.
+            ConfigurationError: A ps was given no model directory.
+            StorageError: A ps cannot write there, or its directory is another.
+        """
+
+    def verify(self, model_dir: Folder, checkpoint: str, files: Sequence[str]) -> None:
+        """Read files of a checkpoint, and check every digest.
+
+        Args:
+            model_dir: As the chief knows it.
+            checkpoint: Its name.
+            files: All that it has, but the manifest.
+
+        Raises:
+            CheckpointError: One is damaged.
+            PeerLostError: A ps, or the file system, does not answer.
+        """
+
     def take(self, global_step: int) -> int | None:
         """Get ready to write, about step ``global_step``; the step it became, None: nothing."""
 
-    def write(self, path: str, global_step: int, *, final: bool) -> Manifest | None:
-        """Write the values; the manifest that makes them a checkpoint, None: there are none.
+    def write(
+        self, model_dir: Folder, checkpoint: str, global_step: int, *, final: bool
+    ) -> Written | None:
+        """Write the values; None: there are none.
+
+        Args:
+            model_dir: As the chief knows it.
+            checkpoint: The name of its folder there.
+            global_step: What :meth:`take` gave.
+            final: The job is complete.
 
         Raises:
             OSError: The file system refused.
@@ -34,7 +86,7 @@ class CheckpointSource(Protocol):
 
 
 class PsShards:
-    """Every ps writes its shards, while training goes on.
+    """Every ps writes its shards, below its own model directory, while training goes on.
 
     Args:
         controls: One per ps.
@@ -43,19 +95,52 @@ class PsShards:
     def __init__(self, controls: Sequence[PsControl]) -> None:
         self._controls = list(controls)
 
+    def try_model_dir(self, model_dir: Folder) -> None:
+        """Have every ps write a small file, and find it; see :class:`CheckpointSource`."""
+        for control in self._controls:
+            probe = secrets.token_hex(8)
+            theirs = control.try_model_dir(probe, timeout_s=_TRY_TIMEOUT_S)
+            if model_dir.size(probe_name(probe)) is None:
+                raise _not_shared(control, model_dir, probe_name(probe), theirs)
+            model_dir.remove(probe_name(probe))
+
+    def verify(self, model_dir: Folder, checkpoint: str, files: Sequence[str]) -> None:  # noqa: ARG002
+        """Have every ps read a part; see :class:`CheckpointSource`."""
+        count = len(self._controls)
+        with ThreadPoolExecutor(count, thread_name_prefix="verify") as pool:
+            shares = [(ps, files[number::count]) for number, ps in enumerate(self._controls)]
+            checks = [
+                pool.submit(ps.verify_shards, checkpoint, share, timeout_s=_SAVE_TIMEOUT_S)
+                for ps, share in shares
+                if share
+            ]
+            for check in checks:
+                check.result()
+
     def take(self, global_step: int) -> int | None:
         """Nothing to do: the ps copy what they write."""
         return global_step
 
-    def write(self, path: str, global_step: int, *, final: bool) -> Manifest | None:
-        """Have every ps write; see :class:`CheckpointSource`."""
+    def write(
+        self, model_dir: Folder, checkpoint: str, global_step: int, *, final: bool
+    ) -> Written | None:
+        """Have every ps write, and find its files; see :class:`CheckpointSource`."""
         with ThreadPoolExecutor(len(self._controls), thread_name_prefix="save") as pool:
             parts = list(
-                pool.map(lambda ps: ps.save_shards(path, timeout_s=_SAVE_TIMEOUT_S), self._controls)
+                pool.map(
+                    lambda ps: ps.save_shards(checkpoint, timeout_s=_SAVE_TIMEOUT_S),
+                    self._controls,
+                )
             )
         if not any(part.shards for part in parts):
             return None
-        return _manifest(parts, global_step, final=final)
+        folder = model_dir.subfolder(checkpoint)
+        for control, part in zip(self._controls, parts, strict=True):
+            for name, record in part.files.items():
+                if folder.size(name) != record.num_bytes:
+                    raise _not_shared(control, model_dir, f"{checkpoint}/{name}")
+        manifest = _manifest(parts, global_step, final=final)
+        return Written(manifest, sum(part.pushes for part in parts))
 
 
 class ProgramVariables:
@@ -69,17 +154,27 @@ class ProgramVariables:
         self._snapshots = snapshots
         self._taken: Snapshot | None = None
 
+    def try_model_dir(self, model_dir: Folder) -> None:
+        """Nothing to do: nobody else writes."""
+
+    def verify(self, model_dir: Folder, checkpoint: str, files: Sequence[str]) -> None:
+        """Read them here; see :class:`CheckpointSource`."""
+        CheckpointReader(model_dir.subfolder(checkpoint)).verify(files)
+
     def take(self, global_step: int) -> int | None:  # noqa: ARG002 - it is the program's
         """Wait for the end of the program's step."""
         self._taken = self._snapshots.take()
         return self._taken.global_step if self._taken is not None else None
 
-    def write(self, path: str, global_step: int, *, final: bool) -> Manifest | None:
+    def write(
+        self, model_dir: Folder, checkpoint: str, global_step: int, *, final: bool
+    ) -> Written | None:
         """Write what was taken; see :class:`CheckpointSource`."""
         taken, self._taken = self._taken, None  # memory for a copy of the model
         if taken is None or not taken.variables:
             return None
-        return write_values(path, taken.variables, global_step, final=final)
+        folder = model_dir.subfolder(checkpoint)
+        return Written(write_values(folder, taken.variables, global_step, final=final))
 
 
 class AloneSource:
@@ -105,13 +200,34 @@ class AloneSource:
         adopted = self._snapshots.is_adopted and not self._is_in_use()
         return self._program if adopted else self._servers
 
+    def try_model_dir(self, model_dir: Folder) -> None:
+        """See :class:`CheckpointSource`."""
+        self._servers.try_model_dir(model_dir)
+
+    def verify(self, model_dir: Folder, checkpoint: str, files: Sequence[str]) -> None:
+        """See :class:`CheckpointSource`."""
+        self._source.verify(model_dir, checkpoint, files)
+
     def take(self, global_step: int) -> int | None:
         """See :class:`CheckpointSource`."""
         return self._source.take(global_step)
 
-    def write(self, path: str, global_step: int, *, final: bool) -> Manifest | None:
+    def write(
+        self, model_dir: Folder, checkpoint: str, global_step: int, *, final: bool
+    ) -> Written | None:
         """See :class:`CheckpointSource`."""
-        return self._source.write(path, global_step, final=final)
+        return self._source.write(model_dir, checkpoint, global_step, final=final)
+
+
+def _not_shared(control: PsControl, model_dir: Folder, file: str, theirs: str = "") -> StorageError:
+    below = f" in its model directory {theirs}" if theirs else ""
+    return StorageError(
+        f"{control.task} at {control.address} wrote {file}{below}, and it is not where the chief "
+        f"looks, in {model_dir.url}: all tasks need one model directory that they share, such as a "
+        "network volume or an object store. Give each the same with --model-dir",
+        task=control.task,
+        path=model_dir.url,
+    )
 
 
 def _manifest(parts: Sequence[SavedPart], global_step: int, *, final: bool) -> Manifest:
@@ -140,5 +256,6 @@ def _manifest(parts: Sequence[SavedPart], global_step: int, *, final: bool) -> M
         windlass=own_versions().windlass,
         variables=variables,
         tensors=tuple(record for part in parts for record in part.tensors),
+        files={name: record for part in parts for name, record in part.files.items()},
         blocks=tuple(blocks),
     )

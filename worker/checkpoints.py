@@ -1,18 +1,21 @@
-"""Writing a job's checkpoints: the values first, the manifest last."""
+"""A job's checkpoints: the values first, the manifest last; and which of them to go on from."""
 
 import logging
 
 from ..core.checkpoint import (
     CheckpointInfo,
-    checkpoint_path,
-    latest_checkpoint,
+    CheckpointReader,
+    choose_intact,
+    list_checkpoints,
+    manifest_bytes,
     prune,
     remove_incomplete,
 )
-from ..core.checkpoint.directory import open_fs
-from ..core.checkpoint.storage import check_writable, storage_error
-from ..core.errors import WindlassError
-from ..distribute.saved_variables import write_manifest
+from ..core.checkpoint.directory import MANIFEST, new_checkpoint_path, set_aside
+from ..core.checkpoint.file_systems import remove_temporaries
+from ..core.checkpoint.job_record import JobRecord, read_job_record, write_job_record
+from ..core.checkpoint.storage import check_writable, open_model_dir, storage_error
+from ..core.errors import CheckpointError, WindlassError
 from .checkpoint_sources import CheckpointSource
 
 log = logging.getLogger(__name__)
@@ -23,9 +26,13 @@ class Checkpointer:
 
     Args:
         model_dir: Path or fsspec URL.
-        source: What is saved, and who writes it.
+        source: What is saved, and who writes and reads it.
         keep: Complete checkpoints kept.
         writer: Who writes the manifests, for messages.
+
+    Attributes:
+        last: The one that was saved or chosen last.
+        saved_pushes: How many pushes the ps had counted before it was saved; 0: unknown.
     """
 
     def __init__(
@@ -33,28 +40,124 @@ class Checkpointer:
     ) -> None:
         self._writer = writer
         self._model_dir = model_dir
+        self._folder = open_model_dir(model_dir)
         self._source = source
         self._keep = keep
         self.last: CheckpointInfo | None = None
+        self.saved_pushes = 0
+        self._last_is_final = False
 
-    def prepare(self) -> CheckpointInfo | None:
-        """Remove unfinished checkpoints of a killed job; return the one to resume from, if any.
+    def prepare(self) -> None:
+        """Remove what a killed job left unfinished.
 
         Raises:
             StorageError: The model directory cannot be written.
         """
         check_writable(self._model_dir, self._writer)
-        for path in remove_incomplete(self._model_dir):
-            log.warning("removed %s: an incomplete checkpoint", path)
-        self.last = latest_checkpoint(self._model_dir)
+        try:
+            remove_temporaries(self._folder)
+            for path in remove_incomplete(self._model_dir):
+                log.warning("removed %s: an incomplete checkpoint", path)
+        except OSError as error:
+            raise storage_error(error, self._model_dir, self._writer) from error
+
+    def read_record(self) -> JobRecord:
+        """What the last job in this directory wrote down."""
+        return read_job_record(self._folder)
+
+    def record(self, record: JobRecord) -> None:
+        """Write down what a restart has to know; a failure is logged."""
+        try:
+            write_job_record(self._folder, record)
+        except OSError as error:
+            log.warning("%s", storage_error(error, self._model_dir, self._writer))
+
+    def try_servers(self) -> None:
+        """Have every ps that writes a part try that, and find what it wrote here.
+
+        Raises:
+            ConfigurationError: A ps was given no model directory.
+            StorageError: One cannot write there, or its directory is another.
+        """
+        try:
+            self._source.try_model_dir(self._folder)
+        except OSError as error:
+            raise storage_error(error, self._model_dir, self._writer) from error
+
+    def choose(self, *, verify: bool = True) -> CheckpointInfo | None:
+        """The checkpoint to go on from: the newest that is whole. None: there is none.
+
+        Newer ones that are damaged are named, and renamed, so that no reader takes them for the
+        newest.
+
+        Args:
+            verify: Whether to read it: not where the ps hold the variables already.
+
+        Raises:
+            CheckpointError: All are damaged.
+            PeerLostError: A ps, or the file system, does not answer.
+        """
+        found = list_checkpoints(self._model_dir)
+        if not verify:
+            self.last = found[-1] if found else None
+            return self.last
+        choice = choose_intact(found, self._verify)
+        self.last = choice.chosen
+        for info, error in choice.damaged:
+            try:
+                kept = set_aside(self._model_dir, info.name)
+            except OSError as failure:
+                raise storage_error(failure, info.path, self._writer) from failure
+            log.warning(
+                "%s is damaged and is not used: %s. Going back to %s; the damaged one is kept as "
+                "%s",
+                info.path,
+                error,
+                choice.chosen.path if choice.chosen else "nothing",
+                kept,
+            )
         return self.last
 
-    def save(self, global_step: int, *, final: bool = False) -> str:
+    def _verify(self, info: CheckpointInfo) -> None:
+        manifest = CheckpointReader(info.path).manifest
+        if manifest.global_step != info.global_step:
+            raise CheckpointError(
+                f"{info.path}/{MANIFEST} is of global step {manifest.global_step}: it belongs to "
+                "another directory",
+                path=info.path,
+            )
+        self._last_is_final = manifest.final
+        files = sorted({record.file for record in manifest.tensors} | set(manifest.files))
+        self._source.verify(self._folder, info.name, files)
+
+    def tell_resumed(self, record: JobRecord) -> None:
+        """Say which checkpoint the job goes on from, and what is lost since then.
+
+        Args:
+            record: Of the job before.
+        """
+        step = self.last.global_step if self.last is not None else 0
+        if self.last is not None:
+            log.info("resuming from %s (global step %d)", self.last.path, step)
+        if record.global_step > step:
+            log.warning(
+                "%d acknowledged steps are lost: the job had reached global step %d, at least, and "
+                "%s",
+                record.global_step - step,
+                record.global_step,
+                f"the last whole checkpoint is of step {step}"
+                if self.last is not None
+                else "saved no checkpoint",
+            )
+
+    def save(self, global_step: int, *, final: bool = False, changed: bool = False) -> str:
         """Save while training goes on; returns the checkpoint's path. A failed save is removed.
 
         Args:
-            global_step: About the one that is saved.
-            final: The job is complete.
+            global_step: About the one that is saved. If there is a checkpoint of that, it is
+                returned.
+            final: The job is complete; then there is to be a checkpoint that says so.
+            changed: Values were assigned since the last one, so the same step is saved again.
 
         Returns:
             Empty if there is nothing to save.
@@ -66,34 +169,36 @@ class Checkpointer:
         step = self._source.take(global_step)
         if step is None:
             return ""
-        repeated = self.last is not None and self.last.global_step == step
-        if self.last is not None and repeated and (not final or self.last.path.endswith("-again")):
-            # A final one exists already; writing over it could lose it.
+        saved = self.last is not None and self.last.global_step == step and not changed
+        if self.last is not None and saved and (self._last_is_final or not final):
             return self.last.path
-        path = checkpoint_path(self._model_dir, step, again=repeated)
         try:
-            manifest = self._source.write(path, step, final=final)
-            if manifest is None:
-                self._discard(path)
-                return ""
-            write_manifest(path, manifest)
+            info = CheckpointInfo(step, new_checkpoint_path(self._model_dir, step))
         except OSError as error:
-            self._discard(path)
-            raise storage_error(error, path, self._writer) from error
+            raise storage_error(error, self._model_dir, self._writer) from error
+        try:
+            written = self._source.write(self._folder, info.name, step, final=final)
+            if written is None:
+                self._discard(info)
+                return ""
+            manifest = manifest_bytes(written.manifest)
+            self._folder.subfolder(info.name).put(MANIFEST, manifest)
+        except OSError as error:
+            self._discard(info)
+            raise storage_error(error, info.path, self._writer) from error
         except WindlassError:
-            self._discard(path)
+            self._discard(info)
             raise
-        self.last = CheckpointInfo(step, path)
+        self.last, self._last_is_final = info, final
+        self.saved_pushes = written.pushes
         try:
             prune(self._model_dir, self._keep)
         except OSError as error:
             log.warning("an old checkpoint could not be removed: %s", error)
-        return path
+        return info.path
 
-    @staticmethod
-    def _discard(path: str) -> None:
-        fs, root = open_fs(path)
+    def _discard(self, info: CheckpointInfo) -> None:
         try:
-            fs.rm(root, recursive=True)
+            self._folder.remove(info.name)
         except OSError as error:
-            log.debug("nothing to remove at %s: %s", path, error)
+            log.debug("nothing to remove at %s: %s", info.path, error)

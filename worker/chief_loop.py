@@ -9,9 +9,11 @@ import logging
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any
 
 from ..client.ps.control import PsAnswer, PsControl
 from ..cluster.roles import PS
+from ..core.checkpoint.job_record import JobRecord
 from ..core.errors import FencedError, OtherJobError, WindlassError
 from ..core.settings import Settings
 from ..core.states import Phase, State
@@ -23,6 +25,7 @@ from .checkpoints import Checkpointer
 log = logging.getLogger(__name__)
 
 _ATTACH_S = 2.0
+_RECORD_S = 10.0  # a restart knows how far the job was within this
 
 
 class ChiefLoop:
@@ -55,12 +58,10 @@ class ChiefLoop:
         self._leaving = threading.Event()
         self._thread = threading.Thread(target=self._lead, name="chief-loop", daemon=True)
         self._pool = ThreadPoolExecutor(len(controls) or 1, thread_name_prefix="attach")
-        self._saved_at = locked_job.clock.now()
-        self._saved_step = (
-            checkpointer.last.global_step if checkpointer and checkpointer.last else 0
-        )
+        self._saved_at = self._recorded_at = locked_job.clock.now()
+        self._recorded_step = 0
         self._saver = ThreadPoolExecutor(1, thread_name_prefix="save")
-        self._save_under_way: Future[bool] | None = None
+        self._save_under_way: Future[Any] | None = None
         self._ending = False
         # Why the job failed, if that says more than its phase: the chief ends with its exit code.
         self.failure: WindlassError | None = None
@@ -87,15 +88,17 @@ class ChiefLoop:
             for task in job.expire(now=now):
                 log.warning("%s was lost: %s", task, job.members[task].detail)
             self._warn_of_replicas(job.uneven_replicas())
-            due = job.phase is Phase.RUNNING and self._is_due(job.global_step, now)
-            step = job.global_step
-        if (
-            due
-            and not self._ending
-            and (self._save_under_way is None or self._save_under_way.done())
-        ):
-            # In a thread of its own: leases are renewed while a large model is written.
-            self._save_under_way = self._saver.submit(self._save, step, final=False)
+            step, pushes = job.global_step, job.pushes
+            due = job.phase is Phase.RUNNING and self._is_due(step, pushes, now)
+            record = step > self._recorded_step and now - self._recorded_at >= _RECORD_S
+        if self._ending or not (self._save_under_way is None or self._save_under_way.done()):
+            return
+        # In a thread of its own: leases are renewed while a large model is written.
+        if due:
+            self._save_under_way = self._saver.submit(self._save, step, pushes, final=False)
+        elif record:
+            self._recorded_at, self._recorded_step = now, step
+            self._save_under_way = self._saver.submit(self.record)
 
     def _warn_of_replicas(self, counts: Mapping[TaskId, int]) -> None:
         if counts and not self._warned_of_replicas:
@@ -107,13 +110,33 @@ class ChiefLoop:
                 shown,
             )
 
-    def _is_due(self, step: int, now: float) -> bool:
+    @property
+    def _saved_step(self) -> int:
+        last = self._checkpointer.last if self._checkpointer is not None else None
+        return last.global_step if last is not None else 0
+
+    def _is_due(self, step: int, pushes: int, now: float) -> bool:
         settings = self._settings
-        if self._checkpointer is None or step <= self._saved_step:
+        if self._checkpointer is None:
             return False
         by_steps = 0 < settings.save_every_steps <= step - self._saved_step
         by_time = 0 < settings.save_every_s <= now - self._saved_at
-        return by_steps or by_time
+        # What is assigned outside of steps is to be saved, too.
+        changed = step > self._saved_step or pushes > self._checkpointer.saved_pushes
+        return changed and (by_steps or by_time)
+
+    def record(self) -> None:
+        """Write down what a restart has to know; a failure is logged."""
+        if self._checkpointer is None:
+            return
+        with self._locked_job.open() as (job, _):
+            record = JobRecord(
+                job=job.name or "",
+                phase=job.phase,
+                last_generation=job.last_generation,
+                global_step=job.global_step,
+            )
+        self._checkpointer.record(record)
 
     def _attach(self) -> None:
         answers = list(self._pool.map(self._attach_one, self._controls))
@@ -135,11 +158,12 @@ class ChiefLoop:
         except WindlassError as error:
             return error
 
-    def _save(self, step: int, *, final: bool) -> bool:
+    def _save(self, step: int, pushes: int, *, final: bool) -> bool:
         if self._checkpointer is None:
             return False
+        changed = pushes > self._checkpointer.saved_pushes
         try:
-            path = self._checkpointer.save(step, final=final)
+            path = self._checkpointer.save(step, final=final, changed=changed)
         except WindlassError as error:
             log.error("could not save a checkpoint of step %d: %s", step, error)
             self.failure = self.failure or error
@@ -148,7 +172,6 @@ class ChiefLoop:
             self._saved_at = self._locked_job.clock.now()
         saved = self._checkpointer.last
         if path and saved is not None:
-            self._saved_step = saved.global_step
             self._locked_job.last_checkpoint = path
             self._locked_job.last_checkpoint_step = saved.global_step
             log.info("saved %s%s", path, " (final)" if final else "")
@@ -174,26 +197,26 @@ class ChiefLoop:
         """
         self._ending = True  # no periodic checkpoint from now on: the final one follows
         if save_first and global_step > self._saved_step:
-            self._saver.submit(self._save, global_step, final=False).result()
+            self._saver.submit(self._save, global_step, 0, final=False).result()
         self._wait_for_workers(on_wait)
         if self._save_under_way is not None:
             self._save_under_way.result()
+        self._attach()  # the pushes up to now
         with self._locked_job.open() as (job, _):
-            phase = job.phase
-        if not phase.is_over:
-            self._attach()  # the ps know how many steps were made
-        with self._locked_job.open() as (job, _):
-            phase = job.phase
+            phase, pushes = job.phase, job.pushes
             step = max(job.global_step, global_step)
             ps_lost = any(
                 member.task.type == PS and member.state in (State.LOST, State.FAILED)
                 for member in job.members.values()
             )
+        written = step > 0 or (pushes > 0 and phase is Phase.RUNNING)
         is_saved = save_first and phase is not Phase.RUNNING
-        if step > 0 and not ps_lost and not is_saved:
+        if written and not ps_lost and not is_saved:
             if phase is Phase.RUNNING:
                 self.failure = None  # of an earlier save
-            saved = self._saver.submit(self._save, step, final=phase is Phase.RUNNING).result()
+            saved = self._saver.submit(
+                self._save, step, pushes, final=phase is Phase.RUNNING
+            ).result()
             if phase is Phase.RUNNING and self._checkpointer is not None and not saved:
                 with self._locked_job.open() as (job, _):
                     job.fail(f"the last checkpoint could not be written: {self.failure}")
@@ -203,6 +226,7 @@ class ChiefLoop:
         with self._locked_job.open() as (job, _):
             job.complete()
             phase, reason = job.phase, job.reason
+        self.record()
         return self._dismiss(phase, reason)
 
     def _wait_for_workers(self, on_wait: Callable[[str], None]) -> None:

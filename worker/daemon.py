@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from ..cluster.resolved import ResolvedTask
 from ..cluster.roles import CHIEF, EVALUATOR, PS
 from ..cluster.spec import ClusterSpec
-from ..core.errors import ConfigurationError, JobStoppedError, WindlassError
+from ..core.errors import ConfigurationError, JobDoneError, JobStoppedError, WindlassError
 from ..core.settings import Settings, take_environment
 from ..core.task import TaskId
 from .error_report import ERROR_FILE, ErrorReport
@@ -137,7 +137,7 @@ def _run_program(
     member = Member(task, settings)
     try:
         runtime = member.join()
-    except JobStoppedError as error:
+    except (JobStoppedError, JobDoneError) as error:
         return int(error.exit_code)
     with in_cluster(runtime, all_threads=True):
         ending = run_program(program, arguments, report.show)

@@ -1,15 +1,17 @@
 """Which job a chief leads: the one it was given, the one its ps serve, or a new one.
 
 The ps keep a job's variables, so they also know its id: a chief that restarts takes it from there,
-and its workers stay in the job. A ps that does not answer may be one of those, so a chief that was
-not told the id waits for all of them, which it needs in any case. Another chief that still leads
-those ps is another job's.
+and its workers stay in the job. They know the generations of its tasks, too, so that the restarted
+chief goes on counting. A ps that does not answer may be one of those, so a chief that was not told
+the id waits for all of them, which it needs in any case. Another chief that still leads those ps is
+another job's.
 """
 
 import logging
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 
 from ..client.ps.control import JobOnPs, PsControl
 from ..core.clock import Clock, SystemClock
@@ -25,14 +27,31 @@ _PAUSE_S = 0.1
 _QUIET = 4  # of a lease
 
 
-def find_job_id(
+@dataclass(frozen=True, slots=True)
+class FoundJob:
+    """What the ps know of a job that a chief begins or goes on with.
+
+    Attributes:
+        job: Its id.
+        last_generation: The highest one a task showed to a ps; 0: none did.
+        shards: Of variables, on all ps; 0: the variables are to be made.
+        global_step: Steps applied.
+    """
+
+    job: str
+    last_generation: int = 0
+    shards: int = 0
+    global_step: int = 0
+
+
+def find_job(
     controls: Sequence[PsControl],
     chief: TaskId,
     settings: Settings,
     still_wanted: Callable[[], None] = lambda: None,
     clock: Clock | None = None,
-) -> str:
-    """The id of the job that ``chief`` begins or goes on with.
+) -> FoundJob:
+    """The job that ``chief`` begins or goes on with.
 
     Where another chief was heard of just now, this waits until it is silent for a quarter of a
     lease.
@@ -74,16 +93,22 @@ def find_job_id(
         heard = [pair for pair in led if pair[1].silent_s < settings.lease_s / _QUIET]
         if not heard:
             control, job = next((pair for pair in led if pair[1].job), (None, None))
-            if settings.job_id or control is None or job is None:
-                return settings.job_id or new_job_id()
-            log.info(
-                "goes on with job %s, which %s serves; its chief at %s has been silent for %.1f s",
-                job.job,
-                control.task,
-                job.chief_address,
-                job.silent_s,
+            if not settings.job_id and control is not None and job is not None:
+                log.info(
+                    "goes on with job %s, which %s serves; its chief at %s has been silent for "
+                    "%.1f s",
+                    job.job,
+                    control.task,
+                    job.chief_address,
+                    job.silent_s,
+                )
+            known = [answer for _, answer in answers if isinstance(answer, JobOnPs)]
+            return FoundJob(
+                settings.job_id or (job.job if job is not None else new_job_id()),
+                last_generation=max((each.last_generation for each in known), default=0),
+                shards=sum(each.shards for each in known),
+                global_step=max((each.global_step for each in known), default=0),
             )
-            return job.job
         control, job = heard[0]
         told = (
             f"{control.task} at {control.address} serves job {job.job!r} of the chief at "

@@ -8,7 +8,13 @@ from typing import TYPE_CHECKING
 
 from ..cluster.resolved import ResolvedTask
 from ..cluster.roles import EVALUATOR, ps_of
-from ..core.errors import JobStoppedError, RetryableError, TooManyWorkersError, WindlassError
+from ..core.errors import (
+    JobDoneError,
+    JobStoppedError,
+    RetryableError,
+    TooManyWorkersError,
+    WindlassError,
+)
 from ..core.exit_codes import ExitCode
 from ..core.launcher_tells import LAUNCHER_TELLS
 from ..core.settings import Settings
@@ -71,7 +77,10 @@ class Member:
     def _fail_to_join(self, error: BaseException) -> None:
         # The program has not begun: no traceback is needed, but the chief must know.
         try:
-            if isinstance(error, WindlassError) and not isinstance(error, JobStoppedError):
+            if isinstance(error, JobDoneError):
+                log.info("%s", error.message)
+                self._task.finish(Ending(Outcome.DONE, ExitCode.DONE))
+            elif isinstance(error, WindlassError) and not isinstance(error, JobStoppedError):
                 # A worker too many is no fault of the job: it ends alone.
                 ends_alone = isinstance(error, RetryableError | TooManyWorkersError)
                 outcome = Outcome.LEFT if ends_alone else Outcome.FAILED

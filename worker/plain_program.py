@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, NoReturn
 from ..cluster.resolved import resolve
 from ..cluster.resolver import ClusterResolver
 from ..cluster.roles import CHIEF, EVALUATOR, PS, WORKER, ps_of
-from ..core.errors import ConfigurationError, JobStoppedError, WindlassError
+from ..core.errors import ConfigurationError, JobDoneError, JobStoppedError, WindlassError
 from ..core.settings import Settings, load_settings, quiet_grpc
 from .logs import set_up_logging
 from .member import Member, task_of_role
@@ -57,7 +57,7 @@ def join(resolver: ClusterResolver, *, synchronous: bool) -> "ClusterRuntime | N
     member = Member(task_of_role(task, settings), settings)
     try:
         runtime = member.join()
-    except JobStoppedError as error:
+    except (JobStoppedError, JobDoneError) as error:
         process.exit(int(error.exit_code))
     process.member = member
     return runtime

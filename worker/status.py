@@ -24,12 +24,11 @@ def write_status(model_dir: str, status: "JobStatus") -> None:
     Raises:
         OSError: The directory cannot be written.
     """
-    from ..core.checkpoint.directory import open_fs
+    from ..core.checkpoint.file_systems import open_folder
 
-    fs, root = open_fs(model_dir)
-    fs.makedirs(root, exist_ok=True)
-    with fs.transaction:
-        fs.pipe_file(f"{root}/{STATUS_FILE}", status_json(status, indent=1).encode())
+    folder = open_folder(model_dir)
+    folder.make()
+    folder.put(STATUS_FILE, status_json(status, indent=1).encode())
 
 
 def status_json(status: "JobStatus", *, indent: int | None = None) -> str:

@@ -8,6 +8,7 @@ saves checkpoints of its own program's variables, which are equal on all workers
 """
 
 import logging
+import secrets
 import socket
 from collections.abc import Callable
 from typing import TYPE_CHECKING
@@ -27,12 +28,15 @@ from ..core.waiting import WaitLog
 from ..distribute.job_snapshots import JobSnapshots
 from ..distribute.runtime import ClusterRuntime
 from .announcement import announce_chief
+from .job_over import join_unless_done
 from .program import Ending, ending_of
 from .status import write_last_status
 
 if TYPE_CHECKING:
+    from ..core.checkpoint.job_record import JobRecord
     from ..core.task import Incarnation
     from ..server.chief.servicer import LockedJob
+    from .checkpoints import Checkpointer
     from .chief_loop import ChiefLoop
 
 log = logging.getLogger(__name__)
@@ -53,6 +57,8 @@ class SynchronousTask:
         self._held = False
         self._chief: ChiefClient | None = None
         self._chief_loop: ChiefLoop | None = None
+        self._checkpointer: Checkpointer | None = None
+        self._record: JobRecord | None = None
         self._membership: Membership | None = None
         self._announcement: socket.socket | None = None
         self._snapshots = JobSnapshots(settings.drain_grace_s)
@@ -66,6 +72,7 @@ class SynchronousTask:
         Raises:
             AddressInUseError: This worker's port is taken.
             JoinTimeoutError: The chief did not answer.
+            JobDoneError: The job is over; there is nothing to do.
             OtherJobError: Another process is at work as this task.
             CheckpointError: The checkpoint to resume from cannot be used.
             StorageError: The model directory cannot be written.
@@ -78,9 +85,11 @@ class SynchronousTask:
             from ..server.chief.servicer import SERVICE, new_chief
 
             expected = [(other, task.address_of(other)) for other in task.spec.tasks()]
-            job_id = settings.job_id or new_job_id()
-            locked_job, calls = new_chief(task.task, expected, settings, job_id)
+            locked_job, calls = new_chief(task.task, expected, settings, job_id=None)
             hold_server(task.task, task.address, settings, {SERVICE: calls})
+            recorded = self._read_record()
+            with locked_job.open() as (job, _):
+                job.identify(settings.job_id or new_job_id(), after=recorded)
         else:
             hold_server(task.task, task.address, settings)
         self._held = True
@@ -91,33 +100,44 @@ class SynchronousTask:
             task.task, task.address, self._chief, settings, report=self.runtime.report
         )
         self._membership.on_lost = self._interrupt
-        who = self._membership.join(still_wanted=self.check)
+        who = join_unless_done(self._membership, task, settings, self.check)
         if locked_job is not None:
             self._lead(locked_job, who)
         return self.runtime
 
-    def _lead(self, locked_job: "LockedJob", who: "Incarnation") -> None:
+    def _read_record(self) -> int:
+        """Read what the job before wrote down; the highest generation that counts as given out."""
         from .checkpoint_sources import ProgramVariables
         from .checkpoints import Checkpointer
+
+        settings = self._settings
+        if not settings.model_dir:
+            return secrets.randbits(40)  # nobody knows: most likely none of the job before
+        source = ProgramVariables(self._snapshots)
+        self._checkpointer = Checkpointer(
+            settings.model_dir, source, settings.keep_checkpoints, str(self.task.task)
+        )
+        self._record = self._checkpointer.read_record()
+        return self._record.last_generation
+
+    def _lead(self, locked_job: "LockedJob", who: "Incarnation") -> None:
         from .chief_loop import ChiefLoop
 
-        settings, task, checkpointer = self._settings, self.task, None
-        if settings.model_dir:
-            source = ProgramVariables(self._snapshots)
-            checkpointer = Checkpointer(
-                settings.model_dir, source, settings.keep_checkpoints, str(task.task)
-            )
-            found = checkpointer.prepare()
-            if found is not None:
-                log.info("resuming from %s (global step %d)", found.path, found.global_step)
-                self._snapshots.restore_from = found.path
-            self._snapshots.saves = True
+        settings, task, checkpointer = self._settings, self.task, self._checkpointer
+        if checkpointer is not None:
+            checkpointer.prepare()
         self._chief_loop = ChiefLoop(locked_job, who, task.address, [], checkpointer, settings)
         self._chief_loop.start()
         self._announcement = announce_chief(task.address)
         if settings.model_dir and self._chief is not None:
             # With the addresses: `windlass status` looks there.
             write_last_status(settings.model_dir, self._chief)
+        if checkpointer is not None and self._record is not None:
+            chosen = checkpointer.choose()
+            checkpointer.tell_resumed(self._record)
+            self._snapshots.restore_from = chosen.path if chosen is not None else ""
+            self._snapshots.saves = True
+            self._chief_loop.record()
 
     def check(self) -> None:
         """Raise if the program should end.

@@ -29,17 +29,18 @@ from ..core.waiting import WaitLog
 from ..distribute.runtime import ClusterRuntime
 from .announcement import announce_chief
 from .enough_workers import wait_for_workers
+from .job_over import join_unless_done
 from .program import Ending, ending_of
 from .status import write_last_status
 
 if TYPE_CHECKING:
+    from ..core.checkpoint.job_record import JobRecord
     from ..server.chief.server import ChiefServer
     from .checkpoints import Checkpointer
     from .chief_loop import ChiefLoop
+    from .job_identity import FoundJob
 
 log = logging.getLogger(__name__)
-
-_TRY_TIMEOUT_S = 60.0  # an object store, or a file server that wakes up
 
 
 class TrainingTask:
@@ -61,6 +62,8 @@ class TrainingTask:
         self._chief_loop: ChiefLoop | None = None
         self._announcement: socket.socket | None = None
         self._checkpointer: Checkpointer | None = None
+        self._record: JobRecord | None = None
+        self._found: FoundJob | None = None
         self._controls: list[PsControl] = []
         self._session: ParameterSession | None = None
         self.runtime = ClusterRuntime(task, settings, check=self.check)
@@ -73,6 +76,7 @@ class TrainingTask:
         Raises:
             AddressInUseError: The chief's port is taken.
             JoinTimeoutError: A peer did not answer.
+            JobDoneError: The job is over; there is nothing to do.
             OtherJobError: Another job has this task's place, or its ps.
             CheckpointError: The checkpoint to resume from cannot be used.
             StorageError: The model directory cannot be written.
@@ -81,7 +85,7 @@ class TrainingTask:
         if task.is_chief:
             # Only a chief loads what serving and writing checkpoints need.
             from ..server.chief.server import ChiefServer
-            from .job_identity import find_job_id
+            from .job_identity import find_job
 
             self._controls = [
                 PsControl(ps, task.address_of(ps), settings, self._who) for ps in ps_of(task.spec)
@@ -89,9 +93,10 @@ class TrainingTask:
             expected = [(other, task.address_of(other)) for other in task.spec.tasks()]
             self._chief_server = ChiefServer(task.task, expected, settings, job_id=None)
             self._chief_server.start(task.address)
-            job_id = find_job_id(self._controls, task.task, settings, self.check)
+            recorded = self._read_record()
+            self._found = found = find_job(self._controls, task.task, settings, self.check)
             with self._chief_server.locked_job.open() as (job, _):
-                job.name = job_id
+                job.identify(found.job, after=max(found.last_generation, recorded))
             chief_address = _dial_address(task.address, self._chief_server.port)
         else:
             chief_address = task.chief_address or self._find_chief()
@@ -100,7 +105,7 @@ class TrainingTask:
             task.task, task.address, self._chief, settings, report=self.runtime.report
         )
         self._membership.on_lost = self.interrupt
-        who = self._membership.join(still_wanted=self.check)
+        who = join_unless_done(self._membership, task, settings, self.check)
         if self._chief_server is not None:
             self._lead(self._chief_server, who)
         transports = [RemotePs(ps, task.address_of(ps), who, settings) for ps in ps_of(task.spec)]
@@ -108,8 +113,9 @@ class TrainingTask:
         self.runtime.connection = self._session
         self._session.connect(still_wanted=self.check)
         if self._checkpointer is not None:
-            for control in self._controls:
-                control.try_directory(settings.model_dir, timeout_s=_TRY_TIMEOUT_S)
+            self._go_on_from_checkpoint(self._checkpointer)
+            if self._chief_loop is not None:
+                self._chief_loop.record()
         self.runtime.barrier = BarrierClient(self._chief, who, self.check).wait
         if self._chief_server is not None and settings.wait_for_workers:
             wait_for_workers(self._chief_server.locked_job, settings, self.task, self.check)
@@ -147,30 +153,32 @@ class TrainingTask:
             missing="chief",
         )
 
-    def _lead(self, server: "ChiefServer", who: Incarnation) -> None:
+    def _read_record(self) -> int:
+        """Read what the job before wrote down; the highest generation it knew."""
         from .checkpoint_sources import AloneSource, CheckpointSource, PsShards
         from .checkpoints import Checkpointer
+
+        settings, snapshots = self._settings, self.runtime.snapshots
+        if not settings.model_dir:
+            return 0
+        servers = PsShards(self._controls)
+        source: CheckpointSource = servers
+        if snapshots is not None:
+            source = AloneSource(snapshots, servers, self._has_variables_on_servers)
+        self._checkpointer = Checkpointer(
+            settings.model_dir, source, settings.keep_checkpoints, str(self.task.task)
+        )
+        self._record = self._checkpointer.read_record()
+        return self._record.last_generation
+
+    def _lead(self, server: "ChiefServer", who: Incarnation) -> None:
         from .chief_loop import ChiefLoop
 
-        settings, task, snapshots = self._settings, self.task, self.runtime.snapshots
-        checkpointer = None
-        if settings.model_dir:
-            servers = PsShards(self._controls)
-            source: CheckpointSource = servers
-            if snapshots is not None:
-                source = AloneSource(snapshots, servers, self._has_variables_on_servers)
-            checkpointer = Checkpointer(
-                settings.model_dir, source, settings.keep_checkpoints, str(task.task)
-            )
-            self._checkpointer = checkpointer
-            found = checkpointer.prepare()
-            if found is not None:
-                log.info("resuming from %s (global step %d)", found.path, found.global_step)
-                self.runtime.restore_from = found.path
-            if snapshots is not None:
-                snapshots.saves, snapshots.restore_from = True, self.runtime.restore_from
+        settings, task = self._settings, self.task
+        if self._checkpointer is not None:
+            self._checkpointer.prepare()
         self._chief_loop = ChiefLoop(
-            server.locked_job, who, task.address, self._controls, checkpointer, settings
+            server.locked_job, who, task.address, self._controls, self._checkpointer, settings
         )
         self._chief_loop.start()
         self._announcement = announce_chief(_dial_address(task.address, server.port))
@@ -180,6 +188,23 @@ class TrainingTask:
 
     def _has_variables_on_servers(self) -> bool:
         return self._session is not None and bool(self._session.placement())
+
+    def _go_on_from_checkpoint(self, checkpointer: "Checkpointer") -> None:
+        """Find the checkpoint to begin with, and say what is lost since then."""
+        checkpointer.try_servers()
+        found, snapshots = self._found, self.runtime.snapshots
+        held = found is not None and found.shards > 0
+        chosen = checkpointer.choose(verify=not held)
+        self.runtime.restore_from = chosen.name if chosen is not None else ""
+        if snapshots is not None:
+            snapshots.saves = True
+            snapshots.restore_from = chosen.path if chosen is not None else ""
+        if found is not None and held:
+            log.info(
+                "going on at global step %d: the ps have kept the variables", found.global_step
+            )
+        elif self._record is not None:
+            checkpointer.tell_resumed(self._record)
 
     def check(self) -> None:
         """Raise if the program should end. Called between steps and during waits."""

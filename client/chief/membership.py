@@ -8,6 +8,7 @@ from ...core.backoff import attempts
 from ...core.clock import Clock, SystemClock
 from ...core.errors import (
     FencedError,
+    JobDoneError,
     JobStoppedError,
     JoinTimeoutError,
     PeerLostError,
@@ -58,6 +59,7 @@ class Membership:
         self._over = threading.Event()
         self._thread: threading.Thread | None = None
         self._finish_sent = False
+        self._lost = False
         self.phase = Phase.RUNNING
         self.reason = ""
         self.who = Incarnation(task, 0)
@@ -68,6 +70,7 @@ class Membership:
         """Register, waiting for a late chief until the join timeout; begin the heartbeats.
 
         Raises:
+            JobDoneError: The job is done: the chief is about to leave.
             JoinTimeoutError: The chief did not answer.
             ProtocolMismatchError: It speaks another protocol.
         """
@@ -97,6 +100,8 @@ class Membership:
             target=self._beat, args=(heartbeat_s,), name=f"{self.task.short}-heartbeat", daemon=True
         )
         self._thread.start()
+        if self.phase is Phase.DONE:
+            raise JobDoneError(f"{self.task}: the job is done already; nothing is left to do")
         return self.who
 
     def _beat(self, heartbeat_s: float) -> None:
@@ -146,7 +151,7 @@ class Membership:
     def _lose(self, error: WindlassError) -> None:
         if isinstance(error, FencedError):
             log.error("%s", error)
-        self.phase, self.reason = Phase.FAILED, str(error)
+        self.phase, self.reason, self._lost = Phase.FAILED, str(error), True
         self._over.set()
         if not self._leaving.is_set():
             self.on_lost(error)
@@ -165,6 +170,8 @@ class Membership:
     def finish(self, outcome: Outcome, message: str = "") -> None:
         """Report the end of this task's work. A failure to reach the chief is logged."""
         self._finish_sent = True
+        if self._lost:
+            return  # nobody is there, or this task was fenced
         try:
             for attempt in attempts(timeout_s=_CALL_S, max_s=0.5):
                 with attempt:

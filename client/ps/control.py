@@ -1,10 +1,14 @@
 """The chief's unary calls to a ps: renewing its lease, saving, ending the job."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
+
+from google.protobuf.message import Message
 
 from ...cluster.principal import Principal
 from ...core import codec
-from ...core.checkpoint.manifest import TensorRecord
+from ...core.checkpoint.manifest import FileRecord, TensorRecord
 from ...core.checkpoint.saved_part import SavedPart, SavedShard
 from ...core.report import PsCounters
 from ...core.settings import Settings
@@ -31,11 +35,17 @@ class JobOnPs:
         job: Its id; empty: none yet.
         chief_address: Empty: no chief yet.
         silent_s: Since the chief was last heard of. Unit: seconds.
+        last_generation: The highest one that any task showed there.
+        shards: Held there.
+        global_step: As far as this ps knows.
     """
 
     job: str
     chief_address: str
     silent_s: float
+    last_generation: int = 0
+    shards: int = 0
+    global_step: int = 0
 
 
 class PsControl:
@@ -91,35 +101,68 @@ class PsControl:
             doing="ask for the chief",
             timeout_s=timeout_s,
         )
-        return JobOnPs(response.job, response.chief_address, response.chief_silent_s)
+        return JobOnPs(
+            response.job,
+            response.chief_address,
+            response.chief_silent_s,
+            response.last_generation,
+            response.shards,
+            response.global_step,
+        )
 
-    def try_directory(self, model_dir: str, *, timeout_s: float) -> None:
-        """Have this ps try whether it can write there.
+    def try_model_dir(self, probe: str, *, timeout_s: float) -> str:
+        """Have this ps leave a small file in its model directory; the directory, for people.
+
+        Args:
+            probe: Hexadecimal digits in the file's name; see ``storage.probe_name``.
+            timeout_s: Unit: seconds.
 
         Raises:
-            StorageError: It cannot.
+            ConfigurationError: It was given no model directory.
+            StorageError: It cannot write there.
             PeerLostError: No answer.
         """
-        invoke(
+        response = invoke(
             self._stub.SaveShards,
-            ps_pb2.SaveShardsRequest(directory=model_dir, only_try=True),
+            ps_pb2.SaveShardsRequest(probe=probe),
             peer=self._peer,
             doing="try to write",
             timeout_s=timeout_s,
             # The ps may have begun to listen only now, which the channel notices a little later.
             wait_for_ready=True,
         )
+        return response.model_dir
 
-    def save_shards(self, directory: str, *, timeout_s: float) -> SavedPart:
-        """Have this ps write its part of a checkpoint.
+    def verify_shards(self, checkpoint: str, files: Sequence[str], *, timeout_s: float) -> None:
+        """Have this ps check files of a checkpoint in its model directory.
 
         Raises:
+            CheckpointError: One is damaged.
+            PeerLostError: No answer.
+        """
+        invoke(
+            self._stub.VerifyShards,
+            ps_pb2.VerifyShardsRequest(checkpoint=checkpoint, files=files),
+            peer=self._peer,
+            doing="verify a checkpoint",
+            timeout_s=timeout_s,
+        )
+
+    def save_shards(self, checkpoint: str, *, timeout_s: float) -> SavedPart:
+        """Have this ps write its part of a checkpoint, below its own model directory.
+
+        Args:
+            checkpoint: Its name.
+            timeout_s: Unit: seconds.
+
+        Raises:
+            ConfigurationError: It was given no model directory.
             StorageError: It cannot write there.
             PeerLostError: No answer.
         """
         response = invoke(
             self._stub.SaveShards,
-            ps_pb2.SaveShardsRequest(directory=directory),
+            ps_pb2.SaveShardsRequest(checkpoint=checkpoint),
             peer=self._peer,
             doing="save",
             timeout_s=timeout_s,
@@ -129,12 +172,7 @@ class PsControl:
             who = codec.incarnation_from_wire(getattr(push, "from"))
             applied.setdefault(push.block, {})[who.task] = (who.generation, push.sequence)
         return SavedPart(
-            tuple(
-                TensorRecord(
-                    **{field.name: getattr(item, field.name) for field in item.DESCRIPTOR.fields}
-                )
-                for item in response.tensors
-            ),
+            tuple(TensorRecord(**_fields(item)) for item in response.tensors),
             tuple(
                 SavedShard(
                     codec.shard_from_wire(item.shard), item.version, item.updates, item.block
@@ -143,6 +181,8 @@ class PsControl:
             ),
             applied,
             response.global_step,
+            {item.name: FileRecord(**_fields(item)) for item in response.files},
+            response.pushes,
         )
 
     def end_job(self, phase: Phase, reason: str, *, timeout_s: float) -> None:
@@ -159,3 +199,7 @@ class PsControl:
     def close(self) -> None:
         """Close the channel."""
         self._channel.close()
+
+
+def _fields(message: Message) -> dict[str, Any]:
+    return {field.name: getattr(message, field.name) for field in message.DESCRIPTOR.fields}

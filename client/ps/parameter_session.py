@@ -198,7 +198,7 @@ class ParameterSession:
             create: Whether this task creates what does not exist.
             partitioner: Into how many parts a variable is cut.
             placement: Which ps gets which shard.
-            restore_from: Checkpoint to take values from, where it has them.
+            restore_from: Name of the checkpoint to take values from, where it has them.
             still_wanted: Called while waiting; raises to give up.
 
         Returns:

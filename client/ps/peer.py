@@ -48,6 +48,12 @@ class PsPeer(Protocol):
 
         Idempotent: repeated after a lost answer, it gives the same one.
 
+        Args:
+            shards: Of this ps.
+            create: Or look up.
+            restore_from: Name of a checkpoint in the model directory of the ps; of a ps in this
+                process, the checkpoint's path. Empty: none.
+
         Raises:
             DefinitionMismatchError: Another task defined one differently.
         """

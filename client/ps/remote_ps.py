@@ -152,7 +152,7 @@ class RemotePs:
             request = ps_pb2.DefineRequest(
                 create=create,
                 shards=[codec.shard_to_wire(s) for s in shards[start : start + _DEFINE_BATCH]],
-                restore_from=restore_from,
+                checkpoint=restore_from,
             )
             response = self._define(request, "define variables")
             held += [codec.held_from_wire(item) for item in response.held]

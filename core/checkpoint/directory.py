@@ -1,14 +1,22 @@
 """Finding, naming and removing checkpoints in a model directory (a path or any fsspec URL)."""
 
+import contextlib
 import re
 from dataclasses import dataclass
-from typing import Any
 
-import fsspec
+from ..errors import RefusedError
+from .file_systems import open_folder, open_fs
+from .folder import Folder
+
+__all__ = [
+    "MANIFEST", "CheckpointInfo", "checkpoint_name", "checkpoint_path", "latest_checkpoint",
+    "list_checkpoints", "new_checkpoint_path", "numbered_checkpoints", "open_fs", "prune",
+    "remove_checkpoint", "remove_incomplete", "set_aside",
+]  # fmt: skip
 
 MANIFEST = "manifest.json"
-_NAME = re.compile(r"^ckpt-(\d{10})(-again)?$")
-_NUMBERED = re.compile(r"^(?P<name>.+?)-(?P<number>\d+)(?:-again)?$")
+_NAME = re.compile(r"^ckpt-(\d{10,19})(?:-again(\d*))?\Z", re.ASCII)
+_NUMBERED = re.compile(r"^(?P<name>.+?)-(?P<number>\d+)(?:-again(?P<again>\d*))?\Z")
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -18,24 +26,47 @@ class CheckpointInfo:
     global_step: int
     path: str
 
+    @property
+    def name(self) -> str:
+        """Of its directory."""
+        return self.path.rsplit("/", 1)[-1]
 
-def checkpoint_path(model_dir: str, global_step: int, *, again: bool = False) -> str:
-    """Path of a step's checkpoint; ``again``: beside an existing one of the same step."""
-    return f"{model_dir.rstrip('/')}/ckpt-{global_step:010d}{'-again' if again else ''}"
+
+def checkpoint_path(model_dir: str, global_step: int, *, again: int = 0) -> str:
+    """Path of a step's checkpoint; ``again``: the so-manieth beside the first of the same step."""
+    suffix = ("", "-again")[again] if again < 2 else f"-again{again}"
+    return f"{model_dir.rstrip('/')}/ckpt-{global_step:010d}{suffix}"
 
 
-def open_fs(url: str) -> tuple[Any, str]:
-    """(file system, path on it) of a path or URL."""
-    fs, path = fsspec.core.url_to_fs(url)
-    return fs, str(path)
+def new_checkpoint_path(model_dir: str, global_step: int) -> str:
+    """Path for a checkpoint of this step, beside complete ones of the same step."""
+    folder = open_folder(model_dir)
+    taken = [
+        again
+        for step, again, name in _entries(folder)
+        if step == global_step and _is_complete(folder, name)
+    ]
+    return checkpoint_path(model_dir, global_step, again=max(taken, default=-1) + 1)
+
+
+def checkpoint_name(name: str) -> str:
+    """``name``, if it is one that a job gives its checkpoints.
+
+    Raises:
+        RefusedError: It is not.
+    """
+    if not _NAME.match(name):
+        raise RefusedError(f"{name!r:.200} is no name of a job's checkpoint", name=name[:200])
+    return name
 
 
 def list_checkpoints(model_dir: str) -> list[CheckpointInfo]:
     """Complete checkpoints, oldest first: directories with a manifest."""
+    folder = open_folder(model_dir)
     return [
         CheckpointInfo(step, f"{model_dir.rstrip('/')}/{name}")
-        for step, name, complete in _entries(model_dir)
-        if complete
+        for step, _, name in _entries(folder)
+        if _is_complete(folder, name)
     ]
 
 
@@ -59,9 +90,20 @@ def prune(model_dir: str, keep: int) -> list[str]:
 
 def remove_checkpoint(url: str) -> None:
     """Remove a complete checkpoint, its manifest first."""
-    fs, path = open_fs(url)
-    fs.rm_file(f"{path}/{MANIFEST}")
-    fs.rm(path, recursive=True)
+    above, _, name = url.rstrip("/").rpartition("/")
+    folder = open_folder(above or ("/" if url.startswith("/") else "."))
+    folder.subfolder(name).remove(MANIFEST)
+    folder.remove(name)
+
+
+def set_aside(model_dir: str, name: str) -> str:
+    """Rename a damaged checkpoint so that no reader takes it for one; returns its new name."""
+    folder = open_folder(model_dir)
+    taken, number = set(folder.names()), 1
+    while (to := f"{name}.damaged{number if number > 1 else ''}") in taken:
+        number += 1
+    folder.rename(name, to)
+    return to
 
 
 def numbered_checkpoints(directory: str, name: str = "") -> list[CheckpointInfo]:
@@ -72,43 +114,39 @@ def numbered_checkpoints(directory: str, name: str = "") -> list[CheckpointInfo]
         name: Of the checkpoints of a program; empty: whatever they are called. A job's in the same
             directory, whose numbers have ten digits, are not meant.
     """
-    found = []
-    for entry in _names_in(directory):
+    folder, found = open_folder(directory), []
+    for entry in folder.names():
         match = _NUMBERED.match(entry)
         is_job = match is not None and len(match["number"]) > 1 and match["number"][0] == "0"
-        if match and (not name or (name == match["name"] and not is_job)):
-            fs, path = open_fs(f"{directory.rstrip('/')}/{entry}")
-            if fs.exists(f"{path}/{MANIFEST}"):
-                info = CheckpointInfo(int(match["number"]), f"{directory.rstrip('/')}/{entry}")
-                found.append(info)
-    return sorted(found)
+        wanted = match and (not name or (name == match["name"] and not is_job))
+        if match and wanted and _is_complete(folder, entry):
+            info = CheckpointInfo(int(match["number"]), f"{directory.rstrip('/')}/{entry}")
+            found.append(((info.global_step, _times(match["again"]), info.path), info))
+    return [info for _, info in sorted(found)]
 
 
 def remove_incomplete(model_dir: str) -> list[str]:
     """Remove and return unfinished checkpoints of a killed job. Only for the job's chief."""
-    removed = []
-    for _, name, complete in _entries(model_dir):
-        if not complete:
-            url = f"{model_dir.rstrip('/')}/{name}"
-            fs, path = open_fs(url)
-            fs.rm(path, recursive=True)
-            removed.append(url)
+    folder, removed = open_folder(model_dir), []
+    for _, _, name in _entries(folder):
+        if not _is_complete(folder, name):
+            folder.remove(name)
+            removed.append(f"{model_dir.rstrip('/')}/{name}")
     return removed
 
 
-def _names_in(directory: str) -> list[str]:
-    fs, root = open_fs(directory)
-    fs.invalidate_cache()
-    if not fs.isdir(root):
-        return []
-    return [str(path).rstrip("/").rsplit("/", 1)[-1] for path in fs.ls(root, detail=False)]
+def _is_complete(folder: Folder, name: str) -> bool:
+    """Whether there is a manifest; a link or a FIFO in its place is for the reader to refuse."""
+    with contextlib.suppress(OSError, RefusedError):
+        return MANIFEST in folder.subfolder(name).names()
+    return False
 
 
-def _entries(model_dir: str) -> list[tuple[int, str, bool]]:
-    fs, root = open_fs(model_dir)
-    entries = []
-    for name in _names_in(model_dir):
-        match = _NAME.match(name)
-        if match:
-            entries.append((int(match[1]), name, bool(fs.exists(f"{root}/{name}/{MANIFEST}"))))
-    return sorted(entries)
+def _entries(folder: Folder) -> list[tuple[int, int, str]]:
+    """Of each checkpoint: step, how many of that step are before it, name."""
+    found = [(match, name) for name in folder.names() if (match := _NAME.match(name))]
+    return sorted((int(match[1]), _times(match[2]), name) for match, name in found)
+
+
+def _times(again: str | None) -> int:
+    return 0 if again is None else int(again or 1)

@@ -1,10 +1,20 @@
-"""``manifest.json``: what a checkpoint holds, and where. Written last; read first."""
+"""``manifest.json``: what a checkpoint holds, and where. Written last; read first.
+
+Its first field is the digest of all bytes after that field, so a manifest is either as it was
+written or refused. It has the digests of everything else: of the head of each file, in which a
+number drawn for this save binds the file to it, and of each array.
+"""
 
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from ..errors import CheckpointError
+from ..errors import CheckpointError, RefusedError
+from .digests import DIGEST_CHARS, digest
+from .folder import plain_name
+
+_BEGINS = b'{\n "digest": "'
+_THEN = b'",'
 
 
 class _Record(BaseModel):
@@ -59,10 +69,25 @@ class BlockRecord(_Record):
     applied: dict[str, tuple[int, int]] = {}
 
 
+class FileRecord(_Record):
+    """A file of tensors.
+
+    Attributes:
+        num_bytes: Of the whole file.
+        header_bytes: Its length field and its header.
+        header_digest: Of these.
+    """
+
+    num_bytes: int
+    header_bytes: int
+    header_digest: str
+
+
 class Manifest(_Record):
     """Contents of ``manifest.json``.
 
     Attributes:
+        version: 1: written before manifests had digests; its files are checked by arrays alone.
         global_step: Worker steps applied.
         final: The job was complete; an evaluator ends after this one.
         blocks: Which pushes are in which values.
@@ -70,25 +95,42 @@ class Manifest(_Record):
     """
 
     format: Literal["windlass-checkpoint"] = "windlass-checkpoint"
-    version: Literal[1] = 1
+    version: Literal[1, 2] = 2
     global_step: int
     final: bool = False
     saved_at: str = ""
     windlass: str = ""
     variables: dict[str, VariableRecord]
     tensors: tuple[TensorRecord, ...]
+    files: dict[str, FileRecord] = {}
     blocks: tuple[BlockRecord, ...] = ()
     places: dict[str, dict[str, Any]] = {}
+
+
+def manifest_bytes(manifest: Manifest) -> bytes:
+    """A manifest as it is stored: JSON, the digest first."""
+    rest = manifest.model_dump_json(indent=1).encode()[1:]  # after the brace
+    return _BEGINS + digest(rest).encode() + _THEN + rest
 
 
 def parse_manifest(text: bytes, *, path: str) -> Manifest:
     """Read a manifest.
 
     Raises:
-        CheckpointError: It is truncated, foreign or of another version.
+        CheckpointError: It was altered or truncated, or is foreign or of another version.
     """
+    verified = text.startswith(_BEGINS)
+    if verified:
+        begin = len(_BEGINS) + DIGEST_CHARS
+        said, then, rest = text[len(_BEGINS) : begin], text[begin : begin + 2], text[begin + 2 :]
+        if then != _THEN or digest(rest).encode() != said:
+            raise CheckpointError(
+                f"{path} was altered or is truncated: its {len(rest)} bytes have the digest "
+                f"{digest(rest)}, it says {said.decode(errors='replace')}",
+                path=path,
+            )
     try:
-        return Manifest.model_validate_json(text)
+        manifest = Manifest.model_validate_json(text)
     except ValidationError as error:
         problem = error.errors()[0]
         where = ".".join(str(part) for part in problem["loc"]) or "the file"
@@ -97,3 +139,17 @@ def parse_manifest(text: bytes, *, path: str) -> Manifest:
             "It is truncated or foreign; remove its directory, or name another model_dir",
             path=path,
         ) from error
+    if manifest.version > 1 and not verified:
+        raise CheckpointError(f"{path} was altered: its digest is missing", path=path)
+    _check_files(manifest, path)
+    return manifest
+
+
+def _check_files(manifest: Manifest, path: str) -> None:
+    for record in manifest.tensors:
+        try:
+            plain_name(record.file)
+        except RefusedError as error:
+            raise CheckpointError(f"{path}: {error}", path=path) from error
+        if manifest.version > 1 and record.file not in manifest.files:
+            raise CheckpointError(f"{path} has no digest of {record.file}", path=path)

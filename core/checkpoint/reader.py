@@ -1,16 +1,24 @@
 """Reading checkpoints: whole variables or the rows of a shard, however they were cut."""
 
-from collections.abc import Iterator
+import contextlib
+import logging
+from collections.abc import Collection, Iterator
 from functools import lru_cache
-from typing import IO, cast
+from typing import IO
 
 import numpy as np
 
 from ..arrays import Array, as_bytes, as_dtype, is_float, num_rows, row_shape
 from ..errors import CheckpointError
-from .directory import MANIFEST, open_fs
+from .digests import digest, has_digest
+from .directory import MANIFEST
+from .file_systems import open_folder
+from .folder import Folder
 from .manifest import Manifest, TensorRecord, VariableRecord, parse_manifest
-from .tensor_file import TensorSpec, digest, has_digest, read_array, read_header
+from .storage import read_error
+from .tensor_file import TensorSpec, check_head, read_array, read_header
+
+log = logging.getLogger(__name__)
 
 
 class CheckpointReader:
@@ -20,22 +28,31 @@ class CheckpointReader:
     Not thread-safe.
     """
 
-    def __init__(self, path: str) -> None:
-        """Open a checkpoint directory.
+    def __init__(self, where: str | Folder) -> None:
+        """Open a checkpoint.
+
+        Args:
+            where: Path or fsspec URL of its directory, or the directory.
 
         Raises:
-            CheckpointError: There is no manifest, or it is not one of ours.
+            CheckpointError: There is no manifest, or it is not as it was written.
+            StorageError: It may not be read.
+            PeerLostError: It cannot be read now.
         """
-        self.path = path.rstrip("/")
-        self._fs, self._root = open_fs(self.path)
+        self._folder = open_folder(where) if isinstance(where, str) else where
+        self.path = self._folder.url
         manifest = f"{self.path}/{MANIFEST}"
         try:
-            text = self._fs.cat_file(f"{self._root}/{MANIFEST}")
+            text = self._folder.read(MANIFEST)
         except FileNotFoundError:
             raise CheckpointError(
                 f"{self.path} is no complete checkpoint: it has no {MANIFEST}", path=self.path
             ) from None
+        except OSError as error:
+            raise read_error(error, manifest) from error
         self.manifest: Manifest = parse_manifest(text, path=manifest)
+        if self.manifest.version == 1:
+            log.warning("%s was written without a digest: only its arrays are verified", manifest)
         self._pieces: dict[tuple[str, str], list[TensorRecord]] = {}
         for record in self.manifest.tensors:
             self._pieces.setdefault((record.variable, record.slot), []).append(record)
@@ -92,14 +109,20 @@ class CheckpointReader:
             out = np.empty((0, *row_shape(record.shape)), as_dtype(record.dtype))
         return out.reshape(()) if scalar else out
 
-    def verify(self) -> None:
+    def verify(self, files: Collection[str] | None = None) -> None:
         """Read everything and check every digest.
+
+        Args:
+            files: Of these files only.
 
         Raises:
             CheckpointError: Something is missing, truncated or altered.
         """
+        for file in self.manifest.files if files is None else files:
+            self._headers(file)
         for record in self.manifest.tensors:
-            self._read_piece(record)
+            if files is None or record.file in files:
+                self._read_piece(record)
 
     def pieces(self) -> Iterator[TensorRecord]:
         """The stored pieces, in order."""
@@ -112,15 +135,19 @@ class CheckpointReader:
         return record
 
     def _read_header(self, file: str) -> tuple[int, dict[str, TensorSpec], dict[str, int]]:
+        path, record = f"{self.path}/{file}", self.manifest.files.get(file)
         with self._open(file) as stream:
-            return read_header(stream, path=f"{self.path}/{file}")
+            if record is not None:
+                check_head(stream, record, path=path)
+            return read_header(stream, path=path)
 
-    def _open(self, file: str) -> IO[bytes]:
-        path = f"{self.path}/{file}"
+    @contextlib.contextmanager
+    def _open(self, file: str) -> Iterator[IO[bytes]]:
         try:
-            return cast(IO[bytes], self._fs.open(f"{self._root}/{file}", "rb"))
-        except FileNotFoundError:
-            raise CheckpointError(f"{path} is missing", path=path) from None
+            with self._folder.open(file) as stream:
+                yield stream
+        except OSError as error:
+            raise read_error(error, f"{self.path}/{file}") from error
 
     def _check_spec(self, piece: TensorRecord, spec: TensorSpec, path: str) -> None:
         """Check the header against the manifest: the digest covers a piece's bytes only."""

@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 
 from ..definitions import ShardDefinition
 from ..task import TaskId
-from .manifest import TensorRecord
+from .manifest import FileRecord, TensorRecord
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,13 +23,17 @@ class SavedPart:
 
     Attributes:
         tensors: In the order of its file.
+        files: What it wrote, by name.
         shards: Every shard in it.
         applied: By block and task: (generation, sequence) of the last push that is in all of the
             block's values.
         global_step: Worker steps applied, as far as the ps knows.
+        pushes: Applied before it began; later ones may be in the values or not.
     """
 
     tensors: tuple[TensorRecord, ...] = ()
     shards: tuple[SavedShard, ...] = ()
     applied: dict[int, dict[TaskId, tuple[int, int]]] = field(default_factory=dict)
     global_step: int = 0
+    files: dict[str, FileRecord] = field(default_factory=dict)
+    pushes: int = 0

@@ -6,10 +6,20 @@ file server that does not answer, may pass.
 """
 
 import errno
+import re
 import secrets
 
-from ..errors import ConfigurationError, PeerLostError, StorageError, WindlassError
-from .directory import open_fs
+from ..errors import (
+    CheckpointError,
+    ConfigurationError,
+    PeerLostError,
+    RefusedError,
+    StorageError,
+    WindlassError,
+)
+from ..trusted_folder import UnsafeFolderError
+from .file_systems import open_folder
+from .folder import Folder, UnsafeFileError
 
 _PERMANENT = {
     errno.EACCES: "permission denied",
@@ -30,6 +40,26 @@ _REMEDY = {
 }
 
 
+_DAMAGED = {
+    errno.ENOENT: "is missing",
+    errno.ENOTDIR: "is missing: its folder is a file",
+    errno.EISDIR: "is a folder, no file",
+    errno.EIO: "cannot be read: the disk reports an error",
+}
+
+
+def open_model_dir(model_dir: str) -> Folder:
+    """The model directory, which need not exist.
+
+    Raises:
+        ConfigurationError: It is no URL of a file system that is installed here.
+    """
+    try:
+        return open_folder(model_dir)
+    except (ValueError, ImportError) as error:
+        raise ConfigurationError(f"model_dir {model_dir!r} cannot be used: {error}") from error
+
+
 def check_writable(model_dir: str, writer: str) -> None:
     """Make the directory, write a small file there and remove it.
 
@@ -42,17 +72,39 @@ def check_writable(model_dir: str, writer: str) -> None:
         ConfigurationError: It is no URL of a file system that is installed here.
         PeerLostError: It cannot be written now.
     """
+    folder, probe = open_model_dir(model_dir), secrets.token_hex(8)
+    write_probe(folder, probe, writer)
     try:
-        fs, root = open_fs(model_dir)
-    except (ValueError, ImportError) as error:
-        raise ConfigurationError(f"model_dir {model_dir!r} cannot be used: {error}") from error
-    name = f"{root}/.write-test-{secrets.token_hex(4)}"
-    try:
-        fs.makedirs(root, exist_ok=True)
-        fs.pipe_file(name, b"windlass")
-        fs.rm_file(name)
+        folder.remove(probe_name(probe))
     except OSError as error:
         raise storage_error(error, model_dir, writer) from error
+
+
+def probe_name(probe: str) -> str:
+    """The file that :func:`write_probe` writes.
+
+    Raises:
+        RefusedError: ``probe`` is not 16 hexadecimal digits.
+    """
+    if not re.fullmatch(r"[0-9a-f]{16}", probe):
+        raise RefusedError(f"{probe!r:.99} are not 16 hexadecimal digits")
+    return f".write-test-{probe}"
+
+
+def write_probe(folder: Folder, probe: str, writer: str) -> None:
+    """Make the directory and leave a small file there, for another task to find.
+
+    Args:
+        folder: The model directory.
+        probe: Hexadecimal digits, drawn for this.
+        writer: As in :func:`check_writable`, with its errors.
+    """
+    try:
+        folder.make()
+        folder.check_trusted()
+        folder.put(probe_name(probe), writer.encode())
+    except OSError as error:
+        raise storage_error(error, folder.url, writer) from error
 
 
 def storage_error(error: OSError, path: str, writer: str) -> WindlassError:
@@ -63,6 +115,20 @@ def storage_error(error: OSError, path: str, writer: str) -> WindlassError:
         path: Where.
         writer: Who tried: ``/job:ps/task:0``.
     """
+    if isinstance(error, UnsafeFolderError):
+        return StorageError(
+            f"{writer} does not use {path}: {error}. Another user of this machine could put "
+            "checkpoints there; name a directory of your own with --model-dir",
+            path=path,
+            writer=writer,
+        )
+    if isinstance(error, UnsafeFileError):
+        return StorageError(
+            f"{writer} does not write to {path}: {error.strerror}. Somebody else put it there; "
+            "remove it, or name another directory with --model-dir",
+            path=path,
+            writer=writer,
+        )
     number = error.errno
     if number is None and isinstance(error, PermissionError):  # of an object store
         number = errno.EACCES
@@ -77,3 +143,15 @@ def storage_error(error: OSError, path: str, writer: str) -> WindlassError:
     return PeerLostError(
         f"{writer} could not write to {path}: {error.strerror or error}", path=path, writer=writer
     )
+
+
+def read_error(error: OSError, path: str) -> WindlassError:
+    """The error for a file of a checkpoint that could not be read: damage, or not its fault."""
+    if isinstance(error, UnsafeFileError):
+        return CheckpointError(f"{path} {error.strerror}", path=path)
+    number = errno.ENOENT if isinstance(error, FileNotFoundError) else error.errno
+    if number in _DAMAGED:
+        return CheckpointError(f"{path} {_DAMAGED[number]}", path=path)
+    if isinstance(error, PermissionError):
+        return StorageError(f"{path} cannot be read: permission denied", path=path)
+    return PeerLostError(f"{path} could not be read: {error.strerror or error}", path=path)

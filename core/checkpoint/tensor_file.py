@@ -6,8 +6,9 @@ every shape is known, so a shard is copied and written in parts. Files read back
 safetensors package; a test holds that.
 """
 
-import hashlib
+import io
 import json
+import secrets
 import struct
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -18,6 +19,8 @@ import xxhash
 
 from ..arrays import DTYPES, Array, DType, as_bytes, size_of
 from ..errors import CheckpointError
+from .digests import XXH3, digest
+from .manifest import FileRecord
 
 _NAMES = {
     "float32": "F32", "float64": "F64", "float16": "F16", "bfloat16": "BF16", "bool": "BOOL",
@@ -25,7 +28,6 @@ _NAMES = {
     "uint8": "U8", "uint16": "U16", "uint32": "U32", "uint64": "U64",
 }  # fmt: skip
 _DTYPES: dict[str, DType] = {_NAMES[dtype.name]: dtype for dtype in DTYPES}
-_XXH3 = "xxh3:"
 _MAX_HEADER_BYTES = 100_000_000  # as the safetensors package
 
 
@@ -44,12 +46,17 @@ class TensorSpec:
 
 
 class TensorFileWriter:
-    """Writes arrays in the order of ``specs`` to an open binary file."""
+    """Writes arrays in the order of ``specs`` to an open binary file.
+
+    Attributes:
+        record: What a manifest says of the file.
+    """
 
     def __init__(self, stream: IO[bytes], specs: Sequence[TensorSpec]) -> None:
         self._stream = stream
         self._left = list(reversed(specs))
-        header: dict[str, Any] = {}
+        # A number of this file alone: one of another checkpoint with the same arrays is not it.
+        header: dict[str, Any] = {"__metadata__": {"save": secrets.token_hex(8)}}
         offset = 0
         for spec in specs:
             end = offset + spec.num_bytes
@@ -61,7 +68,11 @@ class TensorFileWriter:
             offset = end
         text = json.dumps(header, separators=(",", ":")).encode()
         text += b" " * (-len(text) % 8)
-        stream.write(struct.pack("<Q", len(text)) + text)
+        head = struct.pack("<Q", len(text)) + text
+        stream.write(head)
+        self.record = FileRecord(
+            num_bytes=len(head) + offset, header_bytes=len(head), header_digest=digest(head)
+        )
 
     def write(self, array: Array) -> str:
         """Write the next array; return its digest.
@@ -89,7 +100,7 @@ class TensorFileWriter:
             written += part.nbytes
         if written != spec.num_bytes:
             raise ValueError(f"{spec.name}: announced {spec}, got {written} bytes")
-        return f"{_XXH3}{hashed.hexdigest()}"
+        return f"{XXH3}{hashed.hexdigest()}"
 
     def close(self) -> None:
         """Check that nothing is missing.
@@ -101,18 +112,30 @@ class TensorFileWriter:
             raise ValueError(f"{len(self._left)} announced arrays were not written")
 
 
-def digest(data: memoryview | bytes) -> str:
-    """XXH3-128, as ``xxh3:`` and hex: faster than the disk. Detects damage, not forgery."""
-    return f"{_XXH3}{xxhash.xxh3_128_hexdigest(data)}"
+def check_head(stream: IO[bytes], record: FileRecord, *, path: str) -> None:
+    """Check a file's length and header against the manifest; leaves the stream at its begin.
 
-
-def has_digest(data: memoryview | bytes, expected: str) -> bool:
-    """Whether the digest of ``data`` is ``expected``; that of older checkpoints is BLAKE2b-128 in
-    hex.
+    Raises:
+        CheckpointError: They are not those that were written.
     """
-    if ":" not in expected:
-        return hashlib.blake2b(data, digest_size=16).hexdigest() == expected
-    return digest(data) == expected
+    found = stream.seek(0, io.SEEK_END)
+    if found != record.num_bytes:
+        raise CheckpointError(
+            f"{path} is {'truncated' if found < record.num_bytes else 'longer than it was'}: "
+            f"{record.num_bytes} bytes were written, {found} are there",
+            path=path,
+            expected=record.num_bytes,
+            found=found,
+        )
+    stream.seek(0)
+    is_digest = digest(stream.read(record.header_bytes))
+    if is_digest != record.header_digest:
+        raise CheckpointError(
+            f"{path} was altered, or is that of another checkpoint: its header has the digest "
+            f"{is_digest}, the manifest says {record.header_digest}",
+            path=path,
+        )
+    stream.seek(0)
 
 
 def read_header(

@@ -17,7 +17,13 @@ import numpy as np
 
 from ...core.arrays import Array
 from ...core.checkpoint import CheckpointReader
-from ...core.errors import CheckpointError, JobStoppedError, PeerLostError, WindlassError
+from ...core.errors import (
+    CheckpointError,
+    JobStoppedError,
+    PeerLostError,
+    StorageError,
+    WindlassError,
+)
 from ...core.task import TaskId
 from ..base.reductions import VariableAggregation
 from ..job_snapshots import JobSnapshots, SavedVariable, Snapshot
@@ -108,13 +114,15 @@ class SynchronousSteps:
             restore_from: The same on all of them; empty: begin anew.
 
         Raises:
-            CheckpointError: It cannot be read here.
+            CheckpointError: It is damaged, or not here.
+            StorageError: This worker may not read it.
+            PeerLostError: It cannot be read now.
         """
         if restore_from:
             try:
                 self._reader = CheckpointReader(restore_from)
-            except (CheckpointError, OSError) as error:
-                raise CheckpointError(
+            except (CheckpointError, StorageError) as error:
+                raise type(error)(
                     f"{workers.members[workers.rank]} cannot read {restore_from}, from which the "
                     f"job resumes: {error}. Every worker reads it; give a model_dir that all of "
                     "them reach",

@@ -26,7 +26,7 @@ from google.protobuf import struct_pb2 as google_dot_protobuf_dot_struct__pb2
 from . import common_pb2 as windlass_dot_proto_dot_v1_dot_common__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1awindlass/proto/v1/ps.proto\x12\x11windlass.proto.v1\x1a\x1cgoogle/protobuf/struct.proto\x1a\x1ewindlass/proto/v1/common.proto\"\x9d\x01\n\x0bInitializer\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0c\n\x04seed\x18\x02 \x01(\x04\x12@\n\targuments\x18\x03 \x03(\x0b\x32-.windlass.proto.v1.Initializer.ArgumentsEntry\x1a\x30\n\x0e\x41rgumentsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x01:\x02\x38\x01\"\x92\x02\n\x0fShardDefinition\x12\x10\n\x08variable\x18\x01 \x01(\t\x12\x12\n\nfull_shape\x18\x02 \x03(\x03\x12\'\n\x05\x64type\x18\x03 \x01(\x0e\x32\x18.windlass.proto.v1.DType\x12\x0c\n\x04part\x18\x04 \x01(\r\x12\x11\n\tnum_parts\x18\x05 \x01(\r\x12\x12\n\nrow_offset\x18\x06 \x01(\x03\x12\x0c\n\x04rows\x18\x07 \x01(\x03\x12\x33\n\x0binitializer\x18\x08 \x01(\x0b\x32\x1e.windlass.proto.v1.Initializer\x12%\n\x04rule\x18\t \x01(\x0b\x32\x17.google.protobuf.Struct\x12\x11\n\ttrainable\x18\n \x01(\x08\"\xdb\x01\n\rDefineRequest\x12,\n\x04\x66rom\x18\x01 \x01(\x0b\x32\x1e.windlass.proto.v1.Incarnation\x12\x0e\n\x06\x63reate\x18\x02 \x01(\x08\x12\x32\n\x06shards\x18\x03 \x03(\x0b\x32\".windlass.proto.v1.ShardDefinition\x12\x14\n\x0crestore_from\x18\x04 \x01(\t\x12\x16\n\x0e\x62ind_variables\x18\x05 \x03(\t\x12*\n\tbind_rule\x18\x06 \x01(\x0b\x32\x17.google.protobuf.Struct\"G\n\x0eMemoryLocation\x12\x0c\n\x04slab\x18\x01 \x01(\r\x12\x0e\n\x06offset\x18\x02 \x01(\x04\x12\x17\n\x0fsequence_offset\x18\x03 \x01(\x04\"\x98\x01\n\tHeldShard\x12\x31\n\x05shard\x18\x01 \x01(\x0b\x32\".windlass.proto.v1.ShardDefinition\x12\x13\n\x0binitialized\x18\x02 \x01(\x08\x12\x10\n\x08restored\x18\x03 \x01(\x08\x12\x31\n\x06memory\x18\x04 \x01(\x0b\x32!.windlass.proto.v1.MemoryLocation\"P\n\x0e\x44\x65\x66ineResponse\x12*\n\x04held\x18\x01 \x03(\x0b\x32\x1c.windlass.proto.v1.HeldShard\x12\x12\n\nheld_bytes\x18\x02 \x01(\x03\"\xf8\x01\n\nPsCounters\x12\x0e\n\x06pushes\x18\x01 \x01(\x04\x12\x12\n\nduplicates\x18\x02 \x01(\x04\x12\x0f\n\x07refused\x18\x03 \x01(\x04\x12\r\n\x05pulls\x18\x04 \x01(\x04\x12\x10\n\x08\x62ytes_in\x18\x05 \x01(\x04\x12\x11\n\tbytes_out\x18\x06 \x01(\x04\x12\x11\n\tvariables\x18\x07 \x01(\x04\x12\x0e\n\x06shards\x18\x08 \x01(\x04\x12\x13\n\x0bvalue_bytes\x18\t \x01(\x04\x12\x12\n\nslot_bytes\x18\n \x01(\x04\x12\x10\n\x08sessions\x18\x0b \x01(\x04\x12\x0e\n\x06labels\x18\x0c \x03(\t\x12\x13\n\x0bglobal_step\x18\r \x01(\x04\"f\n\rAttachRequest\x12-\n\x05\x63hief\x18\x01 \x01(\x0b\x32\x1e.windlass.proto.v1.Incarnation\x12\x15\n\rchief_address\x18\x02 \x01(\t\x12\x0f\n\x07lease_s\x18\x03 \x01(\x01\"j\n\x0e\x41ttachResponse\x12\x15\n\rps_generation\x18\x01 \x01(\x04\x12/\n\x08\x63ounters\x18\x02 \x01(\x0b\x32\x1d.windlass.proto.v1.PsCounters\x12\x10\n\x08\x64raining\x18\x03 \x01(\x08\"\x0f\n\rGetJobRequest\"x\n\x0eGetJobResponse\x12\x15\n\rchief_address\x18\x01 \x01(\t\x12*\n\x05phase\x18\x02 \x01(\x0e\x32\x1b.windlass.proto.v1.JobPhase\x12\x0b\n\x03job\x18\x03 \x01(\t\x12\x16\n\x0e\x63hief_silent_s\x18\x04 \x01(\x01\"8\n\x11SaveShardsRequest\x12\x11\n\tdirectory\x18\x01 \x01(\t\x12\x10\n\x08only_try\x18\x02 \x01(\x08\"\x90\x01\n\x0bSavedTensor\x12\x10\n\x08variable\x18\x01 \x01(\t\x12\x0c\n\x04slot\x18\x02 \x01(\t\x12\x12\n\nrow_offset\x18\x03 \x01(\x03\x12\x0c\n\x04rows\x18\x04 \x01(\x03\x12\x0c\n\x04\x66ile\x18\x05 \x01(\t\x12\x0e\n\x06tensor\x18\x06 \x01(\t\x12\x0e\n\x06\x64igest\x18\x07 \x01(\t\x12\x11\n\tnum_bytes\x18\x08 \x01(\x04\"p\n\nSavedShard\x12\x31\n\x05shard\x18\x01 \x01(\x0b\x32\".windlass.proto.v1.ShardDefinition\x12\x0f\n\x07version\x18\x02 \x01(\x04\x12\x0f\n\x07updates\x18\x03 \x01(\x04\x12\r\n\x05\x62lock\x18\x04 \x01(\r\"\\\n\x0b\x41ppliedPush\x12\r\n\x05\x62lock\x18\x01 \x01(\r\x12,\n\x04\x66rom\x18\x02 \x01(\x0b\x32\x1e.windlass.proto.v1.Incarnation\x12\x10\n\x08sequence\x18\x03 \x01(\x04\"\xba\x01\n\x12SaveShardsResponse\x12/\n\x07tensors\x18\x01 \x03(\x0b\x32\x1e.windlass.proto.v1.SavedTensor\x12-\n\x06shards\x18\x02 \x03(\x0b\x32\x1d.windlass.proto.v1.SavedShard\x12/\n\x07\x61pplied\x18\x03 \x03(\x0b\x32\x1e.windlass.proto.v1.AppliedPush\x12\x13\n\x0bglobal_step\x18\x04 \x01(\x04\"K\n\rEndJobRequest\x12*\n\x05phase\x18\x01 \x01(\x0e\x32\x1b.windlass.proto.v1.JobPhase\x12\x0e\n\x06reason\x18\x02 \x01(\t\"\x10\n\x0e\x45ndJobResponse2\xa8\x03\n\x0fParameterServer\x12M\n\x06\x44\x65\x66ine\x12 .windlass.proto.v1.DefineRequest\x1a!.windlass.proto.v1.DefineResponse\x12M\n\x06\x41ttach\x12 .windlass.proto.v1.AttachRequest\x1a!.windlass.proto.v1.AttachResponse\x12M\n\x06GetJob\x12 .windlass.proto.v1.GetJobRequest\x1a!.windlass.proto.v1.GetJobResponse\x12Y\n\nSaveShards\x12$.windlass.proto.v1.SaveShardsRequest\x1a%.windlass.proto.v1.SaveShardsResponse\x12M\n\x06\x45ndJob\x12 .windlass.proto.v1.EndJobRequest\x1a!.windlass.proto.v1.EndJobResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1awindlass/proto/v1/ps.proto\x12\x11windlass.proto.v1\x1a\x1cgoogle/protobuf/struct.proto\x1a\x1ewindlass/proto/v1/common.proto\"\x9d\x01\n\x0bInitializer\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0c\n\x04seed\x18\x02 \x01(\x04\x12@\n\targuments\x18\x03 \x03(\x0b\x32-.windlass.proto.v1.Initializer.ArgumentsEntry\x1a\x30\n\x0e\x41rgumentsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x01:\x02\x38\x01\"\x92\x02\n\x0fShardDefinition\x12\x10\n\x08variable\x18\x01 \x01(\t\x12\x12\n\nfull_shape\x18\x02 \x03(\x03\x12\'\n\x05\x64type\x18\x03 \x01(\x0e\x32\x18.windlass.proto.v1.DType\x12\x0c\n\x04part\x18\x04 \x01(\r\x12\x11\n\tnum_parts\x18\x05 \x01(\r\x12\x12\n\nrow_offset\x18\x06 \x01(\x03\x12\x0c\n\x04rows\x18\x07 \x01(\x03\x12\x33\n\x0binitializer\x18\x08 \x01(\x0b\x32\x1e.windlass.proto.v1.Initializer\x12%\n\x04rule\x18\t \x01(\x0b\x32\x17.google.protobuf.Struct\x12\x11\n\ttrainable\x18\n \x01(\x08\"\xed\x01\n\rDefineRequest\x12,\n\x04\x66rom\x18\x01 \x01(\x0b\x32\x1e.windlass.proto.v1.Incarnation\x12\x0e\n\x06\x63reate\x18\x02 \x01(\x08\x12\x32\n\x06shards\x18\x03 \x03(\x0b\x32\".windlass.proto.v1.ShardDefinition\x12\x12\n\ncheckpoint\x18\x07 \x01(\t\x12\x16\n\x0e\x62ind_variables\x18\x05 \x03(\t\x12*\n\tbind_rule\x18\x06 \x01(\x0b\x32\x17.google.protobuf.StructJ\x04\x08\x04\x10\x05R\x0crestore_from\"G\n\x0eMemoryLocation\x12\x0c\n\x04slab\x18\x01 \x01(\r\x12\x0e\n\x06offset\x18\x02 \x01(\x04\x12\x17\n\x0fsequence_offset\x18\x03 \x01(\x04\"\x98\x01\n\tHeldShard\x12\x31\n\x05shard\x18\x01 \x01(\x0b\x32\".windlass.proto.v1.ShardDefinition\x12\x13\n\x0binitialized\x18\x02 \x01(\x08\x12\x10\n\x08restored\x18\x03 \x01(\x08\x12\x31\n\x06memory\x18\x04 \x01(\x0b\x32!.windlass.proto.v1.MemoryLocation\"P\n\x0e\x44\x65\x66ineResponse\x12*\n\x04held\x18\x01 \x03(\x0b\x32\x1c.windlass.proto.v1.HeldShard\x12\x12\n\nheld_bytes\x18\x02 \x01(\x03\"\xf8\x01\n\nPsCounters\x12\x0e\n\x06pushes\x18\x01 \x01(\x04\x12\x12\n\nduplicates\x18\x02 \x01(\x04\x12\x0f\n\x07refused\x18\x03 \x01(\x04\x12\r\n\x05pulls\x18\x04 \x01(\x04\x12\x10\n\x08\x62ytes_in\x18\x05 \x01(\x04\x12\x11\n\tbytes_out\x18\x06 \x01(\x04\x12\x11\n\tvariables\x18\x07 \x01(\x04\x12\x0e\n\x06shards\x18\x08 \x01(\x04\x12\x13\n\x0bvalue_bytes\x18\t \x01(\x04\x12\x12\n\nslot_bytes\x18\n \x01(\x04\x12\x10\n\x08sessions\x18\x0b \x01(\x04\x12\x0e\n\x06labels\x18\x0c \x03(\t\x12\x13\n\x0bglobal_step\x18\r \x01(\x04\"f\n\rAttachRequest\x12-\n\x05\x63hief\x18\x01 \x01(\x0b\x32\x1e.windlass.proto.v1.Incarnation\x12\x15\n\rchief_address\x18\x02 \x01(\t\x12\x0f\n\x07lease_s\x18\x03 \x01(\x01\"j\n\x0e\x41ttachResponse\x12\x15\n\rps_generation\x18\x01 \x01(\x04\x12/\n\x08\x63ounters\x18\x02 \x01(\x0b\x32\x1d.windlass.proto.v1.PsCounters\x12\x10\n\x08\x64raining\x18\x03 \x01(\x08\"\x0f\n\rGetJobRequest\"\xb6\x01\n\x0eGetJobResponse\x12\x15\n\rchief_address\x18\x01 \x01(\t\x12*\n\x05phase\x18\x02 \x01(\x0e\x32\x1b.windlass.proto.v1.JobPhase\x12\x0b\n\x03job\x18\x03 \x01(\t\x12\x16\n\x0e\x63hief_silent_s\x18\x04 \x01(\x01\x12\x17\n\x0flast_generation\x18\x05 \x01(\x04\x12\x0e\n\x06shards\x18\x06 \x01(\x04\x12\x13\n\x0bglobal_step\x18\x07 \x01(\x04\"c\n\x11SaveShardsRequest\x12\x14\n\ncheckpoint\x18\x03 \x01(\tH\x00\x12\x0f\n\x05probe\x18\x04 \x01(\tH\x00\x42\x06\n\x04whatJ\x04\x08\x01\x10\x02J\x04\x08\x02\x10\x03R\tdirectoryR\x08only_try\"Y\n\tSavedFile\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x11\n\tnum_bytes\x18\x02 \x01(\x04\x12\x14\n\x0cheader_bytes\x18\x03 \x01(\x04\x12\x15\n\rheader_digest\x18\x04 \x01(\t\"\x90\x01\n\x0bSavedTensor\x12\x10\n\x08variable\x18\x01 \x01(\t\x12\x0c\n\x04slot\x18\x02 \x01(\t\x12\x12\n\nrow_offset\x18\x03 \x01(\x03\x12\x0c\n\x04rows\x18\x04 \x01(\x03\x12\x0c\n\x04\x66ile\x18\x05 \x01(\t\x12\x0e\n\x06tensor\x18\x06 \x01(\t\x12\x0e\n\x06\x64igest\x18\x07 \x01(\t\x12\x11\n\tnum_bytes\x18\x08 \x01(\x04\"p\n\nSavedShard\x12\x31\n\x05shard\x18\x01 \x01(\x0b\x32\".windlass.proto.v1.ShardDefinition\x12\x0f\n\x07version\x18\x02 \x01(\x04\x12\x0f\n\x07updates\x18\x03 \x01(\x04\x12\r\n\x05\x62lock\x18\x04 \x01(\r\"\\\n\x0b\x41ppliedPush\x12\r\n\x05\x62lock\x18\x01 \x01(\r\x12,\n\x04\x66rom\x18\x02 \x01(\x0b\x32\x1e.windlass.proto.v1.Incarnation\x12\x10\n\x08sequence\x18\x03 \x01(\x04\"\x8a\x02\n\x12SaveShardsResponse\x12/\n\x07tensors\x18\x01 \x03(\x0b\x32\x1e.windlass.proto.v1.SavedTensor\x12-\n\x06shards\x18\x02 \x03(\x0b\x32\x1d.windlass.proto.v1.SavedShard\x12/\n\x07\x61pplied\x18\x03 \x03(\x0b\x32\x1e.windlass.proto.v1.AppliedPush\x12\x13\n\x0bglobal_step\x18\x04 \x01(\x04\x12+\n\x05\x66iles\x18\x05 \x03(\x0b\x32\x1c.windlass.proto.v1.SavedFile\x12\x11\n\tmodel_dir\x18\x06 \x01(\t\x12\x0e\n\x06pushes\x18\x07 \x01(\x04\"8\n\x13VerifyShardsRequest\x12\x12\n\ncheckpoint\x18\x01 \x01(\t\x12\r\n\x05\x66iles\x18\x02 \x03(\t\"\x16\n\x14VerifyShardsResponse\"K\n\rEndJobRequest\x12*\n\x05phase\x18\x01 \x01(\x0e\x32\x1b.windlass.proto.v1.JobPhase\x12\x0e\n\x06reason\x18\x02 \x01(\t\"\x10\n\x0e\x45ndJobResponse2\x89\x04\n\x0fParameterServer\x12M\n\x06\x44\x65\x66ine\x12 .windlass.proto.v1.DefineRequest\x1a!.windlass.proto.v1.DefineResponse\x12M\n\x06\x41ttach\x12 .windlass.proto.v1.AttachRequest\x1a!.windlass.proto.v1.AttachResponse\x12M\n\x06GetJob\x12 .windlass.proto.v1.GetJobRequest\x1a!.windlass.proto.v1.GetJobResponse\x12Y\n\nSaveShards\x12$.windlass.proto.v1.SaveShardsRequest\x1a%.windlass.proto.v1.SaveShardsResponse\x12_\n\x0cVerifyShards\x12&.windlass.proto.v1.VerifyShardsRequest\x1a\'.windlass.proto.v1.VerifyShardsResponse\x12M\n\x06\x45ndJob\x12 .windlass.proto.v1.EndJobRequest\x1a!.windlass.proto.v1.EndJobResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -42,37 +42,43 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_SHARDDEFINITION']._serialized_start=272
   _globals['_SHARDDEFINITION']._serialized_end=546
   _globals['_DEFINEREQUEST']._serialized_start=549
-  _globals['_DEFINEREQUEST']._serialized_end=768
-  _globals['_MEMORYLOCATION']._serialized_start=770
-  _globals['_MEMORYLOCATION']._serialized_end=841
-  _globals['_HELDSHARD']._serialized_start=844
-  _globals['_HELDSHARD']._serialized_end=996
-  _globals['_DEFINERESPONSE']._serialized_start=998
-  _globals['_DEFINERESPONSE']._serialized_end=1078
-  _globals['_PSCOUNTERS']._serialized_start=1081
-  _globals['_PSCOUNTERS']._serialized_end=1329
-  _globals['_ATTACHREQUEST']._serialized_start=1331
-  _globals['_ATTACHREQUEST']._serialized_end=1433
-  _globals['_ATTACHRESPONSE']._serialized_start=1435
-  _globals['_ATTACHRESPONSE']._serialized_end=1541
-  _globals['_GETJOBREQUEST']._serialized_start=1543
-  _globals['_GETJOBREQUEST']._serialized_end=1558
-  _globals['_GETJOBRESPONSE']._serialized_start=1560
-  _globals['_GETJOBRESPONSE']._serialized_end=1680
-  _globals['_SAVESHARDSREQUEST']._serialized_start=1682
-  _globals['_SAVESHARDSREQUEST']._serialized_end=1738
-  _globals['_SAVEDTENSOR']._serialized_start=1741
-  _globals['_SAVEDTENSOR']._serialized_end=1885
-  _globals['_SAVEDSHARD']._serialized_start=1887
-  _globals['_SAVEDSHARD']._serialized_end=1999
-  _globals['_APPLIEDPUSH']._serialized_start=2001
-  _globals['_APPLIEDPUSH']._serialized_end=2093
-  _globals['_SAVESHARDSRESPONSE']._serialized_start=2096
-  _globals['_SAVESHARDSRESPONSE']._serialized_end=2282
-  _globals['_ENDJOBREQUEST']._serialized_start=2284
-  _globals['_ENDJOBREQUEST']._serialized_end=2359
-  _globals['_ENDJOBRESPONSE']._serialized_start=2361
-  _globals['_ENDJOBRESPONSE']._serialized_end=2377
-  _globals['_PARAMETERSERVER']._serialized_start=2380
-  _globals['_PARAMETERSERVER']._serialized_end=2804
+  _globals['_DEFINEREQUEST']._serialized_end=786
+  _globals['_MEMORYLOCATION']._serialized_start=788
+  _globals['_MEMORYLOCATION']._serialized_end=859
+  _globals['_HELDSHARD']._serialized_start=862
+  _globals['_HELDSHARD']._serialized_end=1014
+  _globals['_DEFINERESPONSE']._serialized_start=1016
+  _globals['_DEFINERESPONSE']._serialized_end=1096
+  _globals['_PSCOUNTERS']._serialized_start=1099
+  _globals['_PSCOUNTERS']._serialized_end=1347
+  _globals['_ATTACHREQUEST']._serialized_start=1349
+  _globals['_ATTACHREQUEST']._serialized_end=1451
+  _globals['_ATTACHRESPONSE']._serialized_start=1453
+  _globals['_ATTACHRESPONSE']._serialized_end=1559
+  _globals['_GETJOBREQUEST']._serialized_start=1561
+  _globals['_GETJOBREQUEST']._serialized_end=1576
+  _globals['_GETJOBRESPONSE']._serialized_start=1579
+  _globals['_GETJOBRESPONSE']._serialized_end=1761
+  _globals['_SAVESHARDSREQUEST']._serialized_start=1763
+  _globals['_SAVESHARDSREQUEST']._serialized_end=1862
+  _globals['_SAVEDFILE']._serialized_start=1864
+  _globals['_SAVEDFILE']._serialized_end=1953
+  _globals['_SAVEDTENSOR']._serialized_start=1956
+  _globals['_SAVEDTENSOR']._serialized_end=2100
+  _globals['_SAVEDSHARD']._serialized_start=2102
+  _globals['_SAVEDSHARD']._serialized_end=2214
+  _globals['_APPLIEDPUSH']._serialized_start=2216
+  _globals['_APPLIEDPUSH']._serialized_end=2308
+  _globals['_SAVESHARDSRESPONSE']._serialized_start=2311
+  _globals['_SAVESHARDSRESPONSE']._serialized_end=2577
+  _globals['_VERIFYSHARDSREQUEST']._serialized_start=2579
+  _globals['_VERIFYSHARDSREQUEST']._serialized_end=2635
+  _globals['_VERIFYSHARDSRESPONSE']._serialized_start=2637
+  _globals['_VERIFYSHARDSRESPONSE']._serialized_end=2659
+  _globals['_ENDJOBREQUEST']._serialized_start=2661
+  _globals['_ENDJOBREQUEST']._serialized_end=2736
+  _globals['_ENDJOBRESPONSE']._serialized_start=2738
+  _globals['_ENDJOBRESPONSE']._serialized_end=2754
+  _globals['_PARAMETERSERVER']._serialized_start=2757
+  _globals['_PARAMETERSERVER']._serialized_end=3278
 # @@protoc_insertion_point(module_scope)

@@ -49,19 +49,19 @@ class ShardDefinition(_message.Message):
     def __init__(self, variable: _Optional[str] = ..., full_shape: _Optional[_Iterable[int]] = ..., dtype: _Optional[_Union[_common_pb2.DType, str]] = ..., part: _Optional[int] = ..., num_parts: _Optional[int] = ..., row_offset: _Optional[int] = ..., rows: _Optional[int] = ..., initializer: _Optional[_Union[Initializer, _Mapping]] = ..., rule: _Optional[_Union[_struct_pb2.Struct, _Mapping]] = ..., trainable: bool = ...) -> None: ...
 
 class DefineRequest(_message.Message):
-    __slots__ = ("create", "shards", "restore_from", "bind_variables", "bind_rule")
+    __slots__ = ("create", "shards", "checkpoint", "bind_variables", "bind_rule")
     FROM_FIELD_NUMBER: _ClassVar[int]
     CREATE_FIELD_NUMBER: _ClassVar[int]
     SHARDS_FIELD_NUMBER: _ClassVar[int]
-    RESTORE_FROM_FIELD_NUMBER: _ClassVar[int]
+    CHECKPOINT_FIELD_NUMBER: _ClassVar[int]
     BIND_VARIABLES_FIELD_NUMBER: _ClassVar[int]
     BIND_RULE_FIELD_NUMBER: _ClassVar[int]
     create: bool
     shards: _containers.RepeatedCompositeFieldContainer[ShardDefinition]
-    restore_from: str
+    checkpoint: str
     bind_variables: _containers.RepeatedScalarFieldContainer[str]
     bind_rule: _struct_pb2.Struct
-    def __init__(self, create: bool = ..., shards: _Optional[_Iterable[_Union[ShardDefinition, _Mapping]]] = ..., restore_from: _Optional[str] = ..., bind_variables: _Optional[_Iterable[str]] = ..., bind_rule: _Optional[_Union[_struct_pb2.Struct, _Mapping]] = ..., **kwargs) -> None: ...
+    def __init__(self, create: bool = ..., shards: _Optional[_Iterable[_Union[ShardDefinition, _Mapping]]] = ..., checkpoint: _Optional[str] = ..., bind_variables: _Optional[_Iterable[str]] = ..., bind_rule: _Optional[_Union[_struct_pb2.Struct, _Mapping]] = ..., **kwargs) -> None: ...
 
 class MemoryLocation(_message.Message):
     __slots__ = ("slab", "offset", "sequence_offset")
@@ -148,24 +148,42 @@ class GetJobRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class GetJobResponse(_message.Message):
-    __slots__ = ("chief_address", "phase", "job", "chief_silent_s")
+    __slots__ = ("chief_address", "phase", "job", "chief_silent_s", "last_generation", "shards", "global_step")
     CHIEF_ADDRESS_FIELD_NUMBER: _ClassVar[int]
     PHASE_FIELD_NUMBER: _ClassVar[int]
     JOB_FIELD_NUMBER: _ClassVar[int]
     CHIEF_SILENT_S_FIELD_NUMBER: _ClassVar[int]
+    LAST_GENERATION_FIELD_NUMBER: _ClassVar[int]
+    SHARDS_FIELD_NUMBER: _ClassVar[int]
+    GLOBAL_STEP_FIELD_NUMBER: _ClassVar[int]
     chief_address: str
     phase: _common_pb2.JobPhase
     job: str
     chief_silent_s: float
-    def __init__(self, chief_address: _Optional[str] = ..., phase: _Optional[_Union[_common_pb2.JobPhase, str]] = ..., job: _Optional[str] = ..., chief_silent_s: _Optional[float] = ...) -> None: ...
+    last_generation: int
+    shards: int
+    global_step: int
+    def __init__(self, chief_address: _Optional[str] = ..., phase: _Optional[_Union[_common_pb2.JobPhase, str]] = ..., job: _Optional[str] = ..., chief_silent_s: _Optional[float] = ..., last_generation: _Optional[int] = ..., shards: _Optional[int] = ..., global_step: _Optional[int] = ...) -> None: ...
 
 class SaveShardsRequest(_message.Message):
-    __slots__ = ("directory", "only_try")
-    DIRECTORY_FIELD_NUMBER: _ClassVar[int]
-    ONLY_TRY_FIELD_NUMBER: _ClassVar[int]
-    directory: str
-    only_try: bool
-    def __init__(self, directory: _Optional[str] = ..., only_try: bool = ...) -> None: ...
+    __slots__ = ("checkpoint", "probe")
+    CHECKPOINT_FIELD_NUMBER: _ClassVar[int]
+    PROBE_FIELD_NUMBER: _ClassVar[int]
+    checkpoint: str
+    probe: str
+    def __init__(self, checkpoint: _Optional[str] = ..., probe: _Optional[str] = ...) -> None: ...
+
+class SavedFile(_message.Message):
+    __slots__ = ("name", "num_bytes", "header_bytes", "header_digest")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    NUM_BYTES_FIELD_NUMBER: _ClassVar[int]
+    HEADER_BYTES_FIELD_NUMBER: _ClassVar[int]
+    HEADER_DIGEST_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    num_bytes: int
+    header_bytes: int
+    header_digest: str
+    def __init__(self, name: _Optional[str] = ..., num_bytes: _Optional[int] = ..., header_bytes: _Optional[int] = ..., header_digest: _Optional[str] = ...) -> None: ...
 
 class SavedTensor(_message.Message):
     __slots__ = ("variable", "slot", "row_offset", "rows", "file", "tensor", "digest", "num_bytes")
@@ -209,16 +227,34 @@ class AppliedPush(_message.Message):
     def __init__(self, block: _Optional[int] = ..., sequence: _Optional[int] = ..., **kwargs) -> None: ...
 
 class SaveShardsResponse(_message.Message):
-    __slots__ = ("tensors", "shards", "applied", "global_step")
+    __slots__ = ("tensors", "shards", "applied", "global_step", "files", "model_dir", "pushes")
     TENSORS_FIELD_NUMBER: _ClassVar[int]
     SHARDS_FIELD_NUMBER: _ClassVar[int]
     APPLIED_FIELD_NUMBER: _ClassVar[int]
     GLOBAL_STEP_FIELD_NUMBER: _ClassVar[int]
+    FILES_FIELD_NUMBER: _ClassVar[int]
+    MODEL_DIR_FIELD_NUMBER: _ClassVar[int]
+    PUSHES_FIELD_NUMBER: _ClassVar[int]
     tensors: _containers.RepeatedCompositeFieldContainer[SavedTensor]
     shards: _containers.RepeatedCompositeFieldContainer[SavedShard]
     applied: _containers.RepeatedCompositeFieldContainer[AppliedPush]
     global_step: int
-    def __init__(self, tensors: _Optional[_Iterable[_Union[SavedTensor, _Mapping]]] = ..., shards: _Optional[_Iterable[_Union[SavedShard, _Mapping]]] = ..., applied: _Optional[_Iterable[_Union[AppliedPush, _Mapping]]] = ..., global_step: _Optional[int] = ...) -> None: ...
+    files: _containers.RepeatedCompositeFieldContainer[SavedFile]
+    model_dir: str
+    pushes: int
+    def __init__(self, tensors: _Optional[_Iterable[_Union[SavedTensor, _Mapping]]] = ..., shards: _Optional[_Iterable[_Union[SavedShard, _Mapping]]] = ..., applied: _Optional[_Iterable[_Union[AppliedPush, _Mapping]]] = ..., global_step: _Optional[int] = ..., files: _Optional[_Iterable[_Union[SavedFile, _Mapping]]] = ..., model_dir: _Optional[str] = ..., pushes: _Optional[int] = ...) -> None: ...
+
+class VerifyShardsRequest(_message.Message):
+    __slots__ = ("checkpoint", "files")
+    CHECKPOINT_FIELD_NUMBER: _ClassVar[int]
+    FILES_FIELD_NUMBER: _ClassVar[int]
+    checkpoint: str
+    files: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, checkpoint: _Optional[str] = ..., files: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class VerifyShardsResponse(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
 
 class EndJobRequest(_message.Message):
     __slots__ = ("phase", "reason")

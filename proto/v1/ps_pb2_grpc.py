@@ -54,6 +54,11 @@ class ParameterServerStub(object):
                 request_serializer=windlass_dot_proto_dot_v1_dot_ps__pb2.SaveShardsRequest.SerializeToString,
                 response_deserializer=windlass_dot_proto_dot_v1_dot_ps__pb2.SaveShardsResponse.FromString,
                 _registered_method=True)
+        self.VerifyShards = channel.unary_unary(
+                '/windlass.proto.v1.ParameterServer/VerifyShards',
+                request_serializer=windlass_dot_proto_dot_v1_dot_ps__pb2.VerifyShardsRequest.SerializeToString,
+                response_deserializer=windlass_dot_proto_dot_v1_dot_ps__pb2.VerifyShardsResponse.FromString,
+                _registered_method=True)
         self.EndJob = channel.unary_unary(
                 '/windlass.proto.v1.ParameterServer/EndJob',
                 request_serializer=windlass_dot_proto_dot_v1_dot_ps__pb2.EndJobRequest.SerializeToString,
@@ -87,7 +92,15 @@ class ParameterServerServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def SaveShards(self, request, context):
-        """Write this ps's part of a checkpoint. Shards are copied one at a time; training goes on.
+        """Write this ps's part of a checkpoint, below its own model directory. Shards are copied one at a
+        time; training goes on.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def VerifyShards(self, request, context):
+        """Read files of a checkpoint in its own model directory, and check every digest.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -122,6 +135,11 @@ def add_ParameterServerServicer_to_server(servicer, server):
                     servicer.SaveShards,
                     request_deserializer=windlass_dot_proto_dot_v1_dot_ps__pb2.SaveShardsRequest.FromString,
                     response_serializer=windlass_dot_proto_dot_v1_dot_ps__pb2.SaveShardsResponse.SerializeToString,
+            ),
+            'VerifyShards': grpc.unary_unary_rpc_method_handler(
+                    servicer.VerifyShards,
+                    request_deserializer=windlass_dot_proto_dot_v1_dot_ps__pb2.VerifyShardsRequest.FromString,
+                    response_serializer=windlass_dot_proto_dot_v1_dot_ps__pb2.VerifyShardsResponse.SerializeToString,
             ),
             'EndJob': grpc.unary_unary_rpc_method_handler(
                     servicer.EndJob,
@@ -237,6 +255,33 @@ class ParameterServer(object):
             '/windlass.proto.v1.ParameterServer/SaveShards',
             windlass_dot_proto_dot_v1_dot_ps__pb2.SaveShardsRequest.SerializeToString,
             windlass_dot_proto_dot_v1_dot_ps__pb2.SaveShardsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def VerifyShards(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/windlass.proto.v1.ParameterServer/VerifyShards',
+            windlass_dot_proto_dot_v1_dot_ps__pb2.VerifyShardsRequest.SerializeToString,
+            windlass_dot_proto_dot_v1_dot_ps__pb2.VerifyShardsResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -43,7 +43,15 @@ class ParameterServerStub:
         ps_pb2.SaveShardsRequest,
         ps_pb2.SaveShardsResponse,
     ]
-    """Write this ps's part of a checkpoint. Shards are copied one at a time; training goes on."""
+    """Write this ps's part of a checkpoint, below its own model directory. Shards are copied one at a
+    time; training goes on.
+    """
+
+    VerifyShards: grpc.UnaryUnaryMultiCallable[
+        ps_pb2.VerifyShardsRequest,
+        ps_pb2.VerifyShardsResponse,
+    ]
+    """Read files of a checkpoint in its own model directory, and check every digest."""
 
     EndJob: grpc.UnaryUnaryMultiCallable[
         ps_pb2.EndJobRequest,
@@ -76,7 +84,15 @@ class ParameterServerAsyncStub:
         ps_pb2.SaveShardsRequest,
         ps_pb2.SaveShardsResponse,
     ]
-    """Write this ps's part of a checkpoint. Shards are copied one at a time; training goes on."""
+    """Write this ps's part of a checkpoint, below its own model directory. Shards are copied one at a
+    time; training goes on.
+    """
+
+    VerifyShards: grpc.aio.UnaryUnaryMultiCallable[
+        ps_pb2.VerifyShardsRequest,
+        ps_pb2.VerifyShardsResponse,
+    ]
+    """Read files of a checkpoint in its own model directory, and check every digest."""
 
     EndJob: grpc.aio.UnaryUnaryMultiCallable[
         ps_pb2.EndJobRequest,
@@ -117,7 +133,17 @@ class ParameterServerServicer(metaclass=abc.ABCMeta):
         request: ps_pb2.SaveShardsRequest,
         context: _ServicerContext,
     ) -> typing.Union[ps_pb2.SaveShardsResponse, collections.abc.Awaitable[ps_pb2.SaveShardsResponse]]:
-        """Write this ps's part of a checkpoint. Shards are copied one at a time; training goes on."""
+        """Write this ps's part of a checkpoint, below its own model directory. Shards are copied one at a
+        time; training goes on.
+        """
+
+    @abc.abstractmethod
+    def VerifyShards(
+        self,
+        request: ps_pb2.VerifyShardsRequest,
+        context: _ServicerContext,
+    ) -> typing.Union[ps_pb2.VerifyShardsResponse, collections.abc.Awaitable[ps_pb2.VerifyShardsResponse]]:
+        """Read files of a checkpoint in its own model directory, and check every digest."""
 
     @abc.abstractmethod
     def EndJob(

@@ -4,7 +4,6 @@ import logging
 import os
 import socket
 import threading
-import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
@@ -88,7 +87,6 @@ class ChiefServicer:
                 who = job.register(
                     task,
                     now=now,
-                    epoch=time.time_ns() // 1_000_000,
                     address=request.address,
                     host=request.host,
                     pid=request.pid,

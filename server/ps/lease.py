@@ -102,6 +102,12 @@ class ChiefLease:
             return self._job
 
     @property
+    def chief_generation(self) -> int:
+        """Of the last chief; 0 without one."""
+        with self._lock:
+            return self._chief.generation if self._chief is not None else 0
+
+    @property
     def chief_address(self) -> str:
         """Where the chief serves; empty without a chief."""
         with self._lock:

@@ -18,7 +18,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from ...core.arrays import Array, DType
-from ...core.checkpoint.directory import open_fs
+from ...core.checkpoint.file_systems import open_folder
+from ...core.checkpoint.folder import Folder
 from ...core.checkpoint.manifest import TensorRecord
 from ...core.checkpoint.saved_part import SavedPart, SavedShard
 from ...core.checkpoint.tensor_file import TensorFileWriter, TensorSpec
@@ -49,19 +50,20 @@ def give_way() -> None:
             os.setpriority(os.PRIO_PROCESS, thread, min(19, niceness))
 
 
-def save_shards(store: Store, directory: str, copy_bytes: int = COPY_BYTES) -> SavedPart:
+def save_shards(store: Store, directory: str | Folder, copy_bytes: int = COPY_BYTES) -> SavedPart:
     """Write every initialized shard of ``store`` to ``directory/ps-<index>.safetensors``.
 
     Args:
         store: The shards of this ps.
-        directory: Path or fsspec URL of the checkpoint.
+        directory: Of the checkpoint; a path or fsspec URL, or the directory.
         copy_bytes: Copied at a time, and extra memory; up to 32 MiB on a ps with over 16 GiB.
 
     Raises:
         OSError: The file system refused.
     """
-    fs, root = open_fs(directory)
-    fs.makedirs(root, exist_ok=True)
+    folder = open_folder(directory) if isinstance(directory, str) else directory
+    folder.make()
+    pushes = store.counters().pushes
     file = f"ps-{store.task.index}.safetensors"
     blocks = store.table.blocks()
     held_bytes = sum(block.value.nbytes + block.slot_bytes for block in blocks)
@@ -74,7 +76,7 @@ def save_shards(store: Store, directory: str, copy_bytes: int = COPY_BYTES) -> S
     shards: list[SavedShard] = []
     applied: dict[int, dict[TaskId, tuple[int, int]]] = {}
     copies = _Copies(most)
-    with fs.open(f"{root}/{file}", "wb") as stream:
+    with folder.create(file) as stream:
         writer = TensorFileWriter(stream, specs)
         for number, (block, groups) in enumerate(zip(blocks, plan, strict=True)):
             with block.lock:
@@ -90,7 +92,8 @@ def save_shards(store: Store, directory: str, copy_bytes: int = COPY_BYTES) -> S
                 for entry, shard in saved.items()
             ]
         writer.close()
-    return SavedPart(tuple(tensors), tuple(shards), applied, store.global_step)
+    files = {file: writer.record}
+    return SavedPart(tuple(tensors), tuple(shards), applied, store.global_step, files, pushes)
 
 
 @dataclass(frozen=True, slots=True)

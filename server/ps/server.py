@@ -1,7 +1,7 @@
 """A ps process's server: starts, serves until the job is over, leaves in order."""
 
 import logging
-import time
+import secrets
 
 from ...core.clock import Clock, SystemClock
 from ...core.exit_codes import ExitCode
@@ -17,6 +17,7 @@ from ...net.host import TaskHost
 from ...net.unary import servicer
 from . import session_service
 from .lease import ChiefLease
+from .model_dir import PsModelDir
 from .servicer import SERVICE, ParameterServerServicer
 from .session_limiter import CONNECTIONS_PER_WORKER, SessionLimiter
 from .session_service import SessionService
@@ -60,10 +61,11 @@ class PsServer:
         import_rules(settings.rule_modules)
         self.store = Store(task, settings)
         self.lease = ChiefLease(self._clock, settings.job_id)
-        # Milliseconds of the wall clock: a restarted ps always has a higher one.
-        self.generation = time.time_ns() // 1_000_000
+        # Of this process alone: whoever meets another one knows that the variables are gone.
+        self.generation = secrets.randbits(62) + 1
         limiter = SessionLimiter(task, settings.max_sessions)
-        calls = ParameterServerServicer(self.store, self.lease, self.generation, limiter)
+        model_dir = PsModelDir(task, settings.model_dir)
+        calls = ParameterServerServicer(self.store, self.lease, self.generation, limiter, model_dir)
         sessions = SessionService(
             self.store, self.generation, settings, limiter, self.lease.check_job
         )

@@ -3,11 +3,14 @@
 from concurrent.futures import ThreadPoolExecutor
 
 from ...core import codec
-from ...core.checkpoint.storage import check_writable, storage_error
+from ...core.checkpoint import CheckpointReader
+from ...core.checkpoint.saved_part import SavedPart
+from ...core.checkpoint.storage import storage_error, write_probe
 from ...core.task import Incarnation
 from ...net.auth.guard import Visitor
 from ...proto.v1 import common_pb2, ps_pb2
 from .lease import ChiefLease
+from .model_dir import PsModelDir
 from .saving import give_way, save_shards
 from .session_limiter import SessionLimiter
 from .store import Store
@@ -23,16 +26,23 @@ class ParameterServerServicer:
         lease: Who leads the job; told by ``Attach`` and ``EndJob``.
         generation: Of this ps; a client that finds another one knows its variables are gone.
         limiter: Counts the workers that have a session.
+        model_dir: Where checkpoints are.
     """
 
     def __init__(
-        self, store: Store, lease: ChiefLease, generation: int, limiter: SessionLimiter
+        self,
+        store: Store,
+        lease: ChiefLease,
+        generation: int,
+        limiter: SessionLimiter,
+        model_dir: PsModelDir,
     ) -> None:
         self._store = store
         self._lease = lease
         self._generation = generation
         self._limiter = limiter
         self._saver = ThreadPoolExecutor(1, thread_name_prefix="save", initializer=give_way)
+        self._model_dir = model_dir
 
     def Define(self, request: ps_pb2.DefineRequest, visitor: Visitor) -> ps_pb2.DefineResponse:
         """Create, look up or bind. Idempotent; a repeat gives the same answer."""
@@ -42,9 +52,9 @@ class ParameterServerServicer:
         visitor.check("define CREATE" if request.create else "define LOOKUP")
         shards = [codec.shard_from_wire(message) for message in request.shards]
         if request.create:
-            held = table.define(
-                shards, who, restore_from=request.restore_from, still_wanted=visitor.is_waiting
-            )
+            named = request.checkpoint
+            source = self._model_dir.checkpoint(named) if named else None
+            held = table.define(shards, who, restore_from=source, still_wanted=visitor.is_waiting)
         else:
             held = table.lookup(shards, who)
         if request.bind_variables:
@@ -76,6 +86,9 @@ class ParameterServerServicer:
             phase=common_pb2.JOB_PHASE_RUNNING,
             job=self._lease.job,
             chief_silent_s=self._lease.silent_s,
+            last_generation=max(self._lease.chief_generation, self._store.last_generation),
+            shards=self._store.counters(0).shards,
+            global_step=self._store.global_step,
         )
 
     def SaveShards(
@@ -84,34 +97,24 @@ class ParameterServerServicer:
         """Write this ps's part of a checkpoint, one at a time. A repeat overwrites the same
         file.
         """
+        task, place = str(self._store.task), self._model_dir.url
         try:
-            if request.only_try:
-                check_writable(request.directory, str(self._store.task))
-                return ps_pb2.SaveShardsResponse()
-            part = self._saver.submit(save_shards, self._store, request.directory).result()
+            if request.WhichOneof("what") == "probe":
+                write_probe(self._model_dir.folder(), request.probe, task)
+                return ps_pb2.SaveShardsResponse(model_dir=place)
+            folder = self._model_dir.checkpoint(request.checkpoint)
+            part = self._saver.submit(save_shards, self._store, folder).result()
         except OSError as error:
-            raise storage_error(error, request.directory, str(self._store.task)) from error
-        applied = []
-        for block, marks in part.applied.items():
-            for task, (generation, sequence) in marks.items():
-                message = ps_pb2.AppliedPush(block=block, sequence=sequence)
-                who = codec.incarnation_to_wire(Incarnation(task, generation))
-                getattr(message, "from").CopyFrom(who)
-                applied.append(message)
-        return ps_pb2.SaveShardsResponse(
-            tensors=[ps_pb2.SavedTensor(**record.model_dump()) for record in part.tensors],
-            shards=[
-                ps_pb2.SavedShard(
-                    shard=codec.shard_to_wire(item.shard),
-                    version=item.version,
-                    updates=item.updates,
-                    block=item.block,
-                )
-                for item in part.shards
-            ],
-            applied=applied,
-            global_step=part.global_step,
-        )
+            raise storage_error(error, f"{place}/{request.checkpoint}", task) from error
+        return _saved_to_wire(part, place)
+
+    def VerifyShards(
+        self, request: ps_pb2.VerifyShardsRequest, _: Visitor
+    ) -> ps_pb2.VerifyShardsResponse:
+        """Check files of a checkpoint by their digests. Changes nothing."""
+        reader = CheckpointReader(self._model_dir.checkpoint(request.checkpoint))
+        reader.verify(list(request.files))
+        return ps_pb2.VerifyShardsResponse()
 
     def EndJob(
         self,
@@ -121,3 +124,33 @@ class ParameterServerServicer:
         """The job is over: this ps leaves after answering."""
         self._lease.end(codec.phase_from_wire(request.phase), request.reason)
         return ps_pb2.EndJobResponse()
+
+
+def _saved_to_wire(part: SavedPart, model_dir: str) -> ps_pb2.SaveShardsResponse:
+    applied = []
+    for block, marks in part.applied.items():
+        for task, (generation, sequence) in marks.items():
+            message = ps_pb2.AppliedPush(block=block, sequence=sequence)
+            who = codec.incarnation_to_wire(Incarnation(task, generation))
+            getattr(message, "from").CopyFrom(who)
+            applied.append(message)
+    return ps_pb2.SaveShardsResponse(
+        tensors=[ps_pb2.SavedTensor(**record.model_dump()) for record in part.tensors],
+        shards=[
+            ps_pb2.SavedShard(
+                shard=codec.shard_to_wire(item.shard),
+                version=item.version,
+                updates=item.updates,
+                block=item.block,
+            )
+            for item in part.shards
+        ],
+        applied=applied,
+        global_step=part.global_step,
+        files=[
+            ps_pb2.SavedFile(name=name, **record.model_dump())
+            for name, record in part.files.items()
+        ],
+        model_dir=model_dir,
+        pushes=part.pushes,
+    )

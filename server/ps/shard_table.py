@@ -1,12 +1,14 @@
 """The shards of one ps: which are defined, and where each one is in memory."""
 
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 
 from ...core.arrays import Array, DType, is_float, row_shape, size_of
 from ...core.checkpoint import CheckpointReader
+from ...core.checkpoint.directory import MANIFEST
+from ...core.checkpoint.folder import Folder
 from ...core.definitions import ShardDefinition, ShardKey
 from ...core.errors import (
     CheckpointError,
@@ -25,6 +27,7 @@ from ...engine.arena import Arena, Slab
 from ...engine.block import Block, warm_up
 from ...engine.library import library
 from ...net.shared_memory import SharedSegment, unavailable
+from .claims import Claims
 from .layout import Layout, LayoutRange, join_ranges
 from .memory_limits import MemoryLimits
 
@@ -39,7 +42,7 @@ class _Held:
     block: Block
     entry: int
     defined_by: Incarnation
-    restored_from: str = ""
+    restored_from: CheckpointReader | None = None
     bound_by: Incarnation | None = None
 
 
@@ -60,6 +63,8 @@ class ShardTable:
         # `_definitions`.
         self._defining = threading.Lock()
         self._definitions = threading.Lock()
+        self._claims = Claims(self._defining)
+        self._filling: list[Block] = []  # their shards are being given their first values
         self._held: dict[ShardKey, _Held] = {}
         self._parts: dict[str, list[int]] = {}
         self._blocks: list[Block] = []
@@ -73,7 +78,7 @@ class ShardTable:
         shards: Sequence[ShardDefinition],
         who: Incarnation,
         *,
-        restore_from: str = "",
+        restore_from: str | Folder | None = None,
         still_wanted: Callable[[], bool] = lambda: True,
     ) -> list[HeldShard]:
         """Create shards that do not exist; repeating a definition is a no-op.
@@ -81,7 +86,8 @@ class ShardTable:
         Args:
             shards: Of this ps.
             who: Named in errors about later, different definitions.
-            restore_from: Checkpoint with the values of new shards; those it lacks are initialized.
+            restore_from: Checkpoint with the values of new shards, a path or its directory; those
+                it lacks are initialized. It is read without a lock.
             still_wanted: Whether somebody waits for the answer: a caller that has given up must not
                 have memory filled.
 
@@ -92,46 +98,60 @@ class ShardTable:
             PeerLostError: The caller gave up; nothing was defined.
             CheckpointError: The checkpoint cannot be read.
         """
+        names = {shard.variable.name for shard in shards}
         with self._defining:
-            missing: dict[ShardKey, ShardDefinition] = {}
-            for shard in shards:
-                held = self._held.get(shard.key) or self._any_part(shard.variable.name)
-                if held is not None:
-                    self._check_same(shard, held, who)
-                if shard.key not in self._held:
-                    missing.setdefault(shard.key, shard)
-            new = list(missing.values())
-            if len(self._held) + len(new) > self._max_variables:
-                raise LimitExceededError(
-                    f"{self.task} would hold {len(self._held) + len(new)} shards, more than "
-                    f"max_variables={self._max_variables}; raise WINDLASS_MAX_VARIABLES on "
-                    "the ps",
-                    task=self.task,
-                    limit="max_variables",
-                )
-            self._limits.check_shards(new, self._blocks, who)
-            reader = CheckpointReader(restore_from) if restore_from and new else None
-            created = self._create(new, who, reader, still_wanted)
-            with self._definitions:
-                for block, sources in created:
-                    self._blocks.append(block)
-                    for entry, (shard, source) in enumerate(
-                        zip(block.shards, sources, strict=True)
-                    ):
-                        self._held[shard.key] = _Held(block, entry, who, source)
-                        self._parts.setdefault(shard.variable.name, []).append(shard.part)
-            if reader is not None:
-                self._restored(reader.manifest.global_step)
+            self._claims.wait(names)
+            new = self._missing(shards, who)
+            self._limits.check_shards(new, [*self._blocks, *self._filling], who)
+            before = self._arena.mark()
+            blocks = [Block(group, self._arena) for group in _group(new)]
+            after = self._arena.mark()
+            self._filling += blocks
+            try:
+                with self._claims.taken(names):
+                    self._fill(blocks, new, restore_from, who, still_wanted)
+            except BaseException:
+                if self._arena.mark() == after:  # nobody has taken memory since
+                    self._arena.release(before)
+                raise
+            finally:
+                self._filling = [block for block in self._filling if block not in blocks]
             return [self._describe(self._held[shard.key]) for shard in shards]
 
-    def _create(
+    def _missing(
+        self, shards: Sequence[ShardDefinition], who: Incarnation
+    ) -> list[ShardDefinition]:
+        """Those that do not exist."""
+        missing: dict[ShardKey, ShardDefinition] = {}
+        for shard in shards:
+            held = self._held.get(shard.key) or self._any_part(shard.variable.name)
+            if held is not None:
+                self._check_same(shard, held, who)
+            if shard.key not in self._held:
+                missing.setdefault(shard.key, shard)
+        filling = sum(len(block.shards) for block in self._filling)
+        would_hold = len(self._held) + filling + len(missing)
+        if would_hold > self._max_variables:
+            raise LimitExceededError(
+                f"{self.task} would hold {would_hold} shards, more than "
+                f"max_variables={self._max_variables}; raise WINDLASS_MAX_VARIABLES on "
+                "the ps",
+                task=self.task,
+                limit="max_variables",
+            )
+        return list(missing.values())
+
+    def _fill(
         self,
+        blocks: Sequence[Block],
         new: Sequence[ShardDefinition],
+        restore_from: str | Folder | None,
         who: Incarnation,
-        reader: CheckpointReader | None,
         still_wanted: Callable[[], bool],
-    ) -> list[tuple[Block, list[str]]]:
-        """Blocks of new shards, filled but not published: a failure leaves nothing behind."""
+    ) -> None:
+        """Give new blocks their first values, then publish them: a failure leaves nothing
+        behind.
+        """
 
         def check() -> None:
             if not still_wanted():
@@ -141,20 +161,22 @@ class ShardTable:
                     task=who.task,
                 )
 
-        created: list[tuple[Block, list[str]]] = []
-        mark = self._arena.mark()
-        try:
-            for group in _group(new):
-                check()
-                block = Block(group, self._arena)
-                created.append((block, []))
-                for entry in range(len(group)):
-                    created[-1][1].append(self._initialize(block, entry, reader, check))
-        except BaseException:
-            created.clear()
-            self._arena.release(mark)
-            raise
-        return created
+        reader = CheckpointReader(restore_from) if restore_from and new else None
+        filled = []
+        for block in blocks:
+            check()
+            entries = range(len(block.shards))
+            filled.append(
+                (block, [self._initialize(block, entry, reader, check) for entry in entries])
+            )
+        with self._defining, self._definitions:
+            for block, sources in filled:
+                self._blocks.append(block)
+                for entry, (shard, source) in enumerate(zip(block.shards, sources, strict=True)):
+                    self._held[shard.key] = _Held(block, entry, who, source)
+                    self._parts.setdefault(shard.variable.name, []).append(shard.part)
+        if reader is not None:
+            self._restored(reader.manifest.global_step)
 
     def lookup(self, wanted: Iterable[ShardDefinition], who: Incarnation) -> list[HeldShard]:
         """All shards held here of the wanted variables.
@@ -178,15 +200,19 @@ class ShardTable:
             DefinitionMismatchError: One has another rule.
             ShapeMismatchError: One is not of a float dtype.
         """
-        readers: dict[str, CheckpointReader] = {}
         names = list(variables)
         for dtype in self._float_dtypes(names):
             warm_up(rule, dtype)
         with self._defining:
+            self._claims.wait(set(names))
             self._limits.check_slots(names, rule, self._blocks, who)
-            for name in names:
-                for part in self._parts.get(name, ()):
-                    self._bind_one(self._held[name, part], rule, who, readers)
+            parts = [self._held[name, part] for name in names for part in self._parts.get(name, ())]
+            unbound = [held for held in parts if not self._is_bound(held, rule, who)]
+            with self._claims.taken(set(names)):
+                for held in unbound:
+                    slots, updates = self._restored_slots(held, rule)
+                    with self._defining:
+                        self._bind_one(held, rule, who, slots, updates)
 
     def _float_dtypes(self, names: Iterable[str]) -> set[DType]:
         with self._definitions:
@@ -195,18 +221,10 @@ class ShardTable:
             ]
         return {block.dtype for block in blocks if is_float(block.dtype)}
 
-    def _bind_one(
-        self,
-        held: _Held,
-        rule: UpdateRule,
-        who: Incarnation,
-        readers: dict[str, CheckpointReader],
-    ) -> None:
-        block, entry = held.block, held.entry
-        shard = block.shards[entry]
-        bound = block.rules[entry]
+    def _is_bound(self, held: _Held, rule: UpdateRule, who: Incarnation) -> bool:
+        shard, bound = held.block.shards[held.entry], held.block.rules[held.entry]
         if bound == rule:
-            return
+            return True
         if bound is not None:
             raise DefinitionMismatchError(
                 f"{self.task}: {who.task} wants to update {shard.label!r} by {rule!r}, but "
@@ -215,18 +233,19 @@ class ShardTable:
                 variable=shard.variable.name,
                 task=who.task,
             )
-        if not is_float(block.dtype):
+        if not is_float(held.block.dtype):
             raise ShapeMismatchError(
-                f"{self.task}: {shard.label!r} is {block.dtype.name}; update rules need a float "
-                "dtype. Use assign or assign_add, or trainable=False",
+                f"{self.task}: {shard.label!r} is {held.block.dtype.name}; update rules need a "
+                "float dtype. Use assign or assign_add, or trainable=False",
                 variable=shard.variable.name,
             )
-        slots: dict[str, Array] = {}
-        updates = 0
-        if held.restored_from:
-            path = held.restored_from
-            reader = readers[path] = readers.get(path) or CheckpointReader(path)
-            slots, updates = self._restored_slots(reader, shard, rule)
+        return False
+
+    @staticmethod
+    def _bind_one(
+        held: _Held, rule: UpdateRule, who: Incarnation, slots: Mapping[str, Array], updates: int
+    ) -> None:
+        block, entry = held.block, held.entry
         with block.lock:
             block.bind(entry, rule)
             for slot, rows in slots.items():
@@ -235,15 +254,24 @@ class ShardTable:
         held.bound_by = who
 
     @staticmethod
-    def _restored_slots(
-        reader: CheckpointReader, shard: ShardDefinition, rule: UpdateRule
-    ) -> tuple[dict[str, Array], int]:
-        record = reader.variable(shard.variable.name)
-        if record is None or record.rule is None or record.rule.get("name") != rule.name:
+    def _restored_slots(held: _Held, rule: UpdateRule) -> tuple[dict[str, Array], int]:
+        """Slots and update count of the checkpoint that the shard came from."""
+        reader, shard = held.restored_from, held.block.shards[held.entry]
+        record = reader.variable(shard.variable.name) if reader is not None else None
+        if reader is None or record is None or record.rule is None:
+            return {}, 0
+        if record.rule.get("name") != rule.name:
             return {}, 0  # saved with another optimizer, whose slots do not apply
         saved = reader.slots(shard.variable.name)
         start, stop = shard.row_offset, shard.row_offset + shard.rows
-        had = rule_from_dict(record.rule).active_slots()
+        try:
+            had = rule_from_dict(record.rule).active_slots()
+        except ValueError as error:
+            raise CheckpointError(
+                f"{reader.path}/{MANIFEST}: the rule of {shard.variable.name!r} is none: {error}",
+                path=reader.path,
+                variable=shard.variable.name,
+            ) from error
         wanted = [slot for slot in rule.active_slots() if slot in had]
         lost = [slot for slot in wanted if slot not in saved]
         if lost:
@@ -253,17 +281,17 @@ class ShardTable:
                 path=reader.path,
                 variable=shard.variable.name,
             )
-        return {
-            slot: reader.read_rows(shard.variable.name, start, stop, slot) for slot in wanted
-        }, record.updates
+        rows = {slot: reader.read_rows(shard.variable.name, start, stop, slot) for slot in wanted}
+        return rows, record.updates
 
+    @staticmethod
     def _initialize(
-        self,
         block: Block,
         entry: int,
         reader: CheckpointReader | None,
         check: Callable[[], None],
-    ) -> str:
+    ) -> CheckpointReader | None:
+        """Give a shard its first value; the checkpoint, if that came from one."""
         shard = block.shards[entry]
         variable = shard.variable
         start, stop = shard.row_offset, shard.row_offset + shard.rows
@@ -288,9 +316,9 @@ class ShardTable:
                 part = values[first : first + step] if values.shape else values
                 variable.initializer.fill(part, variable.shape, start + first)
         else:
-            return ""  # the creating task assigns the value
+            return None  # the creating task assigns the value
         block.initialized[entry] = True
-        return reader.path if reader is not None and record is not None else ""
+        return reader if record is not None else None
 
     def _any_part(self, name: str) -> _Held | None:
         parts = self._parts.get(name)

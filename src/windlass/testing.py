@@ -24,7 +24,7 @@ from .client.chief.calls import JobStatus
 from .cluster.resolved import ResolvedTask
 from .cluster.roles import CHIEF, PS, WORKER, chief_of
 from .cluster.spec import ClusterSpec
-from .core.errors import ProgramError, WindlassError
+from .core.errors import JobDoneError, ProgramError, WindlassError
 from .core.exit_codes import ExitCode
 from .core.settings import Settings, load_settings
 from .core.states import Outcome
@@ -162,6 +162,8 @@ class LocalCluster:
             with in_cluster(member.start()):
                 result = TaskResult(program())
             ending = Ending(Outcome.DONE, ExitCode.DONE)
+        except JobDoneError:  # it came too late for a short job
+            result, ending = TaskResult(), Ending(Outcome.DONE, ExitCode.DONE)
         except Exception as error:  # noqa: BLE001 - handed to the caller
             self._failed.append(task)
             result = TaskResult(error=error)

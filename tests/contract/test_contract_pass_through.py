@@ -85,12 +85,13 @@ def test_no_more_is_handed_through_than_was_said(
     passing: tuple[PassThrough, socket.socket],
 ) -> None:
     pairs = [tcp_sockets() for _ in range(3)]
-    for _, ours in pairs[:2]:
-        passing[0].accept(ours, PREFACE + bytes(1024))
+    passing[0].accept(pairs[0][1], PREFACE + bytes(1024))
+    inner = passing[1].accept()[0]
+    passing[0].accept(pairs[1][1], PREFACE + bytes(1024))
     with pytest.raises(ConnectionError, match="more than 2"):
         passing[0].accept(pairs[2][1], b"PRI ")
     pairs[0][0].close()
-    passing[1].accept()[0].close()
+    inner.close()
     wait_until(lambda: pairs[0][1].fileno() < 0, 5)
     passing[0].accept(pairs[2][1], b"PRI ")
     for client, _ in pairs:
@@ -102,11 +103,11 @@ def test_who_hardly_said_anything_makes_room_for_the_next_one(
 ) -> None:
     talker, *silent = [tcp_sockets() for _ in range(3)]
     passing[0].accept(talker[1], PREFACE + bytes(1024))
+    inner = passing[1].accept()[0]
     for _, ours in silent:
         passing[0].accept(ours, b"PRI ")
     assert is_shown_out(silent[0][0])
     talker[0].sendall(b"still here")
-    inner = passing[1].accept()[0]
     inner.settimeout(scaled(5))
     with inner:
         heard = b""

@@ -1,9 +1,7 @@
 """What a ps answers to messages that make no sense: an error with a type, and it goes on."""
 
 import logging
-import os
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import grpc
@@ -21,7 +19,6 @@ from windlass.core.errors import (
     LimitExceededError,
     ProtocolMismatchError,
     RefusedError,
-    StorageError,
     WindlassError,
 )
 from windlass.core.steps import LayoutEntry, WireLayout
@@ -206,18 +203,10 @@ def test_who_leads_is_reported_and_a_second_one_may_not(ps: Ps, control: PsContr
     assert control.attach(chief, "here:1", lease_s=30, timeout_s=5).draining
 
 
-def test_a_ps_that_cannot_write_says_where_and_what_is_needed(
-    control: PsControl, tmp_path: Path
-) -> None:
-    (tmp_path / "file").write_text("")
-    with pytest.raises(StorageError, match=r"cannot write to .*/file/below.*model-dir"):
-        control.save_shards(os.fspath(tmp_path / "file" / "below"), timeout_s=5)
-
-
 def test_a_message_over_the_limit_and_a_service_that_is_not_there_are_told_apart(
     ps: Ps, stub: ps_pb2_grpc.ParameterServerStub
 ) -> None:
-    request = ps_pb2.DefineRequest(restore_from="x" * (SETTINGS.max_message_bytes + 1))
+    request = ps_pb2.DefineRequest(checkpoint="x" * (SETTINGS.max_message_bytes + 1))
     with pytest.raises(grpc.RpcError) as caught:
         stub.Define(request, timeout=5)
     assert caught.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED

@@ -15,6 +15,7 @@ import pytest
 
 import windlass
 from windlass.core.checkpoint import latest_checkpoint, list_checkpoints
+from windlass.core.checkpoint.folder import Folder
 from windlass.core.checkpoint.storage import storage_error
 from windlass.core.errors import StorageError
 from windlass.launch.processes import free_ports
@@ -382,10 +383,10 @@ def test_a_model_directory_that_is_a_file_is_refused_before_training(
 def test_a_ps_that_cannot_write_is_named_before_training(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def refuse(directory: str, writer: str) -> None:
-        raise storage_error(OSError(errno.EACCES, ""), directory, writer)
+    def refuse(folder: Folder, probe: str, writer: str) -> None:
+        raise storage_error(OSError(errno.EACCES, ""), folder.url, writer)
 
-    monkeypatch.setattr(servicer, "check_writable", refuse)
+    monkeypatch.setattr(servicer, "write_probe", refuse)
     ran: list[bool] = []
     words = r"^/job:ps/task:0 cannot write to .*permission denied"
     with (

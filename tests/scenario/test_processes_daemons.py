@@ -70,7 +70,9 @@ def test_daemons_find_each_other_whoever_is_late(
     assert early.returncode == 0, early.stderr
     assert "missing" in next(line for line in early.stdout.splitlines() if "ps:0" in line)
 
-    serve, serve_said = start_cli("ps", *QUICK, TF_CONFIG=tf_config(cluster, "ps"))
+    serve, serve_said = start_cli(
+        "ps", *QUICK, "--model-dir", "model", TF_CONFIG=tf_config(cluster, "ps")
+    )
     wait_until(lambda: "has done 5 steps" in work_said.read_text(), 20, "the worker's steps")
     wait_until(lambda: "has done 5 steps" in lead_said.read_text(), 20, "the chief's steps")
 

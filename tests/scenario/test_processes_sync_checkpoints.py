@@ -212,3 +212,27 @@ def test_a_model_directory_that_cannot_be_written_is_found_before_the_program_be
     assert codes["worker:1"] in (ExitCode.PEER_LOST, ExitCode.JOIN_TIMEOUT)  # as it was in time
     assert "it is a file, not a folder" in ended.said("worker:0")
     assert "begins at" not in ended.said("worker:0")
+
+
+def test_a_damaged_checkpoint_leads_to_the_one_before_and_to_a_word_on_lost_steps(
+    program: str, run_cli: RunCli, tmp_path: Path
+) -> None:
+    arguments = ("--save-every-steps", "1", "--save-every-s", "0", program)
+    first = run_cli(*IN_SYNC, *arguments, "30", "0.05", "metric")
+    assert first.returncode == 0, first.stdout
+    model_dir = tmp_path / "model"
+    *_, before, newest = sorted(path.parent for path in model_dir.glob("ckpt-*/manifest.json"))
+    assert os.stat(newest).st_mode & 0o777 == 0o700
+    os.truncate(newest / "variables.safetensors", 100)
+    step = int(before.name.split("-")[1])
+    assert 0 < step < 30
+    resumed = run_cli(*IN_SYNC, *arguments, "40", "0", "metric")
+    told = resumed.stdout + resumed.stderr
+    assert resumed.returncode == 0, told
+    assert f"model/{newest.name} is damaged and is not used" in told
+    assert f"Going back to model/{before.name}" in told
+    assert f"resuming from model/{before.name} (global step {step})" in told
+    assert f"{30 - step} acknowledged steps are lost: the job had reached global step 30" in told
+    assert said(told, r"begins at (\d+)") == [str(step)] * 2
+    assert (model_dir / f"{newest.name}.damaged").is_dir()
+    assert said(told, r"and (\d+) seen") == ["80"] * 2

@@ -13,6 +13,7 @@ from windlass.client.chief.calls import ChiefClient
 from windlass.client.chief.membership import Membership
 from windlass.core.errors import (
     FencedError,
+    JobDoneError,
     JobStoppedError,
     JoinTimeoutError,
     PeerLostError,
@@ -304,3 +305,20 @@ def _until(condition: Callable[[], bool]) -> None:
             return
         pause.wait(0.005)
     pytest.fail("it did not happen within 5 s")
+
+
+def test_a_job_that_is_done_already_is_told_at_once(played: Played) -> None:
+    played.chief.phase = Phase.DONE
+    with pytest.raises(JobDoneError, match="worker/task:1: the job is done already") as caught:
+        played.membership.join()
+    assert caught.value.exit_code == 0
+
+
+def test_a_lost_chief_is_not_told_of_the_end(played: Played) -> None:
+    played.membership.join()
+    played.clock.advance(60)
+    played.say(LOST)
+    played.until_over()
+    played.chief.finish_answer = LOST  # it would be tried for five seconds
+    played.membership.finish(Outcome.LEFT, "the chief is lost")
+    assert played.chief.finished == []

@@ -16,17 +16,19 @@ REPORT = TaskReport()
 LEASE = 10.0
 
 
-def _job(*tasks: TaskId, epoch: int = 100) -> tuple[Job, dict[TaskId, Incarnation]]:
+def _job(*tasks: TaskId, after: int | None = None) -> tuple[Job, dict[TaskId, Incarnation]]:
     """A job of ``tasks`` (all by default) that registered at time 0."""
     job = Job(
         [(task, f"{task.type}{task.index}:1") for task in TASKS], chief=CHIEF, lease_s=LEASE, now=0
     )
+    if after is not None:
+        job.identify("digits", after=after)
     lives = {}
     for task in tasks or TASKS:
         if task.type == "ps":
             job.ps_answered(task, 7, PsCounters(), now=0)
         else:
-            lives[task] = job.register(task, now=0, epoch=epoch)
+            lives[task] = job.register(task, now=0)
     return job, lives
 
 
@@ -38,27 +40,28 @@ def _beat(job: Job, *lives: Incarnation, now: float) -> None:
 def test_everybody_is_missing_until_they_come_and_since_when_is_known() -> None:
     job, _ = _job(CHIEF, W0)
     assert job.missing(now=12.0) == [(PS, 12.0), (W1, 12.0), (EVALUATOR, 12.0)]
-    job.register(W1, now=13.0, epoch=0)
+    job.register(W1, now=13.0)
     assert [task for task, _ in job.missing(now=14.0)] == [PS, EVALUATOR]
 
 
 def test_each_registration_has_a_higher_generation_than_all_before() -> None:
     job, lives = _job()
     given = [who.generation for who in lives.values()]
-    given += [job.register(W0, now=1, epoch=0).generation for _ in range(3)]
+    given += [job.register(W0, now=1).generation for _ in range(3)]
     assert given == sorted(set(given))
 
 
-def test_a_generation_is_at_least_the_epoch_so_that_a_restarted_chief_repeats_none() -> None:
-    job, lives = _job(CHIEF, W0, epoch=1000)
-    later, _ = _job(CHIEF, epoch=2000)
-    assert later.register(W0, now=0, epoch=2000).generation > lives[W0].generation
-    assert job.register(W1, now=0, epoch=5000).generation == 5000
+def test_a_restarted_chief_repeats_no_generation_though_some_were_shown_to_nobody_else() -> None:
+    _, lives = _job(CHIEF, W0, W1, after=0)
+    known = lives[CHIEF].generation  # to a ps; the workers' are not
+    later, again = _job(CHIEF, after=known)
+    assert again[CHIEF].generation > max(who.generation for who in lives.values())
+    assert later.register(W0, now=0).generation > again[CHIEF].generation
 
 
 def test_an_older_generation_of_a_task_is_fenced_by_both_numbers() -> None:
     job, lives = _job()
-    newer = job.register(W0, now=1, epoch=0)
+    newer = job.register(W0, now=1)
     with pytest.raises(FencedError) as caught:
         job.heartbeat(lives[W0], REPORT, now=2)
     assert caught.value.fields == {
@@ -74,17 +77,17 @@ def test_an_older_generation_of_a_task_is_fenced_by_both_numbers() -> None:
 def test_a_new_generation_starts_with_a_clean_report_at_its_new_address() -> None:
     job, lives = _job()
     job.heartbeat(lives[W0], TaskReport(steps=5), now=1)
-    job.register(W0, now=2, epoch=0, host="node-2", pid=42, is_gone=True)
+    job.register(W0, now=2, host="node-2", pid=42, is_gone=True)
     member = job.members[W0]
     assert (member.report, member.host, member.pid) == (REPORT, "node-2", 42)
     assert member.address == "worker0:1"
-    job.register(W0, now=3, epoch=0, address="w:9", is_gone=True)
+    job.register(W0, now=3, address="w:9", is_gone=True)
     assert member.address == "w:9"
 
 
 def test_a_task_not_in_the_spec_may_join() -> None:
     job, _ = _job()
-    who = job.register(TaskId("worker", 9), now=1, epoch=0, address="w9:1")
+    who = job.register(TaskId("worker", 9), now=1, address="w9:1")
     assert job.heartbeat(who, REPORT, now=2) is Phase.RUNNING
     assert who.task in job.waited_for()
 
@@ -203,7 +206,7 @@ def test_workers_that_have_not_come_are_told_from_those_that_left() -> None:
     assert job.not_registered() == [W0]  # not the ps nor the evaluator
     job.expire(now=100)
     assert job.not_registered() == [W0]
-    job.register(W0, now=101, epoch=0)
+    job.register(W0, now=101)
     assert job.not_registered() == []
     job.finish(lives[W1], Outcome.DONE, "", REPORT, now=102)
     assert job.not_registered() == []
@@ -262,14 +265,14 @@ def test_the_steps_of_a_job_are_the_furthest_reported() -> None:
 
 
 def test_a_restarted_chief_takes_back_a_task_that_was_there_before() -> None:
-    job, _ = _job(CHIEF, epoch=50)
+    job, _ = _job(CHIEF)
     who = Incarnation(W0, 1234)
     assert job.heartbeat(who, TaskReport(steps=8), now=30) is Phase.RUNNING
     member = job.members[W0]
     assert (member.state, member.generation, member.report.steps) == (State.ALIVE, 1234, 8)
     assert job.waited_for() == [W0]
     # And the next generation is newer still.
-    assert job.register(W0, now=31, epoch=60).generation > 1234
+    assert job.register(W0, now=31).generation > 1234
 
 
 def test_a_task_taken_back_is_alive_since_it_was_heard_of() -> None:

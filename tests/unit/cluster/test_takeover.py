@@ -13,11 +13,11 @@ LEASE_S = 10.0
 
 def job_with_worker(name: str = "a") -> tuple[Job, Incarnation]:
     job = Job([(CHIEF, "c:1"), (W0, "w:1")], chief=CHIEF, lease_s=LEASE_S, now=0.0, name=name)
-    return job, job.register(W0, now=0.0, epoch=1, host="here", pid=1)
+    return job, job.register(W0, now=0.0, host="here", pid=1)
 
 
 def ask(of: Job, now: float, **more: object) -> Incarnation:
-    return of.register(W0, now=now, epoch=1, **({"host": "there", "pid": 2} | more))  # type: ignore[arg-type]
+    return of.register(W0, now=now, **({"host": "there", "pid": 2} | more))  # type: ignore[arg-type]
 
 
 def test_a_second_process_of_a_task_that_is_at_work_is_refused_with_both_named() -> None:
@@ -75,4 +75,4 @@ def test_a_task_of_another_job_is_refused_at_once(given: str, refused: bool) -> 
 def test_nobody_registers_before_the_chief_knows_its_job() -> None:
     job = Job([(W0, "w:1")], chief=CHIEF, lease_s=LEASE_S, now=0.0, name=None)
     with pytest.raises(PeerLostError, match="which job it leads"):
-        job.register(W0, now=0.0, epoch=1)
+        job.register(W0, now=0.0)

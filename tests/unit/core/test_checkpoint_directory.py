@@ -1,11 +1,11 @@
 """Finding, naming and removing checkpoints: what is half there does not exist."""
 
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
 import fsspec
 import pytest
-from fsspec.implementations.local import LocalFileSystem
 
 from windlass.core.checkpoint import (
     CheckpointInfo,
@@ -135,7 +135,7 @@ def test_pruning_that_is_interrupted_leaves_no_half_checkpoint_visible(
     def killed(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(LocalFileSystem, "rm", killed)
+    monkeypatch.setattr(shutil, "rmtree", killed)
     with pytest.raises(KeyboardInterrupt):
         prune(str(tmp_path), 1)
     assert _steps(str(tmp_path)) == [2]

@@ -8,7 +8,7 @@ from safetensors.numpy import load_file
 
 from windlass.core.arrays import BFLOAT16, Array
 from windlass.core.checkpoint import export_checkpoint
-from windlass.core.checkpoint.manifest import Manifest, TensorRecord, VariableRecord
+from windlass.core.checkpoint.manifest import Manifest, TensorRecord, VariableRecord, manifest_bytes
 from windlass.core.checkpoint.tensor_file import TensorFileWriter, TensorSpec
 from windlass.core.errors import CheckpointError
 
@@ -41,8 +41,9 @@ def checkpoint(tmp_path: Path) -> str:
         name: VariableRecord(shape=value.shape, dtype=value.dtype.name)
         for name, value in VALUES.items()
     }
-    manifest = Manifest(global_step=1, variables=variables, tensors=tuple(records))
-    (folder / "manifest.json").write_text(manifest.model_dump_json())
+    files = {"ps-0.safetensors": writer.record}
+    manifest = Manifest(global_step=1, variables=variables, tensors=tuple(records), files=files)
+    (folder / "manifest.json").write_bytes(manifest_bytes(manifest))
     return str(folder)
 
 

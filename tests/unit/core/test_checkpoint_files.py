@@ -16,11 +16,15 @@ from safetensors.numpy import load, save
 
 from windlass.core.arrays import BFLOAT16, DTYPES, Array, DType
 from windlass.core.checkpoint import Manifest, TensorFileWriter, TensorRecord, VariableRecord
-from windlass.core.checkpoint.manifest import BlockRecord, parse_manifest
+from windlass.core.checkpoint.digests import digest, has_digest
+from windlass.core.checkpoint.manifest import (
+    BlockRecord,
+    FileRecord,
+    manifest_bytes,
+    parse_manifest,
+)
 from windlass.core.checkpoint.tensor_file import (
     TensorSpec,
-    digest,
-    has_digest,
     read_array,
     read_header,
 )
@@ -193,21 +197,49 @@ MANIFEST = Manifest(
             num_bytes=32,
         ),
     ),
+    files={"ps-0.safetensors": FileRecord(num_bytes=99, header_bytes=67, header_digest="00")},
     blocks=(BlockRecord(ps=0, shards=("w",), applied={"/job:worker/task:0": (3, 12)}),),
 )
 
 
 def test_a_manifest_comes_back_from_its_text() -> None:
-    assert parse_manifest(MANIFEST.model_dump_json().encode(), path="m") == MANIFEST
+    text = manifest_bytes(MANIFEST)
+    assert parse_manifest(text, path="m") == MANIFEST
+    assert json.loads(text)["digest"].startswith("xxh3:")
+
+
+def test_a_manifest_without_its_digest_was_altered() -> None:
+    with pytest.raises(CheckpointError, match=r"^m\.json was altered: its digest is missing"):
+        parse_manifest(_changed(version=2), path="m.json")
+
+
+def test_a_manifest_of_the_version_before_needs_no_digest() -> None:
+    before = MANIFEST.model_copy(update={"version": 1, "files": {}})
+    assert parse_manifest(before.model_dump_json().encode(), path="m") == before
+
+
+def test_every_file_of_a_manifest_has_a_digest() -> None:
+    text = manifest_bytes(MANIFEST.model_copy(update={"files": {}}))
+    with pytest.raises(CheckpointError, match=r"^m\.json has no digest of ps-0\.safetensors"):
+        parse_manifest(text, path="m.json")
+
+
+@pytest.mark.parametrize("file", ["../ps-0.safetensors", "/etc/passwd", "..", ""])
+def test_a_manifest_names_files_of_its_own_directory_only(file: str) -> None:
+    tensors = (MANIFEST.tensors[0].model_copy(update={"file": file}),)
+    text = manifest_bytes(MANIFEST.model_copy(update={"tensors": tensors}))
+    with pytest.raises(CheckpointError, match=r"^m\.json: .* is no plain name"):
+        parse_manifest(text, path="m.json")
 
 
 def test_a_manifest_may_say_more_than_we_know() -> None:
-    fields = MANIFEST.model_dump(mode="json") | {"dashboard": "http://…"}
-    assert parse_manifest(json.dumps(fields).encode(), path="m") == MANIFEST
+    said = parse_manifest(_changed(dashboard="http://…"), path="m")
+    assert said == MANIFEST.model_copy(update={"version": 1})
 
 
 def _changed(**changes: Any) -> bytes:
-    return json.dumps(MANIFEST.model_dump(mode="json") | changes).encode()
+    """As text of the version before, which has no digest."""
+    return json.dumps(MANIFEST.model_dump(mode="json") | {"version": 1} | changes).encode()
 
 
 @pytest.mark.parametrize(
@@ -218,7 +250,7 @@ def _changed(**changes: Any) -> bytes:
         pytest.param(b"\xff\xfe", "the file", id="not text"),
         pytest.param(b"[]", "the file", id="no object"),
         pytest.param(_changed(format="tensorflow"), "format", id="foreign"),
-        pytest.param(_changed(version=2), "version", id="of another version"),
+        pytest.param(_changed(version=3), "version", id="of another version"),
         pytest.param(_changed(global_step="late"), "global_step", id="wrong type"),
         pytest.param(
             _changed(variables={"w": {"dtype": "float32"}}), r"variables\.w\.shape", id="no shape"

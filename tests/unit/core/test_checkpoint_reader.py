@@ -19,6 +19,7 @@ from windlass.core.checkpoint import (
     VariableRecord,
     checkpoint_path,
 )
+from windlass.core.checkpoint.manifest import manifest_bytes
 from windlass.core.checkpoint.tensor_file import TensorSpec
 from windlass.core.definitions import ShardDefinition, VariableDefinition, cut
 from windlass.core.errors import CheckpointError
@@ -32,7 +33,7 @@ def _save(path: str, arrays: dict[tuple[str, str], Array], parts: int) -> None:
             rows = array[shard.row_offset :][: shard.rows] if array.shape else array
             tensor = f"{shard.label}|{slot}"
             pieces[shard.part][tensor] = (shard, slot, rows)
-    records = []
+    records, files = [], {}
     fs, root = fsspec.core.url_to_fs(path)
     fs.makedirs(root, exist_ok=True)
     for number, held in enumerate(pieces):
@@ -54,6 +55,7 @@ def _save(path: str, arrays: dict[tuple[str, str], Array], parts: int) -> None:
                     )
                 )
             writer.close()
+            files[file] = writer.record
     manifest = Manifest(
         global_step=3,
         variables={
@@ -62,8 +64,9 @@ def _save(path: str, arrays: dict[tuple[str, str], Array], parts: int) -> None:
             if not slot
         },
         tensors=tuple(records),
+        files=files,
     )
-    fs.pipe_file(f"{root}/manifest.json", manifest.model_dump_json().encode())
+    fs.pipe_file(f"{root}/manifest.json", manifest_bytes(manifest))
 
 
 ARRAYS: dict[tuple[str, str], Array] = {
@@ -176,7 +179,7 @@ def test_a_slot_that_is_not_there_is_damage(path: str) -> None:
 def _rewrite_tensors(path: str, tensors: list[TensorRecord]) -> None:
     fs, file = _file(path, "manifest.json")
     manifest = CheckpointReader(path).manifest.model_copy(update={"tensors": tuple(tensors)})
-    fs.pipe_file(file, manifest.model_dump_json().encode())
+    fs.pipe_file(file, manifest_bytes(manifest))
 
 
 def test_a_missing_piece_is_damage(path: str) -> None:

@@ -13,7 +13,7 @@ import pytest
 from safetensors.numpy import load_file
 
 from windlass.core.arrays import BFLOAT16, DTYPES, Array, DType
-from windlass.core.checkpoint import CheckpointReader, Manifest, VariableRecord
+from windlass.core.checkpoint import CheckpointReader, Manifest, VariableRecord, manifest_bytes
 from windlass.core.checkpoint.saved_part import SavedPart
 from windlass.core.copying import temporary_buffer
 from windlass.core.definitions import VariableDefinition, cut
@@ -102,8 +102,9 @@ class Cluster:
             global_step=max(part.global_step for part in parts),
             variables=records,
             tensors=tuple(tensor for part in parts for tensor in part.tensors),
+            files={name: record for part in parts for name, record in part.files.items()},
         )
-        (directory / "manifest.json").write_text(manifest.model_dump_json())
+        (directory / "manifest.json").write_bytes(manifest_bytes(manifest))
         return parts
 
 

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from windlass.core.arrays import BFLOAT16, DType
+from windlass.core.checkpoint import CheckpointReader
 from windlass.core.definitions import ShardDefinition, VariableDefinition, cut
 from windlass.core.errors import (
     DefinitionMismatchError,
@@ -21,6 +22,7 @@ from windlass.core.settings import Settings
 from windlass.core.steps import Encoding, LayoutEntry, Operation
 from windlass.core.task import Incarnation, TaskId
 from windlass.core.update_rules import SGD, Adam
+from windlass.engine.block import Block
 from windlass.server.ps.shard_table import ShardTable
 from windlass.server.ps.store import Store
 
@@ -260,12 +262,13 @@ def test_counters_answer_while_a_large_variable_is_filled(monkeypatch: pytest.Mo
     filling, go_on = threading.Event(), threading.Event()
     fill = ShardTable._initialize
 
-    def slow(self: ShardTable, *arguments: Any) -> str:
-        filling.set()
-        assert go_on.wait(10)
-        return fill(self, *arguments)
+    def slow(block: Block, *arguments: Any) -> CheckpointReader | None:
+        if block.shards[0].variable.name == variable().name:
+            filling.set()
+            assert go_on.wait(10)
+        return fill(block, *arguments)
 
-    monkeypatch.setattr(ShardTable, "_initialize", slow)
+    monkeypatch.setattr(ShardTable, "_initialize", staticmethod(slow))
     store = Store(TaskId("ps", 0), Settings())
     thread = threading.Thread(target=store.table.define, args=(cut(variable(), 1), WORKER))
     thread.start()
@@ -273,7 +276,12 @@ def test_counters_answer_while_a_large_variable_is_filled(monkeypatch: pytest.Mo
         assert filling.wait(10)
         assert store.counters().shards == 0
         assert store.table.lookup(cut(variable(), 1), WORKER) == []
+        # A file server that hangs while one variable is restored does not stop the others.
+        other = replace(variable(), name="other")
+        store.table.define(cut(other, 1), WORKER)
+        store.table.bind(["other"], SGD(), WORKER)
+        assert store.counters().shards == 1
     finally:
         go_on.set()
         thread.join(10)
-    assert store.counters().shards == 1
+    assert store.counters().shards == 2

@@ -17,6 +17,7 @@ from windlass.core.checkpoint import (
     Manifest,
     VariableRecord,
     checkpoint_path,
+    manifest_bytes,
     prune,
 )
 from windlass.core.definitions import ShardDefinition, VariableDefinition
@@ -74,9 +75,10 @@ def write_checkpoint(model_dir: Path, step: int, *, final: bool = False) -> Path
             item.name: VariableRecord(shape=item.shape, dtype=item.dtype.name) for item in variables
         },
         tensors=part.tensors,
+        files=part.files,
     )
     temporary = path / "manifest.tmp"
-    temporary.write_text(manifest.model_dump_json())
+    temporary.write_bytes(manifest_bytes(manifest))
     temporary.rename(path / "manifest.json")
     return path
 

@@ -23,7 +23,7 @@ def locked_job(*joined: int) -> LockedJob:
     expected = [(task, "") for task in SPEC.tasks()]
     job = Job(expected, chief=CHIEF, lease_s=10, now=clock.now())
     for index in joined:
-        job.register(TaskId("worker", index), now=clock.now(), epoch=1)
+        job.register(TaskId("worker", index), now=clock.now())
     return LockedJob(job, clock)
 
 

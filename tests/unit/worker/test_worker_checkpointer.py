@@ -12,6 +12,7 @@ import pytest
 from windlass.client.ps.control import PsControl
 from windlass.core.arrays import Array, as_dtype
 from windlass.core.checkpoint import CheckpointReader, latest_checkpoint, list_checkpoints
+from windlass.core.checkpoint.local_folder import LocalFolder
 from windlass.core.checkpoint.manifest import TensorRecord
 from windlass.core.checkpoint.saved_part import SavedPart, SavedShard
 from windlass.core.checkpoint.tensor_file import TensorFileWriter, TensorSpec
@@ -37,19 +38,27 @@ class FakePs:
         self.shards = list(shards)
         self.fails: Exception | None = None
         self.asked: list[str] = []
+        self.task, self.address = TaskId("ps", index), f"ps{index}:1"
+        self.model_dir = Path("nowhere")
+        self.pushes = 0
 
-    def save_shards(self, directory: str, *, timeout_s: float) -> SavedPart:
+    def verify_shards(self, checkpoint: str, files: Sequence[str], *, timeout_s: float) -> None:
         assert timeout_s > 0
-        self.asked.append(directory)
+        CheckpointReader(str(self.model_dir / checkpoint)).verify(files)
+
+    def save_shards(self, checkpoint: str, *, timeout_s: float) -> SavedPart:
+        assert timeout_s > 0
+        directory = self.model_dir / checkpoint
+        self.asked.append(checkpoint)
         if not self.shards:
             return SavedPart()
-        Path(directory).mkdir(parents=True, exist_ok=True)
+        directory.mkdir(parents=True, exist_ok=True)
         file = f"ps-{self.index}.safetensors"
         specs = [
             TensorSpec(shard.label, shard.shape, shard.variable.dtype) for shard in self.shards
         ]
         records = []
-        with (Path(directory) / file).open("wb") as stream:
+        with (directory / file).open("wb") as stream:
             writer = TensorFileWriter(stream, specs)
             for shard, spec in zip(self.shards, specs, strict=True):
                 value = VALUES[shard.variable.name]
@@ -71,7 +80,8 @@ class FakePs:
             raise self.fails  # after its file is there
         held = tuple(SavedShard(shard, 1, 10 + self.index, 0) for shard in self.shards)
         applied = {0: {TaskId("worker", 0): (1, 40 + self.index)}}
-        return SavedPart(tuple(records), held, applied, 0)
+        files = {file: writer.record}
+        return SavedPart(tuple(records), held, applied, 0, files, self.pushes)
 
 
 def servers() -> list[FakePs]:
@@ -80,6 +90,8 @@ def servers() -> list[FakePs]:
 
 
 def checkpointer(model_dir: Path, fakes: Sequence[FakePs], keep: int = 5) -> Checkpointer:
+    for fake in fakes:
+        fake.model_dir = model_dir
     return Checkpointer(str(model_dir), PsShards([cast(PsControl, fake) for fake in fakes]), keep)
 
 
@@ -131,13 +143,11 @@ def test_a_failing_save_leaves_no_directory(tmp_path: Path, error: Exception) ->
 def test_a_manifest_that_cannot_be_written_leaves_no_directory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from fsspec.implementations.local import LocalFileSystem
-
     def refuse(*_: object, **__: object) -> None:
         raise PermissionError("read-only")
 
     saver = checkpointer(tmp_path, servers())
-    monkeypatch.setattr(LocalFileSystem, "pipe_file", refuse)
+    monkeypatch.setattr(LocalFolder, "put", refuse)
     with pytest.raises(StorageError, match=r"^the chief cannot write to .*: permission denied"):
         saver.save(10)
     assert names(tmp_path) == []
@@ -178,7 +188,7 @@ def test_the_final_checkpoint_of_a_saved_step_is_written_beside_it(tmp_path: Pat
 def test_a_resumed_job_that_is_done_at_once_still_writes_a_final_checkpoint(tmp_path: Path) -> None:
     checkpointer(tmp_path, servers()).save(10)
     resumed = checkpointer(tmp_path, servers())
-    assert resumed.prepare() is not None
+    assert resumed.choose() is not None
     assert resumed.save(10, final=True).endswith("-again")
 
 
@@ -189,6 +199,7 @@ def test_a_second_resumed_job_that_is_done_at_once_leaves_a_whole_checkpoint(
     for _ in range(2):
         resumed = checkpointer(tmp_path, servers())
         resumed.prepare()
+        resumed.choose()
         path = resumed.save(10, final=True)
         CheckpointReader(path).verify()
         assert latest_checkpoint(str(tmp_path)) == resumed.last
@@ -200,6 +211,7 @@ def test_a_failing_save_beside_a_saved_step_does_not_take_that_along(tmp_path: P
         fakes = servers()
         resumed = checkpointer(tmp_path, fakes)
         resumed.prepare()
+        resumed.choose()
         kept = resumed.last
         assert kept is not None
         fakes[1].fails = PeerLostError("ps 1 is gone")
@@ -227,7 +239,8 @@ def test_what_a_killed_job_left_unfinished_is_removed_and_said(
     (unfinished / "ps-0.safetensors").write_bytes(b"half")
     (tmp_path / "notes").mkdir()  # not ours
     saver = checkpointer(tmp_path, servers())
-    found = saver.prepare()
+    saver.prepare()
+    found = saver.choose()
     assert found is not None
     assert found.global_step == 10
     assert names(tmp_path) == ["ckpt-0000000010", "notes"]
@@ -235,7 +248,9 @@ def test_what_a_killed_job_left_unfinished_is_removed_and_said(
 
 
 def test_an_empty_model_directory_has_nothing_to_resume_from(tmp_path: Path) -> None:
-    assert checkpointer(tmp_path / "new", servers()).prepare() is None
+    saver = checkpointer(tmp_path / "new", servers())
+    saver.prepare()
+    assert saver.choose() is None
     assert names(tmp_path / "new") == []
 
 
@@ -243,9 +258,9 @@ def test_the_manifest_is_the_last_thing_written(tmp_path: Path) -> None:
     seen: list[bool] = []
 
     class Watching(FakePs):
-        def save_shards(self, directory: str, *, timeout_s: float) -> SavedPart:
-            part = super().save_shards(directory, timeout_s=timeout_s)
-            seen.append((Path(directory) / "manifest.json").exists())
+        def save_shards(self, checkpoint: str, *, timeout_s: float) -> SavedPart:
+            part = super().save_shards(checkpoint, timeout_s=timeout_s)
+            seen.append((self.model_dir / checkpoint / "manifest.json").exists())
             return part
 
     path = checkpointer(tmp_path, [Watching(0, cut(TABLE, 1))]).save(1)

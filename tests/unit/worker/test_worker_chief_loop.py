@@ -26,7 +26,7 @@ class Ending:
         self.told: list[str] = []
 
     def come(self, task: TaskId) -> Incarnation:
-        return self.job.register(task, now=self.clock.now(), epoch=0)
+        return self.job.register(task, now=self.clock.now())
 
     def end(self) -> float:
         """Ends it; how long that took."""

@@ -1,0 +1,53 @@
+"""``job.json`` in a model directory: what a job has to know of itself after a restart."""
+
+import logging
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from ..states import Phase
+from .folder import Folder
+
+log = logging.getLogger(__name__)
+
+_FILE = "job.json"
+_MAX_BYTES = 64 * 1024
+
+
+class JobRecord(BaseModel):
+    """The record of the last job that used the directory.
+
+    Attributes:
+        job: Its id.
+        phase: As of the last record.
+        last_generation: No task of the job had a higher one when its chief began.
+        global_step: Steps that were acknowledged to workers, at least.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+    job: str = ""
+    phase: Phase = Phase.RUNNING
+    last_generation: int = 0
+    global_step: int = 0
+
+
+def read_job_record(folder: Folder) -> JobRecord:
+    """The record; an empty one if there is none, or none that can be read, which is logged."""
+    try:
+        with folder.open(_FILE) as stream:
+            return JobRecord.model_validate_json(stream.read(_MAX_BYTES))
+    except FileNotFoundError:
+        return JobRecord()
+    except (OSError, ValidationError) as error:
+        why = error.strerror or error if isinstance(error, OSError) else "it was altered"
+        log.warning("%s/%s is not used: %s", folder.url, _FILE, why)
+        return JobRecord()
+
+
+def write_job_record(folder: Folder, record: JobRecord) -> None:
+    """Replace the record in one step.
+
+    Raises:
+        OSError: The file system refused.
+    """
+    folder.put(_FILE, record.model_dump_json(indent=1).encode())

@@ -1,0 +1,85 @@
+"""Whether another user could have planted a folder, or could put another in its place.
+
+A folder on this machine is trusted if it and those above it belong to us or to root and nobody else
+may write to them; in a sticky folder such as ``/tmp`` nobody can replace what is another's. What is
+mounted (a volume of Kubernetes or Docker, a network share) was set up by whoever administers the
+machine, often with mode 0777 or an owner of its own: a mount point is trusted as it is, and within
+it its owner as well.
+"""
+
+import os
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+
+_OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
+
+
+class UnsafeFolderError(OSError):
+    """Somebody else can write to a folder, or it is somebody else's."""
+
+
+def check_way(folder: Path) -> Path:
+    """Check that nobody else can put another folder in this one's place; returns its real path.
+
+    Raises:
+        UnsafeFolderError: A folder above it, or a link on the way to it, is not safe.
+        OSError: It cannot be looked at.
+    """
+    for link in _links_on_the_way(folder):
+        check_owner(link, link.lstat(), trust_root=True)
+    real = folder.parent.resolve() / folder.name
+    for parent in real.parents:
+        others = stat.S_IWOTH if parent.lstat().st_gid == os.getegid() else _OTHERS_WRITE
+        _check_parent(parent, others)
+    return real
+
+
+def check_shared(folder: Path) -> None:
+    """Check a folder that a group or the containers of a pod may share; it exists.
+
+    Raises:
+        UnsafeFolderError: Another user could have planted it, or anybody may write to it.
+        OSError: It cannot be looked at.
+    """
+    for link in _links_on_the_way(folder.absolute()):
+        check_owner(link, link.lstat(), trust_root=True)
+    real = folder.resolve()
+    volume = next(path for path in (real, *real.parents) if path.is_mount())
+    mounted = () if volume == Path(volume.anchor) else (volume.stat().st_uid,)
+    if real == volume and mounted:
+        return
+    status = real.stat()
+    check_owner(real, status, trust_root=True, trusted=mounted)
+    if status.st_mode & stat.S_IWOTH:
+        raise UnsafeFolderError(f"anybody may write to {real} (chmod o-w {real})")
+    for parent in real.parents:
+        if parent == volume and mounted:
+            return
+        _check_parent(parent, stat.S_IWOTH, mounted)
+
+
+def check_owner(
+    path: Path, status: os.stat_result, *, trust_root: bool = False, trusted: tuple[int, ...] = ()
+) -> None:
+    """Check that a file or folder is ours.
+
+    Raises:
+        UnsafeFolderError: It is another user's.
+    """
+    mine = {os.geteuid(), *trusted} | ({0} if trust_root else set())
+    if status.st_uid not in mine:
+        raise UnsafeFolderError(f"{path} belongs to user {status.st_uid}, not to {os.geteuid()}")
+
+
+def _check_parent(parent: Path, others: int, trusted: tuple[int, ...] = ()) -> None:
+    status = parent.lstat()
+    check_owner(parent, status, trust_root=True, trusted=trusted)
+    if status.st_mode & others and not status.st_mode & stat.S_ISVTX:
+        raise UnsafeFolderError(f"others may write to {parent}")
+
+
+def _links_on_the_way(path: Path) -> Iterator[Path]:
+    for part in (path, *path.parents):
+        if part.is_symlink():
+            yield part

@@ -1,0 +1,101 @@
+"""A job's checkpoints without its processes; as a program it saves until it is killed.
+
+Arguments of the program: a model directory.
+"""
+
+import itertools
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import cast
+
+import numpy as np
+
+from windlass.client.ps.control import PsControl
+from windlass.core.checkpoint import CheckpointReader
+from windlass.core.checkpoint.file_systems import open_folder
+from windlass.core.checkpoint.saved_part import SavedPart
+from windlass.core.checkpoint.storage import write_probe
+from windlass.core.definitions import VariableDefinition, cut
+from windlass.core.initializers import Initializer
+from windlass.core.settings import Settings
+from windlass.core.task import Incarnation, TaskId
+from windlass.server.ps.saving import save_shards
+from windlass.server.ps.store import Store
+from windlass.worker.checkpoint_sources import PsShards
+from windlass.worker.checkpoints import Checkpointer
+
+WHO = Incarnation(TaskId("chief", 0), 1)
+
+
+class StorePs:
+    """What a chief asks of a ps, of a store in this process.
+
+    Args:
+        index: Of the ps.
+        model_dir: Its own, which need not be the chief's.
+    """
+
+    def __init__(self, index: int, model_dir: str) -> None:
+        self.task, self.address = TaskId("ps", index), f"ps{index}:1"
+        self.store = Store(self.task, Settings())
+        self.folder = open_folder(model_dir)
+
+    def try_model_dir(self, probe: str, *, timeout_s: float) -> str:
+        assert timeout_s > 0
+        write_probe(self.folder, probe, str(self.task))
+        return self.folder.url
+
+    def save_shards(self, checkpoint: str, *, timeout_s: float) -> SavedPart:
+        assert timeout_s > 0
+        return save_shards(self.store, self.folder.subfolder(checkpoint))
+
+    def verify_shards(self, checkpoint: str, files: Sequence[str], *, timeout_s: float) -> None:
+        assert timeout_s > 0
+        CheckpointReader(self.folder.subfolder(checkpoint)).verify(files)
+
+
+def checkpointer(
+    model_dir: Path,
+    *,
+    seed: int = 0,
+    rows: int = 4,
+    ps: int = 2,
+    keep: int = 3,
+    theirs: Path | None = None,
+) -> Checkpointer:
+    """A chief and its ps with a random table in parts, and a constant that is always the same.
+
+    Args:
+        model_dir: The chief's.
+        seed: Of the table.
+        rows: Of the table.
+        ps: How many.
+        keep: So many checkpoints.
+        theirs: The model directory of the ps; None: the chief's.
+    """
+    table = Initializer("random_normal", seed=seed)
+    servers = [StorePs(index, str(theirs or model_dir)) for index in range(ps)]
+    variables = [
+        VariableDefinition("table", (rows, 3), np.dtype(np.float32), table),
+        VariableDefinition("beta", (2, 2), np.dtype(np.float32), Initializer("ones")),
+    ]
+    for variable in variables:
+        for shard, server in zip(cut(variable, ps), servers, strict=True):
+            server.store.table.define([shard], WHO)
+    source = PsShards([cast(PsControl, server) for server in servers])
+    return Checkpointer(str(model_dir), source, keep)
+
+
+def main() -> None:
+    saver = checkpointer(Path(sys.argv[1]), rows=20_000, keep=100)
+    saver.prepare()
+    chosen = saver.choose()
+    for step in itertools.count(chosen.global_step + 1 if chosen is not None else 1):
+        saver.save(step)
+        sys.stdout.write(f"{step}\n")
+        sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,76 @@
+"""Folders that another user could have planted are refused; those of volumes work."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from windlass.core.checkpoint.storage import check_writable
+from windlass.core.errors import StorageError
+from windlass.core.trusted_folder import UnsafeFolderError, check_shared
+
+SELF = os.geteuid()
+as_root = pytest.mark.skipif(SELF != 0, reason="needs a folder of another user")
+
+
+@pytest.mark.parametrize("mode", [0o700, 0o755, 0o770, 0o2775], ids=oct)
+def test_a_folder_of_ours_may_be_shared_with_its_group(tmp_path: Path, mode: int) -> None:
+    folder = tmp_path / "model"
+    folder.mkdir()
+    folder.chmod(mode)
+    check_shared(folder)
+    assert folder.stat().st_mode & 0o7777 == mode
+
+
+@pytest.mark.parametrize("mode", [0o777, 0o1777, 0o707], ids=oct)
+def test_one_that_anybody_may_write_to_is_refused_with_the_remedy(
+    tmp_path: Path, mode: int
+) -> None:
+    folder = tmp_path / "model"
+    folder.mkdir()
+    folder.chmod(mode)
+    with pytest.raises(UnsafeFolderError, match=rf"anybody may write to {folder} \(chmod o-w"):
+        check_shared(folder)
+    with pytest.raises(
+        StorageError, match=r"^the chief does not use .*anybody may write"
+    ) as caught:
+        check_writable(str(folder), "the chief")
+    assert caught.value.exit_code == 7
+
+
+def test_one_that_somebody_could_replace_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "open" / "model").mkdir(parents=True)
+    (tmp_path / "open").chmod(0o777)
+    with pytest.raises(UnsafeFolderError, match=f"others may write to {tmp_path / 'open'}"):
+        check_shared(tmp_path / "open" / "model")
+    (tmp_path / "open").chmod(0o1777)
+    check_shared(tmp_path / "open" / "model")
+
+
+@as_root
+def test_one_of_another_user_is_refused_also_behind_a_link(tmp_path: Path) -> None:
+    (tmp_path / "theirs").mkdir()
+    os.chown(tmp_path / "theirs", 12345, -1)
+    (tmp_path / "link").symlink_to(tmp_path / "theirs")
+    for path in ("theirs", "link"):
+        with pytest.raises(UnsafeFolderError, match="belongs to user 12345"):
+            check_shared(tmp_path / path)
+
+
+@pytest.mark.parametrize("owner", [SELF, pytest.param(12345, marks=as_root)])
+def test_a_volume_is_trusted_as_it_was_mounted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, owner: int
+) -> None:
+    """An emptyDir is root's with mode 0777; a bind mount or NFS volume has an owner of its own."""
+    volume = tmp_path / "volume"
+    (volume / "runs").mkdir(parents=True)
+    volume.chmod(0o777)
+    for path in (volume, volume / "runs"):
+        os.chown(path, owner, -1)
+    is_mount = Path.is_mount
+    monkeypatch.setattr(Path, "is_mount", lambda self: self == volume or is_mount(self))
+    check_shared(volume)
+    check_shared(volume / "runs")
+    (volume / "runs").chmod(0o777)
+    with pytest.raises(UnsafeFolderError, match="anybody may write"):
+        check_shared(volume / "runs")
