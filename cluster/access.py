@@ -1,6 +1,6 @@
 """Who may do what: one table of every call and every operation of a session.
 
-``docs/security.md`` shows it, and :mod:`windlass.net.guard` enforces it. Pure.
+``docs/security.md`` shows it, and :mod:`windlass.net.auth.guard` enforces it. Pure.
 """
 
 from dataclasses import dataclass
@@ -54,7 +54,6 @@ RULES: dict[str, Rule] = {
     "/windlass.proto.v1.Collective/Probe": Rule(_TRAIN),
     "/windlass.proto.v1.Tunnel/Open": Rule(_JOIN),
     "/grpc.health.v1.Health/Check": Rule(frozenset()),
-    "/grpc.health.v1.Health/Watch": Rule(frozenset()),
     "session ps": Rule(_JOIN),
     "session ring": Rule(_TRAIN),
     "session who": Rule(_ALL),
@@ -154,7 +153,7 @@ def check_claim(who: Principal, claimed: TaskId, job: str, *, server: TaskId) ->
 def _may_lead(who: Principal, has_chief: bool) -> bool:
     if who.role == CHIEF:
         return True
-    return who.role == WORKER and who.index in (None, 0) and not has_chief
+    return who.role == WORKER and who.index == 0 and not has_chief
 
 
 def _title(operation: str) -> str:

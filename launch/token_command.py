@@ -1,6 +1,7 @@
 """``windlass token``: tokens that say who a task is."""
 
 import os
+import secrets
 from pathlib import Path
 from typing import IO
 
@@ -39,19 +40,18 @@ def new_command(
     (--token-file).
     """
     from ..net.auth.key_file import read_secret
-    from ..net.auth.token import new_keys, sign_token
+    from ..net.auth.token import new_keys, public_key_of, sign_token
 
     who = Principal(role, job, index)
     if days <= 0:
         raise ConfigurationError(f"--days {days:g}: a token holds for more than 0 days")
     public_file = key_file.with_name(f"{key_file.name}.pub")
     try:
-        if not key_file.exists():
-            private, public = new_keys()
-            _write(key_file, private, 0o600)
-            _write(public_file, public, 0o644)
-            click.echo(f"made the key {key_file} and its public key {public_file}", err=True)
+        if not key_file.exists() and _write(key_file, new_keys()[0], 0o600, replace=False):
+            click.echo(f"made the key {key_file}; its public key is {public_file}", err=True)
         key = read_secret(key_file, "the key that signs tokens").encode()
+        if not public_file.exists():
+            _write(public_file, public_key_of(key), 0o644)
         token = sign_token(key, who, days * _DAY_S)
         if out is None:
             click.echo(token)
@@ -87,10 +87,19 @@ def show_command(file: IO[str]) -> None:
             click.echo(f"{name:6} {moment:%Y-%m-%d %H:%M:%S} UTC{over}")
 
 
-def _write(path: Path, data: bytes, mode: int) -> None:
-    """Write a new file, or replace one, whole and with its mode from the first moment."""
-    beside = path.with_name(f".{path.name}.{os.getpid()}")
+def _write(path: Path, data: bytes, mode: int, *, replace: bool = True) -> bool:
+    """Write a file, whole and with its mode from the first moment; whether it was this call."""
+    beside = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
     descriptor = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
-    with os.fdopen(descriptor, "wb") as file:
-        file.write(data)
-    beside.rename(path)
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(data)
+        if replace:
+            beside.rename(path)
+            return True
+        os.link(beside, path)
+    except FileExistsError:
+        return False  # somebody else was first
+    finally:
+        beside.unlink(missing_ok=True)
+    return True

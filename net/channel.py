@@ -9,7 +9,7 @@ from ..cluster.access import rule_of
 from ..cluster.principal import Principal
 from ..core.error_table import from_rpc_error
 from ..core.settings import Settings
-from .auth.credentials import Credentials, credentials_for
+from .auth.credentials import Credentials, credentials_for, dialled_address
 from .auth.metadata import ANSWER, AUTHORIZATION
 from .dial import tls_client
 from .tls_channel import TlsChannel
@@ -30,6 +30,7 @@ def open_channel(address: str, settings: Settings, who: Principal) -> grpc.Chann
     Raises:
         ConfigurationError: Nothing says how to show it, or a file cannot be used.
     """
+    address = dialled_address(settings, address)
     client = tls_client(address, f"the task at {address}", settings)
     channel = (
         TlsChannel(address, _options(settings), client)

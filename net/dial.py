@@ -13,6 +13,7 @@ from ..core import codec
 from ..core.error_table import from_detail
 from ..core.errors import (
     AccessError,
+    ConfigurationError,
     LimitExceededError,
     PeerLostError,
     RefusedError,
@@ -22,7 +23,7 @@ from ..core.settings import Settings
 from ..core.task import Incarnation, TaskId
 from ..core.versions import check_protocol, own_versions
 from ..proto.v1 import session_pb2
-from .auth.credentials import credentials_for
+from .auth.credentials import credentials_for, dialled_address
 from .auth.mode import SecurityMode, security_mode
 from .connection import Connection
 from .listener import MAGIC
@@ -64,7 +65,7 @@ class Dialer:
         wrap: WrapStream = lambda stream: stream,
         task: TaskId | None = None,
     ) -> None:
-        self._address = address
+        self._address = dialled_address(settings, address)
         self._tls = tls_client(address, peer, settings, task, who.job)
         self._peer = peer
         self._settings = settings
@@ -77,7 +78,7 @@ class Dialer:
         getattr(hello, "from").CopyFrom(codec.incarnation_to_wire(who))
 
     def tcp(self, timeout_s: float) -> Connection:
-        """Connect over TCP, through TLS if ``tls_ca`` is set, without a greeting yet.
+        """Connect over TCP, through TLS if the mode encrypts, without a greeting yet.
 
         Raises:
             PeerLostError: Nobody listens there, or nothing answers.
@@ -231,6 +232,11 @@ def tls_client(
     mode = security_mode(settings, address)
     if not mode.encrypts:
         return None
+    if not settings.tls_ca:
+        raise ConfigurationError(
+            f"{peer} is reached through TLS, so tls_ca (--tls-ca, WINDLASS_TLS_CA) is needed: who "
+            "signs the certificates of this cluster; those of the system's are not taken"
+        )
     files = credential_files(settings, mutual=mode is SecurityMode.MTLS)
     return TlsClient(files, address, peer, task, job)
 

@@ -209,7 +209,7 @@ class Endpoint:
         operation = f"session {hello.service}"
         stream = connection.stream
         visitor = self._guard.admit(
-            operation, hello.authorization, self._shown(connection, hello), stream.description
+            operation, hello.authorization, self._shown(connection, hello), stream.peer_address
         )
         if hello.service != WHO:  # there nothing is done in the name of a task
             visitor.check_claim(who)

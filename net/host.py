@@ -7,19 +7,19 @@ from typing import Any
 
 import grpc
 from google.protobuf.descriptor import ServiceDescriptor
-from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 
 from ..core.errors import AddressInUseError, UnauthenticatedError
 from ..core.settings import Settings
 from ..core.task import TaskId
 from .auth.guard import Guard
 from .auth.mode import SecurityMode, is_loopback
-from .calls import AwaitMessages
 from .descriptors import most_grpc_connections, raise_limit
 from .endpoint import Endpoint, Service, refuse_greeting
+from .health import Health
 from .listener import GREETING_TIMEOUT_S, Listener
 from .newcomers import Newcomers
 from .pass_through import PassThrough
+from .probe_port import ProbePort
 from .shared_memory import unavailable
 from .stream import SocketStream
 from .tcp import listen_tcp, split_address, tcp_stream
@@ -101,7 +101,7 @@ class TaskHost:
         task: Who serves, for messages.
         threads: Most gRPC calls at once, beside tunnels.
         settings: For bounds, the address to bind and the health port.
-        calls: The methods of each service; their names are the health service's, too.
+        calls: The methods of each service.
         guard: Lets callers in.
         sessions: What greeted connections are for; see :class:`~windlass.net.endpoint.Endpoint`.
         max_sessions: Most greeted connections at once, tunnels included.
@@ -122,9 +122,8 @@ class TaskHost:
     ) -> None:
         self._task = task
         self._settings = settings
-        self._services = ("", *(service.full_name for service in calls))
         self._guard = guard
-        self._health = health.HealthServicer()
+        self._health = Health()
         # grpc does not end the threads of a pool it was given.
         name = f"{task.short}-rpc"
         # A tunnel keeps its thread; all tunnels there may be leave those of other calls alone.
@@ -137,7 +136,6 @@ class TaskHost:
         self._newcomers = [Newcomers(max(1, threads // 2), GREETING_TIMEOUT_S)]
         self._server = grpc.server(
             self._pools[0],
-            interceptors=[AwaitMessages(self._newcomers[0])],
             # Calls beyond a pool wait in it; beyond this they are refused, and tried again.
             maximum_concurrent_rpcs=threads + tunnels + (0 if daemon else _WAITING_CALLS),
             options=_server_options(settings),
@@ -148,8 +146,8 @@ class TaskHost:
         origin_of = self._pass_through.origin_of
         for service, methods in calls.items():
             add_service(self._server, service, methods, guard, origin_of, self._newcomers[0])
-        health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
-        self._probes: grpc.Server | None = None
+        self._health.add_to(self._server)
+        self._probes: ProbePort | None = None
         self._tls: TlsServer | None = None
         self._newcomers.append(Newcomers(_MAX_SILENT, GREETING_TIMEOUT_S))
         self.endpoint = Endpoint(
@@ -193,7 +191,7 @@ class TaskHost:
             raise self._in_use(where, error.strerror or str(error)) from error
         self.port = listening.getsockname()[1]
         try:
-            self._guard.begin(address, self.port)
+            self._guard.begin(address, listening.getsockname()[0], self.port)
             if self._guard.mode.encrypts:
                 self._pass_through.tls = self._tls = self._tls_server()
         except BaseException:
@@ -208,8 +206,7 @@ class TaskHost:
         self._listener.start()
         if self._settings.health_port:
             self._serve_probes(f"{where.rpartition(':')[0]}:{self._settings.health_port}")
-        for service in self._services:
-            self._health.set(service, health_pb2.HealthCheckResponse.SERVING)
+        self._health.set(serving=True)
 
     def _tls_server(self) -> TlsServer:
         mutual = self._guard.mode is SecurityMode.MTLS
@@ -231,7 +228,7 @@ class TaskHost:
 
     def drain(self) -> None:
         """Say NOT_SERVING; calls go on."""
-        self._health.enter_graceful_shutdown()
+        self._health.set(serving=False)
 
     def stop(self, grace_s: float = 0.5) -> None:
         """Refuse new calls, give running ones ``grace_s``, then cut them and every session."""
@@ -240,7 +237,7 @@ class TaskHost:
             self._tls.stop()
         stopped = self._server.stop(grace_s)
         if self._probes is not None:
-            self._probes.stop(0).wait(5)
+            self._probes.stop()
         self.endpoint.stop()
         stopped.wait(grace_s + 5)
         for newcomers in self._newcomers:
@@ -250,23 +247,13 @@ class TaskHost:
             pool.shutdown(wait=False)
 
     def _serve_probes(self, where: str) -> None:
-        self._pools.append(futures.ThreadPoolExecutor(2))
-        # Without the option two servers share one port silently, each getting half of the calls.
-        self._newcomers.append(Newcomers(1, GREETING_TIMEOUT_S))
-        self._probes = grpc.server(
-            self._pools[1],
-            interceptors=[AwaitMessages(self._newcomers[-1])],
-            maximum_concurrent_rpcs=_WAITING_CALLS,
-            options=[("grpc.so_reuseport", 0), *_server_options(self._settings)],
-        )
-        health_pb2_grpc.add_HealthServicer_to_server(self._health, self._probes)
+        probes = ProbePort(self._health)
         try:
-            port = self._probes.add_insecure_port(where)
-        except RuntimeError:  # older grpcio returns 0 instead
-            port = 0
-        if port == 0:
-            raise self._in_use(where, "the port for health probes")
-        self._probes.start()
+            probes.start(where)
+        except OSError as error:
+            probes.stop()
+            raise self._in_use(where, "the port for health probes") from error
+        self._probes = probes
 
     def _in_use(self, where: str, why: str) -> AddressInUseError:
         return AddressInUseError(

@@ -19,6 +19,7 @@ from pathlib import Path
 
 from ..cluster.principal import Principal
 from ..core.errors import WindlassError
+from ..core.rare_log import RareLog
 from .stream import NEVER
 from .tcp import notice_loss, tcp_stream
 from .tls.accept import TlsServer
@@ -30,23 +31,24 @@ log = logging.getLogger(__name__)
 _BYTES = 256 * 1024
 _PIPE_BYTES = 1024 * 1024  # what a user may have without asking
 _CONNECT_TIMEOUT_S = 5.0
-_LEAST_BYTES = 1024  # a client that calls anything has said more within a second
-_LEAVING = -1  # it made room for another one
+_LEAVING = ""  # it made room for another one
 
 _Ends = tuple[socket.socket, socket.socket]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Origin:
     """Where a gRPC connection comes from.
 
     Attributes:
         address: Of the client.
         principal: Who the client is, if the connection itself shows that.
+        is_admitted: Whether a call of it was let in.
     """
 
     address: str
     principal: Principal | None = None
+    is_admitted: bool = False
 
 
 class PassThrough:
@@ -68,9 +70,10 @@ class PassThrough:
         self.tls: TlsServer | None = None
         self._inner = -1  # descriptor of the gRPC server's socket
         self._origins: dict[str, Origin] = {}
+        self._failures = RareLog(log)
         self._lock = threading.Lock()
-        # The ends of each connection, and how much its client has said; the oldest first.
-        self._open: dict[_Ends, int] = {}
+        # The ends of each connection, and how gRPC calls it; the oldest first.
+        self._open: dict[_Ends, str] = {}
         self._stopped = False
 
     def listen(self, add_port: Callable[[str], int]) -> None:
@@ -109,11 +112,12 @@ class PassThrough:
         server = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         ends = client, server
         name = f"windlass-{secrets.token_hex(16)}"
+        peer = f"unix-abstract:{name}"
         with self._lock:
             if self._stopped or not self._has_room():
                 server.close()
                 raise ConnectionError(f"more than {self._limit} gRPC connections")
-            self._open[ends] = len(first)
+            self._open[ends] = peer
         try:
             threading.Thread(
                 target=self._serve, args=(client, server, first, name), name="grpc", daemon=True
@@ -123,11 +127,12 @@ class PassThrough:
             raise ConnectionError(str(error)) from error
 
     def _has_room(self) -> bool:
-        """Whether there is room for one more; the oldest that has hardly said anything makes it."""
+        """Whether there is room for one more; the oldest of which no call was let in makes it."""
         if len(self._open) < self._limit:
             return True
-        for ends, said in self._open.items():
-            if 0 <= said < _LEAST_BYTES:
+        for ends, peer in self._open.items():
+            origin = self._origins.get(peer)
+            if peer and (origin is None or not origin.is_admitted):
                 self._open[ends] = _LEAVING
                 self._end(*ends)
                 # Its descriptors are closed a moment later: so many may wait for that.
@@ -166,9 +171,7 @@ class PassThrough:
                 server.sendall(first)
             if self._stopped:
                 return
-            there, back = _both_ways(
-                client, server, secured, lambda count: self._count((client, server), count)
-            )
+            there, back = _both_ways(client, server, secured)
             answers = threading.Thread(
                 target=self._run, args=(back, client, server), name="grpc", daemon=True
             )
@@ -176,7 +179,7 @@ class PassThrough:
             self._run(there, client, server)
             answers.join()
         except (OSError, RuntimeError) as error:
-            log.warning("a gRPC connection could not be served: %s", error)
+            self._failures.warning("a gRPC connection could not be served: %s", error)
         finally:
             self._origins.pop(peer, None)
             self._close((client, server))
@@ -187,15 +190,6 @@ class PassThrough:
             return tls.accept(tcp_stream(client), first, refuse_http2)
         except (OSError, WindlassError):  # it has logged why
             return None
-
-    def _count(self, ends: _Ends, count: int) -> bool:
-        """Note what a client said; whether the next bytes are to be noted, too."""
-        with self._lock:
-            said = self._open.get(ends, _LEAVING)
-            if said == _LEAVING:
-                return False
-            self._open[ends] = said + count
-            return said + count < _LEAST_BYTES
 
     def _run(self, move: Callable[[], None], *ends: socket.socket) -> None:
         try:
@@ -236,22 +230,14 @@ def _address_of(client: socket.socket) -> str:
 
 
 def _both_ways(
-    client: socket.socket,
-    server: socket.socket,
-    secured: TlsStream | None,
-    note: Callable[[int], bool],
+    client: socket.socket, server: socket.socket, secured: TlsStream | None
 ) -> tuple[Callable[[], None], Callable[[], None]]:
-    """What moves the bytes there, and back, each to the end of its stream.
-
-    ``note`` is told how many the client sent, until it returns False.
-    """
+    """What moves the bytes there, and back, each to the end of its stream."""
     if secured is None:
-        return lambda: _move_all(client, server, note), lambda: _move_all(server, client)
+        return lambda: _move_all(client, server), lambda: _move_all(server, client)
 
     def there() -> None:
-        noting = True
         while data := secured.receive(NEVER):
-            noting = noting and note(len(data))
             server.sendall(data)
         server.shutdown(socket.SHUT_WR)
 
@@ -265,15 +251,8 @@ def _both_ways(
     return there, back
 
 
-def _move_all(
-    source: socket.socket, target: socket.socket, note: Callable[[int], bool] | None = None
-) -> None:
+def _move_all(source: socket.socket, target: socket.socket) -> None:
     """Move bytes to the end of the stream, within the kernel where it can do that.
-
-    Args:
-        source: Read from.
-        target: Written to.
-        note: Told how many were moved, until it returns False.
 
     Raises:
         OSError: One end broke.
@@ -282,8 +261,6 @@ def _move_all(
     if pipe is None:
         buffer = memoryview(bytearray(_BYTES))
         while count := source.recv_into(buffer):
-            if note is not None and not note(count):
-                note = None
             target.sendall(buffer[:count])
         target.shutdown(socket.SHUT_WR)
         return
@@ -292,8 +269,6 @@ def _move_all(
         # Neither end is closed before both directions are over: the numbers stay theirs.
         come, go = source.fileno(), target.fileno()
         while count := os.splice(come, writing, _PIPE_BYTES):
-            if note is not None and not note(count):
-                note = None
             while count:
                 count -= os.splice(reading, go, count)
         target.shutdown(socket.SHUT_WR)

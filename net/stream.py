@@ -59,6 +59,11 @@ class ByteStream(Protocol):
         ...
 
     @property
+    def peer_address(self) -> str:
+        """Where the other end is, for people."""
+        ...
+
+    @property
     def principal(self) -> Principal | None:
         """Who is at the other end, if the stream itself shows that: TLS with certificates does."""
         ...

@@ -39,6 +39,7 @@ class TunnelStream:
 
     def __init__(self, chunk_bytes: int) -> None:
         self.principal: Principal | None = None
+        self.peer_address = "a tunnel"
         self._chunk_bytes = chunk_bytes
         self._outgoing = _Messages()
         self._incoming = _Messages()

@@ -120,6 +120,7 @@ def admit(
     if len(said) > _MAX_AUTHORIZATION:
         raise UnauthenticatedError(f"the authorization is longer than {_MAX_AUTHORIZATION} bytes")
     visitor = guard.admit(operation, said, origin.principal, origin.address)
+    origin.is_admitted = True
     answer = guard.answer(operation, said)
     if answer:
         context.send_initial_metadata(((ANSWER, answer),))

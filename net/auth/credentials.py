@@ -1,9 +1,13 @@
 """How this task shows a server who it is, and how it knows the server."""
 
+import contextlib
 import functools
+import hashlib
+import hmac
 import secrets
 import time
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Protocol
 
 from ...cluster.principal import Principal
@@ -72,30 +76,29 @@ class KeyCredentials:
     Attributes:
         key: Read from its file.
         who: This caller.
-        peer: The server, for messages.
-        port: It is dialled at this one.
+        address: Of the server, as it is dialled.
     """
 
     key: bytes
     who: Principal
-    peer: str
-    port: int
+    address: str
 
     def authorization(self, operation: str) -> str:
         """A proof of the key."""
         nonce = secrets.token_hex(proof.NONCE_BYTES)
         now = since_boot_s()
-        return proof.ask(self.key, proof.Purpose(operation, self.port), self.who, nonce, now)
+        return proof.ask(self.key, proof.Purpose(operation, self.address), self.who, nonce, now)
 
     def check_answer(self, operation: str, authorization: str, answer: str) -> None:
         """Check that the server has the key as well."""
-        nonce = proof.nonce_of(authorization)
-        if not proof.check_answer(self.key, proof.Purpose(operation, self.port), nonce, answer):
+        asked = proof.read_asked(authorization)
+        purpose = proof.Purpose(operation, self.address)
+        if asked is None or not proof.check_answer(self.key, purpose, asked.nonce, answer):
             raise UnauthenticatedError(
-                f"{self.peer} did not show that it belongs to this user: another user's process "
+                f"{self.address} did not show that it belongs to this user: another user's process "
                 "may have its port, it has another key file (--key-file), or it runs with "
                 "--insecure, which then must be said here, too",
-                peer=self.peer,
+                peer=self.address,
             )
 
 
@@ -112,17 +115,30 @@ def credentials_for(settings: Settings, address: str, who: Principal) -> Credent
     """
     mode = security_mode(settings, address)
     if mode is SecurityMode.LOCAL:
-        port = int(address.rpartition(":")[2])
-        return KeyCredentials(key_of(settings), who, address, port)
+        return KeyCredentials(key_of(settings), who, dialled_address(settings, address))
     if mode is SecurityMode.TOKEN and settings.token_file:
         return TokenCredentials(settings.token_file)
     return NoCredentials()
 
 
+def dialled_address(settings: Settings, address: str) -> str:
+    """The address to dial for host:port: with a key, ``localhost`` is 127.0.0.1 and nothing else.
+
+    What the name stands for is tried in turn otherwise, and another user may have the port at ::1.
+    """
+    host, _, port = address.rpartition(":")
+    if host == "localhost" and security_mode(settings, address) is SecurityMode.LOCAL:
+        return f"127.0.0.1:{port}"
+    return address
+
+
 @functools.lru_cache(maxsize=8)
 def key_of(settings: Settings) -> bytes:
-    """The key of this process; read once."""
-    return load_key(settings)
+    """The key of this process, good for as long as this machine runs; read once."""
+    boot = b""
+    with contextlib.suppress(OSError):  # another system
+        boot = Path("/proc/sys/kernel/random/boot_id").read_bytes()
+    return hmac.new(load_key(settings), boot, hashlib.sha256).digest()
 
 
 def since_boot_s() -> float:

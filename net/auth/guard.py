@@ -1,5 +1,6 @@
 """Who may come in, and what they may do: the one place where a server decides that."""
 
+import ipaddress
 import logging
 import threading
 from collections.abc import Callable
@@ -14,6 +15,7 @@ from ...core.errors import (
     UnauthenticatedError,
     WindlassError,
 )
+from ...core.rare_log import RareLog
 from ...core.settings import Settings
 from ...core.task import Incarnation, TaskId
 from . import proof, token
@@ -50,24 +52,26 @@ class Guard:
         self._job = job
         self._has_chief = has_chief
         self._lock = threading.Lock()
-        self._port = 0
+        self._strangers = RareLog(audit_log)  # whoever calls could fill the log
+        self._addresses: frozenset[str] = frozenset()
         self._key = b""
         self._proofs: proof.ProofChecker | None = None
         self._tokens: token.TokenChecker | None = None
         self.mode = SecurityMode.INSECURE
 
-    def begin(self, address: str, port: int) -> None:
+    def begin(self, address: str, host: str, port: int) -> None:
         """Serve at an address.
 
         Args:
             address: host:port, as others know it.
-            port: The one it listens at.
+            host: The address of this machine that it listens at.
+            port: The port it listens at.
 
         Raises:
             ConfigurationError: Nothing says how tasks show who they are, or a file cannot be used.
         """
         self.mode = security_mode(self._settings, address, self._settings.host)
-        self._port = port
+        self._addresses = _addresses(address, host, port)
         if self.mode is SecurityMode.LOCAL:
             self._key = key_of(self._settings)
             self._proofs = proof.ProofChecker(self._key, since_boot_s())
@@ -116,10 +120,10 @@ class Guard:
 
     def answer(self, operation: str, authorization: str) -> str:
         """What shows a caller, which was admitted, that this server is the right one."""
-        if self.mode is not SecurityMode.LOCAL:
+        asked = proof.read_asked(authorization) if self.mode is SecurityMode.LOCAL else None
+        if asked is None:
             return ""
-        nonce = proof.nonce_of(authorization)
-        return proof.answer(self._key, proof.Purpose(operation, self._port), nonce) if nonce else ""
+        return proof.answer(self._key, proof.Purpose(operation, asked.address), asked.nonce)
 
     def _identify(
         self, operation: str, authorization: str, shown: Principal | None
@@ -136,8 +140,7 @@ class Guard:
                     "older version, does not"
                 )
             with self._lock:
-                purpose = proof.Purpose(operation, self._port)
-                return self._proofs.check(authorization, purpose, since_boot_s())
+                return self._proofs.check(authorization, operation, self._addresses, since_boot_s())
         if self._tokens is not None:
             scheme, _, said = authorization.partition(" ")
             if scheme != token.SCHEME or not said:
@@ -186,7 +189,9 @@ class Guard:
         """One line for a privileged act, or for one that was refused."""
         named = "audit: %s %s by %s from %s"
         said = (self._task.short, _name(operation), who or "a stranger", address or "here")
-        if refused is not None:
+        if refused is not None and who is None:
+            self._strangers.warning(f"{named}: refused: %s", *said, refused.message)
+        elif refused is not None:
             audit_log.warning(f"{named}: refused: %s", *said, refused.message)
         elif self.mode.encrypts:
             audit_log.info(f"{named}: allowed", *said)
@@ -233,6 +238,18 @@ class Visitor:
             PermissionDeniedError: They are another one.
         """
         self._guard.check_claim(self.principal, claimed, self.address)
+
+
+def _addresses(address: str, host: str, port: int) -> frozenset[str]:
+    """How callers may have dialled a server that listens at ``host`` and ``port``."""
+    known_as = address.rpartition(":")[0]
+    hosts = {host, known_as} - {"localhost", ""}
+    if ipaddress.ip_address(host).is_unspecified:
+        hosts |= {"127.0.0.1", "::1"}
+    return frozenset(
+        f"[{each}]:{port}" if ":" in each and not each.startswith("[") else f"{each}:{port}"
+        for each in hosts
+    )
 
 
 def _name(operation: str) -> str:

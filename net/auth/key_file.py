@@ -25,6 +25,8 @@ def load_key(settings: Settings) -> bytes:
     failures = []
     for folder in _folders():
         try:
+            if folder.exists():
+                check_folder(folder)
             return _load(folder / "loopback.key")
         except OSError as error:
             failures.append(f"{folder}: {error.strerror or error}")

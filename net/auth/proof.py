@@ -1,15 +1,16 @@
 """Proofs of a shared key, for loopback, where nothing is encrypted.
 
-The caller sends who it is, a nonce, the time and a MAC over these, over what it wants and over the
-port it dials; the server answers with a MAC over the nonce. So neither sends the key, a process
-that sits at the port of another task learns nothing that opens a third one, and what was heard
-once cannot be sent again. Pure: key, time and nonces are arguments.
+The caller sends who it is, the address it dials, a nonce, the time and a MAC over these and over
+what it wants; the server answers with a MAC over the nonce. So neither sends the key, a process
+that sits at an address of its own, or of another task, cannot pass on what it hears, and what was
+heard once cannot be sent again. Pure: key, time and nonces are arguments.
 """
 
 import hashlib
 import hmac
 import re
 from collections import deque
+from collections.abc import Collection
 from dataclasses import dataclass
 
 from ...cluster.principal import Principal, principal_of_path
@@ -20,7 +21,8 @@ VALID_S = 30.0
 NONCE_BYTES = 16
 _MAX_NONCES = 100_000  # of callers that have the key
 _ASKED = re.compile(
-    rf"{SCHEME} who=(?P<who>[\w.*/-]{{1,200}}),nonce=(?P<nonce>[0-9a-f]{{32}}),"
+    rf"{SCHEME} who=(?P<who>[\w.*/-]{{1,200}}),to=(?P<to>[\w.:\[\]-]{{1,300}}),"
+    r"nonce=(?P<nonce>[0-9a-f]{32}),"
     r"at=(?P<at>\d{1,15}),mac=(?P<mac>[0-9a-f]{64})",
     re.ASCII,
 )
@@ -32,11 +34,24 @@ class Purpose:
 
     Attributes:
         operation: A key of :data:`~windlass.cluster.access.RULES`.
-        port: Of the server, as it was dialled.
+        address: Of the server, host:port, as it was dialled.
     """
 
     operation: str
-    port: int
+    address: str
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What a caller said, of which nothing is checked.
+
+    Attributes:
+        address: That it dialled.
+        nonce: Of it.
+    """
+
+    address: str
+    nonce: str
 
 
 def ask(key: bytes, purpose: Purpose, who: Principal, nonce: str, now: float) -> str:
@@ -44,20 +59,20 @@ def ask(key: bytes, purpose: Purpose, who: Principal, nonce: str, now: float) ->
 
     Args:
         key: Shared.
-        purpose: What it wants.
+        purpose: What it wants, and where.
         who: It is this one.
         nonce: 32 hexadecimal digits, never the same ones again.
         now: Seconds since this machine started.
     """
     at = int(now * 1000)
     mac = _mac(key, "ask", purpose, who.path, nonce, at)
-    return f"{SCHEME} who={who.path},nonce={nonce},at={at},mac={mac}"
+    return f"{SCHEME} who={who.path},to={purpose.address},nonce={nonce},at={at},mac={mac}"
 
 
-def nonce_of(authorization: str) -> str:
-    """The nonce in what a caller said; empty: there is none."""
+def read_asked(authorization: str) -> Asked | None:
+    """What a caller said; None: it is not in the form."""
     found = _ASKED.fullmatch(authorization)
-    return found["nonce"] if found else ""
+    return Asked(found["to"], found["nonce"]) if found else None
 
 
 def answer(key: bytes, purpose: Purpose, nonce: str) -> str:
@@ -84,31 +99,43 @@ class ProofChecker:
         self._nonces: set[str] = set()
         self._order: deque[tuple[float, str]] = deque()
 
-    def check(self, said: str, purpose: Purpose, now: float) -> Principal:
+    def check(self, said: str, operation: str, addresses: Collection[str], now: float) -> Principal:
         """Who says it.
+
+        Args:
+            said: By the caller.
+            operation: What it wants.
+            addresses: Of this server, as host:port.
+            now: Seconds since this machine started.
 
         Raises:
             UnauthenticatedError: It does not hold, or was said before.
-            PeerLostError: It was made before this server began: ask again.
+            PeerLostError: It was made before this server began, or took too long: ask again.
         """
         found = _ASKED.fullmatch(said)
         if found is None:
             raise UnauthenticatedError("the proof of the key is not in the form it should have")
-        at = int(found["at"])
+        at, purpose = int(found["at"]), Purpose(operation, found["to"])
         mac = _mac(self._key, "ask", purpose, found["who"], found["nonce"], at)
         if not hmac.compare_digest(mac, found["mac"]):
             raise UnauthenticatedError(
-                "the caller has another key, or dialled another port; tasks of one user share "
-                "the key file of that user (--key-file)"
+                "the caller has another key; tasks of one user share the key file of that user "
+                "(--key-file), since this machine started"
+            )
+        if found["to"] not in addresses:
+            raise UnauthenticatedError(
+                f"the caller dialled {found['to']}, and this is {' or '.join(sorted(addresses))}: "
+                "on loopback nothing may pass it on"
             )
         age_s = now - at / 1000
-        if not -1 <= age_s <= VALID_S:
+        if at < self._began_ms or age_s > VALID_S:
+            # Another process may have heard it at this port before, or somebody was stopped.
+            raise PeerLostError(f"the proof is {age_s:.0f} s old; ask again")
+        if age_s < -1:
             raise UnauthenticatedError(
-                f"the proof is {age_s:.0f} s old; they hold for {VALID_S:.0f} s"
+                f"the proof was made {-age_s:.0f} s from now: tasks that prove a key share one "
+                "clock, and this one is in another time namespace"
             )
-        if at < self._began_ms:
-            # Another process may have heard it at this port before.
-            raise PeerLostError("the server began after the proof was made; ask again")
         self._remember(found["nonce"], now)
         try:
             return principal_of_path(found["who"])
@@ -125,5 +152,5 @@ class ProofChecker:
 
 
 def _mac(key: bytes, kind: str, purpose: Purpose, *parts: object) -> str:
-    said = "\n".join(map(str, ("windlass 1", kind, purpose.operation, purpose.port, *parts)))
+    said = "\n".join(map(str, ("windlass 1", kind, purpose.operation, purpose.address, *parts)))
     return hmac.new(key, said.encode(), hashlib.sha256).hexdigest()

@@ -2,6 +2,7 @@
 
 import datetime
 import hashlib
+import logging
 import threading
 import time
 from pathlib import Path
@@ -11,6 +12,8 @@ from ...cluster.principal import Principal
 from ...core.errors import ConfigurationError, UnauthenticatedError
 from .key_file import read_secret
 
+log = logging.getLogger(__name__)
+
 SCHEME = "Bearer"
 ISSUER = "windlass"
 _ALGORITHM = "EdDSA"
@@ -18,9 +21,11 @@ _LEEWAY_S = 30  # clocks of machines differ
 _MAX_BYTES = 4096
 _KEPT = 1024  # tokens that were checked before
 
+_Version = tuple[int, int, int, int]  # of a file: it changes with what is in it
+
 
 class TokenFile:
-    """This task's own token, read again when the file changes.
+    """This task's own token, read again when the file changes. Thread-safe.
 
     Args:
         path: Of the file.
@@ -28,23 +33,30 @@ class TokenFile:
 
     def __init__(self, path: str) -> None:
         self._path = Path(path)
-        self._read_at = -1
+        self._read: _Version | None = None
         self._token = ""
         self._lock = threading.Lock()
 
     def token(self) -> str:
-        """The token.
+        """The token; the last whole one while the file is being written.
 
         Raises:
-            ConfigurationError: The file cannot be used.
+            ConfigurationError: There was none yet, and the file cannot be used.
         """
         with self._lock:
             try:
-                changed = self._path.stat().st_mtime_ns
-                if changed != self._read_at:
-                    self._token = read_secret(self._path, "a token").strip()
-                    self._read_at = changed
-            except OSError as error:
+                version = _version(self._path)
+                if version != self._read:
+                    self._token = _whole(read_secret(self._path, "a token"), self._path)
+                    self._read = version
+            except (OSError, ConfigurationError) as error:
+                if self._token:
+                    if self._read is not None:
+                        log.warning("the token before is used on: %s", error)
+                        self._read = None
+                    return self._token
+                if isinstance(error, ConfigurationError):
+                    raise
                 raise ConfigurationError(
                     f"the token {self._path} (token_file) cannot be read: {error.strerror or error}"
                 ) from error
@@ -61,7 +73,7 @@ class TokenChecker:
     def __init__(self, path: str) -> None:
         self._path = Path(path)
         self._keys: list[Any] = []
-        self._read_at = -1
+        self._read: _Version | None = None
         self._known: dict[bytes, tuple[Principal, float]] = {}
         self._lock = threading.Lock()
         self._load()
@@ -114,8 +126,8 @@ class TokenChecker:
 
     def _load(self) -> None:
         try:
-            changed = self._path.stat().st_mtime_ns
-            if changed == self._read_at:
+            version = _version(self._path)
+            if version == self._read:
                 return
             text = self._path.read_bytes()[: 1024 * 1024]
             keys = [_public_key(part) for part in _pem_blocks(text)]
@@ -129,8 +141,20 @@ class TokenChecker:
             if self._keys:
                 return
             raise ConfigurationError(f"{self._path} (token_keys) has no public key in PEM")
-        self._keys, self._read_at = keys, changed
+        self._keys, self._read = keys, version
         self._known.clear()
+
+
+def _version(path: Path) -> _Version:
+    found = path.stat()
+    return found.st_dev, found.st_ino, found.st_mtime_ns, found.st_size
+
+
+def _whole(text: str, path: Path) -> str:
+    token = text.strip()
+    if token.count(".") != 2 or not token.isascii():
+        raise ConfigurationError(f"{path} (token_file) is no token; `windlass token new` makes one")
+    return token
 
 
 def sign_token(key: bytes, who: Principal, valid_s: float, now: float | None = None) -> str:
@@ -177,16 +201,29 @@ def new_keys() -> tuple[bytes, bytes]:
     from cryptography.hazmat.primitives import serialization
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-    key = Ed25519PrivateKey.generate()
-    private = key.private_bytes(
+    private = Ed25519PrivateKey.generate().private_bytes(
         serialization.Encoding.PEM,
         serialization.PrivateFormat.PKCS8,
         serialization.NoEncryption(),
     )
-    public = key.public_key().public_bytes(
-        serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo
+    return private, public_key_of(private)
+
+
+def public_key_of(private: bytes) -> bytes:
+    """The public key of a private one, both in PEM.
+
+    Raises:
+        ConfigurationError: It is not a key that signs tokens.
+    """
+    _library()
+    from cryptography.hazmat.primitives import serialization
+
+    public: bytes = (
+        _private_key(private)
+        .public_key()
+        .public_bytes(serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo)
     )
-    return private, public
+    return public
 
 
 def _principal(claims: dict[str, Any]) -> Principal:

@@ -74,6 +74,11 @@ class TlsStream:
         return self._stream.is_local
 
     @property
+    def peer_address(self) -> str:
+        """Where the other end is."""
+        return self._stream.peer_address
+
+    @property
     def on_silence(self) -> Callable[[], object]:
         """Called while nothing moves."""
         return self._stream.on_silence

@@ -96,6 +96,10 @@ class FaultyStream:
         return self._stream.is_local and not self._remote
 
     @property
+    def peer_address(self) -> str:
+        return self._stream.peer_address
+
+    @property
     def principal(self) -> Principal | None:
         return self._stream.principal
 

@@ -25,7 +25,8 @@ from windlass.net.auth.token import TokenChecker, claims_of, new_keys, sign_toke
 
 KEY, OTHER_KEY = bytes(32), bytes([1]) * 32
 NONCE = "0" * 32
-PURPOSE = Purpose("session ps", 2222)
+HERE = "127.0.0.1:2222"
+PURPOSE = Purpose("session ps", HERE)
 WORKER = Principal("worker", "mnist", 1)
 PS = TaskId("ps", 0)
 NOW = 1_000_000.0
@@ -37,36 +38,37 @@ NOW = 1_000_000.0
 def test_a_proof_says_who_and_holds_once() -> None:
     checker = ProofChecker(KEY, began=5.0)
     said = ask(KEY, PURPOSE, WORKER, NONCE, 10.0)
-    assert checker.check(said, PURPOSE, 11.0) == WORKER
+    assert checker.check(said, "session ps", [HERE], 11.0) == WORKER
     with pytest.raises(UnauthenticatedError, match="used before"):
-        checker.check(said, PURPOSE, 12.0)
+        checker.check(said, "session ps", [HERE], 12.0)
 
 
 @pytest.mark.parametrize(
-    ("said", "purpose", "now", "why"),
+    ("said", "operation", "address", "why"),
     [
-        (ask(OTHER_KEY, PURPOSE, WORKER, NONCE, 10.0), PURPOSE, 10.0, "another key"),
-        (ask(KEY, PURPOSE, WORKER, NONCE, 10.0), Purpose("session ring", 2222), 10.0, "another"),
-        (ask(KEY, PURPOSE, WORKER, NONCE, 10.0), Purpose("session ps", 2223), 10.0, "another port"),
-        (ask(KEY, PURPOSE, WORKER, NONCE, 10.0), PURPOSE, 41.0, "31 s old"),
-        (ask(KEY, PURPOSE, WORKER, NONCE, 20.0), PURPOSE, 10.0, "-10 s old"),
-        ("", PURPOSE, 10.0, "form"),
-        ("Windlass-Key who=a/worker,nonce=,at=1,mac=", PURPOSE, 10.0, "form"),
-        (ask(KEY, PURPOSE, WORKER, NONCE, 10.0).replace("/1", "/0"), PURPOSE, 10.0, "another key"),
+        (ask(OTHER_KEY, PURPOSE, WORKER, NONCE, 10.0), "session ps", HERE, "another key"),
+        (ask(KEY, PURPOSE, WORKER, NONCE, 10.0), "session ring", HERE, "another key"),
+        (ask(KEY, PURPOSE, WORKER, NONCE, 10.0), "session ps", "127.0.0.1:2223", "dialled 127.0"),
+        (ask(KEY, PURPOSE, WORKER, NONCE, 10.0), "session ps", "[::1]:2222", "dialled 127.0.0.1:2"),
+        (ask(KEY, PURPOSE, WORKER, NONCE, 20.0), "session ps", HERE, "made 10 s from now"),
+        ("", "session ps", HERE, "form"),
+        ("Windlass-Key who=a/worker,to=a:1,nonce=,at=1,mac=", "session ps", HERE, "form"),
+        (ask(KEY, PURPOSE, WORKER, NONCE, 10.0).replace("/1,", "/0,"), "session ps", HERE, "key"),
     ],
-    ids=["key", "purpose", "port", "old", "future", "nothing", "cut", "altered"],
+    ids=["key", "purpose", "port", "address", "future", "nothing", "cut", "altered"],
 )
 def test_a_proof_that_does_not_hold_is_refused(
-    said: str, purpose: Purpose, now: float, why: str
+    said: str, operation: str, address: str, why: str
 ) -> None:
     with pytest.raises(UnauthenticatedError, match=why):
-        ProofChecker(KEY, began=5.0).check(said, purpose, now)
+        ProofChecker(KEY, began=5.0).check(said, operation, [address], 10.0)
 
 
-def test_a_proof_made_before_the_server_began_is_asked_for_again() -> None:
+@pytest.mark.parametrize("at", [4.0, 20.0], ids=["before the server began", "old"])
+def test_a_proof_that_comes_too_late_is_asked_for_again(at: float) -> None:
     checker = ProofChecker(KEY, began=5.0)
     with pytest.raises(PeerLostError, match="ask again"):
-        checker.check(ask(KEY, PURPOSE, WORKER, NONCE, 4.0), PURPOSE, 10.0)
+        checker.check(ask(KEY, PURPOSE, WORKER, NONCE, at), "session ps", [HERE], 51.0)
 
 
 def test_a_server_shows_that_it_has_the_key() -> None:
@@ -239,7 +241,7 @@ def settings(tmp_path: Path) -> Settings:
 @pytest.fixture
 def guard(settings: Settings) -> Guard:
     made = Guard(PS, settings, job=lambda: "mnist", has_chief=True)
-    made.begin("127.0.0.1:2222", 2222)
+    made.begin("localhost:2222", "127.0.0.1", 2222)
     return made
 
 
@@ -277,7 +279,7 @@ def test_a_server_without_the_key_is_not_believed(settings: Settings) -> None:
 
 def test_insecure_lets_everybody_in_and_says_so(caplog: pytest.LogCaptureFixture) -> None:
     guard = Guard(PS, Settings(insecure=True))
-    guard.begin("0.0.0.0:2222", 2222)
+    guard.begin("ps-0:2222", "::", 2222)
     assert "whoever reaches port 2222 can read and change the model" in caplog.text
     visitor = guard.admit("/windlass.proto.v1.ParameterServer/EndJob")
     visitor.check_claim(Incarnation(TaskId("worker", 0), 5))
