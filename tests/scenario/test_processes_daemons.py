@@ -63,8 +63,8 @@ def test_daemons_find_each_other_whoever_is_late(
 
     lead, lead_said = start_cli(*arguments, TF_CONFIG=tf_config(cluster, "chief"))
     work, work_said = start_cli(*arguments, TF_CONFIG=tf_config(cluster, "worker"))
-    for said in (lead_said, work_said):
-        wait_until(lambda said=said: "waits for /job:ps/task:0" in said.read_text(), 20, "a word")
+    wait_until(lambda: "waits for /job:ps/task:0" in lead_said.read_text(), 20, "a word")
+    wait_until(lambda: "waits for the chief at" in work_said.read_text(), 20, "a word")
     # The chief answers before the cluster has formed, and says who is missing.
     early = run_cli("status", chief)
     assert early.returncode == 0, early.stderr
