@@ -249,6 +249,7 @@ class Caller:
     def tcp(self) -> Iterator[socket.socket]:
         """A connection over TCP, as far as a greeting."""
         plain = socket.create_connection(("127.0.0.1", self.port), scaled(TIMEOUT_S))
+        plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         plain.sendall(MAGIC)
         if not self.encrypts:
             with plain:
