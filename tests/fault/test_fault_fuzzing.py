@@ -1,16 +1,25 @@
 """Nonsense at every port, beside a live job: nothing ends, nothing is believed, nothing is left."""
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
 
-from helpers.fuzzing import Cost, Credentials, Fuzzer
+from helpers.fuzzing import Cost, Credentials, Fuzzer, key_credentials
 from helpers.live_jobs import Live
 from helpers.waiting import wait_until
+from windlass.core.task import Incarnation, TaskId
 
 MIB = 1024 * 1024
+STRANGE_INDEX = 900  # of a task that the live job does not have
+# What a task of that role may do to the job, and what would rightly be done.
+_JOINS = ["Register"]
+LEAVE_OUT = {
+    "worker": _JOINS,
+    "evaluator": _JOINS,
+    "chief": [*_JOINS, "Attach", "SaveShards", "EndJob", "StopJob"],
+}
 
 
 @pytest.fixture
@@ -21,13 +30,29 @@ def live(tmp_path: Path, no_process_left: str) -> Iterator[Live]:
     made.kill()
 
 
-def attack(live: Live, count: int, seed: int) -> None:
+def attack(
+    live: Live,
+    count: int,
+    seed: int,
+    role: str = "",
+    leave_out: Sequence[str] = (),
+) -> None:
     """Nonsense for every port; what it leaves is measured after a first part."""
     for port in live.ports:
-        with Fuzzer(port, Credentials(), seed) as fuzzer:
+        who = Incarnation(TaskId(role, STRANGE_INDEX), 1)
+        shown = key_credentials(port.port, who) if role else Credentials()
+        with Fuzzer(port, shown, seed, leave_out) as fuzzer:
+            if role in ("worker", "chief") and port.role == "ps":
+                fuzzer.define("fuzz")
             fuzzer.attack(min(count, 300))
             before = Cost.of(port.pid)
             fuzzer.attack(count)
+            kept_out = fuzzer.codes["UNAUTHENTICATED"] + fuzzer.codes["PERMISSION_DENIED"]
+            if role in ("worker", "chief"):  # an evaluator may do nothing at a worker
+                assert fuzzer.codes.total() > kept_out, fuzzer.codes
+            assert not fuzzer.codes["UNKNOWN"], fuzzer.codes  # an exception of the program
+            if role:
+                assert not fuzzer.codes["UNAUTHENTICATED"], fuzzer.codes
         wait_until(
             lambda port=port, before=before: Cost.of(port.pid).is_near(before, 10 * MIB, 5, 20),  # type: ignore[misc]
             30,
@@ -43,4 +68,25 @@ def attack(live: Live, count: int, seed: int) -> None:
 )
 def test_nonsense_at_every_port_leaves_a_live_job_as_it_was(live: Live, count: int) -> None:
     attack(live, count, seed=int(os.environ.get("FUZZ_SEED", "1")))
+    live.end()
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.scenario
+@pytest.mark.parametrize(
+    "count",
+    [
+        40,
+        pytest.param(
+            int(os.environ.get("FUZZ_COUNT", "11000")),
+            marks=[pytest.mark.soak, pytest.mark.timeout(3000)],
+        ),
+    ],
+)
+def test_nonsense_of_tasks_that_are_let_in_leaves_a_live_job_as_it_was(
+    live: Live, count: int
+) -> None:
+    seed = int(os.environ.get("FUZZ_SEED", "1"))
+    for role, leave_out in LEAVE_OUT.items():
+        attack(live, count, seed, role, leave_out)
     live.end()
