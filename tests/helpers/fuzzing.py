@@ -9,6 +9,7 @@ import contextlib
 import random
 import socket
 import struct
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,11 +20,18 @@ from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import Message
 from google.protobuf.message_factory import GetMessageClass
 
+from windlass.cluster.principal import principal_of_task
 from windlass.core import codec
+from windlass.core.settings import Settings
 from windlass.core.task import Incarnation, TaskId
 from windlass.core.versions import own_versions
 from windlass.net.arrival import MAGIC
-from windlass.proto.v1 import chief_pb2, collective_pb2, ps_pb2, session_pb2
+from windlass.net.auth.credentials import KeyCredentials
+from windlass.net.auth.key_file import load_key
+from windlass.net.auth.metadata import AUTHORIZATION
+from windlass.proto.v1 import chief_pb2, collective_pb2, common_pb2, ps_pb2, session_pb2
+
+from .waiting import scaled
 
 SERVICES = {
     "chief": chief_pb2.DESCRIPTOR.services_by_name["Chief"],
@@ -48,11 +56,32 @@ class Credentials:
             happened to be valid would not touch that.
         metadata: Of a gRPC call, by the method's full name.
         authorization: Of a greeting, by its service.
+        is_let_in: Whether servers know by these who it is.
     """
 
     who: Incarnation = field(default_factory=lambda: Incarnation(TaskId("worker", 900), 1))
     metadata: Callable[[str], Sequence[tuple[str, str]]] = lambda method: ()
     authorization: Callable[[str], str] = lambda service: ""
+    is_let_in: bool = False
+
+
+def key_credentials(port: int, who: Incarnation, key_file: str = "") -> Credentials:
+    """Those of a task of this user, on loopback: a proof of the key with each call and greeting.
+
+    Args:
+        port: Of the server.
+        who: Any task; nobody but the job's own code keeps tasks of one user apart.
+        key_file: Path; empty: this user's own.
+    """
+    shown = KeyCredentials(
+        load_key(Settings(key_file=key_file)), principal_of_task(who.task, who.job), "", port
+    )
+    return Credentials(
+        who,
+        lambda method: [(AUTHORIZATION, shown.authorization(method))],
+        lambda service: shown.authorization(f"session {service}"),
+        is_let_in=True,
+    )
 
 
 @dataclass(frozen=True)
@@ -210,6 +239,7 @@ class Fuzzer:
         self._credentials = credentials
         options = [("grpc.use_local_subchannel_pool", 1)]
         self._channel = grpc.insecure_channel(f"127.0.0.1:{port.port}", options)
+        self.codes: Counter[str] = Counter()  # what calls came to
         self._methods = [m for m in port.methods if m.rpartition("/")[2] not in leave_out]
 
     def __enter__(self) -> "Fuzzer":
@@ -225,6 +255,27 @@ class Fuzzer:
             kinds += [self.greeted, self.greeted, self.tunnel]
         for _ in range(count):
             self.nonsense.random.choice(kinds)()
+
+    def define(self, name: str) -> None:
+        """Define a variable, so that what speaks of it goes further."""
+        request = ps_pb2.DefineRequest(
+            create=True,
+            shards=[
+                ps_pb2.ShardDefinition(
+                    variable=name,
+                    full_shape=[2],
+                    dtype=common_pb2.D_TYPE_FLOAT32,
+                    num_parts=1,
+                    rows=2,
+                    initializer=ps_pb2.Initializer(name="zeros"),
+                )
+            ],
+        )
+        getattr(request, "from").CopyFrom(codec.incarnation_to_wire(self._credentials.who))
+        method = next(each for each in self.port.methods if each.endswith("/Define"))
+        stub: Any = self._channel.unary_unary(method)
+        metadata = tuple(self._credentials.metadata(method))
+        stub(request.SerializeToString(), timeout=scaled(_TIMEOUT_S), metadata=metadata)
 
     def raw(self) -> None:
         """Bytes of no meaning."""
@@ -248,14 +299,17 @@ class Fuzzer:
         method = draw.random.choice(self._methods)
         service = SERVICES[self.port.role]
         message = draw.message(service.methods_by_name[method.rpartition("/")[2]].input_type)
-        _claim(message, self._credentials.who)
+        _claim(message, self._credentials)
         data = message.SerializeToString()
         if draw.random.random() < 0.2:
             data = draw.noise()
         stub: Any = self._channel.unary_unary(method)
-        with contextlib.suppress(grpc.RpcError):
-            metadata = tuple(self._credentials.metadata(method))
+        metadata = tuple(self._credentials.metadata(method))
+        try:
             stub(data, timeout=_TIMEOUT_S, metadata=metadata)
+            self.codes["OK"] += 1
+        except grpc.RpcError as error:
+            self.codes[error.code().name] += 1  # type: ignore[attr-defined]
 
     def tunnel(self) -> None:
         """A tunnel of nonsense; half of them after a greeting."""
@@ -279,15 +333,19 @@ class Fuzzer:
                 sender.recv(1000)
 
 
-def _claim(message: Any, who: Incarnation) -> None:
+def _claim(message: Any, credentials: Credentials) -> None:
     """Have a request speak of a task that is none of the job's: half of what it says is nonsense,
-    but nonsense about a live task would rightly be believed.
+    but nonsense about a live task would rightly be believed. Who is let in speaks as itself.
     """
+    who = credentials.who
     for name in ("from", "chief"):
         each = message.DESCRIPTOR.fields_by_name.get(name)
         if each is not None and each.message_type is not None:
             target = getattr(message, name)
-            if target.task.type in ("chief", "worker") or not target.task.type:
+            if credentials.is_let_in:
+                target.job = who.job
+                target.task.CopyFrom(codec.task_to_wire(who.task))
+            elif target.task.type in ("chief", "worker") or not target.task.type:
                 target.task.CopyFrom(codec.task_to_wire(who.task))
     task = message.DESCRIPTOR.fields_by_name.get("task")
     if task is not None:
