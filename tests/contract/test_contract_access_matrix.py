@@ -48,6 +48,7 @@ ParameterServer/Define      .       x       x         x       .        x        
 ParameterServer/Attach      .       x       .         .       .        .          .
 ParameterServer/GetJob      x       x       x         x       x        x          x
 ParameterServer/SaveShards  .       x       .         .       .        .          .
+ParameterServer/VerifyShards .      x       .         .       .        .          .
 ParameterServer/EndJob      .       x       .         .       .        .          .
 Chief/Register              .       x       x         x       .        x          .
 Chief/Heartbeat             .       x       x         x       .        x          .
@@ -63,6 +64,7 @@ WITHOUT_A_CHIEF = """
                           driver  chief  worker:0  worker:1  ps:0  evaluator:0  reader
 ParameterServer/Attach      .       x       x         .       .        .          .
 ParameterServer/SaveShards  .       x       x         .       .        .          .
+ParameterServer/VerifyShards .      x       x         .       .        .          .
 ParameterServer/EndJob      .       x       x         .       .        .          .
 """
 DEFINITIONS = """
@@ -93,7 +95,6 @@ STRANGERS = {
     "local": {
         "nothing": UNKNOWN,
         "other key": UNKNOWN,
-        "expired": UNKNOWN,
         "other port": UNKNOWN,
         "other operation": UNKNOWN,
         "other caller": UNKNOWN,
@@ -190,7 +191,7 @@ def path_of(name: str) -> str:
 def request_of(name: str, who: Incarnation, **fields: Any) -> tuple[Message, bool]:
     """A request of a task, which changes nothing if it is let in; and whether it has a sender."""
     if name.endswith("/SaveShards"):
-        fields["directory"] = "/proc/nowhere"
+        fields["checkpoint"] = "ckpt-0000000001"
     request = GetMessageClass(METHODS[name].input_type)(**fields)
     return request, claim(request, who)
 

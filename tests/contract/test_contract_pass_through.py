@@ -81,13 +81,22 @@ def test_without_its_grpc_server_a_client_is_refused_and_does_not_hang() -> None
     wait_until(lambda: "grpc" not in own_threads(), 5)
 
 
+def admitted(passing: tuple[PassThrough, socket.socket], ours: socket.socket) -> socket.socket:
+    """The inner end of a connection of which a call was let in."""
+    passing[0].accept(ours, PREFACE)
+    inner, name = passing[1].accept()
+    origin = passing[0].origin_of(f"unix-abstract:{name[1:].decode()}")
+    assert origin is not None
+    origin.is_admitted = True
+    return inner
+
+
 def test_no_more_is_handed_through_than_was_said(
     passing: tuple[PassThrough, socket.socket],
 ) -> None:
     pairs = [tcp_sockets() for _ in range(3)]
-    passing[0].accept(pairs[0][1], PREFACE + bytes(1024))
-    inner = passing[1].accept()[0]
-    passing[0].accept(pairs[1][1], PREFACE + bytes(1024))
+    inner = admitted(passing, pairs[0][1])
+    other = admitted(passing, pairs[1][1])
     with pytest.raises(ConnectionError, match="more than 2"):
         passing[0].accept(pairs[2][1], b"PRI ")
     pairs[0][0].close()
@@ -96,14 +105,14 @@ def test_no_more_is_handed_through_than_was_said(
     passing[0].accept(pairs[2][1], b"PRI ")
     for client, _ in pairs:
         client.close()
+    other.close()
 
 
-def test_who_hardly_said_anything_makes_room_for_the_next_one(
+def test_who_was_not_let_in_makes_room_for_the_next_one(
     passing: tuple[PassThrough, socket.socket],
 ) -> None:
     talker, *silent = [tcp_sockets() for _ in range(3)]
-    passing[0].accept(talker[1], PREFACE + bytes(1024))
-    inner = passing[1].accept()[0]
+    inner = admitted(passing, talker[1])
     for _, ours in silent:
         passing[0].accept(ours, b"PRI ")
     assert is_shown_out(silent[0][0])

@@ -10,6 +10,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -30,8 +31,7 @@ from windlass.core.task import Incarnation, TaskId
 from windlass.core.versions import own_versions
 from windlass.net.arrival import MAGIC
 from windlass.net.auth import proof
-from windlass.net.auth.credentials import since_boot_s
-from windlass.net.auth.key_file import load_key
+from windlass.net.auth.credentials import key_of, since_boot_s
 from windlass.net.auth.metadata import AUTHORIZATION
 from windlass.net.auth.token import new_keys, sign_token
 from windlass.net.tunnel import METHOD as TUNNEL
@@ -111,7 +111,7 @@ class Way:
     def shown(self, who: Principal) -> Shown:
         """Somebody who has valid credentials."""
         if self.mode == "local":
-            key = load_key(self.settings("ps"))
+            key = key_of(self.settings("ps"))
             return Shown(who, lambda operation, port: _proof(key, operation, port, who))
         if self.mode == "token":
             token = f"Bearer {sign_token(self._signing, who, 600)}"
@@ -130,10 +130,7 @@ class Way:
                 "expired": sign_token(self._signing, who, 60, now=1_000_000_000),
                 "cut": sign_token(self._signing, who, 600)[:-8],
             }
-            said = {
-                name: Shown(who, lambda operation, port, token=token: f"Bearer {token}")  # type: ignore[misc]
-                for name, token in tokens.items()
-            }
+            said = {name: Shown(who, partial(_bearer, token)) for name, token in tokens.items()}
             return {"nothing": Shown(who), **said}
         names = who.role, who.index
         other_ca = issued(*names, ca="another CA", job=who.job)
@@ -145,10 +142,9 @@ class Way:
         }
 
     def _false_proofs(self, who: Principal) -> dict[str, Shown]:
-        key = load_key(self.settings("ps"))
+        key = key_of(self.settings("ps"))
         return {
             "other key": Shown(who, lambda o, p: _proof(bytes(32), o, p, who)),
-            "expired": Shown(who, lambda o, p: _proof(key, o, p, who, age_s=60)),
             "other port": Shown(who, lambda o, p: _proof(key, o, p + 1, who)),
             "other operation": Shown(who, lambda o, p: _proof(key, "session who?", p, who)),
             "other caller": Shown(
@@ -160,10 +156,14 @@ class Way:
         }
 
 
-def _proof(key: bytes, operation: str, port: int, who: Principal, age_s: float = 0.0) -> str:
+def _bearer(token: str, _operation: str, _port: int) -> str:
+    return f"Bearer {token}"
+
+
+def _proof(key: bytes, operation: str, port: int, who: Principal) -> str:
     nonce = secrets.token_hex(proof.NONCE_BYTES)
-    now = since_boot_s() - age_s
-    return proof.ask(key, proof.Purpose(operation, port), who, nonce, now)
+    purpose = proof.Purpose(operation, f"127.0.0.1:{port}")
+    return proof.ask(key, purpose, who, nonce, since_boot_s())
 
 
 @dataclass
@@ -221,7 +221,7 @@ class Caller:
         return LET_IN
 
     def _verdict(self, failure: grpc.RpcError) -> str:
-        code = failure.code()  # type: ignore[attr-defined]
+        code = failure.code()
         if code is grpc.StatusCode.UNAVAILABLE:
             assert self.encrypts, failure
             return NO_TLS

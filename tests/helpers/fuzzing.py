@@ -26,8 +26,7 @@ from windlass.core.settings import Settings
 from windlass.core.task import Incarnation, TaskId
 from windlass.core.versions import own_versions
 from windlass.net.arrival import MAGIC
-from windlass.net.auth.credentials import KeyCredentials
-from windlass.net.auth.key_file import load_key
+from windlass.net.auth.credentials import KeyCredentials, key_of
 from windlass.net.auth.metadata import AUTHORIZATION
 from windlass.proto.v1 import chief_pb2, collective_pb2, common_pb2, ps_pb2, session_pb2
 
@@ -74,7 +73,9 @@ def key_credentials(port: int, who: Incarnation, key_file: str = "") -> Credenti
         key_file: Path; empty: this user's own.
     """
     shown = KeyCredentials(
-        load_key(Settings(key_file=key_file)), principal_of_task(who.task, who.job), "", port
+        key_of(Settings(key_file=key_file)),
+        principal_of_task(who.task, who.job),
+        f"127.0.0.1:{port}",
     )
     return Credentials(
         who,
@@ -309,7 +310,7 @@ class Fuzzer:
             stub(data, timeout=_TIMEOUT_S, metadata=metadata)
             self.codes["OK"] += 1
         except grpc.RpcError as error:
-            self.codes[error.code().name] += 1  # type: ignore[attr-defined]
+            self.codes[error.code().name] += 1
 
     def tunnel(self) -> None:
         """A tunnel of nonsense; half of them after a greeting."""
