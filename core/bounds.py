@@ -7,7 +7,6 @@ register again. So numbers are compared with what is possible where messages bec
 a real job reaches; limits that a job may reach are settings.
 """
 
-import time
 from collections.abc import Mapping, Sized
 
 from .errors import RefusedError
@@ -29,8 +28,7 @@ MAX_STEP_LEAD = 10**12  # of a worker's global step over the one a ps knows: yea
 MAX_STEP_INCREMENT = 1_000_000
 MAX_DIRECT_BYTES = 2**48  # of one pull from shared memory
 MAX_LEASE_S = 86_400.0
-# Generations are milliseconds of a clock: that of another machine may be in another time zone.
-MAX_GENERATION_LEAD_MS = 24 * 3600 * 1000
+MAX_GENERATION = 2**53  # a chief counts them, a million for each of its own restarts
 
 LEAST_MESSAGE_BYTES = 64 * 1024  # what a peer takes; with less every byte would be a message
 
@@ -91,20 +89,17 @@ def check_count(items: Sized, most: int, what: str, who: object) -> None:
 
 
 def check_generation(task: TaskId, generation: int) -> None:
-    """Check a generation of a task against the clock here.
+    """Check a generation of a task.
 
     Raises:
-        RefusedError: No task can have been given it yet.
+        RefusedError: No task can have been given it.
     """
-    now = time.time_ns() // 1_000_000
-    if generation > now + MAX_GENERATION_LEAD_MS:
+    if generation > MAX_GENERATION:
         raise RefusedError(
-            f"{task}: generation {generation} is more than a day ahead of the clock here ({now}); "
-            "generations are milliseconds of the chief's clock. If that is wrong, set it and "
-            "restart the job",
+            f"{task}: generation {generation} is over {MAX_GENERATION}, which no chief gives out",
             task=task,
             value=generation,
-            limit=now + MAX_GENERATION_LEAD_MS,
+            limit=MAX_GENERATION,
         )
 
 

@@ -93,8 +93,9 @@ def test_a_job_with_certificates_outlives_two_rotations_and_a_change_of_ca(
     tmp_path: Path,
 ) -> None:
     job = Job(start_cli, tmp_path, TASKS)
-    arguments = ["--model-dir", "model", write_program(), "1000000", "0.01"]
-    running = {task: job.start(task, *(arguments if task[0] != "ps" else [])) for task in TASKS}
+    where = ["--model-dir", "model"]
+    arguments = [*where, write_program(), "1000000", "0.01"]
+    running = {task: job.start(task, *(arguments if task[0] != "ps" else where)) for task in TASKS}
     for task in TASKS[1:]:
         wait_until(lambda said=running[task][1]: steps_of(said), 30, f"steps of {task}")
 
