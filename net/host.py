@@ -1,5 +1,6 @@
 """What a task serves at its one address."""
 
+import socket
 import threading
 from collections.abc import Callable, Mapping
 from concurrent import futures
@@ -22,7 +23,7 @@ from .newcomers import Newcomers
 from .pass_through import PassThrough
 from .shared_memory import unavailable
 from .stream import SocketStream
-from .tcp import listen_tcp, split_address, tcp_stream
+from .tcp import listen_beside, listen_tcp, split_address, tcp_stream
 from .tls.accept import TlsServer
 from .tls.files import credential_files
 from .tunnel import METHOD, serve_tunnels
@@ -196,10 +197,12 @@ class TaskHost:
             self._guard.begin(address, self.port)
             if self._guard.mode.encrypts:
                 self._pass_through.tls = self._tls = self._tls_server()
+            beside = self._listen_beside(address, listening)
         except BaseException:
             listening.close()
             raise
-        self._listener.add(listening, tcp_stream)
+        for each in (listening, *beside):
+            self._listener.add(each, tcp_stream)
         self._pass_through.listen(self._server.add_insecure_port)
         self._server.start()
         if self._settings.shared_memory and not unavailable():
@@ -210,6 +213,15 @@ class TaskHost:
             self._serve_probes(f"{where.rpartition(':')[0]}:{self._settings.health_port}")
         for service in self._services:
             self._health.set(service, health_pb2.HealthCheckResponse.SERVING)
+
+    def _listen_beside(self, address: str, listening: socket.socket) -> list[socket.socket]:
+        """Where else peers may look for this task, if only the key keeps others out."""
+        if self._guard.mode is not SecurityMode.LOCAL or split_address(address)[0] != "localhost":
+            return []
+        try:
+            return listen_beside(listening, _BACKLOG)
+        except OSError as error:
+            raise self._in_use(address, error.strerror or str(error)) from error
 
     def _tls_server(self) -> TlsServer:
         mutual = self._guard.mode is SecurityMode.MTLS

@@ -1,6 +1,7 @@
 """TCP: connections between machines, and between processes that do not share memory."""
 
 import contextlib
+import errno
 import socket
 
 from .stream import SocketStream
@@ -11,6 +12,8 @@ CONNECT_TIMEOUT_S = 2.0
 # peer that lives and does not read: a worker may compute for minutes before it reads what it asked
 # for.
 _OPTIONS = {"TCP_NODELAY": 1, "TCP_KEEPIDLE": 10, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 3}
+
+_NO_SUCH_ADDRESS = (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT, errno.EPROTONOSUPPORT)
 
 
 def tcp_stream(connection: socket.socket) -> SocketStream:
@@ -51,6 +54,34 @@ def connect_tcp(address: str, timeout_s: float = CONNECT_TIMEOUT_S) -> SocketStr
     except OSError:
         connection.close()
         raise
+
+
+def listen_beside(listening: socket.socket, backlog: int) -> list[socket.socket]:
+    """Listen at the other addresses of ``localhost``, at the same port.
+
+    The name stands for an address of IPv4 and one of IPv6, and who dials it may try the other one
+    first: whoever had the port there could pass on and change all that is said.
+
+    Args:
+        listening: At one of them, or at all.
+        backlog: As of :func:`listen_tcp`.
+
+    Raises:
+        OSError: The port is taken there.
+    """
+    own, port = listening.getsockname()[:2]
+    others = {"127.0.0.1", "::1"} - {own} if own not in ("0.0.0.0", "::") else ()  # noqa: S104
+    beside = []
+    for host in others:
+        try:
+            beside.append(listen_tcp(host, port, backlog))
+        except OSError as error:
+            if error.errno in _NO_SUCH_ADDRESS:  # so nobody else listens there, either
+                continue
+            for each in beside:
+                each.close()
+            raise
+    return beside
 
 
 def listen_tcp(host: str, port: int, backlog: int) -> socket.socket:

@@ -14,6 +14,7 @@ from ...core.errors import (
     UnauthenticatedError,
     WindlassError,
 )
+from ...core.rare_log import RareLog
 from ...core.settings import Settings
 from ...core.task import Incarnation, TaskId
 from . import proof, token
@@ -22,6 +23,8 @@ from .mode import SecurityMode, security_mode
 
 log = logging.getLogger(__name__)
 audit_log = logging.getLogger("windlass.audit")
+
+_STRANGERS_S = 1.0  # between lines about those who are not known: they could fill the disk
 
 
 class Guard:
@@ -54,6 +57,7 @@ class Guard:
         self._key = b""
         self._proofs: proof.ProofChecker | None = None
         self._tokens: token.TokenChecker | None = None
+        self._strangers = RareLog(audit_log, _STRANGERS_S)
         self.mode = SecurityMode.INSECURE
 
     def begin(self, address: str, port: int) -> None:
@@ -183,10 +187,14 @@ class Guard:
     def audit(
         self, operation: str, who: Principal | None, address: str, refused: WindlassError | None
     ) -> None:
-        """One line for a privileged act, or for one that was refused."""
+        """One line for a privileged act, or for one that was refused; of those who are not known,
+        one in a second, with the number of the others.
+        """
         named = "audit: %s %s by %s from %s"
         said = (self._task.short, _name(operation), who or "a stranger", address or "here")
-        if refused is not None:
+        if refused is not None and who is None:
+            self._strangers.warning(f"{named}: refused: %s", *said, refused.message)
+        elif refused is not None:
             audit_log.warning(f"{named}: refused: %s", *said, refused.message)
         elif self.mode.encrypts:
             audit_log.info(f"{named}: allowed", *said)
