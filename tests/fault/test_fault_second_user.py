@@ -6,7 +6,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -84,6 +84,31 @@ def test_another_user_reaches_nothing_of_a_live_job(live: Live, key_file: Path) 
     }
     live.goes_on()
     live.end()
+
+
+def test_another_user_reaches_nothing_of_windlass_local(
+    start_cli: Callable[..., tuple["subprocess.Popen[bytes]", Path]],
+    write_program: Callable[..., str],
+    live_pids: Callable[[], dict[int, dict[str, str]]],
+    key_file: Path,
+) -> None:
+    cluster = ["--plain", "--chief", "--workers", "1", "--ps", "1"]
+    process, output = start_cli(
+        "local", *cluster, write_program(), "60", "0.05", WINDLASS_KEY_FILE=str(key_file)
+    )
+    wait_until(lambda: b"has done 5 steps" in output.read_bytes(), 60, "steps")
+    ports = []
+    for pid, given in live_pids().items():
+        config = json.loads(given.get("TF_CONFIG", "{}"))
+        if config and (role := config["task"]["type"]) in ("chief", "ps"):
+            port = config["cluster"][role][0].rpartition(":")[2]
+            ports.append((role, int(port), pid))
+    assert {role for role, _, _ in ports} == {"chief", "ps"}
+    found = run(stranger("look", key_file=str(key_file), ports=ports))
+    assert (found["calls"], found["greetings"]) == ([UNKNOWN], [UNKNOWN])
+    assert (found["key"], found["processes"]) == ("PermissionError", ["PermissionError"])
+    assert set(found["unix"]) <= {"closed", "refused"}
+    assert process.wait(scaled(60)) == 0, output.read_text()
 
 
 def test_another_user_cannot_stop_or_fill_up_a_live_job(live: Live) -> None:

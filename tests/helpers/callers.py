@@ -221,7 +221,7 @@ class Caller:
         return LET_IN
 
     def _verdict(self, failure: grpc.RpcError) -> str:
-        code = failure.code()  # type: ignore[attr-defined]
+        code = failure.code()
         if code is grpc.StatusCode.UNAVAILABLE:
             assert self.encrypts, failure
             return NO_TLS

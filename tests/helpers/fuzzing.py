@@ -309,7 +309,7 @@ class Fuzzer:
             stub(data, timeout=_TIMEOUT_S, metadata=metadata)
             self.codes["OK"] += 1
         except grpc.RpcError as error:
-            self.codes[error.code().name] += 1  # type: ignore[attr-defined]
+            self.codes[error.code().name] += 1
 
     def tunnel(self) -> None:
         """A tunnel of nonsense; half of them after a greeting."""

@@ -249,8 +249,8 @@ def main() -> None:
         sys.stdin.read()  # to the end of the test
         print(json.dumps(impostor.heard), flush=True)
         os._exit(0)
-    work = {"look": look, "flood": flood}[command]
-    print(json.dumps(work(**arguments)), flush=True)
+    found = look(**arguments) if command == "look" else flood(**arguments)
+    print(json.dumps(found), flush=True)
 
 
 if __name__ == "__main__":
