@@ -76,10 +76,14 @@ class _Showing(grpc.UnaryUnaryClientInterceptor, grpc.StreamStreamClientIntercep
             return continuation(details, request)  # nobody asks there
         authorization = self._credentials.authorization(details.method)
         call = continuation(_with(details, authorization), request)
-        if authorization and call.code() is grpc.StatusCode.OK:
-            said = [value for name, value in call.initial_metadata() if name == ANSWER]
-            answer = said[0] if said else ""
-            self._credentials.check_answer(details.method, authorization, answer)
+        if authorization:
+            said = [value for name, value in call.initial_metadata() or () if name == ANSWER]
+            if said or call.code() is grpc.StatusCode.OK:
+                answer = said[0] if said else ""
+                self._credentials.check_answer(details.method, authorization, answer)
+            else:  # refused before it was known who calls, or not answered
+                error = from_rpc_error(call, peer="", doing="")
+                self._credentials.check_refusal(error)
         return call
 
     def intercept_stream_stream(self, continuation: Any, details: Any, requests: Any) -> Any:

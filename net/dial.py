@@ -174,7 +174,9 @@ class Dialer:
         except (LimitExceededError, RefusedError) as error:
             raise ConnectionError(f"what answers is not Windlass: {error.message}") from error
         if message.WhichOneof("kind") == "failure":
-            raise from_detail(message.failure)
+            failure = from_detail(message.failure)
+            self._credentials.check_refusal(failure)
+            raise failure
         welcome = message.welcome
         if not welcome.HasField("versions"):
             raise ConnectionError("the answer to the greeting is no Welcome")

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Protocol
 
 from ...cluster.principal import Principal
-from ...core.errors import UnauthenticatedError
+from ...core.errors import JobStoppedError, UnauthenticatedError, WindlassError
 from ...core.settings import Settings
 from . import proof, token
 from .key_file import load_key
@@ -42,6 +42,14 @@ class Credentials(Protocol):
         """
         ...
 
+    def check_refusal(self, error: WindlassError) -> None:
+        """Check an error that a server answered with and did not show who it is.
+
+        Raises:
+            UnauthenticatedError: It would end this task in good order, and may be of a stranger.
+        """
+        ...
+
 
 class NoCredentials:
     """Nothing is shown: a certificate does, or nobody asks."""
@@ -51,6 +59,9 @@ class NoCredentials:
         return ""
 
     def check_answer(self, operation: str, authorization: str, answer: str) -> None:
+        """Nothing to check."""
+
+    def check_refusal(self, error: WindlassError) -> None:
         """Nothing to check."""
 
 
@@ -94,12 +105,20 @@ class KeyCredentials:
         asked = proof.read_asked(authorization)
         purpose = proof.Purpose(operation, self.address)
         if asked is None or not proof.check_answer(self.key, purpose, asked.nonce, answer):
-            raise UnauthenticatedError(
-                f"{self.address} did not show that it belongs to this user: another user's process "
-                "may have its port, it has another key file (--key-file), or it runs with "
-                "--insecure, which then must be said here, too",
-                peer=self.address,
-            )
+            raise self._not_ours()
+
+    def check_refusal(self, error: WindlassError) -> None:
+        """Check that it is none that only a task of this job could know."""
+        if isinstance(error, JobStoppedError):
+            raise self._not_ours()
+
+    def _not_ours(self) -> UnauthenticatedError:
+        return UnauthenticatedError(
+            f"{self.address} did not show that it belongs to this user: another user's process may "
+            "have its port, it has another key file (--key-file), or it runs with --insecure, "
+            "which then must be said here, too",
+            peer=self.address,
+        )
 
 
 def credentials_for(settings: Settings, address: str, who: Principal) -> Credentials:

@@ -25,6 +25,8 @@ from .mode import SecurityMode, security_mode
 log = logging.getLogger(__name__)
 audit_log = logging.getLogger("windlass.audit")
 
+_STRANGERS_S = 1.0  # between lines about those who are not known: they could fill the disk
+
 
 class Guard:
     """Decides who is let in to one server. Thread-safe.
@@ -52,11 +54,11 @@ class Guard:
         self._job = job
         self._has_chief = has_chief
         self._lock = threading.Lock()
-        self._strangers = RareLog(audit_log)  # whoever calls could fill the log
         self._addresses: frozenset[str] = frozenset()
         self._key = b""
         self._proofs: proof.ProofChecker | None = None
         self._tokens: token.TokenChecker | None = None
+        self._strangers = RareLog(audit_log, _STRANGERS_S)
         self.mode = SecurityMode.INSECURE
 
     def begin(self, address: str, host: str, port: int) -> None:
@@ -186,7 +188,9 @@ class Guard:
     def audit(
         self, operation: str, who: Principal | None, address: str, refused: WindlassError | None
     ) -> None:
-        """One line for a privileged act, or for one that was refused."""
+        """One line for a privileged act, or for one that was refused; of those who are not known,
+        one in a second, with the number of the others.
+        """
         named = "audit: %s %s by %s from %s"
         said = (self._task.short, _name(operation), who or "a stranger", address or "here")
         if refused is not None and who is None:

@@ -76,7 +76,7 @@ def test_nonsense_at_every_port_leaves_a_live_job_as_it_was(live: Live, count: i
 @pytest.mark.parametrize(
     "count",
     [
-        40,
+        20,
         pytest.param(
             int(os.environ.get("FUZZ_COUNT", "11000")),
             marks=[pytest.mark.soak, pytest.mark.timeout(3000)],

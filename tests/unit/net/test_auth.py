@@ -9,6 +9,7 @@ import pytest
 from windlass.cluster.principal import Principal
 from windlass.core.errors import (
     ConfigurationError,
+    JobStoppedError,
     PeerLostError,
     PermissionDeniedError,
     UnauthenticatedError,
@@ -275,6 +276,22 @@ def test_a_server_without_the_key_is_not_believed(settings: Settings) -> None:
     for answer in ("", "Windlass-Key mac=" + "0" * 64):
         with pytest.raises(UnauthenticatedError, match="did not show that it belongs to this user"):
             credentials.check_answer("session ps", said, answer)
+
+
+def test_a_server_that_shows_no_key_cannot_say_that_the_job_is_over(settings: Settings) -> None:
+    credentials = credentials_for(settings, "127.0.0.1:2222", WORKER)
+    credentials.check_refusal(PeerLostError("it begins"))
+    with pytest.raises(UnauthenticatedError, match="did not show that it belongs to this user"):
+        credentials.check_refusal(JobStoppedError("it is done"))
+
+
+def test_strangers_do_not_fill_the_audit_log(
+    guard: Guard, caplog: pytest.LogCaptureFixture
+) -> None:
+    for _ in range(100):
+        with pytest.raises(UnauthenticatedError):
+            guard.admit("session ps")
+    assert 1 <= len(caplog.records) <= 3
 
 
 def test_insecure_lets_everybody_in_and_says_so(caplog: pytest.LogCaptureFixture) -> None:
