@@ -13,6 +13,7 @@ import pytest
 
 from helpers.callers import LET_IN, UNKNOWN, Caller, Way, read_answer
 from helpers.fuzzing import Cost
+from helpers.streams import own_threads
 from helpers.waiting import scaled, wait_until
 from windlass.cluster.principal import Principal
 from windlass.core.task import TaskId
@@ -108,6 +109,7 @@ def test_constant_refusal_leaves_nothing_and_fills_no_log(
                     assert stranger.greet_tcp("ps").verdict == UNKNOWN
 
         refuse(20)
+        wait_until(lambda: "kernel-loader" not in own_threads(), 30)  # it takes memory of its own
         caplog.clear()
         before, began = Cost.of(os.getpid()), time.monotonic()
         refuse(40)
