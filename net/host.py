@@ -165,6 +165,7 @@ class TaskHost:
             self._serve_greeted,
             self._pass_through.accept,
             (max_sessions or _LOOKERS) + _MAX_SILENT,
+            GREETING_TIMEOUT_S,
         )
         self.port = 0
 

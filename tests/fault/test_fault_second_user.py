@@ -94,7 +94,7 @@ def test_another_user_reaches_nothing_of_windlass_local(
 ) -> None:
     cluster = ["--plain", "--chief", "--workers", "1", "--ps", "1"]
     process, output = start_cli(
-        "local", *cluster, write_program(), "60", "0.05", WINDLASS_KEY_FILE=str(key_file)
+        "local", *cluster, write_program(), "300", "0.05", WINDLASS_KEY_FILE=str(key_file)
     )
     wait_until(lambda: b"has done 5 steps" in output.read_bytes(), 60, "steps")
     ports = []
