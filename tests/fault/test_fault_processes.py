@@ -196,7 +196,7 @@ def test_a_second_ctrl_c_does_not_wait(
     wait_until(lambda: "saving a checkpoint" in output.read_text(), 5, "the first to be heard")
     launcher.send_signal(signal.SIGINT)
     # Well under the 4.5 s after which the first one alone would kill.
-    assert launcher.wait(3) == ExitCode.DRAINED
+    assert launcher.wait(scaled(3)) == ExitCode.DRAINED
 
 
 def test_a_worker_that_is_asked_to_leave_leaves_and_the_job_is_done(

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from helpers.waiting import scaled
 from windlass.cluster.principal import Principal
 from windlass.launch.processes import free_ports
 
@@ -57,7 +58,7 @@ class Job:
 
     def end(self) -> dict[str, int]:
         self.stop.touch()
-        return {role: process.wait(30) for role, (process, _) in self.tasks.items()}
+        return {role: process.wait(scaled(30)) for role, (process, _) in self.tasks.items()}
 
 
 @pytest.fixture

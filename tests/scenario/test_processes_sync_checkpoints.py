@@ -217,7 +217,8 @@ def test_a_model_directory_that_cannot_be_written_is_found_before_the_program_be
 def test_a_damaged_checkpoint_leads_to_the_one_before_and_to_a_word_on_lost_steps(
     program: str, run_cli: RunCli, tmp_path: Path
 ) -> None:
-    arguments = ("--save-every-steps", "1", "--save-every-s", "0", program)
+    # The last one alone is of the last step.
+    arguments = ("--save-every-steps", "7", "--save-every-s", "0", program)
     first = run_cli(*IN_SYNC, *arguments, "30", "0.05", "metric")
     assert first.returncode == 0, first.stdout
     model_dir = tmp_path / "model"
