@@ -13,10 +13,12 @@ from windlass.core.copying import copy_into
 _MIB = 1024 * 1024
 
 
-def _stream_gb_per_s(family: socket.AddressFamily, address: object, num_bytes: int) -> float:
+def _stream_gb_per_s(
+    family: socket.AddressFamily, address: str | tuple[str, int], num_bytes: int
+) -> float:
     """What a plain stream socket moves one way, to a process of its own."""
     with socket.socket(family, socket.SOCK_STREAM) as server:
-        server.bind(address)  # type: ignore[arg-type]
+        server.bind(address)
         server.listen(1)
         child = os.fork()
         if child == 0:  # the receiver: no Python beyond a loop of system calls
@@ -56,7 +58,7 @@ def measure() -> dict[str, float]:
     """Medians of three runs, in GB/s."""
     assert threading.active_count() == 1, "fork before any thread is started"
 
-    def median(family: socket.AddressFamily, address: object) -> float:
+    def median(family: socket.AddressFamily, address: str | tuple[str, int]) -> float:
         return statistics.median(_stream_gb_per_s(family, address, 256 * _MIB) for _ in range(3))
 
     return {

@@ -7,23 +7,16 @@ stream takes 64 MB in messages of 512 KiB, as a tunnel does. The bar for the una
 of 1.25.
 """
 
-import argparse
-import json
 import multiprocessing
-import os
-import statistics
-import time
 from collections.abc import Callable, Iterator
 from concurrent import futures
 from contextlib import contextmanager
 from multiprocessing.connection import Connection
-from pathlib import Path
 from typing import Any
 
 import grpc
-from rich.console import Console
-from rich.table import Table
 
+from benchmarks.pairs import Pair, compare, measure_pair
 from windlass.cluster.principal import Principal
 from windlass.core.settings import Settings
 from windlass.net.channel import open_channel
@@ -35,7 +28,6 @@ SERVICE = "benchmark.Echo"
 MESSAGE = bytes(64)
 CHUNK = bytes(512 * 1024)
 CHUNKS = 128
-WARM_UP = 5
 
 
 def add(server: grpc.Server) -> None:
@@ -94,57 +86,17 @@ def calls(channel: grpc.Channel) -> dict[str, Callable[[], object]]:
     return {"unary call": lambda: echo(MESSAGE), "64 MB in a stream": stream}
 
 
-def measure(budget_s: float) -> list[dict[str, Any]]:
-    """Each call directly and through the one port, by turns. Unit: milliseconds."""
+def measure(budget_s: float) -> list[Pair]:
+    """Each call directly and through the one port."""
     with servers() as ports:
         settings, who = Settings(insecure=True), Principal("worker", index=0)
         channels = [open_channel(f"127.0.0.1:{port}", settings, who) for port in ports]
         direct, through = (calls(channel) for channel in channels)
-        rows = []
-        for name in direct:
-            times: tuple[list[float], list[float]] = ([], [])
-            until = time.perf_counter() + budget_s
-            while len(times[0]) < 2 * WARM_UP or time.perf_counter() < until:
-                for call, found in zip((direct[name], through[name]), times, strict=True):
-                    began = time.perf_counter()
-                    call()
-                    found.append((time.perf_counter() - began) * 1000)
-            one, other = (statistics.median(each[WARM_UP:]) for each in times)
-            least = [min(each[WARM_UP:]) for each in times]
-            rows.append(
-                {
-                    "call": name,
-                    "direct_ms": one,
-                    "one_port_ms": other,
-                    "ratio": other / one,
-                    "ratio_of_minima": least[1] / least[0],
-                    "calls": len(times[0]),
-                }
-            )
+        pairs = [measure_pair(name, direct[name], through[name], budget_s) for name in direct]
         for channel in channels:
             channel.close()
-    return rows
-
-
-def main() -> None:
-    """Measure, print the table, optionally write the figures."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--json", type=Path, help="write the figures to this file")
-    parser.add_argument("--budget-s", type=float, default=4.0, help="for each kind of call")
-    arguments = parser.parse_args()
-    rows = measure(arguments.budget_s)
-    table = Table(title="gRPC through the one port, ms", title_justify="left")
-    for title in ("call", "direct", "one port", "ratio", "of minima", "calls"):
-        table.add_column(title, justify="left" if title == "call" else "right")
-    for row in rows:
-        figures = ("direct_ms", "one_port_ms", "ratio", "ratio_of_minima")
-        table.add_row(row["call"], *(f"{row[key]:.3g}" for key in figures), str(row["calls"]))
-    console = Console(width=max(100, Console().width))
-    console.print(table)
-    console.print(f"load {os.getloadavg()[0]:.1f} on {len(os.sched_getaffinity(0))} cores")
-    if arguments.json:
-        arguments.json.write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
+    return pairs
 
 
 if __name__ == "__main__":
-    main()
+    compare(measure, "gRPC through the one port, ms", "direct", "one port", __doc__)

@@ -4,7 +4,6 @@ Requests arrive as bytes and are parsed here: a request that gRPC itself cannot 
 for good, and nothing of a caller is read before it is known who calls.
 """
 
-import logging
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
@@ -22,8 +21,6 @@ from .auth.guard import Guard, Visitor
 from .auth.metadata import ANSWER, AUTHORIZATION
 from .newcomers import Newcomers
 from .pass_through import Origin
-
-log = logging.getLogger(__name__)
 
 _MAX_AUTHORIZATION = 8192
 

@@ -64,63 +64,112 @@ def find_job(
     began, pause = clock.now(), threading.Event()
     waits = WaitLog(chief, limit_s=settings.lease_s, limit="lease_s", clock=clock)
     joins = WaitLog(chief, limit_s=settings.join_timeout_s, limit="join_timeout_s", clock=clock)
+    while True:
+        answers = _ask(controls)
+        waited_s = clock.now() - began
+        if answers.silent and not settings.job_id:
+            _check_silent(answers.silent, chief, settings, waited_s)
+            joins.tick(_names(answers.silent), answers.silent[0][1])
+        else:
+            joins.done()
+            heard = next(
+                (pair for pair in answers.led if pair[1].silent_s < settings.lease_s / _QUIET), None
+            )
+            if heard is None:
+                return _found(answers, settings)
+            waits.tick("another chief to end", _check_led(*heard, chief, settings, waited_s))
+        still_wanted()
+        clock.wait(pause, _PAUSE_S)
 
+
+@dataclass(frozen=True, slots=True)
+class _Answers:
+    """Of the ps, each with the ps that gave it.
+
+    Attributes:
+        known: Jobs.
+        silent: Those that may answer later.
+    """
+
+    known: list[tuple[PsControl, JobOnPs]]
+    silent: list[tuple[PsControl, RetryableError]]
+
+    @property
+    def led(self) -> list[tuple[PsControl, JobOnPs]]:
+        """Jobs that a chief was heard of for."""
+        return [(control, job) for control, job in self.known if job.chief_address]
+
+
+def _ask(controls: Sequence[PsControl]) -> _Answers:
     def ask(control: PsControl) -> JobOnPs | WindlassError:
         try:
             return control.find_job(timeout_s=_ASK_S)
         except WindlassError as error:
             return error
 
-    while True:
-        with ThreadPoolExecutor(min(16, len(controls)) or 1, thread_name_prefix="ask") as pool:
-            answers = list(zip(controls, pool.map(ask, controls), strict=True))
-        silent = [(c, error) for c, error in answers if isinstance(error, RetryableError)]
-        if silent and not settings.job_id:
-            missing = ", ".join(str(control.task) for control, _ in silent)
-            if clock.now() - began >= settings.join_timeout_s:
-                raise JoinTimeoutError(
-                    f"{chief} waited {settings.join_timeout_s:g} s (join_timeout_s) for {missing}, "
-                    f"which may hold the variables of this job: {silent[0][1]}",
-                    task=chief,
-                    missing=missing,
-                )
-            still_wanted()
-            joins.tick(missing, silent[0][1])
-            clock.wait(pause, _PAUSE_S)
-            continue
-        joins.done()
-        led = [(c, job) for c, job in answers if isinstance(job, JobOnPs) and job.chief_address]
-        heard = [pair for pair in led if pair[1].silent_s < settings.lease_s / _QUIET]
-        if not heard:
-            control, job = next((pair for pair in led if pair[1].job), (None, None))
-            if not settings.job_id and control is not None and job is not None:
-                log.info(
-                    "goes on with job %s, which %s serves; its chief at %s has been silent for "
-                    "%.1f s",
-                    job.job,
-                    control.task,
-                    job.chief_address,
-                    job.silent_s,
-                )
-            known = [answer for _, answer in answers if isinstance(answer, JobOnPs)]
-            return FoundJob(
-                settings.job_id or (job.job if job is not None else new_job_id()),
-                last_generation=max((each.last_generation for each in known), default=0),
-                shards=sum(each.shards for each in known),
-                global_step=max((each.global_step for each in known), default=0),
-            )
-        control, job = heard[0]
-        told = (
-            f"{control.task} at {control.address} serves job {job.job!r} of the chief at "
-            f"{job.chief_address}, heard of {job.silent_s:.1f} s ago"
+    with ThreadPoolExecutor(min(16, len(controls)) or 1, thread_name_prefix="ask") as pool:
+        answers = list(zip(controls, pool.map(ask, controls), strict=True))
+    return _Answers(
+        [(control, said) for control, said in answers if isinstance(said, JobOnPs)],
+        [(control, said) for control, said in answers if isinstance(said, RetryableError)],
+    )
+
+
+def _found(answers: _Answers, settings: Settings) -> FoundJob:
+    """The job that no chief leads now, or a new one."""
+    control, job = next((pair for pair in answers.led if pair[1].job), (None, None))
+    if not settings.job_id and control is not None and job is not None:
+        log.info(
+            "goes on with job %s, which %s serves; its chief at %s has been silent for %.1f s",
+            job.job,
+            control.task,
+            job.chief_address,
+            job.silent_s,
         )
-        if clock.now() - began >= settings.lease_s:
-            raise OtherJobError(
-                f"{told}; {chief} cannot lead it as well. Stop the other job, or give this one ps "
-                "of its own",
-                task=chief,
-                job=job.job,
-            )
-        still_wanted()
-        waits.tick("another chief to end", told)
-        clock.wait(pause, _PAUSE_S)
+    known = [each for _, each in answers.known]
+    return FoundJob(
+        settings.job_id or (job.job if job is not None else new_job_id()),
+        last_generation=max((each.last_generation for each in known), default=0),
+        shards=sum(each.shards for each in known),
+        global_step=max((each.global_step for each in known), default=0),
+    )
+
+
+def _check_silent(
+    silent: list[tuple[PsControl, RetryableError]],
+    chief: TaskId,
+    settings: Settings,
+    waited_s: float,
+) -> None:
+    """Refuse to wait longer for ps that do not answer."""
+    if waited_s < settings.join_timeout_s:
+        return
+    missing = _names(silent)
+    raise JoinTimeoutError(
+        f"{chief} waited {settings.join_timeout_s:g} s (join_timeout_s) for {missing}, "
+        f"which may hold the variables of this job: {silent[0][1]}",
+        task=chief,
+        missing=missing,
+    )
+
+
+def _check_led(
+    control: PsControl, job: JobOnPs, chief: TaskId, settings: Settings, waited_s: float
+) -> str:
+    """Refuse to wait longer for another chief; else, who that is."""
+    told = (
+        f"{control.task} at {control.address} serves job {job.job!r} of the chief at "
+        f"{job.chief_address}, heard of {job.silent_s:.1f} s ago"
+    )
+    if waited_s < settings.lease_s:
+        return told
+    raise OtherJobError(
+        f"{told}; {chief} cannot lead it as well. Stop the other job, or give this one ps of its "
+        "own",
+        task=chief,
+        job=job.job,
+    )
+
+
+def _names(pairs: list[tuple[PsControl, RetryableError]]) -> str:
+    return ", ".join(str(control.task) for control, _ in pairs)

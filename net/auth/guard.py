@@ -108,6 +108,7 @@ class Guard:
         Raises:
             UnauthenticatedError: It is not known who they are.
             PermissionDeniedError: They may not.
+            OtherJobError: They belong to another job.
         """
         try:
             visitor = Visitor(self, self._identify(operation, authorization, shown), address)
@@ -231,10 +232,6 @@ class Visitor:
         """
         self._guard.check(self.principal, operation, self.address)
 
-    def may(self, operation: str) -> bool:
-        """Whether they may do something."""
-        return self.principal is None or self.principal.role in rule_of(operation).roles
-
     def check_claim(self, claimed: Incarnation) -> None:
         """Check that they are the task they speak as.
 
@@ -258,7 +255,3 @@ def _addresses(address: str, host: str, port: int) -> frozenset[str]:
 
 def _name(operation: str) -> str:
     return operation.rpartition("/")[2]
-
-
-# Nobody asks: in tests, and inside one process.
-EVERYBODY = Visitor(Guard(TaskId("ps", 0), Settings()), None)

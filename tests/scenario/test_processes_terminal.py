@@ -82,22 +82,28 @@ def terminal(folder: Path, *arguments: str) -> Iterator[Terminal]:
         os.close(master)
 
 
+def shown_of_a_failure(folder: Path, program: str, *, exit_code: int) -> str:
+    """What a terminal shows of a job whose program fails; few lines but those of the tasks."""
+    with terminal(
+        folder, "local", *QUICK, "--workers", "2", "--ps", "2", program, *ENDLESS
+    ) as shown:
+        assert shown.wait() == exit_code
+        text = "\n".join(shown.kept)
+    own = [line for line in shown.kept if not re.match(r" *\w+:\d │", line)]
+    assert len(own) <= LINES, text
+    return text
+
+
 def test_a_mistake_in_the_program_is_shown_once_in_at_most_25_lines(
     write_program: WriteProgram, tmp_path: Path
 ) -> None:
     program = write_program(replace={"x @ w.read_value()": "x @ np.ones(7)"})
-    with terminal(
-        tmp_path, "local", *QUICK, "--workers", "2", "--ps", "2", program, *ENDLESS
-    ) as shown:
-        assert shown.wait() == 1
-        text = "\n".join(shown.kept)
+    text = shown_of_a_failure(tmp_path, program, exit_code=1)
     assert text.count("Traceback") == 1
     assert text.count("ValueError: matmul") == 1
     assert "failed first: exit code 1, the user's program raised an exception" in text
     assert "calls inside windlass" in text
     assert "strategies/" not in text
-    own = [line for line in shown.kept if not re.match(r" *\w+:\d │", line)]
-    assert len(own) <= LINES, text
 
 
 def test_so_it_is_in_a_pipe(write_program: WriteProgram, run_cli: RunCli) -> None:
@@ -182,17 +188,11 @@ def test_a_mistake_that_only_the_servers_notice_is_one_error_and_nothing_of_what
     write_program: WriteProgram, tmp_path: Path
 ) -> None:
     program = write_program(replace={"(x.T @ rest / 8, w)": "(np.ones(7), w)"})
-    with terminal(
-        tmp_path, "local", *QUICK, "--workers", "2", "--ps", "2", program, *ENDLESS
-    ) as shown:
-        assert shown.wait() == 6
-        text = "\n".join(shown.kept)
+    text = shown_of_a_failure(tmp_path, program, exit_code=6)
     assert text.count("ShapeMismatchError") == 1
     assert "a step was refused: wrong shapes" in text
     # Each was refused, or was told to end before its first step; neither is news.
     assert not re.search(r"failed too|ended with 1\d\d|could not report|asked to stop", text), text
-    own = [line for line in shown.kept if not re.match(r" *\w+:\d │", line)]
-    assert len(own) <= LINES, text
 
 
 def test_synchronous_workers_that_end_with_another_are_not_blamed(
