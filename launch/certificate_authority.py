@@ -80,7 +80,7 @@ def make_authority(
     from cryptography.hazmat.primitives.asymmetric import ec
 
     key = ec.generate_private_key(ec.SECP256R1())
-    builder = _builder(name, name, key, days, now)
+    builder = _builder(_name(name), _name(name), key, days, now)
     builder = builder.add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
     builder = builder.add_extension(_key_usage(signs=True), critical=True)
     return Authority(builder.sign(key, hashes.SHA256()), key)
@@ -109,9 +109,9 @@ def issue(
     from cryptography.x509.oid import ExtendedKeyUsageOID
 
     key = ec.generate_private_key(ec.SECP256R1())
-    issuer = authority.certificate.subject.rfc4514_string().removeprefix("CN=")
+    issuer = authority.certificate.subject
     until = authority.certificate.not_valid_after_utc
-    builder = _builder(issuer, principal.path.replace("/", " "), key, days, now, until)
+    builder = _builder(issuer, _name(principal.path.replace("/", " ")), key, days, now, until)
     alternatives: list[x509.GeneralName] = [x509.UniformResourceIdentifier(principal.uri())]
     alternatives += [_general_name(host) for host in hosts]
     usages = [ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH]
@@ -171,15 +171,14 @@ def write_pair(certificate: Path, content: bytes, key: Path, key_content: bytes)
 
 
 def _builder(
-    issuer: str,
-    subject: str,
+    issuer: "x509.Name",
+    subject: "x509.Name",
     key: "EllipticCurvePrivateKey",
     days: float,
     now: datetime | None,
     until: datetime | None = None,
 ) -> "x509.CertificateBuilder":
     from cryptography import x509
-    from cryptography.x509.oid import NameOID
 
     now = now or datetime.now(UTC)
     ends = now + timedelta(days=days)
@@ -187,14 +186,21 @@ def _builder(
     public = key.public_key()
     return (
         x509.CertificateBuilder()
-        .issuer_name(x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, issuer)]))
-        .subject_name(x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, subject[:64])]))
+        .issuer_name(issuer)
+        .subject_name(subject)
         .public_key(public)
         .serial_number(x509.random_serial_number())
         .not_valid_before(begins)
         .not_valid_after(min(ends, until) if until is not None else ends)
         .add_extension(x509.SubjectKeyIdentifier.from_public_key(public), critical=False)
     )
+
+
+def _name(common_name: str) -> "x509.Name":
+    from cryptography import x509
+    from cryptography.x509.oid import NameOID
+
+    return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, common_name[:64])])
 
 
 def _key_usage(*, signs: bool) -> "x509.KeyUsage":

@@ -5,27 +5,16 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from .options import settings_options, take_settings
+from .options import NO_CREDENTIALS, settings_options, take_settings
 
 if TYPE_CHECKING:
     from .doctor import Step
-
-_USEFUL = (
-    "security", "insecure", "tls_cert", "tls_key", "tls_ca", "key_file", "token_file", "job_id",
-)  # fmt: skip
-
-
-class _Others:
-    """Settings that say nothing about how a task is reached."""
-
-    def __contains__(self, name: object) -> bool:
-        return name not in _USEFUL
 
 
 @click.command("doctor")
 @click.argument("address")
 @click.option("--timeout-s", default=3.0, show_default=True, help="For each step.")
-@settings_options(hidden=_Others())
+@settings_options(hidden=NO_CREDENTIALS)
 def doctor_command(address: str, timeout_s: float, **flags: Any) -> None:
     """Walk the way to the task at ADDRESS (HOST:PORT), and say which step fails and what to do.
 

@@ -24,6 +24,12 @@ from ..core.settings import Settings, load_settings, read_environment
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 
+_CREDENTIALS = (
+    "security", "insecure", "tls_cert", "tls_key", "tls_ca", "key_file", "token_file", "job_id",
+)  # fmt: skip
+NO_CREDENTIALS = frozenset(Settings.model_fields) - frozenset(_CREDENTIALS)
+"""Settings that do not say how a caller shows who it is: of no use to who only asks."""
+
 
 def settings_options(
     *, defaults: Mapping[str, str] | None = None, hidden: Container[str] = ()

@@ -1,12 +1,15 @@
 """``windlass status``: jobs by address, by model directory, or all of this user on this machine."""
 
 import sys
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from ..core.errors import ConfigurationError, PeerLostError, WindlassError
+from ..core.settings import Settings
+from .options import NO_CREDENTIALS, settings_options, take_settings
 
 if TYPE_CHECKING:
     from ..client.chief.calls import JobStatus
@@ -16,25 +19,35 @@ if TYPE_CHECKING:
 @click.argument("job", required=False)
 @click.option("--json", "as_json", is_flag=True, help="One JSON object per job instead of tables.")
 @click.option("--timeout-s", default=5.0, show_default=True, help="How long to wait for an answer.")
-def status_command(job: str | None, as_json: bool, timeout_s: float) -> None:
+@settings_options(hidden=NO_CREDENTIALS)
+def status_command(job: str | None, as_json: bool, timeout_s: float, **flags: Any) -> None:
     """Show the job whose chief is at JOB (HOST:PORT), or whose model directory JOB is.
 
     Without JOB: your jobs whose chief runs on this machine.
     """
     from ..worker.status import status_json
 
-    for number, status in enumerate(_find(job, timeout_s)):
+    caller = _Caller(take_settings(flags), timeout_s)
+    for number, status in enumerate(_find(job, caller)):
         if as_json:
             click.echo(status_json(status))
         else:
             _show(status, first=number == 0)
 
 
-def _find(job: str | None, timeout_s: float) -> "list[JobStatus]":
+@dataclass(frozen=True, slots=True)
+class _Caller:
+    """Who asks, and for how long."""
+
+    settings: Settings
+    timeout_s: float
+
+
+def _find(job: str | None, caller: _Caller) -> "list[JobStatus]":
     if job is None:
         from ..worker.announcement import announced_chiefs
 
-        found = [status for chief in announced_chiefs() if (status := _try(chief, timeout_s))]
+        found = [status for chief in announced_chiefs() if (status := _try(chief, caller))]
         if not found:
             raise ConfigurationError(
                 "you have no job with a chief on this machine; give the HOST:PORT of the chief, or "
@@ -42,16 +55,16 @@ def _find(job: str | None, timeout_s: float) -> "list[JobStatus]":
             )
         return found
     if Path(job).is_dir():
-        return [_in_folder(job, timeout_s)]
+        return [_in_folder(job, caller)]
     if not job.rpartition(":")[2].isdecimal():
         raise ConfigurationError(
             f"{job} is neither a folder (looked in {Path.cwd()}) nor an address; give the "
             "HOST:PORT of the chief, or the model directory of the job"
         )
-    return [_ask(job, timeout_s)]
+    return [_ask(job, caller)]
 
 
-def _in_folder(folder: str, timeout_s: float) -> "JobStatus":
+def _in_folder(folder: str, caller: _Caller) -> "JobStatus":
     """The status of the job that writes there, or of the last one that has."""
     from ..worker.status import read_status
     from .status_table import chief_address
@@ -62,7 +75,7 @@ def _in_folder(folder: str, timeout_s: float) -> "JobStatus":
     if written.phase.is_over:
         return written
     address = chief_address(written)
-    if (status := _try(address, timeout_s)) is not None:
+    if (status := _try(address, caller)) is not None:
         return status
     raise PeerLostError(
         f"the job of {folder} has not ended in order, and its chief at {address} does not answer; "
@@ -71,21 +84,20 @@ def _in_folder(folder: str, timeout_s: float) -> "JobStatus":
     )
 
 
-def _try(address: str, timeout_s: float) -> "JobStatus | None":
+def _try(address: str, caller: _Caller) -> "JobStatus | None":
     try:
-        return _ask(address, timeout_s)
+        return _ask(address, caller)
     except WindlassError:
         return None  # gone, or of a version that this one cannot talk to: others are shown
 
 
-def _ask(address: str, timeout_s: float) -> "JobStatus":
+def _ask(address: str, caller: _Caller) -> "JobStatus":
     from ..client.chief.calls import ChiefClient
     from ..cluster.principal import READER, Principal
-    from ..core.settings import load_settings
 
-    client = ChiefClient(address, load_settings(), Principal(READER))
+    client = ChiefClient(address, caller.settings, Principal(READER))
     try:
-        return client.status(timeout_s=timeout_s)
+        return client.status(timeout_s=caller.timeout_s)
     except PeerLostError as error:
         raise PeerLostError(
             f"no chief answers at {address}: {error.message}. Is the job running, and is "

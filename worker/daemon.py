@@ -16,6 +16,7 @@ from ..cluster.spec import ClusterSpec
 from ..core.errors import ConfigurationError, JobDoneError, JobStoppedError, WindlassError
 from ..core.settings import Settings, take_environment
 from ..core.task import TaskId
+from ..net.auth.own_job import with_own_job
 from .error_report import ERROR_FILE, ErrorReport
 from .interrupts import handle_signals
 from .member import Member, task_of_role
@@ -42,6 +43,7 @@ def run_task(
     _watch_parent_death()
     report = ErrorReport(take_environment(ERROR_FILE))
     try:
+        settings = with_own_job(settings)
         code = _run_role(task, settings, program, arguments, report)
     except WindlassError as error:
         if not report.write(f"{error.message}\n"):

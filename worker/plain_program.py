@@ -18,6 +18,7 @@ from ..cluster.resolver import ClusterResolver
 from ..cluster.roles import CHIEF, EVALUATOR, PS, WORKER, ps_of
 from ..core.errors import ConfigurationError, JobDoneError, JobStoppedError, WindlassError
 from ..core.settings import Settings, load_settings, quiet_grpc
+from ..net.auth.own_job import with_own_job
 from .logs import set_up_logging
 from .member import Member, task_of_role
 from .program_end import ProgramEnd, set_exit_code
@@ -50,6 +51,7 @@ def join(resolver: ClusterResolver, *, synchronous: bool) -> "ClusterRuntime | N
         return None  # no task of such a job: the strategy says so
     quiet_grpc()
     _log_unless_the_program_does(settings)
+    settings = with_own_job(settings)
     if task.task.type == PS:
         from .daemon import run_ps
 

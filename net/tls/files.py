@@ -7,6 +7,7 @@ is used: this side shakes hands with itself, which shows whatever a peer would c
 While new files are not complete or not valid, the last good ones are used.
 """
 
+import contextlib
 import logging
 import os
 import ssl
@@ -18,9 +19,10 @@ from datetime import UTC, datetime
 from functools import lru_cache
 from pathlib import Path
 
+from ...cluster.principal import Principal
 from ...core.errors import ConfigurationError, UnauthenticatedError
 from ...core.settings import Settings
-from .certificate import read_facts
+from .certificate import principal_of_certificate, read_facts
 from .failures import explain
 
 log = logging.getLogger(__name__)
@@ -42,6 +44,7 @@ class Credentials:
         certificate: PEM, with those of intermediate CAs; empty: none.
         key: PEM.
         ca: PEM.
+        principal: Whom the certificate names; None: nobody, or no peer would take it.
     """
 
     server: ssl.SSLContext | None
@@ -49,6 +52,7 @@ class Credentials:
     certificate: bytes
     key: bytes
     ca: bytes
+    principal: Principal | None = None
 
 
 class CredentialFiles:
@@ -127,15 +131,22 @@ class CredentialFiles:
         content = {name: _read_file(name, path) for name, path in self._paths.items()}
         if key:
             _check_key_file(key)
-        server = client = None
+        server = client = principal = None
         if ca or certificate:
             client = _client_context(ca or certificate, only_itself=not ca)
         if certificate:
             server = _server_context(ca if self._mutual else "")
             for context in filter(None, (server, client)):
                 _load_chain(context, certificate, key)
-            _try_out(server, client, certificate, content["tls_cert"])
-        return Credentials(server, client if ca else None, *content.values())
+            principal = _try_out(server, client, certificate, content["tls_cert"])
+        return Credentials(
+            server,
+            client if ca else None,
+            certificate=content["tls_cert"],
+            key=content["tls_key"],
+            ca=content["tls_ca"],
+            principal=principal,
+        )
 
 
 def _read_file(name: str, path: str) -> bytes:
@@ -237,14 +248,14 @@ def _load_chain(context: ssl.SSLContext, certificate: str, key: str) -> None:
 
 def _try_out(
     server: ssl.SSLContext, client: ssl.SSLContext | None, path: str, content: bytes
-) -> None:
-    """Shake hands with itself.
+) -> Principal | None:
+    """Shake hands with itself; returns whom the certificate names, if it does.
 
     Raises:
         ConfigurationError: A peer would refuse the certificate.
     """
     if client is None:
-        return
+        return None
     here, there = ssl.MemoryBIO(), ssl.MemoryBIO()
     client.check_hostname = False
     ends = [
@@ -260,7 +271,7 @@ def _try_out(
                 continue
     except ssl.SSLCertVerificationError as error:
         if error.verify_code == _WRONG_PURPOSE:
-            return
+            return None
         said = explain(
             error,
             side="client",
@@ -272,6 +283,9 @@ def _try_out(
         raise ConfigurationError(message, file=path) from error
     except ssl.SSLError as error:
         raise ConfigurationError(f"tls_cert: {path} cannot be used: {_reason(error)}") from error
+    with contextlib.suppress(UnauthenticatedError):  # a server's need not name one
+        return principal_of_certificate(ends[0].getpeercert() or {}, path)
+    return None
 
 
 def _reason(error: OSError) -> str:

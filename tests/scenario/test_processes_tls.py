@@ -55,11 +55,7 @@ class Job:
     def flags(self, task: tuple[str, int]) -> list[str]:
         files = self._files[task]
         given = [(f"--{key.replace('_', '-')}", files[key]) for key in files if key != "insecure"]
-        return [*QUICK, "--job-id", JOB, *(each for pair in given for each in pair)]
-
-    def environment(self, task: tuple[str, int]) -> dict[str, str]:
-        files = self._files[task]
-        return {f"WINDLASS_{key.upper()}": str(files[key]) for key in files if key != "insecure"}
+        return [*QUICK, *(each for pair in given for each in pair)]
 
     def start(self, task: tuple[str, int], *arguments: str) -> tuple[subprocess.Popen[bytes], Path]:
         role, index = task
@@ -114,7 +110,7 @@ def test_a_job_with_certificates_outlives_two_rotations_and_a_change_of_ca(
     job.rotate("new CA")
     job.trust("new CA")
     replace_worker()
-    shown = run_cli("status", job.cluster["chief"][0], **job.environment(TASKS[1]))
+    shown = run_cli("status", job.cluster["chief"][0], *job.flags(TASKS[1]))
     assert shown.returncode == 0, shown.stderr
     assert "TLS with certificates on both sides" in shown.stdout
     running[TASKS[1]][0].terminate()
@@ -164,3 +160,14 @@ def test_a_worker_with_a_certificate_that_is_not_its_own_ends_with_8(
     code = worker.wait(scaled(40))
     text = said.read_text()
     assert (code, says in text, "has done" in text) == (8, True, False), text
+
+
+def test_a_ps_belongs_to_the_job_of_its_certificate_whoever_comes_first(
+    write_program: Callable[..., str], start_cli: StartCli, tmp_path: Path
+) -> None:
+    job = Job(start_cli, tmp_path, [("ps", 0), ("chief", 0)])
+    job.start(("ps", 0))
+    write(tmp_path / "chief-0", issued("chief", 0, job="other"))
+    chief, said = job.start(("chief", 0), write_program(), "100", "0.01")
+    assert chief.wait(scaled(40)) == 8, said.read_text()
+    assert "ps:0 of job mnist, and ps:0 of job other was dialled" in said.read_text()

@@ -2,16 +2,23 @@
 
 import stat
 from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
 
 from helpers.certificates import tls_settings, with_tls
+from windlass.cluster.principal import Principal
 from windlass.core.errors import ConfigurationError, WindlassError
 from windlass.core.settings import Settings
 from windlass.core.task import TaskId
 from windlass.launch import cli
+from windlass.launch.certificate_authority import Authority, issue
 from windlass.launch.processes import free_ports
 from windlass.net.tls.files import CredentialFiles
 from windlass.server.ps.server import PsServer
@@ -43,6 +50,28 @@ def test_a_task_can_use_what_certs_make(tmp_path: Path) -> None:
     shown = done("certs", "show", files[0])
     for each in ("ps:0 of job mnist", "ps-0.train, 10.0.0.7", "valid, for 90.0 days"):
         assert each in shown
+
+
+def test_a_ca_of_a_company_issues_certificates_that_chain_to_it(tmp_path: Path) -> None:
+    key = ec.generate_private_key(ec.SECP256R1())
+    parts = {
+        NameOID.COUNTRY_NAME: "NL",
+        NameOID.ORGANIZATION_NAME: "Acme",
+        NameOID.COMMON_NAME: "A",
+    }
+    name = x509.Name([x509.NameAttribute(*part) for part in parts.items()])
+    now = datetime.now(UTC)
+    certificate = (
+        x509.CertificateBuilder(name, name, key.public_key(), 1)
+        .not_valid_before(now - timedelta(days=1))
+        .not_valid_after(now + timedelta(days=1))
+        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
+        .sign(key, hashes.SHA256())
+    )
+    made = issue(Authority(certificate, key), Principal("ps", "mnist", 0), ["ps-0.train"], 1)
+    found = x509.load_pem_x509_certificate(made.certificate)
+    found.verify_directly_issued_by(certificate)
+    assert found.issuer == name
 
 
 def test_a_ca_is_not_replaced(tmp_path: Path) -> None:

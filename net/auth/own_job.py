@@ -1,0 +1,41 @@
+"""The job of a task's own credentials, which the task then belongs to.
+
+A ps that knows its job from the start takes no chief of another one, whoever comes first.
+"""
+
+from ...core.errors import ConfigurationError
+from ...core.settings import Settings
+from ..tls.files import credential_files
+from . import token
+from .mode import SecurityMode, security_mode
+
+
+def with_own_job(settings: Settings) -> Settings:
+    """The settings with the job that this task's certificate or token names.
+
+    Args:
+        settings: Of a task; without a certificate and a token, or if these are good for any job,
+            they are returned as they are.
+
+    Raises:
+        ConfigurationError: The files cannot be used, or name another job than ``job_id``, or than
+            each other.
+    """
+    if settings.insecure or settings.security == "insecure":
+        return settings
+    named = {"job_id": settings.job_id}
+    if settings.tls_cert:
+        mutual = security_mode(settings, "") is SecurityMode.MTLS
+        principal = credential_files(settings, mutual=mutual).current().principal
+        named["tls_cert"] = principal.job if principal is not None else ""
+    if settings.token_file:
+        claims = token.claims_of(token.TokenFile(settings.token_file).token())
+        named["token_file"] = str(claims.get("job", ""))
+    jobs = {job: name for name, job in named.items() if job}
+    if len(jobs) > 1:
+        told = " and ".join(f"{job!r} in {name}" for job, name in jobs.items())
+        raise ConfigurationError(
+            f"this task has credentials of another job than its own: {told}; each job needs "
+            "certificates and tokens of its own"
+        )
+    return settings.model_copy(update={"job_id": next(iter(jobs), "")})

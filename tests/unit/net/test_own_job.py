@@ -1,0 +1,51 @@
+"""A task belongs to the job of its certificate and token."""
+
+from pathlib import Path
+
+import pytest
+
+from helpers.certificates import issued, write
+from windlass.cluster.principal import Principal
+from windlass.core.errors import ConfigurationError
+from windlass.core.settings import Settings
+from windlass.net.auth.own_job import with_own_job
+from windlass.net.auth.token import new_keys, sign_token
+
+
+def token_file(folder: Path, who: Principal) -> str:
+    path = folder / "token"
+    path.touch(0o600)
+    path.write_text(sign_token(new_keys()[0], who, 60))
+    return str(path)
+
+
+def test_of_its_certificate(tmp_path: Path) -> None:
+    settings = Settings(**write(tmp_path, issued("worker", 1, job="mnist")))
+    assert with_own_job(settings).job_id == "mnist"
+    assert with_own_job(settings.model_copy(update={"job_id": "mnist"})).job_id == "mnist"
+
+
+def test_of_its_token(tmp_path: Path) -> None:
+    settings = Settings(token_file=token_file(tmp_path, Principal("worker", "mnist", 1)))
+    assert with_own_job(settings).job_id == "mnist"
+
+
+@pytest.mark.parametrize("job_id", ["", "mnist"])
+def test_credentials_for_any_job_leave_it_as_it_is(tmp_path: Path, job_id: str) -> None:
+    settings = Settings(
+        **write(tmp_path, issued("worker", 1)),
+        token_file=token_file(tmp_path, Principal("worker")),
+        job_id=job_id,
+    )
+    assert with_own_job(settings) == settings
+
+
+def test_credentials_of_another_job_are_refused(tmp_path: Path) -> None:
+    settings = Settings(**write(tmp_path, issued("worker", 1, job="mnist")), job_id="criteo")
+    with pytest.raises(ConfigurationError, match="'criteo' in job_id and 'mnist' in tls_cert"):
+        with_own_job(settings)
+
+
+def test_insecure_tasks_have_no_use_for_their_files() -> None:
+    settings = Settings(insecure=True, tls_cert="/nowhere", job_id="mnist")
+    assert with_own_job(settings) == settings
