@@ -8,7 +8,9 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from .argument_errors import describe_argument_error
 
 
 class _Schedule(BaseModel):
@@ -16,6 +18,9 @@ class _Schedule(BaseModel):
 
     Arguments by position stand in Keras' order. A ``name`` of the program's own is left out: the
     field says which schedule it is.
+
+    Raises:
+        ValueError: An argument is missing, unknown or not allowed; says which.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -31,7 +36,11 @@ class _Schedule(BaseModel):
         given = dict(zip(names, args, strict=False))
         if twice := given.keys() & fields.keys():
             raise TypeError(f"{kind} got {', '.join(sorted(twice))} twice")
-        super().__init__(**given | fields | {"name": kind})
+        given |= fields
+        try:
+            super().__init__(**given | {"name": kind})
+        except ValidationError as error:
+            raise ValueError(describe_argument_error(type(self), given, error)) from None
 
 
 class ExponentialDecay(_Schedule):

@@ -17,6 +17,11 @@ class Phase(StrEnum):
         """Whether all tasks should end."""
         return self in (Phase.DONE, Phase.STOPPED, Phase.FAILED)
 
+    @property
+    def ended_how(self) -> str:
+        """What the job did, for a sentence about its end."""
+        return {Phase.FAILED: "failed", Phase.STOPPED: "was stopped"}.get(self, f"is {self}")
+
 
 class State(StrEnum):
     """Where a task stands, as the chief sees it."""

@@ -12,15 +12,24 @@
 """
 
 import sys
+import sysconfig
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import groupby
+from operator import itemgetter
 from pathlib import Path
 from types import TracebackType
 
 from .errors import WindlassError
 
 _OURS = str(Path(__file__).parent.parent) + "/"  # the package; its rooms are folders or links here
+_LIBRARIES = tuple(  # Python's own, and what is installed
+    {
+        f"{path}/"
+        for name, path in sysconfig.get_paths().items()
+        if name in ("stdlib", "platstdlib", "purelib", "platlib")
+    }
+)
 _MAX_FRAMES = 8
 
 
@@ -52,8 +61,8 @@ class _FoldedStack(traceback.StackSummary):
     def format(self, **_: object) -> list[str]:
         # Never StackSummary's own, whose result for a repeated frame is not a frame's.
         lines: list[str] = []
-        for kind, frames in groupby(self, key=_kind):
-            group = list(frames)
+        for kind, pairs in groupby(zip(_kinds(self), self, strict=True), key=itemgetter(0)):
+            group = [frame for _, frame in pairs]
             if kind == "python":
                 continue  # runpy and the import system, of which Python shows nothing either
             if kind == "windlass":
@@ -72,10 +81,21 @@ def _calls(count: int) -> str:
     return f"{count} call{'s' if count > 1 else ''}"
 
 
-def _kind(frame: traceback.FrameSummary) -> str:
-    if frame.filename.startswith(_OURS):
-        return "windlass"
-    return "python" if frame.filename.startswith("<frozen ") else "program"
+def _kinds(frames: Sequence[traceback.FrameSummary]) -> list[str]:
+    """What each frame belongs to. A library that Windlass called is "windlass", too, until the
+    program is called back; one that the program called is the program's.
+    """
+    kinds: list[str] = []
+    for frame in frames:
+        name = frame.filename
+        inside = bool(kinds) and kinds[-1] == "windlass"
+        if name.startswith("<frozen "):
+            kinds.append("windlass" if inside else "python")
+        elif name.startswith(_OURS) or (inside and name.startswith(_LIBRARIES)):
+            kinds.append("windlass")
+        else:
+            kinds.append("program")
+    return kinds
 
 
 def program_traceback(error: BaseException, program: str) -> str:
@@ -96,14 +116,16 @@ def program_traceback(error: BaseException, program: str) -> str:
         first = next((i for i, frame in enumerate(frames) if frame.filename == program), None)
         frames = frames[first:] if first is not None else _not_ours(frames)
         if ours:
-            while frames and _kind(frames[-1]) != "program":
-                frames.pop()
+            kinds = _kinds(frames)
+            while kinds and kinds[-1] != "program":
+                kinds.pop()
+            frames = frames[: len(kinds)]
         part.stack = _FoldedStack(frames)
     return "".join(shown.format(chain=not ours))
 
 
 def _not_ours(frames: list[traceback.FrameSummary]) -> list[traceback.FrameSummary]:
-    return [frame for frame in frames if _kind(frame) == "program"]
+    return [frame for frame, kind in zip(frames, _kinds(frames), strict=True) if kind == "program"]
 
 
 def _chained(shown: traceback.TracebackException) -> Iterator[traceback.TracebackException]:

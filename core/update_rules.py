@@ -16,6 +16,7 @@ from typing import Annotated, Any, ClassVar, Literal, Self, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from .argument_errors import describe_argument_error
 from .schedules import Schedule
 
 Rate = Annotated[float, Field(ge=0)] | Schedule
@@ -97,13 +98,8 @@ def make_rule(kind: type[_R], fields: Mapping[str, Any]) -> _R:
     try:
         return kind.model_validate(dict(fields))
     except ValidationError as error:
-        problem = error.errors()[0]
-        name, given = problem["loc"][0], fields.get(str(problem["loc"][0]))
-        allowed = problem["msg"].replace("Input should", "it should")
-        more = ", or be a schedule or a callable" if name == "learning_rate" else ""
-        raise ValueError(
-            f"{kind.__name__}({name}={given!r}) is not allowed: {allowed}{more}"
-        ) from error
+        also = {"learning_rate": ", or be a schedule or a callable"}
+        raise ValueError(describe_argument_error(kind, fields, error, also)) from None
 
 
 class SGD(UpdateRule):

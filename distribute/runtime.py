@@ -47,6 +47,7 @@ class ClusterRuntime:
         settings: Of this task.
         connection: To every ps; None for an evaluator.
         check: Called between steps; raises when the program should end.
+        chief_has_ended: Whether the chief's program is over, so that it creates no more variables.
         barrier: Waits for the other tasks that run the program, so many seconds; see ``barrier``
             of strategies.
         alone: This process is the whole cluster.
@@ -59,6 +60,7 @@ class ClusterRuntime:
     settings: Settings
     connection: ParameterSession | None = None
     check: Callable[[], None] = lambda: None
+    chief_has_ended: Callable[[], bool] = lambda: False
     barrier: Callable[[float], None] = lambda timeout_s: None  # noqa: ARG005 - nobody to wait for
     alone: bool = False
     restore_from: str = ""

@@ -56,6 +56,7 @@ class Member:
         self._task = task
         self._interrupter = Interrupter(settings.drain_grace_s)
         self._program = contextlib.ExitStack()
+        self._was_signalled = False
 
     def join(self) -> "ClusterRuntime":
         """Join the cluster. SIGTERM and SIGINT ask the program to end from now on.
@@ -92,6 +93,7 @@ class Member:
 
     def _stop(self, name: str) -> None:
         log.warning("%s: ending at the next step", name)
+        self._was_signalled = True
         task = self._task.task.task
         error = JobStoppedError(f"{task} was asked to stop by {name}", task=task)
         self._task.ask_to_end(error)
@@ -101,7 +103,8 @@ class Member:
         """Report how the program ended, wait for the job if need be, and close; the exit code."""
         self._program.close()  # it is not interrupted any more
         try:
-            if ending.message and not ending.shown and ending.code != ExitCode.DRAINED:
+            told = ending.shown or (self._was_signalled and ending.code == ExitCode.DRAINED)
+            if ending.message and not told:
                 level = logging.ERROR if ending.code < 128 else logging.WARNING
                 log.log(level, "%s", ending.message, extra=LAUNCHER_TELLS)
             return int(self._task.finish(ending))

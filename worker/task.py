@@ -23,7 +23,7 @@ from ..cluster.roles import ps_of
 from ..core.errors import JoinTimeoutError, WindlassError
 from ..core.exit_codes import ExitCode
 from ..core.settings import Settings
-from ..core.states import Outcome, Phase
+from ..core.states import Outcome, Phase, State
 from ..core.task import Incarnation
 from ..core.waiting import WaitLog
 from ..distribute.runtime import ClusterRuntime
@@ -66,7 +66,9 @@ class TrainingTask:
         self._found: FoundJob | None = None
         self._controls: list[PsControl] = []
         self._session: ParameterSession | None = None
-        self.runtime = ClusterRuntime(task, settings, check=self.check)
+        self.runtime = ClusterRuntime(
+            task, settings, check=self.check, chief_has_ended=self._chief_has_ended
+        )
         # Called when the program must end without waiting for its next step.
         self.on_interrupt: Callable[[WindlassError], None] = lambda error: log.error("%s", error)
 
@@ -221,6 +223,16 @@ class TrainingTask:
         if self._chief_server is not None:
             with self._chief_server.locked_job.open() as (job, _):
                 job.stop(error.message)
+
+    def _chief_has_ended(self) -> bool:
+        """Whether the chief's program is over; False as long as it cannot be asked."""
+        if self._chief is None:
+            return False
+        try:
+            tasks = self._chief.status(timeout_s=1).tasks
+        except WindlassError:
+            return False
+        return any(item.task == self.task.chief and item.state is State.DONE for item in tasks)
 
     def interrupt(self, error: WindlassError) -> None:
         """End the program now: its calls to the servers fail with ``error``. Thread-safe."""

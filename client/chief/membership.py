@@ -137,7 +137,7 @@ class Membership:
         if phase is not self.phase and phase.is_over:
             # The user has seen an error of this task itself.
             why = f": {reason}" if reason and not reason.startswith(f"{self.task} ") else ""
-            log.info("the job is %s%s", phase, why, extra=LAUNCHER_TELLS)
+            log.info("the job %s%s", phase.ended_how, why, extra=LAUNCHER_TELLS)
         self.phase, self.reason = phase, reason
         if phase.is_over:
             self._over.set()

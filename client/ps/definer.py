@@ -8,7 +8,7 @@ from ...cluster.partitioners import PartitionFunction, parts_of
 from ...cluster.placement import Placement
 from ...core.arrays import Array, num_rows
 from ...core.definitions import ShardDefinition, VariableDefinition, cut
-from ...core.errors import JoinTimeoutError, UnknownVariableError
+from ...core.errors import DefinitionMismatchError, JoinTimeoutError, UnknownVariableError
 from ...core.settings import Settings
 from ...core.steps import HeldShard
 from ...core.task import Incarnation
@@ -18,6 +18,7 @@ from .peer import PsPeer
 from .placed_variable import PlacedVariable
 
 _POLL_S = 0.05
+_ASK_S = 1.0  # between two questions to the chief
 
 Held = Mapping[str, Sequence[tuple[int, HeldShard]]]
 
@@ -102,25 +103,37 @@ class Definer:
         return sorted(restored)
 
     def wait_for(
-        self, definitions: Sequence[VariableDefinition], check: Callable[[], None]
+        self,
+        definitions: Sequence[VariableDefinition],
+        check: Callable[[], None],
+        chief_has_ended: Callable[[], bool],
     ) -> None:
         """Wait until all exist and have values.
 
         Args:
             definitions: Them.
             check: Called while waiting; raises to give up.
+            chief_has_ended: Whether the chief's program is over. May take a round trip.
 
         Raises:
-            DefinitionMismatchError: Another task defined one differently.
+            DefinitionMismatchError: Another task defined one differently, or the chief has ended
+                without one.
             JoinTimeoutError: The chief did not create them in time.
         """
         deadline = time.monotonic() + self._settings.join_timeout_s
         waits = WaitLog(
             self._who.task, limit_s=self._settings.join_timeout_s, limit="join_timeout_s"
         )
-        held = self._lookup(definitions)
+        held, in_vain, ask_at = self._lookup(definitions), False, time.monotonic() + _ASK_S
         while waiting := [d.name for d in definitions if not _complete(d, held.get(d.name))]:
             check()
+            if in_vain:
+                raise DefinitionMismatchError(
+                    f"{self._who.task} creates {waiting[0]!r}, and the chief's program has ended "
+                    "without it; all tasks must run the same program and name variables alike",
+                    task=self._who.task,
+                    variable=waiting[0],
+                )
             more = f" and {len(waiting) - 1} more" if len(waiting) > 1 else ""
             waits.tick(f"the chief to create {waiting[0]!r}{more}", "do both run one program?")
             if time.monotonic() >= deadline:
@@ -132,6 +145,9 @@ class Definer:
                     variable=waiting[0],
                 )
             self._closed.wait(_POLL_S)
+            if time.monotonic() >= ask_at:
+                # Asked before the lookup: what a chief creates last is found by it.
+                in_vain, ask_at = chief_has_ended(), time.monotonic() + _ASK_S
             held = self._lookup(definitions)
         waits.done()
         for definition in definitions:

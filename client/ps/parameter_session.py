@@ -187,6 +187,7 @@ class ParameterSession:
         placement: Placement = greedy_by_bytes,
         restore_from: str = "",
         still_wanted: Callable[[], None] = lambda: None,
+        chief_has_ended: Callable[[], bool] = lambda: False,
     ) -> list[str]:
         """Make variables usable: create them (the chief), or wait until the chief has.
 
@@ -200,12 +201,14 @@ class ParameterSession:
             placement: Which ps gets which shard.
             restore_from: Name of the checkpoint to take values from, where it has them.
             still_wanted: Called while waiting; raises to give up.
+            chief_has_ended: Asked now and then while waiting: whether the chief's program is over.
 
         Returns:
             Names of the variables whose values came from the checkpoint.
 
         Raises:
-            DefinitionMismatchError: Another task defined one differently; names both.
+            DefinitionMismatchError: Another task defined one differently, and is named; or the
+                chief has ended without one.
             JoinTimeoutError: The chief did not create them in time.
         """
 
@@ -220,7 +223,7 @@ class ParameterSession:
                 restored = self._definer.create(
                     definitions, initial, partitioner, placement, restore_from
                 )
-            self._definer.wait_for(definitions, check)
+            self._definer.wait_for(definitions, check, chief_has_ended)
             # A program may ask for the global step before its first step.
             self._exchange({0: StepRequest()}, {})
             return restored

@@ -219,11 +219,15 @@ class ParameterServerExtended(StrategyExtended):
                 placement=self._in_turn if near is None else self._beside(near),
                 restore_from=runtime.restore_from,
                 still_wanted=runtime.check,
+                chief_has_ended=runtime.chief_has_ended,
             )
             for variable in new:
                 variable.first_value = None
             if restored:
-                log.info("restored %d variables from %s", len(restored), runtime.restore_from)
+                plural = "" if len(restored) == 1 else "s"
+                log.info(
+                    "restored %d variable%s from %s", len(restored), plural, runtime.restore_from
+                )
 
     def _in_turn(self, sizes: Sequence[int], loads: Sequence[int], placed: int) -> list[int]:
         """As the placement says, which does not count variables placed near others."""

@@ -160,7 +160,9 @@ class SynchronousSteps:
         if self._reader is None or not self._writes:
             return
         if self._restored:
-            log.info("restored %d variables from %s", len(self._restored), self._reader.path)
+            count = len(self._restored)
+            plural = "" if count == 1 else "s"
+            log.info("restored %d variable%s from %s", count, plural, self._reader.path)
         if self._new:
             more = f" and {len(self._new) - _SHOWN} more" if len(self._new) > _SHOWN else ""
             log.warning(

@@ -106,15 +106,23 @@ def make_spec(
     synchronization: VariableSynchronization = VariableSynchronization.AUTO,
     aggregation: VariableAggregation = VariableAggregation.NONE,
     *,
-    initializer: Initializer | None = None,
+    initializer: Initializer | str | None = None,
 ) -> VariableSpec:
     """The spec that the arguments of ``Variable(...)`` make; see there.
 
     Raises:
         ValueError: They contradict each other, or one is not supported.
+        TypeError: The initializer is something else.
     """
     initial: Array | None = None
     by_parts = None
+    if isinstance(initializer, str):
+        initializer = Initializer(initializer)
+    elif not isinstance(initializer, Initializer | None):
+        raise TypeError(
+            f"initializer={initializer!r} of {name or 'Variable'!r}: give a wl.Initializer or the "
+            "name of one; a function or an array is an initial_value"
+        )
     if initializer is None:
         if initial_value is None:
             raise ValueError("a variable needs an initial_value, or an initializer and a shape")

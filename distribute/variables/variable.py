@@ -61,11 +61,13 @@ class Variable(NDArrayOperatorsMixin, metaclass=_DispatchingMeta):
         shape: Needed with ``initializer``.
         synchronization: See ``VariableSynchronization``.
         aggregation: How replicas' writes become one; see ``VariableAggregation``.
-        initializer: Makes the value on the servers, so that a large one never travels.
+        initializer: Makes the value on the servers, so that a large one never travels; or its
+            name.
 
     Raises:
         ValueError: MEAN aggregation of integers, synchronization NONE, or neither value nor
             initializer.
+        TypeError: The initializer is neither a :class:`Initializer` nor a name.
     """
 
     def __init__(
@@ -78,7 +80,7 @@ class Variable(NDArrayOperatorsMixin, metaclass=_DispatchingMeta):
         synchronization: VariableSynchronization = VariableSynchronization.AUTO,
         aggregation: VariableAggregation = VariableAggregation.NONE,
         *,
-        initializer: Initializer | None = None,
+        initializer: Initializer | str | None = None,
     ) -> None:
         # What `Variable(...)` takes; the metaclass hands it to the strategy, whose class it makes.
         given = (initial_value, trainable, name, dtype, shape, synchronization, aggregation)

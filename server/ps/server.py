@@ -139,7 +139,7 @@ class PsServer:
                 return ExitCode.PEER_LOST
         phase = self.lease.phase or Phase.DONE
         why = f": {self.lease.reason}" if self.lease.reason else ""
-        log.info("the job is %s%s", phase, why, extra=LAUNCHER_TELLS)
+        log.info("the job %s%s", phase.ended_how, why, extra=LAUNCHER_TELLS)
         return _EXITS.get(phase, ExitCode.DONE)
 
     def stop(self, grace_s: float = 0.5) -> None:

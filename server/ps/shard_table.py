@@ -226,10 +226,15 @@ class ShardTable:
         if bound == rule:
             return True
         if bound is not None:
+            first = held.bound_by.task if held.bound_by else None
+            advice = (
+                "a variable keeps its first optimizer: assign that one's hyperparameters instead"
+                if first == who.task
+                else "all tasks must run the same program"
+            )
             raise DefinitionMismatchError(
                 f"{self.task}: {who.task} wants to update {shard.label!r} by {rule!r}, but "
-                f"{held.bound_by.task if held.bound_by else 'another task'} bound it to {bound!r}; "
-                "all tasks must run the same program",
+                f"{first or 'another task'} bound it to {bound!r}; {advice}",
                 variable=shard.variable.name,
                 task=who.task,
             )

@@ -101,6 +101,8 @@ def test_binding_is_idempotent_and_another_rule_names_both_tasks(ps: Ps) -> None
             second.peer.bind(["w"], other)
         for part in ("/job:worker/task:0", "/job:worker/task:1", "'w'", repr(other), "SGD("):
             assert part in caught.value.message
+    with pytest.raises(DefinitionMismatchError, match="a variable keeps its first optimizer"):
+        first.peer.bind(["w"], Adam())
     first.push(put(w, ASSIGN, 0))
     first.push(put(w, APPLY, [2, 2, 2]))
     np.testing.assert_array_equal(first.value(w), -1)

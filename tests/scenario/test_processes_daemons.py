@@ -93,7 +93,7 @@ def test_daemons_find_each_other_whoever_is_late(
     lead.terminate()
     assert [process.wait(scaled(20)) for process in (lead, work, serve)] == [143, 143, 143]
     assert "saved model/ckpt-" in lead_said.read_text()
-    assert "the job is stopped" in serve_said.read_text()
+    assert "the job was stopped" in serve_said.read_text()
 
 
 def test_a_dynamic_worker_finds_the_chief_through_the_ps(

@@ -86,6 +86,9 @@ def test_sigterm_at_the_chief_saves_and_ends_all_with_143(
     assert {end.code for end in ended.values()} == {ExitCode.DRAINED}, ended
     assert "saved " in ended["chief:0"].text
     assert not any("Traceback" in end.text for end in ended.values())
+    why = "/job:chief/task:0 was asked to stop by SIGTERM"
+    assert f"the job is stopping: {why}" in ended["worker:0"].text
+    assert f"the job was stopped: {why}" in ended["ps:0"].text
 
 
 @pytest.mark.parametrize(

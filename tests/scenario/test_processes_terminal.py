@@ -195,6 +195,36 @@ def test_a_mistake_that_only_the_servers_notice_is_one_error_and_nothing_of_what
     assert not re.search(r"failed too|ended with 1\d\d|could not report|asked to stop", text), text
 
 
+def test_a_variable_of_another_shape_is_an_error_without_the_frames_of_libraries(
+    write_program: WriteProgram, tmp_path: Path
+) -> None:
+    program = write_program(
+        replace={"np.zeros((), np.float32), name": "np.zeros(strategy.task_index), name"}
+    )
+    text = shown_of_a_failure(tmp_path, program, exit_code=5)
+    assert "DefinitionMismatchError" in text
+    assert "'b' as float32" in text or "'b' as float64" in text
+    assert "site-packages" not in text
+    assert "concurrent" not in text
+
+
+def test_a_variable_that_the_chief_never_creates_is_an_error_once_its_program_has_ended(
+    write_program: WriteProgram, tmp_path: Path
+) -> None:
+    program = write_program(
+        replace={
+            'name="b"': 'name=f"b{strategy.task_index > 0}"',
+            "while strategy.global_step < STEPS": "while count < 3",
+        }
+    )
+    text = shown_of_a_failure(tmp_path, program, exit_code=5)
+    assert re.search(
+        r"DefinitionMismatchError: /job:worker/task:\d creates 'bTrue', and the chief's program "
+        r"has ended without it",
+        text.replace("\n", ""),
+    ), text
+
+
 def test_synchronous_workers_that_end_with_another_are_not_blamed(
     tmp_path: Path, write_program: WriteProgram
 ) -> None:

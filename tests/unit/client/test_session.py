@@ -15,6 +15,7 @@ from windlass.cluster.partitioners import FixedShardsPartitioner
 from windlass.core.arrays import Array, DType
 from windlass.core.definitions import ShardDefinition, VariableDefinition
 from windlass.core.errors import (
+    DefinitionMismatchError,
     JobStoppedError,
     JoinTimeoutError,
     LimitExceededError,
@@ -395,6 +396,28 @@ def test_waiting_for_the_chief_ends_when_the_job_does() -> None:
 
     with pytest.raises(JobStoppedError):
         Cluster().session(1).define([variable("w", 2)], {}, create=False, still_wanted=stopped)
+
+
+def test_waiting_for_the_chief_ends_when_its_program_has_ended_without_the_variable() -> None:
+    cluster = Cluster()
+    create(cluster.session(0), variable("w", 2))
+    worker = cluster.session(1, settings=Settings(join_timeout_s=30))
+    worker.define([variable("w", 2)], {}, create=False, chief_has_ended=lambda: True)
+    wanted = [variable("w", 2), variable("v", 2)]
+    with pytest.raises(DefinitionMismatchError, match="worker/task:1 creates 'v', and the chief"):
+        worker.define(wanted, {}, create=False, chief_has_ended=lambda: True)
+
+
+def test_what_a_chief_creates_last_is_found_though_it_has_ended() -> None:
+    cluster = Cluster()
+    chief, worker = cluster.session(0), cluster.session(1, settings=Settings(join_timeout_s=30))
+
+    def creates_and_ends() -> bool:
+        create(chief, variable("w", 2))
+        return True
+
+    worker.define([variable("w", 2)], {}, create=False, chief_has_ended=creates_and_ends)
+    assert worker.definition("w").shape == (2,)
 
 
 def test_a_chief_that_restarts_finds_its_variables_and_their_values() -> None:

@@ -406,4 +406,4 @@ def test_restored_variables_are_logged(
     with caplog.at_level(logging.INFO), strategy.scope():
         wl.Variable([1.0], name="w")
     assert given == ["somewhere"]
-    assert "restored 1 variables from somewhere" in caplog.text
+    assert "restored 1 variable from somewhere" in caplog.text

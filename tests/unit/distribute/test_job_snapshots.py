@@ -302,7 +302,7 @@ def test_what_a_checkpoint_lacks_is_told(tmp_path: Path, caplog: pytest.LogCaptu
     with caplog.at_level("INFO"), strategy.scope():
         for name in ("w", "bias"):
             wl.Variable(np.zeros(3, np.float32), name=name)
-    assert "restored 1 variables from" in caplog.text
+    assert "restored 1 variable from" in caplog.text
     assert "has no bias: they begin anew" in caplog.text
 
 

@@ -146,3 +146,15 @@ def test_every_strategy_calls_it(strategy: Strategy) -> None:
 def test_a_part_of_another_shape_is_an_error_with_both() -> None:
     with pytest.raises(ValueError, match=r"shape \(3,\); asked for were partition_shape=\(2,\)"):
         wl.Variable(lambda partition_shape, partition_offset: np.zeros(3), shape=(2,))
+
+
+def test_an_initializer_may_be_given_by_its_name(strategy: Strategy) -> None:
+    with strategy.scope():
+        v = wl.Variable(initializer="ones", shape=(2, 2), name="v")
+    np.testing.assert_array_equal(v.numpy(), np.ones((2, 2)))
+
+
+@pytest.mark.parametrize("given", [lambda: np.zeros(3), np.zeros(3)], ids=["function", "array"])
+def test_another_kind_of_initializer_is_an_error_that_says_where_it_goes(given: Any) -> None:
+    with pytest.raises(TypeError, match=r"of 'v': .* a function or an array is an initial_value"):
+        wl.Variable(initializer=given, shape=(3,), name="v")
