@@ -1,9 +1,9 @@
 """A job's progress in one line of numbers. Pure."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
-from ..cluster.roles import CHIEF, WORKER
+from ..cluster.roles import CHIEF, PS, WORKER
 
 if TYPE_CHECKING:
     from ..client.chief.calls import JobStatus
@@ -27,19 +27,23 @@ def numbers(status: "JobStatus", steps_per_s: float) -> list[str]:
     if steps_per_s and not status.phase.is_over:
         parts.append(f"{steps_per_s:.{0 if steps_per_s >= 10 else 1}f} steps/s")
     parts += [f"{name} {value:.4g}" for name, value in _mean_metrics(reports).items()]
-    if reports:
+    if reports and any(t.task.type == PS for t in status.tasks):  # in sync nothing is stale
         parts.append(f"staleness {sum(r.staleness for r in reports) / len(reports):.1f}")
     return parts
 
 
 def _mean_metrics(reports: "Sequence[TaskReport]") -> dict[str, float]:
-    """Means over the tasks that report a metric, the loss first."""
+    """Means over the tasks that report a metric, in the order of :func:`ordered`."""
     values: dict[str, list[float]] = {}
     for report in reports:
         for name, value in report.metrics.items():
             values.setdefault(name, []).append(value)
-    order = sorted(values, key=lambda name: name != "loss")
-    return {name: sum(values[name]) / len(values[name]) for name in order}
+    return {name: sum(values[name]) / len(values[name]) for name in ordered(values)}
+
+
+def ordered(metrics: Iterable[str]) -> list[str]:
+    """Names of metrics as they are shown: the loss first. They travel in no order."""
+    return sorted(metrics, key=lambda name: (name != "loss", name))
 
 
 def fitted(parts: Sequence[str], width: int | None = None) -> str:

@@ -8,6 +8,7 @@ from rich.table import Table
 
 from ..client.chief.calls import JobStatus, TaskStatus
 from ..core.states import State
+from .numbers import ordered
 
 _WIDE = 110
 
@@ -86,10 +87,12 @@ def status_table(status: JobStatus, width: int = 200) -> Table:
     table.add_column("detail", overflow="fold")
     for item in status.tasks:
         style = _STATE_STYLES[item.state]
+        # The last status is taken while the ps still serve.
+        ended = status.phase.is_over and item.state is State.ALIVE
         numbers = activity(item)
         table.add_row(
             item.task.short,
-            f"[{style}]{item.state}[/]",
+            f"[{style}]{'ended' if ended else item.state}[/]",
             human_seconds(item.since_s),
             *([item.address] if wide else []),
             *(numbers if wide else numbers[:1]),
@@ -137,8 +140,8 @@ def transports_text(transports: Sequence[str]) -> str:
 
 
 def metrics_text(metrics: Mapping[str, float]) -> str:
-    """``accuracy 0.975 · loss 0.09``."""
-    return " · ".join(f"{name} {value:.4g}" for name, value in metrics.items())
+    """``loss 0.09 · accuracy 0.975``."""
+    return " · ".join(f"{name} {metrics[name]:.4g}" for name in ordered(metrics))
 
 
 def placement_text(item: TaskStatus) -> str:

@@ -11,6 +11,7 @@ import os
 import signal
 import sys
 import threading
+from functools import cache
 from typing import TYPE_CHECKING, NoReturn
 
 from ..cluster.resolved import resolve
@@ -44,6 +45,8 @@ def join(resolver: ClusterResolver, *, synchronous: bool) -> "ClusterRuntime | N
         _this_process()  # from now on an uncaught error ends it with the error's exit code
         raise
     if task.is_local and task.task.type not in (EVALUATOR, PS):
+        if settings.model_dir:
+            _warn_of_model_dir(settings.model_dir)
         return None
     process = _this_process()
     check_python(sys.version_info[:3])
@@ -63,6 +66,15 @@ def join(resolver: ClusterResolver, *, synchronous: bool) -> "ClusterRuntime | N
         process.exit(int(error.exit_code))
     process.member = member
     return runtime
+
+
+@cache
+def _warn_of_model_dir(model_dir: str) -> None:
+    log.warning(
+        "WINDLASS_MODEL_DIR=%s is not used: this process is alone, and nobody saves. Start the "
+        "program with `windlass run` to save and resume, or save from it with wl.train.Checkpoint",
+        model_dir,
+    )
 
 
 def check_python(version: tuple[int, ...]) -> None:

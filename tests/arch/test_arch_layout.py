@@ -262,3 +262,7 @@ def test_exit_codes_are_documented() -> None:
         assert any(
             str(code.value) in line and code.name in line and code.meaning in line for line in lines
         ), f"no line of {page} has {code.value}, {code.name} and {code.meaning!r}"
+
+
+def test_the_command_is_found_without_its_folder_on_path() -> None:
+    assert python("-m", "windlass", "--version").startswith("windlass")

@@ -1,6 +1,7 @@
 """Tasks started by plain ``python train.py`` with TF_CONFIG: every role, and every way to end."""
 
 import json
+import os
 import re
 import signal
 from collections.abc import Callable
@@ -213,6 +214,21 @@ def test_nobody_trains_alone_who_was_told_of_a_cluster(
     assert "ready" not in ended.text
     assert len(ended.text.splitlines()) <= 6, ended.text
     assert "/windlass/" not in ended.text.replace("wl.distribute", "")
+
+
+def test_a_program_alone_says_that_its_model_directory_is_not_used(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(
+        "import windlass as wl\n"
+        "wl.distribute.ParameterServerStrategy()\n"
+        "wl.distribute.MirroredStrategy()\n"
+    )
+    command = as_command(["python", "train.py"])
+    code, output, errors = processes.run(
+        command, timeout_s=30, cwd=tmp_path, env={**os.environ, "WINDLASS_MODEL_DIR": "model"}
+    )
+    assert (code, output) == (0, "")
+    [line] = errors.splitlines()
+    assert line.startswith("WINDLASS_MODEL_DIR=model is not used: this process is alone")
 
 
 # -- the resolver ----------------------------------------------------------------------------

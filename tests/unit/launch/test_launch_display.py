@@ -117,6 +117,7 @@ def test_the_numbers_line_before_anybody_has_stepped() -> None:
 
 def test_the_numbers_line_averages_what_is_reported_over_those_who_train() -> None:
     status = job_status(
+        task_status(PS),
         trainer(CHIEF, metrics={"accuracy": 0.5, "loss": 1.0}, staleness=1.0),
         trainer(WORKER, metrics={"accuracy": 0.75, "loss": 2.0}, staleness=2.0),
         trainer(EVALUATOR, metrics={"loss": 99.0}, staleness=99.0),
@@ -134,10 +135,14 @@ def test_a_small_loss_and_a_slow_job_keep_their_digits() -> None:
 
 @pytest.mark.parametrize("phase", [Phase.DONE, Phase.FAILED, Phase.STOPPED], ids=str)
 def test_a_job_that_is_over_has_no_speed(phase: Phase) -> None:
-    assert numbers(job_status(trainer(CHIEF), phase=phase), 12.0) == [
+    assert numbers(job_status(task_status(PS), trainer(CHIEF), phase=phase), 12.0) == [
         "step 120/300",
         "staleness 0.0",
     ]
+
+
+def test_a_job_in_sync_has_no_staleness() -> None:
+    assert numbers(job_status(trainer(CHIEF), trainer(WORKER)), 0.0) == ["step 120/300"]
 
 
 def test_refused_pushes_come_before_what_may_not_fit() -> None:
@@ -197,6 +202,19 @@ def test_in_eighty_columns_the_status_is_a_line_per_task() -> None:
         "chief:0     alive   1m15s      10   loss 0.25",
         "worker:11   lost    1m15s           no sign of life for 11 s",
     ]
+
+
+def test_the_loss_comes_first_and_other_metrics_by_name() -> None:
+    metrics = {"recall": 0.5, "auc": 0.75, "loss": 0.25}
+    text = rendered(status_table(job_status(trainer(CHIEF, metrics=metrics))))
+    assert "loss 0.25 · auc 0.75 · recall 0.5" in text
+
+
+def test_after_its_end_a_job_has_no_task_that_is_alive() -> None:
+    status = job_status(task_status(PS), task_status(CHIEF, state=State.DONE), phase=Phase.DONE)
+    text = rendered(status_table(status))
+    assert "ended" in text
+    assert "alive" not in text
 
 
 @pytest.mark.parametrize("state", list(State), ids=str)
