@@ -207,6 +207,7 @@ class Optimizer:
 
         Raises:
             ValueError: No gradient at all, or a variable of another strategy.
+            TypeError: Something else than pairs of a gradient and a variable.
             RuntimeError: The variables belong to another strategy than the one that runs.
         """
         pairs = _gradients_of(grads_and_vars)
@@ -292,9 +293,18 @@ def _summed(gradient: Any, variable: Variable) -> Any:
     return variable.strategy.extended.reduce_to(ReduceOp.SUM, gradient, variable)
 
 
-def _gradients_of(pairs: Iterable[tuple[Any, Variable]]) -> list[tuple[Any, Variable]]:
+def _gradients_of(pairs: Iterable[Any]) -> list[tuple[Any, Variable]]:
     kept: list[tuple[Any, Variable]] = []
-    for gradient, variable in pairs:
+    for pair in pairs:
+        if not (
+            isinstance(pair, tuple | list) and len(pair) == 2 and isinstance(pair[1], Variable)
+        ):
+            kinds = ", ".join(type(item).__name__ for item in pair) if type(pair) is tuple else ""
+            raise TypeError(
+                "apply_gradients takes pairs of a gradient and its variable, in this order; got "
+                + (f"({kinds})" if kinds else type(pair).__name__)
+            )
+        gradient, variable = pair
         if gradient is None:
             continue
         distributed = isinstance(gradient, IndexedSlices | DistributedValues)

@@ -36,7 +36,7 @@ def read_job_record(folder: Folder) -> JobRecord:
     try:
         with folder.open(_FILE) as stream:
             return JobRecord.model_validate_json(stream.read(_MAX_BYTES))
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):  # whether it can be made is tried elsewhere
         return JobRecord()
     except (OSError, ValidationError) as error:
         why = error.strerror or error if isinstance(error, OSError) else "it was altered"

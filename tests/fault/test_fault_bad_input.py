@@ -377,6 +377,7 @@ def test_a_model_directory_that_is_a_file_is_refused_before_training(
     message = one_line(result)
     assert "cannot write to" in message
     assert "it is a file, not a folder" in message
+    assert "job.json" not in result.stderr
     assert len(result.stderr.splitlines()) <= 5, result.stderr
 
 

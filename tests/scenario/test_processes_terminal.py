@@ -198,11 +198,8 @@ def test_a_mistake_that_only_the_servers_notice_is_one_error_and_nothing_of_what
 def test_a_variable_of_another_shape_is_an_error_without_the_frames_of_libraries(
     write_program: WriteProgram, tmp_path: Path
 ) -> None:
-    program = write_program(
-        replace={
-            "np.zeros((), np.float32), name": "np.zeros([2] * strategy.task_index, np.float32), name"
-        }
-    )
+    other = "np.zeros([2] * strategy.task_index, np.float32), name"  # () on the chief
+    program = write_program(replace={"np.zeros((), np.float32), name": other})
     text = shown_of_a_failure(tmp_path, program, exit_code=5)
     assert "DefinitionMismatchError" in text
     assert "'b' as float32[2" in text

@@ -287,3 +287,20 @@ def test_a_push_with_wrong_hyperparameters_is_refused_whole() -> None:
         with pytest.raises(RefusedError, match="changes hyperparameters: RMSprop"):
             session.begin(PushPayload({"w": ONES}), hyperparameters=wrong).result()
     np.testing.assert_array_equal(w.numpy(), before)
+
+
+@pytest.mark.parametrize(
+    ("pairs", "got"),
+    [
+        pytest.param(lambda w: [(w, np.ones(3))], r"got \(\w*Variable, ndarray\)", id="swapped"),
+        pytest.param(lambda w: [w], r"got \w*Variable", id="variables alone"),
+        pytest.param(lambda w: [(np.ones(3),)], r"got \(ndarray\)", id="gradients alone"),
+        pytest.param(lambda w: [(np.ones(3), "w")], r"got \(ndarray, str\)", id="a name"),
+    ],
+)
+def test_what_is_no_pair_of_gradient_and_variable_is_said(
+    pairs: Callable[[Any], Any], got: str
+) -> None:
+    w = variable(with_default())
+    with pytest.raises(TypeError, match=r"takes pairs of a gradient and its variable.*" + got):
+        SGD(1.0).apply_gradients(pairs(w))
