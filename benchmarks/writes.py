@@ -32,7 +32,7 @@ SHAPE = (64,)
 @contextmanager
 def program(transport: str, ps: int) -> Iterator[wl.distribute.ParameterServerStrategy]:
     """A strategy whose variables are on ps of other processes."""
-    task = wl.distribute.ParameterServerStrategy().extended.runtime.task  # type: ignore[attr-defined]
+    task = wl.distribute.ParameterServerStrategy().extended.runtime.task
     with parameter_servers(ps) as addresses, connected(addresses, transport) as session:
         runtime = ClusterRuntime(task, settings_of(transport), session)
         yield wl.distribute.ParameterServerStrategy(runtime=runtime)

@@ -56,6 +56,7 @@ RULES: dict[str, Rule] = {
     "/grpc.health.v1.Health/Check": Rule(frozenset()),
     "session ps": Rule(_JOIN),
     "session ring": Rule(_TRAIN),
+    "session closures": Rule(frozenset({CHIEF, WORKER}), leads=True, audited=True),
     "session who": Rule(_ALL),
     "define CREATE": _WRITE,
     "define BIND": _WRITE,

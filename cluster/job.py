@@ -117,6 +117,7 @@ class Job:
         pid: int = 0,
         job: str = "",
         is_gone: bool = False,
+        serves: bool = False,
     ) -> Incarnation:
         """Begin a new incarnation of a task; the older one is fenced.
 
@@ -128,6 +129,7 @@ class Job:
             pid: Its process there.
             job: Id of the job it was started for; empty: it has none.
             is_gone: The process that had the place is known to have ended.
+            serves: It has no program of its own, and ends with the job.
 
         Raises:
             PeerLostError: Another process had the place a moment ago: ask again.
@@ -156,7 +158,7 @@ class Job:
         member.generation = self._last_generation
         member.address = address or member.address
         member.host, member.pid, member.heard, member.detail = host, pid, now, ""
-        member.report = TaskReport()
+        member.report = TaskReport(serves=serves)
         self._enter(member, State.ALIVE, now)
         return Incarnation(task, member.generation, self.name)
 
@@ -258,13 +260,17 @@ class Job:
             self._enter_phase(Phase.STOPPED, self.reason)
 
     def waited_for(self) -> list[TaskId]:
-        """Tasks at work besides the chief; the last checkpoint waits for them."""
+        """Tasks at work besides the chief; the last checkpoint waits for them.
+
+        Those that only serve others are not.
+        """
         return [
             member.task
             for member in self.members.values()
             if member.state is State.ALIVE
             and member.task.type not in (PS, EVALUATOR)
             and member.task != self.chief
+            and not member.report.serves
         ]
 
     def not_registered(self) -> list[TaskId]:

@@ -27,6 +27,9 @@
     │   └── FencedError             an older generation of the task, or a second chief
     ├── JobDoneError                the work was complete before this task began: exit 0
     ├── ProgramError                the user's program failed on some task: exit 1
+    │   ├── ClosureError            a closure raised something that only its worker knows
+    │   ├── OutOfRangeError         a closure found its dataset at an end
+    │   └── CancelledError          a closure was not run: another one had failed
     └── RetryableError              exit >= 128
         ├── PeerLostError
         ├── CollectiveTimeoutError  a synchronous worker did not reach a call in time
@@ -181,6 +184,18 @@ class FencedError(RefusedError):
 
 class ProgramError(WindlassError):
     """The user's program raised an exception on some task."""
+
+
+class ClosureError(ProgramError):
+    """A closure raised an exception of a class that the coordinator does not have."""
+
+
+class OutOfRangeError(ProgramError):
+    """A closure asked its dataset for more than it has."""
+
+
+class CancelledError(ProgramError):
+    """A closure was not run, because another one failed before."""
 
 
 class RetryableError(WindlassError):

@@ -19,6 +19,7 @@ class TaskReport:
         total_steps: Global step the program works towards; 0: unknown.
         transports: The kind of connection, per ps.
         replicas: Devices that compute for it; 0: not known yet.
+        serves: It has no program of its own, and ends with the job.
     """
 
     steps: int = 0
@@ -32,6 +33,7 @@ class TaskReport:
     total_steps: int = 0
     transports: tuple[str, ...] = ()
     replicas: int = 0
+    serves: bool = False
 
 
 @dataclass(frozen=True, slots=True)

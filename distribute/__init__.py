@@ -4,7 +4,8 @@ Names, signatures and semantics are those of ``tf.distribute``, without TensorFl
 ``docs/tf-distribute.md`` lists every name of it with its state here.
 """
 
-from typing import Any
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
 from ..cluster import partitioners, placement
 from ..core.wire_format import WireFormat
@@ -36,6 +37,9 @@ from .strategies.strategy import Strategy
 from .variables.aggregating import AggregatingVariable
 from .variables.mirrored import DistributedVariable, MirroredVariable, SyncOnReadVariable
 from .variables.sharded import ShardedVariable
+
+if TYPE_CHECKING:
+    from . import coordinator
 
 __all__ = [
     "AggregatingVariable",
@@ -71,6 +75,7 @@ __all__ = [
     "ValueContext",
     "WireFormat",
     "cluster_resolver",
+    "coordinator",
     "experimental",
     "experimental_set_strategy",
     "get_loss_reduction",
@@ -84,6 +89,8 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
+    if name == "coordinator":  # loads what only a coordinator's program needs
+        return import_module(f"{__name__}.coordinator")
     if name == "TPUStrategy":
         from .strategies.tpu import explain
 

@@ -1,6 +1,7 @@
 """``windlass.distribute.experimental``: names TensorFlow has there."""
 
-from typing import Any
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
 from ..cluster import partitioners
 from ..cluster.resolver import ClusterResolver
@@ -36,6 +37,9 @@ class MultiWorkerMirroredStrategy(multi_worker.MultiWorkerMirroredStrategy):
         super().__init__(cluster_resolver, CommunicationOptions(implementation=communication))
 
 
+if TYPE_CHECKING:
+    from . import coordinator
+
 __all__ = [
     "CentralStorageStrategy",
     "CollectiveCommunication",
@@ -45,11 +49,14 @@ __all__ = [
     "MultiWorkerMirroredStrategy",
     "ParameterServerStrategy",
     "ValueContext",
+    "coordinator",
     "partitioners",
 ]
 
 
 def __getattr__(name: str) -> Any:
+    if name == "coordinator":
+        return import_module(f"{__package__}.coordinator")
     if name == "TPUStrategy":
         from .strategies.tpu import explain
 

@@ -54,6 +54,9 @@ class ClusterRuntime:
         restore_from: Name of the checkpoint the chief starts from; empty: none.
         snapshots: What a synchronous strategy hands to the job that saves it; None: no job does.
         progress: For the status.
+        serves: This task has no program of its own; it runs what the coordinator schedules.
+        at_end: Called when the program has ended, before the job hears of it.
+        job_is_over: Waits so many seconds for the end of the job; returns whether that has come.
     """
 
     task: ResolvedTask
@@ -66,6 +69,9 @@ class ClusterRuntime:
     restore_from: str = ""
     snapshots: JobSnapshots | None = None
     progress: TaskProgress = field(default_factory=TaskProgress)
+    serves: bool = False
+    at_end: list[Callable[[], None]] = field(default_factory=list)
+    job_is_over: Callable[[float], bool] = lambda timeout_s: False  # noqa: ARG005 - it has none
 
     @property
     def session(self) -> ParameterSession:
@@ -109,6 +115,7 @@ class ClusterRuntime:
             total_steps=progress.total_steps,
             transports=self.connection.transports if self.connection else (),
             replicas=progress.replicas,
+            serves=self.serves,
         )
 
 

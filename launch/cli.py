@@ -75,7 +75,14 @@ def run_command(
     _run(script, arguments, module=module, print_tf_config=print_tf_config, **flags)
 
 
-def _role_command(role: str, text: str, *, takes_script: bool, hidden: Container[str] = ()) -> None:
+def _role_command(
+    role: str,
+    text: str,
+    *,
+    takes_script: bool,
+    needs_script: bool = True,
+    hidden: Container[str] = (),
+) -> None:
     def command(
         print_tf_config: bool,
         script: str | None = None,
@@ -91,7 +98,7 @@ def _role_command(role: str, text: str, *, takes_script: bool, hidden: Container
         "--print-tf-config", is_flag=True, help="Show what was resolved and where from, and exit."
     )(decorated)
     if takes_script:
-        decorated = program_arguments(required=True)(decorated)
+        decorated = program_arguments(required=needs_script)(decorated)
     windlass.command(role, context_settings=SCRIPT_LAST)(decorated)
 
 
@@ -105,7 +112,12 @@ _role_command("ps", "Serve variables until the job is over.", takes_script=False
 _role_command(
     "chief", "Run SCRIPT as the chief: lead the job, train, save checkpoints.", takes_script=True
 )
-_role_command("worker", "Run SCRIPT as a worker.", takes_script=True)
+_role_command(
+    "worker",
+    "Run SCRIPT as a worker; without one, run what the coordinator schedules.",
+    takes_script=True,
+    needs_script=False,
+)
 _role_command(
     "evaluator", "Run SCRIPT as the evaluator: evaluate each new checkpoint.", takes_script=True
 )

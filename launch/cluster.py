@@ -19,6 +19,7 @@ class LocalCluster:
     ps: int = 1
     chief: bool = True
     evaluator: bool = False
+    coordinator: bool = False  # the chief alone runs the program
 
     def tasks(self) -> list[TaskId]:
         """Every task, in the order in which they are started."""

@@ -16,7 +16,7 @@ from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING
 
-from ..cluster.roles import EVALUATOR
+from ..cluster.roles import EVALUATOR, WORKER
 from ..core.exit_codes import ExitCode, describe_exit, is_retryable, shell_status
 from ..core.settings import Settings
 from ..core.task import TaskId, new_job_id
@@ -149,7 +149,7 @@ class LocalJob:
                 "job_id": self._settings.job_id or new_job_id(),
             }
         )
-        command = ["run", *self._program.command, "--", *self._arguments]
+        program = ["run", *self._program.command, "--", *self._arguments]
         for task in self._cluster.tasks():
             environment = shared.environment() | {
                 "TF_CONFIG": tf_config(task, self.addresses),
@@ -158,6 +158,8 @@ class LocalJob:
                 "OMP_NUM_THREADS": "1",
                 "OPENBLAS_NUM_THREADS": "1",
             }
+            serves = self._cluster.coordinator and task.type == WORKER
+            command = ["run"] if serves else program
             self._processes[task] = start_task(
                 task, command, environment, self._death_pipe, self._lines
             )

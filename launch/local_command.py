@@ -42,6 +42,11 @@ _SAVE_EVERY_S = 2.0  # a run at a desk is short, and Ctrl-C frequent
     "--evaluator/--no-evaluator", default=False, show_default=True, help="An evaluator task."
 )
 @click.option(
+    "--coordinator",
+    is_flag=True,
+    help="The chief alone runs SCRIPT; workers run what its ClusterCoordinator schedules.",
+)
+@click.option(
     "--plain", is_flag=True, help="Plain lines instead of a progress bar (default in a pipe)."
 )
 @settings_options(
@@ -59,6 +64,7 @@ def local_command(
     ps: int,
     chief: bool,
     evaluator: bool,
+    coordinator: bool,
     plain: bool,
     **flags: Any,
 ) -> None:
@@ -71,9 +77,15 @@ def local_command(
 
     if not chief and not workers:
         raise ConfigurationError("--no-chief needs at least one worker, which then acts as chief")
+    if coordinator and not (chief and workers and ps):
+        raise ConfigurationError(
+            "--coordinator needs a chief, at least one worker to run closures, and at least one ps "
+            f"to hold the variables; this has {'a' if chief else 'no'} chief, {workers} workers "
+            f"and {ps} ps"
+        )
     program = find_program(script, module=module)
     settings = _for_a_desk(take_settings(flags), program)
-    cluster = LocalCluster(workers, ps, chief, evaluator)
+    cluster = LocalCluster(workers, ps, chief, evaluator, coordinator)
     display = _display(cluster.tasks(), plain=plain or not sys.stdout.isatty())
     resume = _command_to_resume(sys.argv[1:], settings.model_dir)
     try:

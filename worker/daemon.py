@@ -11,7 +11,7 @@ from types import FrameType
 from typing import TYPE_CHECKING
 
 from ..cluster.resolved import ResolvedTask
-from ..cluster.roles import CHIEF, EVALUATOR, PS
+from ..cluster.roles import CHIEF, EVALUATOR, PS, WORKER, ps_of
 from ..cluster.spec import ClusterSpec
 from ..core.errors import ConfigurationError, JobDoneError, JobStoppedError, WindlassError
 from ..core.settings import Settings, take_environment
@@ -80,6 +80,8 @@ def _run_role(
 ) -> int:
     if task.task.type == PS:
         return run_ps(task, settings)
+    if program is None and task.task.type == WORKER and not task.is_chief and ps_of(task.spec):
+        return run_closures(task, settings)
     if program is None:
         raise ConfigurationError(f"this process is {task.task}: give the SCRIPT it should run")
     if task.is_local and task.task.type != EVALUATOR:
@@ -97,6 +99,24 @@ def run_ps(task: ResolvedTask, settings: Settings) -> int:
     code = server.wait()
     server.stop()
     return code
+
+
+def run_closures(task: ResolvedTask, settings: Settings) -> int:
+    """Run what the coordinator schedules until the job is over; returns the exit code."""
+    from ..distribute.program_cluster import in_cluster
+    from .serving import serve_closures
+    from .task import TrainingTask
+
+    training = TrainingTask(task, settings)
+    training.runtime.serves = True
+    member = Member(training, settings)
+    try:
+        runtime = member.join()
+    except (JobStoppedError, JobDoneError) as error:
+        return int(error.exit_code)
+    with in_cluster(runtime, all_threads=True):
+        ending = serve_closures(runtime)
+    return member.leave(ending)
 
 
 def _run_alone(

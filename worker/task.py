@@ -118,6 +118,7 @@ class TrainingTask:
             self._go_on_from_checkpoint(self._checkpointer)
             if self._chief_loop is not None:
                 self._chief_loop.record()
+        self.runtime.job_is_over = self._membership.wait_over
         self.runtime.barrier = BarrierClient(self._chief, who, self.check).wait
         if self._chief_server is not None and settings.wait_for_workers:
             wait_for_workers(self._chief_server.locked_job, settings, self.task, self.check)
@@ -246,6 +247,8 @@ class TrainingTask:
         membership, settings = self._membership, self._settings
         if membership is None or membership.who.generation == 0:
             return ending.code
+        for leave in self.runtime.at_end:
+            leave()
         ending = self._settled(ending)
         if self.runtime.snapshots is not None:
             self.runtime.snapshots.end(together=ending.outcome is Outcome.DONE)

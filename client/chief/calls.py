@@ -67,9 +67,15 @@ class ChiefClient:
         self._stub = chief_pb2_grpc.ChiefStub(self._channel)
 
     def register(
-        self, task: TaskId, address: str, *, timeout_s: float
+        self, task: TaskId, address: str, *, timeout_s: float, serves: bool = False
     ) -> tuple[Incarnation, float, Phase, str]:
         """Join the job.
+
+        Args:
+            task: This one.
+            address: Where it serves; empty if it does not.
+            timeout_s: For the answer. Unit: seconds.
+            serves: It has no program of its own, and ends with the job.
 
         Returns:
             (this task's incarnation, seconds between heartbeats, phase of the job, its reason)
@@ -86,6 +92,7 @@ class ChiefClient:
             pid=os.getpid(),
             host=socket.gethostname(),
             job=self._settings.job_id,
+            serves=serves,
         )
         response = invoke(
             self._stub.Register, request, peer=self._peer, doing="register", timeout_s=timeout_s

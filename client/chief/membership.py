@@ -85,7 +85,10 @@ class Membership:
             for attempt in attempts(timeout_s=timeout_s, max_s=0.5, before_sleep=waiting):
                 with attempt:
                     self.who, heartbeat_s, self.phase, self.reason = self._chief.register(
-                        self.task, self._address, timeout_s=_CALL_S
+                        self.task,
+                        self._address,
+                        timeout_s=_CALL_S,
+                        serves=self._report().serves,
                     )
         except PeerLostError as error:
             raise JoinTimeoutError(

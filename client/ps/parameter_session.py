@@ -241,6 +241,11 @@ class ParameterSession:
             self._after_last_step()
             self._definer.bind(variables, rule)
 
+    @property
+    def who(self) -> Incarnation:
+        """The task whose session this is."""
+        return self._who
+
     def definition(self, variable: str) -> VariableDefinition:
         """A variable's definition.
 

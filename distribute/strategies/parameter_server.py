@@ -84,6 +84,11 @@ class ParameterServerStrategy(Strategy):
         super().__init__(self._ps)
 
     @property
+    def extended(self) -> "ParameterServerExtended":
+        """The algorithms."""
+        return self._ps
+
+    @property
     def cluster_resolver(self) -> ClusterResolver:
         """As given, or of the task that runs the program."""
         return self._resolver
@@ -192,6 +197,15 @@ class ParameterServerExtended(StrategyExtended):
                 self._beside_others += 1
             else:
                 self._undefined.append(variable)
+            return variable
+
+    def find_variable(self, spec: VariableSpec, name: str, *, sharded: bool) -> PsVariable:
+        """A variable that another task created, as that task describes it."""
+        kind = PsShardedVariable if sharded else PsVariable
+        with self._lock:
+            variable = kind(spec, name, self._strategy, self)
+            self._variables[name] = variable.definition
+            self._undefined.append(variable)
             return variable
 
     def shards_of(self, variable: PsVariable) -> list[tuple[int, ShardDefinition]]:

@@ -186,6 +186,7 @@ class PsShard(Variable):
         spec = whole._spec
         self._whole = whole
         self._start, self._rows = shard.row_offset, shard.rows
+        self.part = shard.part
         self.ps = ps
         own = VariableSpec(
             None, f"{whole.name}/part_{shard.part}", (shard.rows, *spec.shape[1:]), spec.dtype,

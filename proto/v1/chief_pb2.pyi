@@ -37,7 +37,7 @@ TASK_STATE_FAILED: TaskState
 TASK_STATE_LEFT: TaskState
 
 class TaskReport(_message.Message):
-    __slots__ = ("steps", "pushes", "bytes_pushed", "bytes_pulled", "refused_pushes", "global_step", "staleness", "metrics", "total_steps", "transports", "replicas")
+    __slots__ = ("steps", "pushes", "bytes_pushed", "bytes_pulled", "refused_pushes", "global_step", "staleness", "metrics", "total_steps", "transports", "replicas", "serves")
     class MetricsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -56,6 +56,7 @@ class TaskReport(_message.Message):
     TOTAL_STEPS_FIELD_NUMBER: _ClassVar[int]
     TRANSPORTS_FIELD_NUMBER: _ClassVar[int]
     REPLICAS_FIELD_NUMBER: _ClassVar[int]
+    SERVES_FIELD_NUMBER: _ClassVar[int]
     steps: int
     pushes: int
     bytes_pushed: int
@@ -67,23 +68,26 @@ class TaskReport(_message.Message):
     total_steps: int
     transports: _containers.RepeatedScalarFieldContainer[str]
     replicas: int
-    def __init__(self, steps: _Optional[int] = ..., pushes: _Optional[int] = ..., bytes_pushed: _Optional[int] = ..., bytes_pulled: _Optional[int] = ..., refused_pushes: _Optional[int] = ..., global_step: _Optional[int] = ..., staleness: _Optional[float] = ..., metrics: _Optional[_Mapping[str, float]] = ..., total_steps: _Optional[int] = ..., transports: _Optional[_Iterable[str]] = ..., replicas: _Optional[int] = ...) -> None: ...
+    serves: bool
+    def __init__(self, steps: _Optional[int] = ..., pushes: _Optional[int] = ..., bytes_pushed: _Optional[int] = ..., bytes_pulled: _Optional[int] = ..., refused_pushes: _Optional[int] = ..., global_step: _Optional[int] = ..., staleness: _Optional[float] = ..., metrics: _Optional[_Mapping[str, float]] = ..., total_steps: _Optional[int] = ..., transports: _Optional[_Iterable[str]] = ..., replicas: _Optional[int] = ..., serves: bool = ...) -> None: ...
 
 class RegisterRequest(_message.Message):
-    __slots__ = ("task", "address", "versions", "pid", "host", "job")
+    __slots__ = ("task", "address", "versions", "pid", "host", "job", "serves")
     TASK_FIELD_NUMBER: _ClassVar[int]
     ADDRESS_FIELD_NUMBER: _ClassVar[int]
     VERSIONS_FIELD_NUMBER: _ClassVar[int]
     PID_FIELD_NUMBER: _ClassVar[int]
     HOST_FIELD_NUMBER: _ClassVar[int]
     JOB_FIELD_NUMBER: _ClassVar[int]
+    SERVES_FIELD_NUMBER: _ClassVar[int]
     task: _common_pb2.Task
     address: str
     versions: _common_pb2.Versions
     pid: int
     host: str
     job: str
-    def __init__(self, task: _Optional[_Union[_common_pb2.Task, _Mapping]] = ..., address: _Optional[str] = ..., versions: _Optional[_Union[_common_pb2.Versions, _Mapping]] = ..., pid: _Optional[int] = ..., host: _Optional[str] = ..., job: _Optional[str] = ...) -> None: ...
+    serves: bool
+    def __init__(self, task: _Optional[_Union[_common_pb2.Task, _Mapping]] = ..., address: _Optional[str] = ..., versions: _Optional[_Union[_common_pb2.Versions, _Mapping]] = ..., pid: _Optional[int] = ..., host: _Optional[str] = ..., job: _Optional[str] = ..., serves: bool = ...) -> None: ...
 
 class RegisterResponse(_message.Message):
     __slots__ = ("generation", "heartbeat_s", "phase", "versions", "reason", "job")

@@ -42,32 +42,40 @@ ENCODING_ROWS: Encoding
 ENCODING_ELEMENTS: Encoding
 
 class ClientMessage(_message.Message):
-    __slots__ = ("hello", "layout", "step", "segment", "map_slab", "begin_link")
+    __slots__ = ("hello", "layout", "step", "segment", "map_slab", "begin_link", "define_function", "make_resource", "run_closure")
     HELLO_FIELD_NUMBER: _ClassVar[int]
     LAYOUT_FIELD_NUMBER: _ClassVar[int]
     STEP_FIELD_NUMBER: _ClassVar[int]
     SEGMENT_FIELD_NUMBER: _ClassVar[int]
     MAP_SLAB_FIELD_NUMBER: _ClassVar[int]
     BEGIN_LINK_FIELD_NUMBER: _ClassVar[int]
+    DEFINE_FUNCTION_FIELD_NUMBER: _ClassVar[int]
+    MAKE_RESOURCE_FIELD_NUMBER: _ClassVar[int]
+    RUN_CLOSURE_FIELD_NUMBER: _ClassVar[int]
     hello: Hello
     layout: Layout
     step: Step
     segment: Segment
     map_slab: MapSlab
     begin_link: BeginLink
-    def __init__(self, hello: _Optional[_Union[Hello, _Mapping]] = ..., layout: _Optional[_Union[Layout, _Mapping]] = ..., step: _Optional[_Union[Step, _Mapping]] = ..., segment: _Optional[_Union[Segment, _Mapping]] = ..., map_slab: _Optional[_Union[MapSlab, _Mapping]] = ..., begin_link: _Optional[_Union[BeginLink, _Mapping]] = ...) -> None: ...
+    define_function: DefineFunction
+    make_resource: MakeResource
+    run_closure: RunClosure
+    def __init__(self, hello: _Optional[_Union[Hello, _Mapping]] = ..., layout: _Optional[_Union[Layout, _Mapping]] = ..., step: _Optional[_Union[Step, _Mapping]] = ..., segment: _Optional[_Union[Segment, _Mapping]] = ..., map_slab: _Optional[_Union[MapSlab, _Mapping]] = ..., begin_link: _Optional[_Union[BeginLink, _Mapping]] = ..., define_function: _Optional[_Union[DefineFunction, _Mapping]] = ..., make_resource: _Optional[_Union[MakeResource, _Mapping]] = ..., run_closure: _Optional[_Union[RunClosure, _Mapping]] = ...) -> None: ...
 
 class ServerMessage(_message.Message):
-    __slots__ = ("welcome", "step", "failure", "slab")
+    __slots__ = ("welcome", "step", "failure", "slab", "closure")
     WELCOME_FIELD_NUMBER: _ClassVar[int]
     STEP_FIELD_NUMBER: _ClassVar[int]
     FAILURE_FIELD_NUMBER: _ClassVar[int]
     SLAB_FIELD_NUMBER: _ClassVar[int]
+    CLOSURE_FIELD_NUMBER: _ClassVar[int]
     welcome: Welcome
     step: StepReply
     failure: _errors_pb2.ErrorDetail
     slab: Segment
-    def __init__(self, welcome: _Optional[_Union[Welcome, _Mapping]] = ..., step: _Optional[_Union[StepReply, _Mapping]] = ..., failure: _Optional[_Union[_errors_pb2.ErrorDetail, _Mapping]] = ..., slab: _Optional[_Union[Segment, _Mapping]] = ...) -> None: ...
+    closure: ClosureAnswer
+    def __init__(self, welcome: _Optional[_Union[Welcome, _Mapping]] = ..., step: _Optional[_Union[StepReply, _Mapping]] = ..., failure: _Optional[_Union[_errors_pb2.ErrorDetail, _Mapping]] = ..., slab: _Optional[_Union[Segment, _Mapping]] = ..., closure: _Optional[_Union[ClosureAnswer, _Mapping]] = ...) -> None: ...
 
 class Hello(_message.Message):
     __slots__ = ("service", "versions", "max_message_bytes", "expected_ps_generation", "ring", "authorization", "unix_ticket")
@@ -215,3 +223,59 @@ class StepReply(_message.Message):
     changed: bytes
     outcome_follows: bool
     def __init__(self, request_id: _Optional[int] = ..., payload_bytes: _Optional[int] = ..., global_step: _Optional[int] = ..., staleness: _Optional[int] = ..., duplicate: bool = ..., error: _Optional[_Union[_errors_pb2.ErrorDetail, _Mapping]] = ..., changed: _Optional[bytes] = ..., outcome_follows: bool = ...) -> None: ...
+
+class DefineFunction(_message.Message):
+    __slots__ = ("id", "part_bytes")
+    ID_FIELD_NUMBER: _ClassVar[int]
+    PART_BYTES_FIELD_NUMBER: _ClassVar[int]
+    id: int
+    part_bytes: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, id: _Optional[int] = ..., part_bytes: _Optional[_Iterable[int]] = ...) -> None: ...
+
+class MakeResource(_message.Message):
+    __slots__ = ("id", "function", "iterates")
+    ID_FIELD_NUMBER: _ClassVar[int]
+    FUNCTION_FIELD_NUMBER: _ClassVar[int]
+    ITERATES_FIELD_NUMBER: _ClassVar[int]
+    id: int
+    function: int
+    iterates: int
+    def __init__(self, id: _Optional[int] = ..., function: _Optional[int] = ..., iterates: _Optional[int] = ...) -> None: ...
+
+class RunClosure(_message.Message):
+    __slots__ = ("id", "attempt", "function", "part_bytes")
+    ID_FIELD_NUMBER: _ClassVar[int]
+    ATTEMPT_FIELD_NUMBER: _ClassVar[int]
+    FUNCTION_FIELD_NUMBER: _ClassVar[int]
+    PART_BYTES_FIELD_NUMBER: _ClassVar[int]
+    id: int
+    attempt: int
+    function: int
+    part_bytes: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, id: _Optional[int] = ..., attempt: _Optional[int] = ..., function: _Optional[int] = ..., part_bytes: _Optional[_Iterable[int]] = ...) -> None: ...
+
+class ClosureAnswer(_message.Message):
+    __slots__ = ("id", "attempt", "structure", "part_bytes", "failure")
+    ID_FIELD_NUMBER: _ClassVar[int]
+    ATTEMPT_FIELD_NUMBER: _ClassVar[int]
+    STRUCTURE_FIELD_NUMBER: _ClassVar[int]
+    PART_BYTES_FIELD_NUMBER: _ClassVar[int]
+    FAILURE_FIELD_NUMBER: _ClassVar[int]
+    id: int
+    attempt: int
+    structure: bytes
+    part_bytes: _containers.RepeatedScalarFieldContainer[int]
+    failure: ClosureFailure
+    def __init__(self, id: _Optional[int] = ..., attempt: _Optional[int] = ..., structure: _Optional[bytes] = ..., part_bytes: _Optional[_Iterable[int]] = ..., failure: _Optional[_Union[ClosureFailure, _Mapping]] = ...) -> None: ...
+
+class ClosureFailure(_message.Message):
+    __slots__ = ("type", "message", "traceback", "detail")
+    TYPE_FIELD_NUMBER: _ClassVar[int]
+    MESSAGE_FIELD_NUMBER: _ClassVar[int]
+    TRACEBACK_FIELD_NUMBER: _ClassVar[int]
+    DETAIL_FIELD_NUMBER: _ClassVar[int]
+    type: str
+    message: str
+    traceback: str
+    detail: _errors_pb2.ErrorDetail
+    def __init__(self, type: _Optional[str] = ..., message: _Optional[str] = ..., traceback: _Optional[str] = ..., detail: _Optional[_Union[_errors_pb2.ErrorDetail, _Mapping]] = ...) -> None: ...

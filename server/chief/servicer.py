@@ -92,6 +92,7 @@ class ChiefServicer:
                     pid=request.pid,
                     job=request.job,
                     is_gone=_has_ended(job.members.get(task)),
+                    serves=request.serves,
                 )
                 phase, reason = job.phase, job.reason
         except OtherJobError as error:

@@ -175,9 +175,11 @@ def test_one_module_imports_the_compiler() -> None:
     assert importers == {ROOT / "engine" / "jit.py"}
 
 
-def test_nothing_is_ever_unpickled() -> None:
+def test_nothing_is_unpickled_but_what_a_coordinator_sends_its_workers() -> None:
     forbidden = ("pickle", "cPickle", "cloudpickle", "dill", "marshal", "shelve", "joblib")
     for path in sources():
+        if path.parts[-2:] == ("coordinator", "shipping.py"):
+            continue
         for name in imported(path):
             assert name.split(".")[0] not in forbidden, f"{path} imports {name}"
         for node in ast.walk(tree(path)):

@@ -46,7 +46,10 @@ class PlayedChief:
         self.finished: list[tuple[Incarnation, Outcome, str]] = []
         self.finish_answer: Phase | WindlassError = Phase.RUNNING
 
-    def register(self, task: TaskId, address: str, *, timeout_s: float) -> Any:
+    def register(
+        self, task: TaskId, address: str, *, timeout_s: float, serves: bool = False
+    ) -> Any:
+        assert not serves
         error = self.registrations.pop(0) if len(self.registrations) > 1 else self.registrations[0]
         if error is not None:
             raise error

@@ -1,0 +1,1 @@
+"""How a coordinator reaches the workers that run its closures."""

@@ -1,0 +1,235 @@
+"""The coordinator's connection to one worker: closures there, answers back, and dialling again."""
+
+import logging
+import threading
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+import grpc
+import numpy as np
+
+from ...cluster.principal import principal_of_task
+from ...core.arrays import Array
+from ...core.errors import LimitExceededError, PeerLostError, RefusedError, WindlassError
+from ...core.settings import Settings
+from ...core.task import Incarnation, TaskId
+from ...core.waiting import WaitLog
+from ...net.channel import open_channel
+from ...net.connection import Connection
+from ...net.dial import Dialer, receive_message
+from ...net.reach import reach
+from ...proto.v1 import session_pb2
+
+log = logging.getLogger(__name__)
+
+SERVICE = "closures"
+_CONNECT_TIMEOUT_S = 5.0
+_PAUSES_S = (0.05, 0.1, 0.2, 0.5, 1.0)
+_SEND_TIMEOUT_S = 60.0  # for room behind what is being sent
+
+Frame = tuple[session_pb2.ClientMessage, Sequence[memoryview]]
+
+
+class Link(Protocol):
+    """A worker, as the coordinator knows it.
+
+    Attributes:
+        worker: Which one.
+        connections: How many there were; which one this is.
+    """
+
+    worker: TaskId
+    connections: int
+
+    def start(self) -> None:
+        """Begin to look for it."""
+
+    def send(self, number: int, frames: Callable[[set[int]], Sequence[Frame]]) -> None:
+        """Send frames over connection ``number``; nothing if that is gone.
+
+        Args:
+            number: As in :attr:`connections`.
+            frames: Makes them, given the ids of functions and resources that the worker knows, to
+                which it adds.
+        """
+
+    def close(self) -> None:
+        """Leave it."""
+
+
+class Events(Protocol):
+    """What the coordinator hears of a worker, from the link's thread."""
+
+    def ready(self, link: Link) -> None:
+        """It is there, and knows nothing of what it was told before."""
+
+    def answered(self, answer: session_pb2.ClosureAnswer, parts: list[memoryview]) -> None:
+        """A closure was run."""
+
+    def lost(self, link: Link) -> None:
+        """It is gone."""
+
+    def refused(self, link: Link, error: WindlassError) -> None:
+        """It will never be there."""
+
+
+class ClosureLink:
+    """A worker, over any number of connections one after the other.
+
+    Args:
+        worker: Which one.
+        address: Where it is.
+        who: The coordinator.
+        settings: Deadlines and bounds.
+        events: Told what happens.
+
+    Attributes:
+        connections: How many there were; which one this is.
+    """
+
+    def __init__(
+        self, worker: TaskId, address: str, who: Incarnation, settings: Settings, events: Events
+    ) -> None:
+        self.worker = worker
+        self._known: set[int] = set()  # what the worker was told over this connection
+        self.connections = 0
+        self._settings = settings
+        self._events = events
+        self._peer = f"{worker} ({address})"
+        self._who = who
+        hello = session_pb2.Hello(service=SERVICE)
+        self._address = address
+        self._channel: grpc.Channel | None = None  # of a tunnel
+        self._dialer = Dialer(address, self._peer, hello, who, settings, task=worker)
+        self._lock = threading.Lock()
+        self._connection: Connection | None = None
+        self._closing = threading.Event()
+        self._thread = threading.Thread(
+            target=self._run, name=f"closures-{worker.short}", daemon=True
+        )
+
+    def start(self) -> None:
+        """Begin to dial."""
+        self._thread.start()
+
+    def send(self, number: int, frames: Callable[[set[int]], Sequence[Frame]]) -> None:
+        """See :class:`Link`."""
+        with self._lock:
+            connection = self._connection
+            if connection is None or number != self.connections:
+                return
+            try:
+                for message, parts in frames(self._known):
+                    connection.post(message.SerializeToString(), _joined(parts), _SEND_TIMEOUT_S)
+            except OSError as error:
+                log.warning("%s: %s", self._peer, error)
+                connection.cancel()  # the link's thread notices
+
+    def close(self) -> None:
+        """Close the connection; the worker waits for another one, or for the end of the job."""
+        self._closing.set()
+        with self._lock:
+            if self._connection is not None:
+                self._connection.cancel()
+        self._thread.join(_CONNECT_TIMEOUT_S + 1)
+        if self._channel is not None:
+            self._channel.close()
+
+    def _run(self) -> None:
+        waits, pause = self._wait_log(), 0
+        while not self._closing.is_set():
+            try:
+                connection = self._connect()
+            except (PeerLostError, OSError) as error:
+                waits.tick(self._peer, error)
+                self._closing.wait(_PAUSES_S[min(pause, len(_PAUSES_S) - 1)])
+                pause += 1
+                continue
+            except WindlassError as error:
+                self._events.refused(self, error)
+                return
+            waits.done()
+            waits, pause = self._wait_log(), 0
+            try:
+                self._serve(connection)
+            finally:
+                with self._lock:
+                    self._connection = None
+                    connection.cancel()
+                    connection.close()
+                if not self._closing.is_set():
+                    self._events.lost(self)
+
+    def _wait_log(self) -> WaitLog:
+        return WaitLog(self._who.task, limit="the others work on")
+
+    def _connect(self) -> Connection:
+        reached = reach(
+            self._dialer, self._open_channel, self._settings, _CONNECT_TIMEOUT_S, peer=self._peer
+        )
+        with self._lock:
+            self._connection = reached.connection
+            self.connections += 1
+            self._known = set()
+        return reached.connection
+
+    def _open_channel(self) -> grpc.Channel:
+        if self._channel is None:
+            who = principal_of_task(self._who.task, self._who.job)
+            self._channel = open_channel(self._address, self._settings, who)
+        return self._channel
+
+    def _serve(self, connection: Connection) -> None:
+        """Hear answers until the connection ends."""
+        self._events.ready(self)
+        try:
+            while not self._closing.is_set():
+                answer = receive_message(connection).closure
+                parts = receive_parts(connection, answer.part_bytes, self._settings.max_step_bytes)
+                self._events.answered(answer, parts)
+        except (OSError, WindlassError) as error:
+            if not self._closing.is_set():
+                log.warning("%s is lost: %s; its closures are run elsewhere", self._peer, error)
+
+
+def receive_parts(
+    connection: Connection, part_bytes: Sequence[int], max_bytes: int
+) -> list[memoryview]:
+    """The payload of the frame received last, in its parts.
+
+    Args:
+        connection: Its message was received.
+        part_bytes: As the message says.
+        max_bytes: Most bytes of all.
+
+    Raises:
+        LimitExceededError: It is longer than allowed.
+        RefusedError: The message announces another length.
+        OSError: The connection is broken.
+    """
+    total = connection.unread_bytes
+    if total > max_bytes:
+        raise LimitExceededError(
+            f"{connection.peer} sends {total} bytes for one closure, more than "
+            f"max_step_bytes={max_bytes}; send less, or raise WINDLASS_MAX_STEP_BYTES on both "
+            "sides",
+            limit="max_step_bytes",
+            value=total,
+        )
+    if total != sum(part_bytes):
+        raise RefusedError(f"{total} bytes follow a message that announces {sum(part_bytes)}")
+    room = np.empty(total, np.uint8).data  # not filled with zeros first
+    connection.read_into(room)
+    parts, at = [], 0
+    for size in part_bytes:
+        parts.append(room[at : at + size])
+        at += size
+    return parts
+
+
+def _joined(parts: Sequence[memoryview]) -> Array:
+    if not parts:
+        return np.empty(0, np.uint8)
+    if len(parts) == 1:
+        return np.frombuffer(parts[0], np.uint8)
+    return np.concatenate([np.frombuffer(part, np.uint8) for part in parts])

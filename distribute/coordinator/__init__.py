@@ -1,0 +1,21 @@
+"""The coordinator of TensorFlow 2's parameter-server training: one program, and workers that run
+what it schedules.
+"""
+
+from .cluster_coordinator import ClusterCoordinator
+from .per_worker import PerWorkerDataset, PerWorkerValue
+from .remote_value import RemoteValue, RemoteValueStatus
+from .worker_index import experimental_get_current_worker_index
+
+PerWorkerValues = PerWorkerValue
+"""As ``tf.distribute.experimental.coordinator`` calls it."""
+
+__all__ = [
+    "ClusterCoordinator",
+    "PerWorkerDataset",
+    "PerWorkerValue",
+    "PerWorkerValues",
+    "RemoteValue",
+    "RemoteValueStatus",
+    "experimental_get_current_worker_index",
+]

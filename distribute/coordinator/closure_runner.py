@@ -1,0 +1,189 @@
+"""Runs closures: reads what a coordinator sent, calls it, and describes what came of it."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from ...core.errors import LimitExceededError, RefusedError
+from ...core.structures import to_parts
+from ...proto.v1 import session_pb2
+from ..optimizer import Optimizer
+from ..runtime import ClusterRuntime
+from ..strategies.parameter_server import ParameterServerStrategy
+from ..variables.parameter_server import PsVariable
+from ..variables.spec import VariableSpec
+from .failures import describe
+from .shipping import unpickle
+from .worker_index import current_worker
+
+
+class _Failed:
+    """In the place of something that could not be made: whoever uses it hears why."""
+
+    def __init__(self, error: BaseException) -> None:
+        self.error = error
+
+
+class ClosureRunner:
+    """Functions, resources and closures of one coordinator. Used by one thread at a time.
+
+    Args:
+        worker: The worker's index.
+        runtime: Its connection to its cluster.
+        strategy: What closures get as the strategy; None: one is made when it is asked for.
+    """
+
+    def __init__(
+        self,
+        worker: int,
+        runtime: ClusterRuntime,
+        strategy: ParameterServerStrategy | None = None,
+    ) -> None:
+        self._worker = worker
+        self._max_bytes = runtime.settings.max_step_bytes
+        self._place = _WorkerPlace(runtime, strategy)
+        self._pickles: dict[int, Sequence[memoryview]] = {}
+        self._functions: dict[int, Any] = {}
+
+    def forget(self) -> None:
+        """The coordinator begins anew, and tells everything again."""
+        self._pickles.clear()
+        self._functions.clear()
+        self._place.resources.clear()
+
+    def handle(
+        self, message: session_pb2.ClientMessage, parts: Sequence[memoryview]
+    ) -> tuple[session_pb2.ClosureAnswer, list[memoryview]] | None:
+        """Do what a coordinator says.
+
+        Args:
+            message: From it.
+            parts: Of the message's payload.
+
+        Returns:
+            (the answer, the parts of its payload) of a closure, else None.
+
+        Raises:
+            RefusedError: The message is none of a coordinator.
+        """
+        kind = message.WhichOneof("kind")
+        if kind == "run_closure":
+            return self._run(message.run_closure, parts)
+        if kind == "make_resource":
+            self._make(message.make_resource)
+        elif kind == "define_function":
+            # It is read when it is first called, so that its error is a closure's.
+            self._pickles[message.define_function.id] = parts
+        else:
+            raise RefusedError(
+                f"a coordinator goes on with closures, not with {kind or 'an empty message'}"
+            )
+        return None
+
+    def _make(self, message: session_pb2.MakeResource) -> None:
+        resources = self._place.resources
+        with self._here():
+            try:
+                if message.function:
+                    resources[message.id] = self._function(message.function)()
+                else:
+                    resources[message.id] = iter(self._place.resource(message.iterates))
+            except BaseException as error:  # noqa: BLE001 - the closures that use it raise it
+                resources[message.id] = _Failed(error)
+
+    def _run(
+        self, message: session_pb2.RunClosure, arguments: Sequence[memoryview]
+    ) -> tuple[session_pb2.ClosureAnswer, list[memoryview]]:
+        answer = session_pb2.ClosureAnswer(id=message.id, attempt=message.attempt)
+        with self._here():
+            try:
+                function = self._function(message.function)
+                # After the function: they may say what is new of its optimizers.
+                args, kwargs = self._arguments(arguments)
+                result = function(*args, **kwargs)
+                structure, parts = to_parts(result)
+                self._check_size(sum(part.nbytes for part in parts))
+            # Whatever a closure raises is the coordinator's to know: sys.exit too.
+            except BaseException as error:  # noqa: BLE001
+                answer.failure.CopyFrom(describe(error))
+                return answer, []
+        answer.structure = structure
+        answer.part_bytes.extend(part.nbytes for part in parts)
+        return answer, parts
+
+    def _arguments(self, parts: Sequence[memoryview]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        if not parts:
+            return (), {}
+        args, kwargs, changed = unpickle(parts, self._place)
+        for number, state in changed.items():
+            self._place.update(number, state)
+        return args, kwargs
+
+    def _function(self, number: int) -> Any:
+        if number not in self._functions:
+            if number not in self._pickles:
+                raise RefusedError(f"function {number} was not sent")
+            self._functions[number] = unpickle(self._pickles[number], self._place)
+        return self._functions[number]
+
+    def _check_size(self, num_bytes: int) -> None:
+        most = self._max_bytes
+        if num_bytes > most:
+            raise LimitExceededError(
+                f"the closure's result has {num_bytes} bytes, more than max_step_bytes={most}; "
+                "return less, or raise WINDLASS_MAX_STEP_BYTES on the workers and the chief",
+                limit="max_step_bytes",
+                value=num_bytes,
+            )
+
+    @contextmanager
+    def _here(self) -> Iterator[None]:
+        token = current_worker.set(self._worker)
+        try:
+            yield
+        finally:
+            current_worker.reset(token)
+
+
+class _WorkerPlace:
+    """What names in pickles stand for on this worker. See
+    :class:`~windlass.distribute.coordinator.shipping.Place`.
+    """
+
+    def __init__(self, runtime: ClusterRuntime, strategy: ParameterServerStrategy | None) -> None:
+        self._runtime = runtime
+        self._strategy = strategy
+        self._variables: dict[str, PsVariable] = {}
+        self._optimizers: dict[int, Optimizer] = {}
+        self.resources: dict[int, Any] = {}
+
+    @property
+    def strategy(self) -> ParameterServerStrategy:
+        if self._strategy is None:
+            self._strategy = ParameterServerStrategy(runtime=self._runtime)
+        return self._strategy
+
+    def variable(self, name: str, spec: VariableSpec, *, sharded: bool) -> PsVariable:
+        if name not in self._variables:
+            extended = self.strategy.extended
+            self._variables[name] = extended.find_variable(spec, name, sharded=sharded)
+        return self._variables[name]
+
+    def optimizer(self, number: int, kind: type[Optimizer], state: Mapping[str, Any]) -> Optimizer:
+        if number not in self._optimizers:
+            made = kind.__new__(kind)
+            made.__dict__.update(_owner=None, _variables={})
+            self._optimizers[number] = made
+        self.update(number, state)
+        return self._optimizers[number]
+
+    def update(self, number: int, state: Mapping[str, Any]) -> None:
+        """Give an optimizer the hyperparameters of the coordinator's."""
+        if number in self._optimizers:
+            self._optimizers[number].__dict__.update(state)
+
+    def resource(self, number: int) -> Any:
+        found = self.resources[number]
+        if isinstance(found, _Failed):
+            raise found.error
+        return found

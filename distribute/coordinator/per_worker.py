@@ -1,0 +1,51 @@
+"""Things that each worker has one of: the coordinator holds a handle.
+
+On a worker a handle in a closure's arguments, or in what it captures, is that worker's own thing.
+"""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+
+class PerWorkerValue:
+    """A value of every worker, which a function makes there.
+
+    Args:
+        resource: Its number.
+    """
+
+    def __init__(self, resource: int) -> None:
+        self.resource = resource
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.resource})"
+
+
+class PerWorkerIterator(PerWorkerValue):
+    """An iterator of every worker's dataset. Give it to a closure, which calls ``next`` on it."""
+
+    def __iter__(self) -> "PerWorkerIterator":
+        return self
+
+    def __next__(self) -> Any:
+        raise NotImplementedError(
+            "next of a per-worker iterator is for closures: give the iterator to schedule as an "
+            "argument, and call next in the function"
+        )
+
+
+class PerWorkerDataset(PerWorkerValue):
+    """A dataset of every worker.
+
+    Args:
+        resource: Its number.
+        make_iterator: Makes an iterator of it on every worker; returns its number.
+    """
+
+    def __init__(self, resource: int, make_iterator: Callable[[int], int]) -> None:
+        super().__init__(resource)
+        self._make_iterator = make_iterator
+
+    def __iter__(self) -> Iterator[Any]:
+        """An iterator that begins on every worker at the start of its own dataset."""
+        return PerWorkerIterator(self._make_iterator(self.resource))

@@ -1,0 +1,78 @@
+"""What a scheduled closure will return."""
+
+import threading
+from enum import StrEnum
+from typing import Any
+
+from ..base.values import map_structure
+
+
+class RemoteValueStatus(StrEnum):
+    """How far a closure is."""
+
+    NOT_READY = "not ready"
+    READY = "ready"
+    ABORTED = "aborted"
+
+
+class RemoteValue:
+    """The result of a closure, in the future. As ``tf.distribute.experimental.coordinator``'s.
+
+    The coordinator keeps it, so it can be fetched when the worker is gone.
+    """
+
+    def __init__(self) -> None:
+        self._settled = threading.Event()
+        self._status = RemoteValueStatus.NOT_READY
+        self._value: Any = None
+        self._error: Exception | None = None
+
+    @property
+    def status(self) -> RemoteValueStatus:
+        """How far it is. A closure that failed or was cancelled is aborted."""
+        return self._status
+
+    def fetch(self, timeout_s: float | None = None) -> Any:
+        """Wait for the result; arrays are NumPy's.
+
+        Args:
+            timeout_s: How long at most; None: as long as it takes. Unit: seconds.
+
+        Raises:
+            TimeoutError: It did not come in time.
+            CancelledError: Another closure failed before this one began: schedule it again.
+            Exception: What the closure raised.
+        """
+        if not self._settled.wait(timeout_s):
+            raise TimeoutError(f"the closure was not done within {timeout_s:g} s")
+        if self._error is not None:
+            raise self._error
+        return self._value
+
+    def get(self) -> Any:
+        """The same as :meth:`fetch`: values of closures live on the host."""
+        return self.fetch()
+
+    def __reduce__(self) -> Any:
+        raise ValueError(
+            "a RemoteValue cannot be given to a closure: fetch it first, and give the value"
+        )
+
+    # -- for the coordinator -----------------------------------------------------------------
+
+    def settle(self, value: Any) -> None:
+        """The closure returned this."""
+        self._value, self._status = value, RemoteValueStatus.READY
+        self._settled.set()
+
+    def abort(self, error: Exception) -> None:
+        """It raised this, or will not run."""
+        self._error, self._status = error, RemoteValueStatus.ABORTED
+        self._settled.set()
+
+
+def fetch(value: Any) -> Any:
+    """A nested structure with its remote values fetched; the other leaves as they are."""
+    return map_structure(
+        lambda leaf: leaf.fetch() if isinstance(leaf, RemoteValue) else leaf, value
+    )

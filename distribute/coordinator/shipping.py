@@ -1,0 +1,185 @@
+"""Functions and arguments on their way to a worker.
+
+Functions are pickled by value (cloudpickle), so a worker needs none of the program's files. What
+lives in the cluster is not sent but named: a variable arrives as the worker's own view of it, the
+strategy as the worker's, an optimizer as one of the same rule, a per-worker value as that worker's.
+
+Only a worker reads such pickles, from the task that leads its job.
+"""
+
+import io
+import pickle
+import sys
+import sysconfig
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import lru_cache
+from pathlib import Path
+from types import ModuleType
+from typing import Any, Protocol
+
+import cloudpickle
+
+from ..optimizer import Optimizer
+from ..strategies.parameter_server import ParameterServerStrategy
+from ..strategies.strategy import Strategy
+from ..variables.parameter_server import PsShard, PsShardedVariable, PsVariable
+from ..variables.variable import Variable
+from .per_worker import PerWorkerValue
+
+_ENVIRONMENT = tuple(
+    sysconfig.get_paths()[name] for name in ("stdlib", "platstdlib", "purelib", "platlib")
+)
+
+
+class Pickled:
+    """Something pickled.
+
+    Attributes:
+        parts: The pickle, then the arrays in it.
+        optimizers: Those in it, by their number.
+    """
+
+    def __init__(self, parts: Sequence[memoryview], optimizers: Mapping[int, Optimizer]) -> None:
+        self.parts = parts
+        self.optimizers = optimizers
+
+
+class _Sender(cloudpickle.Pickler):  # type: ignore[misc]
+    def __init__(
+        self, file: io.BytesIO, strategy: Strategy, buffers: list[pickle.PickleBuffer]
+    ) -> None:
+        super().__init__(file, protocol=5, buffer_callback=buffers.append)
+        self._strategy = strategy
+        self.optimizers: dict[int, Optimizer] = {}
+
+    def persistent_id(self, item: Any) -> Any:
+        if isinstance(item, PerWorkerValue):
+            return ("resource", item.resource)
+        if isinstance(item, Variable):
+            return self._variable(item)
+        if isinstance(item, Optimizer):
+            self.optimizers[id(item)] = item
+            return ("optimizer", id(item), type(item), state_of(item))
+        if isinstance(item, Strategy):
+            if item is not self._strategy:
+                raise ValueError(
+                    f"a closure uses {type(item).__name__}, and the coordinator is of another "
+                    "strategy: use that one in functions that are scheduled"
+                )
+            return ("strategy",)
+        return None
+
+    def _variable(self, item: Variable) -> Any:
+        if item.strategy is not self._strategy:
+            raise ValueError(
+                f"a closure uses {item.name!r}, which is no variable of the coordinator's "
+                "strategy; create it in `with strategy.scope():`"
+            )
+        if isinstance(item, PsShard):
+            return ("shard", self._variable(item._whole), item.part)
+        if not isinstance(item, PsVariable):
+            return None
+        return ("variable", item._name, isinstance(item, PsShardedVariable), item._spec)
+
+
+def pickle_for_workers(item: Any, strategy: ParameterServerStrategy) -> Pickled:
+    """Pickle something for the workers of a strategy.
+
+    Args:
+        item: A function, or arguments.
+        strategy: Its variables and optimizers are named and not sent.
+
+    Raises:
+        ValueError: It holds what belongs to the coordinator alone.
+        TypeError: It cannot be pickled.
+    """
+    buffers: list[pickle.PickleBuffer] = []
+    file = io.BytesIO()
+    sender = _Sender(file, strategy, buffers)
+    try:
+        with _by_value():
+            sender.dump(item)
+    except (pickle.PicklingError, AttributeError) as error:
+        raise TypeError(f"a worker cannot be sent {item!r}: {error}") from error
+    # Copies: a closure may be sent later, and the program goes on with its arrays.
+    arrays = [memoryview(bytearray(buffer.raw())) for buffer in buffers]
+    return Pickled([file.getbuffer(), *arrays], sender.optimizers)
+
+
+def state_of(optimizer: Optimizer) -> dict[str, Any]:
+    """What a worker needs to make an optimizer like this one."""
+    own = optimizer.__dict__
+    return {name: own[name] for name in ("rule", "current", "_changes", "_rate")}
+
+
+class Place(Protocol):
+    """Where pickles are read: a worker."""
+
+    @property
+    def strategy(self) -> ParameterServerStrategy:
+        """The worker's."""
+
+    def variable(self, name: str, spec: Any, *, sharded: bool) -> PsVariable:
+        """The worker's view of a variable."""
+
+    def optimizer(self, number: int, kind: type[Optimizer], state: Mapping[str, Any]) -> Optimizer:
+        """The worker's optimizer for one of the coordinator."""
+
+    def resource(self, number: int) -> Any:
+        """What the worker has under this number; raises what making it raised."""
+
+
+class _Receiver(pickle.Unpickler):
+    def __init__(self, parts: Sequence[memoryview], place: Place) -> None:
+        super().__init__(io.BytesIO(parts[0]), buffers=parts[1:])
+        self._place = place
+
+    def persistent_load(self, named: Any) -> Any:
+        kind, *rest = named
+        if kind == "resource":
+            return self._place.resource(*rest)
+        if kind == "variable":
+            name, sharded, spec = rest
+            return self._place.variable(name, spec, sharded=sharded)
+        if kind == "shard":
+            whole, part = rest
+            return self.persistent_load(whole).variables[part]
+        if kind == "optimizer":
+            return self._place.optimizer(*rest)
+        return self._place.strategy
+
+
+def unpickle(parts: Sequence[memoryview], place: Place) -> Any:
+    """What was pickled, with what it names as the worker has it."""
+    return _Receiver(parts, place).load()
+
+
+@contextmanager
+def _by_value() -> Iterator[None]:
+    """While something is pickled, the program's own modules go with it."""
+    own = _own_modules(len(sys.modules))
+    for module in own:
+        cloudpickle.register_pickle_by_value(module)
+    try:
+        yield
+    finally:
+        for module in own:
+            cloudpickle.unregister_pickle_by_value(module)
+
+
+@lru_cache(maxsize=1)
+def _own_modules(count: int) -> list[ModuleType]:  # noqa: ARG001 - another one: look again
+    """The program's own modules among the ``count`` that are loaded."""
+    return [module for module in list(sys.modules.values()) if _is_own(module)]
+
+
+def _is_own(module: ModuleType) -> bool:
+    """Whether a module is the program's, and neither installed nor Python's."""
+    path, name = getattr(module, "__file__", None), getattr(module, "__name__", "")
+    if not path or name.partition(".")[0] in ("windlass", "__main__", "__mp_main__"):
+        return False
+    if not sys.argv or not sys.argv[0]:
+        return False
+    folder, resolved = Path(sys.argv[0]).resolve().parent, Path(path).resolve()
+    return resolved.is_relative_to(folder) and not str(resolved).startswith(_ENVIRONMENT)

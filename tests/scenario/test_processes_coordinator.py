@@ -1,0 +1,286 @@
+"""A coordinator's program and workers without one, as real processes."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from helpers import processes
+from helpers.clusters import tf_configs
+from helpers.pages import ROOT, examples
+from helpers.waiting import scaled
+
+RunCli = Callable[..., subprocess.CompletedProcess[str]]
+StartCli = Callable[..., tuple[subprocess.Popen[bytes], Path]]
+WaitUntil = Callable[..., None]
+
+pytestmark = [pytest.mark.scenario, pytest.mark.usefixtures("no_process_left")]
+
+BEGINNING = """
+import os, sys, threading, time
+import numpy as np
+import windlass as wl
+
+strategy = wl.distribute.ParameterServerStrategy(
+    variable_partitioner=wl.distribute.partitioners.FixedShardsPartitioner(2)
+)
+with strategy.scope():
+    table = wl.Variable(np.zeros((4, 2), np.float32), name="table")
+    count = wl.Variable(np.zeros(4, np.int64), name="count")
+optimizer = wl.optimizers.SGD(1.0)
+coordinator = wl.distribute.coordinator.ClusterCoordinator(strategy)
+here = wl.distribute.coordinator.experimental_get_current_worker_index
+
+
+def pids():
+    \"\"\"Of the workers, by index.\"\"\"
+    found = {}
+    while len(found) < 2:
+        asked = [coordinator.schedule(lambda: (here(), os.getpid())) for _ in range(8)]
+        found.update(coordinator.fetch(asked))
+    return found
+
+
+def raised(call):
+    try:
+        call()
+    except Exception as error:
+        return error
+    raise AssertionError("nothing was raised")
+"""
+
+BEHAVIOUR = """
+# What a closure uses is what the coordinator made, sharded variables and their shards too.
+def add(row, by):
+    table.scatter_add(wl.IndexedSlices(np.full((1, 2), by, np.float32), np.array([row])))
+    return table.variables[1].read_value().shape, here()
+
+shapes = coordinator.fetch([coordinator.schedule(add, (row % 4, 1.0)) for row in range(40)])
+assert {shape for shape, _ in shapes} == {(2, 2)}
+assert table.numpy().tolist() == [[10, 10]] * 4
+
+# A rate that is assigned later counts for the closures that are scheduled then.
+def learn():
+    strategy.run(lambda: optimizer.apply_gradients([(np.ones((4, 2), np.float32), table)]))
+
+coordinator.schedule(learn)
+coordinator.join()
+assert table.numpy()[0, 0] == 9
+optimizer.learning_rate = 0.5
+coordinator.schedule(learn)
+coordinator.join()
+assert table.numpy()[0, 0] == 8.5
+assert strategy.global_step == 2
+
+# Per-worker values and datasets are the worker's own, and an iterator goes on.
+numbers = coordinator.create_per_worker_values(lambda: here() * 100)
+dataset = coordinator.create_per_worker_dataset(lambda: range(3))
+iterator = iter(dataset)
+seen = coordinator.fetch([
+    coordinator.schedule(lambda own, batches: (here(), own, next(batches)), (numbers, iterator))
+    for _ in range(3)
+])
+assert all(own == 100 * worker for worker, own, _ in seen)
+for worker in {worker for worker, *_ in seen}:
+    drawn = sorted(batch for index, _, batch in seen if index == worker)
+    assert drawn == list(range(len(drawn)))
+assert isinstance(raised(lambda: next(iterator)), NotImplementedError)
+for _ in range(6):
+    coordinator.schedule(lambda batches: next(batches), (iterator,))
+assert isinstance(raised(coordinator.join), wl.errors.OutOfRangeError)
+
+# The first error is raised once; what was queued is cancelled; then all is well again.
+class Own(Exception):
+    pass
+
+def fail(kind):
+    raise kind("no good")
+
+first = coordinator.schedule(fail, (ValueError,))
+queued = [coordinator.schedule(time.sleep, (0.05,)) for _ in range(20)]
+error = raised(coordinator.join)
+assert isinstance(error, ValueError) and "in fail" in error.__notes__[0], error
+assert raised(first.fetch) is error
+assert isinstance(raised(queued[-1].fetch), wl.errors.CancelledError)
+assert coordinator.done()
+assert str(queued[-1].status) == "aborted" and str(first.status) == "aborted"
+coordinator.schedule(fail, (Own,))
+error = raised(coordinator.join)
+assert type(error) is wl.errors.ClosureError and str(error) == "Own: no good"
+
+# What cannot be sent is said where it is scheduled, or raised as the closure's error.
+assert isinstance(raised(lambda: coordinator.schedule(print, (first,))), ValueError)
+assert isinstance(raised(lambda: coordinator.schedule(3)), TypeError)
+assert isinstance(raised(lambda: coordinator.schedule(print, (threading.Lock(),))), TypeError)
+for function, text in [(lambda: object(), "cannot be sent"), (lambda: lambda: 0, "cannot be sent")]:
+    coordinator.schedule(function)
+    error = raised(coordinator.join)
+    assert isinstance(error, TypeError) and text in str(error), error
+coordinator.schedule(sys.exit, (3,))
+assert str(raised(coordinator.join)) == "SystemExit: 3"
+
+# An argument is what it was when it was scheduled.
+array = np.zeros(300_000)
+sums = []
+for number in range(8):
+    array += 1
+    sums.append(coordinator.schedule(lambda given: given.sum(), (array,)))
+assert coordinator.fetch(sums) == [300_000.0 * n for n in range(1, 9)]
+
+# Results of any size, and of nested structures.
+large = coordinator.schedule(lambda: {"a": [np.arange(5_000_000), (1, None)]}).fetch()
+assert large["a"][0].sum() == 4_999_999 * 2_500_000 and large["a"][1] == (1, None)
+sent = coordinator.schedule(lambda array: array.sum(), (np.ones(5_000_000),))
+assert coordinator.fetch({"x": [sent, 7]}) == {"x": [5_000_000, 7]}
+assert wl.distribute.coordinator.ClusterCoordinator(strategy) is coordinator
+assert isinstance(
+    raised(lambda: wl.distribute.coordinator.ClusterCoordinator(None)), ValueError
+)
+assert isinstance(raised(here), RuntimeError)
+print("all is as it should be")
+"""
+
+LOSSES = """
+import signal
+import helper
+
+def work(number):
+    helper.pause()
+    return number
+
+numbers = coordinator.create_per_worker_values(lambda: [])
+workers = pids()
+results = [coordinator.schedule(work, (number,)) for number in range(40)]
+os.kill(workers[1], signal.SIGKILL)
+assert coordinator.fetch(results) == list(range(40))
+print("lost one, and all were run", flush=True)
+
+def remember(own):
+    own.append(0)
+    return len(own), here()
+
+while pids()[1] == workers[1]:  # both are there again
+    pass
+while (found := coordinator.schedule(remember, (numbers,)).fetch())[1] != 1:
+    pass
+print("it is back, with", found[0], "value", flush=True)
+"""
+
+
+@pytest.mark.real_start
+def test_the_program_of_the_page_as_the_page_starts_it(run_cli: RunCli, tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(examples(ROOT / "docs" / "coordinator.md")[0])
+    done = run_cli("local", "--coordinator", "--workers", "2", "--ps", "2", "--plain", "train.py")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert re.search(r"chief:0 \| epoch 2: loss 0\.0000\d", done.stdout), done.stdout
+    assert "weights [1. 2. 3.]" in done.stdout
+
+
+def test_closures_values_errors_and_results(run_cli: RunCli, tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(BEGINNING + BEHAVIOUR)
+    done = run_cli("local", "--coordinator", "--workers", "2", "--ps", "2", "--plain", "train.py")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "all is as it should be" in done.stdout
+    assert "lost" not in done.stdout
+    assert "waiting for worker" not in done.stdout
+
+
+class Started:
+    """A chief with a program, two ps and two workers, started by hand."""
+
+    def __init__(self, start: StartCli, folder: Path, program: str) -> None:
+        self._start = start
+        self._configs = tf_configs(chief=1, ps=2, worker=2)
+        self._where = ["--model-dir", str(folder / "model")]
+        # Workers have none of the program's files.
+        (folder / "program").mkdir()
+        (folder / "program" / "train.py").write_text(program)
+        self.servers = [self._run(f"ps:{index}", "ps", *self._where) for index in range(2)]
+        self.workers = [self.start_worker(index) for index in range(2)]
+        self.chief, self._said = self._run("chief:0", "chief", *self._where, "program/train.py")
+
+    def address(self, worker: int) -> str:
+        cluster = json.loads(self._configs[f"worker:{worker}"])["cluster"]
+        return str(cluster["worker"][worker])
+
+    def start_worker(self, index: int) -> tuple[subprocess.Popen[bytes], Path]:
+        return self._run(f"worker:{index}", "worker")
+
+    def said(self) -> str:
+        """By the chief."""
+        return self._said.read_text()
+
+    def has_said(self, text: str) -> bool:
+        return text in self.said() or self.chief.poll() is not None
+
+    def _run(self, task: str, *command: str) -> tuple[subprocess.Popen[bytes], Path]:
+        quick = ["--heartbeat-s", "0.1", "--lease-s", "2"]
+        flags = [command[0], *quick, *command[1:]]
+        return self._start(*flags, TF_CONFIG=self._configs[task])
+
+
+def test_a_killed_worker_s_closures_are_run_elsewhere_and_it_may_come_back(
+    tmp_path: Path, start_cli: StartCli, wait_until: WaitUntil
+) -> None:
+    job = Started(start_cli, tmp_path, BEGINNING + LOSSES)
+    helper = "import time\ndef pause():\n    time.sleep(0.05)\n"
+    (tmp_path / "program" / "helper.py").write_text(helper)
+    wait_until(lambda: job.has_said("lost one"), 60, "the loss of a worker")
+    assert job.workers[1][0].wait(scaled(10)) == -signal.SIGKILL, job.said()
+    again, _ = job.start_worker(1)
+    assert job.chief.wait(scaled(60)) == 0, job.said()
+    assert "it is back, with 1 value" in job.said()
+    assert "its closures are run elsewhere" in job.said()
+    for process in (*(ps for ps, _ in job.servers), job.workers[0][0], again):
+        assert process.wait(scaled(20)) == 0
+
+
+STRANGER = """
+import sys
+from windlass.core.settings import Settings
+from windlass.core.task import Incarnation, TaskId
+from windlass.net.dial import Dialer
+from windlass.net.reach import reach
+from windlass.proto.v1 import session_pb2
+
+who = Incarnation(TaskId(sys.argv[1], 0), 1 << 40)
+hello = session_pb2.Hello(service="closures")
+reach(Dialer(sys.argv[2], "it", hello, who, Settings()), None, Settings(), 5, peer="it")
+print("let in")
+"""
+
+
+def test_only_whoever_leads_may_send_functions(
+    tmp_path: Path, start_cli: StartCli, wait_until: WaitUntil
+) -> None:
+    ready = "coordinator.schedule(os.getpid).fetch()\nprint('ready', flush=True)\n"
+    job = Started(start_cli, tmp_path, f"{BEGINNING}\n{ready}\ntime.sleep(600)\n")
+    wait_until(lambda: job.has_said("ready"), 60, "the program")
+    for role in ("worker", "evaluator", "reader", "driver", "ps"):
+        code, said, errors = processes.run(
+            [sys.executable, "-c", STRANGER, role, job.address(1)],
+            timeout_s=scaled(30),
+            cwd=tmp_path,
+            env={**os.environ, "PYTHONPATH": str(ROOT / "src")},
+        )
+        assert code != 0, said
+        assert "PermissionDeniedError" in errors, errors
+    job.chief.terminate()
+    assert job.chief.wait(scaled(30)) == 143, job.said()
+    for process, said_by in (*job.servers, *job.workers):
+        assert process.wait(scaled(30)) == 143, said_by.read_text()
+
+
+def test_a_cluster_that_cannot_have_a_coordinator_is_refused(
+    run_cli: RunCli, tmp_path: Path
+) -> None:
+    (tmp_path / "train.py").write_text("")
+    done = run_cli("local", "--coordinator", "--workers", "0", "train.py")
+    assert done.returncode == 2
+    assert "at least one worker" in done.stderr

@@ -1,0 +1,113 @@
+"""A worker without a program: it runs what the coordinator schedules, until the job is over.
+
+The standard server of TensorFlow 2's parameter-server training. Only the task that leads the job is
+let in: what it sends are functions.
+"""
+
+import logging
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from ..client.worker.closure_link import SERVICE, receive_parts
+from ..cluster.roles import CHIEF
+from ..core.errors import PeerLostError
+from ..distribute.coordinator.closure_runner import ClosureRunner
+from ..distribute.runtime import ClusterRuntime
+from ..net.auth.guard import Guard
+from ..net.connection import Connection
+from ..net.dial import parse
+from ..net.endpoint import Greeting
+from ..net.host import TaskHost
+from ..proto.v1 import session_pb2
+
+log = logging.getLogger(__name__)
+
+_THREADS = 4
+_MAX_SESSIONS = 4
+_TURN_S = 2.0  # for a closure of a connection that broke to end
+
+
+class ClosureServer:
+    """Serves a coordinator at the worker's address.
+
+    Args:
+        runtime: The worker's connection to its cluster.
+        job: Id of the job it has joined.
+    """
+
+    def __init__(self, runtime: ClusterRuntime, job: str) -> None:
+        task, settings = runtime.task, runtime.settings
+        self._task = task.task
+        self._address = task.address
+        self._settings = settings
+        self._runner = ClosureRunner(task.task.index, runtime)
+        self._turn = threading.Lock()
+        self._connection: Connection | None = None
+        self._host = TaskHost(
+            task.task,
+            threads=_THREADS,
+            daemon=True,  # a closure that never ends must not keep this process
+            settings=settings,
+            calls={},
+            guard=Guard(task.task, settings, job=lambda: job, has_chief=CHIEF in task.spec.jobs),
+            sessions={SERVICE: self._serve},
+            max_sessions=_MAX_SESSIONS,
+        )
+
+    def start(self) -> None:
+        """Listen.
+
+        Raises:
+            AddressInUseError: The port is taken.
+            ConfigurationError: Nothing says how callers show who they are.
+        """
+        self._host.start(self._address)
+        log.info("runs closures at port %d", self._host.port)
+
+    @property
+    def port(self) -> int:
+        """Where it listens."""
+        return self._host.port
+
+    def stop(self) -> None:
+        """Leave the coordinator."""
+        self._host.stop(0)
+
+    def _serve(self, greeting: Greeting) -> bool:
+        """Run the closures of one connection, in order."""
+        connection = greeting.connection
+        with self._only(connection):
+            greeting.welcome()
+            self._runner.forget()
+            while (data := connection.receive()) is not None:
+                self._handle(parse(session_pb2.ClientMessage, data), connection)
+        return False
+
+    @contextmanager
+    def _only(self, connection: Connection) -> Iterator[None]:
+        """One coordinator at a time; a new connection of it takes the place of the one before."""
+        before, self._connection = self._connection, connection
+        if before is not None:
+            before.cancel()
+        if not self._turn.acquire(timeout=_TURN_S):
+            raise PeerLostError(
+                f"{self._task} still runs a closure of a connection that broke; it is asked again",
+                task=self._task,
+            )
+        try:
+            yield
+        finally:
+            self._turn.release()
+
+    def _handle(self, message: session_pb2.ClientMessage, connection: Connection) -> None:
+        part_bytes = (*message.run_closure.part_bytes, *message.define_function.part_bytes)
+        parts = receive_parts(connection, part_bytes, self._settings.max_step_bytes)
+        done = self._runner.handle(message, parts)
+        if done is not None:
+            answer, results = done
+            connection.send(
+                [session_pb2.ServerMessage(closure=answer).SerializeToString()],
+                results,
+                sum(answer.part_bytes),
+            )

@@ -1,0 +1,24 @@
+"""What a worker without a program does between joining its job and leaving it."""
+
+from ..core.errors import WindlassError
+from ..core.exit_codes import ExitCode
+from ..core.states import Outcome
+from ..distribute.runtime import ClusterRuntime
+from .closure_server import ClosureServer
+from .program import Ending, ending_of
+
+_LOOK_S = 0.2
+
+
+def serve_closures(runtime: ClusterRuntime) -> Ending:
+    """Run closures until the job is over, or this task should end; returns how it ended."""
+    server = ClosureServer(runtime, runtime.session.who.job)
+    try:
+        server.start()
+        while not runtime.job_is_over(_LOOK_S):
+            runtime.check()
+    except WindlassError as error:
+        return ending_of(error)
+    finally:
+        server.stop()
+    return Ending(Outcome.DONE, ExitCode.DONE)
