@@ -20,7 +20,7 @@ from pathlib import Path
 from ..cluster.principal import Principal
 from ..core.errors import WindlassError
 from ..core.rare_log import RareLog
-from .stream import NEVER
+from .stream import NEVER, READ_BYTES
 from .tcp import notice_loss, tcp_stream
 from .tls.accept import TlsServer
 from .tls.http2 import refuse_http2
@@ -242,9 +242,8 @@ def _both_ways(
         server.shutdown(socket.SHUT_WR)
 
     def back() -> None:
-        buffer = memoryview(bytearray(_BYTES))
-        while count := server.recv_into(buffer):
-            secured.send(buffer[:count], NEVER)
+        while data := server.recv(READ_BYTES):
+            secured.send(data, NEVER)
         secured.end()
         client.shutdown(socket.SHUT_WR)
 

@@ -7,6 +7,7 @@ cancelling and spinning are those of the stream below.
 """
 
 import contextlib
+import functools
 import ssl
 import threading
 import time
@@ -63,10 +64,14 @@ class TlsStream:
         self._side = side
         self._peer = peer
         self._lock = threading.Lock()  # around OpenSSL's end, and what it reads and writes
-        self._room = memoryview(bytearray(_READ_BYTES))
         self._unsent = memoryview(b"")  # encrypted
         self._ended = False
         self._ahead = 0  # bytes that are encrypted, and that the caller was not told of
+
+    @functools.cached_property
+    def _room(self) -> memoryview:
+        """For what sessions receive; made then, since strangers only shake hands."""
+        return memoryview(bytearray(_READ_BYTES))
 
     @property
     def is_local(self) -> bool:
