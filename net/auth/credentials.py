@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Protocol
 
 from ...cluster.principal import Principal
-from ...core.errors import JobStoppedError, UnauthenticatedError, WindlassError
+from ...core.errors import JobDoneError, JobStoppedError, UnauthenticatedError, WindlassError
 from ...core.settings import Settings
 from . import proof, token
 from .key_file import load_key
@@ -109,7 +109,7 @@ class KeyCredentials:
 
     def check_refusal(self, error: WindlassError) -> None:
         """Check that it is none that only a task of this job could know."""
-        if isinstance(error, JobStoppedError):
+        if isinstance(error, (JobDoneError, JobStoppedError)):
             raise self._not_ours()
 
     def _not_ours(self) -> UnauthenticatedError:

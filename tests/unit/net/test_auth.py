@@ -9,10 +9,12 @@ import pytest
 from windlass.cluster.principal import Principal
 from windlass.core.errors import (
     ConfigurationError,
+    JobDoneError,
     JobStoppedError,
     PeerLostError,
     PermissionDeniedError,
     UnauthenticatedError,
+    WindlassError,
 )
 from windlass.core.settings import Settings
 from windlass.core.task import Incarnation, TaskId
@@ -278,11 +280,14 @@ def test_a_server_without_the_key_is_not_believed(settings: Settings) -> None:
             credentials.check_answer("session ps", said, answer)
 
 
-def test_a_server_that_shows_no_key_cannot_say_that_the_job_is_over(settings: Settings) -> None:
+@pytest.mark.parametrize("over", [JobDoneError, JobStoppedError])
+def test_a_server_that_shows_no_key_cannot_say_that_the_job_is_over(
+    settings: Settings, over: type[WindlassError]
+) -> None:
     credentials = credentials_for(settings, "127.0.0.1:2222", WORKER)
     credentials.check_refusal(PeerLostError("it begins"))
     with pytest.raises(UnauthenticatedError, match="did not show that it belongs to this user"):
-        credentials.check_refusal(JobStoppedError("it is done"))
+        credentials.check_refusal(over("it is done"))
 
 
 def test_strangers_do_not_fill_the_audit_log(
