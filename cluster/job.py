@@ -335,7 +335,15 @@ class Job:
         member = self._member(who.task, now)
         who.check_not_superseded(member.generation)
         if who.generation > member.generation:
-            # This chief has restarted and does not know the task yet.
+            # This chief has restarted and does not know the task yet; nor, before it is identified,
+            # how far it has counted.
+            if self.name is not None and who.generation > self._last_generation + _GENERATIONS:
+                raise RefusedError(
+                    f"{who}: no chief of this job gave out that generation; the last one is "
+                    f"{self._last_generation}",
+                    task=who.task,
+                    generation=who.generation,
+                )
             member.generation = who.generation
             self._last_generation = max(self._last_generation, who.generation)
             if member.state is State.MISSING:

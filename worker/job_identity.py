@@ -1,10 +1,10 @@
 """Which job a chief leads: the one it was given, the one its ps serve, or a new one.
 
 The ps keep a job's variables, so they also know its id: a chief that restarts takes it from there,
-and its workers stay in the job. They know the generations of its tasks, too, so that the restarted
-chief goes on counting. A ps that does not answer may be one of those, so a chief that was not told
-the id waits for all of them, which it needs in any case. Another chief that still leads those ps is
-another job's.
+and its workers stay in the job. They know the generation of the last chief, too, so that the
+restarted chief goes on counting. A ps that does not answer may be one of those, so a chief that was
+not told the id waits for all of them, which it needs in any case. Another chief that still leads
+those ps is another job's.
 """
 
 import logging
@@ -33,7 +33,7 @@ class FoundJob:
 
     Attributes:
         job: Its id.
-        last_generation: The highest one a task showed to a ps; 0: none did.
+        last_generation: Of the last chief that a ps knows; 0: none.
         shards: Of variables, on all ps; 0: the variables are to be made.
         global_step: Steps applied.
     """

@@ -35,7 +35,7 @@ class JobOnPs:
         job: Its id; empty: none yet.
         chief_address: Empty: no chief yet.
         silent_s: Since the chief was last heard of. Unit: seconds.
-        last_generation: The highest one that any task showed there.
+        last_generation: Of the last chief that led it.
         shards: Held there.
         global_step: As far as this ps knows.
     """

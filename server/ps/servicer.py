@@ -86,7 +86,7 @@ class ParameterServerServicer:
             phase=common_pb2.JOB_PHASE_RUNNING,
             job=self._lease.job,
             chief_silent_s=self._lease.silent_s,
-            last_generation=max(self._lease.chief_generation, self._store.last_generation),
+            last_generation=self._lease.chief_generation,
             shards=self._store.counters(0).shards,
             global_step=self._store.global_step,
         )

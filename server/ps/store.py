@@ -280,12 +280,6 @@ class Store:
         with self._log_lock:
             return self._global_step
 
-    @property
-    def last_generation(self) -> int:
-        """The highest generation that any task showed here; 0: none did."""
-        with self._log_lock:
-            return max((generation for generation, _ in self._log.last.values()), default=0)
-
     # -- counters ----------------------------------------------------------------------------
 
     def count_bytes(self, *, received: int = 0, sent: int = 0) -> None:

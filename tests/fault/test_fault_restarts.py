@@ -14,6 +14,7 @@ from helpers.ps_peers import Ps, vector
 from windlass.client.ps.control import PsControl
 from windlass.cluster.job import Job
 from windlass.cluster.principal import Principal
+from windlass.core.bounds import MAX_GENERATION
 from windlass.core.checkpoint import CheckpointReader, latest_checkpoint
 from windlass.core.checkpoint.file_systems import open_folder
 from windlass.core.checkpoint.job_record import JobRecord, read_job_record, write_job_record
@@ -81,7 +82,7 @@ def test_a_program_that_only_assigns_is_saved(tmp_path: Path) -> None:
     assert CheckpointReader(saved.path).manifest.final
 
 
-def test_a_chief_that_returns_counts_on_from_what_its_ps_have_seen() -> None:
+def test_a_chief_that_returns_counts_on_from_the_one_before() -> None:
     """Whatever its clock says: a lower generation would be refused by its own ps."""
     ps = Ps("tcp")
     control = PsControl(ps.task, ps.address, Settings(), Principal("chief", index=0))
@@ -90,13 +91,30 @@ def test_a_chief_that_returns_counts_on_from_what_its_ps_have_seen() -> None:
         control.attach(Incarnation(CHIEF, far), "old:1", lease_s=0.01, timeout_s=5)
         ps.worker(1, far + 7).create(vector())
         found = find_job([control], CHIEF, Settings(lease_s=0.04))
-        assert (found.last_generation, found.shards) == (far + 7, 1)
+        assert (found.last_generation, found.shards) == (far, 1)
         job = Job([(CHIEF, ""), (W0, "")], chief=CHIEF, lease_s=1, now=0, name=None)
         job.identify(found.job, after=found.last_generation)
         chief = job.register(CHIEF, now=0)
         control.attach(chief, "new:1", lease_s=1, timeout_s=5)
         assert control.find_job(timeout_s=5).chief_address == "new:1"
         assert job.register(W0, now=0).generation > far + 7
+    finally:
+        control.close()
+        ps.close()
+
+
+def test_a_generation_that_a_worker_made_up_does_not_use_them_all_up() -> None:
+    """What a worker shows a ps is its own word; a restarted chief counts on from a chief's."""
+    ps = Ps("tcp")
+    control = PsControl(ps.task, ps.address, Settings(), Principal("chief", index=0))
+    try:
+        control.attach(Incarnation(CHIEF, 7), "old:1", lease_s=0.01, timeout_s=5)
+        ps.worker(1, MAX_GENERATION).create(vector())
+        found = find_job([control], CHIEF, Settings(lease_s=0.04))
+        job = Job([(CHIEF, ""), (W0, "")], chief=CHIEF, lease_s=1, now=0, name=None)
+        job.identify(found.job, after=found.last_generation)
+        control.attach(job.register(CHIEF, now=0), "new:1", lease_s=1, timeout_s=5)
+        assert control.find_job(timeout_s=5).chief_address == "new:1"
     finally:
         control.close()
         ps.close()

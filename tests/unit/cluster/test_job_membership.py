@@ -3,7 +3,8 @@
 import pytest
 
 from windlass.cluster.job import Job
-from windlass.core.errors import FencedError
+from windlass.core.bounds import MAX_GENERATION
+from windlass.core.errors import FencedError, RefusedError
 from windlass.core.report import PsCounters, TaskReport
 from windlass.core.states import Outcome, Phase, State
 from windlass.core.task import Incarnation, TaskId
@@ -279,6 +280,13 @@ def test_a_task_taken_back_is_alive_since_it_was_heard_of() -> None:
     job, _ = _job(CHIEF)
     job.heartbeat(Incarnation(W0, 1234), REPORT, now=30)
     assert job.members[W0].since == 30
+
+
+def test_a_generation_that_no_chief_gave_out_is_refused_and_uses_none_up() -> None:
+    job, _ = _job(CHIEF, after=7)
+    with pytest.raises(RefusedError, match="no chief of this job gave out that generation"):
+        job.heartbeat(Incarnation(W0, MAX_GENERATION), REPORT, now=1)
+    assert job.register(W0, now=2).generation < MAX_GENERATION
 
 
 def test_a_restarted_chief_takes_back_a_dynamic_worker_that_no_spec_lists() -> None:
