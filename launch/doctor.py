@@ -126,8 +126,11 @@ class _Doctor:
     def encryption(self) -> str:
         """Greet, and judge the rest by how that ends."""
         self._greet()
-        if isinstance(self._greeting, AccessError) and "speak" in self._greeting.message:
-            raise self._greeting
+        if isinstance(self._greeting, AccessError):
+            if "speak" in self._greeting.message:
+                raise self._greeting
+        elif self._mode.encrypts and isinstance(self._greeting, WindlassError) and not self._facts:
+            raise self._greeting  # files of this side, or nobody there who shakes hands
         return "TLS 1.3" if self._mode.encrypts else "none: as it is set here"
 
     def certificate(self) -> str:
@@ -140,7 +143,8 @@ class _Doctor:
         return f"{self._facts.subject}, until {self._facts.not_after:%Y-%m-%d %H:%M} UTC"
 
     def identity(self) -> str:
-        if isinstance(self._greeting, AccessError):
+        """Who answers, shows who it is as well: without an answer, nothing was taken."""
+        if isinstance(self._greeting, AccessError | ConfigurationError | PeerLostError):
             raise self._greeting
         return {
             SecurityMode.INSECURE: "nobody asks",

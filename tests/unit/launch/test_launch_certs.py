@@ -1,5 +1,6 @@
 """``windlass certs`` and ``windlass doctor``: what they write, show and exit with."""
 
+import socket
 import stat
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
@@ -137,3 +138,28 @@ def test_doctor_of_what_is_not_there(address: str, code: int, fails: str) -> Non
     result = run("doctor", address or f"127.0.0.1:{free_ports(1)[0]}", "--insecure")
     assert result.exit_code == code
     assert any(line.startswith(fails) and " FAILS " in line for line in result.output.splitlines())
+
+
+@pytest.mark.parametrize(("mode", "fails"), [("insecure", "identity"), ("mtls", "encryption")])
+def test_doctor_takes_nothing_for_granted_of_a_port_that_never_answers(
+    mode: str, fails: str
+) -> None:
+    given = flags("tls_ca", "tls_cert", "tls_key") if mode == "mtls" else ["--insecure"]
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        address = f"127.0.0.1:{silent.getsockname()[1]}"
+        result = run("doctor", address, "--timeout-s", "0.2", *given)
+    assert result.exit_code == 138
+    failed = [line.split()[0] for line in result.output.splitlines() if " FAILS " in line]
+    assert failed == [fails]
+
+
+def test_doctor_says_that_a_file_of_this_side_cannot_be_used(
+    secured: PsServer, tmp_path: Path
+) -> None:
+    (tmp_path / "tls.crt").write_text("-----BEGIN CERTIFICATE-----\nAAAA")
+    given = [*flags("tls_ca", "tls_key"), "--tls-cert", str(tmp_path / "tls.crt")]
+    result = run("doctor", f"127.0.0.1:{secured.port}", *given)
+    assert result.exit_code == 2
+    failed = [line.split()[0] for line in result.output.splitlines() if " FAILS " in line]
+    assert failed == ["encryption"]
+    assert "is truncated" in " ".join(result.output.split())
