@@ -45,12 +45,19 @@ An error says what happened, to which task or variable, with which numbers, and 
 
 from .exit_codes import ExitCode
 
+_CONTROLS = {
+    code: "\N{REPLACEMENT CHARACTER}"
+    for code in (*range(0x20), *range(0x7F, 0xA0))
+    if chr(code) not in "\n\t"
+}
+
 
 class WindlassError(Exception):
     """Base class of all errors.
 
     Attributes:
-        message: For people.
+        message: For people. Parts of it may be a stranger's, so characters are replaced that a
+            terminal would obey.
         fields: The names and numbers in it as strings, e.g. ``{"variable": "w", "task":
             "/job:ps/task:1"}``.
         exit_code: Exit code of a process that this error ends.
@@ -59,8 +66,8 @@ class WindlassError(Exception):
     exit_code = ExitCode.PROGRAM_FAILED
 
     def __init__(self, message: str, /, **fields: object) -> None:
-        super().__init__(message)
-        self.message = message
+        self.message = message.translate(_CONTROLS)
+        super().__init__(self.message)
         self.fields = {name: str(value) for name, value in fields.items()}
 
 
