@@ -116,6 +116,22 @@ def read_secret(path: Path, what: str, most_bytes: int = 64 * 1024) -> str:
     return data.decode("ascii", errors="replace")
 
 
+def check_not_open(path: str | Path, what: str) -> None:
+    """Check that not everybody can change a file that says whom to trust.
+
+    Raises:
+        ConfigurationError: They can.
+        OSError: It cannot be looked at.
+    """
+    mode = stat.S_IMODE(os.stat(path).st_mode)
+    if mode & stat.S_IWOTH:
+        raise ConfigurationError(
+            f"{path} ({what}) can be written by anybody (mode {mode:o}), so anybody could decide "
+            "whom this task trusts; chmod o-w it, and look what is in it",
+            file=path,
+        )
+
+
 def check_folder(folder: Path) -> None:
     """Check that nobody else can put files into a folder.
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from ...cluster.principal import Principal
 from ...core.errors import ConfigurationError, UnauthenticatedError
-from .key_file import read_secret
+from .key_file import check_not_open, read_secret
 
 log = logging.getLogger(__name__)
 
@@ -129,6 +129,7 @@ class TokenChecker:
             version = _version(self._path)
             if version == self._read:
                 return
+            check_not_open(self._path, "the keys of tokens")
             text = self._path.read_bytes()[: 1024 * 1024]
             keys = [_public_key(part) for part in _pem_blocks(text)]
         except (OSError, ValueError) as error:

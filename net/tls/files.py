@@ -22,6 +22,7 @@ from pathlib import Path
 from ...cluster.principal import Principal
 from ...core.errors import ConfigurationError, UnauthenticatedError
 from ...core.settings import Settings
+from ..auth.key_file import check_not_open
 from .certificate import principal_of_certificate, read_facts
 from .failures import explain
 
@@ -131,6 +132,8 @@ class CredentialFiles:
         content = {name: _read_file(name, path) for name, path in self._paths.items()}
         if key:
             _check_key_file(key)
+        if ca:
+            check_not_open(ca, "tls_ca")
         server = client = principal = None
         if ca or certificate:
             client = _client_context(ca or certificate, only_itself=not ca)

@@ -141,6 +141,16 @@ def keys() -> tuple[bytes, bytes]:
     return new_keys()
 
 
+def test_keys_of_tokens_that_anybody_can_write_are_refused(
+    keys: tuple[bytes, bytes], tmp_path: Path
+) -> None:
+    path = tmp_path / "keys.pub"
+    path.write_bytes(keys[1])
+    path.chmod(0o666)
+    with pytest.raises(ConfigurationError, match="can be written by anybody"):
+        TokenChecker(str(path))
+
+
 @pytest.fixture
 def checker(keys: tuple[bytes, bytes], tmp_path: Path) -> TokenChecker:
     (tmp_path / "keys.pub").write_bytes(keys[1])

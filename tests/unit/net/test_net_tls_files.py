@@ -52,6 +52,7 @@ OTHER = issued("worker", 1)
         (lambda s: Path(s["tls_key"]).chmod(0o644), r"mode 0644.*chmod 600"),
         (lambda s: Path(s["tls_key"]).chmod(0o604), r"mode 0604"),
         (lambda s: Path(s["tls_key"]).chmod(0o660), r"mode 0660"),
+        (lambda s: Path(s["tls_ca"]).chmod(0o646), r"\(tls_ca\) can be written by anybody"),
         (
             put("tls_cert", b"-----BEGIN CERTIFICATE-----\nx\n-----END CERTIFICATE-----"),
             r"truncated, or no PEM",
@@ -60,7 +61,7 @@ OTHER = issued("worker", 1)
     ids=[
         "truncated certificate", "truncated key", "truncated CA", "no PEM", "empty key",
         "key of another", "other CA", "missing", "key not named", "all may read", "others may read",
-        "the group may write", "nonsense",
+        "the group may write", "all may write the CA", "nonsense",
     ],
 )  # fmt: skip
 def test_files_that_are_not_in_order(tmp_path: Path, damage: Damage, says: str) -> None:
