@@ -138,7 +138,7 @@ def resolve(
         addresses.get(task, ""),
         addresses.get(TaskId(EVALUATOR, 0), ""),
         dynamic,
-        {"cluster": source, "task": source, "chief": named, **overrides},
+        {"cluster": source, "task": source, "chief": named, **said.sources, **overrides},
         said,
     )
 
@@ -147,6 +147,11 @@ def _task_of(
     kind: str | None, index: int | None, error: type[ConfigurationError], source: str
 ) -> TaskId:
     if kind is None:
+        if source != "TF_CONFIG":
+            raise error(
+                f"{source} has a cluster, but does not say which task of it this process is; give "
+                "task_type and task_id, or --role and --index"
+            )
         raise error(
             f"{source} has a cluster but no task: add "
             '"task": {"type": "worker", "index": 0} with this process\'s own type and index'

@@ -72,9 +72,32 @@ class ClusterResolver(ABC):
         """Its name in messages."""
         return type(self).__name__
 
+    @property
+    def sources(self) -> dict[str, str]:
+        """What was found out → where exactly, if that says more than :attr:`source`."""
+        return {}
+
+    @property
+    def from_launcher(self) -> bool:
+        """Whether the cluster is what started this process, and not one that the program made."""
+        return False
+
     def snapshot(self) -> "ClusterResolver":
         """A resolver with this one's current answers; one that cannot change returns itself."""
         return self
+
+    def _url_of(self, task_type: str | None, task_id: int | None, rpc_layer: str | None) -> str:
+        """Address of a task, this one by default, with its layer; empty if it is not known which.
+
+        Raises:
+            ValueError: The cluster has no such task.
+        """
+        kind = task_type if task_type is not None else self.task_type
+        index = task_id if task_id is not None else self.task_id
+        if kind is None or index is None:
+            return ""
+        address = self.cluster_spec().task_address(kind, index)
+        return format_master_url(address, rpc_layer or self.rpc_layer)
 
     @property
     def environment(self) -> str:

@@ -16,8 +16,12 @@ from .spec import ClusterSpec
 INDEX_VARIABLES = ("JOB_COMPLETION_INDEX", "VC_TASK_INDEX", "SLURM_PROCID")
 
 
-def parse_replicas(text: str) -> dict[str, int]:
+def parse_replicas(text: str, name: str = "--replicas") -> dict[str, int]:
     """``"chief=1,ps=2,worker=3"`` as a dictionary.
+
+    Args:
+        text: Roles and counts.
+        name: Where they come from, for the error.
 
     Raises:
         ConfigurationError: The text is malformed.
@@ -27,7 +31,7 @@ def parse_replicas(text: str) -> dict[str, int]:
         role, _, count = item.strip().partition("=")
         if role not in TASK_TYPES or not (count.isascii() and count.isdigit()) or role in counts:
             raise ConfigurationError(
-                f"--replicas {text!r}: {item.strip()!r} does not read as ROLE=COUNT; "
+                f"{name} {text!r}: {item.strip()!r} does not read as ROLE=COUNT; "
                 f"e.g. chief=1,ps=2,worker=3 (roles: {', '.join(TASK_TYPES)}, each once)"
             )
         counts[role] = int(count)

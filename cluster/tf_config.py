@@ -144,6 +144,11 @@ class TFConfigClusterResolver(ClusterResolver):
         """``"TF_CONFIG"``."""
         return TF_CONFIG
 
+    @property
+    def from_launcher(self) -> bool:
+        """Always."""
+        return True
+
     def snapshot(self) -> "TFConfigClusterResolver":
         """A resolver of TF_CONFIG as it is now."""
         fixed = copy(self)

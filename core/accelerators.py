@@ -1,4 +1,4 @@
-"""GPUs through CuPy: how many this machine has. The one place that imports CuPy."""
+"""GPUs: how many this process and this machine have. The one place that imports CuPy."""
 
 import sys
 from types import ModuleType
@@ -28,6 +28,34 @@ def count_gpus() -> int:
         return int(cupy.cuda.runtime.getDeviceCount())
     except cupy.cuda.runtime.CUDARuntimeError:
         return 0
+
+
+def count_node_gpus(timeout_s: float = 20.0) -> int:
+    """NVIDIA GPUs of this machine that its user may use, by ``nvidia-smi``; 0 without it.
+
+    Unlike :func:`count_gpus` it does not initialize CUDA, after which a process no longer heeds
+    ``CUDA_VISIBLE_DEVICES``; and it does not heed that variable.
+
+    Args:
+        timeout_s: A driver that does not answer within it counts as none. Unit: seconds.
+    """
+    import shutil
+    import subprocess
+
+    command = shutil.which("nvidia-smi")
+    if command is None:
+        return 0
+    try:
+        said = subprocess.run(
+            [command, "--list-gpus"],
+            capture_output=True,
+            text=True,
+            timeout=timeout_s,
+            check=True,
+        )
+    except (OSError, subprocess.SubprocessError):
+        return 0
+    return sum(line.startswith("GPU ") for line in said.stdout.splitlines())
 
 
 def gpus_in_use() -> bool:

@@ -294,6 +294,16 @@ def read_environment(name: str, default: str = "") -> str:
     return os.environ.get(name, default)
 
 
+def environment_variables() -> dict[str, str]:
+    """The environment as it is now, for what reads several variables of a launcher at once."""
+    return dict(os.environ)
+
+
+def set_environment(name: str, value: str) -> None:
+    """Set a variable of this process that its libraries read, e.g. ``CUDA_VISIBLE_DEVICES``."""
+    os.environ[name] = value
+
+
 def take_environment(name: str) -> str:
     """One variable that is meant for this process alone: removed, so that no child inherits it."""
     return os.environ.pop(name, "")

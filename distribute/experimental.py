@@ -22,7 +22,8 @@ class MultiWorkerMirroredStrategy(multi_worker.MultiWorkerMirroredStrategy):
 
     Args:
         communication: What carries collective operations.
-        cluster_resolver: Where the cluster comes from; None: TF_CONFIG, or this process alone.
+        cluster_resolver: Where the cluster comes from; None: TF_CONFIG, the launcher, or this
+            process alone.
 
     Raises:
         ConfigurationError: See ``windlass.distribute.MultiWorkerMirroredStrategy``.

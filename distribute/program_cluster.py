@@ -43,14 +43,16 @@ def in_cluster(runtime: ClusterRuntime, *, all_threads: bool = False) -> Iterato
         _everywhere[:] = before
 
 
-def join_cluster(resolver: ClusterResolver, *, synchronous: bool = False) -> ClusterRuntime | None:
+def join_cluster(
+    resolver: ClusterResolver | None = None, *, synchronous: bool = False
+) -> ClusterRuntime | None:
     """Join the cluster of a program that was started by plain ``python``, for the rest of it.
 
     A ps serves instead of going on with the program, and ends the process. Otherwise the process
     leaves the job when its program ends, with the exit code of docs/exit-codes.md.
 
     Args:
-        resolver: Names the cluster and this process's task.
+        resolver: Names the cluster and this process's task; None: TF_CONFIG or the launcher does.
         synchronous: For a strategy whose workers find each other, and need no ps.
 
     Returns:

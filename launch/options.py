@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 
 import click
 
+from ..cluster.launchers import launcher_resolver
 from ..cluster.resolved import ResolvedTask, resolve
 from ..cluster.roles import PS
 from ..cluster.simple import SimpleClusterResolver
@@ -82,9 +83,18 @@ def task_options(command: _Command) -> _Command:
             help="""Addresses by role, e.g. '{"ps": ["a:2222"], "worker": ["b:2222"]}'.""",
         ),
         click.option(
-            "--replicas", metavar="ROLE=N,…", help="Tasks per role, e.g. chief=1,ps=2,worker=3."
+            "--replicas",
+            metavar="ROLE=N,…",
+            help="Tasks per role, e.g. chief=1,ps=2,worker=3. Without --host-template for the "
+            "tasks of srun or SageMaker, which are all workers otherwise.",
         ),
         click.option("--host-template", metavar="PATTERN", help="Address with {role} and {index}."),
+        click.option(
+            "--port",
+            type=click.IntRange(1, 65535),
+            help="Port of the first task of a host, where the launcher names hosts alone: Slurm "
+            "(8888), SageMaker (2223), Volcano (2222).",
+        ),
         click.option(
             "--chief",
             "chief_address",
@@ -106,6 +116,7 @@ class TaskFlags:
     cluster: str | None = None
     replicas: str | None = None
     host_template: str | None = None
+    port: int | None = None
     chief_address: str | None = None
 
 
@@ -117,15 +128,19 @@ def take_settings(flags: dict[str, Any]) -> Settings:
 
 
 def resolve_task(flags: TaskFlags) -> ResolvedTask:
-    """This process's task: from the flags, then from TF_CONFIG.
+    """This process's task: from the flags, then from TF_CONFIG, then from the launcher.
 
     Raises:
         ConfigurationError: The flags contradict each other, or something is missing.
     """
-    if flags.host_template or flags.replicas:
+    if flags.host_template:
         return _from_template(flags)
     if flags.cluster:
         return _from_json(flags)
+    if launched := _from_launcher(flags):
+        return launched
+    if flags.replicas:
+        return _from_template(flags)
     # TFJob tells the chief of a dynamic job nothing: --cluster or --replicas must name the others.
     return resolve(
         TFConfigClusterResolver(task_type=flags.role, task_id=flags.index),
@@ -165,9 +180,46 @@ def _identity(flags: TaskFlags) -> tuple[str, int, str]:
     return role, found[0], found[1]
 
 
+def _from_launcher(flags: TaskFlags) -> ResolvedTask | None:
+    """The task that Slurm, SageMaker or Volcano gave this process; None if none of them did."""
+    replicas = parse_replicas(flags.replicas) if flags.replicas else None
+    resolver = launcher_resolver(replicas=replicas, port=flags.port)
+    if resolver is None:
+        if flags.port is not None:
+            raise ConfigurationError(
+                "--port is for tasks that Slurm, SageMaker or Volcano starts; elsewhere an address "
+                "has its port: in TF_CONFIG, --cluster or --host-template",
+                port=flags.port,
+            )
+        return None
+    for flag, given, found in (
+        ("the role", flags.role, resolver.task_type),
+        ("--index", flags.index, resolver.task_id),
+    ):
+        if given is not None and found is not None and given != found:
+            raise ConfigurationError(
+                f"{flag} is {given}, but {resolver.source} says that this process is "
+                f"{resolver.task_type}:{resolver.task_id}. Use `windlass run` without --role and "
+                "--index there, or say what the cluster is by TF_CONFIG or --cluster"
+            )
+    overrides = _overrides(flags)
+    if resolver.task_type is None or resolver.task_id is None:
+        resolver.task_type, resolver.task_id = flags.role, flags.index
+    else:  # the flags repeat what the launcher says
+        overrides = {"chief": "--chief"} if flags.chief_address else {}
+    return resolve(
+        resolver,
+        overrides=overrides,
+        chief_address=flags.chief_address or "",
+    )
+
+
 def _from_template(flags: TaskFlags) -> ResolvedTask:
     if not (flags.host_template and flags.replicas):
-        raise ConfigurationError("--replicas and --host-template belong together; give both")
+        raise ConfigurationError(
+            "--replicas and --host-template belong together; give both. --replicas alone is for "
+            "tasks that srun or SageMaker starts"
+        )
     role, index, index_from = _identity(flags)
     resolver = TemplateClusterResolver(
         role, index, parse_replicas(flags.replicas), flags.host_template

@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 
-from ..cluster.tf_config import TFConfigClusterResolver
 from ..core.arrays import Array
 from ..core.checkpoint import CheckpointReader, latest_checkpoint
 from ..core.checkpoint.storage import storage_error
@@ -51,7 +50,7 @@ class SidecarEvaluator:
     ) -> None:
         runtime = program_cluster()
         if runtime is None and is_evaluator():
-            runtime = join_cluster(TFConfigClusterResolver())
+            runtime = join_cluster()
         settings = runtime.settings if runtime is not None else load_settings()
         self._evaluate = evaluate
         self._model_dir = checkpoint_dir or settings.model_dir

@@ -4,9 +4,9 @@ from typing import Any
 
 import numpy as np
 
+from ..cluster.launchers import environment_resolver
 from ..cluster.resolved import resolve
 from ..cluster.roles import EVALUATOR
-from ..cluster.tf_config import TFConfigClusterResolver
 from ..core import bounds
 from ..distribute.program_cluster import program_cluster
 
@@ -39,7 +39,7 @@ def task_type() -> str:
     runtime = program_cluster()
     if runtime is not None:
         return runtime.task.task.type
-    return resolve(TFConfigClusterResolver()).task.type
+    return resolve(environment_resolver()).task.type
 
 
 def is_evaluator() -> bool:

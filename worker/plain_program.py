@@ -14,6 +14,7 @@ import threading
 from functools import cache
 from typing import TYPE_CHECKING, NoReturn
 
+from ..cluster.launchers import environment_resolver
 from ..cluster.resolved import resolve
 from ..cluster.resolver import ClusterResolver
 from ..cluster.roles import CHIEF, EVALUATOR, PS, WORKER, ps_of
@@ -31,15 +32,15 @@ log = logging.getLogger(__name__)
 _process: "list[_PlainProcess]" = []  # at most one
 
 
-def join(resolver: ClusterResolver, *, synchronous: bool) -> "ClusterRuntime | None":
+def join(resolver: ClusterResolver | None, *, synchronous: bool) -> "ClusterRuntime | None":
     """Join the cluster; None if this process is all of it. See ``distribute.program_cluster``.
 
     Raises:
-        WindlassError: TF_CONFIG is not valid, or the task cannot join.
+        WindlassError: TF_CONFIG, or what the launcher says, is not valid, or the task cannot join.
         SystemExit: This was a ps, and the job is over.
     """
     try:
-        task = resolve(resolver)
+        task = resolve(resolver or environment_resolver())
         settings = load_settings()
     except WindlassError:
         _this_process()  # from now on an uncaught error ends it with the error's exit code

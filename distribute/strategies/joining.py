@@ -2,9 +2,9 @@
 
 from dataclasses import replace
 
+from ...cluster.launchers import environment_resolver
 from ...cluster.resolved import resolve
 from ...cluster.resolver import ClusterResolver
-from ...cluster.tf_config import TF_CONFIG, TFConfigClusterResolver
 from ...core.settings import load_settings
 from ..program_cluster import join_cluster, program_cluster
 from ..runtime import ClusterRuntime, local_runtime
@@ -25,8 +25,8 @@ def runtime_with_servers(
     """
     runtime = given or program_cluster()
     if runtime is None:
-        named_by = resolver or TFConfigClusterResolver()
-        return join_cluster(named_by) or local_runtime(resolve(named_by))
+        joined = join_cluster(resolver)
+        return joined or local_runtime(resolve(resolver or environment_resolver()))
     if resolver is not None and resolver.task_type is not None:
         named = (resolver.task_type, resolver.task_id or 0)
         if named != (runtime.task.task.type, runtime.task.task.index):
@@ -37,22 +37,27 @@ def runtime_with_servers(
     return runtime
 
 
-def runtime_of_workers(given: ClusterRuntime | None, resolver: ClusterResolver) -> ClusterRuntime:
+def runtime_of_workers(
+    given: ClusterRuntime | None, resolver: ClusterResolver | None
+) -> ClusterRuntime:
     """The runtime of a strategy whose workers need no servers, and may be plain Python programs.
 
     Args:
         given: The answer, if there is one.
-        resolver: Names the workers, unless the program runs in a cluster of several.
+        resolver: Names the workers, unless the program runs in a cluster of several; None:
+            TF_CONFIG or the launcher does.
 
     Raises:
         ConfigurationError: ``resolver`` names no cluster this process could be part of.
     """
     runtime = given or program_cluster()
-    if runtime is None and resolver.source == TF_CONFIG:
-        runtime = join_cluster(resolver, synchronous=True)
-    if runtime is None:
-        return ClusterRuntime(resolve(resolver), load_settings())
-    return replace(runtime, task=resolve(resolver)) if runtime.alone else runtime
+    if runtime is not None and not runtime.alone:
+        return runtime
+    may_join = runtime is None and (resolver is None or resolver.from_launcher)
+    if may_join and (joined := join_cluster(resolver, synchronous=True)):
+        return joined
+    task = resolve(resolver or environment_resolver())
+    return replace(runtime, task=task) if runtime else ClusterRuntime(task, load_settings())
 
 
 def runtime_of_job() -> ClusterRuntime | None:

@@ -12,7 +12,6 @@ import numpy as np
 from ...cluster.resolved import ResolvedTask
 from ...cluster.resolver import ClusterResolver
 from ...cluster.roles import CHIEF, PS, WORKER, ps_of, workers_of
-from ...cluster.tf_config import TFConfigClusterResolver
 from ...collectives.group import CollectiveGroup
 from ...collectives.nccl import NcclLink, nccl_available
 from ...core.errors import ConfigurationError, DefinitionMismatchError
@@ -36,7 +35,8 @@ class MultiWorkerMirroredStrategy(Strategy):
     others.
 
     Args:
-        cluster_resolver: Where the cluster comes from; None: TF_CONFIG, or this process alone.
+        cluster_resolver: Where the cluster comes from; None: TF_CONFIG, the launcher, or this
+            process alone.
         communication_options: Packing, timeout and implementation of collective operations.
         runtime: Of the task that makes the strategy; None: of the cluster the program runs in.
 
@@ -54,7 +54,7 @@ class MultiWorkerMirroredStrategy(Strategy):
         *,
         runtime: ClusterRuntime | None = None,
     ) -> None:
-        runtime = runtime_of_workers(runtime, cluster_resolver or TFConfigClusterResolver())
+        runtime = runtime_of_workers(runtime, cluster_resolver)
         self._resolver = cluster_resolver or runtime.task.resolver
         self._multi_worker = MultiWorkerExtended(
             self, runtime, communication_options or CommunicationOptions()

@@ -48,7 +48,8 @@ class ParameterServerStrategy(Strategy):
     is all of it.
 
     Args:
-        cluster_resolver: Where the cluster comes from; None: TF_CONFIG, or this process alone.
+        cluster_resolver: Where the cluster comes from; None: TF_CONFIG, the launcher, or this
+            process alone.
         variable_partitioner: Cuts variables into shards along axis 0; see ``partitioners``.
         placement: Which ps gets which shard: ``greedy_by_bytes`` (default) or ``round_robin``.
         wire_format: What is left out on the way over the network: narrower dtypes, small gradient

@@ -147,6 +147,81 @@ def test_the_index_comes_from_the_launchers_variable(name: str) -> None:
     assert rows["address"] == ("worker-2.train:2222", "--replicas and --host-template")
 
 
+SLURM = {
+    "SLURM_PROCID": "2",
+    "SLURM_STEP_NODELIST": "node[09-10]",
+    "SLURM_STEP_NUM_TASKS": "4",
+    "SLURM_STEP_TASKS_PER_NODE": "2(x2)",
+    "CUDA_VISIBLE_DEVICES": "",
+}
+SAGEMAKER = {"SM_CURRENT_HOST": "algo-2", "SM_HOSTS": '["algo-1","algo-2"]'}
+
+
+def test_the_tasks_of_srun_are_workers() -> None:
+    config, rows = shown(**SLURM)
+    assert config["task"] == {"type": "worker", "index": 2}
+    assert config["cluster"]["worker"][2:] == ["node10:8888", "node10:8889"]
+    assert rows["task.type"] == ("worker", "SLURM_PROCID")
+    assert rows["address"] == (
+        "node10:8888", "SLURM_STEP_NODELIST, SLURM_STEP_TASKS_PER_NODE"
+    )  # fmt: skip
+    assert rows["chief"] == ("worker:0 node09:8888", "no chief listed: worker:0 leads")
+
+
+def test_replicas_alone_give_the_tasks_of_srun_their_roles() -> None:
+    config, rows = shown("--replicas", "chief=1,ps=1,worker=2", "--port", "3000", **SLURM)
+    assert config["cluster"] == {
+        "chief": ["node09:3000"],
+        "ps": ["node09:3001"],
+        "worker": ["node10:3000", "node10:3001"],
+    }
+    assert rows["task.type"] == ("worker", "SLURM_PROCID")
+    assert rows["/job:ps/task:0"][1].endswith("SLURM_STEP_TASKS_PER_NODE, the jobs")
+
+
+def test_the_hosts_of_sagemaker_are_workers() -> None:
+    config, rows = shown(**SAGEMAKER)
+    assert config["cluster"] == {"worker": ["algo-1:2223", "algo-2:2223"]}
+    assert rows["task.index"] == ("1", "SM_CURRENT_HOST")
+    assert rows["address"] == ("algo-2:2223", "SM_HOSTS")
+
+
+@pytest.mark.parametrize(
+    ("config", "arguments"),
+    [
+        pytest.param(FULL, (), id="TF_CONFIG"),
+        pytest.param({}, (), id="an empty TF_CONFIG"),
+        pytest.param(None, ("--cluster", CLUSTER_FLAG, "--role", "ps", "--index", "0"), id="flags"),
+    ],
+)
+def test_tf_config_and_flags_go_before_a_launcher(
+    config: object, arguments: tuple[str, ...]
+) -> None:
+    _, rows = shown(*arguments, config=config, **SLURM)
+    assert not any("SLURM" in source for _, source in rows.values())
+
+
+@pytest.mark.parametrize(
+    ("arguments", "env", "said"),
+    [
+        pytest.param(("--role", "ps"), SLURM,
+                     "the role is ps, but Slurm says that this process is worker:2", id="a role"),
+        pytest.param(("--index", "0"), SLURM, "--index is 0, but Slurm says", id="an index"),
+        pytest.param(("--replicas", "ps=1,worker=9"), SLURM,
+                     "have 10 tasks, but the Slurm step runs 4", id="too many tasks"),
+        pytest.param(("--port", "3000"), {}, "--port is for tasks that Slurm", id="a port"),
+        pytest.param(("--replicas", "ps=1"), {}, "belong together", id="replicas without srun"),
+        pytest.param((), {**SLURM, **SAGEMAKER}, "under Slurm and under SageMaker", id="two"),
+    ],
+)  # fmt: skip
+def test_flags_that_contradict_a_launcher_are_an_error(
+    arguments: tuple[str, ...], env: dict[str, str], said: str
+) -> None:
+    error = show(*arguments, **env).exception
+    assert isinstance(error, ConfigurationError)
+    assert said in error.message
+
+
 def test_the_index_comes_from_the_host_name_last(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(socket, "gethostname", lambda: "ps-1")
     arguments = ["--replicas", "ps=2,worker=1", "--host-template", "{role}-{index}:1"]
