@@ -86,8 +86,9 @@ class UnionClusterResolver(ClusterResolver):
     """Several resolvers as one cluster. As ``tf.distribute.cluster_resolver.UnionResolver``.
 
     Lists of the same job are joined in order. If any part of a job is a mapping, all are merged by
-    index. Type, id, environment and accelerators are the first resolver's unless set here; it is
-    dynamic if any of them is.
+    index. Environment and accelerators are the first resolver's; it is dynamic if any of them is.
+    Unless set here, type and id are those of the first resolver that knows them, the id counted in
+    the joined list. TensorFlow asks the first one alone.
     """
 
     def __init__(
@@ -166,8 +167,38 @@ class UnionClusterResolver(ClusterResolver):
         """The first resolver's."""
         return self._resolvers[0].environment
 
+    @property
+    def sources(self) -> dict[str, str]:
+        """Those of its resolvers: of the cluster all, of the task the one that knows it."""
+        all_of = [part.sources.get("cluster", part.source) for part in self._resolvers]
+        told = next((part for part in self._resolvers if part.task_type is not None), None)
+        task = {} if told is None else {"task": told.sources.get("task", told.source)}
+        return {"cluster": "; ".join(dict.fromkeys(all_of)), **task}
+
+    @property
+    def from_launcher(self) -> bool:
+        """Whether any resolver's is."""
+        return any(part.from_launcher for part in self._resolvers)
+
     def _found(self, name: str) -> Any:
-        return getattr(self._resolvers[0], name)
+        if name == "rpc_layer":
+            return self._resolvers[0].rpc_layer
+        number = next(
+            (n for n, part in enumerate(self._resolvers) if part.task_type is not None), 0
+        )
+        told = self._resolvers[number]
+        if name == "task_type" or told.task_id is None:
+            return getattr(told, name)
+        return told.task_id + self._tasks_before(number, told.task_type or "")
+
+    def _tasks_before(self, number: int, job: str) -> int:
+        """Tasks of a job that come before those of a resolver, where lists are joined."""
+        if not number:
+            return 0
+        parts = [part.cluster_spec().as_dict().get(job, []) for part in self._resolvers]
+        if not all(isinstance(part, list) for part in parts):
+            return 0
+        return sum(len(part) for part in parts[:number])
 
 
 def _join(job: str, parts: list[list[str] | dict[int, str]]) -> list[str] | dict[int, str]:

@@ -7,11 +7,17 @@ from ..cluster.slurm_resolver import SlurmClusterResolver
 from ..cluster.template import TemplateClusterResolver
 from ..cluster.tf_config import TFConfigClusterResolver
 from ..cluster.volcano import VolcanoClusterResolver
+from .resolvers.compute_engine import GCEClusterResolver
+from .resolvers.kubernetes_pods import KubernetesExecutableLocation
+from .resolvers.kubernetes_resolver import KubernetesClusterResolver
 
 UnionResolver = UnionClusterResolver  # TensorFlow's name
 
 __all__ = [
     "ClusterResolver",
+    "GCEClusterResolver",
+    "KubernetesClusterResolver",
+    "KubernetesExecutableLocation",
     "SageMakerClusterResolver",
     "SimpleClusterResolver",
     "SlurmClusterResolver",

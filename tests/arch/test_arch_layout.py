@@ -175,6 +175,23 @@ def test_one_module_imports_the_compiler() -> None:
     assert importers == {ROOT / "engine" / "jit.py"}
 
 
+@pytest.mark.parametrize(
+    ("library", "module"),
+    [
+        ("kubernetes", "kubernetes_pods.py"),
+        ("googleapiclient", "compute_engine.py"),
+        ("google.auth", "compute_engine.py"),
+    ],
+)
+def test_one_module_imports_the_client_of_a_service(library: str, module: str) -> None:
+    importers = {
+        path.resolve()
+        for path in sources()
+        if any(name == library or name.startswith(f"{library}.") for name in imported(path))
+    }
+    assert importers == {ROOT / "distribute" / "resolvers" / module}
+
+
 def test_nothing_is_unpickled_but_what_a_coordinator_sends_its_workers() -> None:
     forbidden = ("pickle", "cPickle", "cloudpickle", "dill", "marshal", "shelve", "joblib")
     for path in sources():

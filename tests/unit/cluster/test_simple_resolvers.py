@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from windlass.cluster.resolved import resolve
 from windlass.cluster.resolver import ClusterResolver, format_master_url
 from windlass.cluster.simple import SimpleClusterResolver, UnionClusterResolver
 from windlass.cluster.spec import ClusterSpec
@@ -162,6 +163,23 @@ def test_a_union_is_its_first_resolver_unless_told_otherwise() -> None:
 def test_task_zero_is_kept() -> None:
     first = _of({"worker": ["a:1", "b:1"]}, task_type="worker", task_id=1)
     assert UnionClusterResolver(first, task_type="worker", task_id=0).task_id == 0
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "index"),
+    [
+        pytest.param({"worker": ["a:1", "b:1"]}, {"worker": ["c:1", "d:1"]}, 3, id="joined"),
+        pytest.param({"ps": ["a:1"]}, {"worker": ["c:1", "d:1"]}, 1, id="another job"),
+        pytest.param({"worker": {0: "a:1"}}, {"worker": {1: "d:1"}}, 1, id="merged by index"),
+    ],
+)
+def test_a_union_knows_its_task_from_the_first_that_knows_it(
+    first: dict[str, Any], second: dict[str, Any], index: int
+) -> None:
+    union = UnionClusterResolver(_of(first), _of(second, task_type="worker", task_id=1))
+    assert (union.task_type, union.task_id) == ("worker", index)
+    assert union.cluster_spec().task_address("worker", index) == "d:1"
+    assert resolve(union).address == "d:1"
 
 
 def test_a_chosen_master_of_a_union_has_only_the_unions_layer() -> None:

@@ -1,0 +1,165 @@
+"""A pod as far as a resolver needs it, read from what the Kubernetes API lists; and why it waits.
+
+Pure. It reads the JSON of the API, whose form is stable, and not the classes of the Python client,
+which refuse a pod that lacks a field their version requires.
+"""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+Json = dict[str, Any]
+
+RUNNING = "Running"
+
+JOBSET_JOB = "jobset.sigs.k8s.io/job-index"
+COMPLETION = "batch.kubernetes.io/job-completion-index"
+INDEX_LABELS = (
+    COMPLETION,  # of an Indexed Job, and so of JobSet and of TrainJob
+    "apps.kubernetes.io/pod-index",  # of a StatefulSet
+    "training.kubeflow.org/replica-index",  # of a TFJob
+    "volcano.sh/task-index",
+)
+"""Labels with a pod's index among its equals; the first that is there counts."""
+
+ROLE_LABELS = (
+    "training.kubeflow.org/replica-type",
+    "jobset.sigs.k8s.io/replicatedjob-name",
+    "volcano.sh/task-spec",
+    "app.kubernetes.io/component",
+)
+"""Labels with the task type of a pod; the first that is there counts."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pod:
+    """One pod.
+
+    Attributes:
+        name: Of the pod.
+        namespace: Where it is.
+        phase: ``Pending``, ``Running``, ``Succeeded``, ``Failed`` or ``Unknown``.
+        ip: Of the pod, not of its node; empty before it has one.
+        labels: Of the pod.
+        hostname: Its host name, if its template or controller sets one.
+        subdomain: The headless Service below which that host name has an address in DNS.
+        owner: Kind of the controller, e.g. ``StatefulSet``.
+        created: When, so that later sorts behind earlier.
+        leaving: It is being deleted.
+        why: Why it does not run, as its status says; empty if that says nothing.
+    """
+
+    name: str
+    namespace: str = "default"
+    phase: str = RUNNING
+    ip: str = ""
+    labels: Mapping[str, str] = field(default_factory=dict)
+    hostname: str = ""
+    subdomain: str = ""
+    owner: str = ""
+    created: str = ""
+    leaving: bool = False
+    why: str = ""
+
+    @property
+    def runs(self) -> bool:
+        """Whether a task can be reached there, as far as Kubernetes knows."""
+        return self.phase == RUNNING and not self.leaving and bool(self.ip)
+
+    @property
+    def state(self) -> str:
+        """For people: phase and reason."""
+        phase = "being deleted" if self.leaving else self.phase
+        if self.phase == RUNNING and not self.leaving and not self.ip:
+            phase = "Running, without an address"
+        return f"{phase}: {self.why}" if self.why else phase
+
+    @property
+    def role(self) -> str:
+        """Its task type by :data:`ROLE_LABELS`, lower-case; empty if no label says one."""
+        said = next((self.labels[name] for name in ROLE_LABELS if name in self.labels), "")
+        return said.lower()
+
+    @property
+    def index(self) -> int | None:
+        """Its index by :data:`INDEX_LABELS`, or by the number at the end of its name.
+
+        The name counts for pods of a StatefulSet and pods without a controller: those of a Job or
+        a ReplicaSet end in random characters, which may all be digits.
+        """
+        for name in INDEX_LABELS:
+            if self.labels.get(name, "").isdigit():
+                return int(self.labels[name])
+        ordinal = re.search(r"-([0-9]+)$", self.name)
+        return int(ordinal[1]) if ordinal and self.owner in ("", "StatefulSet") else None
+
+
+def read_pod(listed: Json) -> Pod:
+    """A pod, from its JSON in a list of pods; what is not there counts as not said."""
+    metadata, spec, status = (_part(listed, name) for name in ("metadata", "spec", "status"))
+    owners = [one for one in _parts(metadata, "ownerReferences") if one.get("controller")]
+    return Pod(
+        name=_text(metadata, "name"),
+        namespace=_text(metadata, "namespace") or "default",
+        phase=_text(status, "phase") or "Unknown",
+        ip=_text(status, "podIP"),
+        labels={name: str(value) for name, value in _part(metadata, "labels").items()},
+        hostname=_text(spec, "hostname"),
+        subdomain=_text(spec, "subdomain"),
+        owner=_text(owners[0], "kind") if owners else "",
+        created=_text(metadata, "creationTimestamp"),
+        leaving=bool(_text(metadata, "deletionTimestamp")),
+        why=why_not_running(status),
+    )
+
+
+def why_not_running(status: Json) -> str:
+    """The reason in a pod's status, in its own words; empty if it has none.
+
+    That of a container comes first (``ImagePullBackOff``, ``OOMKilled``), then that of scheduling,
+    then the pod's own (``Evicted``).
+    """
+    containers = [
+        *_parts(status, "initContainerStatuses"),
+        *_parts(status, "containerStatuses"),
+    ]
+    starting = ""
+    for container in containers:
+        state, name = _part(container, "state"), f"container {_text(container, 'name')}"
+        waiting, ended = _part(state, "waiting"), _part(state, "terminated")
+        if _text(waiting, "reason") in _NORMAL:
+            starting = _text(waiting, "reason")
+        elif waiting:
+            return _said(waiting, name)
+        if ended.get("exitCode"):
+            return _said(ended, name, f"exit code {ended['exitCode']}")
+    for condition in _parts(status, "conditions"):
+        is_scheduling = _text(condition, "type") == "PodScheduled"
+        if is_scheduling and _text(condition, "status") == "False":
+            return _said(condition, "not scheduled")
+    return _said(status, "") if _text(status, "reason") else starting
+
+
+_NORMAL = ("ContainerCreating", "PodInitializing")
+"""Reasons of a container that only wait for another thing, which may say more."""
+
+
+def _said(about: Json, what: str, more: str = "") -> str:
+    parts = [what, _text(about, "reason"), more, _text(about, "message").strip()]
+    return ": ".join(part for part in parts if part)[:300]
+
+
+def _part(owner: Json, name: str) -> Json:
+    said = owner.get(name)
+    return said if isinstance(said, dict) else {}
+
+
+def _parts(owner: Json, name: str) -> list[Json]:
+    said = owner.get(name)
+    return [one for one in said if isinstance(one, dict)] if isinstance(said, list) else []
+
+
+def _text(owner: Json, name: str) -> str:
+    said = owner.get(name)
+    return said if isinstance(said, str) else ""
