@@ -151,8 +151,7 @@ class PodLister:
                 selector=selector,
             )
         # urllib3 is the client's own business: its errors are known by where they are made.
-        if isinstance(error, OSError | json.JSONDecodeError) or type(error).__module__.startswith(
-            "urllib3."
-        ):
+        lost = isinstance(error, OSError | json.JSONDecodeError)
+        if lost or type(error).__module__.startswith("urllib3."):
             return PeerLostError(f"the Kubernetes API does not answer: {error}")
         return error

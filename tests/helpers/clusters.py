@@ -42,22 +42,27 @@ class HandStarted:
 
     Args:
         command: For all: ``python …`` or ``windlass …``.
-        configs: TF_CONFIG by task.
+        configs: TF_CONFIG by task, or the variables that its launcher sets.
         folder: Where they run; each writes ``<task>.txt`` there.
         environment: Of all.
     """
 
     def __init__(
-        self, command: Sequence[str], configs: Mapping[str, str], folder: Path, **environment: str
+        self,
+        command: Sequence[str],
+        configs: Mapping[str, str | Mapping[str, str]],
+        folder: Path,
+        **environment: str,
     ) -> None:
         self._files = {task: folder / f"{task.replace(':', '-')}.txt" for task in configs}
         self.running: dict[str, subprocess.Popen[Any]] = {}
         for task, config in configs.items():
+            own = {"TF_CONFIG": config} if isinstance(config, str) else config
             with self._files[task].open("wb") as output:
                 self.running[task] = processes.start(
                     as_command(command),
                     cwd=folder,
-                    env={**os.environ, "TF_CONFIG": config, **environment},
+                    env={**os.environ, **own, **environment},
                     stdin=subprocess.DEVNULL,
                     stdout=output,
                     stderr=subprocess.STDOUT,
