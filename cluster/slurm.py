@@ -11,6 +11,7 @@ of ``n[1-12]``, where Slurm has n2. A rank compares its place with ``SLURMD_NODE
 Source: srun(1), "OUTPUT ENVIRONMENT VARIABLES" and ``--distribution``.
 """
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -21,6 +22,7 @@ RANK = "SLURM_PROCID"
 NUM_TASKS = "SLURM_STEP_NUM_TASKS"
 HOSTS = "SLURM_STEP_NODELIST"
 TASKS_PER_NODE = "SLURM_STEP_TASKS_PER_NODE"
+_REMEDY = "Add --distribution=block to srun"
 _LAUNCH = "Start every task by `srun`, inside of sbatch or salloc, or give TF_CONFIG"
 
 
@@ -126,9 +128,20 @@ def places_of_ranks(tasks: Mapping[str, int], distribution: str = "") -> list[Pl
 
     Args:
         tasks: Tasks on each host, in the order of the hosts.
-        distribution: ``SLURM_DISTRIBUTION``: its first word counts; all but ``cyclic`` is block.
+        distribution: ``SLURM_DISTRIBUTION``, of which the first word counts; empty: block.
+
+    Raises:
+        ConfigurationError: It is another; ranks of ``plane`` and ``arbitrary`` do not follow from
+            these variables.
     """
-    if distribution.split(":", 1)[0].split(",", 1)[0].strip().lower() != "cyclic":
+    kind = re.split("[:,=]", distribution.strip().lower())[0]
+    if kind not in ("", "*", "block", "cyclic"):
+        raise ConfigurationError(
+            f"SLURM_DISTRIBUTION={distribution!r}: only the places of block and cyclic "
+            f"distributions are known. {_REMEDY}",
+            distribution=distribution,
+        )
+    if kind != "cyclic":
         return [Place(host, local) for host, count in tasks.items() for local in range(count)]
     most = max(tasks.values(), default=0)
     return [
@@ -165,8 +178,7 @@ def check_place(places: Sequence[Place], environment: Mapping[str, str]) -> None
         raise ConfigurationError(
             f"rank {rank} should be task {place.local_id} on {place.host}, but Slurm runs it as "
             f"task {local or '?'} on {host or '?'}: "
-            f"its distribution ({environment.get('SLURM_DISTRIBUTION') or 'not said'}) is neither "
-            "block nor cyclic, or tasks_per_node is wrong. Add --distribution=block to srun",
+            f"tasks_per_node is wrong, or Slurm distributes tasks otherwise. {_REMEDY}",
             rank=rank,
         )
 

@@ -18,6 +18,8 @@ from ..core.settings import Settings, load_settings
 from ..core.task import Incarnation, TaskId
 from .job_snapshots import JobSnapshots
 
+_ROLES = ". {} does not say who is a ps: --replicas ps=1,worker=3 (WINDLASS_REPLICAS) does"
+
 
 @dataclass
 class TaskProgress:
@@ -81,10 +83,12 @@ class ClusterRuntime:
             ConfigurationError: This task has none.
         """
         if self.connection is None and self.task.task.type != EVALUATOR:
+            launcher = self.task.resolver.source
             raise ConfigurationError(
                 f"{self.task.task}: the cluster has no ps; ParameterServerStrategy needs at least "
                 "one ps to hold the variables. Without any, workers train in sync with "
-                "MultiWorkerMirroredStrategy",
+                "MultiWorkerMirroredStrategy"
+                + (_ROLES.format(launcher) if launcher in ("Slurm", "SageMaker") else ""),
                 task=self.task.task,
             )
         if self.connection is None:

@@ -99,6 +99,18 @@ def test_a_step_that_does_not_fit_ends_every_task_with_a_line(tmp_path: Path) ->
         assert "the jobs (ps=1, worker=3) have 4 tasks, but the Slurm step runs 2" in end.text
 
 
+def test_workers_alone_are_told_how_to_have_a_ps(
+    write_program: WriteProgram, tmp_path: Path
+) -> None:
+    # The other worker may find worker 0 gone already, and waits for it.
+    quick = {**QUICK, "WINDLASS_JOIN_TIMEOUT_S": "5"}
+    started = HandStarted(["python", write_program(), "100", "0"], step_of(2), tmp_path, **quick)
+    first = started.wait()["rank:0"]
+    assert first.code == ExitCode.USAGE
+    assert "the cluster has no ps" in first.text
+    assert "Slurm does not say who is a ps: --replicas ps=1,worker=3" in first.text
+
+
 # -- late names ----------------------------------------------------------------------------------
 
 

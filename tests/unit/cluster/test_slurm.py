@@ -2,7 +2,8 @@
 
 The recordings have the variables of srun(1), "OUTPUT ENVIRONMENT VARIABLES", and of the manual's
 GRES page for GPUs, with the values that ``srun --nodes=… --ntasks=…`` gives; three are the cases of
-TensorFlow's slurm_cluster_resolver_test.py, whose answers are the same here.
+TensorFlow's slurm_cluster_resolver_test.py, whose answers are the same here. :data:`PLACED` was
+seen on Slurm 22.05.8 as Debian packages it.
 """
 
 import os
@@ -198,6 +199,41 @@ def test_a_cyclic_distribution_deals_ranks_out() -> None:
     ]  # fmt: skip
 
 
+# (SLURM_STEP_TASKS_PER_NODE, SLURM_DISTRIBUTION, node and SLURM_LOCALID by rank)
+PLACED = [
+    pytest.param(
+        "4,1(x2)", None, ["n09 0", "n09 1", "n09 2", "n09 3", "n10 0", "n11 0"],
+        id="srun -N3 -n6",
+    ),
+    pytest.param(
+        "4,2,1", "cyclic", ["n09 0", "n10 0", "n11 0", "n09 1", "n10 1", "n09 2", "n09 3"],
+        id="srun -N3 -n7 -m cyclic",
+    ),
+    pytest.param(
+        "1(x3)", "cyclic", ["n09 0", "n10 0", "n11 0"], id="srun -n3 in salloc -N3 -n3"
+    ),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("counts", "distribution", "places"), PLACED)
+def test_ranks_are_where_slurm_places_them(
+    counts: str, distribution: str | None, places: list[str]
+) -> None:
+    for rank, place in enumerate(places):
+        node, local = place.split()
+        variables = {
+            "SLURM_PROCID": str(rank),
+            "SLURM_LOCALID": local,
+            "SLURMD_NODENAME": node,
+            "SLURM_STEP_NODELIST": "n[09-11]",
+            "SLURM_STEP_NUM_TASKS": str(len(places)),
+            "SLURM_STEP_TASKS_PER_NODE": counts,
+        }
+        if distribution:
+            variables["SLURM_DISTRIBUTION"] = distribution
+        assert of(variables).master() == f"grpc://{node}:{8888 + int(local)}"
+
+
 @given(st.lists(st.integers(1, 5), min_size=1, max_size=6), st.sampled_from(["", "cyclic:block"]))
 def test_every_distribution_has_every_place_once(counts: list[int], distribution: str) -> None:
     tasks = {f"n{number}": count for number, count in enumerate(counts)}
@@ -251,10 +287,14 @@ def test_every_distribution_has_every_place_once(counts: list[int], distribution
         pytest.param({"SLURM_PROCID": "5"}, {}, "SLURM_PROCID is 5, but the hosts have 5 tasks",
                      id="rank out of range"),
         pytest.param(
-            {"SLURM_DISTRIBUTION": "plane=3", "SLURMD_NODENAME": "node09", "SLURM_LOCALID": "2"},
-            {},
-            r"rank 2 should be task 0 on node10, but Slurm runs it as task 2 on node09: its "
-            r"distribution \(plane=3\) is neither block nor cyclic.* --distribution=block",
+            {"SLURMD_NODENAME": "node09", "SLURM_LOCALID": "2"}, {},
+            "rank 2 should be task 0 on node10, but Slurm runs it as task 2 on node09: "
+            "tasks_per_node is wrong, .* --distribution=block",
+            id="another place",
+        ),
+        pytest.param(
+            {"SLURM_DISTRIBUTION": "plane"}, {},
+            "SLURM_DISTRIBUTION='plane': only the places of block and cyclic",
             id="another distribution",
         ),
         pytest.param(

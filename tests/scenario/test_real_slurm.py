@@ -1,0 +1,61 @@
+"""A job on a real Slurm cluster: ``E2E_SLURM=1 pytest tests/scenario/test_real_slurm.py``.
+
+``srun`` must be in the path and reach a cluster whose nodes share the folder of temporary files.
+``E2E_SLURM_FLAGS`` are its flags, by default ``--nodes=1 --ntasks-per-node=4``: four tasks.
+"""
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from helpers import processes
+from helpers.waiting import scaled
+
+pytestmark = [
+    pytest.mark.scenario,
+    pytest.mark.skipif("E2E_SLURM" not in os.environ, reason="set E2E_SLURM=1 where srun works"),
+    pytest.mark.skipif(shutil.which("srun") is None, reason="there is no srun in the path"),
+]
+
+SHOW = """\
+import os
+from windlass.cluster.launchers import launcher_resolver
+here = launcher_resolver()
+place = os.environ["SLURMD_NODENAME"], 8888 + int(os.environ["SLURM_LOCALID"])
+assert here.master("worker", int(os.environ["SLURM_PROCID"]), "") == "grpc://%s:%d" % place
+print("as placed")
+"""
+
+
+def srun(*command: str, **environment: str) -> str:
+    flags = os.environ.get("E2E_SLURM_FLAGS", "--nodes=1 --ntasks-per-node=4").split()
+    result = subprocess.run(
+        ["srun", "--ntasks=4", *flags, *command],  # noqa: S607
+        env={**os.environ, **environment},
+        capture_output=True,
+        text=True,
+        timeout=scaled(120),
+        check=False,
+    )
+    assert result.returncode == 0, result.stdout + result.stderr
+    return result.stdout
+
+
+@pytest.mark.parametrize("distribution", ["block", "cyclic"])
+def test_every_rank_is_where_it_is_taken_to_be(distribution: str) -> None:
+    said = srun(f"--distribution={distribution}", sys.executable, "-c", SHOW)
+    assert said.split("\n").count("as placed") == 4
+
+
+def test_a_job_trains_and_ends_in_order(write_program: Callable[..., str], tmp_path: Path) -> None:
+    roles = ["--replicas", "chief=1,ps=1,worker=2", "--model-dir", str(tmp_path / "model")]
+    command = [*processes.WINDLASS, "run", "--insecure", *roles, write_program(), "100", "0.002"]
+    said = srun(*command)
+    for task in ("chief:0", "worker:1", "worker:2"):
+        assert f"{task} has done 5 steps" in said
+    assert list((tmp_path / "model").glob("ckpt-*"))
