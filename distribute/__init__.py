@@ -91,6 +91,8 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     if name == "coordinator":  # loads what only a coordinator's program needs
         return import_module(f"{__name__}.coordinator")
+    if name in ("Server", "ServerDef"):  # by name, since the roles of tasks are above this room
+        return getattr(import_module("windlass.worker.standard_server"), name)
     if name == "TPUStrategy":
         from .strategies.tpu import explain
 

@@ -14,6 +14,7 @@ do not get in each other's way. Checkpoints of a job on parameter servers go by 
 """
 
 from collections.abc import Callable, Mapping
+from importlib import import_module
 from typing import Any
 
 import numpy as np
@@ -311,3 +312,9 @@ class CheckpointManager:
         if counter is None:
             return None
         return int(counter() if callable(counter) else counter)
+
+
+def __getattr__(name: str) -> Any:
+    if name == "Server":  # as TensorFlow 1 calls it
+        return import_module("windlass.worker.standard_server").Server
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

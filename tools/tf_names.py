@@ -89,7 +89,7 @@ MODULES = {
     "tf.types.experimental.distributed": "windlass.distribute",
     "tf.data.experimental": "windlass.data",
     "tf.compat.v1.distribute": "windlass.distribute",
-    "tf.compat.v1.train": "windlass",
+    "tf.compat.v1.train": "windlass.train",
     "tf.compat.v1": "windlass",
     "tf.train": "windlass.train",
     "tf": "windlass",

@@ -12,9 +12,10 @@ from pathlib import Path
 import pytest
 
 from helpers import processes
-from helpers.clusters import tf_configs
+from helpers.clusters import HandStarted, tf_configs
 from helpers.pages import ROOT, examples
 from helpers.waiting import scaled
+from windlass.launch.processes import free_ports
 
 RunCli = Callable[..., subprocess.CompletedProcess[str]]
 StartCli = Callable[..., tuple[subprocess.Popen[bytes], Path]]
@@ -284,3 +285,44 @@ def test_a_cluster_that_cannot_have_a_coordinator_is_refused(
     done = run_cli("local", "--coordinator", "--workers", "0", "train.py")
     assert done.returncode == 2
     assert "at least one worker" in done.stderr
+
+
+EXAMPLE = ROOT / "examples" / "coordinator" / "train.py"
+
+
+def test_one_program_for_every_role_as_tensorflow_s_tutorial_has_it(tmp_path: Path) -> None:
+    """Workers and ps make a Server and wait for it."""
+    configs = tf_configs(chief=1, ps=2, worker=2)
+    model = str(tmp_path / "model")
+    job = HandStarted(
+        ["python", str(EXAMPLE)], configs, tmp_path,
+        WINDLASS_MODEL_DIR=model, WINDLASS_HEARTBEAT_S="0.1",
+    )  # fmt: skip
+    ended = job.wait(90)
+    assert {task: end.code for task, end in ended.items()} == dict.fromkeys(configs, 0), ended
+    assert "accuracy on new dishes" in ended["chief:0"].text
+    assert all(not ended[task].text for task in ("worker:0", "worker:1")), ended
+
+
+def test_a_server_ends_in_order_when_it_is_asked_to(tmp_path: Path, wait_until: WaitUntil) -> None:
+    program = tmp_path / "serve.py"
+    (port,) = free_ports(1)
+    program.write_text(
+        "import windlass as wl\n"
+        f"cluster = {{'ps': ['127.0.0.1:{port}'], 'chief': ['127.0.0.1:1']}}\n"
+        "server = wl.distribute.Server(cluster, 'ps')\n"
+        "print(server.target, flush=True)\nserver.join()\n"
+    )
+    said = tmp_path / "said"
+    with said.open("wb") as output:
+        process = processes.start(
+            [sys.executable, str(program)],
+            cwd=tmp_path,
+            env={**os.environ, "WINDLASS_MODEL_DIR": str(tmp_path / "model")},
+            stdout=output,
+            stderr=subprocess.STDOUT,
+        )
+    wait_until(lambda: f"grpc://127.0.0.1:{port}" in said.read_text(), 30, "the server")
+    process.terminate()
+    assert process.wait(scaled(20)) == 143, said.read_text()
+    assert "Traceback" not in said.read_text()

@@ -1,0 +1,47 @@
+"""What a Server is made of, and what it refuses."""
+
+from typing import Any
+
+import pytest
+
+import windlass as wl
+from windlass.core.errors import ConfigurationError
+
+CLUSTER = {"chief": ["a:1"], "ps": ["b:1"], "worker": ["c:1", "d:1"]}
+
+
+def server(**arguments: Any) -> wl.distribute.Server:
+    return wl.distribute.Server(**{"server_or_cluster_def": CLUSTER, "start": False, **arguments})
+
+
+def test_it_says_what_it_is() -> None:
+    made = server(job_name="worker", task_index=1)
+    assert made.target == "grpc://d:1"
+    described = made.server_def
+    assert (described.job_name, described.task_index, described.protocol) == ("worker", 1, "grpc")
+    assert described.cluster.as_dict() == CLUSTER
+    again = wl.distribute.Server(described, start=False)
+    assert again.target == made.target
+
+
+def test_what_there_is_one_of_need_not_be_named() -> None:
+    assert server(job_name="ps").target == "grpc://b:1"
+    assert wl.train.Server is wl.distribute.Server
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        ({}, "job_name must be given: the cluster has the jobs"),
+        ({"job_name": "worker"}, "task_index must be given: the job 'worker' has 2 tasks"),
+        ({"job_name": "worker", "task_index": 2}, "task.index 2 is out of range"),
+        ({"job_name": "chief"}, "a Server is a ps or a worker, not a chief"),
+        (
+            {"server_or_cluster_def": {"ps": ["b:1"], "worker": ["c:1"]}, "job_name": "worker"},
+            "would lead the job, because the cluster has no chief",
+        ),
+    ],
+)
+def test_mistakes_are_told(arguments: dict[str, Any], says: str) -> None:
+    with pytest.raises(ConfigurationError, match=says):
+        server(**arguments)

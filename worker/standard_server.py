@@ -1,0 +1,208 @@
+"""The standard server in a program of the user's: what ``windlass ps`` and ``windlass worker`` do.
+
+TensorFlow's programs begin with it: in the processes of workers and parameter servers they make a
+``Server`` and wait for its end, in the chief's they make a strategy and a coordinator.
+"""
+
+import sys
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from ..cluster.resolved import ResolvedTask, resolve
+from ..cluster.roles import CHIEF, PS, WORKER
+from ..cluster.simple import SimpleClusterResolver
+from ..cluster.spec import ClusterSpec
+from ..core.errors import ConfigurationError, JobStoppedError, WindlassError
+from ..core.settings import load_settings, quiet_grpc
+from ..net.auth.own_job import with_own_job
+from .interrupts import handle_signals
+
+_LOOK_S = 0.2
+
+
+@dataclass(frozen=True, slots=True)
+class ServerDef:
+    """What a server was asked to be.
+
+    Attributes:
+        cluster: All tasks.
+        job_name: The role of this one.
+        task_index: Its number in the role.
+        protocol: As given; ``"grpc"`` if it was not.
+    """
+
+    cluster: ClusterSpec
+    job_name: str
+    task_index: int
+    protocol: str = "grpc"
+
+
+class Server:
+    """As ``tf.distribute.Server``: a parameter server, or a worker that runs closures.
+
+    ::
+
+        server = wl.distribute.Server(resolver.cluster_spec(), job_name="ps", task_index=0)
+        server.join()
+
+    It serves in threads of this process, from its construction until the job is over. Settings come
+    from ``WINDLASS_…`` variables; a ps needs ``WINDLASS_MODEL_DIR`` to save.
+
+    Args:
+        server_or_cluster_def: The cluster: a ClusterSpec, a dict of addresses, or a
+            :class:`ServerDef`.
+        job_name: ``"ps"`` or ``"worker"``; may be left out if the cluster has one job.
+        task_index: May be left out if the job has one task.
+        protocol: For :attr:`target` alone.
+        config: Not used: there are no sessions.
+        start: Serve at once, instead of with :meth:`start`.
+
+    Raises:
+        ConfigurationError: The cluster is not valid, or has no such task; or the task is neither a
+            ps nor a worker.
+        AddressInUseError: Its port is taken.
+    """
+
+    def __init__(
+        self,
+        server_or_cluster_def: ServerDef | ClusterSpec | Mapping[str, Any],
+        job_name: str | None = None,
+        task_index: int | None = None,
+        protocol: str | None = None,
+        config: Any = None,  # noqa: ARG002 - TensorFlow's programs give one
+        start: bool = True,
+    ) -> None:
+        given = server_or_cluster_def
+        if isinstance(given, ServerDef):
+            job_name, protocol = job_name or given.job_name, protocol or given.protocol
+            task_index = given.task_index if task_index is None else task_index
+            given = given.cluster
+        spec = given if isinstance(given, ClusterSpec) else ClusterSpec(given)
+        job_name, task_index = _only(spec, job_name, task_index)
+        if job_name not in (PS, WORKER):
+            raise ConfigurationError(
+                f"a Server is a ps or a worker, not a {job_name}: the chief's program makes a "
+                "strategy, and an evaluator reads checkpoints"
+            )
+        self._task = resolve(
+            SimpleClusterResolver(spec, task_type=job_name, task_id=task_index), source="Server"
+        )
+        if self._task.is_chief:
+            raise ConfigurationError(
+                f"{self._task.task} would lead the job, because the cluster has no chief: name the "
+                "task that runs the coordinator's program as chief"
+            )
+        self._protocol = protocol or "grpc"
+        self._ended = threading.Event()
+        self._code = 0
+        self._error: WindlassError | None = None
+        self._on_signal: Callable[[str], object] = lambda name: None  # noqa: ARG005
+        self._thread: threading.Thread | None = None
+        if start:
+            self.start()
+
+    @property
+    def target(self) -> str:
+        """Where it serves, as ``grpc://host:port``."""
+        return f"{self._protocol}://{self._task.address}"
+
+    @property
+    def server_def(self) -> ServerDef:
+        """What it was asked to be."""
+        task = self._task.task
+        return ServerDef(self._task.spec, task.type, task.index, self._protocol)
+
+    def start(self) -> None:
+        """Begin to serve; again does nothing.
+
+        Raises:
+            AddressInUseError: The port is taken.
+        """
+        if self._thread is not None:
+            return
+        quiet_grpc()
+        run = self._begin_ps() if self._task.task.type == PS else self._run_worker
+        self._thread = threading.Thread(target=self._run, args=(run,), name="server", daemon=True)
+        self._thread.start()
+
+    def join(self) -> None:
+        """Wait until the job is over. SIGTERM and SIGINT then ask the server to end.
+
+        Raises:
+            SystemExit: The job did not end well; with the exit code of docs/exit-codes.md.
+            WindlassError: This task could not take part in it.
+        """
+        handle_signals(self._stop)
+        while not self._ended.wait(_LOOK_S):
+            pass
+        if self._error is not None:
+            raise self._error
+        if self._code:
+            sys.exit(self._code)
+
+    def _stop(self, name: str) -> None:
+        self._on_signal(name)
+
+    def _run(self, run: Callable[[], int]) -> None:
+        try:
+            self._code = int(run())
+        except WindlassError as error:
+            self._error = error
+        finally:
+            self._ended.set()
+
+    def _begin_ps(self) -> Callable[[], int]:
+        from ..server.ps.server import PsServer
+
+        task = self._task
+        settings = with_own_job(load_settings())
+        server = PsServer(task.task, settings, has_chief=CHIEF in task.spec.jobs)
+        server.start(task.address)
+        self._on_signal = lambda name: server.drain()  # noqa: ARG005
+
+        def run() -> int:
+            try:
+                return server.wait()
+            finally:
+                server.stop()
+
+        return run
+
+    def _run_worker(self) -> int:
+        from .serving import serve_closures
+        from .task import TrainingTask
+
+        task: ResolvedTask = self._task
+        training = TrainingTask(task, with_own_job(load_settings()))
+        training.runtime.serves = True
+        self._on_signal = lambda name: training.ask_to_end(
+            JobStoppedError(f"{task.task} was asked to stop by {name}", task=task.task)
+        )
+        try:
+            return int(training.finish(serve_closures(training.start())))
+        finally:
+            training.close()
+
+
+def _only(spec: ClusterSpec, job_name: str | None, task_index: int | None) -> tuple[str, int]:
+    """The task that is meant, where the cluster has one alone.
+
+    Raises:
+        ConfigurationError: There are several.
+    """
+    if job_name is None:
+        if len(spec.jobs) != 1:
+            raise ConfigurationError(
+                f"job_name must be given: the cluster has the jobs {', '.join(spec.jobs)}"
+            )
+        job_name = spec.jobs[0]
+    if task_index is None:
+        if job_name in spec.jobs and spec.num_tasks(job_name) != 1:
+            raise ConfigurationError(
+                f"task_index must be given: the job {job_name!r} has {spec.num_tasks(job_name)} "
+                "tasks"
+            )
+        task_index = 0
+    return job_name, task_index
