@@ -4,6 +4,7 @@ import json
 import logging
 import re
 import subprocess
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -93,10 +94,17 @@ def test_a_worker_whose_variables_the_chief_does_not_create_says_which(
 ) -> None:
     monkeypatch.setattr(logging.getLogger("windlass"), "propagate", True)
 
+    failed = threading.Event()
+
     def train() -> None:
         strategy = wl.distribute.ParameterServerStrategy()
-        with strategy.scope():
-            wl.Variable(np.zeros(2, np.float32), name="w" if strategy.is_chief else "v")
+        try:
+            with strategy.scope():
+                wl.Variable(np.zeros(2, np.float32), name="w" if strategy.is_chief else "v")
+        except JoinTimeoutError:
+            failed.set()
+            raise
+        failed.wait(60)  # else it is clear sooner: the chief's program has ended without it
 
     with (
         wl.testing.LocalCluster(workers=1, join_timeout_s=5) as cluster,
