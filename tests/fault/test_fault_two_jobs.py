@@ -24,8 +24,12 @@ import windlass as wl
 strategy = wl.distribute.ParameterServerStrategy()
 with strategy.scope():
     w = wl.Variable(np.zeros(2, np.float32), name="w")
+steps = 0
 while not pathlib.Path("stop").exists():
     strategy.run(lambda: w.assign_add(np.ones(2, np.float32)))
+    steps += 1
+    if steps == 1:
+        print("has begun", flush=True)
     time.sleep(0.05)
 print("all", "done", *w.numpy().tolist(), strategy.global_step, flush=True)
 """
@@ -115,7 +119,8 @@ def test_a_worker_that_was_killed_comes_back_without_any_setting(
 ) -> None:
     job.tasks["worker"][0].kill()
     job.tasks["worker"] = start_cli(*job.command(), TF_CONFIG=job.config("worker"))
-    wait_until(lambda: _steps(job) > 0, 20)
+    # The status knows the steps of the one before.
+    wait_until(lambda: "has begun" in job.said("worker"), 20)
     assert job.end() == {"ps": 0, "chief": 0, "worker": 0}
 
 
