@@ -92,9 +92,13 @@ for worker in {worker for worker, *_ in seen}:
     drawn = sorted(batch for index, _, batch in seen if index == worker)
     assert drawn == list(range(len(drawn)))
 assert isinstance(raised(lambda: next(iterator)), NotImplementedError)
-for _ in range(6):
-    coordinator.schedule(lambda batches: next(batches), (iterator,))
-assert isinstance(raised(coordinator.join), wl.errors.OutOfRangeError)
+
+def draw_too_many():
+    for _ in range(6):
+        coordinator.schedule(lambda batches: next(batches), (iterator,))  # this raises it, too
+    coordinator.join()
+
+assert isinstance(raised(draw_too_many), wl.errors.OutOfRangeError)
 
 # The first error is raised once; what was queued is cancelled; then all is well again.
 class Own(Exception):
@@ -103,8 +107,16 @@ class Own(Exception):
 def fail(kind):
     raise kind("no good")
 
+def hold(path):
+    while not os.path.exists(path):
+        time.sleep(0.01)
+
+go_on = os.path.abspath("go_on")
+for _ in range(2):  # workers are held until all is scheduled
+    coordinator.schedule(hold, (go_on,))
 first = coordinator.schedule(fail, (ValueError,))
 queued = [coordinator.schedule(time.sleep, (0.05,)) for _ in range(20)]
+open(go_on, "w").close()
 error = raised(coordinator.join)
 assert isinstance(error, ValueError) and "in fail" in error.__notes__[0], error
 assert raised(first.fetch) is error
