@@ -23,14 +23,23 @@ class ClusterResolver(ABC):
     def cluster_spec(self) -> ClusterSpec:
         """The cluster as known now; evaluated at each call."""
 
-    @abstractmethod
     def master(
         self,
         task_type: str | None = None,
         task_id: int | None = None,
         rpc_layer: str | None = None,
     ) -> str:
-        """Address to connect to, for a task or for this one."""
+        """Address of a task, this one by default, with its layer; empty if it is not known which.
+
+        Raises:
+            ValueError: The cluster has no such task.
+        """
+        kind = task_type if task_type is not None else self.task_type
+        index = task_id if task_id is not None else self.task_id
+        if kind is None or index is None:
+            return ""
+        address = self.cluster_spec().task_address(kind, index)
+        return format_master_url(address, rpc_layer or self.rpc_layer)
 
     def num_accelerators(
         self,
@@ -85,19 +94,6 @@ class ClusterResolver(ABC):
     def snapshot(self) -> "ClusterResolver":
         """A resolver with this one's current answers; one that cannot change returns itself."""
         return self
-
-    def _url_of(self, task_type: str | None, task_id: int | None, rpc_layer: str | None) -> str:
-        """Address of a task, this one by default, with its layer; empty if it is not known which.
-
-        Raises:
-            ValueError: The cluster has no such task.
-        """
-        kind = task_type if task_type is not None else self.task_type
-        index = task_id if task_id is not None else self.task_id
-        if kind is None or index is None:
-            return ""
-        address = self.cluster_spec().task_address(kind, index)
-        return format_master_url(address, rpc_layer or self.rpc_layer)
 
     @property
     def environment(self) -> str:

@@ -135,7 +135,7 @@ class SageMakerClusterResolver(ClusterResolver):
         spec = self.cluster_spec()
         if sum(1 for _ in spec.tasks()) == 1:
             return ""
-        return self._url_of(task_type, task_id, rpc_layer)
+        return super().master(task_type, task_id, rpc_layer)
 
     @property
     def environment(self) -> str:

@@ -121,15 +121,6 @@ class SlurmClusterResolver(ClusterResolver):
         """(type, index) of this process; TensorFlow knows them after :meth:`cluster_spec` alone."""
         return self.task_type, self.task_id
 
-    def master(
-        self,
-        task_type: str | None = None,
-        task_id: int | None = None,
-        rpc_layer: str | None = None,
-    ) -> str:
-        """Address of a task, this one by default."""
-        return self._url_of(task_type, task_id, rpc_layer)
-
     def num_accelerators(
         self,
         task_type: str | None = None,  # noqa: ARG002 - all tasks have the same

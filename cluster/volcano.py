@@ -146,15 +146,6 @@ class VolcanoClusterResolver(ClusterResolver):
         """The cluster."""
         return self._spec
 
-    def master(
-        self,
-        task_type: str | None = None,
-        task_id: int | None = None,
-        rpc_layer: str | None = None,
-    ) -> str:
-        """Address of a task, this one by default."""
-        return self._url_of(task_type, task_id, rpc_layer)
-
     def _found(self, name: str) -> Any:
         if name == "rpc_layer" or self._own is None:
             return None

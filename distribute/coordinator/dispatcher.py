@@ -185,7 +185,7 @@ class Dispatcher:
         return {
             number: state_of(optimizer)
             for number, optimizer in optimizers.items()
-            if optimizer._changes or optimizer.current is not optimizer.rule
+            if optimizer.current is not optimizer.rule or optimizer._rate is not None
         }
 
     # -- the links' --------------------------------------------------------------------------

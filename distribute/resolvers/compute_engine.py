@@ -155,15 +155,6 @@ class GCEClusterResolver(ClusterResolver):
     def task_type(self, value: str | None) -> None:  # noqa: ARG002
         raise RuntimeError("task_type of a GCEClusterResolver is given to its constructor")
 
-    def master(
-        self,
-        task_type: str | None = None,
-        task_id: int | None = None,
-        rpc_layer: str | None = None,
-    ) -> str:
-        """Address of a task, this one by default; empty if it is not known which."""
-        return self._url_of(task_type, task_id, rpc_layer)
-
     @property
     def source(self) -> str:
         """``"Compute Engine"``."""

@@ -185,15 +185,6 @@ class KubernetesClusterResolver(ClusterResolver):
             return None
         return self._own.type if name == "task_type" else self._own.index
 
-    def master(
-        self,
-        task_type: str | None = None,
-        task_id: int | None = None,
-        rpc_layer: str | None = None,
-    ) -> str:
-        """Address of a task, this one by default; empty if it is not known which."""
-        return self._url_of(task_type, task_id, rpc_layer)
-
     @property
     def source(self) -> str:
         """``"Kubernetes"``."""

@@ -77,7 +77,11 @@ optimizer.learning_rate = 0.5
 coordinator.schedule(learn)
 coordinator.join()
 assert table.numpy()[0, 0] == 8.5
-assert strategy.global_step == 2
+optimizer.learning_rate = lambda: 0.25
+coordinator.schedule(learn)
+coordinator.join()
+assert table.numpy()[0, 0] == 8.25
+assert strategy.global_step == 3
 
 # Per-worker values and datasets are the worker's own, and an iterator goes on.
 numbers = coordinator.create_per_worker_values(lambda: here() * 100)
