@@ -59,7 +59,7 @@ demo: $(STAMP)  ## train examples/digits on a local cluster: chief, 2 workers, 2
 	$(BIN)/windlass local --chief --workers 2 --ps 2 --evaluator examples/digits/train.py
 
 test: $(DEV_STAMP)  ## the test suite; ARGS='tests/unit -x' runs a part, JOBS=0 in one process
-	$(BIN)/python -m pytest $(XDIST) $(ARGS)
+	$(BIN)/python tools/run_tests.py $(XDIST) $(ARGS)
 
 soak: $(DEV_STAMP)  ## the long random runs, more examples, and every process of a cluster started for real
 	SOAK=1 $(BIN)/python -m pytest -m 'soak or hypothesis' $(XDIST) $(ARGS)

@@ -29,7 +29,7 @@ class Member:
     Attributes:
         since: When ``state`` began.
         heard: Time of the task's last message.
-        reported: The phase the task was last told.
+        knows: The phase of the job that the task says it was told.
     """
 
     task: TaskId
@@ -43,7 +43,7 @@ class Member:
     pid: int = 0
     report: TaskReport = field(default_factory=TaskReport)
     counters: PsCounters | None = None
-    reported: Phase = Phase.RUNNING
+    knows: Phase = Phase.RUNNING
     challenge: Challenge | None = None
 
     @property
@@ -162,8 +162,16 @@ class Job:
         self._enter(member, State.ALIVE, now)
         return Incarnation(task, member.generation, self.name)
 
-    def heartbeat(self, who: Incarnation, report: TaskReport, *, now: float) -> Phase:
+    def heartbeat(
+        self, who: Incarnation, report: TaskReport, *, now: float, knows: Phase = Phase.RUNNING
+    ) -> Phase:
         """Renew a lease; returns the phase to tell the task.
+
+        Args:
+            who: The task.
+            report: Its progress.
+            now: The time.
+            knows: The phase it was told last: only its own word shows that an answer arrived.
 
         Raises:
             FencedError: A newer incarnation of the task has registered.
@@ -173,7 +181,7 @@ class Job:
         member.report = report
         if member.state is State.LOST:
             self._enter(member, State.ALIVE, now, "came back")
-        member.reported = self.phase
+        member.knows = knows
         return self.phase
 
     def finish(
@@ -193,7 +201,6 @@ class Job:
                 self.fail(f"{who.task} failed: {message}")
             elif outcome is Outcome.LEFT and who.task == self.chief and self.phase is Phase.RUNNING:
                 self.fail(f"{who.task} left before the work was complete: {message}")
-        member.reported = self.phase
         return self.phase
 
     def arrive(
@@ -283,13 +290,13 @@ class Job:
             and member.task != self.chief
         ]
 
-    def unreported(self) -> list[TaskId]:
-        """Tasks that are alive and have not been told the job's final phase."""
+    def uninformed(self) -> list[TaskId]:
+        """Tasks that are alive and have not said that they know the job's final phase."""
         return [
             member.task
             for member in self.members.values()
             if member.state in (State.ALIVE, State.DONE)
-            and member.reported is not self.phase
+            and member.knows is not self.phase
             and member.task.type != PS
             and member.task != self.chief
         ]

@@ -47,9 +47,10 @@ def _options(settings: Settings) -> list[tuple[str, int]]:
         # The error of a refused call comes as metadata.
         ("grpc.max_metadata_size", 32 * 1024),
         ("grpc.absolute_max_metadata_size", 64 * 1024),
-        # A peer that starts late is found within a second, not after gRPC's own 20 s.
+        # A peer that starts late is found within a second where its host answers, and else after
+        # one attempt. gRPC's own 20 s for that are long; a busy peer's handshake may take seconds.
         ("grpc.initial_reconnect_backoff_ms", 100),
-        ("grpc.min_reconnect_backoff_ms", 1_000),
+        ("grpc.min_reconnect_backoff_ms", 5_000),
         ("grpc.max_reconnect_backoff_ms", 1_000),
         # Pods get new addresses: resolve again on every reconnect.
         ("grpc.dns_min_time_between_resolutions_ms", 1_000),

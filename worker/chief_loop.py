@@ -264,7 +264,7 @@ class ChiefLoop:
             self._locked_job.clock.wait(self._leaving, 0.05)
 
     def _dismiss(self, phase: Phase, reason: str) -> Phase:
-        """Tell the ps that the job is over, and wait until the other tasks have been told."""
+        """Tell the ps that the job is over, and wait until the other tasks know."""
 
         def end(control: PsControl) -> None:
             try:
@@ -281,10 +281,10 @@ class ChiefLoop:
         while self._locked_job.clock.now() < until:
             with self._locked_job.open() as (job, now):
                 job.expire(now=now)
-                unreported = job.unreported()
-            if not unreported:
+                uninformed = job.uninformed()
+            if not uninformed:
                 break
-            waits.tick(", ".join(task.short for task in unreported), "not told of the end yet")
+            waits.tick(", ".join(task.short for task in uninformed), "not told of the end yet")
             threading.Event().wait(0.05)
         return phase
 

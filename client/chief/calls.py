@@ -106,15 +106,28 @@ class ChiefClient:
         )
 
     def heartbeat(
-        self, who: Incarnation, report: TaskReport, *, timeout_s: float
+        self,
+        who: Incarnation,
+        report: TaskReport,
+        *,
+        knows: Phase = Phase.RUNNING,
+        timeout_s: float,
     ) -> tuple[Phase, str]:
         """Renew the lease; returns (phase of the job, its reason).
+
+        Args:
+            who: This task.
+            report: Its progress.
+            knows: The phase it was told last.
+            timeout_s: For the answer.
 
         Raises:
             FencedError: A newer incarnation of this task has registered.
             PeerLostError: No answer.
         """
-        request = chief_pb2.HeartbeatRequest(report=codec.report_to_wire(report))
+        request = chief_pb2.HeartbeatRequest(
+            report=codec.report_to_wire(report), knows=codec.phase_to_wire(knows)
+        )
         getattr(request, "from").CopyFrom(codec.incarnation_to_wire(who))
         response = invoke(
             self._stub.Heartbeat, request, peer=self._peer, doing="heartbeat", timeout_s=timeout_s

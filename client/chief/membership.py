@@ -1,5 +1,6 @@
 """A task's membership in a job: registering, heartbeats, and the job's phase."""
 
+import contextlib
 import logging
 import threading
 from collections.abc import Callable
@@ -25,6 +26,7 @@ from .calls import ChiefClient
 log = logging.getLogger(__name__)
 
 _CALL_S = 5.0
+_CONFIRM_S = 2.0
 
 
 class Membership:
@@ -108,12 +110,23 @@ class Membership:
         return self.who
 
     def _beat(self, heartbeat_s: float) -> None:
+        self._renew_until_over(heartbeat_s)
+        if self.phase.is_over and not self._lost:
+            # The chief stays until it has heard that everybody knows. That this was heard, too,
+            # matters to nobody here.
+            with contextlib.suppress(WindlassError):
+                self._heartbeat(_CONFIRM_S)
+
+    def _heartbeat(self, timeout_s: float) -> tuple[Phase, str]:
+        return self._chief.heartbeat(
+            self.who, self._report(), knows=self.phase, timeout_s=timeout_s
+        )
+
+    def _renew_until_over(self, heartbeat_s: float) -> None:
         answered = self._clock.now()
         while not self._clock.wait(self._leaving, heartbeat_s):
             try:
-                phase, reason = self._chief.heartbeat(
-                    self.who, self._report(), timeout_s=min(_CALL_S, self._settings.lease_s)
-                )
+                phase, reason = self._heartbeat(min(_CALL_S, self._settings.lease_s))
             except PeerLostError as error:
                 silent_s = self._clock.now() - answered
                 if silent_s > self._settings.lease_s + self._settings.reconnect_timeout_s:

@@ -26,7 +26,7 @@ from . import common_pb2 as windlass_dot_proto_dot_v1_dot_common__pb2
 from . import ps_pb2 as windlass_dot_proto_dot_v1_dot_ps__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1dwindlass/proto/v1/chief.proto\x12\x11windlass.proto.v1\x1a\x1ewindlass/proto/v1/common.proto\x1a\x1awindlass/proto/v1/ps.proto\"\xcf\x02\n\nTaskReport\x12\r\n\x05steps\x18\x01 \x01(\x04\x12\x0e\n\x06pushes\x18\x02 \x01(\x04\x12\x14\n\x0c\x62ytes_pushed\x18\x03 \x01(\x04\x12\x14\n\x0c\x62ytes_pulled\x18\x04 \x01(\x04\x12\x16\n\x0erefused_pushes\x18\x05 \x01(\x04\x12\x13\n\x0bglobal_step\x18\x06 \x01(\x04\x12\x11\n\tstaleness\x18\x07 \x01(\x01\x12;\n\x07metrics\x18\x08 \x03(\x0b\x32*.windlass.proto.v1.TaskReport.MetricsEntry\x12\x13\n\x0btotal_steps\x18\t \x01(\x04\x12\x12\n\ntransports\x18\n \x03(\t\x12\x10\n\x08replicas\x18\x0b \x01(\r\x12\x0e\n\x06serves\x18\x0c \x01(\x08\x1a.\n\x0cMetricsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x01:\x02\x38\x01\"\xb0\x01\n\x0fRegisterRequest\x12%\n\x04task\x18\x01 \x01(\x0b\x32\x17.windlass.proto.v1.Task\x12\x0f\n\x07\x61\x64\x64ress\x18\x02 \x01(\t\x12-\n\x08versions\x18\x03 \x01(\x0b\x32\x1b.windlass.proto.v1.Versions\x12\x0b\n\x03pid\x18\x04 \x01(\r\x12\x0c\n\x04host\x18\x05 \x01(\t\x12\x0b\n\x03job\x18\x06 \x01(\t\x12\x0e\n\x06serves\x18\x07 \x01(\x08\"\xb3\x01\n\x10RegisterResponse\x12\x12\n\ngeneration\x18\x01 \x01(\x04\x12\x13\n\x0bheartbeat_s\x18\x02 \x01(\x01\x12*\n\x05phase\x18\x03 \x01(\x0e\x32\x1b.windlass.proto.v1.JobPhase\x12-\n\x08versions\x18\x04 \x01(\x0b\x32\x1b.windlass.proto.v1.Versions\x12\x0e\n\x06reason\x18\x05 \x01(\t\x12\x0b\n\x03job\x18\x06 \x01(\t\"o\n\x10HeartbeatRequest\x12,\n\x04\x66rom\x18\x01 \x01(\x0b\x32\x1e.windlass.proto.v1.Incarnation\x12-\n\x06report\x18\x02 \x01(\x0b\x32\x1d.windlass.proto.v1.TaskReport\"O\n\x11HeartbeatResponse\x12*\n\x05phase\x18\x01 \x01(\x0e\x32\x1b.windlass.proto.v1.JobPhase\x12\x0e\n\x06reason\x18\x02 \x01(\t\"\xaa\x01\n\rFinishRequest\x12,\n\x04\x66rom\x18\x01 \x01(\x0b\x32\x1e.windlass.proto.v1.Incarnation\x12+\n\x07outcome\x18\x02 \x01(\x0e\x32\x1a.windlass.proto.v1.Outcome\x12\x0f\n\x07message\x18\x03 \x01(\t\x12-\n\x06report\x18\x04 \x01(\x0b\x32\x1d.windlass.proto.v1.TaskReport\"L\n\x0e\x46inishResponse\x12*\n\x05phase\x18\x01 \x01(\x0e\x32\x1b.windlass.proto.v1.JobPhase\x12\x0e\n\x06reason\x18\x02 \x01(\t\"K\n\rArriveRequest\x12,\n\x04\x66rom\x18\x01 \x01(\x0b\x32\x1e.windlass.proto.v1.Incarnation\x12\x0c\n\x04\x63\x61ll\x18\x02 \x01(\x04\"e\n\x0e\x41rriveResponse\x12(\n\x07missing\x18\x01 \x03(\x0b\x32\x17.windlass.proto.v1.Task\x12)\n\x08\x66inished\x18\x02 \x03(\x0b\x32\x17.windlass.proto.v1.Task\" \n\x0eStopJobRequest\x12\x0e\n\x06reason\x18\x01 \x01(\t\"=\n\x0fStopJobResponse\x12*\n\x05phase\x18\x01 \x01(\x0e\x32\x1b.windlass.proto.v1.JobPhase\"\x12\n\x10GetStatusRequest\"\xa1\x02\n\nTaskStatus\x12%\n\x04task\x18\x01 \x01(\x0b\x32\x17.windlass.proto.v1.Task\x12+\n\x05state\x18\x02 \x01(\x0e\x32\x1c.windlass.proto.v1.TaskState\x12\x0f\n\x07since_s\x18\x03 \x01(\x01\x12\x0f\n\x07\x61\x64\x64ress\x18\x04 \x01(\t\x12\x0e\n\x06\x64\x65tail\x18\x05 \x01(\t\x12\x12\n\ngeneration\x18\x06 \x01(\x04\x12-\n\x06report\x18\x07 \x01(\x0b\x32\x1d.windlass.proto.v1.TaskReport\x12/\n\x08\x63ounters\x18\x08 \x01(\x0b\x32\x1d.windlass.proto.v1.PsCounters\x12\x0b\n\x03pid\x18\t \x01(\r\x12\x0c\n\x04host\x18\n \x01(\t\"\xb0\x02\n\x11GetStatusResponse\x12*\n\x05phase\x18\x01 \x01(\x0e\x32\x1b.windlass.proto.v1.JobPhase\x12\x0e\n\x06reason\x18\x02 \x01(\t\x12\x0f\n\x07since_s\x18\x03 \x01(\x01\x12\x13\n\x0bglobal_step\x18\x04 \x01(\x04\x12\x13\n\x0btotal_steps\x18\x05 \x01(\x04\x12,\n\x05tasks\x18\x06 \x03(\x0b\x32\x1d.windlass.proto.v1.TaskStatus\x12\x17\n\x0flast_checkpoint\x18\x07 \x01(\t\x12\x1c\n\x14last_checkpoint_step\x18\x08 \x01(\x04\x12-\n\x08versions\x18\t \x01(\x0b\x32\x1b.windlass.proto.v1.Versions\x12\x10\n\x08security\x18\n \x01(\t*Z\n\x07Outcome\x12\x17\n\x13OUTCOME_UNSPECIFIED\x10\x00\x12\x10\n\x0cOUTCOME_DONE\x10\x01\x12\x12\n\x0eOUTCOME_FAILED\x10\x02\x12\x10\n\x0cOUTCOME_LEFT\x10\x03*\xab\x01\n\tTaskState\x12\x1a\n\x16TASK_STATE_UNSPECIFIED\x10\x00\x12\x16\n\x12TASK_STATE_MISSING\x10\x01\x12\x14\n\x10TASK_STATE_ALIVE\x10\x02\x12\x13\n\x0fTASK_STATE_LOST\x10\x03\x12\x13\n\x0fTASK_STATE_DONE\x10\x04\x12\x15\n\x11TASK_STATE_FAILED\x10\x05\x12\x13\n\x0fTASK_STATE_LEFT\x10\x06\x32\xfc\x03\n\x05\x43hief\x12S\n\x08Register\x12\".windlass.proto.v1.RegisterRequest\x1a#.windlass.proto.v1.RegisterResponse\x12V\n\tHeartbeat\x12#.windlass.proto.v1.HeartbeatRequest\x1a$.windlass.proto.v1.HeartbeatResponse\x12M\n\x06\x46inish\x12 .windlass.proto.v1.FinishRequest\x1a!.windlass.proto.v1.FinishResponse\x12M\n\x06\x41rrive\x12 .windlass.proto.v1.ArriveRequest\x1a!.windlass.proto.v1.ArriveResponse\x12P\n\x07StopJob\x12!.windlass.proto.v1.StopJobRequest\x1a\".windlass.proto.v1.StopJobResponse\x12V\n\tGetStatus\x12#.windlass.proto.v1.GetStatusRequest\x1a$.windlass.proto.v1.GetStatusResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1dwindlass/proto/v1/chief.proto\x12\x11windlass.proto.v1\x1a\x1ewindlass/proto/v1/common.proto\x1a\x1awindlass/proto/v1/ps.proto\"\xcf\x02\n\nTaskReport\x12\r\n\x05steps\x18\x01 \x01(\x04\x12\x0e\n\x06pushes\x18\x02 \x01(\x04\x12\x14\n\x0c\x62ytes_pushed\x18\x03 \x01(\x04\x12\x14\n\x0c\x62ytes_pulled\x18\x04 \x01(\x04\x12\x16\n\x0erefused_pushes\x18\x05 \x01(\x04\x12\x13\n\x0bglobal_step\x18\x06 \x01(\x04\x12\x11\n\tstaleness\x18\x07 \x01(\x01\x12;\n\x07metrics\x18\x08 \x03(\x0b\x32*.windlass.proto.v1.TaskReport.MetricsEntry\x12\x13\n\x0btotal_steps\x18\t \x01(\x04\x12\x12\n\ntransports\x18\n \x03(\t\x12\x10\n\x08replicas\x18\x0b \x01(\r\x12\x0e\n\x06serves\x18\x0c \x01(\x08\x1a.\n\x0cMetricsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x01:\x02\x38\x01\"\xb0\x01\n\x0fRegisterRequest\x12%\n\x04task\x18\x01 \x01(\x0b\x32\x17.windlass.proto.v1.Task\x12\x0f\n\x07\x61\x64\x64ress\x18\x02 \x01(\t\x12-\n\x08versions\x18\x03 \x01(\x0b\x32\x1b.windlass.proto.v1.Versions\x12\x0b\n\x03pid\x18\x04 \x01(\r\x12\x0c\n\x04host\x18\x05 \x01(\t\x12\x0b\n\x03job\x18\x06 \x01(\t\x12\x0e\n\x06serves\x18\x07 \x01(\x08\"\xb3\x01\n\x10RegisterResponse\x12\x12\n\ngeneration\x18\x01 \x01(\x04\x12\x13\n\x0bheartbeat_s\x18\x02 \x01(\x01\x12*\n\x05phase\x18\x03 \x01(\x0e\x32\x1b.windlass.proto.v1.JobPhase\x12-\n\x08versions\x18\x04 \x01(\x0b\x32\x1b.windlass.proto.v1.Versions\x12\x0e\n\x06reason\x18\x05 \x01(\t\x12\x0b\n\x03job\x18\x06 \x01(\t\"\x9b\x01\n\x10HeartbeatRequest\x12,\n\x04\x66rom\x18\x01 \x01(\x0b\x32\x1e.windlass.proto.v1.Incarnation\x12-\n\x06report\x18\x02 \x01(\x0b\x32\x1d.windlass.proto.v1.TaskReport\x12*\n\x05knows\x18\x03 \x01(\x0e\x32\x1b.windlass.proto.v1.JobPhase\"O\n\x11HeartbeatResponse\x12*\n\x05phase\x18\x01 \x01(\x0e\x32\x1b.windlass.proto.v1.JobPhase\x12\x0e\n\x06reason\x18\x02 \x01(\t\"\xaa\x01\n\rFinishRequest\x12,\n\x04\x66rom\x18\x01 \x01(\x0b\x32\x1e.windlass.proto.v1.Incarnation\x12+\n\x07outcome\x18\x02 \x01(\x0e\x32\x1a.windlass.proto.v1.Outcome\x12\x0f\n\x07message\x18\x03 \x01(\t\x12-\n\x06report\x18\x04 \x01(\x0b\x32\x1d.windlass.proto.v1.TaskReport\"L\n\x0e\x46inishResponse\x12*\n\x05phase\x18\x01 \x01(\x0e\x32\x1b.windlass.proto.v1.JobPhase\x12\x0e\n\x06reason\x18\x02 \x01(\t\"K\n\rArriveRequest\x12,\n\x04\x66rom\x18\x01 \x01(\x0b\x32\x1e.windlass.proto.v1.Incarnation\x12\x0c\n\x04\x63\x61ll\x18\x02 \x01(\x04\"e\n\x0e\x41rriveResponse\x12(\n\x07missing\x18\x01 \x03(\x0b\x32\x17.windlass.proto.v1.Task\x12)\n\x08\x66inished\x18\x02 \x03(\x0b\x32\x17.windlass.proto.v1.Task\" \n\x0eStopJobRequest\x12\x0e\n\x06reason\x18\x01 \x01(\t\"=\n\x0fStopJobResponse\x12*\n\x05phase\x18\x01 \x01(\x0e\x32\x1b.windlass.proto.v1.JobPhase\"\x12\n\x10GetStatusRequest\"\xa1\x02\n\nTaskStatus\x12%\n\x04task\x18\x01 \x01(\x0b\x32\x17.windlass.proto.v1.Task\x12+\n\x05state\x18\x02 \x01(\x0e\x32\x1c.windlass.proto.v1.TaskState\x12\x0f\n\x07since_s\x18\x03 \x01(\x01\x12\x0f\n\x07\x61\x64\x64ress\x18\x04 \x01(\t\x12\x0e\n\x06\x64\x65tail\x18\x05 \x01(\t\x12\x12\n\ngeneration\x18\x06 \x01(\x04\x12-\n\x06report\x18\x07 \x01(\x0b\x32\x1d.windlass.proto.v1.TaskReport\x12/\n\x08\x63ounters\x18\x08 \x01(\x0b\x32\x1d.windlass.proto.v1.PsCounters\x12\x0b\n\x03pid\x18\t \x01(\r\x12\x0c\n\x04host\x18\n \x01(\t\"\xb0\x02\n\x11GetStatusResponse\x12*\n\x05phase\x18\x01 \x01(\x0e\x32\x1b.windlass.proto.v1.JobPhase\x12\x0e\n\x06reason\x18\x02 \x01(\t\x12\x0f\n\x07since_s\x18\x03 \x01(\x01\x12\x13\n\x0bglobal_step\x18\x04 \x01(\x04\x12\x13\n\x0btotal_steps\x18\x05 \x01(\x04\x12,\n\x05tasks\x18\x06 \x03(\x0b\x32\x1d.windlass.proto.v1.TaskStatus\x12\x17\n\x0flast_checkpoint\x18\x07 \x01(\t\x12\x1c\n\x14last_checkpoint_step\x18\x08 \x01(\x04\x12-\n\x08versions\x18\t \x01(\x0b\x32\x1b.windlass.proto.v1.Versions\x12\x10\n\x08security\x18\n \x01(\t*Z\n\x07Outcome\x12\x17\n\x13OUTCOME_UNSPECIFIED\x10\x00\x12\x10\n\x0cOUTCOME_DONE\x10\x01\x12\x12\n\x0eOUTCOME_FAILED\x10\x02\x12\x10\n\x0cOUTCOME_LEFT\x10\x03*\xab\x01\n\tTaskState\x12\x1a\n\x16TASK_STATE_UNSPECIFIED\x10\x00\x12\x16\n\x12TASK_STATE_MISSING\x10\x01\x12\x14\n\x10TASK_STATE_ALIVE\x10\x02\x12\x13\n\x0fTASK_STATE_LOST\x10\x03\x12\x13\n\x0fTASK_STATE_DONE\x10\x04\x12\x15\n\x11TASK_STATE_FAILED\x10\x05\x12\x13\n\x0fTASK_STATE_LEFT\x10\x06\x32\xfc\x03\n\x05\x43hief\x12S\n\x08Register\x12\".windlass.proto.v1.RegisterRequest\x1a#.windlass.proto.v1.RegisterResponse\x12V\n\tHeartbeat\x12#.windlass.proto.v1.HeartbeatRequest\x1a$.windlass.proto.v1.HeartbeatResponse\x12M\n\x06\x46inish\x12 .windlass.proto.v1.FinishRequest\x1a!.windlass.proto.v1.FinishResponse\x12M\n\x06\x41rrive\x12 .windlass.proto.v1.ArriveRequest\x1a!.windlass.proto.v1.ArriveResponse\x12P\n\x07StopJob\x12!.windlass.proto.v1.StopJobRequest\x1a\".windlass.proto.v1.StopJobResponse\x12V\n\tGetStatus\x12#.windlass.proto.v1.GetStatusRequest\x1a$.windlass.proto.v1.GetStatusResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -35,10 +35,10 @@ if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_TASKREPORT_METRICSENTRY']._loaded_options = None
   _globals['_TASKREPORT_METRICSENTRY']._serialized_options = b'8\001'
-  _globals['_OUTCOME']._serialized_start=2152
-  _globals['_OUTCOME']._serialized_end=2242
-  _globals['_TASKSTATE']._serialized_start=2245
-  _globals['_TASKSTATE']._serialized_end=2416
+  _globals['_OUTCOME']._serialized_start=2197
+  _globals['_OUTCOME']._serialized_end=2287
+  _globals['_TASKSTATE']._serialized_start=2290
+  _globals['_TASKSTATE']._serialized_end=2461
   _globals['_TASKREPORT']._serialized_start=113
   _globals['_TASKREPORT']._serialized_end=448
   _globals['_TASKREPORT_METRICSENTRY']._serialized_start=402
@@ -47,28 +47,28 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_REGISTERREQUEST']._serialized_end=627
   _globals['_REGISTERRESPONSE']._serialized_start=630
   _globals['_REGISTERRESPONSE']._serialized_end=809
-  _globals['_HEARTBEATREQUEST']._serialized_start=811
-  _globals['_HEARTBEATREQUEST']._serialized_end=922
-  _globals['_HEARTBEATRESPONSE']._serialized_start=924
-  _globals['_HEARTBEATRESPONSE']._serialized_end=1003
-  _globals['_FINISHREQUEST']._serialized_start=1006
-  _globals['_FINISHREQUEST']._serialized_end=1176
-  _globals['_FINISHRESPONSE']._serialized_start=1178
-  _globals['_FINISHRESPONSE']._serialized_end=1254
-  _globals['_ARRIVEREQUEST']._serialized_start=1256
-  _globals['_ARRIVEREQUEST']._serialized_end=1331
-  _globals['_ARRIVERESPONSE']._serialized_start=1333
-  _globals['_ARRIVERESPONSE']._serialized_end=1434
-  _globals['_STOPJOBREQUEST']._serialized_start=1436
-  _globals['_STOPJOBREQUEST']._serialized_end=1468
-  _globals['_STOPJOBRESPONSE']._serialized_start=1470
-  _globals['_STOPJOBRESPONSE']._serialized_end=1531
-  _globals['_GETSTATUSREQUEST']._serialized_start=1533
-  _globals['_GETSTATUSREQUEST']._serialized_end=1551
-  _globals['_TASKSTATUS']._serialized_start=1554
-  _globals['_TASKSTATUS']._serialized_end=1843
-  _globals['_GETSTATUSRESPONSE']._serialized_start=1846
-  _globals['_GETSTATUSRESPONSE']._serialized_end=2150
-  _globals['_CHIEF']._serialized_start=2419
-  _globals['_CHIEF']._serialized_end=2927
+  _globals['_HEARTBEATREQUEST']._serialized_start=812
+  _globals['_HEARTBEATREQUEST']._serialized_end=967
+  _globals['_HEARTBEATRESPONSE']._serialized_start=969
+  _globals['_HEARTBEATRESPONSE']._serialized_end=1048
+  _globals['_FINISHREQUEST']._serialized_start=1051
+  _globals['_FINISHREQUEST']._serialized_end=1221
+  _globals['_FINISHRESPONSE']._serialized_start=1223
+  _globals['_FINISHRESPONSE']._serialized_end=1299
+  _globals['_ARRIVEREQUEST']._serialized_start=1301
+  _globals['_ARRIVEREQUEST']._serialized_end=1376
+  _globals['_ARRIVERESPONSE']._serialized_start=1378
+  _globals['_ARRIVERESPONSE']._serialized_end=1479
+  _globals['_STOPJOBREQUEST']._serialized_start=1481
+  _globals['_STOPJOBREQUEST']._serialized_end=1513
+  _globals['_STOPJOBRESPONSE']._serialized_start=1515
+  _globals['_STOPJOBRESPONSE']._serialized_end=1576
+  _globals['_GETSTATUSREQUEST']._serialized_start=1578
+  _globals['_GETSTATUSREQUEST']._serialized_end=1596
+  _globals['_TASKSTATUS']._serialized_start=1599
+  _globals['_TASKSTATUS']._serialized_end=1888
+  _globals['_GETSTATUSRESPONSE']._serialized_start=1891
+  _globals['_GETSTATUSRESPONSE']._serialized_end=2195
+  _globals['_CHIEF']._serialized_start=2464
+  _globals['_CHIEF']._serialized_end=2972
 # @@protoc_insertion_point(module_scope)

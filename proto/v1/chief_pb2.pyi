@@ -106,11 +106,13 @@ class RegisterResponse(_message.Message):
     def __init__(self, generation: _Optional[int] = ..., heartbeat_s: _Optional[float] = ..., phase: _Optional[_Union[_common_pb2.JobPhase, str]] = ..., versions: _Optional[_Union[_common_pb2.Versions, _Mapping]] = ..., reason: _Optional[str] = ..., job: _Optional[str] = ...) -> None: ...
 
 class HeartbeatRequest(_message.Message):
-    __slots__ = ("report",)
+    __slots__ = ("report", "knows")
     FROM_FIELD_NUMBER: _ClassVar[int]
     REPORT_FIELD_NUMBER: _ClassVar[int]
+    KNOWS_FIELD_NUMBER: _ClassVar[int]
     report: TaskReport
-    def __init__(self, report: _Optional[_Union[TaskReport, _Mapping]] = ..., **kwargs) -> None: ...
+    knows: _common_pb2.JobPhase
+    def __init__(self, report: _Optional[_Union[TaskReport, _Mapping]] = ..., knows: _Optional[_Union[_common_pb2.JobPhase, str]] = ..., **kwargs) -> None: ...
 
 class HeartbeatResponse(_message.Message):
     __slots__ = ("phase", "reason")

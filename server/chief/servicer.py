@@ -13,6 +13,7 @@ from ...core.bounds import check_number, check_text, shorten
 from ...core.clock import Clock, SystemClock
 from ...core.errors import OtherJobError
 from ...core.settings import Settings
+from ...core.states import Phase
 from ...core.task import TaskId
 from ...core.versions import check_protocol, own_versions
 from ...net.auth.guard import Visitor
@@ -114,8 +115,9 @@ class ChiefServicer:
         """Renew a lease. Idempotent."""
         who = codec.incarnation_from_wire(getattr(request, "from"))
         report = codec.report_from_wire(request.report, who.task)
+        knows = codec.phase_from_wire(request.knows) if request.knows else Phase.RUNNING
         with self._locked_job.open() as (job, now):
-            phase = job.heartbeat(who, report, now=now)
+            phase = job.heartbeat(who, report, now=now, knows=knows)
             reason = job.reason
         return chief_pb2.HeartbeatResponse(phase=codec.phase_to_wire(phase), reason=reason)
 

@@ -112,7 +112,7 @@ def reached(
         dialer = Dialer(
             address, f"{PS} ({address})", hello, Incarnation(WORKER, 1), settings, task=task
         )
-        found = reach(dialer, lambda: channel, settings, scaled(5), peer=str(PS))
+        found = reach(dialer, lambda: channel, settings, scaled(15), peer=str(PS))
         with closing(found.connection):
             yield found
 

@@ -15,18 +15,21 @@ import pytest
 
 _POLL_S = 0.02
 _MAX_FACTOR = 10.0
+_CI_FACTOR = 3.0  # others may use the same processors, which no figure of this system shows
 
 
 def load_factor() -> float:
     """How many times slower than an idle one this machine may be now; LOAD_FACTOR overrules it.
 
-    Runnable threads per processor: of this moment or the last minute, whatever is more. At least 1.
+    Runnable threads per processor: of this moment or the last minute, whatever is more. At least 1,
+    in CI at least 3.
     """
     if given := os.environ.get("LOAD_FACTOR"):
         return float(given)
     minute, _, _, now, _ = Path("/proc/loadavg").read_text().split()
     busy = max(float(minute), float(now.partition("/")[0]))
-    return min(max(busy / len(os.sched_getaffinity(0)), 1.0), _MAX_FACTOR)
+    least = _CI_FACTOR if os.environ.get("CI") else 1.0
+    return min(max(busy / len(os.sched_getaffinity(0)), least), _MAX_FACTOR)
 
 
 def scaled(seconds: float) -> float:

@@ -45,6 +45,7 @@ class PlayedChief:
         self.heartbeats: list[TaskReport] = []
         self.finished: list[tuple[Incarnation, Outcome, str]] = []
         self.finish_answer: Phase | WindlassError = Phase.RUNNING
+        self.known: Phase | None = None  # of the end, as the task has said
 
     def register(
         self, task: TaskId, address: str, *, timeout_s: float, serves: bool = False
@@ -55,8 +56,13 @@ class PlayedChief:
             raise error
         return Incarnation(task, 7), 1.0, self.phase, self.reason
 
-    def heartbeat(self, who: Incarnation, report: TaskReport, *, timeout_s: float) -> Any:
+    def heartbeat(
+        self, who: Incarnation, report: TaskReport, *, knows: Phase, timeout_s: float
+    ) -> Any:
         assert who == Incarnation(TASK, 7)
+        if knows.is_over:
+            self.known = knows
+            return knows, self.reason
         self.heartbeats.append(report)
         answer = self.answers.get(timeout=5)
         if isinstance(answer, WindlassError):
@@ -185,6 +191,7 @@ def test_when_the_job_is_done_the_waiting_ends_and_nothing_is_raised(played: Pla
     assert played.membership.phase is Phase.DONE
     played.membership.check()
     assert played.lost == []
+    assert played.chief.known is Phase.DONE, "the chief leaves once everybody has said so"
 
 
 def test_a_job_that_stops_ends_the_program_at_its_next_step_with_the_reason(

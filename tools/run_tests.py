@@ -1,0 +1,52 @@
+"""Run the test suite, and what failed of it once more with the machine to itself.
+
+Several hundred tests start clusters of real processes and bound how long things take; on a machine
+that others use too, one of twelve thousand may fail without a defect. So up to :data:`MOST`
+failures are tried again, one after the other. One that fails again fails the run; one that does not
+is named at the end, since a test that needs two tries is a test to mend. More failures are no
+accident and are not tried again.
+
+    python tools/run_tests.py [arguments of pytest]
+"""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+MOST = 5
+_FAILED = 1  # pytest's exit code if tests have failed; others are errors of its use
+_LAST_FAILED = ROOT / ".pytest_cache/v/cache/lastfailed"
+
+
+def main(arguments: list[str]) -> int:
+    """Run pytest with these arguments; returns the exit code."""
+    _LAST_FAILED.unlink(missing_ok=True)
+    code = _pytest(*arguments)
+    failed = _last_failed()
+    if code != _FAILED or not 0 < len(failed) <= MOST:
+        return code
+    print(f"\nOnce more, one after the other: {len(failed)} that failed", flush=True)
+    code = _pytest("-n", "0", *failed)
+    still = _last_failed()
+    for name in failed:
+        if name not in still:
+            print(f"PASSED ONLY THE SECOND TIME, to be mended: {name}")
+    return code
+
+
+def _pytest(*arguments: str) -> int:
+    return subprocess.run(
+        [sys.executable, "-m", "pytest", *arguments], cwd=ROOT, check=False
+    ).returncode
+
+
+def _last_failed() -> list[str]:
+    if not _LAST_FAILED.exists():
+        return []
+    return list(json.loads(_LAST_FAILED.read_text()))
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
