@@ -35,6 +35,30 @@ def check_way(folder: Path) -> Path:
     return real
 
 
+def check_private(folder: Path) -> Path:
+    """Check that only we can have made or changed a folder; returns its real path.
+
+    Args:
+        folder: Absolute; exists.
+
+    Raises:
+        UnsafeFolderError: It is another user's, a link, others may look into it or write to it, or
+            could put another in its place.
+        OSError: It cannot be looked at.
+    """
+    real = check_way(folder)
+    status = real.lstat()
+    if not stat.S_ISDIR(status.st_mode):
+        raise UnsafeFolderError(f"{real} is no folder of its own (a link or a file)")
+    check_owner(real, status)
+    if status.st_mode & 0o077:
+        raise UnsafeFolderError(
+            f"{real} has mode {stat.S_IMODE(status.st_mode):o}, not 700: others may have written "
+            "to it"
+        )
+    return real
+
+
 def check_shared(folder: Path) -> None:
     """Check a folder that a group or the containers of a pod may share; it exists.
 

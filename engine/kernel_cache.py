@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ..core.settings import read_environment
-from ..core.trusted_folder import UnsafeFolderError, check_owner, check_way
+from ..core.trusted_folder import UnsafeFolderError, check_owner, check_private
 
 log = logging.getLogger(__name__)
 
@@ -104,16 +104,7 @@ def check_folder(folder: Path) -> None:
             above it, a link on the way to it, or a file in it is not safe.
         OSError: It cannot be looked at.
     """
-    real = check_way(folder)
-    status = real.lstat()
-    if not stat.S_ISDIR(status.st_mode):
-        raise UnsafeFolderError(f"{real} is no folder of its own (a link or a file)")
-    check_owner(real, status)
-    if status.st_mode & 0o077:
-        raise UnsafeFolderError(
-            f"{real} has mode {stat.S_IMODE(status.st_mode):o}, not 700: others may have written "
-            "to it"
-        )
+    real = check_private(folder)
     for path in _content(real):
         status = path.lstat()
         check_owner(path, status)
