@@ -4,10 +4,12 @@
 
     WindlassError
     ├── ConfigurationError V        flags, settings, cluster, script: exit 2
-    │   └── TFConfigError
+    │   ├── TFConfigError
+    │   └── ProjectError            a project directory that cannot be packed
+    │       └── ProjectTooLargeError
     ├── AddressInUseError           exit 3
     ├── CheckpointError V           truncated, altered, foreign or missing: exit 4
-    ├── StorageError                model_dir cannot be written: exit 7
+    ├── StorageError                model_dir or a cache cannot be written: exit 7
     ├── AccessError                 exit 8
     │   ├── UnauthenticatedError    nobody knows who asks: no credentials, or none that hold
     │   └── PermissionDeniedError   it is known who asks, and they may not
@@ -15,6 +17,7 @@
     │   ├── DefinitionMismatchError V  two tasks define one variable differently
     │   ├── ProtocolMismatchError   two sides speak different protocols
     │   ├── CollectiveMismatchError V  synchronous workers made different calls
+    │   ├── EnvironmentMismatchError  driver and cluster differ in what a job depends on
     │   └── OtherJobError           a task of another job, or a second process of a task
     ├── RefusedError                a request that must not be applied: exit 6
     │   ├── UnknownVariableError K
@@ -22,6 +25,7 @@
     │   ├── LimitExceededError
     │   │   └── TooManyWorkersError a worker for which a ps or the chief has no place
     │   ├── NonFiniteGradientError V
+    │   ├── PackageError V          a packed project that is damaged, or not to be unpacked
     │   ├── SequenceError
     │   ├── SegmentError            shared memory that cannot be used; the connection can
     │   └── FencedError             an older generation of the task, or a second chief
@@ -81,6 +85,14 @@ class TFConfigError(ConfigurationError):
     """TF_CONFIG is invalid."""
 
 
+class ProjectError(ConfigurationError):
+    """A project directory cannot be packed: links out of it, unreadable, empty, no folder."""
+
+
+class ProjectTooLargeError(ProjectError):
+    """A project directory has more bytes or files than may be sent."""
+
+
 class AddressInUseError(WindlassError):
     """A server's port is taken."""
 
@@ -94,8 +106,8 @@ class CheckpointError(WindlassError, ValueError):
 
 
 class StorageError(WindlassError):
-    """The model directory cannot be written, and a restart would find it so again: no permission,
-    no space, not a folder.
+    """The model directory, or the folder of unpacked projects, cannot be written, and a restart
+    would find it so again: no permission, no space, not a folder.
     """
 
     exit_code = ExitCode.STORAGE
@@ -139,6 +151,10 @@ class CollectiveMismatchError(IncompatibleError, ValueError):
     """Synchronous workers made different collective calls, or not as many."""
 
 
+class EnvironmentMismatchError(IncompatibleError):
+    """The versions of a driver and of its cluster differ in what a job depends on."""
+
+
 class OtherJobError(IncompatibleError):
     """A task of another job, or a second process of a task that is at work already."""
 
@@ -171,6 +187,12 @@ class TooManyWorkersError(LimitExceededError):
 
 class NonFiniteGradientError(RefusedError, ValueError):
     """Gradients held NaN or infinity too many steps in a row."""
+
+
+class PackageError(RefusedError, ValueError):
+    """A packed project is not what its digest says, or holds what no package may: nothing of it was
+    unpacked.
+    """
 
 
 class SequenceError(RefusedError):

@@ -40,8 +40,9 @@ _MEANINGS = {
     ExitCode.INCOMPATIBLE: "tasks disagree: definitions of variables, collective calls, "
     "versions, jobs",
     ExitCode.REFUSED: "a step was refused: wrong shapes, over a limit, or not finite too often; "
-    "or a worker too many",
-    ExitCode.STORAGE: "model_dir cannot be written: no permission, no space, or not a folder",
+    "or a worker too many; or a damaged package",
+    ExitCode.STORAGE: "model_dir or a cache cannot be written: no permission, no space, or not a "
+    "folder",
     ExitCode.ACCESS: "credentials are missing, expired or not those of this job, or the role may "
     "not",
     ExitCode.KILLED: "killed by SIGKILL (out of memory, or a launcher's last resort)",
