@@ -2,14 +2,17 @@
 
 Ours begin with :data:`MAGIC` and a greeting: a frame whose message is a ``Hello``. It is read here
 to its end, and no further, so a peer that says nothing, or dribbles, costs a descriptor and a few
-bytes, and no thread. gRPC's begin with HTTP/2's preface or a TLS handshake.
+bytes, and no thread. gRPC's begin with HTTP/2's preface or a TLS handshake. One that a gateway is
+to forward begins with :data:`ROUTE` and a ticket.
 """
 
 from .connection import HEAD_BYTES, frame_lengths
 
 MAGIC = b"WNDL"
 _HTTP2, _TLS = b"PRI ", b"\x16\x03"
-_BEGINNINGS = (MAGIC, _HTTP2, _TLS)
+ROUTE = b"WNDR"
+TICKET_BYTES = 32
+_BEGINNINGS = (MAGIC, _HTTP2, _TLS, ROUTE)
 
 GREETING_BYTES = 16 * 1024  # a hello has less than 1 KiB, and what shows who says it a few more
 
@@ -29,6 +32,8 @@ class Arrival:
     def wanted(self) -> int:
         """How many more bytes tell what this is; 0: it is known."""
         first = self.first
+        if first.startswith(ROUTE):
+            return len(ROUTE) + TICKET_BYTES - len(first)
         if not first.startswith(MAGIC):
             rest = [len(each) - len(first) for each in _BEGINNINGS if each.startswith(first)]
             return max(rest, default=0)
@@ -49,6 +54,11 @@ class Arrival:
     def is_grpc(self) -> bool:
         """Whether it begins as gRPC's do."""
         return self.first.startswith((_HTTP2, _TLS))
+
+    @property
+    def ticket(self) -> bytes:
+        """Of a connection that is to be forwarded; empty: it is none."""
+        return self.first[len(ROUTE) :] if self.first.startswith(ROUTE) else b""
 
     @property
     def greeting(self) -> bytes:

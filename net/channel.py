@@ -12,6 +12,8 @@ from ..core.settings import Settings
 from .auth.credentials import Credentials, credentials_for, dialled_address
 from .auth.metadata import ANSWER, AUTHORIZATION
 from .dial import tls_client
+from .routes import grpc_target
+from .tcp import split_address
 from .tls_channel import TlsChannel
 
 _Response = TypeVar("_Response")
@@ -32,10 +34,15 @@ def open_channel(address: str, settings: Settings, who: Principal) -> grpc.Chann
     """
     address = dialled_address(settings, address)
     client = tls_client(address, f"the task at {address}", settings)
+    options: list[tuple[str, int | str]] = [*_options(settings)]
+    target = grpc_target(address)
+    if target != address:  # what the server is known as does not follow from the target
+        options.append(("grpc.default_authority", address))
+        options.append(("grpc.ssl_target_name_override", split_address(address)[0]))
     channel = (
-        TlsChannel(address, _options(settings), client)
+        TlsChannel(address, target, options, client)
         if client is not None
-        else grpc.insecure_channel(address, options=_options(settings))
+        else grpc.insecure_channel(target, options=options)
     )
     return grpc.intercept_channel(channel, _Showing(credentials_for(settings, address, who)))
 

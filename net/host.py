@@ -1,5 +1,6 @@
 """What a task serves at its one address."""
 
+import socket
 import threading
 from collections.abc import Callable, Mapping
 from concurrent import futures
@@ -106,6 +107,7 @@ class TaskHost:
         sessions: What greeted connections are for; see :class:`~windlass.net.endpoint.Endpoint`.
         max_sessions: Most greeted connections at once, tunnels included.
         daemon: The process may end while calls are under way.
+        routed: Forwards connections; see :class:`~windlass.net.listener.Listener`.
     """
 
     def __init__(
@@ -119,6 +121,7 @@ class TaskHost:
         sessions: Mapping[str, Service] | None = None,
         max_sessions: int = 0,
         daemon: bool = False,
+        routed: Callable[[socket.socket, bytes], None] | None = None,
     ) -> None:
         self._task = task
         self._settings = settings
@@ -166,6 +169,7 @@ class TaskHost:
             self._pass_through.accept,
             (max_sessions or _LOOKERS) + _MAX_SILENT,
             GREETING_TIMEOUT_S,
+            routed,
         )
         self.port = 0
 

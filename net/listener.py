@@ -47,6 +47,8 @@ class Listener:
             not wait. None: it is closed.
         limit: Most connections that ``greeted`` handles at once; further ones are closed.
         greeting_timeout_s: How long the greeting may take, all of it. Unit: seconds.
+        routed: Called with a connection that is to be forwarded, and with its ticket; owns it and
+            does not wait. None: it is closed.
     """
 
     def __init__(
@@ -55,9 +57,11 @@ class Listener:
         other: Callable[[socket.socket, bytes], None] | None,
         limit: int,
         greeting_timeout_s: float = GREETING_TIMEOUT_S,
+        routed: Callable[[socket.socket, bytes], None] | None = None,
     ) -> None:
         self._greeted = greeted
         self._other = other
+        self._routed = routed
         self._limit = limit
         self._greeting_timeout_s = greeting_timeout_s
         self._lock = threading.Lock()
@@ -182,6 +186,8 @@ class Listener:
                 self._hand_over(unsorted.make_stream(connection), arrival.greeting)
             elif self._other is not None and arrival.is_grpc:
                 self._other(connection, arrival.first)
+            elif self._routed is not None and arrival.ticket:
+                self._routed(connection, arrival.ticket)
             else:
                 connection.close()
         except OSError as error:

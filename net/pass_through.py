@@ -6,7 +6,6 @@ to it has a name that nobody can guess, by which the servicers know whose it is.
 """
 
 import contextlib
-import fcntl
 import logging
 import os
 import secrets
@@ -20,6 +19,7 @@ from pathlib import Path
 from ..cluster.principal import Principal
 from ..core.errors import WindlassError
 from ..core.rare_log import RareLog
+from .splice import move_all
 from .stream import NEVER, READ_BYTES
 from .tcp import notice_loss, tcp_stream
 from .tls.accept import TlsServer
@@ -28,8 +28,6 @@ from .tls.stream import TlsStream
 
 log = logging.getLogger(__name__)
 
-_BYTES = 256 * 1024
-_PIPE_BYTES = 1024 * 1024  # what a user may have without asking
 _CONNECT_TIMEOUT_S = 5.0
 _LEAVING = ""  # it made room for another one
 
@@ -234,7 +232,7 @@ def _both_ways(
 ) -> tuple[Callable[[], None], Callable[[], None]]:
     """What moves the bytes there, and back, each to the end of its stream."""
     if secured is None:
-        return lambda: _move_all(client, server), lambda: _move_all(server, client)
+        return lambda: move_all(client, server), lambda: move_all(server, client)
 
     def there() -> None:
         while data := secured.receive(NEVER):
@@ -248,42 +246,3 @@ def _both_ways(
         client.shutdown(socket.SHUT_WR)
 
     return there, back
-
-
-def _move_all(source: socket.socket, target: socket.socket) -> None:
-    """Move bytes to the end of the stream, within the kernel where it can do that.
-
-    Raises:
-        OSError: One end broke.
-    """
-    pipe = _pipe()
-    if pipe is None:
-        buffer = memoryview(bytearray(_BYTES))
-        while count := source.recv_into(buffer):
-            target.sendall(buffer[:count])
-        target.shutdown(socket.SHUT_WR)
-        return
-    reading, writing = pipe
-    try:
-        # Neither end is closed before both directions are over: the numbers stay theirs.
-        come, go = source.fileno(), target.fileno()
-        while count := os.splice(come, writing, _PIPE_BYTES):
-            while count:
-                count -= os.splice(reading, go, count)
-        target.shutdown(socket.SHUT_WR)
-    finally:
-        os.close(reading)
-        os.close(writing)
-
-
-def _pipe() -> tuple[int, int] | None:
-    """A pipe for splicing; None if the system cannot do that, or has no descriptors left."""
-    if not hasattr(os, "splice"):
-        return None
-    try:
-        pipe = os.pipe()
-    except OSError:
-        return None
-    with contextlib.suppress(OSError):  # over what a user may have; a small one does too
-        fcntl.fcntl(pipe[1], fcntl.F_SETPIPE_SZ, _PIPE_BYTES)
-    return pipe

@@ -3,6 +3,7 @@
 import contextlib
 import socket
 
+from .routes import connect_routed
 from .stream import SocketStream
 
 CONNECT_TIMEOUT_S = 2.0
@@ -45,7 +46,9 @@ def connect_tcp(address: str, timeout_s: float = CONNECT_TIMEOUT_S) -> SocketStr
     Raises:
         OSError: Nobody listens there, the name is not known, or nothing answers in time.
     """
-    connection = socket.create_connection(split_address(address), timeout_s)
+    connection = connect_routed(address, timeout_s)
+    if connection is None:
+        connection = socket.create_connection(split_address(address), timeout_s)
     try:
         return tcp_stream(connection)
     except OSError:

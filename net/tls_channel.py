@@ -31,12 +31,20 @@ class TlsChannel(grpc.Channel):  # type: ignore[misc,unused-ignore]
 
     Args:
         address: host:port.
+        target: The same, as gRPC dials it.
         options: Of gRPC.
         client: Knows the files.
     """
 
-    def __init__(self, address: str, options: Sequence[tuple[str, int]], client: TlsClient) -> None:
+    def __init__(
+        self,
+        address: str,
+        target: str,
+        options: Sequence[tuple[str, int | str]],
+        client: TlsClient,
+    ) -> None:
         self._address = address
+        self._target = target
         self._options = list(options)
         self._client = client
         self._lock = threading.Lock()
@@ -126,7 +134,7 @@ class TlsChannel(grpc.Channel):  # type: ignore[misc,unused-ignore]
         secure = grpc.ssl_channel_credentials(
             credentials.ca or None, credentials.key or None, credentials.certificate or None
         )
-        channel = grpc.secure_channel(self._address, secure, options=self._options)
+        channel = grpc.secure_channel(self._target, secure, options=self._options)
         return _Generation(credentials, channel)
 
 

@@ -1,0 +1,121 @@
+"""Ways to tasks that this machine cannot reach: through the gateway of their cluster.
+
+A driver on a laptop knows the addresses of its job's tasks, and reaches none of them but the
+gateway's. While a route is open, connections of this process to such an address are made through
+the gateway. For gRPC, which dials by itself, a Unix socket in a folder of this user alone stands
+for the address.
+"""
+
+import contextlib
+import logging
+import os
+import socket
+import tempfile
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from .splice import move_all
+
+log = logging.getLogger(__name__)
+
+Connect = Callable[[float], socket.socket]
+"""Makes a connection to the task within so many seconds; raises OSError."""
+
+_BACKLOG = 32
+
+
+class _Route:
+    """The way to one address."""
+
+    def __init__(self, connect: Connect, path: Path) -> None:
+        self.connect = connect
+        self.path = path
+        self._listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self._listening.bind(str(path))
+        path.chmod(0o600)
+        self._listening.listen(_BACKLOG)
+        threading.Thread(target=self._accept, name="route", daemon=True).start()
+
+    def close(self) -> None:
+        """Accept no connections any more."""
+        with contextlib.suppress(OSError):
+            self._listening.shutdown(socket.SHUT_RDWR)
+        self._listening.close()
+        self.path.unlink(missing_ok=True)
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                client, _ = self._listening.accept()
+            except OSError:
+                return
+            threading.Thread(target=self._serve, args=(client,), name="route", daemon=True).start()
+
+    def _serve(self, client: socket.socket) -> None:
+        with client:
+            try:
+                task = self.connect(5.0)
+            except OSError as error:
+                log.debug("no way to a task: %s", error)
+                return
+            with task:
+                back = threading.Thread(
+                    target=_move, args=(task, client), name="route", daemon=True
+                )
+                back.start()
+                _move(client, task)
+                back.join()
+
+
+def _move(source: socket.socket, target: socket.socket) -> None:
+    try:
+        move_all(source, target)
+    except OSError:
+        for end in (source, target):
+            with contextlib.suppress(OSError):
+                end.shutdown(socket.SHUT_RDWR)
+
+
+_routes: dict[str, _Route] = {}
+_lock = threading.Lock()
+
+
+@contextlib.contextmanager
+def open_routes(connects: dict[str, Connect]) -> Iterator[None]:
+    """Reach some addresses in other ways, in this process, for as long as the block runs.
+
+    Args:
+        connects: How, by address (host:port).
+    """
+    with tempfile.TemporaryDirectory(prefix="windlass-routes-") as folder:
+        made: dict[str, _Route] = {}
+        try:
+            for number, (address, connect) in enumerate(connects.items()):
+                made[address] = _Route(connect, Path(folder) / str(number))
+            with _lock:
+                _routes.update(made)
+            yield
+        finally:
+            with _lock:
+                for address, route in made.items():
+                    if _routes.get(address) is route:
+                        del _routes[address]
+            for route in made.values():
+                route.close()
+
+
+def connect_routed(address: str, timeout_s: float) -> socket.socket | None:
+    """A connection by the route to an address; None: there is none, dial it.
+
+    Raises:
+        OSError: There is a route, and no connection comes about.
+    """
+    route = _routes.get(address)
+    return route.connect(timeout_s) if route is not None else None
+
+
+def grpc_target(address: str) -> str:
+    """What gRPC should dial for an address."""
+    route = _routes.get(address)
+    return f"unix:{os.fspath(route.path)}" if route is not None else address
