@@ -3,11 +3,11 @@
 import time
 from collections.abc import Mapping
 
+from ..cluster.exit_policy import Verdict, on_exit
 from ..cluster.roles import EVALUATOR, PS
 from ..core.exit_codes import ExitCode
 from ..core.task import TaskId
 from .cluster import LocalCluster
-from .policy import Verdict, on_exit
 
 _CHIEF_IS_LATE_S = 3.5  # beyond the time in which a chief leaves
 

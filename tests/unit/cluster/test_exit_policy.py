@@ -2,9 +2,9 @@
 
 import pytest
 
+from windlass.cluster.exit_policy import Verdict, on_exit
 from windlass.core.exit_codes import ExitCode
 from windlass.core.task import TaskId
-from windlass.launch.policy import Verdict, on_exit
 
 CHIEF = TaskId("chief", 0)
 PS = TaskId("ps", 1)

@@ -2,9 +2,9 @@
 
 from dataclasses import dataclass
 
-from ..cluster.roles import CHIEF, EVALUATOR, PS, WORKER
 from ..core.exit_codes import ExitCode, describe_exit, is_retryable
 from ..core.task import TaskId
+from .roles import CHIEF, EVALUATOR, PS, WORKER
 
 
 @dataclass(frozen=True, slots=True)

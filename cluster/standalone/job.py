@@ -1,0 +1,207 @@
+"""One job of a standalone cluster: its tasks, how they ended, and what that makes of the job."""
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from ...core.exit_codes import ExitCode, describe_exit, is_retryable, shell_status
+from ...core.task import TaskId
+from ..exit_policy import on_exit
+from ..roles import CHIEF, PS, WORKER
+from .orders import Start, Stop
+from .submission import Submission
+
+MOST_ATTEMPTS = 10  # of a worker that was lost
+_STOP_S = 15.0  # after the chief's end, or a request to stop, before tasks are asked by SIGTERM
+_KILL_S = 15.0  # and after that, before they are killed
+
+
+class JobState(StrEnum):
+    """Where a job stands."""
+
+    QUEUED = "queued"
+    RUNNING = "running"
+    STOPPING = "stopping"
+    ENDED = "ended"
+
+
+@dataclass(slots=True)
+class PlacedTask:
+    """A task of a job.
+
+    Attributes:
+        task: Which.
+        node: Where it runs.
+        address: Where it serves, host:port.
+        code: How it ended, as ``subprocess`` has it; None while it runs.
+        attempt: How often it was started again.
+    """
+
+    task: TaskId
+    node: TaskId
+    address: str
+    code: int | None = None
+    attempt: int = 0
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether it does not run."""
+        return self.code is not None
+
+
+@dataclass(slots=True)
+class StandaloneJob:
+    """A job from its submission to its end. Every change says what to do as orders.
+
+    Attributes:
+        submission: As it was asked for.
+        submitted: Time.
+        driver_heard: Time of the driver's last sign of life.
+        reason: Why it waits, stops or has failed, for people.
+        exit_code: Once it has ended, as a shell has it.
+    """
+
+    submission: Submission
+    submitted: float
+    driver_heard: float
+    state: JobState = JobState.QUEUED
+    reason: str = ""
+    exit_code: int = 0
+    started: float | None = None
+    ended: float | None = None
+    tasks: dict[TaskId, PlacedTask] = field(default_factory=dict)
+    _over_since: float | None = None
+    _was_asked: bool = False
+    _was_killed: bool = False
+    _first_failure: tuple[TaskId, int] | None = None
+
+    @property
+    def id(self) -> str:
+        """Its id."""
+        return self.submission.id
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether nothing of it runs."""
+        return self.state is JobState.ENDED
+
+    @property
+    def cluster(self) -> dict[str, list[str]]:
+        """TF_CONFIG's cluster."""
+        spec: dict[str, list[str]] = {}
+        for placed in self.tasks.values():
+            spec.setdefault(placed.task.type, []).append(placed.address)
+        return spec
+
+    def begin(
+        self, placed: Iterable[PlacedTask], settings: Mapping[str, str], *, now: float
+    ) -> list[tuple[TaskId, Start]]:
+        """Start all tasks; returns the orders, each with its node."""
+        self.tasks = {each.task: each for each in placed}
+        self.state, self.started, self.reason = JobState.RUNNING, now, ""
+        return [(each.node, self._start(each, settings)) for each in self.tasks.values()]
+
+    def _start(self, placed: PlacedTask, settings: Mapping[str, str]) -> Start:
+        asked = self.submission
+        task = {"type": placed.task.type, "index": placed.task.index}
+        serves = placed.task.type == PS or (placed.task.type == WORKER and asked.coordinator)
+        if placed.task.type == CHIEF and asked.is_driven_from_outside:
+            command: tuple[str, ...] = ("lead",)
+        elif serves:
+            command = ("run",)
+        else:
+            command = ("run", *asked.program, "--", *asked.arguments)
+        return Start(
+            self.id,
+            placed.task,
+            placed.attempt,
+            json.dumps({"cluster": self.cluster, "task": task}),
+            asked.digest,
+            command,
+            {**settings, **asked.settings},
+        )
+
+    def task_ended(
+        self, task: TaskId, code: int, settings: Mapping[str, str] | None, *, now: float
+    ) -> list[tuple[TaskId, Start]]:
+        """A task's process has ended.
+
+        Args:
+            task: Which.
+            code: How, as ``subprocess`` has it.
+            settings: To start it again with; None: its node is lost.
+            now: The time.
+
+        Returns:
+            The order to start it again, if that is what to do: a worker that was lost.
+        """
+        placed = self.tasks.get(task)
+        if placed is None or placed.has_ended or self.has_ended:
+            return []
+        placed.code = code
+        chief = self.tasks[TaskId(CHIEF, 0)]
+        over = self.state is JobState.STOPPING or chief.code == 0
+        verdict = on_exit(task, code, chief=chief.task, stopping=over)
+        if verdict.failed and self._first_failure is None:
+            self._first_failure = task, code
+            self.reason = verdict.message
+        job_over = code in (ExitCode.PEER_LOST, ExitCode.DRAINED)
+        again = task.type == WORKER and code != 0 and is_retryable(code) and not job_over
+        again = again and not over and not chief.has_ended and placed.attempt < MOST_ATTEMPTS
+        if again and settings is not None:
+            placed.attempt, placed.code = placed.attempt + 1, None
+            return [(placed.node, self._start(placed, settings))]
+        if self._over_since is None and (verdict.job_ends or chief.has_ended):
+            self._over_since = now
+        if all(each.has_ended for each in self.tasks.values()):
+            self._end(now)
+        return []
+
+    def _end(self, now: float) -> None:
+        was_stopped = self.state is JobState.STOPPING
+        self.state, self.ended = JobState.ENDED, now
+        chief = self.tasks[TaskId(CHIEF, 0)].code or 0
+        own = next(((t.task, t.code) for t in self.tasks.values() if 0 < (t.code or 0) < 128), None)
+        first = self._first_failure
+        if first is not None and first[1] == ExitCode.PEER_LOST and own is not None:
+            first = own[0], own[1] or 0  # who lost a peer only followed
+            self.reason = f"{own[0].short} ended with {own[1]}: {describe_exit(first[1])}"
+        code = first[1] if first is not None else chief
+        self.exit_code = shell_status(code or (int(ExitCode.DRAINED) if was_stopped else 0))
+
+    def stop(self, reason: str, *, kill: bool, now: float) -> list[tuple[TaskId, Stop]]:
+        """Ask it to save and end, or end it at once; returns the orders."""
+        if self.has_ended:
+            return []
+        if self.state is JobState.QUEUED:
+            self.state, self.ended, self.reason = JobState.ENDED, now, reason
+            self.exit_code = int(ExitCode.DRAINED)
+            return []
+        if self.state is JobState.RUNNING:
+            self.state, self.reason = JobState.STOPPING, reason
+            self._over_since = now
+        if kill:
+            return self._stop_all(kill=True)
+        chief = self.tasks[TaskId(CHIEF, 0)]
+        return [] if chief.has_ended else [(chief.node, Stop(self.id, chief.task))]
+
+    def overdue(self, *, now: float) -> list[tuple[TaskId, Stop]]:
+        """Orders for tasks that should have ended by themselves."""
+        if self._over_since is None or self.has_ended:
+            return []
+        waited_s = now - self._over_since
+        if waited_s >= _STOP_S + _KILL_S and not self._was_killed:
+            self._was_killed = True
+            return self._stop_all(kill=True)
+        if waited_s >= _STOP_S and not self._was_asked:
+            self._was_asked = True
+            return self._stop_all(kill=False)
+        return []
+
+    def _stop_all(self, *, kill: bool) -> list[tuple[TaskId, Stop]]:
+        return [
+            (placed.node, Stop(self.id, placed.task, kill))
+            for placed in self.tasks.values()
+            if not placed.has_ended
+        ]

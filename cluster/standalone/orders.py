@@ -1,0 +1,62 @@
+"""Orders to a node: numbered, and kept until the node says that it has taken them."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from ...core.task import TaskId
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """Start a task.
+
+    Attributes:
+        job: Id.
+        task: Which.
+        attempt: 0 at first; a task that is started again keeps its address.
+        tf_config: Of the task.
+        digest: Of the package; empty: there is none.
+        command: Of ``windlass``.
+        settings: Of the task, by name.
+    """
+
+    job: str
+    task: TaskId
+    attempt: int
+    tf_config: str
+    digest: str
+    command: tuple[str, ...]
+    settings: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Stop:
+    """Stop a task: by SIGTERM, or at once."""
+
+    job: str
+    task: TaskId
+    kill: bool = False
+
+
+Order = Start | Stop
+
+
+class Orders:
+    """The orders of one node, in order."""
+
+    def __init__(self) -> None:
+        self._waiting: list[tuple[int, Order]] = []
+        self._last = 0
+
+    def add(self, order: Order) -> None:
+        """Give an order."""
+        self._last += 1
+        self._waiting.append((self._last, order))
+
+    def taken(self, number: int) -> None:
+        """The node has taken all orders up to ``number``."""
+        self._waiting = [each for each in self._waiting if each[0] > number]
+
+    def waiting(self) -> list[tuple[int, Order]]:
+        """Those that it has not, each with its number."""
+        return list(self._waiting)

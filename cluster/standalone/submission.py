@@ -1,0 +1,101 @@
+"""What a driver asks for: a job for a standalone cluster."""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from ...core.bounds import MAX_TEXT_BYTES
+from ...core.errors import RefusedError
+
+ALL = -1  # tasks: as many as there are nodes
+
+_ID = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,62}[A-Za-z0-9])?")
+_DIGEST = re.compile(r"[0-9a-f]{64}")
+_MAX_TASKS = 1024
+_MAX_WORDS = 1000
+_MAX_GRACE_S = 86_400.0
+
+# What a driver may set for its job; the rest is the cluster's: addresses, credentials, paths.
+SETTINGS = frozenset(
+    {
+        "join_timeout_s", "wait_for_workers", "heartbeat_s", "lease_s", "reconnect_timeout_s",
+        "request_timeout_s", "orphan_timeout_s", "drain_grace_s", "leave_grace_s",
+        "nonfinite_gradients", "nonfinite_limit", "save_every_steps", "save_every_s",
+        "keep_checkpoints", "log_level",
+    }
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Submission:
+    """A job as it was asked for.
+
+    Attributes:
+        id: Made by the driver, so that asking twice begins one job.
+        name: For people.
+        digest: Of the package with the program; empty: the program stays with the driver.
+        program: ``("train.py",)`` or ``("-m", "package.module")``.
+        arguments: Of the program.
+        workers: How many; :data:`ALL`: one on each node for workers.
+        ps: The same for parameter servers.
+        coordinator: The chief alone runs the program; workers run what it schedules.
+        detached: It goes on without its driver.
+        grace_s: So long may the driver of a job that is not detached be silent.
+        settings: Of all tasks, by name.
+        owner: Who asked, for people.
+    """
+
+    id: str
+    name: str = ""
+    digest: str = ""
+    program: tuple[str, ...] = ()
+    arguments: tuple[str, ...] = ()
+    workers: int = ALL
+    ps: int = ALL
+    coordinator: bool = False
+    detached: bool = False
+    grace_s: float = 30.0
+    settings: Mapping[str, str] = field(default_factory=dict)
+    owner: str = ""
+
+    def __post_init__(self) -> None:
+        """Check it.
+
+        Raises:
+            RefusedError: Something in it is not possible.
+        """
+        if not _ID.fullmatch(self.id):
+            raise RefusedError(
+                f"a job's id cannot be {self.id[:70]!r}: up to 64 letters, digits, '-', '_' and "
+                "'.', a letter or digit first and last"
+            )
+        if self.digest and not _DIGEST.fullmatch(self.digest):
+            raise RefusedError(f"{self.id}: the package has no SHA-256 digest in hex")
+        for what, count in (("workers", self.workers), ("ps", self.ps)):
+            if not ALL <= count <= _MAX_TASKS:
+                raise RefusedError(f"{self.id}: {count} {what}; there can be 0 to {_MAX_TASKS}")
+        if self.is_driven_from_outside and self.detached:
+            raise RefusedError(f"{self.id}: a program that runs at its driver cannot be detached")
+        if not self.is_driven_from_outside and not self.digest:
+            raise RefusedError(f"{self.id}: the program has no package")
+        words = (*self.program, *self.arguments)
+        too_long = any(len(word.encode()) > MAX_TEXT_BYTES or "\0" in word for word in words)
+        if len(words) > _MAX_WORDS or too_long:
+            raise RefusedError(
+                f"{self.id}: a command line has up to {_MAX_WORDS} words of {MAX_TEXT_BYTES} bytes"
+            )
+        if not 0 < self.grace_s <= _MAX_GRACE_S:
+            raise RefusedError(
+                f"{self.id}: a driver may be silent for up to {_MAX_GRACE_S:g} s, "
+                f"not {self.grace_s:g}"
+            )
+        if foreign := sorted(set(self.settings) - SETTINGS):
+            raise RefusedError(
+                f"{self.id}: {', '.join(foreign)} cannot be set by a job; these can: "
+                f"{', '.join(sorted(SETTINGS))}"
+            )
+
+    @property
+    def is_driven_from_outside(self) -> bool:
+        """Whether the chief's program runs at the driver."""
+        return not self.program

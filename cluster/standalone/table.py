@@ -1,0 +1,265 @@
+"""The nodes and jobs of a standalone cluster: who is there, what runs where, and what comes next.
+
+Events come in with their time, orders to nodes come out. Not thread-safe: the caller locks.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from ...core.errors import LimitExceededError, RefusedError
+from ...core.task import TaskId
+from ..roles import CHIEF, PS, WORKER
+from .job import JobState, PlacedTask, StandaloneJob
+from .orders import Order, Orders
+from .submission import ALL, Submission
+
+NODE_LEASE_S = 15.0
+LOST = -9  # the code of a task whose node was lost
+_KEPT = 100  # jobs that have ended
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What a standalone cluster takes on.
+
+    Attributes:
+        jobs: Most jobs that run at once.
+        queued: Most that wait.
+        tasks_per_node: Most tasks of one node.
+    """
+
+    jobs: int = 8
+    queued: int = 64
+    tasks_per_node: int = 8
+
+
+@dataclass(slots=True)
+class Node:
+    """A daemon that runs tasks of one role.
+
+    Attributes:
+        task: Its role and number.
+        instance: Of its process.
+        host: Where others reach its tasks.
+        ports: Free there, and given to no task.
+        heard: Time of its last message.
+        running: Tasks that were given to it, each as (job, task).
+        orders: To it.
+    """
+
+    task: TaskId
+    instance: str
+    host: str
+    heard: float
+    ports: list[int] = field(default_factory=list)
+    running: set[tuple[str, TaskId]] = field(default_factory=set)
+    used: set[int] = field(default_factory=set)
+    orders: Orders = field(default_factory=Orders)
+    is_lost: bool = False
+
+
+class JobTable:
+    """All of a standalone cluster.
+
+    Args:
+        limits: What it takes on.
+        settings: Of all tasks of all jobs, by name.
+        model_dir: Each job has a folder of its id below; empty: nothing is saved.
+        job_id: Of the credentials, if they are of one job; empty: each job has its own id.
+        max_ps_bytes: Quota of a job on each ps; 0: none.
+    """
+
+    def __init__(
+        self,
+        limits: Limits,
+        settings: Mapping[str, str] | None = None,
+        *,
+        model_dir: str = "",
+        job_id: str = "",
+        max_ps_bytes: int = 0,
+    ) -> None:
+        self._limits = limits
+        self._settings = dict(settings or {})
+        if max_ps_bytes:
+            self._settings["max_ps_bytes"] = str(max_ps_bytes)
+        self._model_dir = model_dir.rstrip("/")
+        self._job_id = job_id
+        self.nodes: dict[TaskId, Node] = {}
+        self.jobs: dict[str, StandaloneJob] = {}
+
+    # -- nodes -------------------------------------------------------------------------------
+
+    def node_polls(
+        self, task: TaskId, instance: str, host: str, ports: Iterable[int], *, now: float
+    ) -> Node:
+        """A node gives a sign of life, and offers free ports."""
+        node = self.nodes.get(task)
+        if node is None or node.instance != instance:
+            if node is not None:
+                self._lose(node, now=now)
+            node = self.nodes[task] = Node(task, instance, host, now)
+        node.heard, node.host, node.is_lost = now, host, False
+        offered = list(ports)
+        node.used &= set(offered)  # the node has replaced the others
+        node.ports = [port for port in offered if port not in node.used]
+        return node
+
+    def task_ended(self, node: TaskId, job: str, task: TaskId, code: int, *, now: float) -> None:
+        """A node tells how a task ended."""
+        found = self.jobs.get(job)
+        if node in self.nodes:
+            self.nodes[node].running.discard((job, task))
+        if found is None or task not in found.tasks or found.tasks[task].node != node:
+            return
+        here = self.nodes.get(node)
+        settings = self._settings_of(found) if here is not None and not here.is_lost else None
+        self._give(found.task_ended(task, code, settings, now=now))
+
+    def _lose(self, node: Node, *, now: float) -> None:
+        node.is_lost = True
+        for job, task in sorted(node.running):
+            self.task_ended(node.task, job, task, LOST, now=now)
+        node.orders = Orders()
+        node.used.clear()
+
+    # -- jobs --------------------------------------------------------------------------------
+
+    def submit(self, submission: Submission, *, now: float) -> StandaloneJob:
+        """Take a job; one that is known by its id is returned as it is.
+
+        Raises:
+            RefusedError: The id is that of another job.
+            LimitExceededError: Too many wait.
+        """
+        known = self.jobs.get(submission.id)
+        if known is not None:
+            if known.submission != submission:
+                raise RefusedError(
+                    f"job {submission.id} exists already, with another program or of another "
+                    "driver; submit it under another id",
+                    job=submission.id,
+                )
+            return known
+        waiting = sum(job.state is JobState.QUEUED for job in self.jobs.values())
+        if waiting >= self._limits.queued:
+            raise LimitExceededError(
+                f"{waiting} jobs wait already (the limit is {self._limits.queued}); submit again "
+                "when some have begun",
+                waiting=waiting,
+                limit=self._limits.queued,
+            )
+        job = self.jobs[submission.id] = StandaloneJob(submission, now, now)
+        self._place_queued(now=now)
+        return job
+
+    def find(self, job: str) -> StandaloneJob:
+        """A job by its id, or by a name that no other one has.
+
+        Raises:
+            RefusedError: There is none, or there are several.
+        """
+        if job in self.jobs:
+            return self.jobs[job]
+        named = [each for each in self.jobs.values() if each.submission.name == job]
+        living = [each for each in named if not each.has_ended] or named
+        if len(living) == 1:
+            return living[0]
+        if living:
+            ids = ", ".join(each.id for each in living)
+            raise RefusedError(f"several jobs are called {job!r}: {ids}; name one by its id")
+        raise RefusedError(f"there is no job {job[:70]!r}; `windlass jobs` lists them")
+
+    def stop(self, job: str, reason: str, *, kill: bool = False, now: float) -> StandaloneJob:
+        """Ask a job to save and end, or end it at once.
+
+        Raises:
+            RefusedError: There is no such job.
+        """
+        found = self.find(job)
+        self._give(found.stop(reason, kill=kill, now=now))
+        return found
+
+    def tick(self, *, now: float) -> None:
+        """Notice what did not happen: nodes and drivers that are silent, tasks that do not end."""
+        for node in self.nodes.values():
+            if not node.is_lost and now - node.heard > NODE_LEASE_S:
+                self._lose(node, now=now)
+        for job in self.jobs.values():
+            asked = job.submission
+            silent_s = now - job.driver_heard
+            lives = job.state in (JobState.QUEUED, JobState.RUNNING)
+            if lives and not asked.detached and silent_s > asked.grace_s:
+                why = f"its driver was silent for {silent_s:.0f} s ({asked.grace_s:g} allowed)"
+                self._give(job.stop(why, kill=False, now=now))
+            self._give(job.overdue(now=now))
+        self._place_queued(now=now)
+        ended = sorted(
+            (job for job in self.jobs.values() if job.has_ended), key=lambda each: each.ended or 0
+        )
+        for job in ended[: max(0, len(ended) - _KEPT)]:
+            del self.jobs[job.id]
+
+    def _place_queued(self, *, now: float) -> None:
+        running = sum(
+            job.state in (JobState.RUNNING, JobState.STOPPING) for job in self.jobs.values()
+        )
+        for job in self.jobs.values():
+            if job.state is not JobState.QUEUED:
+                continue
+            if running >= self._limits.jobs:
+                job.reason = f"{running} jobs run, which is the limit"
+                continue
+            placed, obstacle = self._place(job)
+            if obstacle:
+                job.reason = obstacle
+                continue
+            running += 1
+            for each in placed:
+                node = self.nodes[each.node]
+                port = int(each.address.rpartition(":")[2])
+                node.ports.remove(port)
+                node.used.add(port)
+            self._give(job.begin(placed, self._settings_of(job), now=now))
+
+    def _place(self, job: StandaloneJob) -> tuple[list[PlacedTask], str]:
+        placed: list[PlacedTask] = []
+        asked = job.submission
+        for role, count in ((CHIEF, 1), (PS, asked.ps), (WORKER, asked.workers)):
+            nodes = self._living(role)
+            wanted = len(nodes) if count == ALL else count
+            free = [
+                node
+                for node in nodes
+                if node.ports and len(node.running) < self._limits.tasks_per_node
+            ]
+            if count == ALL and not nodes:
+                return [], f"it waits for a node for {role}: none is registered"
+            if wanted > len(free):
+                return [], (
+                    f"it waits for {wanted} nodes for {role}: {len(nodes)} are registered, of "
+                    f"which {len(free)} have room"
+                )
+            # Those with the fewest tasks first.
+            free.sort(key=lambda node: (len(node.running), node.task.index))
+            for index, node in enumerate(sorted(free[:wanted], key=lambda node: node.task.index)):
+                address = f"{node.host}:{node.ports[0]}"
+                placed.append(PlacedTask(TaskId(role, index), node.task, address))
+        return placed, ""
+
+    def _living(self, role: str) -> list[Node]:
+        found = [n for n in self.nodes.values() if n.task.type == role and not n.is_lost]
+        return sorted(found, key=lambda node: node.task.index)
+
+    def _settings_of(self, job: StandaloneJob) -> dict[str, str]:
+        own = {"job_id": self._job_id or job.id}
+        if self._model_dir:
+            own["model_dir"] = f"{self._model_dir}/{job.id}"
+        return {**self._settings, **own}
+
+    def _give(self, orders: Sequence[tuple[TaskId, Order]]) -> None:
+        for task, order in orders:
+            node = self.nodes.get(task)
+            if node is None or node.is_lost:
+                continue
+            node.running.add((order.job, order.task))
+            node.orders.add(order)

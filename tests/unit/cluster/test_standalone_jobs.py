@@ -1,0 +1,280 @@
+"""A standalone cluster as data: which jobs run where, and what the end of a task means."""
+
+import json
+import random
+from collections.abc import Iterable
+
+import pytest
+
+from windlass.cluster.standalone.job import JobState, StandaloneJob
+from windlass.cluster.standalone.orders import Start, Stop
+from windlass.cluster.standalone.submission import Submission
+from windlass.cluster.standalone.table import LOST, NODE_LEASE_S, JobTable, Limits
+from windlass.core.errors import LimitExceededError, RefusedError
+from windlass.core.exit_codes import ExitCode
+from windlass.core.task import TaskId
+
+CHIEF, PS, W0, W1 = TaskId("chief", 0), TaskId("ps", 0), TaskId("worker", 0), TaskId("worker", 1)
+NODES = (CHIEF, PS, W0, W1)
+DIGEST = "0" * 64
+
+
+class Cluster:
+    """A table, and nodes that take every order at once."""
+
+    def __init__(self, nodes: Iterable[TaskId] = NODES, limits: Limits | None = None) -> None:
+        self.table = JobTable(limits or Limits(), model_dir="/models")
+        self.nodes = list(nodes)
+        self.now = 0.0
+        self.taken: list[tuple[TaskId, Start | Stop]] = []
+        self.poll()
+
+    def poll(self, *nodes: TaskId, instance: str = "a") -> list[tuple[TaskId, Start | Stop]]:
+        """Every node polls; returns the new orders."""
+        fresh: list[tuple[TaskId, Start | Stop]] = []
+        for index, task in enumerate(nodes or self.nodes):
+            ports = range(100 * index + 1000, 100 * index + 1008)
+            node = self.table.node_polls(task, instance, f"host-{task.short}", ports, now=self.now)
+            for number, order in node.orders.waiting():
+                fresh.append((task, order))
+                node.orders.taken(number)
+        self.taken += fresh
+        return fresh
+
+    def submit(self, job: str = "j", **fields: object) -> StandaloneJob:
+        given = {"digest": DIGEST, "program": ("train.py",), "workers": 2, "ps": 1, **fields}
+        return self.table.submit(Submission(job, **given), now=self.now)  # type: ignore[arg-type]
+
+    def end(self, job: str, codes: dict[TaskId, int]) -> None:
+        for task, code in codes.items():
+            node = self.table.jobs[job].tasks[task].node
+            self.table.task_ended(node, job, task, code, now=self.now)
+
+    def tick(self, seconds: float, *living: TaskId) -> None:
+        """Time passes; the living nodes poll."""
+        until = self.now + seconds
+        while self.now < until:
+            self.now = min(self.now + 1.0, until)
+            self.poll(*(living or self.nodes))
+            for job in self.table.jobs.values():
+                job.driver_heard = self.now
+            self.table.tick(now=self.now)
+
+
+def test_every_task_is_started_with_the_cluster_it_belongs_to() -> None:
+    cluster = Cluster()
+    job = cluster.submit(arguments=("--epochs", "3"))
+    started = {order.task: order for _, order in cluster.poll() if isinstance(order, Start)}
+    assert set(started) == set(NODES)
+    assert job.state is JobState.RUNNING
+    config = json.loads(started[W1].tf_config)
+    assert config["task"] == {"type": "worker", "index": 1}
+    assert {role: len(found) for role, found in config["cluster"].items()} == {
+        "chief": 1,
+        "ps": 1,
+        "worker": 2,
+    }
+    assert config["cluster"]["ps"][0].startswith("host-ps:0:")
+    assert started[CHIEF].command == ("run", "train.py", "--", "--epochs", "3")
+    assert started[PS].command == ("run",)
+    assert started[W0].settings["model_dir"] == "/models/j"
+    assert started[W0].settings["job_id"] == "j"
+
+
+def test_with_a_coordinator_workers_run_no_program_and_without_one_here_a_leader_does() -> None:
+    cluster = Cluster()
+    cluster.submit("a", coordinator=True)
+    commands = {o.task: o.command for _, o in cluster.poll() if isinstance(o, Start)}
+    assert commands[W0] == ("run",)
+    assert commands[CHIEF][:2] == ("run", "train.py")
+    cluster.submit("b", coordinator=True, digest="", program=())
+    commands = {o.task: o.command for _, o in cluster.poll() if isinstance(o, Start)}
+    assert commands[CHIEF] == ("lead",)
+
+
+def test_two_jobs_at_once_share_nodes_and_no_address() -> None:
+    cluster = Cluster()
+    first, second = cluster.submit("a"), cluster.submit("b")
+    addresses = [each.address for job in (first, second) for each in job.tasks.values()]
+    assert len(set(addresses)) == len(addresses) == 8
+
+
+def test_a_job_is_done_when_all_its_tasks_are() -> None:
+    cluster = Cluster()
+    job = cluster.submit()
+    cluster.end("j", {CHIEF: 0, W0: 0, W1: 0})
+    assert job.state is JobState.RUNNING
+    cluster.end("j", {PS: 0})
+    assert (job.state, job.exit_code, job.reason) == (JobState.ENDED, 0, "")
+
+
+def test_the_first_failure_is_the_jobs_and_who_only_followed_is_not_blamed() -> None:
+    cluster = Cluster()
+    job = cluster.submit()
+    cluster.end("j", {PS: ExitCode.PEER_LOST, CHIEF: ExitCode.PEER_LOST, W0: 1, W1: 138})
+    assert (job.state, job.exit_code) == (JobState.ENDED, 1)
+    assert "worker:0 ended with 1" in job.reason
+
+
+def test_a_worker_that_is_killed_is_started_again_at_its_address() -> None:
+    cluster = Cluster()
+    job = cluster.submit()
+    [first] = [o for _, o in cluster.poll() if isinstance(o, Start) and o.task == W1]
+    cluster.end("j", {W1: -9})
+    [(node, again)] = cluster.poll()
+    assert isinstance(again, Start)
+    assert (node, again.task, again.attempt) == (job.tasks[W1].node, W1, 1)
+    assert again.tf_config == first.tf_config
+
+
+def test_a_worker_is_not_started_again_for_ever() -> None:
+    cluster = Cluster()
+    job = cluster.submit()
+    for _ in range(30):
+        cluster.end("j", {W1: -9})
+    assert job.tasks[W1].code == -9
+    assert job.tasks[W1].attempt == 10
+
+
+def test_tasks_that_outlive_their_chief_are_asked_and_then_killed() -> None:
+    cluster = Cluster()
+    cluster.submit()
+    cluster.end("j", {CHIEF: 0, W0: 0})
+    cluster.taken.clear()
+    cluster.tick(20)
+    asked = [order for _, order in cluster.taken if isinstance(order, Stop)]
+    assert {(order.task, order.kill) for order in asked} == {(PS, False), (W1, False)}
+    cluster.taken.clear()
+    cluster.tick(20)
+    killed = [order for _, order in cluster.taken if isinstance(order, Stop)]
+    assert {(order.task, order.kill) for order in killed} == {(PS, True), (W1, True)}
+
+
+def test_stopping_asks_the_chief_which_saves() -> None:
+    cluster = Cluster()
+    job = cluster.submit()
+    cluster.poll()
+    cluster.table.stop("j", "enough", now=1)
+    assert cluster.poll() == [(CHIEF, Stop("j", CHIEF))]
+    cluster.end("j", dict.fromkeys(NODES, int(ExitCode.DRAINED)))
+    assert (job.state, job.exit_code, job.reason) == (JobState.ENDED, 143, "enough")
+
+
+def test_a_job_ends_when_its_driver_is_silent_for_too_long_and_a_detached_one_does_not() -> None:
+    cluster = Cluster()
+    driven, detached = cluster.submit("a", grace_s=5.0), cluster.submit("b", detached=True)
+    for second in range(7):
+        cluster.now = float(second)
+        cluster.poll()
+        cluster.table.tick(now=cluster.now)
+    assert driven.state is JobState.STOPPING
+    assert "driver was silent for 6 s" in driven.reason
+    assert detached.state is JobState.RUNNING
+
+
+def test_a_silent_node_has_lost_its_tasks() -> None:
+    cluster = Cluster()
+    job = cluster.submit()
+    cluster.tick(NODE_LEASE_S + 2, CHIEF, W0, W1)
+    assert job.tasks[PS].code == LOST
+    assert "ps:0 ended with signal 9" in job.reason
+
+
+def test_a_node_that_restarts_has_lost_its_tasks_and_gets_new_ones() -> None:
+    cluster = Cluster()
+    job = cluster.submit()
+    cluster.poll(W1, instance="b")
+    assert job.tasks[TaskId("worker", 1)].code == LOST
+    assert cluster.submit("k", workers=2).state is JobState.RUNNING
+
+
+def test_a_job_waits_for_nodes_and_says_for_which() -> None:
+    cluster = Cluster(nodes=(CHIEF, PS, W0))
+    job = cluster.submit()
+    assert job.state is JobState.QUEUED
+    assert "2 nodes for worker: 1 are registered" in job.reason
+    cluster.nodes.append(W1)
+    cluster.tick(2)
+    assert job.state.value == "running"
+
+
+def test_jobs_beyond_the_limit_wait_their_turn_and_beyond_the_queue_are_refused() -> None:
+    cluster = Cluster(limits=Limits(jobs=1, queued=1))
+    cluster.submit("a")
+    waiting = cluster.submit("b")
+    assert (waiting.state, waiting.reason) == (JobState.QUEUED, "1 jobs run, which is the limit")
+    with pytest.raises(LimitExceededError, match="1 jobs wait already"):
+        cluster.submit("c")
+    cluster.end("a", dict.fromkeys(NODES, 0))
+    cluster.table.tick(now=1)
+    assert waiting.state.value == "running"
+
+
+def test_submitting_twice_begins_one_job_and_another_one_under_its_id_is_refused() -> None:
+    cluster = Cluster()
+    assert cluster.submit() is cluster.submit()
+    with pytest.raises(RefusedError, match="job j exists already"):
+        cluster.submit(arguments=("other",))
+
+
+def test_a_name_that_two_living_jobs_have_is_ambiguous() -> None:
+    cluster = Cluster()
+    cluster.submit("a", name="digits")
+    assert cluster.table.find("digits").id == "a"
+    cluster.submit("b", name="digits")
+    with pytest.raises(RefusedError, match=r"several jobs are called 'digits': a, b"):
+        cluster.table.find("digits")
+    cluster.end("a", dict.fromkeys(NODES, 0))
+    assert cluster.table.find("digits").id == "b"
+    with pytest.raises(RefusedError, match="there is no job 'x'"):
+        cluster.table.find("x")
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ({"id": "../x"}, "id cannot be"),
+        ({"id": "x" * 65}, "id cannot be"),
+        ({"digest": "abc"}, "no SHA-256 digest"),
+        ({"workers": -2}, "-2 workers"),
+        ({"ps": 5000}, "5000 ps"),
+        ({"digest": ""}, "no package"),
+        ({"grace_s": 0.0}, "may be silent"),
+        ({"grace_s": float("nan")}, "may be silent"),
+        ({"program": (), "detached": True}, "cannot be detached"),
+        ({"arguments": ("a\0b",)}, "command line"),
+        ({"arguments": ("a",) * 1001}, "command line"),
+        ({"settings": {"model_dir": "/etc"}}, "model_dir cannot be set by a job"),
+    ],
+)
+def test_what_cannot_be_is_refused(fields: dict[str, object], words: str) -> None:
+    given = {"id": "j", "digest": DIGEST, "program": ("a.py",), **fields}
+    with pytest.raises(RefusedError, match=words):
+        Submission(**given)  # type: ignore[arg-type]
+
+
+def test_whatever_happens_jobs_end_and_nodes_are_free_again() -> None:
+    for seed in range(60):
+        rng = random.Random(seed)
+        cluster = Cluster(limits=Limits(jobs=3, queued=20, tasks_per_node=4))
+        for number in range(6):
+            cluster.submit(f"j{number}", workers=rng.choice([1, 2]), grace_s=1000.0)
+        for _ in range(400):
+            cluster.now += rng.random()
+            alive = rng.sample(NODES, rng.randint(3, 4))
+            cluster.poll(*alive, instance=rng.choice("aaaaaaaaaab"))
+            cluster.table.tick(now=cluster.now)
+            for node in cluster.table.nodes.values():
+                assert len(node.running) <= 4
+                for job, task in sorted(node.running):
+                    if rng.random() < 0.1:
+                        code = rng.choice([0, 0, 1, 138, 143, -9])
+                        cluster.table.task_ended(node.task, job, task, code, now=cluster.now)
+        for name in cluster.table.jobs:
+            cluster.table.stop(name, "the end", kill=True, now=cluster.now)
+        for _ in range(3):
+            for node in cluster.table.nodes.values():
+                for job, task in sorted(node.running):
+                    cluster.table.task_ended(node.task, job, task, -9, now=cluster.now)
+        assert all(each.has_ended for each in cluster.table.jobs.values()), seed
+        assert not any(node.running for node in cluster.table.nodes.values())
