@@ -32,10 +32,14 @@ class Rule:
 
 _PS = "windlass.proto.v1.ParameterServer"
 _CHIEF = "windlass.proto.v1.Chief"
+_GATEWAY = "windlass.proto.v1.Gateway"
 _NOBODY = Rule(frozenset({"nobody"}))
 _LEAD = Rule(_TRAIN, leads=True)
 _AUDITED_LEAD = Rule(_TRAIN, leads=True, audited=True)
 _WRITE = Rule(_TRAIN)
+_NODE = Rule(frozenset({CHIEF, WORKER, PS}))
+_DRIVE = Rule(frozenset({DRIVER, CHIEF}))
+_AUDITED_DRIVE = Rule(frozenset({DRIVER, CHIEF}), audited=True)
 
 # Every call of every service, and every operation of a session; a test holds that.
 RULES: dict[str, Rule] = {
@@ -52,6 +56,14 @@ RULES: dict[str, Rule] = {
     f"/{_CHIEF}/StopJob": Rule(frozenset({DRIVER, CHIEF}), audited=True),
     f"/{_CHIEF}/GetStatus": Rule(_ALL),
     "/windlass.proto.v1.Collective/Probe": Rule(_TRAIN),
+    f"/{_GATEWAY}/Poll": _NODE,
+    f"/{_GATEWAY}/GetPackage": _NODE,
+    f"/{_GATEWAY}/PutPackage": _DRIVE,
+    f"/{_GATEWAY}/Submit": _AUDITED_DRIVE,
+    f"/{_GATEWAY}/ListJobs": Rule(_ALL),
+    f"/{_GATEWAY}/Follow": _DRIVE,
+    f"/{_GATEWAY}/Stop": _AUDITED_DRIVE,
+    f"/{_GATEWAY}/OpenRoute": _AUDITED_DRIVE,
     "/windlass.proto.v1.Tunnel/Open": Rule(_JOIN),
     "/grpc.health.v1.Health/Check": Rule(frozenset()),
     "session ps": Rule(_JOIN),

@@ -81,6 +81,7 @@ class Job:
         self.began = now
         self.phase = Phase.RUNNING
         self.reason = ""
+        self.program_is_outside = False  # the chief's, so that it has to be told things, too
 
         self.members = {
             task: Member(task, since=now, address=address) for task, address in expected
@@ -298,7 +299,7 @@ class Job:
             if member.state in (State.ALIVE, State.DONE)
             and member.knows is not self.phase
             and member.task.type != PS
-            and member.task != self.chief
+            and (member.task != self.chief or self.program_is_outside)
         ]
 
     def missing(self, *, now: float) -> list[tuple[TaskId, float]]:

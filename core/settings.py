@@ -231,6 +231,22 @@ class Settings(BaseModel):
         description="Complete checkpoints kept; the oldest go first. Five, as Estimator.",
     )
 
+    # -- a standalone cluster ------------------------------------------------------------------
+
+    standalone: bool = Field(
+        default=False,
+        description="Whether this daemon is a part of a standalone cluster: it waits for the jobs "
+        "that drivers submit (`windlass submit`), and runs their tasks as processes of their own.",
+    )
+    max_jobs: int = Field(
+        default=8,
+        ge=1,
+        description="Most jobs of a standalone cluster that run at once; others wait their turn.",
+    )
+    max_node_tasks: int = Field(
+        default=8, ge=1, description="Most tasks at once on one node of a standalone cluster."
+    )
+
     # -- kernels and output --------------------------------------------------------------------
 
     kernel_cache: str = Field(
@@ -302,6 +318,12 @@ def environment_variables() -> dict[str, str]:
 def set_environment(name: str, value: str) -> None:
     """Set a variable of this process that its libraries read, e.g. ``CUDA_VISIBLE_DEVICES``."""
     os.environ[name] = value
+
+
+def replace_environment(variables: Mapping[str, str]) -> None:
+    """Give this process another environment, as if it had been started with it."""
+    os.environ.clear()
+    os.environ.update(variables)
 
 
 def take_environment(name: str) -> str:

@@ -7,7 +7,7 @@ they are given a runtime, and ``windlass.training``. Nothing below them does, so
 can have several runtimes.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from importlib import import_module
@@ -41,6 +41,17 @@ def in_cluster(runtime: ClusterRuntime, *, all_threads: bool = False) -> Iterato
     finally:
         _here.reset(token)
         _everywhere[:] = before
+
+
+def enter_cluster(runtime: ClusterRuntime) -> Callable[[], None]:
+    """From now on this process's code runs in a cluster; returns what ends that."""
+    _everywhere[:] = [runtime]
+
+    def leave() -> None:
+        if _everywhere[:] == [runtime]:
+            _everywhere.clear()
+
+    return leave
 
 
 def join_cluster(

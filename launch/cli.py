@@ -6,8 +6,8 @@ from typing import Any
 
 import click
 
-from ..cluster.roles import PS
-from ..core.errors import WindlassError
+from ..cluster.roles import CHIEF, PS
+from ..core.errors import ConfigurationError, WindlassError
 from ..core.exit_codes import ExitCode
 from ..core.settings import quiet_grpc
 from ..worker.logs import set_up_logging
@@ -25,6 +25,8 @@ from .options import (
     task_options,
 )
 from .program_options import SCRIPT_LAST, program_arguments
+from .standalone.jobs_commands import attach_command, jobs_command, logs_command, stop_command
+from .standalone.submit_command import submit_command
 from .status_command import status_command
 from .token_command import token_command
 
@@ -110,7 +112,11 @@ _NOT_OF_PS = (
 )  # fmt: skip
 _role_command("ps", "Serve variables until the job is over.", takes_script=False, hidden=_NOT_OF_PS)
 _role_command(
-    "chief", "Run SCRIPT as the chief: lead the job, train, save checkpoints.", takes_script=True
+    "chief",
+    "Run SCRIPT as the chief: lead the job, train, save checkpoints. Without one, be the door of a "
+    "standalone cluster, to which `windlass submit` sends jobs.",
+    takes_script=True,
+    needs_script=False,
 )
 _role_command(
     "worker",
@@ -123,6 +129,19 @@ _role_command(
 )
 
 
+@windlass.command("lead", hidden=True)
+@task_options
+@settings_options()
+def lead_command(**flags: Any) -> None:
+    """Lead a job whose program runs elsewhere."""
+    settings = take_settings(flags)
+    set_up_logging(settings)
+    task = resolve_task(TaskFlags(role=CHIEF, **flags))
+    from ..worker.daemon import run_leader
+
+    sys.exit(run_leader(task, settings))
+
+
 def _run(
     script: str | None,
     arguments: tuple[str, ...],
@@ -133,6 +152,7 @@ def _run(
 ) -> None:
     settings = take_settings(flags)
     set_up_logging(settings)
+    role = flags.get("role")
     task = resolve_task(TaskFlags(**flags))
     if print_tf_config:
         from rich.console import Console
@@ -146,6 +166,15 @@ def _run(
             table.add_row(*row)
         Console(stderr=True).print(table)
         return
+    if settings.standalone or (script is None and role == CHIEF):
+        from .standalone.daemon import run_standalone
+
+        if script is not None:
+            raise ConfigurationError(
+                f"a standalone cluster runs what drivers submit, so leave out {script}, or "
+                "--standalone"
+            )
+        sys.exit(run_standalone(task, settings))
     # Imported late: the daemon loads grpc, which printing the cluster does not need.
     from ..worker.daemon import run_task
 
@@ -157,6 +186,11 @@ def _run(
 windlass.add_command(certs_command)
 windlass.add_command(doctor_command)
 windlass.add_command(local_command)
+windlass.add_command(jobs_command)
+windlass.add_command(attach_command)
+windlass.add_command(logs_command)
+windlass.add_command(stop_command)
+windlass.add_command(submit_command)
 windlass.add_command(status_command)
 windlass.add_command(token_command)
 windlass.add_command(warm_kernels_command)

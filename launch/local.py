@@ -161,7 +161,7 @@ class LocalJob:
             serves = self._cluster.coordinator and task.type == WORKER
             command = ["run"] if serves else program
             self._processes[task] = start_task(
-                task, command, environment, self._death_pipe, self._lines
+                task, command, environment, self._death_pipe, self._lines.put
             )
         address = self.addresses[self._cluster.chief_task]
         self._watch = StatusWatch(address, self._settings)

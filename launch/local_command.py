@@ -21,7 +21,7 @@ _SAVE_EVERY_S = 2.0  # a run at a desk is short, and Ctrl-C frequent
 
 
 @click.command("local", context_settings=SCRIPT_LAST)
-@program_arguments(required=True)
+@program_arguments(required=False)
 @click.option(
     "--workers", type=click.IntRange(0), default=1, show_default=True, help="Worker tasks."
 )
@@ -47,6 +47,17 @@ _SAVE_EVERY_S = 2.0  # a run at a desk is short, and Ctrl-C frequent
     help="The chief alone runs SCRIPT; workers run what its ClusterCoordinator schedules.",
 )
 @click.option(
+    "--standalone",
+    is_flag=True,
+    help="Run no SCRIPT, but a standalone cluster that waits for `windlass submit`, until Ctrl-C.",
+)
+@click.option(
+    "--port",
+    type=click.IntRange(0, 65535),
+    default=0,
+    help="Of the standalone cluster; 0: any free one.",
+)
+@click.option(
     "--plain", is_flag=True, help="Plain lines instead of a progress bar (default in a pipe)."
 )
 @settings_options(
@@ -55,9 +66,10 @@ _SAVE_EVERY_S = 2.0  # a run at a desk is short, and Ctrl-C frequent
         "save_every_s": f"{_SAVE_EVERY_S:g}, or 0 with --save-every-steps",
     },
     hidden=["host", "insecure", "health_port", "log_format"],  # the launcher decides
+    without=["standalone"],
 )
 def local_command(
-    script: str,
+    script: str | None,
     arguments: tuple[str, ...],
     module: bool,
     workers: int,
@@ -65,6 +77,8 @@ def local_command(
     chief: bool,
     evaluator: bool,
     coordinator: bool,
+    standalone: bool,
+    port: int,
     plain: bool,
     **flags: Any,
 ) -> None:
@@ -72,6 +86,15 @@ def local_command(
 
     What follows SCRIPT is the script's.
     """
+    if standalone:
+        if script is not None:
+            raise ConfigurationError(
+                f"--standalone waits for jobs, so leave out {script} and send it with "
+                "`windlass submit`"
+            )
+        sys.exit(_run_standalone(workers, ps, port, take_settings(flags)))
+    if script is None:
+        raise click.UsageError("Missing argument 'SCRIPT'.")
     from .cluster import LocalCluster
     from .local import LocalJob
 
@@ -96,6 +119,21 @@ def local_command(
         display.close()
     job.show_result(result)
     sys.exit(result.exit_code)
+
+
+def _run_standalone(workers: int, ps: int, port: int, settings: Settings) -> int:
+    from ..worker.interrupts import handle_signals
+    from ..worker.logs import set_up_logging
+    from .standalone.daemon import LocalStandaloneCluster
+
+    set_up_logging(settings)
+    cluster = LocalStandaloneCluster(workers, ps, f"127.0.0.1:{port}", settings)
+    handle_signals(cluster.stop)
+    cluster.start()
+    click.echo(f"the cluster is at {cluster.address}; send it a program from this machine with\n")
+    click.echo(f"    windlass submit SCRIPT --cluster {cluster.address}\n")
+    click.echo("Ctrl-C ends it, and its jobs")
+    return cluster.wait()
 
 
 def _for_a_desk(settings: Settings, program: Program) -> Settings:

@@ -33,17 +33,23 @@ NO_CREDENTIALS = frozenset(Settings.model_fields) - frozenset(_CREDENTIALS)
 
 
 def settings_options(
-    *, defaults: Mapping[str, str] | None = None, hidden: Container[str] = ()
+    *,
+    defaults: Mapping[str, str] | None = None,
+    hidden: Container[str] = (),
+    without: Container[str] = (),
 ) -> Callable[[_Command], _Command]:
     """Add a flag for every setting.
 
     Args:
         defaults: What the help says of settings whose default is another for this command.
         hidden: Settings that the command has no use for; their flags are taken and not listed.
+        without: Settings that have no flag here.
     """
 
     def add(command: _Command) -> _Command:
         for name, field in reversed(Settings.model_fields.items()):
+            if name in without:
+                continue
             flag = f"--{name.replace('_', '-')}"
             default = (defaults or {}).get(name) or _shown(field.default)
             text = f"{field.description} [default: {default}]"

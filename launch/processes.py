@@ -10,7 +10,7 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import IO
 
@@ -77,19 +77,50 @@ def start_task(
     arguments: Sequence[str],
     environment: Mapping[str, str],
     death_pipe: ParentDeathPipe,
-    lines: "queue.Queue[Line]",
+    put_line: Callable[[Line], None],
 ) -> TaskProcess:
-    """Start ``python -m windlass.launch.cli ARGUMENTS`` in a process group of its own."""
-    process = subprocess.Popen(
-        [sys.executable, "-u", "-m", "windlass.launch.cli", *arguments],
-        stdin=subprocess.DEVNULL,
+    """Start ``python -m windlass.launch.cli ARGUMENTS`` in a process group of its own.
+
+    Args:
+        task: Which one it is.
+        arguments: Of the command.
+        environment: Beside what every task inherits.
+        death_pipe: Tells it of the end of this process.
+        put_line: Called with every line it prints, from a thread; may wait.
+    """
+    module = ["windlass.launch.cli", *arguments]
+    inherited = task_environment(environment, death_pipe)
+    return read_output(task, start_python(module, inherited, death_pipe), put_line)
+
+
+def task_environment(environment: Mapping[str, str], death_pipe: ParentDeathPipe) -> dict[str, str]:
+    """The environment of a task's process."""
+    return child_environment(**environment, WINDLASS_PARENT_DEATH_FD=str(death_pipe.child_fd))
+
+
+def start_python(
+    module: Sequence[str],
+    environment: Mapping[str, str],
+    death_pipe: ParentDeathPipe,
+    stdin: int = subprocess.DEVNULL,
+) -> subprocess.Popen[bytes]:
+    """Start ``python -m MODULE``, whose output goes into pipes, in a process group of its own."""
+    return subprocess.Popen(
+        [sys.executable, "-u", "-m", *module],
+        stdin=stdin,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
-        env=child_environment(**environment, WINDLASS_PARENT_DEATH_FD=str(death_pipe.child_fd)),
+        env=environment,
         pass_fds=(death_pipe.child_fd,),
         # Ctrl-C in the terminal reaches the launcher alone, which ends the tasks in order.
         start_new_session=True,
     )
+
+
+def read_output(
+    task: TaskId, process: subprocess.Popen[bytes], put_line: Callable[[Line], None]
+) -> TaskProcess:
+    """Read a task's output in threads."""
     started = TaskProcess(task, process, [])
 
     def put(text: str, is_error: bool) -> None:
@@ -97,7 +128,7 @@ def start_task(
         text = text.removeprefix(LAUNCHER_MARK)
         if is_error:
             started.last_lines.append(text)
-        lines.put(Line(task, text, is_error, ours))
+        put_line(Line(task, text, is_error, ours))
 
     def read(stream: IO[bytes], is_error: bool) -> None:
         splitter = LineSplitter()

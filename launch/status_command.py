@@ -17,10 +17,17 @@ if TYPE_CHECKING:
 
 @click.command("status")
 @click.argument("job", required=False)
+@click.option(
+    "--cluster",
+    metavar="HOST:PORT",
+    help="The chief of a standalone cluster, of which JOB is a job.",
+)
 @click.option("--json", "as_json", is_flag=True, help="One JSON object per job instead of tables.")
 @click.option("--timeout-s", default=5.0, show_default=True, help="How long to wait for an answer.")
 @settings_options(hidden=NO_CREDENTIALS)
-def status_command(job: str | None, as_json: bool, timeout_s: float, **flags: Any) -> None:
+def status_command(
+    job: str | None, cluster: str | None, as_json: bool, timeout_s: float, **flags: Any
+) -> None:
     """Show the job whose chief is at JOB (HOST:PORT), or whose model directory JOB is.
 
     Without JOB: your jobs whose chief runs on this machine.
@@ -28,7 +35,8 @@ def status_command(job: str | None, as_json: bool, timeout_s: float, **flags: An
     from ..worker.status import status_json
 
     caller = _Caller(take_settings(flags), timeout_s)
-    for number, status in enumerate(_find(job, caller)):
+    found = _find(job, caller) if cluster is None else [_on_cluster(job, cluster, caller)]
+    for number, status in enumerate(found):
         if as_json:
             click.echo(status_json(status))
         else:
@@ -62,6 +70,26 @@ def _find(job: str | None, caller: _Caller) -> "list[JobStatus]":
             "HOST:PORT of the chief, or the model directory of the job"
         )
     return [_ask(job, caller)]
+
+
+def _on_cluster(job: str | None, cluster: str, caller: _Caller) -> "JobStatus":
+    """The status of a job of a standalone cluster, through its gateway."""
+    if job is None:
+        raise ConfigurationError("name the JOB; `windlass jobs` lists those of a cluster")
+    from ..client.gateway.calls import GatewayClient
+    from ..client.gateway.routing import routes_to
+    from ..cluster.principal import DRIVER, Principal
+    from ..cluster.roles import CHIEF
+
+    client = GatewayClient(cluster, caller.settings, Principal(DRIVER, caller.settings.job_id))
+    try:
+        found = client.follow(job, 0, wait_s=0, drives=False).job
+        if CHIEF not in found.cluster or found.has_ended:
+            raise ConfigurationError(f"{found.id} is {found.state}: it has no chief to ask")
+        with routes_to(client, found):
+            return _ask(found.cluster[CHIEF][0], caller)
+    finally:
+        client.close()
 
 
 def _in_folder(folder: str, caller: _Caller) -> "JobStatus":

@@ -53,6 +53,20 @@ def run_task(
     return code
 
 
+def run_leader(task: ResolvedTask, settings: Settings) -> int:
+    """Lead a job whose program runs elsewhere; returns the exit code.
+
+    Raises:
+        WindlassError: The job cannot be led.
+    """
+    from .leading import lead
+
+    _watch_parent_death()
+    code = lead(task, with_own_job(settings))
+    keep_exit_code(code)
+    return code
+
+
 def keep_exit_code(code: int) -> None:
     """From now on SIGTERM and SIGINT end the process at once, with this exit code."""
 

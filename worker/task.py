@@ -49,11 +49,13 @@ class TrainingTask:
     Args:
         task: Who this is, in which cluster.
         settings: Of this task.
+        leads: Whether a chief leads the job; False: another process does, at the chief's address.
     """
 
-    def __init__(self, task: ResolvedTask, settings: Settings) -> None:
+    def __init__(self, task: ResolvedTask, settings: Settings, *, leads: bool = True) -> None:
         self.task = task
         self._settings = settings
+        self._leads = leads and task.is_chief
         self._who = principal_of_task(task.task, settings.job_id)
         self._pending: WindlassError | None = None
         self._chief_server: ChiefServer | None = None
@@ -84,7 +86,7 @@ class TrainingTask:
             StorageError: The model directory cannot be written.
         """
         task, settings = self.task, self._settings
-        if task.is_chief:
+        if self._leads:
             # Only a chief loads what serving and writing checkpoints need.
             from ..server.chief.server import ChiefServer
             from .job_identity import find_job

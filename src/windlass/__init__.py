@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from .distribute.base.reductions import VariableAggregation, VariableSynchronization
     from .distribute.checkpoint import Checkpoint
     from .distribute.variables.variable import Variable, variable_creator_scope
+    from .worker.connecting import connect
 
 # Public name → where it is. A module is given by its path, anything else by path and attribute.
 _WHERE = {
@@ -37,6 +38,7 @@ _WHERE = {
     "VariableAggregation": ("distribute.base.reductions", "VariableAggregation"),
     "VariableSynchronization": ("distribute.base.reductions", "VariableSynchronization"),
     "config": ("distribute.config", None),
+    "connect": ("worker.connecting", "connect"),
     "data": ("distribute.data", None),
     "device": ("distribute.base.devices", "on_device"),
     "distribute": ("distribute", None),
@@ -60,6 +62,7 @@ __all__ = [
     "VariableAggregation",
     "VariableSynchronization",
     "config",
+    "connect",
     "data",
     "device",
     "distribute",

@@ -9,8 +9,8 @@ import windlass
 NAMES = {
     "windlass": """
         Checkpoint ClusterSpec IndexedSlices Initializer Variable VariableAggregation
-        VariableSynchronization config data device distribute errors metrics nn optimizers random
-        testing train training variable_creator_scope
+        VariableSynchronization config connect data device distribute errors metrics nn optimizers
+        random testing train training variable_creator_scope
     """,
     "windlass.distribute": """
         AggregatingVariable CentralStorageStrategy CollectiveAllReduceStrategy

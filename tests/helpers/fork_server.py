@@ -171,11 +171,15 @@ class Forked(subprocess.Popen[Any]):
 
     def _take_status(self, timeout_s: float | None) -> bool:
         """Wait for the server's word about the end; whether it came."""
+        # Not under the lock: while one thread waits, another may send a signal, which polls.
+        try:
+            if self.returncode is None and not select.select([self._ended], [], [], timeout_s)[0]:
+                return False
+        except (OSError, ValueError):  # another thread has taken the word meanwhile
+            pass
         with self._waitpid_lock:  # type: ignore[attr-defined]
             if self.returncode is not None:
                 return True
-            if not select.select([self._ended], [], [], timeout_s)[0]:
-                return False
             word = self._ended.recv(100)
             self._ended.close()
             # Without a word the server is gone, and its children with it or nobody's.

@@ -1,0 +1,268 @@
+"""Calls to the gateway of a standalone cluster: a driver's, and those of its nodes."""
+
+import json
+import socket
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+from google.protobuf.message import Message
+
+from ...cluster.principal import Principal
+from ...core import codec
+from ...core.settings import Settings
+from ...core.task import TaskId
+from ...net.arrival import ROUTE
+from ...net.channel import invoke, open_channel
+from ...net.tcp import split_address
+from ...proto.v1 import gateway_pb2, gateway_pb2_grpc
+
+PIECE_BYTES = 1024 * 1024
+_CALL_S = 10.0
+_MORE_S = 5.0  # than a call waits at the gateway
+
+_Response = TypeVar("_Response")
+
+
+@dataclass(frozen=True, slots=True)
+class JobView:
+    """A job as the gateway sees it.
+
+    Attributes:
+        exit_code: Once it has ended, as a shell has it.
+        submitted: Unix time, as the others; 0: not yet.
+        cluster: TF_CONFIG's cluster once it runs, else empty.
+        tasks: How each stands, by task: None while it runs, else its exit code as ``subprocess``
+            has it.
+        nodes: Where each runs.
+    """
+
+    id: str
+    name: str
+    state: str
+    reason: str
+    exit_code: int
+    submitted: float
+    started: float
+    ended: float
+    cluster: Mapping[str, Sequence[str]]
+    tasks: Mapping[TaskId, int | None]
+    nodes: Mapping[TaskId, TaskId]
+    owner: str
+    program: tuple[str, ...]
+    digest: str
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether nothing of it runs."""
+        return self.state == "ended"
+
+
+@dataclass(frozen=True, slots=True)
+class FollowedLine:
+    """A line of a job's log."""
+
+    task: TaskId
+    text: str
+    is_error: bool
+
+
+@dataclass(frozen=True, slots=True)
+class News:
+    """What :meth:`GatewayClient.follow` brought.
+
+    Attributes:
+        lines: In order.
+        offset: To go on from.
+        dropped: Bytes of the log before them that are no longer kept.
+        job: As it stands.
+    """
+
+    lines: tuple[FollowedLine, ...]
+    offset: int
+    dropped: int
+    job: JobView
+
+
+@dataclass(frozen=True, slots=True)
+class NodeView:
+    """A node as the gateway sees it."""
+
+    task: TaskId
+    host: str
+    is_lost: bool
+    running: int
+
+
+class GatewayClient:
+    """Unary calls to a gateway. Thread-safe. Every call may be repeated.
+
+    Args:
+        address: host:port.
+        settings: How the caller shows who it is, and bounds.
+        who: The caller.
+    """
+
+    def __init__(self, address: str, settings: Settings, who: Principal) -> None:
+        self.address = address
+        self._peer = f"the gateway ({address})"
+        self._channel = open_channel(address, settings, who)
+        self._stub = gateway_pb2_grpc.GatewayStub(self._channel)
+
+    def put_package(self, digest: str, data: bytes, on_progress: Callable[[int], None]) -> None:
+        """Send a package, unless the gateway has it; one that was cut off goes on.
+
+        Args:
+            digest: SHA-256, in hex.
+            data: All of it.
+            on_progress: Called with how many bytes are there.
+
+        Raises:
+            PeerLostError: No answer.
+            WindlassError: It is refused.
+        """
+        total, held, piece = len(data), 0, b""
+        while True:
+            request = gateway_pb2.PackagePiece(digest=digest, offset=held, data=piece, total=total)
+            held = self._invoke(self._stub.PutPackage, request, "send a package").held
+            on_progress(held)
+            if held >= total:
+                return
+            piece = data[held : held + PIECE_BYTES]
+
+    def get_package(self, digest: str) -> bytes:
+        """All of a package.
+
+        Raises:
+            PeerLostError: No answer.
+            RefusedError: It is not there.
+        """
+        data = bytearray()
+        while True:
+            request = gateway_pb2.GetPackageRequest(digest=digest, offset=len(data))
+            piece = self._invoke(self._stub.GetPackage, request, "fetch a package")
+            data += piece.data
+            if len(data) >= piece.total or not piece.data:
+                return bytes(data)
+
+    def submit(self, request: gateway_pb2.SubmitRequest) -> JobView:
+        """Begin a job.
+
+        Raises:
+            PeerLostError: No answer; it may be asked again.
+            WindlassError: It is refused.
+        """
+        return _job_from_wire(self._invoke(self._stub.Submit, request, "submit"))
+
+    def jobs(self) -> tuple[list[JobView], list[NodeView]]:
+        """All jobs, the oldest first, and all nodes.
+
+        Raises:
+            PeerLostError: No answer.
+        """
+        answer = self._invoke(self._stub.ListJobs, gateway_pb2.ListJobsRequest(), "list jobs")
+        nodes = [
+            NodeView(codec.task_from_wire(node.task), node.host, node.is_lost, node.running)
+            for node in answer.nodes
+        ]
+        return [_job_from_wire(job) for job in answer.jobs], nodes
+
+    def follow(self, job: str, offset: int, *, wait_s: float, drives: bool) -> News:
+        """Wait for lines of a job's log, or a change of its state.
+
+        Args:
+            job: Its id or name.
+            offset: Of the last news; 0 at first.
+            wait_s: At most.
+            drives: Whether the job lives as long as this is asked.
+
+        Raises:
+            PeerLostError: No answer; ask again with the same offset.
+            RefusedError: There is no such job.
+        """
+        request = gateway_pb2.FollowRequest(job=job, offset=offset, wait_s=wait_s, drives=drives)
+        answer = self._invoke(self._stub.Follow, request, "follow a job", wait_s + _MORE_S)
+        lines = tuple(
+            FollowedLine(codec.task_from_wire(line.task), line.text, line.is_error)
+            for line in answer.lines
+        )
+        return News(lines, answer.offset, answer.dropped, _job_from_wire(answer.job))
+
+    def stop(self, job: str, reason: str = "", *, kill: bool = False) -> JobView:
+        """Ask a job to save and end, or end it at once.
+
+        Raises:
+            PeerLostError: No answer; it may be asked again.
+            RefusedError: There is no such job.
+        """
+        request = gateway_pb2.StopRequest(job=job, reason=reason, kill=kill)
+        return _job_from_wire(self._invoke(self._stub.Stop, request, "stop a job"))
+
+    def connect(self, job: str, task: TaskId, timeout_s: float) -> socket.socket:
+        """A connection to a task of a job, through the gateway.
+
+        Raises:
+            OSError: It does not come about.
+            WindlassError: The gateway refuses.
+        """
+        deadline = time.monotonic() + timeout_s
+        request = gateway_pb2.OpenRouteRequest(job=job, destination=codec.task_to_wire(task))
+        answer = self._invoke(self._stub.OpenRoute, request, "reach a task", timeout_s)
+        connection = socket.create_connection(
+            split_address(self.address), max(0.1, deadline - time.monotonic())
+        )
+        try:
+            connection.sendall(ROUTE + answer.ticket)
+            connection.settimeout(None)
+        except BaseException:
+            connection.close()
+            raise
+        return connection
+
+    def poll(self, request: gateway_pb2.PollRequest) -> gateway_pb2.PollResponse:
+        """A node's events, and its orders.
+
+        Raises:
+            PeerLostError: No answer; ask again with the same numbers.
+            WindlassError: It is refused.
+        """
+        return self._invoke(self._stub.Poll, request, "poll", request.wait_s + _MORE_S)
+
+    def close(self) -> None:
+        """Close the channel."""
+        self._channel.close()
+
+    def _invoke(
+        self,
+        method: Callable[..., _Response],
+        request: Message,
+        doing: str,
+        timeout_s: float = _CALL_S,
+    ) -> _Response:
+        return invoke(method, request, peer=self._peer, doing=doing, timeout_s=timeout_s)
+
+
+def _job_from_wire(message: gateway_pb2.JobInfo) -> JobView:
+    return JobView(
+        message.id,
+        message.name,
+        message.state,
+        message.reason,
+        message.exit_code,
+        message.submitted,
+        message.started,
+        message.ended,
+        json.loads(message.cluster) if message.cluster else {},
+        {
+            codec.task_from_wire(each.task): each.exit_code if each.has_ended else None
+            for each in message.tasks
+        },
+        {
+            codec.task_from_wire(each.task): codec.task_from_wire(each.node)
+            for each in message.tasks
+        },
+        message.owner,
+        tuple(message.program),
+        message.digest,
+    )

@@ -1,0 +1,128 @@
+"""The daemons of a standalone cluster: its gateway, which is a node for chiefs, and other nodes."""
+
+import contextlib
+import logging
+import threading
+from collections.abc import Iterator
+
+from ...cluster.resolved import ResolvedTask
+from ...cluster.roles import CHIEF, EVALUATOR, PS, WORKER
+from ...cluster.standalone.table import JobTable, Limits
+from ...core.errors import ConfigurationError
+from ...core.exit_codes import ExitCode
+from ...core.settings import Settings
+from ...core.task import TaskId
+from ...net.auth.own_job import with_own_job
+from ...server.gateway.server import GatewayServer
+from ...worker.interrupts import handle_signals
+from .node import Node
+
+log = logging.getLogger(__name__)
+
+_LOOK_S = 0.1
+
+
+def run_standalone(task: ResolvedTask, settings: Settings) -> int:
+    """Serve a standalone cluster in this process's role until SIGTERM; returns the exit code.
+
+    Args:
+        task: Who this is, in which cluster.
+        settings: Of the daemon.
+
+    Raises:
+        ConfigurationError: The cluster has no chief, or this task is an evaluator.
+        AddressInUseError: The gateway's port is taken.
+        WindlassError: The gateway refuses this node.
+    """
+    settings = with_own_job(settings)
+    if task.task.type == EVALUATOR:
+        raise ConfigurationError("a standalone cluster has no evaluator of its own")
+    if TaskId(CHIEF, 0) not in task.spec.tasks():
+        raise ConfigurationError(
+            "a standalone cluster needs a chief, which drivers and nodes reach: name it in "
+            "TF_CONFIG, or with --cluster"
+        )
+    host = task.address.rpartition(":")[0]
+    if task.task.type == CHIEF:
+        with serving_gateway(task.task, task.address, settings) as gateway:
+            address = f"{host}:{gateway.port}"
+            log.info("the cluster is at %s: windlass submit SCRIPT --cluster %s", address, address)
+            return _run_node(Node(task.task, address, host, settings))
+    chief = task.spec.task_address(CHIEF, 0)
+    return _run_node(Node(task.task, chief, host, settings))
+
+
+@contextlib.contextmanager
+def serving_gateway(task: TaskId, address: str, settings: Settings) -> Iterator[GatewayServer]:
+    """A gateway, for as long as the block runs."""
+    table = JobTable(
+        Limits(jobs=settings.max_jobs, tasks_per_node=settings.max_node_tasks),
+        model_dir=settings.model_dir,
+        job_id=settings.job_id,
+        max_ps_bytes=settings.max_ps_bytes,
+    )
+    gateway = GatewayServer(task, table, settings)
+    try:
+        gateway.start(address)
+        yield gateway
+    finally:
+        gateway.stop()
+
+
+def _run_node(node: Node) -> int:
+    handle_signals(lambda name: node.stop())  # noqa: ARG005
+    return node.run()
+
+
+class LocalStandaloneCluster:
+    """A standalone cluster whose daemons are threads of this process, on loopback.
+
+    Args:
+        workers: Nodes for workers.
+        ps: Nodes for parameter servers.
+        address: Of the gateway; port 0: any.
+        settings: Of all.
+    """
+
+    def __init__(self, workers: int, ps: int, address: str, settings: Settings) -> None:
+        self._settings = settings
+        self._roles = [(CHIEF, 1), (PS, ps), (WORKER, workers)]
+        self._where = address
+        self._stack = contextlib.ExitStack()
+        self._nodes: list[Node] = []
+        self._threads: list[threading.Thread] = []
+        self._stopping = threading.Event()
+        self.address = ""
+
+    def start(self) -> None:
+        """Start the daemons.
+
+        Raises:
+            AddressInUseError: The port is taken.
+        """
+        chief = TaskId(CHIEF, 0)
+        gateway = self._stack.enter_context(serving_gateway(chief, self._where, self._settings))
+        host = self._where.rpartition(":")[0]
+        self.address = f"{host}:{gateway.port}"
+        for role, count in self._roles:
+            for index in range(count):
+                node = Node(TaskId(role, index), self.address, host, self._settings)
+                self._nodes.append(node)
+                thread = threading.Thread(target=node.run, name=f"node-{role}:{index}", daemon=True)
+                self._threads.append(thread)
+                thread.start()
+
+    def wait(self) -> int:
+        """Serve until :meth:`stop`, and end all tasks; returns the exit code."""
+        while not self._stopping.wait(_LOOK_S):
+            pass
+        for node in self._nodes:
+            node.stop()
+        for thread in self._threads:
+            thread.join()
+        self._stack.close()
+        return int(ExitCode.DRAINED)
+
+    def stop(self, name: str = "") -> None:  # noqa: ARG002
+        """End it."""
+        self._stopping.set()

@@ -1,0 +1,146 @@
+"""Following a job of a standalone cluster from where its driver is: lines, progress, its end."""
+
+import contextlib
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from types import FrameType
+from typing import TYPE_CHECKING
+
+from ...client.gateway.calls import GatewayClient, JobView
+from ...core.errors import PeerLostError
+from ...core.task import TaskId
+
+if TYPE_CHECKING:
+    from ..plain import Display
+
+_WAIT_S = 5.0
+_RETRY_S = 0.5
+_SAY_S = 3.0  # a shorter silence of the gateway is not worth a line
+
+
+class Following:
+    """Shows a job until it ends, through every loss of the connection.
+
+    What is shown decides nothing: the job's end is what the gateway says of it.
+
+    Args:
+        client: Of the gateway.
+        job: Its id.
+        display: Where lines go.
+        drives: Whether the job lives as long as this is shown.
+        patience_s: How long the gateway may be silent.
+    """
+
+    def __init__(
+        self,
+        client: GatewayClient,
+        job: str,
+        display: "Display",
+        *,
+        drives: bool,
+        patience_s: float = 60.0,
+    ) -> None:
+        self._client = client
+        self._job = job
+        self._display = display
+        self._drives = drives
+        self._patience_s = patience_s
+        self._offset = 0
+        self._state = ("", "")
+        self._interrupts = 0
+        self._told = 0
+        self._pause = threading.Event()
+
+    def run(self) -> JobView:
+        """Follow the job to its end.
+
+        Raises:
+            PeerLostError: The gateway was silent for too long.
+            RefusedError: It knows no such job.
+        """
+        silent_since: float | None = None
+        said = False
+        while True:
+            self._pass_on_interrupts()
+            try:
+                news = self._client.follow(
+                    self._job, self._offset, wait_s=_WAIT_S, drives=self._drives
+                )
+            except PeerLostError as error:
+                now = time.monotonic()
+                silent_since = silent_since or now
+                if now - silent_since > self._patience_s:
+                    raise PeerLostError(
+                        f"the gateway at {self._client.address} has not answered for "
+                        f"{now - silent_since:.0f} s: {error.message}. What the job does now is "
+                        f"not known; `windlass attach {self._job}` goes on from here",
+                        peer=self._client.address,
+                    ) from error
+                if not said and now - silent_since > _SAY_S:
+                    said = True
+                    self._display.say(
+                        f"the gateway does not answer ({error.message}); still trying"
+                    )
+                self._pause.wait(_RETRY_S)
+                continue
+            if said:
+                self._display.say("the gateway answers again")
+            silent_since, said = None, False
+            if news.dropped and self._offset:
+                self._display.say(f"{news.dropped} bytes of the log are no longer kept")
+            for line in news.lines:
+                self._display.line(line.task, line.text, is_error=line.is_error)
+            self._offset = news.offset
+            self._tell_state(news.job)
+            if news.job.has_ended and not news.lines:
+                return news.job
+
+    @contextlib.contextmanager
+    def signals(self) -> Iterator[None]:
+        """Let Ctrl-C and SIGTERM stop the job; a second Ctrl-C ends it at once."""
+
+        def handle(number: int, frame: FrameType | None) -> None:  # noqa: ARG001
+            self._interrupts += 1
+
+        before = {
+            number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)
+        }
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+    def _pass_on_interrupts(self) -> None:
+        while self._told < min(self._interrupts, 2):
+            kill = self._told == 1
+            self._display.say(
+                "ending the job at once" if kill else "saving and stopping; again ends it at once"
+            )
+            with contextlib.suppress(PeerLostError):
+                self._client.stop(self._job, "its driver asked for it", kill=kill)
+            self._told += 1
+
+    def _tell_state(self, job: JobView) -> None:
+        state = job.state, job.reason
+        if state == self._state:
+            return
+        self._state = state
+        if job.state in ("queued", "stopping"):
+            self._display.say(f"{job.id} is {job.state}: {job.reason or 'it begins soon'}")
+        elif job.state == "running" and not job.reason:
+            self._display.say(f"{job.id} runs as {_counted(job)}")
+
+
+def _counted(job: JobView) -> str:
+    counts: dict[str, int] = {}
+    for task in job.tasks:
+        counts[task.type] = counts.get(task.type, 0) + 1
+    return ", ".join(f"{count} {role}" for role, count in counts.items())
+
+
+def tasks_of(job: JobView) -> list[TaskId]:
+    """The tasks that lines may come from, for the width of a display."""
+    return [*job.tasks] or [TaskId("worker", 10)]

@@ -1,0 +1,114 @@
+"""``windlass jobs``, ``attach``, ``logs`` and ``stop``: the jobs of a standalone cluster."""
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from ..options import NO_CREDENTIALS, settings_options, take_settings
+from .cluster_option import cluster_option
+from .submit_command import follow_to_end
+
+if TYPE_CHECKING:
+    from ...client.gateway.calls import GatewayClient
+
+
+@contextmanager
+def _gateway(cluster: str, flags: dict[str, Any]) -> "Iterator[GatewayClient]":
+    from ...client.gateway.calls import GatewayClient
+    from ...cluster.principal import DRIVER, Principal
+
+    settings = take_settings(flags)
+    client = GatewayClient(cluster, settings, Principal(DRIVER, settings.job_id))
+    try:
+        yield client
+    finally:
+        client.close()
+
+
+@click.command("jobs")
+@cluster_option
+@click.option("--json", "as_json", is_flag=True, help="One JSON object per job.")
+@settings_options(hidden=NO_CREDENTIALS)
+def jobs_command(cluster: str, as_json: bool, **flags: Any) -> None:
+    """List the jobs and nodes of a standalone cluster."""
+    with _gateway(cluster, flags) as client:
+        jobs, nodes = client.jobs()
+    if as_json:
+        import json
+
+        for job in jobs:
+            click.echo(
+                json.dumps(
+                    {
+                        "id": job.id, "name": job.name, "state": job.state, "reason": job.reason,
+                        "exit_code": job.exit_code if job.has_ended else None,
+                        "submitted": job.submitted, "started": job.started, "ended": job.ended,
+                        "owner": job.owner, "package": job.digest,
+                        "tasks": {task.short: code for task, code in job.tasks.items()},
+                    }
+                )
+            )  # fmt: skip
+        return
+    from rich.console import Console
+
+    from .tables import jobs_table, nodes_table
+
+    console = Console(width=None if sys.stdout.isatty() else 160, highlight=False)
+    console.print(jobs_table(jobs))
+    console.print(nodes_table(nodes))
+
+
+@click.command("attach")
+@click.argument("job")
+@cluster_option
+@click.option("--plain", is_flag=True, help="Plain lines instead of colours.")
+@settings_options(hidden=NO_CREDENTIALS)
+def attach_command(job: str, cluster: str, plain: bool, **flags: Any) -> None:
+    """Show JOB (its id or name) from its first line on, until it ends. Ctrl-C stops it."""
+    with _gateway(cluster, flags) as client:
+        code = follow_to_end(client, job, drives=True, plain=plain)
+    sys.exit(code)
+
+
+@click.command("logs")
+@click.argument("job")
+@cluster_option
+@click.option("-f", "--follow", is_flag=True, help="Go on until the job ends, or Ctrl-C.")
+@click.option("--task", help="Of one task alone, e.g. worker:1.")
+@settings_options(hidden=NO_CREDENTIALS)
+def logs_command(job: str, cluster: str, follow: bool, task: str | None, **flags: Any) -> None:
+    """Print what the tasks of JOB have printed."""
+    from ...core.errors import PeerLostError
+
+    offset, silent = 0, 0
+    with _gateway(cluster, flags) as client:
+        while True:
+            try:
+                news = client.follow(job, offset, wait_s=5.0 if follow else 0.0, drives=False)
+            except PeerLostError:
+                silent += 1
+                if not follow or silent > 60:
+                    raise
+                continue
+            silent, offset = 0, news.offset
+            for line in news.lines:
+                if task in (None, line.task.short):
+                    click.echo(f"{line.task.short} | {line.text}")
+            if not news.lines and (not follow or news.job.has_ended):
+                return
+
+
+@click.command("stop")
+@click.argument("job")
+@cluster_option
+@click.option("--kill", is_flag=True, help="At once, without a checkpoint.")
+@click.option("--reason", default="", help="Shown to whoever looks at the job.")
+@settings_options(hidden=NO_CREDENTIALS)
+def stop_command(job: str, cluster: str, kill: bool, reason: str, **flags: Any) -> None:
+    """Ask JOB to save and end."""
+    with _gateway(cluster, flags) as client:
+        stopped = client.stop(job, reason, kill=kill)
+    click.echo(f"{stopped.id} is {stopped.state}: {stopped.reason}")

@@ -1,0 +1,171 @@
+"""``windlass submit``: run a program on a standalone cluster, from anywhere."""
+
+import re
+import secrets
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+
+from ...core.errors import ConfigurationError
+from ...core.settings import Settings
+from ..options import NO_CREDENTIALS, settings_options, take_settings
+from ..program_options import program_arguments
+from .cluster_option import cluster_option
+
+_ALL = -1
+
+
+@click.command("submit")
+@program_arguments(required=True)
+@cluster_option
+@click.option("--workers", type=click.IntRange(0), help="Worker tasks. [default: one per node]")
+@click.option("--ps", type=click.IntRange(0), help="Parameter servers. [default: one per node]")
+@click.option(
+    "--coordinator",
+    is_flag=True,
+    help="The chief alone runs SCRIPT; workers run what its ClusterCoordinator schedules.",
+)
+@click.option(
+    "--project",
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    help="The folder that is sent, without what .gitignore leaves out. [default: the current one, "
+    "or SCRIPT's if that is not in it]",
+)
+@click.option("--name", help="Of the job, for people. [default: SCRIPT's]")
+@click.option("--detach", is_flag=True, help="Leave the job running, and return when it is sent.")
+@click.option(
+    "--grace-s", type=click.FloatRange(1, 86_400), default=30.0, show_default=True,
+    help="Without --detach the job ends when nothing was heard of this command for so long.",
+)  # fmt: skip
+@click.option("--set", "said", multiple=True, metavar="NAME=VALUE", help="A setting of the tasks.")
+@click.option("--plain", is_flag=True, help="Plain lines instead of colours.")
+@settings_options(hidden=NO_CREDENTIALS)
+def submit_command(
+    script: str,
+    arguments: tuple[str, ...],
+    module: bool,
+    cluster: str,
+    workers: int | None,
+    ps: int | None,
+    coordinator: bool,
+    project: Path | None,
+    name: str | None,
+    detach: bool,
+    grace_s: float,
+    said: tuple[str, ...],
+    plain: bool,
+    **flags: Any,
+) -> None:
+    """Run SCRIPT on the standalone cluster whose chief is at --cluster.
+
+    The project folder is sent there, SCRIPT runs as the chief and the workers of a job, and its
+    lines and its result come back here. Ctrl-C stops the job. What follows -- is the script's.
+    """
+    from ...client.gateway.calls import GatewayClient
+    from ...cluster.principal import DRIVER, Principal
+    from ...core.shipping import own_environment, pack
+    from ...proto.v1 import gateway_pb2
+
+    settings = take_settings(flags)
+    folder, program = _program(script, project, module=module)
+    name = name or (script if module else Path(script).stem)
+    package = pack(folder)
+    client = GatewayClient(cluster, settings, Principal(DRIVER, settings.job_id))
+    request = gateway_pb2.SubmitRequest(
+        id=_new_id(name),
+        name=name,
+        digest=package.digest,
+        program=program,
+        arguments=arguments,
+        workers=_ALL if workers is None else workers,
+        ps=_ALL if ps is None else ps,
+        coordinator=coordinator,
+        detached=detach,
+        grace_s=grace_s,
+        settings=_settings(said),
+        environment=own_environment(),
+    )
+    try:
+        client.put_package(package.digest, package.data, lambda held: None)  # noqa: ARG005
+        job = client.submit(request)
+        click.echo(
+            f"job {job.id}: {package.files} files, {package.size / 1024:.0f} KiB, "
+            f"package {package.digest[:12]}",
+            err=True,
+        )
+        if detach:
+            click.echo(job.id)
+            click.echo(f"windlass attach {job.id} --cluster {cluster} shows it", err=True)
+            return
+        sys.exit(follow_to_end(client, job.id, drives=True, plain=plain))
+    finally:
+        client.close()
+
+
+def follow_to_end(client: Any, job: str, *, drives: bool, plain: bool) -> int:
+    """Show a job until it ends, and its result; returns its exit code."""
+    from .following import Following, tasks_of
+    from .tables import result_table
+
+    first = client.follow(job, 0, wait_s=0, drives=drives).job
+    display = _display(tasks_of(first), plain=plain or not sys.stdout.isatty())
+    following = Following(client, first.id, display, drives=drives)
+    try:
+        with following.signals():
+            ended = following.run()
+        if ended.reason:
+            display.say(f"{ended.id}: {ended.reason}", is_error=bool(ended.exit_code))
+        display.table(result_table(ended))
+    finally:
+        display.close()
+    return int(ended.exit_code)
+
+
+def _display(tasks: Any, *, plain: bool) -> Any:
+    if plain:
+        from ..plain import PlainDisplay
+
+        return PlainDisplay(tasks)
+    from ..display import RichDisplay
+
+    return RichDisplay(tasks)
+
+
+def _program(script: str, project: Path | None, *, module: bool) -> tuple[Path, list[str]]:
+    """The folder to send, and the program in it."""
+    here = Path.cwd()
+    if module:
+        return (project or here).resolve(), ["-m", script]
+    path = Path(script).resolve()
+    if not path.is_file():
+        raise ConfigurationError(
+            f"{script} does not exist (looked in {here}); give the path of a Python file, or -m "
+            "and the name of a module",
+            script=script,
+        )
+    folder = (project or (here if path.is_relative_to(here.resolve()) else path.parent)).resolve()
+    if not path.is_relative_to(folder):
+        raise ConfigurationError(
+            f"{script} is not in the project {folder}, so it would not be sent; give --project a "
+            "folder that holds it",
+            script=script,
+        )
+    return folder, [str(path.relative_to(folder))]
+
+
+def _new_id(name: str) -> str:
+    word = re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip("-._")[:50] or "job"
+    return f"{word}-{secrets.token_hex(3)}"
+
+
+def _settings(said: tuple[str, ...]) -> dict[str, str]:
+    settings = {}
+    for each in said:
+        name, equals, value = each.partition("=")
+        name = name.replace("-", "_")
+        if not equals or name not in Settings.model_fields:
+            raise ConfigurationError(f"--set {each}: give NAME=VALUE, with the name of a setting")
+        settings[name] = value
+    return settings

@@ -1,0 +1,48 @@
+"""Jobs and nodes of a standalone cluster, as tables."""
+
+import time
+from collections.abc import Sequence
+
+from rich.table import Table
+
+from ...client.gateway.calls import JobView, NodeView
+from ...core.exit_codes import describe_exit
+
+
+def jobs_table(jobs: Sequence[JobView]) -> Table:
+    """All jobs, the oldest first."""
+    table = Table("job", "state", "tasks", "began", "took", "exit", "owner", "why")
+    for job in jobs:
+        running = sum(code is None for code in job.tasks.values())
+        took_s = (job.ended or time.time()) - job.started if job.started else 0.0
+        table.add_row(
+            job.id,
+            job.state,
+            f"{running} of {len(job.tasks)}" if job.tasks else "",
+            time.strftime("%H:%M:%S", time.localtime(job.started)) if job.started else "",
+            f"{took_s:.0f} s" if job.started else "",
+            str(job.exit_code) if job.has_ended else "",
+            job.owner,
+            job.reason,
+        )
+    return table
+
+
+def nodes_table(nodes: Sequence[NodeView]) -> Table:
+    """All nodes."""
+    table = Table("node", "host", "tasks", "state")
+    for node in sorted(nodes, key=lambda each: (each.task.type, each.task.index)):
+        table.add_row(
+            node.task.short, node.host, str(node.running), "lost" if node.is_lost else "there"
+        )
+    return table
+
+
+def result_table(job: JobView) -> Table:
+    """How each task of a job ended."""
+    table = Table("task", "node", "exit", "meaning")
+    for task, code in job.tasks.items():
+        shown = "" if code is None else str(code)
+        meaning = "it runs" if code is None else describe_exit(code)
+        table.add_row(task.short, job.nodes[task].short, shown, meaning)
+    return table

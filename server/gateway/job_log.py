@@ -1,0 +1,101 @@
+"""The lines that a job's tasks have printed: on disk, within a bound, read from an offset on."""
+
+import json
+import os
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from ...core.task import TaskId
+
+_SEGMENT_BYTES = 8 * 1024 * 1024
+_SEGMENTS = 8
+_READ_BYTES = 256 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class LoggedLine:
+    """A line of a task; of stdout, or of stderr."""
+
+    task: TaskId
+    text: str
+    is_error: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """A part of a log.
+
+    Attributes:
+        lines: In order.
+        offset: Where the next ones begin.
+        dropped: Bytes before them that are no longer kept.
+    """
+
+    lines: list[LoggedLine]
+    offset: int
+    dropped: int = 0
+
+
+@dataclass(slots=True)
+class _Segment:
+    begin: int
+    path: Path
+    size: int = 0
+
+
+@dataclass(slots=True)
+class JobLog:
+    """The log of one job; the oldest of 64 MiB makes room. Not thread-safe.
+
+    Attributes:
+        folder: Of this job alone; must be there.
+        end: The offset behind the last line.
+    """
+
+    folder: Path
+    end: int = 0
+    _segments: list[_Segment] = field(default_factory=list)
+
+    def append(self, line: LoggedLine) -> None:
+        """Add a line."""
+        entry = [line.task.type, line.task.index, int(line.is_error), line.text]
+        data = json.dumps(entry).encode() + b"\n"
+        if not self._segments or self._segments[-1].size >= _SEGMENT_BYTES:
+            self._segments.append(_Segment(self.end, self.folder / f"{self.end}.log"))
+            while len(self._segments) > _SEGMENTS:
+                self._segments.pop(0).path.unlink(missing_ok=True)
+        last = self._segments[-1]
+        # Unbuffered, so that what is read next has it.
+        with open(
+            os.open(last.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), "wb", 0
+        ) as log:
+            log.write(data)
+        last.size += len(data)
+        self.end += len(data)
+
+    def read(self, offset: int) -> Piece:
+        """The lines from an offset on, as many as fit an answer.
+
+        Args:
+            offset: Of an earlier piece; 0: the beginning.
+        """
+        if not self._segments or offset >= self.end:
+            return Piece([], self.end)
+        begin = max(offset, self._segments[0].begin)
+        segment = next(each for each in reversed(self._segments) if each.begin <= begin)
+        with segment.path.open("rb") as log:
+            log.seek(begin - segment.begin)
+            data = log.read(_READ_BYTES)
+        whole = data[: data.rfind(b"\n") + 1]
+        lines = []
+        for entry in whole.splitlines():
+            role, index, is_error, text = json.loads(entry)
+            lines.append(LoggedLine(TaskId(role, index), text, bool(is_error)))
+        return Piece(lines, begin + len(whole), begin - offset)
+
+    def remove(self) -> None:
+        """Delete it."""
+        for segment in self._segments:
+            segment.path.unlink(missing_ok=True)
+        self._segments.clear()
+        self.folder.rmdir()

@@ -1,0 +1,74 @@
+"""The gateway's server: the one address of a standalone cluster."""
+
+import secrets
+import tempfile
+import threading
+from pathlib import Path
+
+from ...cluster.standalone.table import JobTable
+from ...core.settings import Settings
+from ...core.task import TaskId
+from ...net.auth.guard import Guard
+from ...net.forwarding import Forwarder
+from ...net.host import TaskHost
+from ...net.unary import servicer
+from .servicer import SERVICE, TICK_S, GatewayServicer
+
+
+class GatewayServer:
+    """Serves drivers and nodes.
+
+    Args:
+        task: The cluster's chief.
+        table: The cluster.
+        settings: Of the gateway.
+    """
+
+    def __init__(self, task: TaskId, table: JobTable, settings: Settings) -> None:
+        self._folder = tempfile.TemporaryDirectory(prefix="windlass-gateway-")
+        self._forwarder = Forwarder()
+        self.instance = secrets.token_hex(8)
+        self._servicer = GatewayServicer(
+            table, Path(self._folder.name), self.instance, self._forwarder.ticket
+        )
+        self._host = TaskHost(
+            task,
+            threads=settings.max_sessions,
+            daemon=True,  # callers wait for news for seconds
+            settings=settings,
+            calls={SERVICE: servicer(SERVICE, self._servicer)},
+            guard=Guard(task, settings, job=lambda: settings.job_id, has_chief=True),
+            routed=self._forwarder.accept,
+        )
+        self._stopping = threading.Event()
+        self._ticks = threading.Thread(target=self._tick, name="gateway", daemon=True)
+
+    def start(self, address: str) -> None:
+        """Listen.
+
+        Raises:
+            AddressInUseError: The port is taken.
+            ConfigurationError: Nothing says how callers show who they are.
+        """
+        self._host.start(address)
+        self._ticks.start()
+
+    @property
+    def port(self) -> int:
+        """Where it listens."""
+        return self._host.port
+
+    def stop(self) -> None:
+        """End: nodes that hear nothing any more end their tasks."""
+        self._stopping.set()
+        self._host.drain()
+        self._servicer.stop()
+        self._host.stop(0.5)
+        self._forwarder.stop()
+        if self._ticks.ident is not None:
+            self._ticks.join()
+        self._folder.cleanup()
+
+    def _tick(self) -> None:
+        while not self._stopping.wait(TICK_S):
+            self._servicer.tick()

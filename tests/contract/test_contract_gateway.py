@@ -1,0 +1,256 @@
+"""A gateway over real connections: nodes that repeat themselves, drivers that come back, routes."""
+
+import hashlib
+import os
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import closing, suppress
+
+import pytest
+
+from helpers.waiting import scaled
+from windlass.client.gateway.calls import GatewayClient
+from windlass.cluster.principal import Principal
+from windlass.cluster.standalone.table import JobTable, Limits
+from windlass.core import codec
+from windlass.core.errors import (
+    EnvironmentMismatchError,
+    PeerLostError,
+    PermissionDeniedError,
+    RefusedError,
+)
+from windlass.core.settings import Settings
+from windlass.core.shipping import own_environment
+from windlass.core.task import TaskId
+from windlass.core.versions import own_versions
+from windlass.net import forwarding
+from windlass.net.arrival import ROUTE
+from windlass.net.forwarding import Forwarder
+from windlass.proto.v1 import gateway_pb2
+from windlass.server.gateway.server import GatewayServer
+
+CHIEF, PS, W0 = TaskId("chief", 0), TaskId("ps", 0), TaskId("worker", 0)
+PACKAGE = b"a package" * 100
+DIGEST = hashlib.sha256(PACKAGE).hexdigest()
+
+
+class Gateway:
+    """A gateway on loopback with three nodes that this test plays."""
+
+    def __init__(self) -> None:
+        self.settings = Settings()
+        self.server = GatewayServer(CHIEF, JobTable(Limits()), self.settings)
+        self.server.start("127.0.0.1:0")
+        self.address = f"127.0.0.1:{self.server.port}"
+        self.driver = self.client("driver")
+        self.ports = {task: 20_001 + number for number, task in enumerate((CHIEF, PS, W0))}
+        self.polling = {task: self.client(task.type, task.index) for task in self.ports}
+
+    def client(self, role: str, index: int | None = None) -> GatewayClient:
+        return GatewayClient(self.address, self.settings, Principal(role, index=index))
+
+    def poll(
+        self, task: TaskId, events: list[gateway_pb2.TaskEvent] | None = None, first: int = 1
+    ) -> gateway_pb2.PollResponse:
+        return self.polling[task].poll(
+            gateway_pb2.PollRequest(
+                node=codec.task_to_wire(task),
+                instance=f"of {task.short}",
+                host="127.0.0.1",
+                ports=[self.ports[task]],
+                events=events or [],
+                first_event=first,
+                versions=codec.versions_to_wire(own_versions()),
+            )
+        )
+
+    def begin(self, job: str = "j", **fields: object) -> None:
+        """Every node is there, and a job runs."""
+        for task in self.ports:
+            self.poll(task)
+        self.driver.put_package(DIGEST, PACKAGE, lambda held: None)
+        assert self.driver.submit(request(job, **fields)).state == "running"
+
+    def line(self, text: str) -> gateway_pb2.TaskEvent:
+        line = gateway_pb2.LogLine(task=codec.task_to_wire(W0), text=text)
+        return gateway_pb2.TaskEvent(job="j", task=codec.task_to_wire(W0), line=line)
+
+    def close(self) -> None:
+        for client in (self.driver, *self.polling.values()):
+            client.close()
+        self.server.stop()
+
+
+def request(job: str = "j", **fields: object) -> gateway_pb2.SubmitRequest:
+    given = {
+        "id": job, "digest": DIGEST, "program": ["train.py"], "workers": 1, "ps": 1,
+        "grace_s": 60.0, "environment": own_environment(), **fields,
+    }  # fmt: skip
+    return gateway_pb2.SubmitRequest(**given)  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def gateway() -> Iterator[Gateway]:
+    gateway = Gateway()
+    yield gateway
+    gateway.close()
+
+
+def test_what_a_node_repeats_counts_once_and_no_line_is_lost(gateway: Gateway) -> None:
+    gateway.begin()
+    events = [gateway.line("one"), gateway.line("two")]
+    assert gateway.poll(W0, events).events_taken == 2
+    assert gateway.poll(W0, events).events_taken == 2, "the answer was lost, and it asks again"
+    assert gateway.poll(W0, [*events[1:], gateway.line("three")], first=2).events_taken == 3
+    news = gateway.driver.follow("j", 0, wait_s=0, drives=False)
+    assert [line.text for line in news.lines] == ["one", "two", "three"]
+    assert gateway.driver.follow("j", news.offset, wait_s=0, drives=False).lines == ()
+    assert gateway.driver.follow("j", 0, wait_s=0, drives=False).lines == news.lines
+
+
+def test_a_driver_that_waits_hears_of_a_line_at_once(gateway: Gateway) -> None:
+    gateway.begin()
+    timer = threading.Timer(0.2, lambda: gateway.poll(W0, [gateway.line("news")]))
+    timer.start()
+    began = time.monotonic()
+    news = gateway.driver.follow("j", 0, wait_s=15.0, drives=True)
+    assert [line.text for line in news.lines] == ["news"]
+    assert time.monotonic() - began < scaled(3)
+    timer.join()
+
+
+def test_an_order_is_given_until_it_is_taken(gateway: Gateway) -> None:
+    gateway.begin()
+    first, again = gateway.poll(W0).orders, gateway.poll(W0).orders
+    assert first == again
+    assert [order.start.job for order in first] == ["j"]
+    gateway.polling[W0].poll(
+        gateway_pb2.PollRequest(
+            node=codec.task_to_wire(W0),
+            instance=f"of {W0.short}",
+            host="127.0.0.1",
+            orders_taken=first[0].number,
+            first_event=1,
+            versions=codec.versions_to_wire(own_versions()),
+        )
+    )
+    assert list(gateway.poll(W0).orders) == []
+
+
+def test_submitting_again_is_the_same_job_and_a_package_is_sent_once(gateway: Gateway) -> None:
+    gateway.begin()
+    sent: list[int] = []
+    gateway.driver.put_package(DIGEST, PACKAGE, sent.append)
+    assert sent == [len(PACKAGE)], "it is there already"
+    assert gateway.driver.submit(request()).id == "j"
+    assert len(gateway.driver.jobs()[0]) == 1
+    with pytest.raises(RefusedError, match="exists already"):
+        gateway.driver.submit(request(arguments=["other"]))
+    assert gateway.polling[W0].get_package(DIGEST) == PACKAGE
+
+
+def test_a_job_whose_package_did_not_come_is_refused(gateway: Gateway) -> None:
+    with pytest.raises(RefusedError, match="is not here; send it first"):
+        gateway.driver.submit(request(digest="1" * 64))
+
+
+def test_a_driver_with_another_version_gets_the_whole_table(gateway: Gateway) -> None:
+    theirs = {**own_environment(), "python": "3.8.1"}
+    with pytest.raises(EnvironmentMismatchError, match=r"python +3\.8\.1"):
+        gateway.driver.submit(request(digest="", program=[], coordinator=True, environment=theirs))
+
+
+def test_who_may_not_is_refused(gateway: Gateway) -> None:
+    gateway.begin()
+    with closing(gateway.client("reader")) as reader:
+        assert [job.id for job in reader.jobs()[0]] == ["j"]
+        with pytest.raises(PermissionDeniedError, match="reader may not Submit"):
+            reader.submit(request("k"))
+        with pytest.raises(PermissionDeniedError):
+            reader.follow("j", 0, wait_s=0, drives=True)
+        with pytest.raises(PermissionDeniedError):
+            reader.connect("j", W0, 1.0)
+    with closing(gateway.client("worker", 7)) as worker:
+        gateway.polling[W0], before = worker, gateway.polling[W0]
+        with pytest.raises(RefusedError, match="is not the node worker:0"):
+            gateway.poll(W0)
+        gateway.polling[W0] = before
+        with pytest.raises(PermissionDeniedError):
+            worker.stop("j")
+
+
+def test_a_connection_to_a_task_is_forwarded_as_it_is(gateway: Gateway) -> None:
+    with socket.socket() as task:
+        task.bind(("127.0.0.1", 0))
+        task.listen()
+        gateway.ports[W0] = task.getsockname()[1]
+        gateway.begin()
+        with closing(gateway.driver.connect("j", W0, 5.0)) as here:
+            there, _ = task.accept()
+            with there:
+                data = os.urandom(1_000_000)
+                sender = threading.Thread(target=here.sendall, args=(data,))
+                sender.start()
+                assert read(there, len(data)) == data
+                sender.join()
+                there.sendall(b"back")
+                assert read(here, 4) == b"back"
+                here.shutdown(socket.SHUT_WR)
+                assert there.recv(1) == b"", "each direction ends by itself"
+                there.sendall(b"last")
+                there.shutdown(socket.SHUT_WR)
+                assert read(here, 4) == b"last"
+                assert here.recv(1) == b""
+
+
+def test_a_task_that_is_not_there_is_said_to_be_so(gateway: Gateway) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))  # nobody listens
+        gateway.ports[W0] = taken.getsockname()[1]
+        gateway.begin()
+        with pytest.raises(PeerLostError, match="worker/task:0 of job j is not reached"):
+            gateway.driver.connect("j", W0, 5.0)
+    with pytest.raises(RefusedError, match="has no worker:9 to reach"):
+        gateway.driver.connect("j", TaskId("worker", 9), 5.0)
+
+
+def test_a_guessed_ticket_opens_nothing(gateway: Gateway) -> None:
+    with socket.create_connection(("127.0.0.1", gateway.server.port), 5) as stranger:
+        stranger.settimeout(scaled(5))
+        stranger.sendall(ROUTE + b"\0" * 32)
+        with suppress(ConnectionError):
+            assert stranger.recv(1) == b""
+
+
+def test_a_ticket_is_good_once_and_soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.socket() as task:
+        task.bind(("127.0.0.1", 0))
+        task.listen()
+        address = f"127.0.0.1:{task.getsockname()[1]}"
+        with closing(socket.create_connection(task.getsockname())) as client:
+            forwarder = Forwarder(limit=2)
+            monkeypatch.setattr(forwarding, "_TICKET_S", -1.0)
+            late = forwarder.ticket(address)
+            with pytest.raises(ConnectionError, match="no ticket"):
+                forwarder.accept(client, late)
+            monkeypatch.setattr(forwarding, "_TICKET_S", 60.0)
+            ticket = forwarder.ticket(address)
+            forwarder.accept(client.dup(), ticket)
+            with pytest.raises(ConnectionError, match="no ticket"):
+                forwarder.accept(client, ticket)
+            forwarder.ticket(address)
+            with pytest.raises(ConnectionError, match="which is the limit"):
+                forwarder.ticket(address)
+            forwarder.stop()
+
+
+def read(connection: socket.socket, count: int) -> bytes:
+    connection.settimeout(scaled(10))
+    data = b""
+    while len(data) < count:
+        more = connection.recv(count - len(data))
+        assert more
+        data += more
+    return data

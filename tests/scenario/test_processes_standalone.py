@@ -1,0 +1,241 @@
+"""A standalone cluster of real processes, and drivers that come and go."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from helpers import processes
+from helpers.pages import ROOT
+from helpers.waiting import scaled
+from windlass.launch.processes import free_ports
+
+StartCli = Callable[..., tuple[subprocess.Popen[bytes], Path]]
+WaitUntil = Callable[..., None]
+
+pytestmark = [pytest.mark.scenario, pytest.mark.usefixtures("no_process_left")]
+
+TRAIN = """\
+import sys
+import numpy as np
+import windlass as wl
+from model import SIZE
+
+print("began with", sys.argv[1:], open("data.txt").read().strip())
+strategy = wl.distribute.ParameterServerStrategy()
+with strategy.scope():
+    w = wl.Variable(np.zeros(SIZE, np.float32), name="w")
+optimizer = wl.optimizers.SGD(0.1)
+
+def step():
+    optimizer.apply_gradients([(w.read_value() - 1, w)])
+
+while strategy.global_step < 100:
+    strategy.run(step)
+print("ends as", w.shape, bool(np.abs(w.read_value() - 1).max() < 0.01))
+"""
+
+ENDLESS = """\
+import threading
+import numpy as np
+import windlass as wl
+
+strategy = wl.distribute.ParameterServerStrategy()
+with strategy.scope():
+    w = wl.Variable(np.zeros(4, np.float32), name="w")
+optimizer = wl.optimizers.SGD(0.1)
+count = 0
+while True:
+    strategy.run(lambda: optimizer.apply_gradients([(np.ones(4, np.float32), w)]))
+    threading.Event().wait(0.01)
+    count += 1
+    if count == 5:
+        print("five steps", flush=True)
+"""
+
+
+class Standing:
+    """A cluster that stands, and commands to it from a project folder."""
+
+    def __init__(self, address: str, project: Path) -> None:
+        self.address = address
+        self.project = project
+
+    def command(self, *words: str) -> list[str]:
+        """With the cluster's address, before the words that are the script's."""
+        end = words.index("--") if "--" in words else len(words)
+        return [*processes.WINDLASS, *words[:end], "--cluster", self.address, *words[end:]]
+
+    def run(self, *words: str, timeout_s: float = 60) -> tuple[int, str, str]:
+        """A command to its end: its code, output and errors."""
+        return processes.run(
+            self.command(*words), timeout_s=scaled(timeout_s), cwd=self.project, env=os.environ
+        )
+
+    def start(self, *words: str) -> "subprocess.Popen[bytes]":
+        """A command in the background."""
+        return processes.start(
+            self.command(*words),
+            cwd=self.project,
+            env=os.environ,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+
+    def python(self, *words: str) -> tuple[int, str, str]:
+        """A program here, to its end."""
+        return processes.run(
+            [sys.executable, *words],
+            timeout_s=scaled(60),
+            cwd=self.project,
+            env={**os.environ, "WINDLASS_CLUSTER": self.address},
+        )
+
+    def jobs(self) -> dict[str, dict[str, object]]:
+        """All jobs, by id."""
+        code, output, errors = self.run("jobs", "--json")
+        assert code == 0, errors
+        return {job["id"]: job for job in map(json.loads, output.splitlines())}
+
+
+@pytest.fixture
+def standing(
+    start_cli: StartCli, tmp_path: Path, wait_until: WaitUntil, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Standing]:
+    temporary = tmp_path / "tmp"
+    temporary.mkdir()
+    monkeypatch.setenv("TMPDIR", str(temporary))
+    [port] = free_ports(1)
+    process, output = start_cli(
+        "local", "--standalone", "--ps", "1", "--workers", "2", "--port", str(port),
+        "--model-dir", str(tmp_path / "models"), "--heartbeat-s", "0.1",
+    )  # fmt: skip
+    project = tmp_path / "project"
+    project.mkdir()
+    standing = Standing(f"127.0.0.1:{port}", project)
+    wait_until(lambda: "the cluster is at" in output.read_text(), 30, "the cluster")
+    wait_until(lambda: standing.run("jobs")[1].count("there") == 4, 30, "its nodes")
+    yield standing
+    process.send_signal(signal.SIGTERM)
+    process.wait(scaled(20))
+    left = [path.name for path in temporary.iterdir() if path.name.startswith("windlass-")]
+    assert left == [], output.read_text()
+
+
+def test_a_program_is_sent_run_changed_and_run_again(standing: Standing, tmp_path: Path) -> None:
+    project = standing.project
+    (project / "train.py").write_text(TRAIN)
+    (project / "model.py").write_text("SIZE = 4\n")
+    (project / "data.txt").write_text("some data\n")
+    (project / ".gitignore").write_text("big.bin\n")
+    (project / "big.bin").write_bytes(b"\0" * 1_000_000)
+    code, output, errors = standing.run("submit", "train.py", "--", "--epochs", "3")
+    assert code == 0, output + errors
+    for task in ("chief:0", "worker:0", "worker:1"):
+        assert f"{task} | began with ['--epochs', '3'] some data" in output
+        assert f"{task} | ends as (4,) True" in output, output
+    sent = re.search(r"4 files, (\d+) KiB", errors)
+    assert sent is not None
+    assert int(sent[1]) < 100, "what .gitignore names is not sent"
+
+    (project / "model.py").write_text("SIZE = 7\n")
+    code, output, errors = standing.run("submit", "train.py")
+    assert code == 0, output + errors
+    assert "chief:0 | ends as (7,) True" in output, "a new model, on the same servers"
+
+    (project / "train.py").write_text("import sys\nprint('why', file=sys.stderr)\nsys.exit(3)\n")
+    code, output, errors = standing.run("submit", "train.py", "--workers", "0")
+    assert code == 3
+    assert "chief:0 | why" in output
+    jobs = standing.jobs()
+    assert [job["exit_code"] for job in jobs.values()] == [0, 0, 3]
+    saved = {path.name for path in (tmp_path / "models").iterdir()}
+    assert saved == set(jobs), "each in a folder of its own"
+
+
+def test_a_detached_job_is_found_again_followed_and_stopped(
+    standing: Standing, wait_until: WaitUntil
+) -> None:
+    (standing.project / "endless.py").write_text(ENDLESS)
+    code, job, errors = standing.run("submit", "endless.py", "--detach", "--workers", "1")
+    assert code == 0, errors
+    job = job.strip()
+    wait_until(lambda: "five steps" in standing.run("logs", job)[1], 30, "steps")
+    follower = standing.start("logs", job, "-f")
+    assert standing.run("logs", job, "--task", "ps:0")[1].startswith("ps:0 | ")
+    other = standing.run("submit", "endless.py", "--detach", "--workers", "1", "--name", "other")
+    assert other[0] == 0, other
+    assert {name: found["state"] for name, found in standing.jobs().items()} == {
+        job: "running",
+        other[1].strip(): "running",
+    }
+    code, output, errors = standing.run("stop", job, "--reason", "enough of it")
+    assert code == 0, errors
+    code, output, errors = standing.run("attach", job)
+    assert code == 143, output + errors
+    assert "enough of it" in output
+    assert follower.wait(scaled(20)) == 0, "following logs decides nothing"
+    assert standing.jobs()[other[1].strip()]["state"] == "running", "the other one goes on"
+    code, output, errors = standing.run("stop", "other", "--kill")
+    assert code == 0, errors
+    wait_until(lambda: all(j["state"] == "ended" for j in standing.jobs().values()), 20, "the end")
+
+
+def test_a_job_ends_with_its_driver_and_a_killed_worker_comes_back(
+    standing: Standing, wait_until: WaitUntil
+) -> None:
+    (standing.project / "endless.py").write_text(ENDLESS)
+    driver = standing.start("submit", "endless.py", "--grace-s", "3")
+    wait_until(standing.jobs, 30, "the job")
+    [job] = standing.jobs()
+    wait_until(lambda: standing.run("logs", job)[1].count("five steps") == 3, 30, "steps")
+    before = standing.run("logs", job, "--task", "worker:1")[1].count("five steps")
+    workers = standing.run("logs", job)[1]
+    assert "ready at port" in workers
+    os.kill(_pid_of(standing, job, "worker:1"), signal.SIGKILL)
+    wait_until(
+        lambda: standing.run("logs", job, "--task", "worker:1")[1].count("five steps") > before,
+        30,
+        "the worker again",
+    )
+    driver.kill()
+    driver.wait(10)
+    wait_until(lambda: standing.jobs()[job]["state"] == "ended", 40, "the end of the job")
+    assert "driver was silent" in str(standing.jobs()[job]["reason"])
+    assert standing.jobs()[job]["exit_code"] == 143
+
+
+def _pid_of(standing: Standing, job: str, task: str) -> int:
+    """Of a task's process, as the job's status has it."""
+    code, output, errors = standing.run("status", job, "--json")
+    assert code == 0, errors
+    role, _, index = task.partition(":")
+    tasks = json.loads(output)["tasks"]
+    pids = {(each["task"]["type"], each["task"]["index"]): each["pid"] for each in tasks}
+    return int(pids[role, int(index)])
+
+
+def test_the_program_and_the_notebook_of_the_docs_drive_the_cluster_through_its_one_address(
+    standing: Standing,
+) -> None:
+    page = (ROOT / "docs/standalone.md").read_text()
+    [program] = re.findall(r"^```py\n(.*?)^```", page, flags=re.M | re.S)
+    notebook = json.loads((ROOT / "examples/standalone/notebook.ipynb").read_text())
+    cells = ["".join(c["source"]) for c in notebook["cells"] if c["cell_type"] == "code"]
+    (standing.project / "driven.py").write_text(program)
+    (standing.project / "cells.py").write_text("\n\n".join(cells))
+    code, output, errors = standing.python("driven.py", standing.address)
+    assert code == 0, output + errors
+    assert "weights [1. 2. 3.]" in output
+    code, output, errors = standing.python("cells.py")
+    assert code == 0, output + errors
+    accuracy = re.search(r"accuracy (0\.\d+)", output)
+    assert accuracy is not None
+    assert float(accuracy[1]) > 0.9
+    assert [job["exit_code"] for job in standing.jobs().values()] == [0, 0]

@@ -1,0 +1,70 @@
+"""A job's log on disk: read from any offset that was given out, within a bound."""
+
+from pathlib import Path
+
+import pytest
+
+from windlass.core.task import TaskId
+from windlass.server.gateway import job_log
+from windlass.server.gateway.job_log import JobLog, LoggedLine
+
+W0, PS = TaskId("worker", 0), TaskId("ps", 0)
+
+
+def read_all(log: JobLog, offset: int = 0) -> list[LoggedLine]:
+    lines: list[LoggedLine] = []
+    while offset < log.end:
+        piece = log.read(offset)
+        assert piece.offset > offset
+        lines += piece.lines
+        offset = piece.offset
+    return lines
+
+
+def test_what_is_read_is_what_was_written_whatever_it_is(tmp_path: Path) -> None:
+    log = JobLog(tmp_path)
+    written = [
+        LoggedLine(W0, "plain"),
+        LoggedLine(PS, "ümläut, \N{SNOWMAN} and \x1b[31m", is_error=True),
+        LoggedLine(W0, ""),
+        LoggedLine(W0, "x" * 60_000),
+    ]
+    for line in written:
+        log.append(line)
+    assert read_all(log) == written
+
+
+def test_reading_goes_on_from_an_offset(tmp_path: Path) -> None:
+    log = JobLog(tmp_path)
+    log.append(LoggedLine(W0, "first"))
+    first = log.read(0)
+    assert log.read(first.offset).lines == []
+    log.append(LoggedLine(W0, "second"))
+    assert [line.text for line in log.read(first.offset).lines] == ["second"]
+    assert log.read(0).lines == [LoggedLine(W0, "first"), LoggedLine(W0, "second")]
+
+
+def test_the_oldest_lines_make_room_and_the_reader_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(job_log, "_SEGMENT_BYTES", 1000)
+    log = JobLog(tmp_path)
+    for number in range(2000):
+        log.append(LoggedLine(W0, f"line {number}"))
+    assert sum(path.stat().st_size for path in tmp_path.iterdir()) <= 9 * 1100
+    piece = log.read(0)
+    assert piece.dropped > 0
+    lines = read_all(log)
+    assert lines[-1].text == "line 1999"
+    assert [int(line.text.split()[1]) for line in lines] == list(range(2000 - len(lines), 2000)), (
+        "without a gap"
+    )
+
+
+def test_nothing_is_left_of_a_log_that_was_removed(tmp_path: Path) -> None:
+    folder = tmp_path / "log"
+    folder.mkdir()
+    log = JobLog(folder)
+    log.append(LoggedLine(W0, "x"))
+    log.remove()
+    assert not folder.exists()

@@ -1,0 +1,258 @@
+"""``wl.connect``: a program on a laptop or in a notebook, and its job on a standalone cluster.
+
+The job's ps, workers and leader run on the cluster; the chief's program runs here, and reaches all
+of them through the one address of the cluster's gateway.
+"""
+
+import contextlib
+import logging
+import re
+import secrets
+import sys
+import threading
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from ..client.gateway.calls import GatewayClient, JobView
+from ..client.gateway.routing import routes_to
+from ..cluster.principal import DRIVER, Principal
+from ..cluster.resolved import resolve
+from ..cluster.roles import CHIEF
+from ..cluster.simple import SimpleClusterResolver
+from ..cluster.spec import ClusterSpec
+from ..core.errors import (
+    ConfigurationError,
+    JoinTimeoutError,
+    PeerLostError,
+    PermissionDeniedError,
+    WindlassError,
+)
+from ..core.exit_codes import ExitCode
+from ..core.settings import Settings, load_settings, quiet_grpc
+from ..core.shipping import own_environment
+from ..core.states import Outcome
+from ..core.task import TaskId
+from ..distribute.program_cluster import enter_cluster, program_cluster
+from ..net.auth.own_job import with_own_job
+from ..proto.v1 import gateway_pb2
+from .program import Ending, ending_of
+from .task import TrainingTask
+
+log = logging.getLogger(__name__)
+
+_WAIT_S = 2.0
+_RETRY_S = 0.5
+_LOOK_S = 0.05
+_END_S = 10.0  # for tasks that have been told that the job is over
+_GRACE_S = 120.0  # a laptop that sleeps for a minute goes on
+
+
+def connect(
+    address: str,
+    *,
+    token: str = "",
+    ca: str = "",
+    cert: str = "",
+    key: str = "",
+    workers: int = -1,
+    ps: int = -1,
+    name: str = "",
+    grace_s: float = _GRACE_S,
+    timeout_s: float = 60.0,
+    settings: Mapping[str, Any] | None = None,
+) -> "ConnectedCluster":
+    """Run this program on a standalone cluster: variables and closures there, the program here.
+
+    ::
+
+        with wl.connect("chief.example:2222", token="driver.token", ca="ca.pem") as cluster:
+            strategy = wl.distribute.ParameterServerStrategy(cluster.resolver)
+            coordinator = wl.distribute.coordinator.ClusterCoordinator(strategy)
+
+    The job ends with the block, with :meth:`ConnectedCluster.close`, or when nothing was heard of
+    this process for ``grace_s``. Each connection is a job of its own: it sees nothing of others.
+
+    Args:
+        address: Of the cluster's chief, host:port.
+        token: File with this program's token, of the role chief.
+        ca: File with the CA of the cluster's certificates.
+        cert: File with this program's certificate, where the cluster asks for one.
+        key: File with its key.
+        workers: How many run closures; -1: as many as the cluster has.
+        ps: How many hold variables; -1: as many as the cluster has.
+        name: Of the job, for people.
+        grace_s: So long may this process be silent. Unit: seconds.
+        timeout_s: So long is waited for the cluster, and for room on it. Unit: seconds.
+        settings: Others, by name, as ``WINDLASS_NAME`` variables have them.
+
+    Raises:
+        ConfigurationError: This process belongs to a cluster already, or a setting is not valid.
+        JoinTimeoutError: The cluster did not begin the job in time.
+        PeerLostError: Nobody answers at the address.
+        AccessError: The cluster does not let this driver in.
+        IncompatibleError: It runs versions that do not fit.
+    """
+    if program_cluster() is not None:
+        raise ConfigurationError(
+            "this process belongs to a cluster already; close that connection first, or run this "
+            "program without TF_CONFIG"
+        )
+    given = {"token_file": token, "tls_ca": ca, "tls_cert": cert, "tls_key": key}
+    loaded = load_settings({**{n: v for n, v in given.items() if v}, **(settings or {})})
+    loaded = with_own_job(loaded)
+    quiet_grpc()
+    return ConnectedCluster(
+        address, loaded, _request(name, workers, ps, grace_s, settings or {}), timeout_s
+    )
+
+
+def _request(
+    name: str, workers: int, ps: int, grace_s: float, settings: Mapping[str, Any]
+) -> gateway_pb2.SubmitRequest:
+    from ..cluster.standalone.submission import SETTINGS
+
+    name = name or Path(sys.argv[0] or "program").stem or "program"
+    word = re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip("-._")[:50] or "program"
+    return gateway_pb2.SubmitRequest(
+        id=f"{word}-{secrets.token_hex(3)}",
+        name=name,
+        workers=workers,
+        ps=ps,
+        coordinator=True,
+        grace_s=grace_s,
+        # A link that breaks is no lost task: the laptop may come back.
+        settings={
+            "reconnect_timeout_s": f"{grace_s:g}",
+            **{n: str(v) for n, v in settings.items() if n in SETTINGS},
+        },
+        environment=own_environment(),
+    )
+
+
+class ConnectedCluster:
+    """A job on a standalone cluster whose program is this process. Made by :func:`connect`.
+
+    Attributes:
+        job: Its id, for ``windlass jobs`` and ``windlass logs``.
+        resolver: Names the job's cluster, and this process as its chief.
+    """
+
+    def __init__(
+        self,
+        address: str,
+        settings: Settings,
+        request: gateway_pb2.SubmitRequest,
+        timeout_s: float,
+    ) -> None:
+        self.job = request.id
+        self._stack = contextlib.ExitStack()
+        self._over = threading.Event()
+        self._task: TrainingTask | None = None
+        self._offset = 0
+        self._stack.callback(self._over.set)
+        who = Principal(DRIVER, settings.job_id)
+        self._client = GatewayClient(address, settings, who)
+        self._stack.callback(self._client.close)
+        try:
+            job = self._begin(request, timeout_s)
+            self._stack.callback(self._stop)
+            threading.Thread(target=self._keep_alive, name="driver", daemon=True).start()
+            self._join(job, settings.model_copy(update={"job_id": settings.job_id or job.id}))
+        except BaseException:
+            self._stack.close()
+            raise
+
+    def _begin(self, request: gateway_pb2.SubmitRequest, timeout_s: float) -> JobView:
+        job = self._client.submit(request)
+        waited_s = 0.0
+        while job.state == "queued" and waited_s < timeout_s:
+            job = self._client.follow(self.job, 0, wait_s=1.0, drives=True).job
+            waited_s += 1.0
+        if job.state != "running":
+            with contextlib.suppress(WindlassError):
+                self._client.stop(self.job, "its driver did not wait any longer")
+            raise JoinTimeoutError(
+                f"the cluster at {self._client.address} did not begin job {self.job} within "
+                f"{timeout_s:g} s: {job.reason}",
+                task=TaskId(CHIEF, 0),
+            )
+        return job
+
+    def _join(self, job: JobView, settings: Settings) -> None:
+        spec = ClusterSpec({role: list(found) for role, found in job.cluster.items()})
+        self.resolver = SimpleClusterResolver(spec, task_type=CHIEF, task_id=0)
+        task = resolve(self.resolver, source="connect")
+
+        self._stack.enter_context(routes_to(self._client, job))
+        self._task = training = TrainingTask(task, settings, leads=False)
+        self._stack.callback(training.close)
+        try:
+            runtime = training.start()
+        except PermissionDeniedError as error:
+            raise PermissionDeniedError(
+                f"{error.message}. A program that is connected is the chief of its job: connect "
+                "with credentials of the role chief",
+                **error.fields,
+            ) from None
+        self._stack.callback(enter_cluster(runtime))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close(error)
+
+    def close(self, error: BaseException | None = None) -> None:
+        """End the job: it saves, its tasks end, and this process belongs to no cluster any more.
+
+        Args:
+            error: With which the program failed.
+
+        Raises:
+            PeerLostError: The cluster did not take the last steps or the last checkpoint.
+        """
+        training, self._task = self._task, None
+        try:
+            if training is not None:
+                done = Ending(Outcome.DONE, ExitCode.DONE)
+                ending = done if error is None else ending_of(error, show=lambda text: None)  # noqa: ARG005
+                code = training.finish(ending)
+                if error is None and code:
+                    raise PeerLostError(
+                        f"job {self.job} did not end in order: {training.reason or f'code {code}'}"
+                    )
+        finally:
+            self._stack.close()
+
+    def _stop(self) -> None:
+        """Wait for the end of the job's tasks, and stop those that do not end by themselves."""
+        deadline = time.monotonic() + _END_S
+        with contextlib.suppress(WindlassError):
+            while time.monotonic() < deadline:
+                if self._client.follow(self.job, 0, wait_s=0, drives=True).job.has_ended:
+                    return
+                time.sleep(_LOOK_S)
+            self._client.stop(self.job, "its driver has left")
+
+    def _keep_alive(self) -> None:
+        """Show what the job's tasks print, which also tells the gateway that this process lives."""
+        while not self._over.is_set():
+            try:
+                news = self._client.follow(self.job, self._offset, wait_s=_WAIT_S, drives=True)
+            except (WindlassError, ValueError) as error:  # the channel was closed
+                log.debug("the gateway does not answer: %s", error)
+                self._over.wait(_RETRY_S)
+                continue
+            self._offset = news.offset
+            for line in news.lines:
+                print(f"{line.task.short} | {line.text}", file=sys.stderr)  # noqa: T201
+            if news.job.has_ended:
+                return
