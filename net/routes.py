@@ -10,11 +10,11 @@ import contextlib
 import logging
 import os
 import socket
-import tempfile
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from ..core.temporary import TemporaryFolder
 from .splice import move_all
 
 log = logging.getLogger(__name__)
@@ -88,21 +88,22 @@ def open_routes(connects: dict[str, Connect]) -> Iterator[None]:
     Args:
         connects: How, by address (host:port).
     """
-    with tempfile.TemporaryDirectory(prefix="windlass-routes-") as folder:
-        made: dict[str, _Route] = {}
-        try:
-            for number, (address, connect) in enumerate(connects.items()):
-                made[address] = _Route(connect, Path(folder) / str(number))
-            with _lock:
-                _routes.update(made)
-            yield
-        finally:
-            with _lock:
-                for address, route in made.items():
-                    if _routes.get(address) is route:
-                        del _routes[address]
-            for route in made.values():
-                route.close()
+    folder = TemporaryFolder("windlass-routes")
+    made: dict[str, _Route] = {}
+    try:
+        for number, (address, connect) in enumerate(connects.items()):
+            made[address] = _Route(connect, folder.path / str(number))
+        with _lock:
+            _routes.update(made)
+        yield
+    finally:
+        with _lock:
+            for address, route in made.items():
+                if _routes.get(address) is route:
+                    del _routes[address]
+        for route in made.values():
+            route.close()
+        folder.remove()
 
 
 def connect_routed(address: str, timeout_s: float) -> socket.socket | None:

@@ -145,7 +145,8 @@ class StandaloneJob:
         verdict = on_exit(task, code, chief=chief.task, stopping=over)
         if verdict.failed and self._first_failure is None:
             self._first_failure = task, code
-            self.reason = verdict.message
+            lost = settings is None
+            self.reason = f"{task.short} was lost with its node" if lost else verdict.message
         job_over = code in (ExitCode.PEER_LOST, ExitCode.DRAINED)
         again = task.type == WORKER and code != 0 and is_retryable(code) and not job_over
         again = again and not over and not chief.has_ended and placed.attempt < MOST_ATTEMPTS
@@ -162,11 +163,17 @@ class StandaloneJob:
         was_stopped = self.state is JobState.STOPPING
         self.state, self.ended = JobState.ENDED, now
         chief = self.tasks[TaskId(CHIEF, 0)].code or 0
-        own = next(((t.task, t.code) for t in self.tasks.values() if 0 < (t.code or 0) < 128), None)
         first = self._first_failure
-        if first is not None and first[1] == ExitCode.PEER_LOST and own is not None:
-            first = own[0], own[1] or 0  # who lost a peer only followed
-            self.reason = f"{own[0].short} ended with {own[1]}: {describe_exit(first[1])}"
+        if first is not None and first[1] in (ExitCode.PEER_LOST, ExitCode.DRAINED):
+            # Who lost a peer, or was told to end, only followed.
+            codes = {each.task: each.code or 0 for each in self.tasks.values()}
+            own = [(task, code) for task, code in codes.items() if 0 < code < 128]
+            killed = [(task, code) for task, code in codes.items() if code < 0 and task.type == PS]
+            if own or killed:
+                first = (own or killed)[0]
+                how = first[1] if first[1] > 0 else f"signal {-first[1]}"
+                if first != self._first_failure:
+                    self.reason = f"{first[0].short} ended with {how}: {describe_exit(first[1])}"
         code = first[1] if first is not None else chief
         self.exit_code = shell_status(code or (int(ExitCode.DRAINED) if was_stopped else 0))
 

@@ -42,6 +42,8 @@ class Submission:
         detached: It goes on without its driver.
         grace_s: So long may the driver of a job that is not detached be silent.
         settings: Of all tasks, by name.
+        model: Folder of the model below the cluster's; empty: the id. A job goes on from what
+            another one has left there.
         owner: Who asked, for people.
     """
 
@@ -57,6 +59,7 @@ class Submission:
     grace_s: float = 30.0
     settings: Mapping[str, str] = field(default_factory=dict)
     owner: str = ""
+    model: str = ""
 
     def __post_init__(self) -> None:
         """Check it.
@@ -69,6 +72,8 @@ class Submission:
                 f"a job's id cannot be {self.id[:70]!r}: up to 64 letters, digits, '-', '_' and "
                 "'.', a letter or digit first and last"
             )
+        if self.model and not _ID.fullmatch(self.model):
+            raise RefusedError(f"{self.id}: a model's folder cannot be {self.model[:70]!r}")
         if self.digest and not _DIGEST.fullmatch(self.digest):
             raise RefusedError(f"{self.id}: the package has no SHA-256 digest in hex")
         for what, count in (("workers", self.workers), ("ps", self.ps)):
@@ -94,6 +99,11 @@ class Submission:
                 f"{self.id}: {', '.join(foreign)} cannot be set by a job; these can: "
                 f"{', '.join(sorted(SETTINGS))}"
             )
+
+    @property
+    def folder(self) -> str:
+        """Of the model, below the cluster's."""
+        return self.model or self.id
 
     @property
     def is_driven_from_outside(self) -> bool:

@@ -128,7 +128,7 @@ class JobTable:
         """Take a job; one that is known by its id is returned as it is.
 
         Raises:
-            RefusedError: The id is that of another job.
+            RefusedError: The id is that of another job, or another job has its model's folder.
             LimitExceededError: Too many wait.
         """
         known = self.jobs.get(submission.id)
@@ -140,6 +140,13 @@ class JobTable:
                     job=submission.id,
                 )
             return known
+        for other in self.jobs.values():
+            if not other.has_ended and other.submission.folder == submission.folder:
+                raise RefusedError(
+                    f"job {other.id} is writing the model {submission.folder}; stop it first, or "
+                    "give this one another folder",
+                    job=other.id,
+                )
         waiting = sum(job.state is JobState.QUEUED for job in self.jobs.values())
         if waiting >= self._limits.queued:
             raise LimitExceededError(
@@ -253,7 +260,7 @@ class JobTable:
     def _settings_of(self, job: StandaloneJob) -> dict[str, str]:
         own = {"job_id": self._job_id or job.id}
         if self._model_dir:
-            own["model_dir"] = f"{self._model_dir}/{job.id}"
+            own["model_dir"] = f"{self._model_dir}/{job.submission.folder}"
         return {**self._settings, **own}
 
     def _give(self, orders: Sequence[tuple[TaskId, Order]]) -> None:

@@ -9,7 +9,7 @@ from types import FrameType
 from typing import TYPE_CHECKING
 
 from ...client.gateway.calls import GatewayClient, JobView
-from ...core.errors import PeerLostError
+from ...core.errors import PeerLostError, RefusedError
 from ...core.task import TaskId
 
 if TYPE_CHECKING:
@@ -68,6 +68,15 @@ class Following:
                 news = self._client.follow(
                     self._job, self._offset, wait_s=_WAIT_S, drives=self._drives
                 )
+            except RefusedError as error:
+                if not self._state[0]:
+                    raise
+                raise PeerLostError(
+                    f"the cluster's chief at {self._client.address} has restarted and knows no job "
+                    f"{self._job}, which ended with it. Submit it again; with --model it goes on "
+                    "from its last checkpoint",
+                    peer=self._client.address,
+                ) from error
             except PeerLostError as error:
                 now = time.monotonic()
                 silent_since = silent_since or now

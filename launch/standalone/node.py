@@ -6,7 +6,6 @@ import logging
 import secrets
 import shutil
 import signal
-import tempfile
 import threading
 import time
 from collections import deque
@@ -20,6 +19,7 @@ from ...core.exit_codes import ExitCode
 from ...core.settings import Settings
 from ...core.shipping import unpack
 from ...core.task import TaskId
+from ...core.temporary import TemporaryFolder
 from ...core.versions import own_versions
 from ...core.waiting import WaitLog
 from ...proto.v1 import gateway_pb2
@@ -64,7 +64,8 @@ class Node:
         self._events_to = GatewayClient(gateway, settings, who)
         self._changed = threading.Condition()
         self._stopping = False
-        self._folder = Path(tempfile.mkdtemp(prefix="windlass-node-"))
+        self._temporary = TemporaryFolder("windlass-node")
+        self._folder = self._temporary.path
         self._death_pipe = ParentDeathPipe()
         self._spares = Spares(task, self._death_pipe)
         self._ports: list[int] = []
@@ -119,7 +120,7 @@ class Node:
             self._orders_from.close()
             self._events_to.close()
             self._death_pipe.close()
-            shutil.rmtree(self._folder, ignore_errors=True)
+            self._temporary.remove()
         return int(ExitCode.DRAINED)
 
     def stop(self) -> None:

@@ -33,6 +33,11 @@ _ALL = -1
     help="The folder that is sent, without what .gitignore leaves out. [default: the current one, "
     "or SCRIPT's if that is not in it]",
 )
+@click.option(
+    "--model",
+    help="Folder of the model below the cluster's --model-dir: a job goes on from the last "
+    "checkpoint there. [default: a new one, called as the job]",
+)
 @click.option("--name", help="Of the job, for people. [default: SCRIPT's]")
 @click.option("--detach", is_flag=True, help="Leave the job running, and return when it is sent.")
 @click.option(
@@ -51,6 +56,7 @@ def submit_command(
     ps: int | None,
     coordinator: bool,
     project: Path | None,
+    model: str | None,
     name: str | None,
     detach: bool,
     grace_s: float,
@@ -86,6 +92,7 @@ def submit_command(
         grace_s=grace_s,
         settings=_settings(said),
         environment=own_environment(),
+        model=model or "",
     )
     try:
         client.put_package(package.digest, package.data, lambda held: None)  # noqa: ARG005

@@ -134,7 +134,7 @@ class PutPackageResponse(_message.Message):
     def __init__(self, held: _Optional[int] = ...) -> None: ...
 
 class SubmitRequest(_message.Message):
-    __slots__ = ("id", "name", "digest", "program", "arguments", "workers", "ps", "coordinator", "detached", "grace_s", "settings", "environment")
+    __slots__ = ("id", "name", "digest", "program", "arguments", "workers", "ps", "coordinator", "detached", "grace_s", "settings", "environment", "model")
     class SettingsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -161,6 +161,7 @@ class SubmitRequest(_message.Message):
     GRACE_S_FIELD_NUMBER: _ClassVar[int]
     SETTINGS_FIELD_NUMBER: _ClassVar[int]
     ENVIRONMENT_FIELD_NUMBER: _ClassVar[int]
+    MODEL_FIELD_NUMBER: _ClassVar[int]
     id: str
     name: str
     digest: str
@@ -173,7 +174,8 @@ class SubmitRequest(_message.Message):
     grace_s: float
     settings: _containers.ScalarMap[str, str]
     environment: _containers.ScalarMap[str, str]
-    def __init__(self, id: _Optional[str] = ..., name: _Optional[str] = ..., digest: _Optional[str] = ..., program: _Optional[_Iterable[str]] = ..., arguments: _Optional[_Iterable[str]] = ..., workers: _Optional[int] = ..., ps: _Optional[int] = ..., coordinator: bool = ..., detached: bool = ..., grace_s: _Optional[float] = ..., settings: _Optional[_Mapping[str, str]] = ..., environment: _Optional[_Mapping[str, str]] = ...) -> None: ...
+    model: str
+    def __init__(self, id: _Optional[str] = ..., name: _Optional[str] = ..., digest: _Optional[str] = ..., program: _Optional[_Iterable[str]] = ..., arguments: _Optional[_Iterable[str]] = ..., workers: _Optional[int] = ..., ps: _Optional[int] = ..., coordinator: bool = ..., detached: bool = ..., grace_s: _Optional[float] = ..., settings: _Optional[_Mapping[str, str]] = ..., environment: _Optional[_Mapping[str, str]] = ..., model: _Optional[str] = ...) -> None: ...
 
 class JobTask(_message.Message):
     __slots__ = ("task", "node", "address", "has_ended", "exit_code")

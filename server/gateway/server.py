@@ -1,13 +1,12 @@
 """The gateway's server: the one address of a standalone cluster."""
 
 import secrets
-import tempfile
 import threading
-from pathlib import Path
 
 from ...cluster.standalone.table import JobTable
 from ...core.settings import Settings
 from ...core.task import TaskId
+from ...core.temporary import TemporaryFolder
 from ...net.auth.guard import Guard
 from ...net.forwarding import Forwarder
 from ...net.host import TaskHost
@@ -25,11 +24,11 @@ class GatewayServer:
     """
 
     def __init__(self, task: TaskId, table: JobTable, settings: Settings) -> None:
-        self._folder = tempfile.TemporaryDirectory(prefix="windlass-gateway-")
+        self._folder = TemporaryFolder("windlass-gateway")
         self._forwarder = Forwarder()
         self.instance = secrets.token_hex(8)
         self._servicer = GatewayServicer(
-            table, Path(self._folder.name), self.instance, self._forwarder.ticket
+            table, self._folder.path, self.instance, self._forwarder.ticket
         )
         self._host = TaskHost(
             task,
@@ -67,7 +66,7 @@ class GatewayServer:
         self._forwarder.stop()
         if self._ticks.ident is not None:
             self._ticks.join()
-        self._folder.cleanup()
+        self._folder.remove()
 
     def _tick(self) -> None:
         while not self._stopping.wait(TICK_S):

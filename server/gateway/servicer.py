@@ -155,6 +155,7 @@ class GatewayServicer:
                 grace_s=request.grace_s,
                 settings=dict(request.settings),
                 owner=owner,
+                model=request.model,
             )
             is_new = request.id not in table.jobs
             job = table.submit(submission, now=time.monotonic())

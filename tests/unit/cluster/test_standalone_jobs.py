@@ -177,7 +177,7 @@ def test_a_silent_node_has_lost_its_tasks() -> None:
     job = cluster.submit()
     cluster.tick(NODE_LEASE_S + 2, CHIEF, W0, W1)
     assert job.tasks[PS].code == LOST
-    assert "ps:0 ended with signal 9" in job.reason
+    assert job.reason == "ps:0 was lost with its node"
 
 
 def test_a_node_that_restarts_has_lost_its_tasks_and_gets_new_ones() -> None:
@@ -217,6 +217,17 @@ def test_submitting_twice_begins_one_job_and_another_one_under_its_id_is_refused
         cluster.submit(arguments=("other",))
 
 
+def test_a_model_has_one_writer_at_a_time() -> None:
+    cluster = Cluster()
+    cluster.submit("a", model="digits")
+    [chief] = [o for _, o in cluster.poll() if isinstance(o, Start) and o.task == CHIEF]
+    assert chief.settings["model_dir"] == "/models/digits"
+    with pytest.raises(RefusedError, match="job a is writing the model digits"):
+        cluster.submit("b", model="digits")
+    cluster.end("a", dict.fromkeys(NODES, 0))
+    assert cluster.submit("b", model="digits").state is JobState.RUNNING
+
+
 def test_a_name_that_two_living_jobs_have_is_ambiguous() -> None:
     cluster = Cluster()
     cluster.submit("a", name="digits")
@@ -244,6 +255,7 @@ def test_a_name_that_two_living_jobs_have_is_ambiguous() -> None:
         ({"program": (), "detached": True}, "cannot be detached"),
         ({"arguments": ("a\0b",)}, "command line"),
         ({"arguments": ("a",) * 1001}, "command line"),
+        ({"model": "../x"}, "folder cannot be"),
         ({"settings": {"model_dir": "/etc"}}, "model_dir cannot be set by a job"),
     ],
 )
