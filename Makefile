@@ -93,7 +93,7 @@ format: $(DEV_STAMP)  ## rewrite the code in the house format
 parity: $(PARITY_STAMP)  ## run the same programs under TensorFlow and here, in .venv-parity
 	$(PARITY_VENV)/bin/python -m pytest -m tensorflow tests/parity tests/docs/test_docs_tf_names.py $(ARGS)
 
-bench: $(DEV_STAMP)  ## measure a step, work in sync, gRPC through the one port, TLS, credentials, closures, the start of a cluster and the memory of a ps here
+bench: $(DEV_STAMP)  ## measure a step, work in sync, gRPC through the one port, TLS, credentials, closures, a standing cluster, the start of a cluster and the memory of a ps here
 	$(BIN)/python -m benchmarks.step --budget-s 1.5
 	$(BIN)/python -m benchmarks.writes --budget-s 1
 	$(BIN)/python -m benchmarks.sync --budget-s 1.5
@@ -101,6 +101,7 @@ bench: $(DEV_STAMP)  ## measure a step, work in sync, gRPC through the one port,
 	$(BIN)/python -m benchmarks.tls --budget-s 2
 	$(BIN)/python -m benchmarks.admission
 	$(BIN)/python -m benchmarks.closures
+	$(BIN)/python -m benchmarks.standalone
 	$(BIN)/python -m benchmarks.start --runs 5
 	$(BIN)/python -m benchmarks.memory --sizes 0 64
 

@@ -130,8 +130,13 @@ def main() -> None:
     console.print(table)
     console.print(f"load {os.getloadavg()[0]:.1f} on {len(os.sched_getaffinity(0))} cores")
     if arguments.json is not None:
-        rows = [{"workers": workers, **each} for workers, each in zip(counts, found, strict=True)]
-        arguments.json.write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
+        rows = [
+            {"case": case, "workers": workers, "median_ms": median}
+            for workers, figures in zip(counts, found, strict=True)
+            for case, median in figures.items()
+        ]
+        document = {"results": rows}
+        arguments.json.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

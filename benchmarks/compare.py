@@ -1,6 +1,7 @@
 """The step of windlass beside the same step of TensorFlow and Ray, measured in one run.
 
-Then what works in sync, beside PyTorch's gloo and TensorFlow's MirroredStrategy.
+Then what works in sync, beside PyTorch's gloo and TensorFlow's MirroredStrategy, and closures of a
+coordinator, beside TensorFlow's.
 
     python -m benchmarks.compare                     # ours and the peers; a few minutes
     python -m benchmarks.compare --json results.json
@@ -37,6 +38,7 @@ PEERS = {
     "tensorflow": "benchmarks.peers.tensorflow_ps",
     "ray": "benchmarks.peers.ray_ps",
 }
+COORDINATOR = "benchmarks.peers.tensorflow_coordinator"
 IN_SYNC_PEERS = {
     "gloo": "benchmarks.peers.torch_gloo",
     "tensorflow": "benchmarks.peers.tensorflow_mirrored",
@@ -161,6 +163,25 @@ def in_sync(python: Path, budget_s: float, timeout_s: float) -> Json:
     return {"results": rows, "failures": failures}
 
 
+def closures(python: Path, timeout_s: float) -> Json:
+    """Closures of our coordinator and of TensorFlow's, with one worker and with two."""
+    rows: list[Json] = []
+    failures: Json = {}
+    mine = measured("benchmarks.closures", timeout_s)
+    if mine.failure:
+        failures["windlass, closures"] = mine.failure
+    rows += [{"system": "windlass", **row} for row in mine.document.get("results", [])]
+    for workers in (1, 2):
+        command = [str(python), "-m", COORDINATOR, "--workers", str(workers)]
+        outcome = run_script(command, timeout_s)
+        if outcome.failure:
+            failures[f"tensorflow, closures, {workers} workers"] = outcome.failure
+            continue
+        system = outcome.document["system"]
+        rows += [{"system": system, **row} for row in outcome.document["results"]]
+    return {"results": rows, "failures": failures}
+
+
 def merge(mine: Outcome, peers: dict[str, Outcome]) -> Json:
     """One document of everything: our own, with the peers' rows after ours.
 
@@ -260,6 +281,23 @@ def in_sync_rows(document: Json) -> list[list[str]]:
     ]
 
 
+def closure_rows(document: Json) -> list[list[str]]:
+    """The cells of the third table: what, workers, ours, theirs, ratio; what both measure."""
+    rows = document.get("closures", [])
+    mine = {(r["case"], r["workers"]): r["median_ms"] for r in rows if r["system"] == "windlass"}
+    return [
+        [
+            row["case"],
+            str(row["workers"]),
+            f"{mine[key]:.3f}",
+            f"{row['median_ms']:.3f}",
+            ratio(row["median_ms"], mine[key]),
+        ]
+        for row in rows
+        if row["system"] != "windlass" and (key := (row["case"], row["workers"])) in mine
+    ]
+
+
 def remarks(document: Json) -> list[str]:
     """What the table cannot say: limits, start-up times, and what is missing and why."""
     lines = []
@@ -296,6 +334,13 @@ def show(document: Json, console: Console) -> None:
         for cells in cells_in_sync:
             table.add_row(*cells)
         console.print(table)
+    if cells_of_closures := closure_rows(document):
+        table = Table(title="closures, median ms; ratio = theirs / ours", title_justify="left")
+        for title in ("what", "workers", "windlass", "tensorflow", "ratio"):
+            table.add_column(title, justify="left" if title == "what" else "right")
+        for cells in cells_of_closures:
+            table.add_row(*cells)
+        console.print(table)
     for line in remarks(document):
         console.print(line, markup=False, highlight=False)
 
@@ -319,7 +364,7 @@ def main() -> None:
     columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
     outcomes: dict[str, Outcome] = {}
     with Progress(*columns, console=Console(stderr=True)) as progress:
-        task = progress.add_task("windlass", total=2 + len(PEERS))
+        task = progress.add_task("windlass", total=3 + len(PEERS))
         earlier = arguments.ours
         mine = Outcome(json.loads(earlier.read_text())) if earlier else ours(timeout_s)
         for name in PEERS:
@@ -329,10 +374,13 @@ def main() -> None:
             )
         progress.update(task, advance=1, description="in sync")
         together = in_sync(arguments.peers_python, arguments.budget_s, timeout_s)
+        progress.update(task, advance=1, description="closures")
+        scheduled = closures(arguments.peers_python, timeout_s)
         progress.update(task, advance=1, description="done")
     document = merge(mine, outcomes)
     document["in_sync"] = together["results"]
-    document["failures"].update(together["failures"])
+    document["closures"] = scheduled["results"]
+    document["failures"].update(together["failures"] | scheduled["failures"])
     show(document, console)
     if arguments.json:
         arguments.json.parent.mkdir(parents=True, exist_ok=True)

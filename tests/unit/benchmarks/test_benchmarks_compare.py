@@ -178,3 +178,13 @@ def test_a_plot_is_written_for_each_series_there_is(tmp_path: Path) -> None:
     assert [file.name for file in written] == ["by-bytes.svg", "by-workers.svg"]
     assert "socket, 2.5 GB/s" in written[0].read_text(encoding="utf-8")
     assert "windlass shm" in written[1].read_text(encoding="utf-8")
+
+
+def test_closures_are_compared_where_both_were_measured() -> None:
+    rows = [
+        {"system": "windlass", "case": "empty", "workers": 1, "median_ms": 0.1},
+        {"system": "windlass", "case": "a case of ours", "workers": 1, "median_ms": 1.0},
+        {"system": "tensorflow 2", "case": "empty", "workers": 1, "median_ms": 2.6},
+        {"system": "tensorflow 2", "case": "empty", "workers": 2, "median_ms": 2.0},
+    ]
+    assert compare.closure_rows({"closures": rows}) == [["empty", "1", "0.100", "2.600", "26×"]]
