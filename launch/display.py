@@ -52,7 +52,7 @@ class RichDisplay:
 
     def line(self, task: TaskId, text: str, *, is_error: bool) -> None:  # noqa: ARG002
         """A line a task printed."""
-        colour = self._colours[task]
+        colour = self._colours.setdefault(task, _COLOURS[len(self._colours) % len(_COLOURS)])
         self._console.print(
             f"[{colour}]{task.short:>{self._width}}[/] │ {escape(text)}", soft_wrap=True
         )

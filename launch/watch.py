@@ -10,6 +10,7 @@ from ..core.errors import WindlassError
 from ..core.settings import Settings
 from ..core.states import Outcome
 from ..core.task import Incarnation, TaskId
+from ..net.routes import connect_routed
 
 if TYPE_CHECKING:
     from ..client.chief.calls import JobStatus
@@ -82,7 +83,8 @@ class StatusWatch:
 def _is_listening(address: str) -> bool:
     host, _, port = address.rpartition(":")
     try:
-        with socket.create_connection((host, int(port)), timeout=1):
+        routed = connect_routed(address, 1)
+        with routed or socket.create_connection((host, int(port)), timeout=1):
             return True
     except OSError:
         return False

@@ -1,10 +1,11 @@
 """Running the user's program in this process, and how its end is reported."""
 
+import importlib
 import importlib.util
 import runpy
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
 
@@ -44,14 +45,19 @@ class Program:
     Attributes:
         path: The file, absolute. Of a module: as far as it is known.
         module: Its name; empty: the file is run.
+        function: Of the module, which is imported, and called without arguments; empty: the module
+            is run.
     """
 
     path: Path
     module: str = ""
+    function: str = ""
 
     @property
     def command(self) -> list[str]:
         """As arguments of the ``windlass run`` command."""
+        if self.function:
+            return [f"{self.module}:{self.function}"]
         return ["-m", self.module] if self.module else [str(self.path)]
 
 
@@ -59,8 +65,8 @@ def find_program(name: str, *, module: bool = False) -> Program:
     """The program that a user named.
 
     Args:
-        name: A file; or with ``module`` the dotted name of a module or package, looked for in the
-            working directory first.
+        name: A file; or ``package.module:function``; or with ``module`` the dotted name of a module
+            or package. Modules are looked for in the working directory first.
         module: As ``python -m``.
 
     Raises:
@@ -71,6 +77,9 @@ def find_program(name: str, *, module: bool = False) -> Program:
     path = Path(name)
     if path.is_file():
         return Program(path.resolve())
+    named, _, function = name.partition(":")
+    if function.isidentifier() and all(part.isidentifier() for part in named.split(".")):
+        return replace(_find_module(named), function=function)
     kind = "is a folder, not a program" if path.is_dir() else "does not exist"
     raise ConfigurationError(
         f"{name} {kind} (looked in {Path.cwd()}); give the path of a Python file, or -m and the "
@@ -121,7 +130,9 @@ def run_program(
     """
     sys.argv = [str(program.path), *arguments]
     try:
-        if program.module:
+        if program.function:
+            _call(program)
+        elif program.module:
             runpy.run_module(program.module, run_name="__main__", alter_sys=True)
         else:
             sys.path.insert(0, str(program.path.parent))
@@ -131,6 +142,15 @@ def run_program(
     finally:
         sys.stdout.flush()
     return Ending(Outcome.DONE, ExitCode.DONE)
+
+
+def _call(program: Program) -> None:
+    found = getattr(importlib.import_module(program.module), program.function, None)
+    if not callable(found):
+        raise ConfigurationError(
+            f"{program.module} has no function {program.function!r}", script=program.module
+        )
+    found()
 
 
 def ending_of(

@@ -9,13 +9,17 @@ from types import FrameType
 from typing import TYPE_CHECKING
 
 from ...client.gateway.calls import GatewayClient, JobView
+from ...client.gateway.routing import routes_to
+from ...cluster.roles import CHIEF
 from ...core.errors import PeerLostError, RefusedError
+from ...core.settings import Settings
 from ...core.task import TaskId
+from ..watch import Speed, StatusWatch
 
 if TYPE_CHECKING:
     from ..plain import Display
 
-_WAIT_S = 5.0
+_WAIT_S = 1.0
 _RETRY_S = 0.5
 _SAY_S = 3.0  # a shorter silence of the gateway is not worth a line
 
@@ -28,7 +32,8 @@ class Following:
     Args:
         client: Of the gateway.
         job: Its id.
-        display: Where lines go.
+        display: Where lines and progress go.
+        settings: To ask the job's chief for its progress.
         drives: Whether the job lives as long as this is shown.
         patience_s: How long the gateway may be silent.
     """
@@ -38,6 +43,7 @@ class Following:
         client: GatewayClient,
         job: str,
         display: "Display",
+        settings: Settings,
         *,
         drives: bool,
         patience_s: float = 60.0,
@@ -45,6 +51,10 @@ class Following:
         self._client = client
         self._job = job
         self._display = display
+        self._settings = settings
+        self._progress = contextlib.ExitStack()
+        self._watch: StatusWatch | None = None
+        self._speed = Speed()
         self._drives = drives
         self._patience_s = patience_s
         self._offset = 0
@@ -60,6 +70,10 @@ class Following:
             PeerLostError: The gateway was silent for too long.
             RefusedError: It knows no such job.
         """
+        with self._progress:
+            return self._follow()
+
+    def _follow(self) -> JobView:
         silent_since: float | None = None
         said = False
         while True:
@@ -103,6 +117,7 @@ class Following:
                 self._display.line(line.task, line.text, is_error=line.is_error)
             self._offset = news.offset
             self._tell_state(news.job)
+            self._show_progress(news.job)
             if news.job.has_ended and not news.lines:
                 return news.job
 
@@ -121,6 +136,16 @@ class Following:
         finally:
             for number, handler in before.items():
                 signal.signal(number, handler)
+
+    def _show_progress(self, job: JobView) -> None:
+        if self._watch is None and job.state == "running" and CHIEF in job.cluster:
+            self._progress.enter_context(routes_to(self._client, job))
+            self._watch = StatusWatch(job.cluster[CHIEF][0], self._settings)
+            self._progress.callback(self._watch.stop, 2.0)
+            self._watch.start()
+        status = self._watch.last if self._watch is not None else None
+        if status is not None and job.state == "running":
+            self._display.progress(status, self._speed.of(status))
 
     def _pass_on_interrupts(self) -> None:
         while self._told < min(self._interrupts, 2):

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from ...core.settings import Settings
 from ..options import NO_CREDENTIALS, settings_options, take_settings
 from .cluster_option import cluster_option
 from .submit_command import follow_to_end
@@ -16,11 +17,10 @@ if TYPE_CHECKING:
 
 
 @contextmanager
-def _gateway(cluster: str, flags: dict[str, Any]) -> "Iterator[GatewayClient]":
+def _gateway(cluster: str, settings: Settings) -> "Iterator[GatewayClient]":
     from ...client.gateway.calls import GatewayClient
     from ...cluster.principal import DRIVER, Principal
 
-    settings = take_settings(flags)
     client = GatewayClient(cluster, settings, Principal(DRIVER, settings.job_id))
     try:
         yield client
@@ -34,7 +34,7 @@ def _gateway(cluster: str, flags: dict[str, Any]) -> "Iterator[GatewayClient]":
 @settings_options(hidden=NO_CREDENTIALS)
 def jobs_command(cluster: str, as_json: bool, **flags: Any) -> None:
     """List the jobs and nodes of a standalone cluster."""
-    with _gateway(cluster, flags) as client:
+    with _gateway(cluster, take_settings(flags)) as client:
         jobs, nodes = client.jobs()
     if as_json:
         import json
@@ -68,8 +68,9 @@ def jobs_command(cluster: str, as_json: bool, **flags: Any) -> None:
 @settings_options(hidden=NO_CREDENTIALS)
 def attach_command(job: str, cluster: str, plain: bool, **flags: Any) -> None:
     """Show JOB (its id or name) from its first line on, until it ends. Ctrl-C stops it."""
-    with _gateway(cluster, flags) as client:
-        code = follow_to_end(client, job, drives=True, plain=plain)
+    settings = take_settings(flags)
+    with _gateway(cluster, settings) as client:
+        code = follow_to_end(client, job, settings, plain=plain)
     sys.exit(code)
 
 
@@ -84,7 +85,7 @@ def logs_command(job: str, cluster: str, follow: bool, task: str | None, **flags
     from ...core.errors import PeerLostError
 
     offset, silent = 0, 0
-    with _gateway(cluster, flags) as client:
+    with _gateway(cluster, take_settings(flags)) as client:
         while True:
             try:
                 news = client.follow(job, offset, wait_s=5.0 if follow else 0.0, drives=False)
@@ -109,6 +110,6 @@ def logs_command(job: str, cluster: str, follow: bool, task: str | None, **flags
 @settings_options(hidden=NO_CREDENTIALS)
 def stop_command(job: str, cluster: str, kill: bool, reason: str, **flags: Any) -> None:
     """Ask JOB to save and end."""
-    with _gateway(cluster, flags) as client:
+    with _gateway(cluster, take_settings(flags)) as client:
         stopped = client.stop(job, reason, kill=kill)
     click.echo(f"{stopped.id} is {stopped.state}: {stopped.reason}")

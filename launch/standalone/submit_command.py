@@ -76,7 +76,7 @@ def submit_command(
 
     settings = take_settings(flags)
     folder, program = _program(script, project, module=module)
-    name = name or (script if module else Path(script).stem)
+    name = name or (script.partition(":")[0] if module else Path(script).stem)
     package = pack(folder)
     client = GatewayClient(cluster, settings, Principal(DRIVER, settings.job_id))
     request = gateway_pb2.SubmitRequest(
@@ -106,19 +106,19 @@ def submit_command(
             click.echo(job.id)
             click.echo(f"windlass attach {job.id} --cluster {cluster} shows it", err=True)
             return
-        sys.exit(follow_to_end(client, job.id, drives=True, plain=plain))
+        sys.exit(follow_to_end(client, job.id, settings, plain=plain))
     finally:
         client.close()
 
 
-def follow_to_end(client: Any, job: str, *, drives: bool, plain: bool) -> int:
+def follow_to_end(client: Any, job: str, settings: Settings, *, plain: bool) -> int:
     """Show a job until it ends, and its result; returns its exit code."""
     from .following import Following, tasks_of
     from .tables import result_table
 
-    first = client.follow(job, 0, wait_s=0, drives=drives).job
+    first = client.follow(job, 0, wait_s=0, drives=True).job
     display = _display(tasks_of(first), plain=plain or not sys.stdout.isatty())
-    following = Following(client, first.id, display, drives=drives)
+    following = Following(client, first.id, display, settings, drives=True)
     try:
         with following.signals():
             ended = following.run()
@@ -145,6 +145,8 @@ def _program(script: str, project: Path | None, *, module: bool) -> tuple[Path, 
     here = Path.cwd()
     if module:
         return (project or here).resolve(), ["-m", script]
+    if not Path(script).exists() and ":" in script:
+        return (project or here).resolve(), [script]  # package.module:function
     path = Path(script).resolve()
     if not path.is_file():
         raise ConfigurationError(

@@ -124,7 +124,8 @@ def standing(
     yield standing
     process.send_signal(signal.SIGTERM)
     process.wait(scaled(20))
-    left = [path.name for path in temporary.iterdir() if path.name.startswith("windlass-")]
+    of_daemons = ("windlass-node", "windlass-gateway")
+    left = [path.name for path in temporary.iterdir() if path.name.startswith(of_daemons)]
     assert left == [], output.read_text()
 
 
