@@ -29,6 +29,8 @@ MAX_STEP_INCREMENT = 1_000_000
 MAX_DIRECT_BYTES = 2**48  # of one pull from shared memory
 MAX_LEASE_S = 86_400.0
 MAX_GENERATION = 2**53  # a chief counts them, a million for each of its own restarts
+MAX_LANES = 65_536  # of closures that are not over: a few for each worker
+MAX_ATTEMPTS = 1024  # at one closure
 
 LEAST_MESSAGE_BYTES = 64 * 1024  # what a peer takes; with less every byte would be a message
 

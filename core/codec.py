@@ -15,6 +15,7 @@ from ..proto.v1 import chief_pb2, common_pb2, ps_pb2, session_pb2
 from . import bounds, error_table
 from .arrays import DTYPES, DType
 from .bounds import check_count, check_number, check_text
+from .closure_pushes import ClosureRun
 from .definitions import ShardDefinition, VariableDefinition
 from .errors import RefusedError
 from .initializers import Initializer
@@ -301,7 +302,36 @@ def step_to_wire(
     )
     if request.hyperparameters is not None:
         json_format.ParseDict(dict(request.hyperparameters), message.hyperparameters)
+    if request.closure is not None:
+        message.closure.CopyFrom(closure_run_to_wire(request.closure))
     return message
+
+
+def closure_run_to_wire(run: ClosureRun) -> session_pb2.ClosureRun:
+    """An attempt at a closure as a message."""
+    return session_pb2.ClosureRun(
+        coordinator=run.coordinator,
+        lane=run.lane,
+        turn=run.turn,
+        attempt=run.attempt,
+        oldest_attempt=run.oldest_attempt,
+    )
+
+
+def closure_run_from_wire(message: session_pb2.ClosureRun, who: object = "a peer") -> ClosureRun:
+    """The attempt at a closure that a message stands for.
+
+    Raises:
+        RefusedError: A number in it is not possible.
+    """
+    check_number(message.coordinator, bounds.MAX_GENERATION, "a coordinator's generation", who)
+    check_number(message.lane, bounds.MAX_LANES - 1, "a closure's lane", who)
+    check_number(message.turn, bounds.MAX_COUNT, "a closure's turn", who, least=1)
+    check_number(message.attempt, bounds.MAX_ATTEMPTS, "a closure's attempt", who, least=1)
+    check_number(message.oldest_attempt, message.attempt, "the oldest attempt", who)
+    return ClosureRun(
+        message.coordinator, message.lane, message.turn, message.attempt, message.oldest_attempt
+    )
 
 
 def step_from_wire(message: session_pb2.Step, who: object = "a worker") -> StepHeader:
@@ -341,6 +371,7 @@ def step_from_wire(message: session_pb2.Step, who: object = "a worker") -> StepH
         message.known_request,
         message.early_reply,
         _struct_from_wire(message.hyperparameters) if message.HasField("hyperparameters") else None,
+        closure_run_from_wire(message.closure, who) if message.HasField("closure") else None,
     )
 
 

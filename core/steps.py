@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from .arrays import Array, DType
+from .closure_pushes import ClosureRun
 from .definitions import ShardDefinition
 from .errors import WindlassError
 from .gather_buffer import PayloadPart
@@ -120,6 +121,7 @@ class StepRequest:
             bound with: fields of the rules. None: as bound.
         has_previous: What the last pull of the same layout brought is at hand.
         detached: The caller may change what ``values`` is made of as soon as the step is sent.
+        closure: In which the push is made; ``sequence`` is its number there.
     """
 
     sequence: int = 0
@@ -137,6 +139,7 @@ class StepRequest:
     hyperparameters: Mapping[str, Any] | None = None
     has_previous: bool = False
     detached: bool = False
+    closure: ClosureRun | None = None
 
     @property
     def payload_bytes(self) -> int:
@@ -215,6 +218,7 @@ class StepHeader:
         known_request: What this request brought for the same pull is still at hand; 0: nothing is.
         early_reply: Values of a shard may be sent as soon as its push is applied.
         hyperparameters: Of the update rules of this push, where they changed.
+        closure: In which the push is made; ``sequence`` is its number there.
     """
 
     request_id: int = 0
@@ -231,6 +235,7 @@ class StepHeader:
     known_request: int = 0
     early_reply: bool = False
     hyperparameters: Mapping[str, Any] | None = None
+    closure: ClosureRun | None = None
 
 
 @dataclass(slots=True)

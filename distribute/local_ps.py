@@ -109,6 +109,7 @@ class LocalPs:
             step_increment=request.step_increment,
             gradient_scale=request.gradient_scale,
             hyperparameters=request.hyperparameters,
+            closure=request.closure,
         )
         answer = _LocalAnswer(target.into)
         self._session.step(header, lambda: payload, answer)

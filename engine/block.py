@@ -15,6 +15,7 @@ from itertools import pairwise
 import numpy as np
 
 from ..core.arrays import Array, DType, is_float, row_shape, size_of
+from ..core.closure_pushes import ClosureMarks, ClosureRun
 from ..core.definitions import ShardDefinition
 from ..core.steps import Operation
 from ..core.task import Incarnation, TaskId
@@ -60,12 +61,18 @@ class Gradient:
 
 @dataclass(frozen=True, slots=True)
 class StepInfo:
-    """What an update needs to know of its step."""
+    """What an update needs to know of its step.
+
+    Attributes:
+        sequence: Of the worker's push, or its number in the closure.
+        closure: In which it is made.
+    """
 
     who: Incarnation
     sequence: int
     global_step: int
     gradient_scale: float = 1.0
+    closure: ClosureRun | None = None
 
 
 class Block:
@@ -91,6 +98,7 @@ class Block:
         self.initialized = np.zeros(len(shards), np.bool_)
         # Task → (generation, sequence) of the last push whose effect is in the values.
         self.applied: dict[TaskId, tuple[int, int]] = {}
+        self.closures = ClosureMarks()  # the same for pushes of closures
 
     @property
     def slot_bytes(self) -> int:
@@ -131,14 +139,19 @@ class Block:
         """Whether this push is in the values already.
 
         Raises:
-            FencedError: A newer life of the task has pushed here.
+            FencedError: A newer life of the task, or attempt at the closure, has pushed here.
         """
+        if info.closure is not None:
+            return self.closures.applied(info.closure) >= info.sequence
         generation, sequence = self.applied.get(info.who.task, (0, 0))
         info.who.check_not_superseded(generation)
         return generation == info.who.generation and sequence >= info.sequence
 
     def mark_applied(self, info: StepInfo) -> None:
         """Remember that this push is in the values."""
+        if info.closure is not None:
+            self.closures.mark(info.closure, info.sequence)
+            return
         self.applied[info.who.task] = (info.who.generation, info.sequence)
 
     def assign(self, where: Range, gradient: Gradient) -> None:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from ...core.arrays import total_bytes
+from ...core.closure_pushes import ClosureRun
 from ...core.errors import PeerLostError, WindlassError
 from ...core.steps import NO_TARGET, PullTarget, PushResult, StepRequest
 from ...core.task import Incarnation
@@ -32,7 +33,8 @@ class FanOut:
         who: This task.
 
     Attributes:
-        sequences: Of the last push to each ps that was applied.
+        sequences: Of the last push to each ps that was applied; in a closure, its number there.
+        closure: In which pushes are made now.
         broken: Why no step can follow: the outcome of one is not known.
     """
 
@@ -40,9 +42,16 @@ class FanOut:
         self.peers = list(peers)
         self._who = who
         self.sequences = [0] * len(peers)
+        self.closure: ClosureRun | None = None
+        self._own_sequences = self.sequences
         self.counters = SessionCounters()
         self.broken: WindlassError | None = None
         self._pool: ThreadPoolExecutor | None = None
+
+    def enter_closure(self, closure: ClosureRun | None) -> None:
+        """Number pushes by a closure from now on; None: by this task again."""
+        self.closure = closure
+        self.sequences = [0] * len(self.peers) if closure is not None else self._own_sequences
 
     def send(self, requests: Mapping[int, StepRequest], targets: Mapping[int, PullTarget]) -> None:
         """Send to all ps, once the values for all are gathered: if that fails, nothing is applied.

@@ -6,7 +6,8 @@ only cuts, sends and receives (``fan_out.py``).
 """
 
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,6 +16,7 @@ import numpy as np
 from ...cluster.partitioners import PartitionFunction
 from ...cluster.placement import Placement, greedy_by_bytes
 from ...core.arrays import Array, as_bytes, row_shape, size_of
+from ...core.closure_pushes import ClosureRun
 from ...core.definitions import ShardDefinition, VariableDefinition
 from ...core.errors import WindlassError
 from ...core.settings import Settings
@@ -351,6 +353,7 @@ class ParameterSession:
                     hyperparameters=hyperparameters if payload else None,
                     has_previous=targets.get(ps, NO_TARGET).previous is not None,
                     detached=detached,
+                    closure=self._fan_out.closure if payload or increment else None,
                 )
             pending = PendingStep(self, requests, buffer, targets, pull_plan)
             self._send(pending)
@@ -408,6 +411,24 @@ class ParameterSession:
             failure, self._unreported = self._unreported, None
         if failure is not None:
             raise failure
+
+    @contextmanager
+    def in_closure(self, closure: ClosureRun) -> Iterator[None]:
+        """Make pushes as those of a closure, so that another attempt at it does not repeat them.
+
+        Raises:
+            WindlassError: What went wrong with the last push, if nobody was told.
+        """
+        with self._lock:
+            self.wait()
+            self._fan_out.enter_closure(closure)
+        try:
+            yield
+            self.finish()  # a closure is done when its pushes are applied
+        finally:
+            with self._lock:
+                self.wait()
+                self._fan_out.enter_closure(None)
 
     def lookup(self, variable: str, indices: Array) -> Array:
         """Rows of a variable, in the order of ``indices``; repeated ones are fetched once.

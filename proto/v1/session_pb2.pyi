@@ -42,7 +42,7 @@ ENCODING_ROWS: Encoding
 ENCODING_ELEMENTS: Encoding
 
 class ClientMessage(_message.Message):
-    __slots__ = ("hello", "layout", "step", "segment", "map_slab", "begin_link", "define_function", "make_resource", "run_closure")
+    __slots__ = ("hello", "layout", "step", "segment", "map_slab", "begin_link", "define_function", "make_resource", "run_closure", "change_optimizer", "forget")
     HELLO_FIELD_NUMBER: _ClassVar[int]
     LAYOUT_FIELD_NUMBER: _ClassVar[int]
     STEP_FIELD_NUMBER: _ClassVar[int]
@@ -52,6 +52,8 @@ class ClientMessage(_message.Message):
     DEFINE_FUNCTION_FIELD_NUMBER: _ClassVar[int]
     MAKE_RESOURCE_FIELD_NUMBER: _ClassVar[int]
     RUN_CLOSURE_FIELD_NUMBER: _ClassVar[int]
+    CHANGE_OPTIMIZER_FIELD_NUMBER: _ClassVar[int]
+    FORGET_FIELD_NUMBER: _ClassVar[int]
     hello: Hello
     layout: Layout
     step: Step
@@ -61,7 +63,9 @@ class ClientMessage(_message.Message):
     define_function: DefineFunction
     make_resource: MakeResource
     run_closure: RunClosure
-    def __init__(self, hello: _Optional[_Union[Hello, _Mapping]] = ..., layout: _Optional[_Union[Layout, _Mapping]] = ..., step: _Optional[_Union[Step, _Mapping]] = ..., segment: _Optional[_Union[Segment, _Mapping]] = ..., map_slab: _Optional[_Union[MapSlab, _Mapping]] = ..., begin_link: _Optional[_Union[BeginLink, _Mapping]] = ..., define_function: _Optional[_Union[DefineFunction, _Mapping]] = ..., make_resource: _Optional[_Union[MakeResource, _Mapping]] = ..., run_closure: _Optional[_Union[RunClosure, _Mapping]] = ...) -> None: ...
+    change_optimizer: ChangeOptimizer
+    forget: ForgetThings
+    def __init__(self, hello: _Optional[_Union[Hello, _Mapping]] = ..., layout: _Optional[_Union[Layout, _Mapping]] = ..., step: _Optional[_Union[Step, _Mapping]] = ..., segment: _Optional[_Union[Segment, _Mapping]] = ..., map_slab: _Optional[_Union[MapSlab, _Mapping]] = ..., begin_link: _Optional[_Union[BeginLink, _Mapping]] = ..., define_function: _Optional[_Union[DefineFunction, _Mapping]] = ..., make_resource: _Optional[_Union[MakeResource, _Mapping]] = ..., run_closure: _Optional[_Union[RunClosure, _Mapping]] = ..., change_optimizer: _Optional[_Union[ChangeOptimizer, _Mapping]] = ..., forget: _Optional[_Union[ForgetThings, _Mapping]] = ...) -> None: ...
 
 class ServerMessage(_message.Message):
     __slots__ = ("welcome", "step", "failure", "slab", "closure")
@@ -171,7 +175,7 @@ class Layout(_message.Message):
     def __init__(self, layout_id: _Optional[int] = ..., entries: _Optional[_Iterable[_Union[LayoutEntry, _Mapping]]] = ...) -> None: ...
 
 class Step(_message.Message):
-    __slots__ = ("request_id", "sequence", "push_layout", "pull_layout", "push_rows", "pull_rows", "payload_bytes", "global_step", "step_increment", "gradient_scale", "payload_in_segment", "direct_bytes", "known_request", "early_reply", "hyperparameters")
+    __slots__ = ("request_id", "sequence", "push_layout", "pull_layout", "push_rows", "pull_rows", "payload_bytes", "global_step", "step_increment", "gradient_scale", "payload_in_segment", "direct_bytes", "known_request", "early_reply", "hyperparameters", "closure")
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     SEQUENCE_FIELD_NUMBER: _ClassVar[int]
     PUSH_LAYOUT_FIELD_NUMBER: _ClassVar[int]
@@ -187,6 +191,7 @@ class Step(_message.Message):
     KNOWN_REQUEST_FIELD_NUMBER: _ClassVar[int]
     EARLY_REPLY_FIELD_NUMBER: _ClassVar[int]
     HYPERPARAMETERS_FIELD_NUMBER: _ClassVar[int]
+    CLOSURE_FIELD_NUMBER: _ClassVar[int]
     request_id: int
     sequence: int
     push_layout: int
@@ -202,7 +207,22 @@ class Step(_message.Message):
     known_request: int
     early_reply: bool
     hyperparameters: _struct_pb2.Struct
-    def __init__(self, request_id: _Optional[int] = ..., sequence: _Optional[int] = ..., push_layout: _Optional[int] = ..., pull_layout: _Optional[int] = ..., push_rows: _Optional[_Iterable[int]] = ..., pull_rows: _Optional[_Iterable[int]] = ..., payload_bytes: _Optional[int] = ..., global_step: _Optional[int] = ..., step_increment: _Optional[int] = ..., gradient_scale: _Optional[float] = ..., payload_in_segment: bool = ..., direct_bytes: _Optional[int] = ..., known_request: _Optional[int] = ..., early_reply: bool = ..., hyperparameters: _Optional[_Union[_struct_pb2.Struct, _Mapping]] = ...) -> None: ...
+    closure: ClosureRun
+    def __init__(self, request_id: _Optional[int] = ..., sequence: _Optional[int] = ..., push_layout: _Optional[int] = ..., pull_layout: _Optional[int] = ..., push_rows: _Optional[_Iterable[int]] = ..., pull_rows: _Optional[_Iterable[int]] = ..., payload_bytes: _Optional[int] = ..., global_step: _Optional[int] = ..., step_increment: _Optional[int] = ..., gradient_scale: _Optional[float] = ..., payload_in_segment: bool = ..., direct_bytes: _Optional[int] = ..., known_request: _Optional[int] = ..., early_reply: bool = ..., hyperparameters: _Optional[_Union[_struct_pb2.Struct, _Mapping]] = ..., closure: _Optional[_Union[ClosureRun, _Mapping]] = ...) -> None: ...
+
+class ClosureRun(_message.Message):
+    __slots__ = ("coordinator", "lane", "turn", "attempt", "oldest_attempt")
+    COORDINATOR_FIELD_NUMBER: _ClassVar[int]
+    LANE_FIELD_NUMBER: _ClassVar[int]
+    TURN_FIELD_NUMBER: _ClassVar[int]
+    ATTEMPT_FIELD_NUMBER: _ClassVar[int]
+    OLDEST_ATTEMPT_FIELD_NUMBER: _ClassVar[int]
+    coordinator: int
+    lane: int
+    turn: int
+    attempt: int
+    oldest_attempt: int
+    def __init__(self, coordinator: _Optional[int] = ..., lane: _Optional[int] = ..., turn: _Optional[int] = ..., attempt: _Optional[int] = ..., oldest_attempt: _Optional[int] = ...) -> None: ...
 
 class StepReply(_message.Message):
     __slots__ = ("request_id", "payload_bytes", "global_step", "staleness", "duplicate", "error", "changed", "outcome_follows")
@@ -243,30 +263,50 @@ class MakeResource(_message.Message):
     def __init__(self, id: _Optional[int] = ..., function: _Optional[int] = ..., iterates: _Optional[int] = ...) -> None: ...
 
 class RunClosure(_message.Message):
-    __slots__ = ("id", "attempt", "function", "part_bytes")
+    __slots__ = ("id", "attempt", "function", "part_bytes", "run", "deadline_s")
     ID_FIELD_NUMBER: _ClassVar[int]
     ATTEMPT_FIELD_NUMBER: _ClassVar[int]
     FUNCTION_FIELD_NUMBER: _ClassVar[int]
     PART_BYTES_FIELD_NUMBER: _ClassVar[int]
+    RUN_FIELD_NUMBER: _ClassVar[int]
+    DEADLINE_S_FIELD_NUMBER: _ClassVar[int]
     id: int
     attempt: int
     function: int
     part_bytes: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, id: _Optional[int] = ..., attempt: _Optional[int] = ..., function: _Optional[int] = ..., part_bytes: _Optional[_Iterable[int]] = ...) -> None: ...
+    run: ClosureRun
+    deadline_s: float
+    def __init__(self, id: _Optional[int] = ..., attempt: _Optional[int] = ..., function: _Optional[int] = ..., part_bytes: _Optional[_Iterable[int]] = ..., run: _Optional[_Union[ClosureRun, _Mapping]] = ..., deadline_s: _Optional[float] = ...) -> None: ...
+
+class ChangeOptimizer(_message.Message):
+    __slots__ = ("id", "part_bytes")
+    ID_FIELD_NUMBER: _ClassVar[int]
+    PART_BYTES_FIELD_NUMBER: _ClassVar[int]
+    id: int
+    part_bytes: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, id: _Optional[int] = ..., part_bytes: _Optional[_Iterable[int]] = ...) -> None: ...
+
+class ForgetThings(_message.Message):
+    __slots__ = ("ids",)
+    IDS_FIELD_NUMBER: _ClassVar[int]
+    ids: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, ids: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class ClosureAnswer(_message.Message):
-    __slots__ = ("id", "attempt", "structure", "part_bytes", "failure")
+    __slots__ = ("id", "attempt", "structure", "part_bytes", "failure", "began")
     ID_FIELD_NUMBER: _ClassVar[int]
     ATTEMPT_FIELD_NUMBER: _ClassVar[int]
     STRUCTURE_FIELD_NUMBER: _ClassVar[int]
     PART_BYTES_FIELD_NUMBER: _ClassVar[int]
     FAILURE_FIELD_NUMBER: _ClassVar[int]
+    BEGAN_FIELD_NUMBER: _ClassVar[int]
     id: int
     attempt: int
     structure: bytes
     part_bytes: _containers.RepeatedScalarFieldContainer[int]
     failure: ClosureFailure
-    def __init__(self, id: _Optional[int] = ..., attempt: _Optional[int] = ..., structure: _Optional[bytes] = ..., part_bytes: _Optional[_Iterable[int]] = ..., failure: _Optional[_Union[ClosureFailure, _Mapping]] = ...) -> None: ...
+    began: bool
+    def __init__(self, id: _Optional[int] = ..., attempt: _Optional[int] = ..., structure: _Optional[bytes] = ..., part_bytes: _Optional[_Iterable[int]] = ..., failure: _Optional[_Union[ClosureFailure, _Mapping]] = ..., began: bool = ...) -> None: ...
 
 class ClosureFailure(_message.Message):
     __slots__ = ("type", "message", "traceback", "detail")

@@ -283,7 +283,9 @@ class Session:
         if not self._may_count:  # every push does, with its sequence number at least
             self._check_access("step COUNT")
             self._may_count = True
-        info = StepInfo(self._who, step.sequence, step.global_step, step.gradient_scale)
+        info = StepInfo(
+            self._who, step.sequence, step.global_step, step.gradient_scale, step.closure
+        )
         changed = self._changed(push_layout, step.hyperparameters)
         push = PushRequest(push_layout, push_rows, info, step.step_increment, changed)
         return push, pull_layout, pull_rows

@@ -21,6 +21,7 @@ from ...core.task import Incarnation, TaskId
 from ...core.update_rules import UpdateRule
 from ...engine.block import Block, Gradient, StepInfo
 from ...engine.rows import gather_rows
+from .closure_log import ClosurePushLog
 from .dedup import PushLog
 from .layout import Layout, LayoutRange
 from .shard_table import ShardTable
@@ -56,6 +57,7 @@ class _Tally:
 _Taken = TypeVar("_Taken")
 # Most tasks that a ps remembers, per worker that may be connected: those that come and go.
 _TASKS_PER_SESSION = 16
+_LANES_PER_SESSION = 4  # a worker has two closures, and those of lost ones wait
 
 Fetch = Callable[[int], memoryview]
 """``fetch(n)``: the next n bytes of the payload, valid until the next call."""
@@ -78,6 +80,7 @@ class Store:
         self.table = ShardTable(task, settings, self._raise_global_step)
         self._log_lock = threading.Lock()
         self._log = PushLog(limit=_TASKS_PER_SESSION * settings.max_sessions)
+        self._closures = ClosurePushLog(limit=_LANES_PER_SESSION * settings.max_sessions)
         self._global_step = 0
         self._step_marks: dict[TaskId, tuple[int, int]] = {}
         self._tally = _Tally()
@@ -135,9 +138,9 @@ class Store:
 
         ``applied`` is called after each block, when no fetched data is in use any more.
 
-        A push is applied at most once per (task, generation, sequence); a repeat is read to its end
-        and answered as a duplicate. If ``fetch`` fails halfway, the push may be repeated: blocks
-        that have it skip it. Thread-safe.
+        A push is applied at most once per (task, generation, sequence), or per closure and number
+        in it; a repeat is read to its end and answered as a duplicate. If ``fetch`` fails halfway,
+        the push may be repeated: blocks that have it skip it. Thread-safe.
 
         Raises:
             FencedError: A newer incarnation of the task has registered.
@@ -162,7 +165,7 @@ class Store:
         with self._log_lock:
             if info.global_step > self._global_step + MAX_STEP_LEAD:
                 raise self._impossible_step(info)
-            fresh = self._log.is_new(info.who, info.sequence)
+            fresh = self._is_new(info)
             if self._global_step > info.global_step:
                 info = replace(info, global_step=self._global_step)
         rows = iter(push.rows)
@@ -184,6 +187,13 @@ class Store:
                 del waiting[id(part.block)]
                 yield part.block
         return self._finish(push, info, fresh)
+
+    def _is_new(self, info: StepInfo) -> bool:
+        """Whether to apply a push, or it is a duplicate; the caller holds the lock."""
+        if info.closure is None:
+            return self._log.is_new(info.who, info.sequence)
+        self._log.register_incarnation(info.who)
+        return self._closures.is_new(info.closure, info.sequence)
 
     def _impossible_step(self, info: StepInfo) -> RefusedError:
         most = self._global_step + MAX_STEP_LEAD
@@ -218,22 +228,32 @@ class Store:
     def _finish(self, push: PushRequest, info: StepInfo, fresh: bool) -> PushResult:
         seen = push.info.global_step
         with self._log_lock:
-            self._log.register_incarnation(info.who)
             # The same push may have been counted already, through a session that broke off.
-            counted = self._step_marks.get(info.who.task, (0, 0))
-            mark = (info.who.generation, info.sequence)
-            fresh = fresh and counted < mark
+            fresh = fresh and self._is_first_to_end(info)
             # A repeated push is already counted in the global step.
             staleness = self._global_step - seen - (0 if fresh else push.step_increment)
             if fresh:
-                self._step_marks[info.who.task] = mark
-                self._log.applied(info.who, info.sequence)
                 self._global_step = max(self._global_step, seen) + push.step_increment
             step = self._global_step
         with self._tally.lock:
             self._tally.pushes += fresh
             self._tally.duplicates += not fresh
         return PushResult(step, max(0, staleness), not fresh)
+
+    def _is_first_to_end(self, info: StepInfo) -> bool:
+        """Count a push that was applied completely, once; the caller holds the lock."""
+        if info.closure is not None:
+            is_first = self._is_new(info)
+            self._closures.applied(info.closure, info.sequence)
+            return is_first
+        self._log.register_incarnation(info.who)
+        counted = self._step_marks.get(info.who.task, (0, 0))
+        mark = (info.who.generation, info.sequence)
+        if counted >= mark:
+            return False
+        self._step_marks[info.who.task] = mark
+        self._log.applied(info.who, info.sequence)
+        return True
 
     def visit(
         self,
