@@ -50,6 +50,7 @@ STATUS_OF: dict[type[errors.WindlassError], grpc.StatusCode] = {
     errors.ClosureError: grpc.StatusCode.INTERNAL,
     errors.OutOfRangeError: grpc.StatusCode.OUT_OF_RANGE,
     errors.CancelledError: grpc.StatusCode.CANCELLED,
+    errors.DeadlineExceededError: grpc.StatusCode.DEADLINE_EXCEEDED,
     errors.RetryableError: grpc.StatusCode.UNAVAILABLE,
     errors.PeerLostError: grpc.StatusCode.UNAVAILABLE,
     errors.CollectiveTimeoutError: grpc.StatusCode.DEADLINE_EXCEEDED,

@@ -28,12 +28,14 @@
     │   ├── PackageError V          a packed project that is damaged, or not to be unpacked
     │   ├── SequenceError
     │   ├── SegmentError            shared memory that cannot be used; the connection can
-    │   └── FencedError             an older generation of the task, or a second chief
+    │   └── FencedError             an older generation of the task, a second chief, or a closure
+    │                               that runs elsewhere now
     ├── JobDoneError                the work was complete before this task began: exit 0
     ├── ProgramError                the user's program failed on some task: exit 1
     │   ├── ClosureError            a closure raised something that only its worker knows
     │   ├── OutOfRangeError         a closure found its dataset at an end
-    │   └── CancelledError          a closure was not run: another one had failed
+    │   ├── CancelledError          a closure was not run: another one had failed
+    │   └── DeadlineExceededError   a closure ran for longer than it was given
     └── RetryableError              exit >= 128
         ├── PeerLostError
         ├── CollectiveTimeoutError  a synchronous worker did not reach a call in time
@@ -225,6 +227,10 @@ class OutOfRangeError(ProgramError):
 
 class CancelledError(ProgramError):
     """A closure was not run, because another one failed before."""
+
+
+class DeadlineExceededError(ProgramError):
+    """A closure ran for longer than it was given."""
 
 
 class RetryableError(WindlassError):

@@ -5,13 +5,15 @@ let in: what it sends are functions.
 """
 
 import logging
+import os
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 from ..client.worker.closure_link import SERVICE, receive_parts
 from ..cluster.roles import CHIEF
 from ..core.errors import PeerLostError
+from ..core.exit_codes import ExitCode
 from ..distribute.coordinator.closure_runner import ClosureRunner
 from ..distribute.runtime import ClusterRuntime
 from ..net.auth.guard import Guard
@@ -34,14 +36,17 @@ class ClosureServer:
     Args:
         runtime: The worker's connection to its cluster.
         job: Id of the job it has joined.
+        may_end_process: A closure that does not end takes this process with it.
     """
 
-    def __init__(self, runtime: ClusterRuntime, job: str) -> None:
+    def __init__(self, runtime: ClusterRuntime, job: str, *, may_end_process: bool = False) -> None:
         task, settings = runtime.task, runtime.settings
         self._task = task.task
         self._address = task.address
         self._settings = settings
-        self._runner = ClosureRunner(task.task.index, runtime)
+        self._runner = ClosureRunner(task.task.index, runtime, may_end_process=may_end_process)
+        self._may_end_process = may_end_process
+        self._lock = threading.Lock()
         self._turn = threading.Lock()
         self._connection: Connection | None = None
         self._host = TaskHost(
@@ -87,10 +92,17 @@ class ClosureServer:
     @contextmanager
     def _only(self, connection: Connection) -> Iterator[None]:
         """One coordinator at a time; a new connection of it takes the place of the one before."""
-        before, self._connection = self._connection, connection
+        with self._lock:
+            before, self._connection = self._connection, connection
         if before is not None:
             before.cancel()
         if not self._turn.acquire(timeout=_TURN_S):
+            if self._may_end_process:
+                log.error(
+                    "%s: a closure of a connection that broke goes on; its process is ended",
+                    self._task,
+                )
+                os._exit(ExitCode.PEER_LOST)
             raise PeerLostError(
                 f"{self._task} still runs a closure of a connection that broke; it is asked again",
                 task=self._task,
@@ -101,13 +113,23 @@ class ClosureServer:
             self._turn.release()
 
     def _handle(self, message: session_pb2.ClientMessage, connection: Connection) -> None:
-        part_bytes = (*message.run_closure.part_bytes, *message.define_function.part_bytes)
+        part_bytes = (
+            *message.run_closure.part_bytes,
+            *message.define_function.part_bytes,
+            *message.change_optimizer.part_bytes,
+        )
         parts = receive_parts(connection, part_bytes, self._settings.max_step_bytes)
-        done = self._runner.handle(message, parts)
+
+        def began(answer: session_pb2.ClosureAnswer) -> None:
+            _answer(connection, answer, [])
+
+        done = self._runner.handle(message, parts, began)
         if done is not None:
-            answer, results = done
-            connection.send(
-                [session_pb2.ServerMessage(closure=answer).SerializeToString()],
-                results,
-                sum(answer.part_bytes),
-            )
+            _answer(connection, *done)
+
+
+def _answer(
+    connection: Connection, answer: session_pb2.ClosureAnswer, results: Sequence[memoryview]
+) -> None:
+    message = session_pb2.ServerMessage(closure=answer)
+    connection.send([message.SerializeToString()], results, sum(answer.part_bytes))

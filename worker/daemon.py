@@ -6,7 +6,7 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from types import FrameType
 from typing import TYPE_CHECKING
 
@@ -116,7 +116,20 @@ def run_ps(task: ResolvedTask, settings: Settings) -> int:
 
 
 def run_closures(task: ResolvedTask, settings: Settings) -> int:
-    """Run what the coordinator schedules until the job is over; returns the exit code."""
+    """Run what the coordinator schedules until the job is over; returns the exit code.
+
+    Closures run in a process of their own: one that ends it costs the worker a moment.
+    """
+    # Loaded here, once for all processes.
+    from . import serving  # noqa: F401
+    from .closure_process import ClosureProcesses
+
+    return ClosureProcesses(
+        lambda joined: _serve_closures(task, settings, joined), str(task.task)
+    ).run()
+
+
+def _serve_closures(task: ResolvedTask, settings: Settings, joined: Callable[[], None]) -> int:
     from ..distribute.program_cluster import in_cluster
     from .serving import serve_closures
     from .task import TrainingTask
@@ -128,8 +141,9 @@ def run_closures(task: ResolvedTask, settings: Settings) -> int:
         runtime = member.join()
     except (JobStoppedError, JobDoneError) as error:
         return int(error.exit_code)
+    joined()
     with in_cluster(runtime, all_threads=True):
-        ending = serve_closures(runtime)
+        ending = serve_closures(runtime, may_end_process=True)
     return member.leave(ending)
 
 

@@ -10,9 +10,15 @@ from .program import Ending, ending_of
 _LOOK_S = 0.2
 
 
-def serve_closures(runtime: ClusterRuntime) -> Ending:
-    """Run closures until the job is over, or this task should end; returns how it ended."""
-    server = ClosureServer(runtime, runtime.session.who.job)
+def serve_closures(runtime: ClusterRuntime, *, may_end_process: bool = False) -> Ending:
+    """Run closures until the job is over, or this task should end; returns how it ended.
+
+    Args:
+        runtime: The worker's connection to its cluster.
+        may_end_process: A closure that does not end in time takes this process with it: somebody
+            starts another one.
+    """
+    server = ClosureServer(runtime, runtime.session.who.job, may_end_process=may_end_process)
     try:
         server.start()
         while not runtime.job_is_over(_LOOK_S):

@@ -3,6 +3,7 @@
 import logging
 import threading
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from typing import Protocol
 
 import grpc
@@ -30,6 +31,24 @@ _SEND_TIMEOUT_S = 60.0  # for room behind what is being sent
 Frame = tuple[session_pb2.ClientMessage, Sequence[memoryview]]
 
 
+@dataclass(slots=True)
+class Knowledge:
+    """What a worker was told over a connection.
+
+    Attributes:
+        things: Numbers of functions and resources.
+        optimizers: Of each optimizer, which of its states.
+        drops: How many things had been dropped when it was last told which.
+    """
+
+    things: set[int] = field(default_factory=set)
+    optimizers: dict[int, int] = field(default_factory=dict)
+    drops: int = 0
+
+
+MakeFrames = Callable[[Knowledge], Sequence[Frame]]
+
+
 class Link(Protocol):
     """A worker, as the coordinator knows it.
 
@@ -44,14 +63,16 @@ class Link(Protocol):
     def start(self) -> None:
         """Begin to look for it."""
 
-    def send(self, number: int, frames: Callable[[set[int]], Sequence[Frame]]) -> None:
+    def send(self, number: int, frames: MakeFrames) -> None:
         """Send frames over connection ``number``; nothing if that is gone.
 
         Args:
             number: As in :attr:`connections`.
-            frames: Makes them, given the ids of functions and resources that the worker knows, to
-                which it adds.
+            frames: Makes them, given what the worker knows, to which it adds.
         """
+
+    def drop(self) -> None:
+        """Treat the worker as lost, and dial it again."""
 
     def close(self) -> None:
         """Leave it."""
@@ -63,8 +84,10 @@ class Events(Protocol):
     def ready(self, link: Link) -> None:
         """It is there, and knows nothing of what it was told before."""
 
-    def answered(self, answer: session_pb2.ClosureAnswer, parts: list[memoryview]) -> None:
-        """A closure was run."""
+    def answered(
+        self, worker: TaskId, answer: session_pb2.ClosureAnswer, parts: list[memoryview]
+    ) -> None:
+        """A closure was run, or has begun."""
 
     def lost(self, link: Link) -> None:
         """It is gone."""
@@ -91,7 +114,7 @@ class ClosureLink:
         self, worker: TaskId, address: str, who: Incarnation, settings: Settings, events: Events
     ) -> None:
         self.worker = worker
-        self._known: set[int] = set()  # what the worker was told over this connection
+        self._known = Knowledge()  # what the worker was told over this connection
         self.connections = 0
         self._settings = settings
         self._events = events
@@ -112,7 +135,7 @@ class ClosureLink:
         """Begin to dial."""
         self._thread.start()
 
-    def send(self, number: int, frames: Callable[[set[int]], Sequence[Frame]]) -> None:
+    def send(self, number: int, frames: MakeFrames) -> None:
         """See :class:`Link`."""
         with self._lock:
             connection = self._connection
@@ -124,6 +147,12 @@ class ClosureLink:
             except OSError as error:
                 log.warning("%s: %s", self._peer, error)
                 connection.cancel()  # the link's thread notices
+
+    def drop(self) -> None:
+        """See :class:`Link`."""
+        with self._lock:
+            if self._connection is not None:
+                self._connection.cancel()  # the link's thread notices
 
     def close(self) -> None:
         """Close the connection; the worker waits for another one, or for the end of the job."""
@@ -170,7 +199,7 @@ class ClosureLink:
         with self._lock:
             self._connection = reached.connection
             self.connections += 1
-            self._known = set()
+            self._known = Knowledge()
         return reached.connection
 
     def _open_channel(self) -> grpc.Channel:
@@ -186,7 +215,7 @@ class ClosureLink:
             while not self._closing.is_set():
                 answer = receive_message(connection).closure
                 parts = receive_parts(connection, answer.part_bytes, self._settings.max_step_bytes)
-                self._events.answered(answer, parts)
+                self._events.answered(self.worker, answer, parts)
         except (OSError, WindlassError) as error:
             if not self._closing.is_set():
                 log.warning("%s is lost: %s; its closures are run elsewhere", self._peer, error)

@@ -1,9 +1,12 @@
 """Runs closures: reads what a coordinator sent, calls it, and describes what came of it."""
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
+from ...core.closure_pushes import ClosureRun
+from ...core.codec import closure_run_from_wire
 from ...core.errors import LimitExceededError, RefusedError
 from ...core.structures import to_parts
 from ...proto.v1 import session_pb2
@@ -12,6 +15,7 @@ from ..runtime import ClusterRuntime
 from ..strategies.parameter_server import ParameterServerStrategy
 from ..variables.parameter_server import PsVariable
 from ..variables.spec import VariableSpec
+from .deadline import ends_process_after
 from .failures import describe
 from .shipping import unpickle
 from .worker_index import current_worker
@@ -31,6 +35,7 @@ class ClosureRunner:
         worker: The worker's index.
         runtime: Its connection to its cluster.
         strategy: What closures get as the strategy; None: one is made when it is asked for.
+        may_end_process: A closure that does not end in time takes this process with it.
     """
 
     def __init__(
@@ -38,27 +43,39 @@ class ClosureRunner:
         worker: int,
         runtime: ClusterRuntime,
         strategy: ParameterServerStrategy | None = None,
+        *,
+        may_end_process: bool = False,
     ) -> None:
+        self._may_end_process = may_end_process
         self._worker = worker
         self._max_bytes = runtime.settings.max_step_bytes
         self._place = _WorkerPlace(runtime, strategy)
+        # In the coordinator's own process others push, too, and nobody is lost without it.
+        self._in_closure = runtime.session.in_closure if strategy is None else _not_at_all
+        self._process = os.getpid()
         self._pickles: dict[int, Sequence[memoryview]] = {}
         self._functions: dict[int, Any] = {}
+        self._states: dict[int, Sequence[memoryview]] = {}  # of optimizers, to be read
 
     def forget(self) -> None:
         """The coordinator begins anew, and tells everything again."""
         self._pickles.clear()
         self._functions.clear()
+        self._states.clear()
         self._place.resources.clear()
 
     def handle(
-        self, message: session_pb2.ClientMessage, parts: Sequence[memoryview]
+        self,
+        message: session_pb2.ClientMessage,
+        parts: Sequence[memoryview],
+        began: Callable[[session_pb2.ClosureAnswer], None],
     ) -> tuple[session_pb2.ClosureAnswer, list[memoryview]] | None:
         """Do what a coordinator says.
 
         Args:
             message: From it.
             parts: Of the message's payload.
+            began: Told when a closure with a deadline begins.
 
         Returns:
             (the answer, the parts of its payload) of a closure, else None.
@@ -68,12 +85,19 @@ class ClosureRunner:
         """
         kind = message.WhichOneof("kind")
         if kind == "run_closure":
-            return self._run(message.run_closure, parts)
+            return self._run(message.run_closure, parts, began)
         if kind == "make_resource":
             self._make(message.make_resource)
         elif kind == "define_function":
             # It is read when it is first called, so that its error is a closure's.
             self._pickles[message.define_function.id] = parts
+        elif kind == "change_optimizer":
+            self._states[message.change_optimizer.id] = parts
+        elif kind == "forget":
+            for number in message.forget.ids:
+                self._pickles.pop(number, None)
+                self._functions.pop(number, None)
+                self._place.resources.pop(number, None)
         else:
             raise RefusedError(
                 f"a coordinator goes on with closures, not with {kind or 'an empty message'}"
@@ -92,32 +116,42 @@ class ClosureRunner:
                 resources[message.id] = _Failed(error)
 
     def _run(
-        self, message: session_pb2.RunClosure, arguments: Sequence[memoryview]
+        self,
+        message: session_pb2.RunClosure,
+        arguments: Sequence[memoryview],
+        began: Callable[[session_pb2.ClosureAnswer], None],
     ) -> tuple[session_pb2.ClosureAnswer, list[memoryview]]:
         answer = session_pb2.ClosureAnswer(id=message.id, attempt=message.attempt)
-        with self._here():
+        if message.deadline_s:
+            began(session_pb2.ClosureAnswer(id=message.id, attempt=message.attempt, began=True))
+        with self._here(), ends_process_after(message.deadline_s, self._may_end_process):
             try:
-                function = self._function(message.function)
-                # After the function: they may say what is new of its optimizers.
-                args, kwargs = self._arguments(arguments)
-                result = function(*args, **kwargs)
+                with self._in_closure(closure_run_from_wire(message.run)):
+                    result = self._call(message.function, arguments)
                 structure, parts = to_parts(result)
                 self._check_size(sum(part.nbytes for part in parts))
             # Whatever a closure raises is the coordinator's to know: sys.exit too.
             except BaseException as error:  # noqa: BLE001
+                self._end_fork()
                 answer.failure.CopyFrom(describe(error))
                 return answer, []
+        self._end_fork()
         answer.structure = structure
         answer.part_bytes.extend(part.nbytes for part in parts)
         return answer, parts
 
-    def _arguments(self, parts: Sequence[memoryview]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        if not parts:
-            return (), {}
-        args, kwargs, changed = unpickle(parts, self._place)
-        for number, state in changed.items():
-            self._place.update(number, state)
-        return args, kwargs
+    def _call(self, function: int, arguments: Sequence[memoryview]) -> Any:
+        called = self._function(function)
+        args, kwargs = unpickle(arguments, self._place) if arguments else ((), {})
+        while self._states:
+            number, parts = self._states.popitem()
+            self._place.update(number, unpickle(parts, self._place))
+        return called(*args, **kwargs)
+
+    def _end_fork(self) -> None:
+        """End here if this is a process that the closure forked: the answer is its parent's."""
+        if os.getpid() != self._process:
+            os._exit(0)
 
     def _function(self, number: int) -> Any:
         if number not in self._functions:
@@ -145,6 +179,10 @@ class ClosureRunner:
             current_worker.reset(token)
 
 
+def _not_at_all(run: ClosureRun) -> AbstractContextManager[None]:  # noqa: ARG001
+    return nullcontext()
+
+
 class _WorkerPlace:
     """What names in pickles stand for on this worker. See
     :class:`~windlass.distribute.coordinator.shipping.Place`.
@@ -155,6 +193,7 @@ class _WorkerPlace:
         self._strategy = strategy
         self._variables: dict[str, PsVariable] = {}
         self._optimizers: dict[int, Optimizer] = {}
+        self._states: dict[int, Mapping[str, Any]] = {}  # that the coordinator told last
         self.resources: dict[int, Any] = {}
 
     @property
@@ -170,15 +209,15 @@ class _WorkerPlace:
         return self._variables[name]
 
     def optimizer(self, number: int, kind: type[Optimizer], state: Mapping[str, Any]) -> Optimizer:
-        if number not in self._optimizers:
+        if number not in self._optimizers:  # else its state is newer than that of a function
             made = kind.__new__(kind)
-            made.__dict__.update(_owner=None, _variables={})
+            made.__dict__.update(_owner=None, _variables={}, **self._states.get(number, state))
             self._optimizers[number] = made
-        self.update(number, state)
         return self._optimizers[number]
 
     def update(self, number: int, state: Mapping[str, Any]) -> None:
         """Give an optimizer the hyperparameters of the coordinator's."""
+        self._states[number] = state
         if number in self._optimizers:
             self._optimizers[number].__dict__.update(state)
 

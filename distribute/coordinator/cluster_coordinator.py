@@ -1,5 +1,6 @@
 """ClusterCoordinator: a program schedules functions, and workers run them."""
 
+import math
 import threading
 import weakref
 from collections.abc import Callable
@@ -37,15 +38,30 @@ class ClusterCoordinator:
 
     Args:
         strategy: Keeps the variables.
+        deadline_s: How long a closure may run, where ``schedule`` does not say; None: as long as it
+            takes. Unit: seconds.
+        redispatch_after_s: A closure that takes longer is run by a second worker as well, if one
+            has nothing to do; its updates are applied once, and the first answer counts. None: it
+            is not. Unit: seconds.
 
     Raises:
-        ValueError: It is no ParameterServerStrategy.
-        ConfigurationError: This task is not the chief, or the cluster has no worker.
+        ValueError: It is no ParameterServerStrategy; an option is not positive, or given when the
+            strategy has a coordinator already.
+        ConfigurationError: This task is not the chief, the cluster has no worker, or a coordinator
+            of another strategy.
     """
 
+    _strategy: ParameterServerStrategy
     _dispatcher: Dispatcher
+    _deadline_s: float
 
-    def __new__(cls, strategy: Any) -> "ClusterCoordinator":
+    def __new__(
+        cls,
+        strategy: Any,
+        *,
+        deadline_s: float | None = None,
+        redispatch_after_s: float | None = None,
+    ) -> "ClusterCoordinator":
         """The coordinator of a strategy."""
         if not isinstance(strategy, ParameterServerStrategy):
             raise ValueError(
@@ -56,11 +72,21 @@ class ClusterCoordinator:
             found = _made.get(strategy)
             if found is None:
                 found = super().__new__(cls)
-                found._begin(strategy)
+                found._begin(strategy, deadline_s, redispatch_after_s)
                 _made[strategy] = found
+            elif deadline_s is not None or redispatch_after_s is not None:
+                raise ValueError(
+                    "the strategy has a coordinator already: give its options where it is made "
+                    "first"
+                )
             return found
 
-    def _begin(self, strategy: ParameterServerStrategy) -> None:
+    def _begin(
+        self,
+        strategy: ParameterServerStrategy,
+        deadline_s: float | None,
+        redispatch_after_s: float | None,
+    ) -> None:
         runtime = strategy.extended.runtime
         task = runtime.task
         if not task.is_chief:
@@ -68,8 +94,15 @@ class ClusterCoordinator:
                 f"{task.task} is not the chief: the coordinator's program is the chief's, and "
                 "workers are started without a program"
             )
+        for other in _made.values():
+            if other._strategy.extended.runtime is runtime and not other._dispatcher.is_closed:
+                raise ConfigurationError(
+                    "another strategy of this cluster has a coordinator, and workers serve one at "
+                    "a time: close() that one first"
+                )
         self._strategy = strategy
-        self._dispatcher = Dispatcher(strategy)
+        self._deadline_s = _positive("deadline_s", deadline_s)
+        self._dispatcher = Dispatcher(strategy, _positive("redispatch_after_s", redispatch_after_s))
 
     @property
     def strategy(self) -> ParameterServerStrategy:
@@ -81,6 +114,8 @@ class ClusterCoordinator:
         fn: Callable[..., Any],
         args: tuple[Any, ...] | None = None,
         kwargs: dict[str, Any] | None = None,
+        *,
+        deadline_s: float | None = None,
     ) -> RemoteValue:
         """Have some worker call a function; returns at once, or when the queue has room.
 
@@ -88,15 +123,19 @@ class ClusterCoordinator:
             fn: Called on a worker. It may use the strategy, its variables and optimizers.
             args: Its arguments; a per-worker value becomes the worker's own.
             kwargs: Its keyword arguments.
+            deadline_s: How long it may run on a worker; None: as the coordinator says. One that
+                runs for longer fails with a DeadlineExceededError, and its worker's process is
+                replaced. Unit: seconds.
 
         Raises:
             TypeError: ``fn`` cannot be called, or something cannot be sent.
-            ValueError: An argument is a RemoteValue.
+            ValueError: An argument is a RemoteValue; or the deadline is not positive.
             Exception: What a closure raised that was scheduled before; then this one is not.
         """
         if not callable(fn):
             raise TypeError(f"schedule takes a function, not {fn!r}")
-        return self._dispatcher.schedule(fn, tuple(args or ()), dict(kwargs or {}))
+        limit_s = self._deadline_s if deadline_s is None else _positive("deadline_s", deadline_s)
+        return self._dispatcher.schedule(fn, tuple(args or ()), dict(kwargs or {}), limit_s)
 
     def join(self) -> None:
         """Wait until every scheduled closure has been run.
@@ -125,8 +164,7 @@ class ClusterCoordinator:
             dataset_fn: Called on each worker, and again when one comes back; or a dataset.
         """
         make = dataset_fn if callable(dataset_fn) else _Constant(dataset_fn)
-        number = self._dispatcher.add_resource(make)
-        return PerWorkerDataset(number, self._dispatcher.add_iterator)
+        return self._dispatcher.told.add_dataset(make)
 
     def create_per_worker_values(self, value_fn: Callable[[], Any]) -> PerWorkerValue:
         """A value of every worker.
@@ -139,11 +177,20 @@ class ClusterCoordinator:
         """
         if not callable(value_fn):
             raise TypeError(f"create_per_worker_values takes a function, not {value_fn!r}")
-        return PerWorkerValue(self._dispatcher.add_resource(value_fn))
+        return self._dispatcher.told.add_value(value_fn)
 
     def close(self) -> None:
         """Leave the workers. The end of the program does."""
         self._dispatcher.close()
+
+
+def _positive(name: str, given_s: float | None) -> float:
+    """A number of seconds; infinite if None was given."""
+    if given_s is None:
+        return math.inf
+    if not given_s > 0:
+        raise ValueError(f"{name}={given_s!r} is no positive number of seconds")
+    return float(given_s)
 
 
 class _Constant:

@@ -2,28 +2,38 @@
 out their results.
 """
 
-import contextlib
 import itertools
+import math
 import threading
-import weakref
-from collections.abc import Callable, Mapping, Sequence
+import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ...client.worker.closure_link import ClosureLink, Frame, Link
-from ...cluster.closure_queue import Cancel, ClosureQueue, Decision, GiveUp
+from ...client.worker.closure_link import ClosureLink, Frame, Knowledge, Link, MakeFrames
+from ...cluster.closure_queue import Cancel, ClosureQueue, Decision, Expire, GiveUp, LeaveWorker
 from ...cluster.roles import WORKER
-from ...core.errors import CancelledError, ClosureError, ConfigurationError, WindlassError
+from ...core.closure_pushes import ClosureRun
+from ...core.codec import closure_run_to_wire
+from ...core.errors import (
+    CancelledError,
+    ClosureError,
+    ConfigurationError,
+    DeadlineExceededError,
+    WindlassError,
+)
 from ...core.structures import from_parts
+from ...core.task import TaskId
 from ...proto.v1 import session_pb2
-from ..optimizer import Optimizer
 from ..strategies.parameter_server import ParameterServerStrategy
 from .failures import rebuild
 from .local_worker import LocalWorker
 from .remote_value import RemoteValue
-from .shipping import Pickled, pickle_for_workers, state_of
+from .shipping import Pickled, pickle_for_workers
+from .told_once import OptimizerState, ToldOnce
 
 _LOOK_S = 0.2  # how often a wait looks whether the job is over
+_TICK_S = 0.05  # how often deadlines are looked at, if there are any
 
 
 @dataclass(slots=True)
@@ -32,16 +42,18 @@ class _Closure:
 
     function: int
     arguments: Pickled | None
+    states: tuple[OptimizerState, ...]
+    deadline_s: float
     result: RemoteValue
-    worker: str = ""
 
 
 @dataclass(frozen=True, slots=True)
-class _Resource:
-    """Something that every worker makes for itself: by a function, or as an iterator."""
+class _Send:
+    """Something to be sent without the lock; to worker's connection with this number."""
 
-    function: int = 0
-    iterates: int = 0
+    link: Link
+    connection: int
+    frames: MakeFrames | None  # None: the worker is to be left
 
 
 class Dispatcher:
@@ -49,12 +61,19 @@ class Dispatcher:
 
     Args:
         strategy: The coordinator's.
+        redispatch_after_s: See :class:`~windlass.cluster.closure_queue.ClosureQueue`.
+
+    Attributes:
+        told: Functions and resources.
+        is_closed: It has left the workers.
 
     Raises:
         ConfigurationError: The cluster has no worker.
     """
 
-    def __init__(self, strategy: ParameterServerStrategy) -> None:
+    def __init__(
+        self, strategy: ParameterServerStrategy, redispatch_after_s: float = math.inf
+    ) -> None:
         runtime = strategy.extended.runtime
         task = runtime.task
         workers = [each for each in task.spec.tasks() if each.type == WORKER]
@@ -62,19 +81,25 @@ class Dispatcher:
             raise ConfigurationError(
                 f"{task.task}: a coordinator needs at least one worker, and the cluster has none"
             )
+        self.told = ToldOnce(strategy)
+        self.is_closed = False
         self._strategy = strategy
         self._check = runtime.check
-        self._queue = ClosureQueue()
+        self._who = runtime.session.who
+        # Another coordinator of this process goes on behind the last one.
+        self._turns_before = time.monotonic_ns()
+        self._queue = ClosureQueue(redispatch_after_s=redispatch_after_s)
         self._changed = threading.Condition()
-        self._numbers = itertools.count(1)  # of functions, resources and closures
-        self._functions: dict[int, Pickled] = {}
-        self._function_numbers: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
-        self._resources: dict[int, _Resource] = {}
+        self._numbers = itertools.count(1)  # of closures
         self._closures: dict[int, _Closure] = {}
         self._failures: dict[int, WindlassError] = {}  # of workers that will never be there
-        who = runtime.session.who
+        self._ticks: threading.Thread | None = None
+        self._looks_at_time = redispatch_after_s < math.inf
+        self._closing = threading.Event()
         self._links: dict[int, Link] = {
-            worker.index: ClosureLink(worker, task.address_of(worker), who, runtime.settings, self)
+            worker.index: ClosureLink(
+                worker, task.address_of(worker), self._who, runtime.settings, self
+            )
             for worker in workers
         }
         if runtime.alone:
@@ -86,25 +111,38 @@ class Dispatcher:
     # -- the coordinator's -------------------------------------------------------------------
 
     def schedule(
-        self, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+        self,
+        fn: Callable[..., Any],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        deadline_s: float = math.inf,
     ) -> RemoteValue:
         """See :meth:`ClusterCoordinator.schedule`."""
-        function = self._number_of(fn)
-        changed = self._changed_optimizers(function)
-        arguments = None
-        if args or kwargs or changed:
-            arguments = pickle_for_workers((args, kwargs, changed), self._strategy)
-        result = RemoteValue()
-        with self._changed:
-            self._raise_error()
-            while self._queue.is_full:
-                self._wait()
+        function = self.told.use(fn)
+        try:
+            arguments = None
+            if args or kwargs:
+                arguments = pickle_for_workers((args, kwargs), self._strategy)
+            states = self.told.states(function, arguments)
+            closure = _Closure(function, arguments, states, deadline_s, RemoteValue())
+            with self._changed:
                 self._raise_error()
-            number = next(self._numbers)
-            self._closures[number] = _Closure(function, arguments, result)
-            todo = self._plan(self._queue.schedule(number))
+                while self._queue.is_full:
+                    self._wait()
+                    self._raise_error()
+                number = next(self._numbers)
+                self._closures[number] = closure
+                decisions = self._queue.schedule(
+                    number, deadline_s=deadline_s, now=time.monotonic()
+                )
+                todo = self._plan(decisions)
+        except BaseException:
+            self.told.release(function)
+            raise
+        if self._ticks is None and (deadline_s < math.inf or self._looks_at_time):
+            self._start_ticks()
         self._carry_out(todo)
-        return result
+        return closure.result
 
     def join(self) -> None:
         """See :meth:`ClusterCoordinator.join`."""
@@ -119,23 +157,10 @@ class Dispatcher:
             self._raise_error()
             return self._queue.is_idle
 
-    def add_resource(self, make: Callable[[], Any]) -> int:
-        """Something that every worker makes with a function; returns its number."""
-        function = self._number_of(make)
-        with self._changed:
-            number = next(self._numbers)
-            self._resources[number] = _Resource(function=function)
-        return number
-
-    def add_iterator(self, resource: int) -> int:
-        """An iterator of a resource on every worker; returns its number."""
-        with self._changed:
-            number = next(self._numbers)
-            self._resources[number] = _Resource(iterates=resource)
-        return number
-
     def close(self) -> None:
         """Cancel what waits, and leave the workers. More than once does nothing."""
+        self.is_closed = True
+        self._closing.set()
         with self._changed:
             todo = self._plan(self._queue.cancel())
         self._carry_out(todo)
@@ -162,44 +187,31 @@ class Dispatcher:
         if error is not None:
             raise error
 
-    # -- functions ---------------------------------------------------------------------------
-
-    def _number_of(self, fn: Callable[..., Any]) -> int:
-        try:
-            known = self._function_numbers.get(fn)
-        except TypeError:  # it has no weak references, or no hash
-            known = None
-        if known is not None:
-            return known
-        pickled = pickle_for_workers(fn, self._strategy)
+    def _start_ticks(self) -> None:
         with self._changed:
-            number = next(self._numbers)
-            self._functions[number] = pickled
-        with contextlib.suppress(TypeError):
-            self._function_numbers[fn] = number
-        return number
+            if self._ticks is None:
+                self._ticks = threading.Thread(target=self._tick, name="deadlines", daemon=True)
+                self._ticks.start()
 
-    def _changed_optimizers(self, function: int) -> Mapping[int, Mapping[str, Any]]:
-        """Hyperparameters that were assigned since the function was pickled."""
-        optimizers: Mapping[int, Optimizer] = self._functions[function].optimizers
-        return {
-            number: state_of(optimizer)
-            for number, optimizer in optimizers.items()
-            if optimizer.current is not optimizer.rule or optimizer._rate is not None
-        }
+    def _tick(self) -> None:
+        """Have the queue look at the time, as long as there is a coordinator."""
+        while not self._closing.wait(_TICK_S):
+            with self._changed:
+                todo = self._plan(self._queue.tick(time.monotonic()))
+            self._carry_out(todo)
 
     # -- the links' --------------------------------------------------------------------------
 
     def ready(self, link: Link) -> None:
         """See :class:`~windlass.client.worker.closure_link.Events`."""
         with self._changed:
-            todo = self._plan(self._queue.worker_ready(link.worker.index))
+            todo = self._plan(self._queue.worker_ready(link.worker.index, time.monotonic()))
         self._carry_out(todo)
 
     def lost(self, link: Link) -> None:
         """See :class:`~windlass.client.worker.closure_link.Events`."""
         with self._changed:
-            todo = self._plan(self._queue.worker_lost(link.worker.index))
+            todo = self._plan(self._queue.worker_lost(link.worker.index, time.monotonic()))
         self._carry_out(todo)
 
     def refused(self, link: Link, error: WindlassError) -> None:
@@ -208,109 +220,125 @@ class Dispatcher:
             self._failures[link.worker.index] = error
             self._changed.notify_all()
 
-    def answered(self, answer: session_pb2.ClosureAnswer, parts: list[memoryview]) -> None:
+    def answered(
+        self, worker: TaskId, answer: session_pb2.ClosureAnswer, parts: list[memoryview]
+    ) -> None:
         """See :class:`~windlass.client.worker.closure_link.Events`."""
+        if answer.began:
+            with self._changed:
+                self._queue.began(answer.id, answer.attempt, time.monotonic())
+            return
         error: Exception | None = None
         value = None
-        with self._changed:
-            closure = self._closures.get(answer.id)
-        if closure is None:
-            return
         if answer.HasField("failure"):
-            error = rebuild(answer.failure, closure.worker)
+            error = rebuild(answer.failure, str(worker))
         else:
             try:
                 value = from_parts(answer.structure, parts)
             except WindlassError as refused:
                 error = refused
         with self._changed:
-            decisions = (
-                self._queue.finished(answer.id, answer.attempt)
+            now = time.monotonic()
+            outcome = (
+                self._queue.finished(answer.id, answer.attempt, now)
                 if error is None
-                else self._queue.failed(answer.id, answer.attempt, error)
+                else self._queue.failed(answer.id, answer.attempt, error, now)
             )
-            if decisions is None:
-                return
-            del self._closures[answer.id]
-            if error is None:
-                closure.result.settle(value)
-            else:
-                closure.result.abort(error)
-            todo = self._plan(decisions)
+            if outcome.counts:
+                self._settle(answer.id, value, error)
+            todo = self._plan(outcome.decisions)
         self._carry_out(todo)
 
     # -- decisions ---------------------------------------------------------------------------
 
-    def _plan(self, decisions: Sequence[Decision]) -> list[tuple[Link, int, int, int, _Closure]]:
+    def _settle(self, number: int, value: Any, error: Exception | None) -> None:
+        """A closure is over; the caller holds the lock."""
+        closure = self._closures.pop(number)
+        self.told.release(closure.function)
+        if error is None:
+            closure.result.settle(value)
+        else:
+            closure.result.abort(error)
+
+    def _plan(self, decisions: Sequence[Decision]) -> list[_Send]:
         """Settle what was decided against, under the lock; returns what is to be sent."""
-        todo = []
+        todo: list[_Send] = []
         waiting = list(decisions)
         while waiting:
             decision = waiting.pop(0)
             if isinstance(decision, Cancel):
-                self._closures.pop(decision.closure).result.abort(
-                    CancelledError(
-                        "The corresponding function is cancelled. Please reschedule the function."
-                    )
-                )
+                self._settle(decision.closure, None, _cancelled())
             elif isinstance(decision, GiveUp):
-                lost = ClosureError(
-                    f"a closure was given up: the workers {', '.join(map(str, decision.workers))} "
-                    "were lost one after the other while they ran it; does it end its process, or "
-                    "take all memory?"
-                )
-                self._closures.pop(decision.closure).result.abort(lost)
-                waiting += self._queue.failed(decision.closure, 0, lost) or []
-            else:
-                closure = self._closures[decision.closure]
+                given_up = _given_up(decision)
+                self._settle(decision.closure, None, given_up)
+                waiting += self._queue.failed(decision.closure, 0, given_up).decisions
+            elif isinstance(decision, Expire):
+                late = self._expired(decision)
+                outcome = self._queue.expired(decision.closure, late)
+                if outcome.counts:
+                    self._settle(decision.closure, None, late)
+                waiting += outcome.decisions
+            elif isinstance(decision, LeaveWorker):
                 link = self._links[decision.worker]
-                closure.worker = str(link.worker)
-                todo.append((link, link.connections, decision.closure, decision.attempt, closure))
+                todo.append(_Send(link, link.connections, None))
+            else:
+                link = self._links[decision.worker]
+                run = ClosureRun(
+                    self._who.generation, decision.lane, self._turns_before + decision.turn,
+                    decision.attempt, decision.oldest_attempt,
+                )  # fmt: skip
+                frames = self._frames(decision.closure, self._closures[decision.closure], run)
+                todo.append(_Send(link, link.connections, frames))
         self._changed.notify_all()
         return todo
 
-    def _carry_out(self, todo: list[tuple[Link, int, int, int, _Closure]]) -> None:
-        for link, connection, number, attempt, closure in todo:
-            link.send(connection, self._frames(number, attempt, closure))
+    def _expired(self, decision: Expire) -> DeadlineExceededError:
+        worker = self._links[decision.worker].worker
+        return DeadlineExceededError(
+            f"a closure ran for longer than its deadline_s={decision.deadline_s:g} on {worker}, "
+            "and was ended; the worker's log shows where it was. Give it more time, or less to do",
+            task=worker,
+            deadline_s=decision.deadline_s,
+        )
 
-    def _frames(
-        self, number: int, attempt: int, closure: _Closure
-    ) -> Callable[[set[int]], Sequence[Frame]]:
+    @staticmethod
+    def _carry_out(todo: Sequence[_Send]) -> None:
+        for each in todo:
+            if each.frames is not None:
+                each.link.send(each.connection, each.frames)
+            elif each.link.connections == each.connection:
+                each.link.drop()
+
+    def _frames(self, number: int, closure: _Closure, run: ClosureRun) -> MakeFrames:
         """What a worker has to be sent for a closure, beside what it knows already."""
 
-        def make(known: set[int]) -> Sequence[Frame]:
-            frames: list[Frame] = []
-            with self._changed:
-                resources = list(self._resources.items())
-            for resource, how in resources:
-                if resource in known:
-                    continue
-                if how.function:
-                    self._define(how.function, known, frames)
-                message = session_pb2.MakeResource(
-                    id=resource, function=how.function, iterates=how.iterates
-                )
-                frames.append((session_pb2.ClientMessage(make_resource=message), ()))
-                known.add(resource)
-            self._define(closure.function, known, frames)
+        def make(known: Knowledge) -> Sequence[Frame]:
+            if number not in self._closures:
+                return ()  # it is over, before it was sent
+            frames = self.told.frames(known, closure.function, closure.states)
             parts = closure.arguments.parts if closure.arguments is not None else ()
-            run = session_pb2.RunClosure(
+            message = session_pb2.RunClosure(
                 id=number,
-                attempt=attempt,
+                attempt=run.attempt,
                 function=closure.function,
                 part_bytes=[part.nbytes for part in parts],
+                run=closure_run_to_wire(run),
+                deadline_s=closure.deadline_s if closure.deadline_s < math.inf else 0,
             )
-            frames.append((session_pb2.ClientMessage(run_closure=run), parts))
+            frames.append((session_pb2.ClientMessage(run_closure=message), parts))
             return frames
 
         return make
 
-    def _define(self, function: int, known: set[int], frames: list[Frame]) -> None:
-        if function in known:
-            return
-        parts = self._functions[function].parts
-        message = session_pb2.DefineFunction(
-            id=function, part_bytes=[part.nbytes for part in parts]
-        )
-        frames.append((session_pb2.ClientMessage(define_function=message), parts))
-        known.add(function)
+
+def _cancelled() -> CancelledError:
+    return CancelledError(
+        "The corresponding function is cancelled. Please reschedule the function."
+    )
+
+
+def _given_up(decision: GiveUp) -> ClosureError:
+    return ClosureError(
+        f"a closure was given up: the workers {', '.join(map(str, decision.workers))} were lost "
+        "one after the other while they ran it; does it end its process, or take all memory?"
+    )

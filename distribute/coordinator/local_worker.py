@@ -2,11 +2,11 @@
 
 import queue
 import threading
-from collections.abc import Callable, Sequence
 
-from ...client.worker.closure_link import Events, Frame
+from ...client.worker.closure_link import Events, Frame, Knowledge, MakeFrames
 from ...cluster.roles import WORKER
 from ...core.task import TaskId
+from ...proto.v1 import session_pb2
 from ..strategies.parameter_server import ParameterServerStrategy
 from .closure_runner import ClosureRunner
 
@@ -21,32 +21,62 @@ class LocalWorker:
 
     def __init__(self, strategy: ParameterServerStrategy, events: Events) -> None:
         self.worker = TaskId(WORKER, 0)
-        self.connections = 1
+        self.connections = 0
+        self._strategy = strategy
         self._events = events
-        self._known: set[int] = set()
-        self._frames: queue.SimpleQueue[Frame | None] = queue.SimpleQueue()  # bounded: in flight
-        self._runner = ClosureRunner(0, strategy.extended.runtime, strategy)
-        self._thread = threading.Thread(target=self._run, name="closures", daemon=True)
+        self._closures: _Thread | None = None
 
     def start(self) -> None:
         """Begin."""
-        self._thread.start()
+        self.connections += 1
+        self._closures = _Thread(self.worker, self._strategy, self._events)
         self._events.ready(self)
 
-    def send(self, number: int, frames: Callable[[set[int]], Sequence[Frame]]) -> None:  # noqa: ARG002
+    def send(self, number: int, frames: MakeFrames) -> None:
         """Have the thread do what frames say."""
-        for frame in frames(self._known):
-            self._frames.put(frame)
+        if self._closures is not None and number == self.connections:
+            self._closures.do(frames)
+
+    def drop(self) -> None:
+        """Go on in a new thread: nothing ends the one whose closure does not end."""
+        self.close()
+        self._events.lost(self)
+        self.start()
 
     def close(self) -> None:
         """End the thread, after what it has been told."""
+        if self._closures is not None:
+            self._closures.leave()
+
+
+class _Thread:
+    def __init__(self, worker: TaskId, strategy: ParameterServerStrategy, events: Events) -> None:
+        self._worker = worker
+        self._events = events
+        self._known = Knowledge()
+        self._is_left = False
+        self._frames: queue.SimpleQueue[Frame | None] = queue.SimpleQueue()  # bounded: in flight
+        self._runner = ClosureRunner(0, strategy.extended.runtime, strategy)
+        threading.Thread(target=self._run, name="closures", daemon=True).start()
+
+    def do(self, frames: MakeFrames) -> None:
+        for frame in frames(self._known):
+            self._frames.put(frame)
+
+    def leave(self) -> None:
+        self._is_left = True
         self._frames.put(None)
 
     def _run(self) -> None:
         while (frame := self._frames.get()) is not None:
             message, parts = frame
-            done = self._runner.handle(message, parts)
-            if done is not None:
+            done = self._runner.handle(message, parts, self._began)
+            if done is not None and not self._is_left:
                 answer, results = done
                 # As if they had travelled: the closure may go on with its arrays.
-                self._events.answered(answer, [memoryview(bytearray(part)) for part in results])
+                copies = [memoryview(bytearray(part)) for part in results]
+                self._events.answered(self._worker, answer, copies)
+
+    def _began(self, answer: session_pb2.ClosureAnswer) -> None:
+        if not self._is_left:
+            self._events.answered(self._worker, answer, [])

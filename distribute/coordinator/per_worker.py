@@ -22,7 +22,16 @@ class PerWorkerValue:
 
 
 class PerWorkerIterator(PerWorkerValue):
-    """An iterator of every worker's dataset. Give it to a closure, which calls ``next`` on it."""
+    """An iterator of every worker's dataset. Give it to a closure, which calls ``next`` on it.
+
+    Args:
+        resource: Its number.
+        dataset: Of which it is; a worker that comes back begins it anew.
+    """
+
+    def __init__(self, resource: int, dataset: PerWorkerValue) -> None:
+        super().__init__(resource)
+        self._dataset = dataset
 
     def __iter__(self) -> "PerWorkerIterator":
         return self
@@ -39,13 +48,15 @@ class PerWorkerDataset(PerWorkerValue):
 
     Args:
         resource: Its number.
-        make_iterator: Makes an iterator of it on every worker; returns its number.
+        make_iterator: Makes an iterator of it on every worker.
     """
 
-    def __init__(self, resource: int, make_iterator: Callable[[int], int]) -> None:
+    def __init__(
+        self, resource: int, make_iterator: Callable[["PerWorkerDataset"], PerWorkerIterator]
+    ) -> None:
         super().__init__(resource)
         self._make_iterator = make_iterator
 
     def __iter__(self) -> Iterator[Any]:
         """An iterator that begins on every worker at the start of its own dataset."""
-        return PerWorkerIterator(self._make_iterator(self.resource))
+        return self._make_iterator(self)

@@ -8,9 +8,11 @@ Only a worker reads such pickles, from the task that leads its job.
 """
 
 import io
+import itertools
 import pickle
 import sys
 import sysconfig
+import weakref
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
@@ -32,17 +34,34 @@ _ENVIRONMENT = tuple(
 )
 
 
+# Not by their identity, which another one may get when one is gone.
+_optimizer_numbers: weakref.WeakKeyDictionary[Optimizer, int] = weakref.WeakKeyDictionary()
+_count_optimizers = itertools.count(1)
+
+
 class Pickled:
     """Something pickled.
 
     Attributes:
         parts: The pickle, then the arrays in it.
         optimizers: Those in it, by their number.
+        held: Per-worker values in it: workers keep them as long as it may be sent.
     """
 
-    def __init__(self, parts: Sequence[memoryview], optimizers: Mapping[int, Optimizer]) -> None:
+    def __init__(
+        self,
+        parts: Sequence[memoryview],
+        optimizers: Mapping[int, Optimizer],
+        held: Sequence[PerWorkerValue] = (),
+    ) -> None:
         self.parts = parts
         self.optimizers = optimizers
+        self.held = held
+
+    @property
+    def num_bytes(self) -> int:
+        """Of all parts."""
+        return sum(part.nbytes for part in self.parts)
 
 
 class _Sender(cloudpickle.Pickler):  # type: ignore[misc]
@@ -52,15 +71,20 @@ class _Sender(cloudpickle.Pickler):  # type: ignore[misc]
         super().__init__(file, protocol=5, buffer_callback=buffers.append)
         self._strategy = strategy
         self.optimizers: dict[int, Optimizer] = {}
+        self.held: list[PerWorkerValue] = []
 
     def persistent_id(self, item: Any) -> Any:
         if isinstance(item, PerWorkerValue):
+            self.held.append(item)
             return ("resource", item.resource)
         if isinstance(item, Variable):
             return self._variable(item)
         if isinstance(item, Optimizer):
-            self.optimizers[id(item)] = item
-            return ("optimizer", id(item), type(item), state_of(item))
+            number = _optimizer_numbers.get(item)
+            if number is None:
+                number = _optimizer_numbers[item] = next(_count_optimizers)
+            self.optimizers[number] = item
+            return ("optimizer", number, type(item), state_of(item))
         if isinstance(item, Strategy):
             if item is not self._strategy:
                 raise ValueError(
@@ -104,7 +128,7 @@ def pickle_for_workers(item: Any, strategy: ParameterServerStrategy) -> Pickled:
         raise TypeError(f"a worker cannot be sent {item!r}: {error}") from error
     # Copies: a closure may be sent later, and the program goes on with its arrays.
     arrays = [memoryview(bytearray(buffer.raw())) for buffer in buffers]
-    return Pickled([file.getbuffer(), *arrays], sender.optimizers)
+    return Pickled([file.getbuffer(), *arrays], sender.optimizers, sender.held)
 
 
 def state_of(optimizer: Optimizer) -> dict[str, Any]:

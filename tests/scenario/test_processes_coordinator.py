@@ -15,6 +15,7 @@ from helpers import processes
 from helpers.clusters import HandStarted, tf_configs
 from helpers.pages import ROOT, examples
 from helpers.waiting import scaled
+from windlass.core.exit_codes import ExitCode
 from windlass.launch.processes import free_ports
 
 RunCli = Callable[..., subprocess.CompletedProcess[str]]
@@ -164,7 +165,6 @@ print("all is as it should be")
 """
 
 LOSSES = """
-import signal
 import helper
 
 def work(number):
@@ -172,21 +172,158 @@ def work(number):
     return number
 
 numbers = coordinator.create_per_worker_values(lambda: [])
-workers = pids()
-results = [coordinator.schedule(work, (number,)) for number in range(40)]
-os.kill(workers[1], signal.SIGKILL)
-assert coordinator.fetch(results) == list(range(40))
-print("lost one, and all were run", flush=True)
 
 def remember(own):
     own.append(0)
     return len(own), here()
 
-while pids()[1] == workers[1]:  # both are there again
-    pass
-while (found := coordinator.schedule(remember, (numbers,)).fetch())[1] != 1:
-    pass
-print("it is back, with", found[0], "value", flush=True)
+def wait_for_another(before):
+    while pids()[1] == before:  # both are there again
+        pass
+    while (found := coordinator.schedule(remember, (numbers,)).fetch())[1] != 1:
+        pass
+    return found[0]
+
+workers = pids()
+results = [coordinator.schedule(work, (number,)) for number in range(40)]
+os.kill(workers[1], 9)
+assert coordinator.fetch(results) == list(range(40))
+print("lost one, and all were run; its next process has", wait_for_another(workers[1]), flush=True)
+
+workers = pids()
+print("kill the worker", flush=True)
+print("the next worker has", wait_for_another(workers[1]), "value", flush=True)
+"""
+
+# Every way in which a closure can end its process, in the middle of its pushes.
+ENDS = """
+import ctypes
+
+def is_first(path):
+    try:
+        os.close(os.open(path, os.O_CREAT | os.O_EXCL))
+    except FileExistsError:
+        return False
+    return True
+
+ends = [
+    lambda: os.kill(os.getpid(), 9),
+    lambda: os._exit(0),
+    lambda: ctypes.string_at(0),
+    os.abort,
+]
+
+def push(number, mark):
+    def replica():
+        optimizer.apply_gradients([(np.full((4, 2), -1, np.float32), table)])
+        count.assign_add(np.ones(4, np.int64))
+
+    for part in range(4):
+        strategy.run(replica)
+        table.scatter_add(wl.IndexedSlices(np.ones((1, 2), np.float32), np.array([part])))
+        if part == number % 4 and is_first(f"{mark}-{number}"):
+            ends[number % 4]()
+    return number
+
+mark = os.path.abspath("ended")
+results = [coordinator.schedule(push, (number, mark)) for number in range(8)]
+assert sorted(coordinator.fetch(results)) == list(range(8))
+assert count.numpy().tolist() == [32] * 4, count.numpy()
+assert table.numpy().tolist() == [[40, 40]] * 4, table.numpy()
+assert strategy.global_step == 32, strategy.global_step
+print("every push was applied once", flush=True)
+
+# One that ends every process is given up, and what was scheduled beside it is not.
+beside = [coordinator.schedule(abs, (-number,)) for number in range(4)]
+poison = coordinator.schedule(lambda: os._exit(1))
+error = raised(coordinator.join)
+assert type(error) is wl.errors.ClosureError and "lost one after the other" in str(error), error
+assert raised(poison.fetch) is error
+assert coordinator.fetch(beside) == [0, 1, 2, 3]
+print("a closure was given up", flush=True)
+"""
+
+FAULTS = """
+import re
+import subprocess
+
+# A closure that never ends, in Python or in C, is over at its deadline; so is what it has begun.
+def forever():
+    subprocess.Popen(["sleep", "600"])
+    while True:
+        time.sleep(1)
+
+def backtracks():
+    re.match("(a+)+b", "a" * 64)
+
+assert isinstance(raised(lambda: coordinator.schedule(abs, (1,), deadline_s=0)), ValueError)
+for function in (forever, backtracks):
+    began = time.monotonic()
+    late = coordinator.schedule(function, deadline_s=0.5)
+    error = raised(coordinator.join)
+    assert isinstance(error, wl.errors.DeadlineExceededError), error
+    assert "deadline_s=0.5" in str(error) and raised(late.fetch) is error
+    assert coordinator.schedule(abs, (-3,), deadline_s=60).fetch() == 3
+print("deadlines are kept", flush=True)
+pids()  # both work again
+
+# The function of a dataset may fail on one worker alone.
+def dataset_fn():
+    if here() == 1:
+        raise OSError("no disk on worker 1")
+    return range(100)
+
+iterator = iter(coordinator.create_per_worker_dataset(dataset_fn))
+heard = set()
+while len(heard) < 2:
+    one = coordinator.schedule(lambda batches: next(batches) >= 0, (iterator,))
+    try:
+        heard.add(one.fetch())
+    except OSError as error:
+        heard.add(str(error))
+        raised(coordinator.join)
+assert heard == {True, "no disk on worker 1"}, heard
+
+# Results and exceptions of every kind.
+class Nasty(Exception):
+    def __init__(self, one, two):
+        pass
+    def __str__(self):
+        raise RuntimeError("no text")
+    def __reduce__(self):
+        raise RuntimeError("not to be pickled")
+
+def fail():
+    raise Nasty(1, 2)
+
+coordinator.schedule(fail)
+error = raised(coordinator.join)
+assert type(error) is wl.errors.ClosureError and "Nasty" in str(error), error
+coordinator.schedule(lambda: np.zeros(1 << 30, np.uint8))
+error = raised(coordinator.join)
+assert isinstance(error, wl.errors.LimitExceededError), error
+assert "WINDLASS_MAX_STEP_BYTES" in str(error)
+
+# What a closure forks answers nothing, and its parent's answer counts.
+def fork():
+    pid = os.fork()
+    if pid:
+        os.waitpid(pid, 0)
+    return bool(pid)
+
+assert coordinator.fetch([coordinator.schedule(fork) for _ in range(4)]) == [True] * 4
+before = pids()
+coordinator.schedule(sys.exit, (0,))
+assert "SystemExit" in str(raised(coordinator.join))
+assert pids() == before
+print("kill a ps", flush=True)
+
+def train():
+    while True:
+        count.assign_add(np.ones(4, np.int64))
+
+coordinator.schedule(train)
+coordinator.join()
 """
 
 
@@ -211,8 +348,9 @@ def test_closures_values_errors_and_results(run_cli: RunCli, tmp_path: Path) -> 
 class Started:
     """A chief with a program, two ps and two workers, started by hand."""
 
-    def __init__(self, start: StartCli, folder: Path, program: str) -> None:
+    def __init__(self, start: StartCli, folder: Path, program: str, **environment: str) -> None:
         self._start = start
+        self._environment = environment
         self._configs = tf_configs(chief=1, ps=2, worker=2)
         self._where = ["--model-dir", str(folder / "model")]
         # Workers have none of the program's files.
@@ -239,23 +377,58 @@ class Started:
     def _run(self, task: str, *command: str) -> tuple[subprocess.Popen[bytes], Path]:
         quick = ["--heartbeat-s", "0.1", "--lease-s", "2"]
         flags = [command[0], *quick, *command[1:]]
-        return self._start(*flags, TF_CONFIG=self._configs[task])
+        return self._start(*flags, TF_CONFIG=self._configs[task], **self._environment)
 
 
 def test_a_killed_worker_s_closures_are_run_elsewhere_and_it_may_come_back(
     tmp_path: Path, start_cli: StartCli, wait_until: WaitUntil
 ) -> None:
+    """Its process of closures by itself, the worker when somebody starts it again."""
     job = Started(start_cli, tmp_path, BEGINNING + LOSSES)
     helper = "import time\ndef pause():\n    time.sleep(0.05)\n"
     (tmp_path / "program" / "helper.py").write_text(helper)
-    wait_until(lambda: job.has_said("lost one"), 60, "the loss of a worker")
-    assert job.workers[1][0].wait(scaled(10)) == -signal.SIGKILL, job.said()
+    wait_until(lambda: job.has_said("kill the worker"), 60, "the loss of a process")
+    assert "its next process has 1" in job.said()
+    worker, said = job.workers[1]
+    assert "was ended by SIGKILL; a new one takes its place" in said.read_text()
+    worker.kill()
+    assert worker.wait(scaled(10)) == -signal.SIGKILL
     again, _ = job.start_worker(1)
     assert job.chief.wait(scaled(60)) == 0, job.said()
-    assert "it is back, with 1 value" in job.said()
+    assert "the next worker has 1 value" in job.said()
     assert "its closures are run elsewhere" in job.said()
     for process in (*(ps for ps, _ in job.servers), job.workers[0][0], again):
         assert process.wait(scaled(20)) == 0
+
+
+def test_a_closure_that_ends_its_process_is_run_again_and_its_updates_applied_once(
+    tmp_path: Path, start_cli: StartCli
+) -> None:
+    job = Started(start_cli, tmp_path, BEGINNING + ENDS)
+    assert job.chief.wait(scaled(90)) == 0, job.said()
+    assert "every push was applied once" in job.said()
+    assert "a closure was given up" in job.said()
+    logs = "".join(said.read_text() for _, said in job.workers)
+    for end in ("by SIGKILL", "with exit code 0", "by SIGSEGV", "by SIGABRT", "with exit code 1"):
+        assert f"was ended {end}; a new one takes its place" in logs, logs
+    for process, _ in (*job.servers, *job.workers):
+        assert process.wait(scaled(20)) == 0
+
+
+def test_closures_that_do_not_end_or_return_what_nobody_can_send_and_a_lost_ps(
+    tmp_path: Path, start_cli: StartCli, wait_until: WaitUntil
+) -> None:
+    limits = {"WINDLASS_MAX_STEP_BYTES": str(64 << 20), "WINDLASS_RECONNECT_TIMEOUT_S": "1"}
+    job = Started(start_cli, tmp_path, BEGINNING + FAULTS, **limits)
+    wait_until(lambda: job.has_said("kill a ps"), 90, "the faults before it")
+    assert "deadlines are kept" in job.said(), job.said()
+    logs = "".join(said.read_text() for _, said in job.workers)
+    assert "in forever" in logs, "the worker's log shows where it was"
+    job.servers[0][0].kill()
+    assert job.chief.wait(scaled(60)) == ExitCode.PEER_LOST, job.said()
+    for process, said in job.workers:
+        assert process.wait(scaled(30)) == ExitCode.PEER_LOST, said.read_text()
+    job.servers[1][0].wait(scaled(30))
 
 
 STRANGER = """

@@ -1,0 +1,152 @@
+"""A coordinator without a cluster: closures run in a thread of the program's process."""
+
+import gc
+import threading
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+
+import windlass as wl
+from windlass.client.worker.closure_link import Frame, Knowledge
+from windlass.distribute.coordinator.told_once import ToldOnce
+
+
+@pytest.fixture
+def strategy() -> wl.distribute.ParameterServerStrategy:
+    return wl.distribute.ParameterServerStrategy()
+
+
+@pytest.fixture
+def coordinator(
+    strategy: wl.distribute.ParameterServerStrategy,
+) -> Iterator[wl.distribute.coordinator.ClusterCoordinator]:
+    made = wl.distribute.coordinator.ClusterCoordinator(strategy)
+    yield made
+    made.close()
+
+
+def kinds(frames: list[Frame]) -> list[str]:
+    return [str(message.WhichOneof("kind")) for message, _ in frames]
+
+
+def test_closures_train_here(
+    strategy: wl.distribute.ParameterServerStrategy,
+    coordinator: wl.distribute.coordinator.ClusterCoordinator,
+) -> None:
+    with strategy.scope():
+        total = wl.Variable(np.zeros(2, np.float32), name="total")
+    for _ in range(20):
+        coordinator.schedule(lambda: total.assign_add(np.ones(2, np.float32)))
+    coordinator.join()
+    assert total.numpy().tolist() == [20, 20]
+
+
+def test_one_that_does_not_end_is_over_at_its_deadline_and_others_go_on(
+    coordinator: wl.distribute.coordinator.ClusterCoordinator,
+) -> None:
+    late = coordinator.schedule(_wait_for_ever, deadline_s=0.2)
+    with pytest.raises(wl.errors.DeadlineExceededError, match=r"deadline_s=0\.2"):
+        coordinator.join()
+    with pytest.raises(wl.errors.DeadlineExceededError):
+        late.fetch()
+    assert coordinator.schedule(abs, (-1,), deadline_s=60).fetch(timeout_s=60) == 1
+
+
+def _wait_for_ever() -> None:
+    threading.Event().wait(30)
+
+
+def test_options_are_given_where_the_coordinator_is_made_first(
+    strategy: wl.distribute.ParameterServerStrategy,
+    coordinator: wl.distribute.coordinator.ClusterCoordinator,
+) -> None:
+    with pytest.raises(ValueError, match="has a coordinator already"):
+        wl.distribute.coordinator.ClusterCoordinator(strategy, deadline_s=3)
+    assert wl.distribute.coordinator.ClusterCoordinator(strategy) is coordinator
+    with pytest.raises(ValueError, match="no positive number of seconds"):
+        coordinator.schedule(abs, (1,), deadline_s=0)
+
+
+def test_a_function_that_is_gone_is_forgotten_when_no_closure_needs_it(
+    strategy: wl.distribute.ParameterServerStrategy,
+) -> None:
+    told, known = ToldOnce(strategy), Knowledge()
+
+    def first() -> None: ...
+
+    number = told.use(first)
+    assert kinds(told.frames(known, number, ())) == ["define_function"]
+    assert kinds(told.frames(known, number, ())) == []
+    del first
+    gc.collect()
+    other = told.use(len)
+    assert kinds(told.frames(known, other, ())) == ["define_function"]  # its closure waits
+    told.release(number)
+    (message, _), *rest = told.frames(known, other, ())
+    assert list(message.forget.ids) == [number]
+    assert not rest
+
+
+def test_functions_that_the_program_keeps_are_bounded(
+    strategy: wl.distribute.ParameterServerStrategy,
+) -> None:
+    told, known = ToldOnce(strategy, max_functions=3), Knowledge()
+    functions = [eval(f"lambda: {number}") for number in range(6)]  # noqa: S307
+    numbers = []
+    for function in functions:
+        numbers.append(told.use(function))
+        told.frames(known, numbers[-1], ())
+        told.release(numbers[-1])
+    assert told.use(functions[5]) == numbers[5]
+    assert told.use(functions[0]) not in numbers, "the one scheduled least recently is sent anew"
+    told.frames(known, numbers[5], ())
+    assert len(known.things) <= 3
+
+
+def test_a_value_of_workers_is_forgotten_with_what_made_it(
+    strategy: wl.distribute.ParameterServerStrategy,
+) -> None:
+    told, known = ToldOnce(strategy), Knowledge()
+    iterator = iter(told.add_dataset(lambda: range(3)))
+    number = told.use(len)
+    first = told.frames(known, number, ())
+    assert kinds(first) == [
+        "define_function", "make_resource", "make_resource", "define_function",
+    ]  # fmt: skip
+    del iterator
+    gc.collect()
+    (message, _), *rest = told.frames(known, number, ())
+    assert len(message.forget.ids) == 3
+    assert not rest
+    assert known.things == {number}
+
+
+def test_an_optimizer_s_state_is_sent_when_it_changes_and_not_before(
+    strategy: wl.distribute.ParameterServerStrategy,
+) -> None:
+    told, known = ToldOnce(strategy), Knowledge()
+    with strategy.scope():
+        optimizer = wl.optimizers.SGD(0.1)
+
+    def uses() -> float:
+        return optimizer.learning_rate
+
+    def also_uses() -> float:
+        return optimizer.learning_rate
+
+    one, other = told.use(uses), told.use(also_uses)
+
+    def sent(number: int) -> list[str]:
+        return kinds(told.frames(known, number, told.states(number, None)))
+
+    assert sent(one) == ["define_function"]
+    optimizer.learning_rate = 0.2
+    assert sent(one) == ["change_optimizer"]
+    assert sent(one) == []
+    assert sent(other) == ["define_function"]
+    waiting = told.states(one, None)
+    optimizer.learning_rate = 0.1
+    assert sent(one) == ["change_optimizer"]
+    # A closure that was scheduled before has the rate of then.
+    assert kinds(told.frames(known, one, waiting)) == ["change_optimizer"]

@@ -1,0 +1,190 @@
+"""The process that closures run in, and the one that puts another in its place.
+
+A closure may end its process: by a fault in C code, by ``os._exit``, by taking all memory, or
+because it does not end in time. So a worker without a program is two processes. The second one
+joins the job and holds every connection; the first one has loaded all that the second needs, and
+does nothing but fork it, wait for its end, and fork the next, which serves after a moment.
+
+The first one must have no channel of gRPC and no threads of ours that hold locks, since a fork has
+one thread alone.
+"""
+
+import base64
+import contextlib
+import ctypes
+import json
+import logging
+import os
+import signal
+import sys
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+from types import FrameType
+from typing import Any
+
+from ..core.error_table import from_detail, to_detail
+from ..core.errors import WindlassError
+from ..core.exit_codes import ExitCode
+from ..proto.v1 import errors_pb2
+
+log = logging.getLogger(__name__)
+
+_MAX_EARLY_ENDS = 5  # in a row, of processes that had not joined the job
+_MAX_SAID_BYTES = 64 * 1024  # a pipe holds so many
+_PR_SET_PDEATHSIG = 1
+# Where memory runs out, the process of closures is to end, and not the one that replaces it.
+_OOM_SCORE = "500"
+
+
+@dataclass(slots=True)
+class _Said:
+    """What a process said before it ended.
+
+    Attributes:
+        has_joined: It had joined the job.
+        code: It ended in order, with this exit code.
+        error: It ended with this error.
+    """
+
+    has_joined: bool = False
+    code: int | None = None
+    error: WindlassError | None = None
+
+
+class ClosureProcesses:
+    """Runs something in a process of its own, and again if that process is lost.
+
+    Args:
+        serve: Called in each process, with a function to be called when it has joined the job;
+            returns the exit code.
+        name: Of the task, for messages.
+    """
+
+    def __init__(self, serve: Callable[[Callable[[], None]], int], name: str) -> None:
+        self._serve = serve
+        self._name = name
+        self._child = 0
+        self._asked: int | None = None  # the signal that asked to end
+
+    def run(self) -> int:
+        """Run until a process ends in order, or is lost after it was asked to end.
+
+        Signals are passed on. Call from the main thread, in a process without other threads that
+        hold locks.
+
+        Returns:
+            The exit code.
+
+        Raises:
+            WindlassError: That a process ended with.
+        """
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, self._pass_on)
+        early_ends = 0
+        while True:
+            status, said = self._one()
+            if said.error is not None:
+                raise said.error
+            if said.code is not None:
+                return said.code
+            code = os.waitstatus_to_exitcode(status)
+            early_ends = 0 if said.has_joined else early_ends + 1
+            if self._asked is not None or early_ends == _MAX_EARLY_ENDS:
+                log.error("%s: its process was ended %s", self._name, _by(code))
+                return int(ExitCode.KILLED) if code < 0 else code or int(ExitCode.PROGRAM_FAILED)
+            log.error(
+                "%s: the process of its closures was ended %s; a new one takes its place",
+                self._name,
+                _by(code),
+            )
+
+    def _pass_on(self, signum: int, frame: FrameType | None) -> None:  # noqa: ARG002
+        self._asked = signum
+        if self._child:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self._child, signum)
+
+    def _one(self) -> tuple[int, _Said]:
+        """One process, from its start to its end: its status, and what it said."""
+        reader, writer = os.pipe()
+        sys.stdout.flush()
+        sys.stderr.flush()
+        here = os.getpid()
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)  # of forks beside threads
+            self._child = child = os.fork()
+        if not child:
+            os.close(reader)
+            _become(here)
+            self._run_child(writer)
+        os.close(writer)
+        if self._asked is not None:  # before it was there
+            os.kill(child, self._asked)
+        try:
+            _, status = os.waitpid(child, 0)
+            self._child = 0
+            with contextlib.suppress(OSError):  # nobody is left
+                os.killpg(child, signal.SIGKILL)
+            os.set_blocking(reader, False)  # what it has forked may hold the other end
+            with contextlib.suppress(BlockingIOError):
+                return status, _read(os.read(reader, _MAX_SAID_BYTES))
+            return status, _Said()
+        finally:
+            os.close(reader)
+
+    def _run_child(self, writer: int) -> None:
+        """The life of a process. Does not return."""
+
+        def say(**what: Any) -> None:
+            os.write(writer, json.dumps(what).encode() + b"\n")
+
+        code = int(ExitCode.PROGRAM_FAILED)
+        try:
+            code = self._serve(lambda: say(joined=True))
+            say(code=code)
+        except WindlassError as error:
+            code = int(error.exit_code)
+            say(error=base64.b64encode(to_detail(error).SerializeToString()).decode())
+        except BaseException:  # noqa: BLE001 - a defect of ours
+            sys.excepthook(*sys.exc_info())
+            say(code=code)
+        finally:
+            with contextlib.suppress(BaseException):
+                sys.stdout.flush()
+                sys.stderr.flush()
+            os._exit(code)
+
+
+def _become(parent: int) -> None:
+    """Make this fork a process that ends with its parent, before it if memory runs out."""
+    os.setpgid(0, 0)  # what it forks ends with it
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, signal.SIG_DFL)
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    if os.getppid() != parent:
+        os._exit(int(ExitCode.KILLED))
+    with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "w") as file:
+        file.write(_OOM_SCORE)
+
+
+def _read(data: bytes) -> _Said:
+    said = _Said()
+    for line in data.splitlines():
+        word = json.loads(line)
+        said.has_joined = said.has_joined or "joined" in word
+        said.code = word.get("code", said.code)
+        if "error" in word:
+            detail = errors_pb2.ErrorDetail.FromString(base64.b64decode(word["error"]))
+            said.error = from_detail(detail)
+    return said
+
+
+def _by(code: int) -> str:
+    """How a process ended, for people."""
+    if code >= 0:
+        return f"with exit code {code}"
+    try:
+        return f"by {signal.Signals(-code).name}"
+    except ValueError:
+        return f"by signal {-code}"
