@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -327,6 +328,37 @@ coordinator.join()
 """
 
 
+SLOW = """
+iterator = iter(coordinator.create_per_worker_dataset(lambda: range(10 * here(), 10**9)))
+assert coordinator.schedule(lambda own: (here(), next(own)), (iterator,)).fetch() == (0, 0)
+print("one worker is there", flush=True)
+while (found := coordinator.schedule(lambda own: (here(), next(own)), (iterator,)).fetch())[0] != 1:
+    pass
+assert found == (1, 10)
+
+# Whoever runs it first holds it up, in the middle of its updates.
+def add(mark, release):
+    count.assign_add(np.ones(4, np.int64))
+    try:
+        os.close(os.open(mark, os.O_CREAT | os.O_EXCL))
+    except FileExistsError:
+        pass
+    else:
+        while not os.path.exists(release):
+            time.sleep(0.01)
+    count.assign_add(np.ones(4, np.int64))
+    return here()
+
+mark, release = os.path.abspath("mark"), os.path.abspath("release")
+coordinator.schedule(add, (mark, release)).fetch(timeout_s=60)
+assert count.numpy().tolist() == [2] * 4, count.numpy()
+open(release, "w").close()
+pids()  # the slow one goes on, and what it pushes late is no news
+assert count.numpy().tolist() == [2] * 4, count.numpy()
+print("the first answer counts")
+"""
+
+
 @pytest.mark.real_start
 def test_the_program_of_the_page_as_the_page_starts_it(run_cli: RunCli, tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(examples(ROOT / "docs" / "coordinator.md")[0])
@@ -348,7 +380,9 @@ def test_closures_values_errors_and_results(run_cli: RunCli, tmp_path: Path) -> 
 class Started:
     """A chief with a program, two ps and two workers, started by hand."""
 
-    def __init__(self, start: StartCli, folder: Path, program: str, **environment: str) -> None:
+    def __init__(
+        self, start: StartCli, folder: Path, program: str, *, workers: int = 2, **environment: str
+    ) -> None:
         self._start = start
         self._environment = environment
         self._configs = tf_configs(chief=1, ps=2, worker=2)
@@ -357,7 +391,7 @@ class Started:
         (folder / "program").mkdir()
         (folder / "program" / "train.py").write_text(program)
         self.servers = [self._run(f"ps:{index}", "ps", *self._where) for index in range(2)]
-        self.workers = [self.start_worker(index) for index in range(2)]
+        self.workers = [self.start_worker(index) for index in range(workers)]
         self.chief, self._said = self._run("chief:0", "chief", *self._where, "program/train.py")
 
     def address(self, worker: int) -> str:
@@ -401,6 +435,20 @@ def test_a_killed_worker_s_closures_are_run_elsewhere_and_it_may_come_back(
         assert process.wait(scaled(20)) == 0
 
 
+def test_a_worker_that_starts_late_is_used_and_runs_what_a_slow_one_holds_up(
+    tmp_path: Path, start_cli: StartCli, wait_until: WaitUntil
+) -> None:
+    made = "ClusterCoordinator(strategy"
+    beginning = BEGINNING.replace(made, f"{made}, redispatch_after_s=0.3")
+    job = Started(start_cli, tmp_path, beginning + SLOW, workers=1)
+    wait_until(lambda: job.has_said("one worker is there"), 60, "the first worker")
+    late, _ = job.start_worker(1)
+    assert job.chief.wait(scaled(60)) == 0, job.said()
+    assert "the first answer counts" in job.said()
+    for process in (*(ps for ps, _ in job.servers), job.workers[0][0], late):
+        assert process.wait(scaled(20)) == 0
+
+
 def test_a_closure_that_ends_its_process_is_run_again_and_its_updates_applied_once(
     tmp_path: Path, start_cli: StartCli
 ) -> None:
@@ -418,7 +466,10 @@ def test_a_closure_that_ends_its_process_is_run_again_and_its_updates_applied_on
 def test_closures_that_do_not_end_or_return_what_nobody_can_send_and_a_lost_ps(
     tmp_path: Path, start_cli: StartCli, wait_until: WaitUntil
 ) -> None:
-    limits = {"WINDLASS_MAX_STEP_BYTES": str(64 << 20), "WINDLASS_RECONNECT_TIMEOUT_S": "1"}
+    limits: dict[str, Any] = {
+        "WINDLASS_MAX_STEP_BYTES": str(64 << 20),
+        "WINDLASS_RECONNECT_TIMEOUT_S": "1",
+    }
     job = Started(start_cli, tmp_path, BEGINNING + FAULTS, **limits)
     wait_until(lambda: job.has_said("kill a ps"), 90, "the faults before it")
     assert "deadlines are kept" in job.said(), job.said()
