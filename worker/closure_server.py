@@ -55,7 +55,7 @@ class ClosureServer:
             daemon=True,  # a closure that never ends must not keep this process
             settings=settings,
             calls={},
-            guard=Guard(task.task, settings, job=lambda: job, has_chief=CHIEF in task.spec.jobs),
+            guard=Guard(task.task, settings, job=lambda: job, has_chief=task.chief.type == CHIEF),
             sessions={SERVICE: self._serve},
             max_sessions=_MAX_SESSIONS,
         )

@@ -14,13 +14,15 @@ import threading
 from functools import cache
 from typing import TYPE_CHECKING, NoReturn
 
+from ..cluster.coordinator_task import coordinator_of, servers_to_coordinate
 from ..cluster.launchers import environment_resolver
-from ..cluster.resolved import resolve
+from ..cluster.resolved import ResolvedTask, resolve
 from ..cluster.resolver import ClusterResolver
 from ..cluster.roles import CHIEF, EVALUATOR, PS, WORKER, ps_of
 from ..core.errors import ConfigurationError, JobDoneError, JobStoppedError, WindlassError
 from ..core.settings import Settings, load_settings, quiet_grpc
 from ..net.auth.own_job import with_own_job
+from ..net.own_host import own_host_towards
 from .logs import set_up_logging
 from .member import Member, task_of_role
 from .program_end import ProgramEnd, set_exit_code
@@ -40,7 +42,7 @@ def join(resolver: ClusterResolver | None, *, synchronous: bool) -> "ClusterRunt
         SystemExit: This was a ps, and the job is over.
     """
     try:
-        task = resolve(resolver or environment_resolver())
+        task = _task_of(resolver, synchronous=synchronous)
         settings = load_settings()
     except WindlassError:
         _this_process()  # from now on an uncaught error ends it with the error's exit code
@@ -67,6 +69,13 @@ def join(resolver: ClusterResolver | None, *, synchronous: bool) -> "ClusterRunt
         process.exit(int(error.exit_code))
     process.member = member
     return runtime
+
+
+def _task_of(resolver: ClusterResolver | None, *, synchronous: bool) -> ResolvedTask:
+    spec = servers_to_coordinate(resolver) if resolver is not None and not synchronous else None
+    if spec is None:
+        return resolve(resolver or environment_resolver())
+    return coordinator_of(spec, own_host_towards(spec.task_address(PS, spec.task_indices(PS)[0])))
 
 
 @cache

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from ..cluster.coordinator_task import served_by_coordinator
 from ..cluster.resolved import ResolvedTask, resolve
 from ..cluster.roles import CHIEF, PS, WORKER
 from ..cluster.simple import SimpleClusterResolver
@@ -89,11 +90,8 @@ class Server:
         self._task = resolve(
             SimpleClusterResolver(spec, task_type=job_name, task_id=task_index), source="Server"
         )
-        if self._task.is_chief:
-            raise ConfigurationError(
-                f"{self._task.task} would lead the job, because the cluster has no chief: name the "
-                "task that runs the coordinator's program as chief"
-            )
+        if job_name == WORKER:
+            self._task = served_by_coordinator(self._task)
         self._protocol = protocol or "grpc"
         self._ended = threading.Event()
         self._code = 0

@@ -20,7 +20,7 @@ from ..client.ps.remote_ps import RemotePs
 from ..cluster.principal import principal_of_task
 from ..cluster.resolved import ResolvedTask
 from ..cluster.roles import ps_of
-from ..core.errors import JoinTimeoutError, WindlassError
+from ..core.errors import JobDoneError, JoinTimeoutError, WindlassError
 from ..core.exit_codes import ExitCode
 from ..core.settings import Settings
 from ..core.states import Outcome, Phase, State
@@ -115,7 +115,7 @@ class TrainingTask:
         transports = [RemotePs(ps, task.address_of(ps), who, settings) for ps in ps_of(task.spec)]
         self._session = ParameterSession(transports, who, settings)
         self.runtime.connection = self._session
-        self._session.connect(still_wanted=self.check)
+        self._session.connect(still_wanted=self._check_not_done)
         if self._checkpointer is not None:
             self._go_on_from_checkpoint(self._checkpointer)
             if self._chief_loop is not None:
@@ -182,11 +182,12 @@ class TrainingTask:
         settings, task = self._settings, self.task
         if self._checkpointer is not None:
             self._checkpointer.prepare()
+        address = _dial_address(task.address, server.port)
         self._chief_loop = ChiefLoop(
-            server.locked_job, who, task.address, self._controls, self._checkpointer, settings
+            server.locked_job, who, address, self._controls, self._checkpointer, settings
         )
         self._chief_loop.start()
-        self._announcement = announce_chief(_dial_address(task.address, server.port))
+        self._announcement = announce_chief(address)
         if settings.model_dir and self._chief is not None:
             # With the addresses: `windlass status` looks there.
             write_last_status(settings.model_dir, self._chief)
@@ -217,6 +218,20 @@ class TrainingTask:
             raise self._pending
         if self._membership is not None:
             self._membership.check()
+
+    def _check_not_done(self) -> None:
+        """The same while joining: the ps may have left already.
+
+        Raises:
+            JobDoneError: The job has ended meanwhile.
+        """
+        self.check()
+        if self._membership is not None and self._membership.phase is Phase.DONE:
+            raise JobDoneError(
+                f"{self.task.task}: the job was done before this task had joined it; nothing is "
+                "left to do",
+                task=self.task.task,
+            )
 
     def ask_to_end(self, error: WindlassError) -> None:
         """Have the program end at its next step; on the chief, the whole job."""

@@ -218,6 +218,8 @@ class Dispatcher:
         """See :class:`~windlass.client.worker.closure_link.Events`."""
         with self._changed:
             self._failures[link.worker.index] = error
+            if len(self._failures) == len(self._links):  # whoever waits for a result, waits in vain
+                self._plan(self._queue.failed(0, 0, error).decisions)
             self._changed.notify_all()
 
     def answered(

@@ -544,6 +544,20 @@ def test_one_program_for_every_role_as_tensorflow_s_tutorial_has_it(tmp_path: Pa
     assert all(not ended[task].text for task in ("worker:0", "worker:1")), ended
 
 
+def test_servers_and_coordinator_in_one_process_as_tensorflow_s_tutorial_has_it(
+    tmp_path: Path,
+) -> None:
+    code, said, errors = processes.run(
+        [sys.executable, str(EXAMPLE.parent / "in_one_process.py")],
+        timeout_s=scaled(60),
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(ROOT / "src")},
+    )
+    assert code == 0, errors
+    assert "weights [1. 2. 3.]" in said
+    assert "Traceback" not in errors
+
+
 def test_a_server_ends_in_order_when_it_is_asked_to(tmp_path: Path, wait_until: WaitUntil) -> None:
     program = tmp_path / "serve.py"
     (port,) = free_ports(1)

@@ -37,8 +37,12 @@ def test_what_there_is_one_of_need_not_be_named() -> None:
         ({"job_name": "worker", "task_index": 2}, "task.index 2 is out of range"),
         ({"job_name": "chief"}, "a Server is a ps or a worker, not a chief"),
         (
-            {"server_or_cluster_def": {"ps": ["b:1"], "worker": ["c:1"]}, "job_name": "worker"},
-            "would lead the job, because the cluster has no chief",
+            {
+                "server_or_cluster_def": {"worker": ["c:1", "d:1"]},
+                "job_name": "worker",
+                "task_index": 0,
+            },
+            "names neither a chief, nor a ps that could be asked",
         ),
     ],
 )
