@@ -347,7 +347,6 @@ def add(mark, release):
         while not os.path.exists(release):
             time.sleep(0.01)
     count.assign_add(np.ones(4, np.int64))
-    return here()
 
 mark, release = os.path.abspath("mark"), os.path.abspath("release")
 coordinator.schedule(add, (mark, release)).fetch(timeout_s=60)
@@ -356,6 +355,20 @@ open(release, "w").close()
 pids()  # the slow one goes on, and what it pushes late is no news
 assert count.numpy().tolist() == [2] * 4, count.numpy()
 print("the first answer counts")
+
+# The connection breaks while the closure goes on: it is run elsewhere, and may push no more.
+mark, release = os.path.abspath("another mark"), os.path.abspath("another release")
+result = coordinator.schedule(add, (mark, release))
+while not os.path.exists(mark):
+    time.sleep(0.01)
+for link in coordinator._dispatcher._links.values():
+    link.drop()
+result.fetch(timeout_s=60)
+assert count.numpy().tolist() == [4] * 4, count.numpy()
+open(release, "w").close()
+pids()
+assert count.numpy().tolist() == [4] * 4, count.numpy()
+print("a broken connection repeats nothing")
 """
 
 
@@ -445,6 +458,7 @@ def test_a_worker_that_starts_late_is_used_and_runs_what_a_slow_one_holds_up(
     late, _ = job.start_worker(1)
     assert job.chief.wait(scaled(60)) == 0, job.said()
     assert "the first answer counts" in job.said()
+    assert "a broken connection repeats nothing" in job.said()
     for process in (*(ps for ps, _ in job.servers), job.workers[0][0], late):
         assert process.wait(scaled(20)) == 0
 
