@@ -315,8 +315,7 @@ class Dispatcher:
         """What a worker has to be sent for a closure, beside what it knows already."""
 
         def make(known: Knowledge) -> Sequence[Frame]:
-            if number not in self._closures:
-                return ()  # it is over, before it was sent
+            # Also if it is over by now: the worker's answer makes room there.
             frames = self.told.frames(known, closure.function, closure.states)
             parts = closure.arguments.parts if closure.arguments is not None else ()
             message = session_pb2.RunClosure(

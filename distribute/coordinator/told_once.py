@@ -220,7 +220,7 @@ class ToldOnce:
 
         Args:
             known: By the worker; changed.
-            function: Of the closure, in use.
+            function: Of the closure.
             states: For it.
         """
         frames: list[Frame] = []
@@ -266,8 +266,8 @@ class ToldOnce:
         known.things.add(number)
 
     def _define(self, function: int, known: Knowledge, frames: list[Frame]) -> None:
-        if function in known.things:
-            return
+        if function in known.things or function not in self._functions:
+            return  # without it the closure is over, and the worker's error counts for nothing
         parts = self._functions[function].pickled.parts
         message = session_pb2.DefineFunction(
             id=function, part_bytes=[part.nbytes for part in parts]

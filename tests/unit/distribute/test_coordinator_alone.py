@@ -88,6 +88,16 @@ def test_a_function_that_is_gone_is_forgotten_when_no_closure_needs_it(
     assert not rest
 
 
+def test_a_closure_that_is_over_before_it_is_sent_does_no_harm(
+    strategy: wl.distribute.ParameterServerStrategy,
+) -> None:
+    told = ToldOnce(strategy)
+    number = told.use(lambda: None)
+    gc.collect()
+    told.release(number)
+    assert kinds(told.frames(Knowledge(), number, ())) == []
+
+
 def test_functions_that_the_program_keeps_are_bounded(
     strategy: wl.distribute.ParameterServerStrategy,
 ) -> None:
