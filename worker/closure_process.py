@@ -17,6 +17,7 @@ import logging
 import os
 import signal
 import sys
+import time
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -33,6 +34,9 @@ log = logging.getLogger(__name__)
 _MAX_EARLY_ENDS = 5  # in a row, of processes that had not joined the job
 _MAX_SAID_BYTES = 64 * 1024  # a pipe holds so many
 _PR_SET_PDEATHSIG = 1
+_PR_SET_CHILD_SUBREAPER = 36
+_LOOK_S = 0.005
+_END_S = 5.0  # for what was killed to be gone
 # Where memory runs out, the process of closures is to end, and not the one that replaces it.
 _OOM_SCORE = "500"
 
@@ -81,6 +85,8 @@ class ClosureProcesses:
         """
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self._pass_on)
+        # What a process leaves behind comes to this one, which ends it.
+        ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
         early_ends = 0
         while True:
             status, said = self._one()
@@ -90,6 +96,8 @@ class ClosureProcesses:
                 return said.code
             code = os.waitstatus_to_exitcode(status)
             early_ends = 0 if said.has_joined else early_ends + 1
+            if self._asked is not None and code == -self._asked:
+                return int(ExitCode.DRAINED)  # before it could do so in order
             if self._asked is not None or early_ends == _MAX_EARLY_ENDS:
                 log.error("%s: its process was ended %s", self._name, _by(code))
                 return int(ExitCode.KILLED) if code < 0 else code or int(ExitCode.PROGRAM_FAILED)
@@ -117,16 +125,17 @@ class ClosureProcesses:
         if not child:
             os.close(reader)
             _become(here)
+            if self._asked is not None:  # between the fork and now
+                os._exit(int(ExitCode.DRAINED))
             self._run_child(writer)
         os.close(writer)
         if self._asked is not None:  # before it was there
             os.kill(child, self._asked)
         try:
-            _, status = os.waitpid(child, 0)
+            status = _wait(child)
             self._child = 0
-            with contextlib.suppress(OSError):  # nobody is left
-                os.killpg(child, signal.SIGKILL)
-            os.set_blocking(reader, False)  # what it has forked may hold the other end
+            _end_children()
+            os.set_blocking(reader, False)  # whoever is left may hold the other end
             with contextlib.suppress(BlockingIOError):
                 return status, _read(os.read(reader, _MAX_SAID_BYTES))
             return status, _Said()
@@ -158,7 +167,6 @@ class ClosureProcesses:
 
 def _become(parent: int) -> None:
     """Make this fork a process that ends with its parent, before it if memory runs out."""
-    os.setpgid(0, 0)  # what it forks ends with it
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, signal.SIG_DFL)
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
@@ -166,6 +174,42 @@ def _become(parent: int) -> None:
         os._exit(int(ExitCode.KILLED))
     with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "w") as file:
         file.write(_OOM_SCORE)
+
+
+def _wait(child: int) -> int:
+    """Wait for a process, and for those that others left to this one; its status."""
+    while True:
+        pid, status = os.waitpid(-1, 0)
+        if pid == child:
+            return status
+
+
+def _end_children() -> None:
+    """End what a process has left behind, and what that leaves behind in turn."""
+    until = time.monotonic() + _END_S
+    while time.monotonic() < until:
+        for pid in _children():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        try:
+            ended, _ = os.waitpid(-1, os.WNOHANG)
+        except ChildProcessError:
+            return
+        if not ended:
+            time.sleep(_LOOK_S)
+
+
+def _children() -> list[int]:
+    """The processes whose parent this one is."""
+    here, found = os.getpid(), []
+    for entry in os.listdir("/proc"):
+        if not entry.isdigit():
+            continue
+        with contextlib.suppress(OSError), open(f"/proc/{entry}/stat", "rb") as file:
+            # Behind the name in parentheses, which may have any: the state, and the parent.
+            if int(file.read().rpartition(b")")[2].split()[1]) == here:
+                found.append(int(entry))
+    return found
 
 
 def _read(data: bytes) -> _Said:

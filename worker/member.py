@@ -92,7 +92,8 @@ class Member:
             self._task.close()
 
     def _stop(self, name: str) -> None:
-        log.warning("%s: ending at the next step", name)
+        if not self._was_signalled:  # a launcher signals all processes of a task
+            log.warning("%s: ending at the next step", name)
         self._was_signalled = True
         task = self._task.task.task
         error = JobStoppedError(f"{task} was asked to stop by {name}", task=task)
