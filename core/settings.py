@@ -243,6 +243,11 @@ class Settings(BaseModel):
         ge=1,
         description="Most jobs of a standalone cluster that run at once; others wait their turn.",
     )
+    max_job_workers: int = Field(
+        default=0,
+        ge=0,
+        description="Most workers of one job of a standalone cluster; 0: as many as it has nodes.",
+    )
     max_node_tasks: int = Field(
         default=8, ge=1, description="Most tasks at once on one node of a standalone cluster."
     )

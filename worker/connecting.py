@@ -167,6 +167,8 @@ class ConnectedCluster:
 
     def _begin(self, request: gateway_pb2.SubmitRequest, timeout_s: float) -> JobView:
         job = self._client.submit(request)
+        for warning in job.warnings:
+            log.warning("%s", warning)
         waited_s = 0.0
         while job.state == "queued" and waited_s < timeout_s:
             job = self._client.follow(self.job, 0, wait_s=1.0, drives=True).job

@@ -36,6 +36,7 @@ class JobView:
         tasks: How each stands, by task: None while it runs, else its exit code as ``subprocess``
             has it.
         nodes: Where each runs.
+        warnings: When it was submitted: what differs between here and the cluster and may matter.
     """
 
     id: str
@@ -52,6 +53,7 @@ class JobView:
     owner: str
     program: tuple[str, ...]
     digest: str
+    warnings: tuple[str, ...] = ()
 
     @property
     def has_ended(self) -> bool:
@@ -265,4 +267,5 @@ def _job_from_wire(message: gateway_pb2.JobInfo) -> JobView:
         message.owner,
         tuple(message.program),
         message.digest,
+        tuple(message.warnings),
     )

@@ -25,11 +25,13 @@ class Limits:
     Attributes:
         jobs: Most jobs that run at once.
         queued: Most that wait.
+        workers: Most of one job; 0: as many as there are nodes.
         tasks_per_node: Most tasks of one node.
     """
 
     jobs: int = 8
     queued: int = 64
+    workers: int = 0
     tasks_per_node: int = 8
 
 
@@ -129,7 +131,7 @@ class JobTable:
 
         Raises:
             RefusedError: The id is that of another job, or another job has its model's folder.
-            LimitExceededError: Too many wait.
+            LimitExceededError: Too many wait, or it asks for too many workers.
         """
         known = self.jobs.get(submission.id)
         if known is not None:
@@ -140,6 +142,14 @@ class JobTable:
                     job=submission.id,
                 )
             return known
+        most = self._limits.workers
+        if most and submission.workers > most:
+            raise LimitExceededError(
+                f"job {submission.id} asks for {submission.workers} workers, and a job of this "
+                f"cluster has up to {most} (max_job_workers)",
+                workers=submission.workers,
+                limit=most,
+            )
         for other in self.jobs.values():
             if not other.has_ended and other.submission.folder == submission.folder:
                 raise RefusedError(
@@ -234,6 +244,8 @@ class JobTable:
         for role, count in ((CHIEF, 1), (PS, asked.ps), (WORKER, asked.workers)):
             nodes = self._living(role)
             wanted = len(nodes) if count == ALL else count
+            if role == WORKER and self._limits.workers:
+                wanted = min(wanted, self._limits.workers)
             free = [
                 node
                 for node in nodes

@@ -56,7 +56,11 @@ def run_standalone(task: ResolvedTask, settings: Settings) -> int:
 def serving_gateway(task: TaskId, address: str, settings: Settings) -> Iterator[GatewayServer]:
     """A gateway, for as long as the block runs."""
     table = JobTable(
-        Limits(jobs=settings.max_jobs, tasks_per_node=settings.max_node_tasks),
+        Limits(
+            jobs=settings.max_jobs,
+            workers=settings.max_job_workers,
+            tasks_per_node=settings.max_node_tasks,
+        ),
         model_dir=settings.model_dir,
         job_id=settings.job_id,
         max_ps_bytes=settings.max_ps_bytes,

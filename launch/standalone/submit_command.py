@@ -102,6 +102,8 @@ def submit_command(
             f"package {package.digest[:12]}",
             err=True,
         )
+        for warning in job.warnings:
+            click.echo(f"windlass: {warning}", err=True)
         if detach:
             click.echo(job.id)
             click.echo(f"windlass attach {job.id} --cluster {cluster} shows it", err=True)

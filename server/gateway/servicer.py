@@ -23,6 +23,7 @@ from .job_log import JobLog, LoggedLine
 from .packages import PackageStore
 
 log = logging.getLogger(__name__)
+audit_log = logging.getLogger("windlass.audit")
 
 SERVICE = gateway_pb2.DESCRIPTOR.services_by_name["Gateway"]
 TICK_S = 0.25
@@ -130,7 +131,7 @@ class GatewayServicer:
     def Submit(self, request: gateway_pb2.SubmitRequest, visitor: Visitor) -> gateway_pb2.JobInfo:
         """Begin a job. Idempotent by its id."""
         check_text(request.name, bounds.MAX_NAME_BYTES, "its name", "a job")
-        check_environments(
+        differing = check_environments(
             dict(request.environment),
             own_environment(),
             peer="the cluster",
@@ -160,9 +161,15 @@ class GatewayServicer:
             is_new = request.id not in table.jobs
             job = table.submit(submission, now=time.monotonic())
             if is_new:
-                digest = f", package {request.digest[:12]}" if request.digest else ""
-                log.info("job %s was submitted by %s%s", job.id, owner, digest)
-            return self._info(job)
+                what = f"package {request.digest}" if request.digest else "a program at its driver"
+                audit_log.info("audit: job %s was submitted by %s: %s", job.id, owner, what)
+            info = self._info(job)
+        info.warnings.extend(
+            f"{each.name} is {each.ours or 'missing'} here and {each.theirs or 'missing'} on the "
+            f"cluster: {each.reason}"
+            for each in differing
+        )
+        return info
 
     def ListJobs(self, _: gateway_pb2.ListJobsRequest, __: Visitor) -> gateway_pb2.ListJobsResponse:
         """All jobs and nodes."""

@@ -162,6 +162,15 @@ def test_a_driver_with_another_version_gets_the_whole_table(gateway: Gateway) ->
         gateway.driver.submit(request(digest="", program=[], coordinator=True, environment=theirs))
 
 
+def test_what_may_matter_is_a_warning(gateway: Gateway) -> None:
+    for task in gateway.ports:
+        gateway.poll(task)
+    gateway.driver.put_package(DIGEST, PACKAGE, lambda held: None)
+    job = gateway.driver.submit(request(environment={**own_environment(), "numpy": "1.20.0"}))
+    [warning] = job.warnings
+    assert warning.startswith("numpy is 1.20.0 here and ")
+
+
 def test_who_may_not_is_refused(gateway: Gateway) -> None:
     gateway.begin()
     with closing(gateway.client("reader")) as reader:

@@ -210,6 +210,14 @@ def test_jobs_beyond_the_limit_wait_their_turn_and_beyond_the_queue_are_refused(
     assert waiting.state.value == "running"
 
 
+def test_a_job_has_no_more_workers_than_its_quota() -> None:
+    cluster = Cluster(limits=Limits(workers=1))
+    with pytest.raises(LimitExceededError, match="asks for 2 workers, and a job"):
+        cluster.submit("a", workers=2)
+    job = cluster.submit("b", workers=-1)
+    assert [task for task in job.tasks if task.type == "worker"] == [W0]
+
+
 def test_submitting_twice_begins_one_job_and_another_one_under_its_id_is_refused() -> None:
     cluster = Cluster()
     assert cluster.submit() is cluster.submit()
