@@ -4,6 +4,7 @@ TensorFlow's programs begin with it: in the processes of workers and parameter s
 ``Server`` and wait for its end, in the chief's they make a strategy and a coordinator.
 """
 
+import socket
 import sys
 import threading
 from collections.abc import Callable, Mapping
@@ -100,6 +101,21 @@ class Server:
         self._thread: threading.Thread | None = None
         if start:
             self.start()
+
+    @staticmethod
+    def create_local_server(config: Any = None, start: bool = True) -> "Server":
+        """A parameter server alone in its cluster, at a free port of this machine.
+
+        TensorFlow's runs operations of any client; ours holds variables, which is what is left of
+        that: a program here or in another process of this user reaches it at :attr:`target`.
+
+        Args:
+            config: Not used.
+            start: Serve at once.
+        """
+        with socket.create_server(("127.0.0.1", 0)) as free:
+            address = f"127.0.0.1:{free.getsockname()[1]}"
+        return Server({PS: [address]}, PS, 0, config=config, start=start)
 
     @property
     def target(self) -> str:

@@ -5,7 +5,12 @@ from typing import Any
 import pytest
 
 import windlass as wl
+from helpers.waiting import scaled
+from windlass.client.ps.control import PsControl
+from windlass.cluster.principal import Principal
 from windlass.core.errors import ConfigurationError
+from windlass.core.settings import Settings
+from windlass.core.task import TaskId
 
 CLUSTER = {"chief": ["a:1"], "ps": ["b:1"], "worker": ["c:1", "d:1"]}
 
@@ -49,3 +54,14 @@ def test_what_there_is_one_of_need_not_be_named() -> None:
 def test_mistakes_are_told(arguments: dict[str, Any], says: str) -> None:
     with pytest.raises(ConfigurationError, match=says):
         server(**arguments)
+
+
+def test_a_local_server_is_a_ps_that_answers() -> None:
+    made = wl.distribute.Server.create_local_server()
+    assert made.target.startswith("grpc://127.0.0.1:")
+    address = made.target.removeprefix("grpc://")
+    control = PsControl(TaskId("ps", 0), address, Settings(), Principal("chief", index=0))
+    try:
+        assert control.find_job(timeout_s=scaled(10)).chief_address == ""
+    finally:
+        control.close()
