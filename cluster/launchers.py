@@ -4,7 +4,8 @@ TF_CONFIG goes first, even if it is ``{}``, which says "this process alone". Wit
 environment of a task of a Slurm step, of a SageMaker job or of a Volcano Job counts, if that has
 several tasks: one process alone needs no cluster, and a shell inside an allocation is no task.
 
-What launchers do not say comes from ``WINDLASS_REPLICAS`` (roles, where a launcher starts equal
+Manifests that set ``WINDLASS_HOST_TEMPLATE`` have said everything, and go before those. What other
+launchers do not say comes from ``WINDLASS_REPLICAS`` (roles, where a launcher starts equal
 processes) and ``WINDLASS_PORT``, or from flags.
 """
 
@@ -19,10 +20,10 @@ from .roles import TASK_TYPES
 from .sagemaker import SageMakerClusterResolver
 from .slurm_resolver import SlurmClusterResolver
 from .template import parse_replicas
+from .template_variables import HOST_TEMPLATE, REPLICAS, VariablesClusterResolver
 from .tf_config import TF_CONFIG, TFConfigClusterResolver
 from .volcano import INDICES, VolcanoClusterResolver, hosts_variable
 
-REPLICAS = "WINDLASS_REPLICAS"
 PORT = "WINDLASS_PORT"
 
 
@@ -62,6 +63,8 @@ def launcher_resolver(
     said = environment_variables() if variables is None else variables
     if said.get(TF_CONFIG, "").strip():
         return None
+    if said.get(HOST_TEMPLATE, "").strip():
+        return VariablesClusterResolver(said, replicas=replicas, hostname=hostname)
     launchers = launchers_of(said)
     if not launchers:
         return None

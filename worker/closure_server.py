@@ -53,7 +53,8 @@ class ClosureServer:
             task.task,
             threads=_THREADS,
             daemon=True,  # a closure that never ends must not keep this process
-            settings=settings,
+            # Probes are answered since before the worker joined its job.
+            settings=settings.model_copy(update={"health_port": 0}),
             calls={},
             guard=Guard(task.task, settings, job=lambda: job, has_chief=task.chief.type == CHIEF),
             sessions={SERVICE: self._serve},

@@ -30,6 +30,7 @@ from ..distribute.runtime import ClusterRuntime
 from .announcement import announce_chief
 from .enough_workers import wait_for_workers
 from .job_over import join_unless_done
+from .probes import Probes
 from .program import Ending, ending_of
 from .status import write_last_status
 
@@ -68,6 +69,7 @@ class TrainingTask:
         self._found: FoundJob | None = None
         self._controls: list[PsControl] = []
         self._session: ParameterSession | None = None
+        self._probes = Probes(task, settings)
         self.runtime = ClusterRuntime(
             task, settings, check=self.check, chief_has_ended=self._chief_has_ended
         )
@@ -103,6 +105,7 @@ class TrainingTask:
                 job.identify(found.job, after=max(found.last_generation, recorded))
             chief_address = _dial_address(task.address, self._chief_server.port)
         else:
+            self._probes.start()
             chief_address = task.chief_address or self._find_chief()
         self._chief = ChiefClient(chief_address, settings, self._who)
         self._membership = Membership(
@@ -235,6 +238,7 @@ class TrainingTask:
 
     def ask_to_end(self, error: WindlassError) -> None:
         """Have the program end at its next step; on the chief, the whole job."""
+        self._probes.drain()
         self._pending = self._pending or error
         if self.runtime.snapshots is not None:
             self.runtime.snapshots.ask_to_stop(error)
@@ -337,6 +341,7 @@ class TrainingTask:
             self._chief.close()
         if self._chief_server is not None:
             self._chief_server.stop()
+        self._probes.stop()
 
 
 class EvaluatorTask:
@@ -355,10 +360,16 @@ class EvaluatorTask:
         self._chief = ChiefClient(task.chief_address, settings, who) if task.chief_address else None
         self._membership: Membership | None = None
         self._joining = threading.Thread(target=self._join, name="evaluator-join", daemon=True)
+        self._probes = Probes(task, settings)
         self.runtime = ClusterRuntime(task, settings, check=self.check)
 
     def start(self) -> ClusterRuntime:
-        """Register in the background, without waiting."""
+        """Register in the background, without waiting.
+
+        Raises:
+            AddressInUseError: The health port is taken.
+        """
+        self._probes.start()
         if self._chief is not None:
             self._joining.start()
         return self.runtime
@@ -385,6 +396,7 @@ class EvaluatorTask:
 
     def ask_to_end(self, error: WindlassError) -> None:
         """Have the evaluator end when it next looks for a checkpoint."""
+        self._probes.drain()
         self._pending = self._pending or error
 
     def finish(self, ending: Ending) -> int:
@@ -400,6 +412,7 @@ class EvaluatorTask:
             self._membership.close()
         if self._chief is not None:
             self._chief.close()
+        self._probes.stop()
 
 
 def _dial_address(address: str, port: int) -> str:

@@ -1,5 +1,10 @@
 """The standard health service of every server, on its own port too."""
 
+import ctypes
+import socket
+import subprocess
+import sys
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -7,6 +12,9 @@ import grpc
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
+from helpers.waiting import scaled
+from windlass.cluster.resolved import ResolvedTask
+from windlass.cluster.spec import ClusterSpec
 from windlass.core.errors import AddressInUseError
 from windlass.core.settings import Settings
 from windlass.core.task import TaskId
@@ -14,6 +22,7 @@ from windlass.launch.processes import free_ports
 from windlass.proto.v1 import chief_pb2, chief_pb2_grpc
 from windlass.server.chief.server import ChiefServer
 from windlass.server.ps.server import PsServer
+from windlass.worker.probes import Probes
 
 SERVING = health_pb2.HealthCheckResponse.SERVING
 NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
@@ -73,3 +82,68 @@ def test_two_servers_never_share_a_port_silently(name: str) -> None:
     finally:
         first.stop(grace_s=0)
         second.stop(grace_s=0)
+
+
+def alone(task_type: str) -> ResolvedTask:
+    """A task whose cluster is on loopback, and which listens at no address from its start."""
+    spec = ClusterSpec({"chief": ["127.0.0.1:1"], "ps": ["127.0.0.1:2"], "worker": ["127.0.0.1:3"]})
+    chief = TaskId("chief", 0)
+    return ResolvedTask(TaskId(task_type, 0), spec, chief, "127.0.0.1:1")
+
+
+@pytest.mark.parametrize("role", ["worker", "evaluator"])
+def test_a_task_that_serves_nobody_answers_probes_until_it_drains(role: str) -> None:
+    [port] = free_ports(1)
+    probes = Probes(alone(role), Settings(health_port=port))
+    probes.start()
+    try:
+        assert health(port, "readiness") == SERVING
+        for _ in range(100):  # more than the queue of connections that were not accepted holds
+            socket.create_connection(("127.0.0.1", port), 5).close()
+        probes.drain()
+        assert health(port, "readiness") == NOT_SERVING
+        with pytest.raises(AddressInUseError, match=f"/job:{role}/task:0 .*:{port} for health"):
+            Probes(alone(role), Settings(health_port=port)).start()
+    finally:
+        probes.stop()
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection(("127.0.0.1", port), 5)
+
+
+_KUBELET = """
+import socket, sys, time
+print("ready", flush=True)
+input()
+for _ in range(6):
+    socket.create_connection(("127.0.0.1", int(sys.argv[1])), 60).close()
+print(time.monotonic(), flush=True)
+"""
+
+
+def test_a_process_whose_interpreter_is_held_up_is_alive_to_a_tcp_probe() -> None:
+    [port] = free_ports(1)
+    probes = Probes(alone("worker"), Settings(health_port=port))
+    probes.start()
+    command = [sys.executable, "-I", "-c", _KUBELET, str(port)]
+    try:
+        with subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        ) as kubelet:
+            assert kubelet.stdin is not None
+            assert kubelet.stdout is not None
+            assert kubelet.stdout.readline() == "ready\n"
+            kubelet.stdin.write("go\n")
+            kubelet.stdin.flush()
+            # As an extension that computes and does not release the lock; no thread of ours runs.
+            ctypes.PyDLL(None).usleep(int(scaled(0.5) * 1e6))
+            released = time.monotonic()
+            assert float(kubelet.stdout.readline()) < released
+    finally:
+        probes.stop()
+
+
+def test_without_a_health_port_nothing_is_opened() -> None:
+    probes = Probes(alone("worker"), Settings())
+    probes.start()
+    probes.drain()
+    probes.stop()

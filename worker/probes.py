@@ -1,0 +1,73 @@
+"""The health port of a task that listens at no address from its start: workers, the evaluator.
+
+The others have theirs beside what they serve (``net/host.py``). A worker that runs closures serves
+them once it has joined its job, and must answer probes before that: ready never means that the
+cluster has formed.
+"""
+
+from typing import TYPE_CHECKING
+
+from ..cluster.resolved import ResolvedTask
+from ..core.errors import AddressInUseError
+from ..core.settings import Settings
+
+if TYPE_CHECKING:
+    from ..net.health import Health
+    from ..net.probe_port import ProbePort
+
+
+class Probes:
+    """Serves the health service at ``health_port``, if the settings name one.
+
+    Args:
+        task: Of this process.
+        settings: For the port, and the address to bind.
+    """
+
+    def __init__(self, task: ResolvedTask, settings: Settings) -> None:
+        self._task = task
+        self._settings = settings
+        self._health: Health | None = None
+        self._port: ProbePort | None = None
+
+    def start(self) -> None:
+        """Answer that the task serves.
+
+        Raises:
+            AddressInUseError: The port is taken.
+        """
+        if not self._settings.health_port:
+            return
+        from ..net.health import Health
+        from ..net.host import bind_address
+        from ..net.probe_port import ProbePort
+
+        task = self._task
+        known = task.address or task.evaluator or task.chief_address or ":0"
+        host = bind_address(known, self._settings).rpartition(":")[0]
+        where = f"{host}:{self._settings.health_port}"
+        self._health = Health()
+        self._port = ProbePort(self._health)
+        try:
+            self._port.start(where)
+        except OSError as error:
+            self.stop()
+            raise AddressInUseError(
+                f"{task.task} cannot listen at {where} for health probes "
+                f"({error.strerror or error}): the port is taken by another process. Stop it, or "
+                "give another --health-port",
+                task=task.task,
+                address=where,
+            ) from error
+        self._health.set(serving=True)
+
+    def drain(self) -> None:
+        """Answer that it does not."""
+        if self._health is not None:
+            self._health.set(serving=False)
+
+    def stop(self) -> None:
+        """Answer nobody any more."""
+        if self._port is not None:
+            self._port.stop()
+            self._port = None
