@@ -1,0 +1,172 @@
+"""Kubernetes manifests of the repository: built, and taken apart into what runs."""
+
+import json
+import re
+import shutil
+import subprocess
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import pytest
+import yaml
+
+from .processes import ROOT
+
+Manifest = dict[str, Any]
+K8S = ROOT / "deploy" / "k8s"
+BUILT = [
+    "base",
+    "rbac",
+    *(f"overlays/{path.name}" for path in sorted((K8S / "overlays").iterdir())),
+]
+_NEEDED = (5, 0)  # of kustomize: components, replacements and anchors
+
+
+@cache
+def build_command() -> tuple[str, ...]:
+    """What builds a kustomization here: ``kubectl kustomize`` or ``kustomize build``."""
+    why = "neither kubectl nor kustomize is installed"
+    for command, asks in (
+        (("kubectl", "kustomize"), ("kubectl", "version", "--client", "--output=json")),
+        (("kustomize", "build"), ("kustomize", "version")),
+    ):
+        if shutil.which(command[0]) is None:
+            continue
+        said = subprocess.run(asks, capture_output=True, text=True, check=False, timeout=60).stdout
+        text = json.loads(said).get("kustomizeVersion", "") if command[0] == "kubectl" else said
+        found = re.search(r"v(\d+)\.(\d+)", text)
+        if found and (int(found[1]), int(found[2])) >= _NEEDED:
+            return command
+        why = f"{command[0]} has kustomize {text.strip() or 'of an unknown version'}, not v5"
+    pytest.skip(f"manifests cannot be built: {why}")
+
+
+@cache
+def build(name: str) -> tuple[Manifest, ...]:
+    """The objects of a kustomization below ``deploy/k8s``."""
+    command = [*build_command(), str(K8S / name)]
+    result = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
+    assert result.returncode == 0, result.stderr
+    return tuple(yaml.safe_load_all(result.stdout))
+
+
+@dataclass(frozen=True, slots=True)
+class PodTemplate:
+    """Equal pods.
+
+    Attributes:
+        owner: What makes them, for messages: ``Job digits-chief``.
+        kind: Of the object that makes them: Job, StatefulSet or, of TFJob, Pod.
+        name: Of that object; the pods' names begin with it.
+        count: How many.
+        template: Metadata and spec.
+        job: The Job's spec; empty if none makes them.
+    """
+
+    owner: str
+    kind: str
+    name: str
+    count: int
+    template: Manifest
+    job: Manifest
+
+    @property
+    def spec(self) -> Manifest:
+        """Of a pod."""
+        spec: Manifest = self.template["spec"]
+        return spec
+
+    @property
+    def labels(self) -> dict[str, str]:
+        """Of a pod."""
+        labels: dict[str, str] = self.template.get("metadata", {}).get("labels", {})
+        return labels
+
+
+def pod_templates(objects: tuple[Manifest, ...]) -> Iterator[PodTemplate]:
+    """Every kind of pod that the objects make."""
+    for each in objects:
+        kind, name, spec = each["kind"], each["metadata"]["name"], each.get("spec", {})
+        owner = f"{kind} {name}"
+        if kind == "Job":
+            yield PodTemplate(owner, kind, name, spec["completions"], spec["template"], spec)
+        elif kind == "StatefulSet":
+            yield PodTemplate(owner, kind, name, spec["replicas"], spec["template"], {})
+        elif kind in ("JobSet", "TrainingRuntime"):
+            jobs = spec if kind == "JobSet" else spec["template"]["spec"]
+            for job in jobs["replicatedJobs"]:
+                made = job["template"]["spec"]
+                label = f"{owner}, {job['name']}"
+                pods = f"{name}-{job['name']}-0"
+                yield PodTemplate(label, "Job", pods, made["completions"], made["template"], made)
+        elif kind == "TFJob":
+            for role, made in spec["tfReplicaSpecs"].items():
+                label, pods = f"{owner}, {role}", f"{name}-{role.lower()}"
+                yield PodTemplate(label, "Pod", pods, made["replicas"], made["template"], {})
+
+
+@dataclass(frozen=True, slots=True)
+class Pod:
+    """One container of one pod, as the kubelet would start it.
+
+    Attributes:
+        name: Of the pod, which is its host name.
+        role: As its labels say.
+        command: What is executed.
+        environment: With fields of the pod and references to other variables filled in.
+        domain: Below which its host name is found in DNS.
+    """
+
+    name: str
+    role: str
+    command: tuple[str, ...]
+    environment: dict[str, str]
+    domain: str
+
+
+def pods(objects: tuple[Manifest, ...], namespace: str) -> Iterator[Pod]:
+    """Every pod, with the name, the index and the variables that controllers and kubelet give."""
+    services = {each["metadata"]["name"] for each in objects if each["kind"] == "Service"}
+    for kind in pod_templates(objects):
+        [container] = kind.spec["containers"]
+        for index in range(kind.count):
+            name = f"{kind.name}-{index}"
+            given = {"JOB_COMPLETION_INDEX": str(index)} if kind.kind == "Job" else {}
+            variables = environment_of(container, kind.labels, namespace, given)
+            words = [*container["command"], *container.get("args", [])]
+            command = tuple(expand(word, variables) for word in words)
+            domain = kind.spec.get("subdomain") or _service_of(kind, objects)
+            assert domain in services, domain
+            role = kind.labels["app.kubernetes.io/component"]
+            yield Pod(name, role, command, variables, f"{domain}.{namespace}.svc")
+
+
+def _service_of(kind: PodTemplate, objects: tuple[Manifest, ...]) -> str:
+    [found] = [
+        each for each in objects if f"{each['kind']} {each['metadata']['name']}" == kind.owner
+    ]
+    return str(found["spec"]["serviceName"])
+
+
+def environment_of(
+    container: Manifest, labels: dict[str, str], namespace: str, given: dict[str, str]
+) -> dict[str, str]:
+    """The variables of a container."""
+    variables = dict(given)
+    for each in container.get("env", []):
+        if "valueFrom" not in each:
+            variables[each["name"]] = expand(each["value"], variables)
+            continue
+        path = each["valueFrom"]["fieldRef"]["fieldPath"]
+        label = re.fullmatch(r"metadata\.labels\['(.+)'\]", path)
+        variables[each["name"]] = (
+            labels[label[1]] if label else {"metadata.namespace": namespace}[path]
+        )
+    return variables
+
+
+def expand(text: str, variables: dict[str, str]) -> str:
+    """``$(NAME)`` filled in as the kubelet does; what is not known stays as it is."""
+    return re.sub(r"\$\(([A-Z_a-z0-9]+)\)", lambda m: variables.get(m[1], m[0]), text)

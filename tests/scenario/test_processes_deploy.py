@@ -1,0 +1,88 @@
+"""What the manifests and the compose file start: their commands and variables, as processes."""
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+
+from helpers.manifests import build, pods
+from helpers.pods import Container, Running
+from windlass.core.checkpoint import CheckpointReader, latest_checkpoint
+
+pytestmark = [
+    pytest.mark.scenario,
+    pytest.mark.real_start,
+    pytest.mark.usefixtures("no_process_left"),
+]
+STEPS = 300
+MOUNTS = ("/checkpoints", "/tmp")  # noqa: S108 - of the containers
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Callable[[list[Container]], Running]]:
+    with ExitStack() as stack:
+
+        def run(containers: list[Container]) -> Running:
+            running = Running(containers, tmp_path)
+            stack.callback(running.kill)
+            return running
+
+        yield run
+
+
+def serves(address: str) -> bool:
+    with grpc.insecure_channel(f"{address}:2223") as channel:
+        stub: Any = health_pb2_grpc.HealthStub(channel)
+        request = health_pb2.HealthCheckRequest(service="readiness")
+        try:
+            return bool(stub.Check(request, timeout=5).status == 1)
+        except grpc.RpcError:
+            return False
+
+
+def check_training(model_dir: Path) -> None:
+    saved = latest_checkpoint(str(model_dir))
+    assert saved is not None
+    assert saved.global_step >= STEPS
+    assert CheckpointReader(saved.path).manifest.final
+
+
+def test_the_pods_of_the_manifests_train(
+    start: Callable[[list[Container]], Running],
+    write_program: Callable[..., str],
+    wait_until: Callable[..., None],
+    tmp_path: Path,
+) -> None:
+    steps = {"int(sys.argv[1]), float(sys.argv[2])": f"{STEPS}, 0.01"}
+    assert write_program(replace=steps) == str(tmp_path / "train.py")
+    made = list(pods(build("overlays/dev"), "training"))
+    roles = {pod.name: pod.role for pod in made}
+    assert sorted(roles.values()) == ["chief", "evaluator", "ps", "ps", "worker", "worker"]
+
+    def volumes(value: str) -> str:
+        mount = next((path for path in MOUNTS if value.startswith(path)), "")
+        return str(tmp_path) + value.removeprefix(mount) if mount else value
+
+    running = start(
+        [
+            Container(
+                pod.name,
+                (f"{pod.name}.{pod.domain}",),
+                pod.command,
+                {name: volumes(value) for name, value in pod.environment.items()},
+            )
+            for pod in made
+        ]
+    )
+    for name, address in running.addresses.items():
+        wait_until(lambda address=address: serves(address), 40, f"a probe of {name}")
+    ended = running.wait(90)
+    assert {name: end.code for name, end in ended.items()} == dict.fromkeys(ended, 0), ended
+    check_training(tmp_path / "digits")
+    for name, role in roles.items():
+        took_part = "has done 5 steps" in ended[name].text
+        assert took_part == (role in ("chief", "worker")), ended[name].text

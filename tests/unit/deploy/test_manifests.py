@@ -1,0 +1,258 @@
+"""The manifests of ``deploy/k8s``: every one builds, and is what Kubernetes and Windlass take."""
+
+import copy
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from helpers.manifest_lints import FIELDS, problems, unknown_fields
+from helpers.manifests import BUILT, K8S, Manifest, build, pod_templates, pods
+from windlass.cluster.principal import principal_of_uri
+
+kubernetes_validate = pytest.importorskip("kubernetes_validate", reason="knows the schemas")
+KUBERNETES = "1.34"  # the oldest version whose fields these manifests use is older
+_FROM_ELSEWHERE = {"Certificate", "Issuer"}  # cert-manager's
+with_jobs = pytest.mark.parametrize("name", [name for name in BUILT if name != "rbac"])
+
+
+@pytest.mark.parametrize("name", BUILT)
+def test_every_object_has_the_fields_that_its_kind_has_and_no_others(name: str) -> None:
+    objects = build(name)
+    for each in objects:
+        if each["kind"] in FIELDS:
+            assert unknown_fields(each) == []
+        elif each["kind"] not in _FROM_ELSEWHERE:
+            kubernetes_validate.validate(each, KUBERNETES, strict=True)
+    for kind in pod_templates(objects):  # those of custom resources, too
+        made: Manifest = {"apiVersion": "v1", "kind": "Pod", **kind.template}
+        if kind.job:
+            made = {"apiVersion": "batch/v1", "kind": "Job", "spec": kind.job}
+        kubernetes_validate.validate(made, KUBERNETES, strict=True)
+
+
+@with_jobs
+def test_no_manifest_has_a_mistake_that_a_schema_does_not_see(name: str) -> None:
+    objects = build(name)
+    if name == "base":  # nobody has given the job its name yet
+        objects = tuple(each for each in objects if each["kind"] != "Service")
+        known = {"no Service has its serviceName", "no Service is called tasks"}
+        found = [said for said in problems(objects) if not any(word in said for word in known)]
+        assert found == []
+        return
+    assert problems(objects) == []
+
+
+def _in_place(*path: str | int, value: Any) -> Callable[[Manifest], None]:
+    def change(each: Any) -> None:
+        for key in path[:-1]:
+            each = each[key]
+        each[path[-1]] = value
+
+    return change
+
+
+_CONTAINER = ("spec", "template", "spec", "containers", 0)
+
+
+@pytest.mark.parametrize(
+    ("kind", "change", "said"),
+    [
+        pytest.param(
+            "Job", _in_place("spec", "template", "spec", "restartPolicy", value="Always"),
+            "restartPolicy Always is not for Jobs", id="a Job that restarts for ever",
+        ),
+        pytest.param(
+            "Job", _in_place(*_CONTAINER, "name", value="Windlass"), "is no DNS label", id="letters"
+        ),
+        pytest.param(
+            "Job", _in_place(*_CONTAINER, "ports", 0, "containerPort", value=99999),
+            "99999 is no port", id="port",
+        ),
+        pytest.param(
+            "Job", _in_place(*_CONTAINER, "resources", "limits", "nvidia.com/gpu", value="0.5"),
+            "devices come whole", id="half a GPU",
+        ),
+        pytest.param(
+            "Job", _in_place(*_CONTAINER, "volumeMounts", 0, "name", value="data"),
+            "no volume is called data", id="volume",
+        ),
+        pytest.param(
+            "Job", _in_place("spec", "template", "spec", "subdomain", value="other"),
+            "no Service is called other", id="subdomain",
+        ),
+        pytest.param(
+            "StatefulSet", _in_place("spec", "serviceName", value="other"), "serviceName",
+            id="serviceName",
+        ),
+        pytest.param(
+            "StatefulSet", _in_place("spec", "selector", "matchLabels", "a", value="b"),
+            "does not select its own pods", id="selector",
+        ),
+        pytest.param(
+            "Service", _in_place("spec", "selector", "a", value="b"), "selects no pod", id="Service"
+        ),
+        pytest.param(
+            "Service", _in_place("spec", "ports", 0, "targetPort", value="http"),
+            "has no port 'http'", id="targetPort",
+        ),
+        pytest.param(
+            "Job", _in_place(*_CONTAINER, "livenessProbe", "tcpSocket", "port", value="alive"),
+            "which the container has not", id="probe",
+        ),
+        pytest.param(
+            "Job", _in_place(*_CONTAINER, "env", 0, "value", value=1), "is not text", id="number"
+        ),
+        pytest.param(
+            "Job",
+            _in_place(*_CONTAINER, "env", 0, value={"name": "WINDLASS_HOST", "value": "$(LATER)"}),
+            "comes later or never", id="order of variables",
+        ),
+        pytest.param(
+            "Job", _in_place(*_CONTAINER, "env", 0, value={"name": "WINDLASS_HOTS", "value": "a"}),
+            "Windlass reads no WINDLASS_HOTS", id="misspelt setting",
+        ),
+        pytest.param(
+            "Job", _in_place("spec", "template", "spec", "securityContext", value={}),
+            "wants runAsNonRoot", id="root",
+        ),
+        pytest.param(
+            "Job", _in_place("spec", "parallelism", value=3), "parallelism is not completions",
+            id="parallelism",
+        ),
+        pytest.param(
+            "StatefulSet", _in_place("spec", "replicas", value=3), "says ps=2", id="replicas"
+        ),
+    ],
+)  # fmt: skip
+def test_a_mistake_is_found(kind: str, change: Callable[[Manifest], None], said: str) -> None:
+    objects = copy.deepcopy(build("overlays/dev"))
+    change(next(each for each in objects if each["kind"] == kind))
+    assert any(said in problem for problem in problems(objects)), problems(objects)
+
+
+def test_yaml_says_the_same_to_kubernetes_and_to_python() -> None:
+    ambiguous = {"y", "n", "yes", "no", "on", "off"}  # true and false in YAML 1.1, text in Go's
+    for path in sorted(K8S.rglob("*.yaml")):
+        for event in yaml.parse(path.read_text()):
+            if isinstance(event, yaml.ScalarEvent) and event.style is None:
+                assert event.value.lower() not in ambiguous, f"{path}: quote {event.value!r}"
+
+
+def test_a_job_that_nobody_gave_an_identity_or_insecure_does_not_start() -> None:
+    def variables(name: str) -> set[str]:
+        return {
+            each["name"]
+            for kind in pod_templates(build(name))
+            for container in kind.spec["containers"]
+            for each in container["env"]
+        }
+
+    assert not {"WINDLASS_INSECURE", "WINDLASS_TLS_CERT"} & variables("base")
+    assert "WINDLASS_INSECURE" not in variables("overlays/prod")
+
+
+def test_certificates_are_those_of_the_roles_that_mount_them() -> None:
+    objects = build("overlays/prod")
+    [service] = [each for each in objects if each["kind"] == "Service"]
+    namespace = service["metadata"]["namespace"]
+    certificates = {
+        each["spec"]["secretName"]: each["spec"]
+        for each in objects
+        if each["kind"] == "Certificate" and "uris" in each["spec"]
+    }
+    issuers = {each["metadata"]["name"] for each in objects if each["kind"] == "Issuer"}
+    for kind in pod_templates(objects):
+        [secret] = [volume["secret"] for volume in kind.spec["volumes"] if "secret" in volume]
+        certificate = certificates.pop(secret["secretName"])
+        principal = principal_of_uri(certificate["uris"][0])
+        assert principal.job == kind.labels["app.kubernetes.io/instance"]
+        assert principal.role == kind.labels["app.kubernetes.io/component"]
+        assert certificate["dnsNames"] == [f"*.{service['metadata']['name']}.{namespace}.svc"]
+        assert certificate["issuerRef"]["name"] in issuers
+        assert secret["defaultMode"] == 0o440
+    assert not certificates
+
+
+def test_ps_are_not_evicted_one_by_one_in_production() -> None:
+    [budget] = [each for each in build("overlays/prod") if each["kind"] == "PodDisruptionBudget"]
+    assert budget["spec"]["maxUnavailable"] == 0
+    [ps] = [each for each in build("overlays/prod") if each["kind"] == "StatefulSet"]
+    assert budget["spec"]["selector"]["matchLabels"].items() <= (
+        ps["spec"]["template"]["metadata"]["labels"].items()
+    )
+
+
+def test_a_policy_lets_the_tasks_of_a_job_alone_in() -> None:
+    [policy] = [each for each in build("overlays/prod") if each["kind"] == "NetworkPolicy"]
+    among, probes = policy["spec"]["ingress"]
+    assert among["from"][0]["podSelector"]["matchLabels"]["app.kubernetes.io/instance"] == "digits"
+    assert [port["port"] for port in among["ports"]] == ["grpc"]
+    assert [port["port"] for port in probes["ports"]] == ["health"]
+    [_, names] = policy["spec"]["egress"]
+    assert "matchLabels" not in names["to"][0]["podSelector"]  # DNS is no part of the job
+
+
+def test_the_gpu_component_gives_devices_to_those_who_compute(tmp_path: Path) -> None:
+    folder = K8S / "overlays" / "dev"
+    text = (folder / "kustomization.yaml").read_text().replace("../..", str(K8S))
+    text = text.replace("components:\n", f"components:\n  - {K8S}/components/gpu\n")
+    # Kustomize takes folders by relative paths alone.
+    relative = "/".join([".."] * len(tmp_path.parts[1:]))
+    (tmp_path / "kustomization.yaml").write_text(text.replace(str(K8S), relative + str(K8S)))
+    objects = build(str(tmp_path))
+    devices = {
+        kind.name: kind.spec["containers"][0]["resources"]["limits"].get("nvidia.com/gpu")
+        for kind in pod_templates(objects)
+    }
+    assert devices == {
+        "digits-ps": None, "digits-chief": 1, "digits-worker": 1, "digits-evaluator": None
+    }  # fmt: skip
+    assert problems(objects) == []
+
+
+def test_every_pod_is_named_as_its_peers_dial_it() -> None:
+    for pod in pods(build("overlays/dev"), "training"):
+        index = pod.name.rpartition("-")[2]
+        template = pod.environment["WINDLASS_HOST_TEMPLATE"]
+        assert template.format(role=pod.role, index=index) == f"{pod.name}.{pod.domain}:2222"
+
+
+def test_a_jobset_names_its_pods_as_they_dial_each_other() -> None:
+    [jobset] = [each for each in build("overlays/jobset") if each["kind"] == "JobSet"]
+    name = jobset["metadata"]["name"]
+    for kind in pod_templates((jobset,)):
+        [container] = kind.spec["containers"]
+        [template] = [
+            each["value"] for each in container["env"] if each["name"] == "WINDLASS_HOST_TEMPLATE"
+        ]
+        role = kind.owner.rpartition(" ")[2]
+        made = template.replace("$(WINDLASS_JOB_ID)", name).replace("$(POD_NAMESPACE)", "ns")
+        assert made.format(role=role, index=0) == f"{kind.name}-0.{name}.ns.svc:2222"
+
+
+def test_a_trainjob_changes_every_role() -> None:
+    # Trainer sets image, command and arguments in containers called `node`.
+    objects = build("overlays/trainjob")
+    for kind in pod_templates(objects):
+        assert [container["name"] for container in kind.spec["containers"]] == ["node"]
+    [runtime] = [each for each in objects if each["kind"] == "TrainingRuntime"]
+    counted = [
+        job["name"]
+        for job in runtime["spec"]["template"]["spec"]["replicatedJobs"]
+        if "trainer.kubeflow.org/trainjob-ancestor-step"
+        in job["template"].get("metadata", {}).get("labels", {})
+    ]
+    assert counted == ["worker"]
+
+
+def test_a_tfjob_is_what_its_operator_fills_in() -> None:
+    [job] = [each for each in build("overlays/tfjob") if each["kind"] == "TFJob"]
+    assert job["spec"]["runPolicy"]["cleanPodPolicy"] == "Running"
+    for kind in pod_templates((job,)):
+        [container] = kind.spec["containers"]
+        assert container["name"] == "tensorflow"
+        assert {"name": "tfjob-port", "containerPort": 2222} in container["ports"]
+        assert not any(each["name"] == "TF_CONFIG" for each in container["env"])
