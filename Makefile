@@ -12,6 +12,13 @@ PEERS_VENV := .venv-peers
 PEERS_STAMP := $(PEERS_VENV)/.installed
 PARITY_VENV := .venv-parity
 PARITY_STAMP := $(PARITY_VENV)/.installed
+S3_VENV := .venv-s3
+S3_STAMP := $(S3_VENV)/.installed
+
+ENGINE ?= docker
+TARGET ?= runtime
+VARIANT ?= cpu
+IMAGE ?= windlass$(if $(filter digits,$(TARGET)),-digits):0.1.0$(if $(filter gpu,$(VARIANT)),-gpu)
 
 # Tests wait much of the time, so more of them run at once than there are processors.
 JOBS ?= $(shell echo $$(( $$(nproc 2>/dev/null || echo 2) * 2 )))
@@ -19,7 +26,7 @@ XDIST = -n $(JOBS) --dist worksteal
 # Since Python 3.12 the interpreter itself tells which lines run, at a fraction of the cost.
 COVERAGE_CORE = $(shell $(BIN)/python -c 'import sys; print("sysmon" if sys.version_info >= (3, 12) else "ctrace")')
 
-.PHONY: help setup demo test soak coverage mutants check docs format parity bench bench-paired bench-peers bench-plots protos clean
+.PHONY: help setup demo test soak coverage mutants check docs format parity s3 image bench bench-paired bench-peers bench-plots protos clean
 
 help:  ## this list
 	@grep -E '^[a-z-]+:.*##' Makefile | sed -E 's/:.*## /\t/' | expand -t 14
@@ -45,6 +52,12 @@ $(DOCS_STAMP): $(DEV_STAMP)
 $(PEERS_STAMP): benchmarks/peers/requirements.txt
 	$(PYTHON) -m venv $(PEERS_VENV)
 	$(PEERS_VENV)/bin/python -m pip install --quiet --requirement $<
+	touch $@
+
+$(S3_STAMP): pyproject.toml
+	$(PYTHON) -m venv $(S3_VENV)
+	$(S3_VENV)/bin/python -m pip install --quiet --upgrade 'pip>=25.1'
+	$(S3_VENV)/bin/python -m pip install --quiet --editable '.[security]' --group s3
 	touch $@
 
 $(PARITY_STAMP): pyproject.toml
@@ -93,6 +106,13 @@ format: $(DEV_STAMP)  ## rewrite the code in the house format
 parity: $(PARITY_STAMP)  ## run the same programs under TensorFlow and here, in .venv-parity
 	$(PARITY_VENV)/bin/python -m pytest -m tensorflow tests/parity tests/docs/test_docs_tf_names.py $(ARGS)
 
+s3: $(S3_STAMP)  ## checkpoints at s3:// against a server that speaks S3, in .venv-s3
+	$(S3_VENV)/bin/python -m pytest tests/scenario/test_processes_s3.py $(ARGS)
+
+image: ## build the image; TARGET=runtime or digits, VARIANT=cpu or gpu, ENGINE=docker, podman or buildah
+	$(ENGINE) build --file deploy/docker/Dockerfile --target $(TARGET) --build-arg VARIANT=$(VARIANT) \
+	    --tag $(IMAGE) .
+
 bench: $(DEV_STAMP)  ## measure a step, work in sync, gRPC through the one port, TLS, credentials, closures, a standing cluster, the start of a cluster and the memory of a ps here
 	$(BIN)/python -m benchmarks.step --budget-s 1.5
 	$(BIN)/python -m benchmarks.writes --budget-s 1
@@ -120,4 +140,4 @@ protos: $(DEV_STAMP)  ## generate proto/v1 anew
 	$(BIN)/python tools/gen_protos.py
 
 clean:  ## remove what the other targets made
-	rm -rf $(VENV) $(PEERS_VENV) $(PARITY_VENV) build dist .coverage* .mypy_cache .pytest_cache .ruff_cache .hypothesis runs
+	rm -rf $(VENV) $(PEERS_VENV) $(PARITY_VENV) $(S3_VENV) build dist .coverage* .mypy_cache .pytest_cache .ruff_cache .hypothesis runs

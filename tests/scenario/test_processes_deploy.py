@@ -1,5 +1,9 @@
 """What the manifests and the compose file start: their commands and variables, as processes."""
 
+import os
+import shutil
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -9,8 +13,11 @@ import grpc
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
+from helpers.compose import services
 from helpers.manifests import build, pods
 from helpers.pods import Container, Running
+from helpers.processes import ROOT
+from helpers.waiting import scaled
 from windlass.core.checkpoint import CheckpointReader, latest_checkpoint
 
 pytestmark = [
@@ -86,3 +93,51 @@ def test_the_pods_of_the_manifests_train(
     for name, role in roles.items():
         took_part = "has done 5 steps" in ended[name].text
         assert took_part == (role in ("chief", "worker")), ended[name].text
+
+
+def test_the_services_of_docker_compose_train_the_digits(
+    start: Callable[[list[Container]], Running], wait_until: Callable[..., None], tmp_path: Path
+) -> None:
+    digits = (ROOT / "examples" / "digits" / "train.py").read_text()
+    assert "STEPS = 3000 " in digits
+    (tmp_path / "train.py").write_text(digits.replace("STEPS = 3000 ", f"STEPS = {STEPS} "))
+    tasks = services()
+    credentials = tasks.pop("credentials")
+    assert sorted(tasks) == ["chief-0", "evaluator-0", "ps-0", "ps-1", "worker-0", "worker-1"]
+
+    # What the first service does, into the volumes that the others mount.
+    volumes = {
+        f"secrets-{role}": tmp_path / role for role in ("chief", "ps", "worker", "evaluator")
+    }
+    volumes["checkpoints"] = tmp_path / "checkpoints"
+    for folder in volumes.values():
+        folder.mkdir(mode=0o700)
+    shell, *words = credentials.in_place({**volumes, "./deploy": ROOT / "deploy"}).command
+    made = subprocess.run(
+        [
+            shutil.which(shell) or shell,
+            *(str(tmp_path) if word == "/credentials" else word for word in words),
+        ],
+        env={**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"},
+        capture_output=True,
+        text=True,
+        timeout=scaled(60),
+        check=False,
+    )
+    assert made.returncode == 0, made.stderr
+
+    running = start(
+        [
+            Container(name, (name,), task.command, task.environment)
+            for name, service in tasks.items()
+            for task in [service.in_place(volumes)]
+        ]
+    )
+    probe = tasks["worker-1"].healthcheck
+    wait_until(lambda: serves(running.addresses["worker-1"]), 60, "a worker's health port")
+    assert probe[0] == "python"
+    ended = running.wait(100)
+    assert {name: end.code for name, end in ended.items()} == dict.fromkeys(ended, 0), ended
+    assert "accuracy of the chief's last values" in ended["chief-0"].text
+    check_training(tmp_path / "checkpoints" / "digits")
+    assert "accuracy" in ended["evaluator-0"].text

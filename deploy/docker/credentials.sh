@@ -1,0 +1,25 @@
+#!/bin/sh
+# Make what the tasks of a job show each other: for each role a token, the key that tokens are
+# checked with, a certificate and the CA that signed it.
+#
+#   credentials.sh JOB FOLDER
+#
+# FOLDER/chief, FOLDER/ps, FOLDER/worker and FOLDER/evaluator are there. What signs stays behind.
+set -eu
+job=$1
+folder=$2
+signing=$(mktemp -d)
+trap 'rm -rf "$signing"' EXIT
+
+windlass certs init "$signing/ca" --days 30
+for role in chief ps worker evaluator; do
+    # Tasks are dialled by their names in the network; the chief also through its published port.
+    windlass certs issue "$signing/ca" --job "$job" --role "$role" --days 30 \
+        --host "$role-0" --host "$role-1" --host localhost --host 127.0.0.1 --out "$signing/$role"
+    windlass token new --job "$job" --role "$role" --days 30 \
+        --key "$signing/signing.pem" --out "$signing/$role/token"
+    cp "$signing/signing.pem.pub" "$signing/$role/token.pub"
+    for file in tls.crt tls.key ca.crt token token.pub; do
+        install -m 0600 "$signing/$role/$file" "$folder/$role/$file"
+    done
+done
