@@ -98,9 +98,7 @@ def test_the_pods_of_the_manifests_train(
 def test_the_services_of_docker_compose_train_the_digits(
     start: Callable[[list[Container]], Running], wait_until: Callable[..., None], tmp_path: Path
 ) -> None:
-    digits = (ROOT / "examples" / "digits" / "train.py").read_text()
-    assert "STEPS = 3000 " in digits
-    (tmp_path / "train.py").write_text(digits.replace("STEPS = 3000 ", f"STEPS = {STEPS} "))
+    shutil.copy(ROOT / "examples" / "digits" / "train.py", tmp_path)
     tasks = services()
     credentials = tasks.pop("credentials")
     assert sorted(tasks) == ["chief-0", "evaluator-0", "ps-0", "ps-1", "worker-0", "worker-1"]
