@@ -1,4 +1,4 @@
-"""The health port of a task that listens at no address from its start: workers, the evaluator.
+"""The health port of a task that listens nowhere from its start: workers, nodes, the evaluator.
 
 The others have theirs beside what they serve (``net/host.py``). A worker that runs closures serves
 them once it has joined its job, and must answer probes before that: ready never means that the

@@ -15,6 +15,7 @@ from ...core.task import TaskId
 from ...net.auth.own_job import with_own_job
 from ...server.gateway.server import GatewayServer
 from ...worker.interrupts import handle_signals
+from ...worker.probes import Probes
 from .node import Node
 
 log = logging.getLogger(__name__)
@@ -49,7 +50,12 @@ def run_standalone(task: ResolvedTask, settings: Settings) -> int:
             log.info("the cluster is at %s: windlass submit SCRIPT --cluster %s", address, address)
             return _run_node(Node(task.task, address, host, settings))
     chief = task.spec.task_address(CHIEF, 0)
-    return _run_node(Node(task.task, chief, host, settings))
+    probes = Probes(task, settings)
+    probes.start()
+    try:
+        return _run_node(Node(task.task, chief, host, settings))
+    finally:
+        probes.stop()
 
 
 @contextlib.contextmanager

@@ -14,7 +14,7 @@ import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from helpers.compose import services
-from helpers.manifests import build, pods
+from helpers.manifests import Pod, build, pods
 from helpers.pods import Container, Running
 from helpers.processes import ROOT
 from helpers.waiting import scaled
@@ -51,6 +51,16 @@ def serves(address: str) -> bool:
             return False
 
 
+def in_place(pod: Pod, folder: Path) -> dict[str, str]:
+    """The pod's variables, with a folder of this machine where volumes would be mounted."""
+
+    def here(value: str) -> str:
+        mount = next((path for path in MOUNTS if value.startswith(path)), "")
+        return str(folder) + value.removeprefix(mount) if mount else value
+
+    return {name: here(value) for name, value in pod.environment.items()}
+
+
 def check_training(model_dir: Path) -> None:
     saved = latest_checkpoint(str(model_dir))
     assert saved is not None
@@ -69,19 +79,9 @@ def test_the_pods_of_the_manifests_train(
     made = list(pods(build("overlays/dev"), "training"))
     roles = {pod.name: pod.role for pod in made}
     assert sorted(roles.values()) == ["chief", "evaluator", "ps", "ps", "worker", "worker"]
-
-    def volumes(value: str) -> str:
-        mount = next((path for path in MOUNTS if value.startswith(path)), "")
-        return str(tmp_path) + value.removeprefix(mount) if mount else value
-
     running = start(
         [
-            Container(
-                pod.name,
-                (f"{pod.name}.{pod.domain}",),
-                pod.command,
-                {name: volumes(value) for name, value in pod.environment.items()},
-            )
+            Container(pod.name, (f"{pod.name}.{pod.domain}",), pod.command, in_place(pod, tmp_path))
             for pod in made
         ]
     )
@@ -93,6 +93,32 @@ def test_the_pods_of_the_manifests_train(
     for name, role in roles.items():
         took_part = "has done 5 steps" in ended[name].text
         assert took_part == (role in ("chief", "worker")), ended[name].text
+
+
+def test_the_pods_of_a_standing_cluster_take_a_program(
+    start: Callable[[list[Container]], Running],
+    write_program: Callable[..., str],
+    wait_until: Callable[..., None],
+    run_cli: Callable[..., subprocess.CompletedProcess[str]],
+    tmp_path: Path,
+) -> None:
+    running = start(
+        [
+            Container(pod.name, (f"{pod.name}.{pod.domain}",), pod.command, in_place(pod, tmp_path))
+            for pod in pods(build("overlays/standalone"), "training")
+        ]
+    )
+    for name, address in running.addresses.items():
+        wait_until(lambda address=address: serves(address), 40, f"a probe of {name}")
+    write_program()
+    chief = f"{running.addresses['desk-chief-0']}:2222"
+    arguments = ["--cluster", chief, "--insecure", "--workers", "1", "--ps", "1"]
+    submitted = run_cli("submit", "train.py", *arguments, "--", "60", "0")
+    assert submitted.returncode == 0, submitted.stdout + submitted.stderr
+    assert "has done 5 steps" in submitted.stdout
+    for process in running.processes.values():
+        process.terminate()
+    assert {end.code for end in running.wait(60).values()} <= {0, 143}
 
 
 def test_the_services_of_docker_compose_train_the_digits(
