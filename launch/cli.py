@@ -14,7 +14,9 @@ from ..worker.logs import set_up_logging
 from ..worker.program import find_program
 from .certs_command import certs_command
 from .doctor_command import doctor_command
+from .k8s.command import k8s_command
 from .kernels_command import warm_kernels_command
+from .launchers.commands import compose_command, job_command, slurm_command
 from .local_command import local_command
 from .options import (
     TaskFlags,
@@ -184,13 +186,17 @@ def _run(
 
 
 windlass.add_command(certs_command)
+windlass.add_command(compose_command)
 windlass.add_command(doctor_command)
+windlass.add_command(job_command)
+windlass.add_command(k8s_command)
 windlass.add_command(local_command)
 windlass.add_command(jobs_command)
 windlass.add_command(attach_command)
 windlass.add_command(logs_command)
 windlass.add_command(stop_command)
 windlass.add_command(submit_command)
+windlass.add_command(slurm_command)
 windlass.add_command(status_command)
 windlass.add_command(token_command)
 windlass.add_command(warm_kernels_command)

@@ -2,7 +2,8 @@
 
 import json
 import time
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from ..cluster.roles import CHIEF, EVALUATOR, PS, WORKER
@@ -49,6 +50,19 @@ class LocalCluster:
         serving = [task for task in self.tasks() if task.type != EVALUATOR]
         ports = free_ports(len(serving))
         return {task: f"127.0.0.1:{port}" for task, port in zip(serving, ports, strict=True)}
+
+
+@dataclass(frozen=True, slots=True)
+class RoleExtras:
+    """What the tasks of one role get beside what all get.
+
+    Attributes:
+        arguments: Of the program, behind those of all roles.
+        environment: Variables.
+    """
+
+    arguments: Sequence[str] = ()
+    environment: Mapping[str, str] = field(default_factory=dict)
 
 
 def tf_config(task: TaskId, addresses: dict[TaskId, str]) -> str:

@@ -11,7 +11,7 @@ import signal
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING
@@ -23,7 +23,7 @@ from ..core.task import TaskId, new_job_id
 from ..worker.error_report import ERROR_FILE, read_report
 from ..worker.program import Program
 from ..worker.status import STATUS_FILE, read_status
-from .cluster import LocalCluster, tf_config
+from .cluster import LocalCluster, RoleExtras, tf_config
 from .exits import Exits
 from .processes import Line, ParentDeathPipe, TaskProcess, new_line_queue, start_task
 from .result import LocalResult, failure_text, result_table
@@ -50,6 +50,7 @@ class LocalJob:
         settings: For every task; ``model_dir`` must be set.
         display: Where output and progress go.
         resume: The command that would go on with this job, for people; empty: not told.
+        of_roles: What tasks of a role get beside that, by role.
     """
 
     def __init__(
@@ -60,6 +61,7 @@ class LocalJob:
         settings: Settings,
         display: "Display",
         resume: str = "",
+        of_roles: Mapping[str, RoleExtras] | None = None,
     ) -> None:
         self._cluster = cluster
         self._program = program
@@ -67,6 +69,7 @@ class LocalJob:
         self._settings = settings
         self._display = display
         self._resume = resume
+        self._of_roles = dict(of_roles or {})
         self._lines: queue.Queue[Line] = new_line_queue()
         self._processes: dict[TaskId, TaskProcess] = {}
         self._death_pipe = ParentDeathPipe()
@@ -149,15 +152,21 @@ class LocalJob:
                 "job_id": self._settings.job_id or new_job_id(),
             }
         )
-        program = ["run", *self._program.command, "--", *self._arguments]
         for task in self._cluster.tasks():
-            environment = shared.environment() | {
-                "TF_CONFIG": tf_config(task, self.addresses),
-                ERROR_FILE: str(self._report_file(task)),
-                # The tasks share the machine: a BLAS thread per core and task would be too many.
-                "OMP_NUM_THREADS": "1",
-                "OPENBLAS_NUM_THREADS": "1",
-            }
+            extras = self._of_roles.get(task.type, RoleExtras())
+            arguments = [*self._arguments, *extras.arguments]
+            program = ["run", *self._program.command, "--", *arguments]
+            environment = (
+                dict(extras.environment)
+                | shared.environment()
+                | {
+                    "TF_CONFIG": tf_config(task, self.addresses),
+                    ERROR_FILE: str(self._report_file(task)),
+                }
+            )
+            # The tasks share the machine: a BLAS thread per core and task would be too many.
+            for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
+                environment.setdefault(name, "1")
             serves = self._cluster.coordinator and task.type == WORKER
             command = ["run"] if serves else program
             self._processes[task] = start_task(

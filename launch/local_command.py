@@ -2,10 +2,12 @@
 
 import shlex
 import sys
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NoReturn
 
 import click
+from click.core import ParameterSource
 
 from ..core.errors import ConfigurationError
 from ..core.settings import Settings
@@ -13,15 +15,18 @@ from ..worker.program import Program, find_program
 from .options import settings_options, take_settings
 from .program_options import SCRIPT_LAST, program_arguments
 
-if TYPE_CHECKING:
-    from ..core.task import TaskId
-    from .plain import Display
-
 _SAVE_EVERY_S = 2.0  # a run at a desk is short, and Ctrl-C frequent
 
 
 @click.command("local", context_settings=SCRIPT_LAST)
 @program_arguments(required=False)
+@click.option(
+    "--job",
+    "job_file",
+    metavar="FILE",
+    help="A job file (docs/job-file.md) instead of SCRIPT; flags here win over what it says.",
+)
+@click.option("--dry-run", is_flag=True, help="With --job: say what would be started.")
 @click.option(
     "--workers", type=click.IntRange(0), default=1, show_default=True, help="Worker tasks."
 )
@@ -72,6 +77,8 @@ def local_command(
     script: str | None,
     arguments: tuple[str, ...],
     module: bool,
+    job_file: str | None,
+    dry_run: bool,
     workers: int,
     ps: int,
     chief: bool,
@@ -82,22 +89,26 @@ def local_command(
     plain: bool,
     **flags: Any,
 ) -> None:
-    """Run SCRIPT on a cluster of processes on this machine.
+    """Run SCRIPT, or a job file, on a cluster of processes on this machine.
 
     What follows SCRIPT is the script's.
     """
     if standalone:
-        if script is not None:
+        if script is not None or job_file is not None:
             raise ConfigurationError(
-                f"--standalone waits for jobs, so leave out {script} and send it with "
-                "`windlass submit`"
+                f"--standalone waits for jobs, so leave out {script or '--job'} and send the "
+                "program with `windlass submit`"
             )
         sys.exit(_run_standalone(workers, ps, port, take_settings(flags)))
-    if script is None:
-        raise click.UsageError("Missing argument 'SCRIPT'.")
     from .cluster import LocalCluster
-    from .local import LocalJob
 
+    if job_file is not None:
+        counts = _said_counts(workers, ps, chief, evaluator)
+        _run_job_file(job_file, script, counts, flags, dry_run=dry_run, plain=plain)
+    if script is None:
+        raise ConfigurationError("what shall run? Give SCRIPT, or --job and a job file")
+    if dry_run:
+        raise ConfigurationError("--dry-run belongs to --job")
     if not chief and not workers:
         raise ConfigurationError("--no-chief needs at least one worker, which then acts as chief")
     if coordinator and not (chief and workers and ps):
@@ -106,10 +117,13 @@ def local_command(
             f"to hold the variables; this has {'a' if chief else 'no'} chief, {workers} workers "
             f"and {ps} ps"
         )
+    from .launchers.local import choose_display
+    from .local import LocalJob
+
     program = find_program(script, module=module)
     settings = _for_a_desk(take_settings(flags), program)
     cluster = LocalCluster(workers, ps, chief, evaluator, coordinator)
-    display = _display(cluster.tasks(), plain=plain or not sys.stdout.isatty())
+    display = choose_display(cluster.tasks(), plain=plain)
     resume = _command_to_resume(sys.argv[1:], settings.model_dir)
     try:
         job = LocalJob(cluster, program, arguments, settings, display, resume)
@@ -136,6 +150,48 @@ def _run_standalone(workers: int, ps: int, port: int, settings: Settings) -> int
     return cluster.wait()
 
 
+def _said_counts(workers: int, ps: int, chief: bool, evaluator: bool) -> dict[str, int]:
+    """Counts by role, of those that the command line says itself."""
+    context = click.get_current_context()
+    values = {"workers": workers, "ps": ps, "chief": int(chief), "evaluator": int(evaluator)}
+    roles = {"workers": "worker"}
+    return {
+        roles.get(name, name): value
+        for name, value in values.items()
+        if context.get_parameter_source(name) is ParameterSource.COMMANDLINE
+    }
+
+
+def _run_job_file(
+    job_file: str,
+    script: str | None,
+    counts: Mapping[str, int],
+    flags: dict[str, Any],
+    *,
+    dry_run: bool,
+    plain: bool,
+) -> NoReturn:
+    """Run a job file, and exit as it does."""
+    from .job.reading import read_job
+    from .launchers.interface import launch
+    from .launchers.local import LocalLauncher, local_program, local_settings
+
+    if script is not None:
+        raise ConfigurationError(
+            f"--job {job_file} says what runs; take {script} away, or write arguments of the "
+            "program into the job file"
+        )
+    job = read_job(job_file).with_counts(counts)
+    folder = Path(job_file).parent
+    program = local_program(job, folder)
+    settings = _for_a_desk(local_settings(job, flags), program)
+    resume = _command_to_resume(sys.argv[1:], settings.model_dir)
+    launcher = LocalLauncher(folder, settings, plain=plain, resume=resume)
+    code, text = launch(launcher, job, dry_run=dry_run)
+    click.echo(text, nl=False)
+    sys.exit(code)
+
+
 def _for_a_desk(settings: Settings, program: Program) -> Settings:
     """Settings with what is different for a local job, unless the user has said so."""
     from .cluster import default_model_dir
@@ -158,13 +214,3 @@ def _command_to_resume(arguments: Sequence[str], model_dir: str) -> str:
     named = any(word.partition("=")[0] == "--model-dir" for word in rest)
     where = [] if named else ["--model-dir", model_dir]
     return shlex.join(["windlass", "local", *where, *rest])
-
-
-def _display(tasks: "Sequence[TaskId]", *, plain: bool) -> "Display":
-    from .plain import PlainDisplay
-
-    if plain:
-        return PlainDisplay(tasks)
-    from .display import RichDisplay
-
-    return RichDisplay(tasks)

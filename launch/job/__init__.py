@@ -1,0 +1,1 @@
+"""The job file ``windlass.yaml``: what a job is, for every launcher."""

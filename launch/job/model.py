@@ -1,0 +1,233 @@
+"""A job: its program, its tasks and what they need, for every launcher.
+
+Pure data, validated by pydantic. ``reading.py`` reads it from ``windlass.yaml`` and says where a
+mistake is; the launchers render it.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any
+
+from pydantic import ConfigDict, Field, StringConstraints, model_validator
+
+from ...cluster.roles import CHIEF, EVALUATOR, PS, WORKER
+from ...core.errors import ConfigurationError
+from ...core.settings import Settings
+from ...core.task import TaskId
+from .parts import (
+    DNS_LABEL,
+    KubernetesPart,
+    MisfitError,
+    Part,
+    Role,
+    Security,
+    SingleRole,
+    SlurmPart,
+    Storage,
+    Text,
+    VariableName,
+)
+
+SAID_ELSEWHERE = {
+    "model_dir": "storage.model_dir",
+    "security": "security.mode",
+    "insecure": "security.mode: insecure",
+    **dict.fromkeys(("tls_cert", "tls_key", "tls_ca", "token_file", "token_keys"), "security"),
+    **dict.fromkeys(
+        ("host", "health_port", "log_format", "job_id", "key_file", "standalone"), ""
+    ),
+}
+"""Settings that a job file does not have: where it says them instead; empty: the launcher does."""
+
+# Windlass's own variables, and those by which a launcher tells a task who it is.
+_OWN_VARIABLES = ("WINDLASS_", "TF_CONFIG", "JOB_COMPLETION_INDEX")
+
+
+class JobSettings(Settings):
+    """The settings of every task that a job file may say."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _not_elsewhere(cls, said: Any) -> Any:
+        for name in said if isinstance(said, dict) else ():
+            if name in SAID_ELSEWHERE:
+                where = SAID_ELSEWHERE[name]
+                remedy = f"say it by {where}" if where else "the launcher decides it; take it away"
+                raise MisfitError(f"{name} is no setting of a job file: {remedy}", name)
+        return said
+
+
+class Roles(Part):
+    """How many tasks of which role, and what each needs."""
+
+    chief: SingleRole = Field(
+        default=SingleRole(),
+        description="Leads the job and trains with it. Without one worker 0 leads.",
+    )
+    ps: Role = Field(default=Role(), description="Parameter servers. 0: the workers train in sync.")
+    worker: Role = Field(default=Role(), description="Workers.")
+    evaluator: SingleRole = Field(
+        default=SingleRole(count=0),
+        description="Evaluates each new checkpoint, if the program has a part for it.",
+    )
+
+
+class Job(Part):
+    """A job, as ``windlass.yaml`` says it."""
+
+    name: Annotated[str, StringConstraints(pattern=DNS_LABEL, max_length=40)] = Field(
+        description="Of the job and of everything made for it: small letters, digits and dashes, "
+        "at most 40 characters, since names of pods are made from it."
+    )
+    image: str = Field(
+        default="",
+        max_length=512,
+        pattern=r"^\S*$",
+        description="Container image with Windlass and the program. Kubernetes and compose need "
+        "it; name it by digest where you can.",
+    )
+    program: str = Field(
+        default="",
+        max_length=4096,
+        description="Python file that every task runs: in the image, or on this machine relative "
+        "to the folder of the job file.",
+    )
+    module: str = Field(
+        default="",
+        pattern=r"^([A-Za-z_]\w*(\.[A-Za-z_]\w*)*)?$",
+        description="Instead of `program`: a module, as in `python -m`.",
+    )
+    arguments: list[Text] = Field(default=[], description="Of the program.")
+    environment: dict[VariableName, Text] = Field(
+        default={}, description="Variables of every task. For secrets use files."
+    )
+    coordinator: bool = Field(
+        default=False,
+        description="The chief alone runs the program; workers run what its ClusterCoordinator "
+        "schedules.",
+    )
+    roles: Roles = Field(default=Roles(), description="The tasks.")
+    storage: Storage = Field(default=Storage(), description="Where checkpoints go.")
+    security: Security = Field(
+        default=Security(), description="How tasks show who they are, and where their files are."
+    )
+    settings: JobSettings = Field(
+        default=JobSettings(), description="Settings of every task, as `windlass run --help`."
+    )
+    kubernetes: KubernetesPart = Field(
+        default=KubernetesPart(), description="For Kubernetes alone."
+    )
+    slurm: SlurmPart = Field(default=SlurmPart(), description="For Slurm alone.")
+
+    @model_validator(mode="after")
+    def _fits(self) -> "Job":
+        _check_job(self)
+        return self
+
+    def with_counts(self, counts: Mapping[str, int]) -> "Job":
+        """The same job with other numbers of tasks.
+
+        Raises:
+            ConfigurationError: A job cannot be so.
+        """
+        if not counts:
+            return self
+        roles = {
+            name: self.role(name).model_copy(update={"count": count})
+            for name, count in counts.items()
+        }
+        changed = self.model_copy(update={"roles": self.roles.model_copy(update=roles)})
+        try:
+            _check_job(changed)
+        except MisfitError as error:
+            raise ConfigurationError(str(error)) from error
+        return changed
+
+    def role(self, name: str) -> Role:
+        """The role of that name."""
+        found: Role = getattr(self.roles, name)
+        return found
+
+    def count(self, name: str) -> int:
+        """Tasks of a role."""
+        return self.role(name).count
+
+    @property
+    def present(self) -> list[tuple[str, Role]]:
+        """The roles with tasks, in the order in which launchers start them."""
+        named = [(name, self.role(name)) for name in (PS, CHIEF, WORKER, EVALUATOR)]
+        return [(name, role) for name, role in named if role.count]
+
+    @property
+    def tasks(self) -> list[TaskId]:
+        """Every task."""
+        return [TaskId(name, i) for name, role in self.present for i in range(role.count)]
+
+    @property
+    def leader(self) -> TaskId:
+        """The chief, or worker 0 in its place."""
+        return TaskId(CHIEF, 0) if self.count(CHIEF) else TaskId(WORKER, 0)
+
+    @property
+    def synchronous(self) -> bool:
+        """There is no ps: no worker can do without another."""
+        return not self.count(PS)
+
+    def replicas(self, roles: Sequence[str]) -> str:
+        """Tasks per role as ``--replicas`` takes them: ``chief=1,ps=2,worker=2``."""
+        counted = [(role, self.count(role)) for role in roles]
+        return ",".join(f"{role}={count}" for role, count in counted if count)
+
+    def command(self, role: str) -> list[str]:
+        """What a task of a role runs: ``windlass run`` and the program.
+
+        The same in every role, since a ps that is given a program does not start it; but workers
+        that serve a coordinator are given none.
+        """
+        if self.coordinator and role == WORKER:
+            return ["windlass", "run"]
+        program = ["-m", self.module] if self.module else [self.program]
+        arguments = [*self.arguments, *self.role(role).arguments]
+        return ["windlass", "run", *program, *(["--", *arguments] if arguments else [])]
+
+    def environment_of(self, role: str) -> dict[str, str]:
+        """The user's variables and those of the settings for a task of a role."""
+        return {
+            **self.environment,
+            **self.role(role).environment,
+            **self.settings.environment(),
+        }
+
+
+def _check_job(job: Job) -> None:
+    """Whether the parts of a job fit each other.
+
+    Raises:
+        MisfitError: They do not; with the field to look at.
+    """
+    if bool(job.program) == bool(job.module):
+        both = "both are given" if job.program else "neither is given"
+        raise MisfitError(f"a job has one of program and module; {both}", "module")
+    chiefs, workers, ps = (job.count(role) for role in (CHIEF, WORKER, PS))
+    if not chiefs and not workers:
+        raise MisfitError(
+            "nobody trains: give roles.chief or roles.worker a count of 1 or more", "roles"
+        )
+    if job.coordinator and not (chiefs and workers and ps):
+        raise MisfitError(
+            "a coordinator needs a chief, at least one worker to run closures, and at least "
+            f"one ps to hold the variables; this has {chiefs} chief, {workers} workers and "
+            f"{ps} ps",
+            "coordinator",
+        )
+    _check_variables(job.environment, "environment")
+    for name, role in job.present:
+        _check_variables(role.environment, "roles", name, "environment")
+
+
+def _check_variables(environment: dict[str, str], *path: str) -> None:
+    for name in environment:
+        if name.startswith(_OWN_VARIABLES):
+            remedy = "under `settings`" if name.startswith("WINDLASS_") else "by `roles`"
+            raise MisfitError(f"the launcher sets {name}; say what it is for {remedy}", *path, name)

@@ -1,0 +1,212 @@
+"""The parts of a job file below ``roles``, ``storage``, ``security`` and the launchers."""
+
+import re
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints, model_validator
+
+DNS_LABEL = r"^[a-z]([-a-z0-9]*[a-z0-9])?$"
+
+Text = Annotated[str, StringConstraints(max_length=32_768)]
+VariableName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
+ObjectName = Annotated[str, StringConstraints(pattern=r"^([a-z0-9]([-.a-z0-9]*[a-z0-9])?)?$")]
+
+_UNITS = {"": 1, "k": 10**3, "M": 10**6, "G": 10**9, "T": 10**12,
+          "Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40}  # fmt: skip
+
+
+class MisfitError(ValueError):
+    """What one field says does not fit another's.
+
+    Attributes:
+        path: Of the field to look at, from the model that is validated.
+    """
+
+    def __init__(self, message: str, *path: str | int) -> None:
+        super().__init__(message)
+        self.path = path
+
+
+class Part(BaseModel):
+    """A part of a job file: frozen, and a field that it does not have is an error."""
+
+    # Strict: `count: true` is no number. Validate JSON, or give models, not dictionaries.
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+
+class Resources(Part):
+    """What one task needs."""
+
+    cpu: Annotated[str, StringConstraints(pattern=r"^([0-9]+(\.[0-9]+)?|[0-9]+m)$")] = Field(
+        default="1",
+        description="Processors, e.g. 2, 0.5 or 500m. What a task may count on; it may use more "
+        "where there is more, since a limit on processors slows every step.",
+    )
+    memory: Annotated[str, StringConstraints(pattern=r"^[0-9]+(k|M|G|T|Ki|Mi|Gi|Ti)?$")] = Field(
+        default="1Gi",
+        description="Memory, e.g. 512Mi or 4Gi; also the limit, beyond which a task is killed. A "
+        "ps refuses variables that would take more than four fifths.",
+    )
+    gpu: int = Field(
+        default=0, ge=0, le=64, description="Whole GPUs; Kubernetes knows no parts of one."
+    )
+
+    @property
+    def millicpu(self) -> int:
+        """Processors, in thousandths."""
+        return int(self.cpu[:-1]) if self.cpu.endswith("m") else round(float(self.cpu) * 1000)
+
+    @property
+    def memory_bytes(self) -> int:
+        """Memory, in bytes."""
+        match = re.match(r"([0-9]+)(.*)", self.memory)
+        assert match is not None  # noqa: S101 - the field's pattern
+        return int(match[1]) * _UNITS[match[2]]
+
+
+class Role(Part):
+    """The tasks of one role."""
+
+    count: int = Field(default=1, ge=0, le=10_000, description="How many tasks.")
+    resources: Resources = Field(default=Resources(), description="What each of them needs.")
+    arguments: list[Text] = Field(
+        default=[], description="Of the program in this role, behind those of the job."
+    )
+    environment: dict[VariableName, Text] = Field(
+        default={}, description="Variables of this role alone; they win over those of the job."
+    )
+
+
+class SingleRole(Role):
+    """A role with at most one task."""
+
+    count: int = Field(default=1, ge=0, le=1, description="One, or none.")
+
+
+class Storage(Part):
+    """Where checkpoints go: a folder that all tasks see, or a URL."""
+
+    model_dir: str = Field(
+        default="",
+        description="A URL (s3://…, gs://…), or an absolute folder that every task sees. Empty: in "
+        "containers a folder of the volume, on this machine a new folder in runs/, under Slurm "
+        "runs/ beside the job file.",
+    )
+    claim: ObjectName = Field(
+        default="",
+        description="Kubernetes: the name of a PersistentVolumeClaim that is there. Empty: one "
+        "named after the job is made, of `size`.",
+    )
+    size: Annotated[str, StringConstraints(pattern=r"^[0-9]+(Mi|Gi|Ti)$")] = Field(
+        default="10Gi", description="Kubernetes: of the claim that is made, e.g. 10Gi."
+    )
+    storage_class: ObjectName = Field(
+        default="", description="Kubernetes: of the claim that is made; empty: the cluster's own."
+    )
+    access: Literal["ReadWriteOnce", "ReadWriteMany"] = Field(
+        default="ReadWriteMany",
+        description="Kubernetes: of the claim that is made. The chief, every ps and the evaluator "
+        "use it, so ReadWriteOnce works only where they run on one node.",
+    )
+
+    @property
+    def is_url(self) -> bool:
+        """Whether no volume is needed."""
+        return "://" in self.model_dir
+
+    @model_validator(mode="after")
+    def _folder(self) -> "Storage":
+        if self.is_url and self.claim:
+            raise MisfitError(
+                f"model_dir is the URL {self.model_dir}, so the claim {self.claim} would hold "
+                "nothing; keep one of them",
+                "claim",
+            )
+        if self.model_dir and not self.is_url and not self.model_dir.startswith("/"):
+            raise MisfitError(
+                f"{self.model_dir} is relative; give a URL, or an absolute folder", "model_dir"
+            )
+        return self
+
+
+class Security(Part):
+    """How tasks show who they are."""
+
+    mode: Literal["mtls", "token", "insecure"] = Field(
+        default="mtls",
+        description="`mtls`: certificates on both sides; `token`: signed tokens over TLS; "
+        "`insecure`: not at all, for a network of one's own. On this machine (`windlass local`) "
+        "tasks always prove a key that only this user can read.",
+    )
+    secret: ObjectName = Field(
+        default="",
+        description="Kubernetes: what the names of the Secrets begin with, before -ROLE-tls and "
+        "-ROLE-token. Empty: the job's name.",
+    )
+    folder: str = Field(
+        default="credentials",
+        description="Compose and Slurm: the folder with a folder for each role, relative to the "
+        "job file or absolute. A role's holds tls.crt, tls.key and ca.crt, for tokens also token "
+        "and token-keys.pem.",
+    )
+
+
+class Toleration(Part):
+    """Of a taint of nodes, as Kubernetes has them."""
+
+    key: str = Field(default="", description="Of the taint; empty: any.")
+    operator: Literal["Exists", "Equal"] = Field(default="Equal", description="As Kubernetes'.")
+    value: str = Field(default="", description="Of the taint.")
+    effect: Literal["", "NoSchedule", "PreferNoSchedule", "NoExecute"] = Field(
+        default="", description="Of the taint; empty: any."
+    )
+
+
+class KubernetesPart(Part):
+    """What only Kubernetes needs to know."""
+
+    namespace: Annotated[str, StringConstraints(pattern=r"^([a-z0-9]([-a-z0-9]*[a-z0-9])?)?$")] = (
+        Field(default="", max_length=63, description="Where; empty: that of the current context.")
+    )
+    image_pull_policy: Literal["", "Always", "IfNotPresent", "Never"] = Field(
+        default="", description="Empty: Kubernetes' own, Always for the tag latest."
+    )
+    image_pull_secrets: list[ObjectName] = Field(
+        default=[], description="Secrets for a private registry."
+    )
+    node_selector: dict[str, Text] = Field(default={}, description="Labels of nodes to use.")
+    tolerations: list[Toleration] = Field(default=[], description="Taints of nodes to accept.")
+    grace_s: int = Field(
+        default=60,
+        ge=10,
+        le=3600,
+        description="How long a task has to save and leave after it is asked to stop. Longer than "
+        "a checkpoint takes.",
+    )
+    retries: int = Field(
+        default=10, ge=0, description="Restarts of a chief or worker that ends with 128 or above."
+    )
+
+
+class SlurmPart(Part):
+    """What only Slurm needs to know."""
+
+    partition: str = Field(default="", description="Empty: the cluster's default.")
+    account: str = Field(default="", description="Who pays; empty: the user's default.")
+    time: Annotated[str, StringConstraints(pattern=r"^([0-9]+(-[0-9]+)?(:[0-9]+){0,2})?$")] = Field(
+        default="", description="Limit, as sbatch --time; e.g. 30, 1:00:00 or 2-00:00:00."
+    )
+    nodes: int = Field(default=0, ge=0, description="Nodes to divide the tasks over; 0: Slurm's.")
+    port: int = Field(
+        default=8888, gt=0, le=65_000, description="Of the first task of a node; two jobs differ."
+    )
+    grace_s: int = Field(
+        default=60, ge=1, description="SIGTERM comes this long before the time limit."
+    )
+    setup: list[Text] = Field(
+        default=[],
+        description="Lines of shell before the tasks start, e.g. `module load python`.",
+    )
+    options: list[Annotated[str, StringConstraints(pattern=r"^--[a-z][-a-z0-9]*(=\S+)?$")]] = Field(
+        default=[], description="More options of sbatch, e.g. --qos=high."
+    )

@@ -1,0 +1,147 @@
+"""Reading ``windlass.yaml``: every mistake at once, each with its place and what to do."""
+
+import difflib
+import json
+from collections.abc import Iterator
+from pathlib import Path as FilePath
+from typing import Any, get_args
+
+from pydantic import BaseModel, ValidationError
+
+from ...core.errors import ConfigurationError
+from .model import SAID_ELSEWHERE, Job, JobSettings
+from .parts import MisfitError
+from .yaml_text import Document, Path, read_yaml
+
+DEFAULT_NAME = "windlass.yaml"
+_SHOWN = 8
+_AS_WRITTEN = ("arguments", "environment", "cpu", "memory", "size", "time", "node_selector")
+
+
+def read_job(path: str | FilePath) -> Job:
+    """The job of a file.
+
+    Raises:
+        ConfigurationError: It cannot be read, or says something that a job cannot be; each mistake
+            with file, line and column.
+    """
+    file = FilePath(path)
+    try:
+        text = file.read_text(encoding="utf-8")
+    except FileNotFoundError as error:
+        raise ConfigurationError(
+            f"{path} does not exist (looked in {FilePath.cwd()}); `windlass job example` prints a "
+            "job file to begin with",
+            file=path,
+        ) from error
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigurationError(f"{path} cannot be read: {error}", file=path) from error
+    return parse_job(text, str(path))
+
+
+def parse_job(text: str, name: str = DEFAULT_NAME) -> Job:
+    """The job of a text; ``name`` is that of the file, for messages. Pure.
+
+    Raises:
+        ConfigurationError: As :func:`read_job`.
+    """
+    document = read_yaml(text, name, _is_text)
+    if not isinstance(document.data, dict):
+        what = "is empty" if document.data is None else "is no mapping of fields to values"
+        raise ConfigurationError(
+            f"{name}:1:1: a job file {what}; it begins with `name: my-job`, and `windlass job "
+            "example` prints a whole one"
+        )
+    try:
+        return Job.model_validate_json(json.dumps(_without_nulls(document.data)))
+    except ValidationError as error:
+        problems = sorted(_problems(document, error))
+        shown = [text for _, text in problems[:_SHOWN]]
+        if len(problems) > _SHOWN:
+            shown.append(f"… and {len(problems) - _SHOWN} more")
+        raise ConfigurationError("\n".join(shown), file=name) from error
+
+
+def _is_text(path: Path) -> bool:
+    """Whether a value is text even where it looks like a number: ``cpu: 2``, ``- 1e-3``."""
+    return any(part in _AS_WRITTEN for part in path[-2:])
+
+
+def _without_nulls(value: Any) -> Any:
+    """``ps:`` with nothing behind it says nothing, as if it were not there."""
+    if isinstance(value, dict):
+        return {key: _without_nulls(item) for key, item in value.items() if item is not None}
+    return [_without_nulls(item) for item in value] if isinstance(value, list) else value
+
+
+def _problems(document: Document, error: ValidationError) -> Iterator[tuple[tuple[int, int], str]]:
+    """((line, column), message) of every mistake."""
+    for problem in error.errors(include_url=False):
+        path = tuple(problem["loc"])
+        cause = problem.get("ctx", {}).get("error")
+        is_key = path[-1:] == ("[key]",)
+        if is_key:
+            path = path[:-1]
+        if isinstance(cause, MisfitError):
+            path = (*path, *cause.path)
+        is_key = is_key or problem["type"] == "extra_forbidden" or isinstance(cause, MisfitError)
+        place = document.place(path, of_key=is_key)
+        said = f"{_dotted(path)}: {_words(path, dict(problem))}"
+        yield (place.line, place.column), document.problem(place, said)
+
+
+def _dotted(path: Path) -> str:
+    text = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in path)
+    return text.lstrip(".") or "the job"
+
+
+def _words(path: Path, problem: dict[str, Any]) -> str:
+    """What is wrong and what to do."""
+    kind, given = problem["type"], problem["input"]
+    if isinstance(problem.get("ctx", {}).get("error"), MisfitError):
+        return str(problem["ctx"]["error"])
+    if kind == "extra_forbidden":
+        return _unknown(path)
+    about = _description(path)
+    if kind == "missing":
+        return f"it is missing. {about}"
+    if kind == "string_pattern_mismatch":
+        return f"{given!r} does not read as this field does. {about}"
+    shown = repr(given) if not isinstance(given, dict | list) else "something else"
+    said = str(problem["msg"]).replace("Input should be", "it should be").rstrip(".")
+    return f"{said}, got {shown}. {about}".rstrip()
+
+
+def _unknown(path: Path) -> str:
+    model, name = _model_at(path[:-1]), str(path[-1])
+    fields = list(model.model_fields) if model is not None else []
+    if model is JobSettings:
+        fields = [field for field in fields if field not in SAID_ELSEWHERE]
+    near = difflib.get_close_matches(name, fields, n=1)
+    meant = f"; did you mean {near[0]}?" if near else ""
+    few = f" Fields here: {', '.join(fields)}." if fields and len(fields) <= 20 else ""
+    return f"there is no such field{meant or '.'}{few if not near else ''}"
+
+
+def _description(path: Path) -> str:
+    model = _model_at(path[:-1])
+    if model is None or not path or str(path[-1]) not in model.model_fields:
+        return ""
+    return model.model_fields[str(path[-1])].description or ""
+
+
+def _model_at(path: Path) -> type[BaseModel] | None:
+    """The model whose fields are at a path of the job."""
+    model: type[BaseModel] | None = Job
+    for part in path:
+        if isinstance(part, int):
+            continue  # of a list: its items
+        field = model.model_fields.get(part) if model is not None else None
+        model = _model_of(field.annotation) if field is not None else None
+    return model
+
+
+def _model_of(annotation: Any) -> type[BaseModel] | None:
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return annotation
+    return next((found for item in get_args(annotation) if (found := _model_of(item))), None)

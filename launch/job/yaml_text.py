@@ -1,0 +1,197 @@
+"""YAML as plain data with the place of every value. Pure: text in, data out.
+
+Plain scalars are read as YAML 1.2 and JSON read them: ``no``, ``on`` and ``1:30`` are text, ``010``
+is ten. PyYAML's own constructors read YAML 1.1, in which they are false, true, ninety and eight.
+Some values are text whatever they look like (an argument ``1e3``, a variable ``yes``): the caller
+says which, and they are taken as they are written.
+"""
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import yaml
+
+from ...core.errors import ConfigurationError
+
+Path = tuple[str | int, ...]
+
+_MOST_NODES = 20_000  # aliases of aliases would make a small file a large one
+_MOST_LEVELS = 50
+_MOST_CHARACTERS = 1_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where something is written; both count from one."""
+
+    line: int
+    column: int
+
+
+@dataclass(slots=True)
+class Document:
+    """A YAML document.
+
+    Attributes:
+        name: Of the file, for messages.
+        lines: Its text.
+        data: Mappings, lists and scalars.
+        values: Place of each value by its path, e.g. ``("roles", "ps", "count")``.
+        keys: Place of each mapping's key, by the path of its value.
+    """
+
+    name: str
+    lines: list[str]
+    data: Any = None
+    values: dict[Path, Place] = field(default_factory=dict)
+    keys: dict[Path, Place] = field(default_factory=dict)
+
+    def place(self, path: Path, *, of_key: bool = False) -> Place:
+        """Where ``path`` is written; if it is not, where the nearest one above it is."""
+        first, second = (self.keys, self.values) if of_key else (self.values, self.keys)
+        for length in range(len(path), -1, -1):
+            found = first.get(path[:length]) or second.get(path[:length])
+            if found is not None:
+                return found
+        return Place(1, 1)
+
+    def problem(self, place: Place, text: str) -> str:
+        """A message as compilers write it: the place, the text, the line, and a mark below."""
+        said = f"{self.name}:{place.line}:{place.column}: {text}"
+        if not 0 < place.line <= len(self.lines):
+            return said
+        line = self.lines[place.line - 1].replace("\t", " ")
+        start = max(0, place.column - 60)
+        return f"{said}\n    {line[start : start + 90]}\n    {' ' * (place.column - 1 - start)}^"
+
+
+def read_yaml(text: str, name: str, is_text: Callable[[Path], bool]) -> Document:
+    """Parse one document.
+
+    Args:
+        text: YAML, or JSON.
+        name: Of the file, for messages.
+        is_text: Whether the scalar at a path is taken as it is written.
+
+    Raises:
+        ConfigurationError: It is no YAML, too large, or says a key twice; with the place.
+    """
+    document = Document(name, text.splitlines())
+    if len(text) > _MOST_CHARACTERS:
+        raise ConfigurationError(
+            f"{name} has {len(text)} characters; a job file has at most {_MOST_CHARACTERS}"
+        )
+    try:
+        root = yaml.compose(text, Loader=yaml.SafeLoader)
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        place = Place(mark.line + 1, mark.column + 1) if mark else Place(1, 1)
+        words = ", ".join(part for part in (error.context, error.problem) if part)
+        raise _refused(document, place, f"this is no YAML: {words}{_hint(document, place)}") from (
+            error
+        )
+    except yaml.YAMLError as error:
+        raise ConfigurationError(f"{name}: this is no YAML: {error}") from error
+    except RecursionError as error:
+        raise ConfigurationError(f"{name}: it is nested too deeply to be read") from error
+    if root is not None:
+        document.data = _Reader(document, is_text).value(root, ())
+    return document
+
+
+class _Reader:
+    def __init__(self, document: Document, is_text: Callable[[Path], bool]) -> None:
+        self._document = document
+        self._is_text = is_text
+        self._nodes = 0
+
+    def value(self, node: yaml.Node, path: Path) -> Any:
+        place = _place(node)
+        self._document.values[path] = place
+        self._nodes += 1
+        if self._nodes > _MOST_NODES or len(path) > _MOST_LEVELS:
+            raise _refused(
+                self._document,
+                place,
+                f"more than {_MOST_NODES} values, or {_MOST_LEVELS} levels; an alias that is used "
+                "inside itself has no end",
+            )
+        if isinstance(node, yaml.ScalarNode):
+            return self._scalar(node, path)
+        self._check_tag(node)
+        if isinstance(node, yaml.SequenceNode):
+            return [self.value(item, (*path, number)) for number, item in enumerate(node.value)]
+        return self._mapping(node, path)
+
+    def _mapping(self, node: yaml.Node, path: Path) -> dict[str, Any]:
+        result: dict[str, Any] = {}
+        for key_node, value_node in node.value:
+            place = _place(key_node)
+            if not isinstance(key_node, yaml.ScalarNode):
+                raise _refused(self._document, place, "a key must be a word")
+            key = str(key_node.value)
+            where = (*path, key)
+            if key == "<<":
+                raise _refused(
+                    self._document, place, "merge keys are not read; write the fields out"
+                )
+            if key in result:
+                first = self._document.keys[where]
+                raise _refused(
+                    self._document,
+                    place,
+                    f"{key} is here a second time, after line {first.line}; keep one",
+                )
+            self._document.keys[where] = place
+            result[key] = self.value(value_node, where)
+        return result
+
+    def _check_tag(self, node: yaml.Node) -> None:
+        prefix, _, kind = node.tag.rpartition(":")
+        if prefix != "tag:yaml.org,2002" or kind not in _TAGS:
+            raise _refused(self._document, _place(node), f"a tag ({node.tag}) has no meaning here")
+
+    def _scalar(self, node: yaml.ScalarNode, path: Path) -> Any:
+        self._check_tag(node)
+        text = str(node.value)
+        if node.style is not None or self._is_text(path):
+            return text
+        return _plain(text)
+
+
+# What PyYAML finds in values without one.
+_TAGS = ("str", "int", "float", "bool", "null", "timestamp", "value", "map", "seq")
+_WORDS: dict[str, Any] = {"": None, "~": None}
+for _word, _meaning in (("null", None), ("true", True), ("false", False)):
+    _WORDS |= dict.fromkeys((_word, _word.capitalize(), _word.upper()), _meaning)
+_INTEGER = re.compile(r"[-+]?[0-9]{1,18}\Z")
+_FLOAT = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?\Z")
+
+
+def _plain(text: str) -> Any:
+    """A plain scalar by the core schema of YAML 1.2, without its octal and hexadecimal numbers."""
+    if text in _WORDS:
+        return _WORDS[text]
+    if _INTEGER.match(text):
+        return int(text)
+    return float(text) if _FLOAT.match(text) else text
+
+
+def _place(node: yaml.Node) -> Place:
+    mark = node.start_mark
+    return Place(mark.line + 1, mark.column + 1)
+
+
+def _refused(document: Document, place: Place, text: str) -> ConfigurationError:
+    return ConfigurationError(document.problem(place, text), line=place.line, column=place.column)
+
+
+def _hint(document: Document, place: Place) -> str:
+    line = document.lines[place.line - 1] if 0 < place.line <= len(document.lines) else ""
+    if "\t" in line[: place.column + 1]:
+        return "; indent with spaces, not with tabs"
+    if "{" in line or ": " in line:
+        return "; quote text with ': ' or braces in it"
+    return ""

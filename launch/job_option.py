@@ -1,0 +1,15 @@
+"""``--job FILE``: which job file a command reads."""
+
+from typing import Any
+
+import click
+
+JOB_FILE = "windlass.yaml"
+
+
+def job_option(command: Any) -> Any:
+    """Add ``--job``, by default ``windlass.yaml`` here."""
+    return click.option(
+        "--job", "job_file", default=JOB_FILE, show_default=True, metavar="FILE",
+        help="The job file.",
+    )(command)  # fmt: skip

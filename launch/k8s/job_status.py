@@ -1,0 +1,240 @@
+"""The status of a whole job on Kubernetes: from its objects, never from logs. Pure."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+
+from ...cluster.pods import read_pod
+from ...cluster.roles import CHIEF, EVALUATOR, WORKER
+from ...core.exit_codes import ExitCode
+from .names import COMPONENT, ROLES
+from .pod_state import DONE, FAILED, MISSING, PodState, pod_state
+
+Json = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Observed:
+    """Objects of a job, as the API lists them."""
+
+    jobs: Sequence[Json] = ()
+    stateful_sets: Sequence[Json] = ()
+    pods: Sequence[Json] = ()
+    events: Sequence[Json] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class TaskLine:
+    """One task, and its newest pod.
+
+    Attributes:
+        task: ``worker:1``.
+        state: As :class:`PodState`'s, or ``Missing``.
+        age_s: Of the pod; None: there is none.
+        pod: Its name; empty: there is none.
+        node: Where it runs; empty: nowhere yet.
+        restarts: Of its container, and pods of the task that failed before.
+        exit_code: Of its last container that ended.
+        reason: Why it does not run.
+        remedy: What to do.
+    """
+
+    task: str
+    state: str
+    age_s: float | None = None
+    pod: str = ""
+    node: str = ""
+    restarts: int = 0
+    exit_code: int | None = None
+    reason: str = ""
+    remedy: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterStatus:
+    """A job.
+
+    Attributes:
+        name: Of the job.
+        phase: ``Absent``, ``Pending``, ``Running``, ``Suspended``, ``Done`` or ``Failed``.
+        reason: Why it failed, or is suspended.
+        exit_code: With which a command that waited for it ends: 0 when done, the failed task's
+            when failed; None while it goes on.
+        tasks: By role and index.
+    """
+
+    name: str
+    phase: str
+    reason: str = ""
+    exit_code: int | None = None
+    tasks: list[TaskLine] = field(default_factory=list)
+
+    @property
+    def is_over(self) -> bool:
+        """Whether it has ended."""
+        return self.phase in ("Done", "Failed")
+
+
+def job_status(name: str, seen: Observed, now: datetime) -> ClusterStatus:
+    """What is known of a job.
+
+    Args:
+        name: Of the job.
+        seen: Its objects.
+        now: The time, with a zone.
+    """
+    events = _by_object(seen.events)
+    owners = {_component(each): each for each in (*seen.jobs, *seen.stateful_sets)}
+    pods: dict[tuple[str, int], list[Json]] = {}
+    for pod in seen.pods:
+        read = read_pod(pod)
+        if read.index is not None and _component(pod) in ROLES:
+            pods.setdefault((_component(pod), read.index), []).append(pod)
+    tasks: list[TaskLine] = []
+    for role in ROLES:
+        indices = {index for kind, index in pods if kind == role}
+        indices |= set(range(_wanted(owners.get(role))))
+        tasks += [
+            _line(role, index, pods.get((role, index), []), owners.get(role), events, now)
+            for index in sorted(indices)
+        ]
+    phase, reason, code = _phase(owners, tasks)
+    return ClusterStatus(name, phase, reason, code, tasks)
+
+
+def _line(
+    role: str,
+    index: int,
+    pods: list[Json],
+    owner: Json | None,
+    events: Mapping[tuple[str, str], list[Json]],
+    now: datetime,
+) -> TaskLine:
+    task = f"{role}:{index}"
+    if not pods:
+        state, reason = _without_pod(index, owner, events)
+        return TaskLine(task, state, reason=reason)
+    # The newest counts; one that is being deleted is what its successor replaces.
+    pods = sorted(pods, key=lambda pod: pod["metadata"].get("creationTimestamp", ""))
+    newest = pods[-1]
+    name = newest["metadata"]["name"]
+    found: PodState = pod_state(newest, events.get(("Pod", name), []))
+    created = newest["metadata"].get("creationTimestamp")
+    return TaskLine(
+        task,
+        found.state,
+        _seconds_since(created, now),
+        name,
+        newest.get("spec", {}).get("nodeName", ""),
+        found.restarts + len(pods) - 1,
+        found.exit_code,
+        found.reason,
+        found.remedy,
+    )
+
+
+def _without_pod(
+    index: int, owner: Json | None, events: Mapping[tuple[str, str], list[Json]]
+) -> tuple[str, str]:
+    """State and reason of a task that has no pod."""
+    if owner is None:
+        return MISSING, "nothing makes a pod for it"
+    status, spec = owner.get("status") or {}, owner.get("spec") or {}
+    if index in _indices(status.get("completedIndexes", "")):
+        return DONE, ""
+    if spec.get("suspend"):
+        return "Suspended", "its Job is suspended: a queue has not admitted it yet"
+    about = events.get((owner["kind"], owner["metadata"]["name"]), [])
+    warnings = [each for each in about if each.get("type") == "Warning"]
+    if not warnings:
+        return MISSING, ""
+    return MISSING, f"{warnings[-1].get('reason', '')}: {warnings[-1].get('message', '')}"
+
+
+def _phase(owners: Mapping[str, Json], tasks: Sequence[TaskLine]) -> tuple[str, str, int | None]:
+    """Phase, reason and exit code: the Jobs say how it ended, whatever pods and logs look like."""
+    if not owners:
+        return "Absent", "there is no such job here: apply it, or check the namespace", None
+    for role in (CHIEF, WORKER, EVALUATOR):
+        failed = _condition(owners.get(role), "Failed")
+        # The evaluator's failure does not stop training, and counts when that has ended.
+        if failed and (role != EVALUATOR or _leader_done(owners)):
+            return ("Failed", *_failure(role, failed, tasks))
+    if _leader_done(owners):
+        return "Done", "", 0
+    if any((owner.get("spec") or {}).get("suspend") for owner in owners.values()):
+        return "Suspended", "a queue has not admitted it yet, or somebody suspended it", None
+    running = {line.task for line in tasks if line.state == "Running"}
+    leader = f"{_leader(owners)}:0"
+    return ("Running" if leader in running else "Pending"), "", None
+
+
+def _failure(role: str, failed: Json, tasks: Sequence[TaskLine]) -> tuple[str, int]:
+    own = [line for line in tasks if line.task.startswith(f"{role}:") and line.exit_code]
+    # One with a failure of its own rather than one that lost a peer.
+    own.sort(key=lambda line: line.exit_code == ExitCode.PEER_LOST)
+    why = f"{failed.get('reason', '')}: {failed.get('message', '')}".strip(": ")
+    ended = [line for line in own if line.state in (FAILED, "OOMKilled")] or own
+    if not ended:
+        return why, int(ExitCode.PROGRAM_FAILED)
+    first = ended[0]
+    return f"{first.task}: {first.reason or why}", int(first.exit_code or 1)
+
+
+def _leader(owners: Mapping[str, Json]) -> str:
+    return CHIEF if CHIEF in owners else WORKER
+
+
+def _leader_done(owners: Mapping[str, Json]) -> bool:
+    return _condition(owners.get(_leader(owners)), "Complete") is not None
+
+
+def _wanted(owner: Json | None) -> int:
+    if owner is None:
+        return 0
+    spec = owner.get("spec") or {}
+    default = 1 if owner.get("kind") == "StatefulSet" else 0
+    return int(spec.get("replicas", spec.get("completions", default)) or 0)
+
+
+def _component(item: Json) -> str:
+    return str((item.get("metadata", {}).get("labels") or {}).get(COMPONENT, ""))
+
+
+def _condition(owner: Json | None, kind: str) -> Json | None:
+    for each in ((owner or {}).get("status") or {}).get("conditions") or []:
+        if each.get("type") == kind and each.get("status") == "True":
+            found: Json = each
+            return found
+    return None
+
+
+def _by_object(events: Iterable[Json]) -> dict[tuple[str, str], list[Json]]:
+    """Events by the kind and name of what they are about, oldest first."""
+    found: dict[tuple[str, str], list[Json]] = {}
+    for event in sorted(events, key=_when):
+        about = event.get("involvedObject") or {}
+        found.setdefault((about.get("kind", ""), about.get("name", "")), []).append(event)
+    return found
+
+
+def _when(event: Json) -> str:
+    series = event.get("series") or {}
+    times = (series.get("lastObservedTime"), event.get("lastTimestamp"), event.get("eventTime"))
+    return next((str(each) for each in times if each), "")
+
+
+def _indices(text: str) -> set[int]:
+    """``0,2-4`` as numbers."""
+    found: set[int] = set()
+    for part in filter(None, text.split(",")):
+        first, _, last = part.partition("-")
+        found |= set(range(int(first), int(last or first) + 1))
+    return found
+
+
+def _seconds_since(created: str | None, now: datetime) -> float | None:
+    if not created:
+        return None
+    return max(0.0, (now - datetime.fromisoformat(created)).total_seconds())

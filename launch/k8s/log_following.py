@@ -1,0 +1,301 @@
+"""Following the logs of a job's pods: a thread per pod, one bounded queue, no verdicts.
+
+A stream that breaks is begun again, and says so. Whether the job has succeeded is asked of its
+objects (``operations.observe``), never concluded from a log that ends.
+"""
+
+import contextlib
+import queue
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from ...cluster.pods import read_pod
+from ...core.errors import WindlassError
+from .client import ByteChunks, KubernetesApi, RefusedRequestError
+from .log_lines import LogCursor, LogLine
+from .names import COMPONENT, CONTAINER, selector_text
+from .operations import observe
+from .retrying import error_of, wait_before
+from .watching import ObjectFollower
+
+Json = dict[str, Any]
+
+_MOST_LINES = 10_000  # between the readers and who prints
+_LEAVE_S = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class Said:
+    """Something to print.
+
+    Attributes:
+        task: Whose, as ``worker:1``; empty: of the job.
+        text: A line.
+        is_note: Of this command, not of the task.
+    """
+
+    task: str
+    text: str
+    is_note: bool = False
+
+
+def task_of(pod: Json) -> str:
+    """``worker:1`` of a pod; its name if that is not known."""
+    read = read_pod(pod)
+    component = read.labels.get(COMPONENT, "")
+    return f"{component}:{read.index}" if component and read.index is not None else read.name
+
+
+def read_logs(
+    api: KubernetesApi, name: str, wanted: Callable[[str], bool], tail: int
+) -> Iterator[Said]:
+    """The logs as they are now, pod by pod, oldest first within a task.
+
+    Args:
+        api: The Kubernetes API.
+        name: Of the job.
+        wanted: Whether a task's is.
+        tail: Lines at the end of each; -1: all.
+    """
+    pods = api.list_all("Pod", selector_text(name)).items
+    pods.sort(key=lambda pod: (task_of(pod), pod["metadata"].get("creationTimestamp", "")))
+    for pod in pods:
+        task = task_of(pod)
+        if not wanted(task):
+            continue
+        cursor = LogCursor()
+        try:
+            for line in _lines(api.log(_name(pod), _container(pod), tail=tail), cursor):
+                yield Said(task, line.text)
+        except RefusedRequestError as error:
+            yield Said(task, f"no log: {error.refusal.message}", is_note=True)
+
+
+def _lines(chunks: Iterable[bytes], cursor: LogCursor) -> Iterator[LogLine]:
+    cursor.begin()
+    for chunk in chunks:
+        yield from cursor.feed(chunk)
+    yield from cursor.end()
+
+
+class LogFollower:
+    """Follows the logs of all wanted pods of a job, also of those that come later.
+
+    Args:
+        api: The Kubernetes API.
+        name: Of the job.
+        wanted: Whether a task's log is.
+        tail: Lines of what is there already; -1: all.
+        watch_s: How long a watch of the pods lasts. Unit: seconds.
+    """
+
+    def __init__(
+        self,
+        api: KubernetesApi,
+        name: str,
+        wanted: Callable[[str], bool],
+        tail: int = -1,
+        watch_s: int = 5,
+    ) -> None:
+        self._api = api
+        self._name = name
+        self._wanted = wanted
+        self._tail = tail
+        self._pods = ObjectFollower(api, "Pod", selector_text(name), watch_s)
+        self._out: queue.Queue[Said | WindlassError | None] = queue.Queue(_MOST_LINES)
+        self._readers: dict[str, _PodReader] = {}
+        self._over = threading.Event()
+        self._stopped = threading.Event()
+
+    def lines(self) -> Iterator[Said]:
+        """Lines as they come, until the job is over and every log has been read to its end.
+
+        Raises:
+            WindlassError: The API refuses, or has not answered for minutes.
+        """
+        watcher = threading.Thread(target=self._watch, name="pods", daemon=True)
+        watcher.start()
+        try:
+            while True:
+                said = self._out.get()
+                if isinstance(said, WindlassError):
+                    raise said
+                if said is None:
+                    return
+                yield said
+        finally:
+            self._stop()
+            watcher.join(_LEAVE_S)
+
+    def _stop(self) -> None:
+        self._stopped.set()
+        self._pods.stop()
+        for reader in list(self._readers.values()):
+            reader.cancel()
+        with contextlib.suppress(queue.Empty):  # a reader may wait for room
+            while True:
+                self._out.get_nowait()
+
+    def _watch(self) -> None:
+        """In its own thread: begin readers for new pods, and find out when the job is over."""
+        end: WindlassError | None = None
+        try:
+            for changes in self._pods.rounds():
+                for change in changes:
+                    self._begin(change.object, change.name)
+                # When a pod has ended, and at every round: the Jobs know a little later.
+                if not changes and observe(
+                    self._api, self._name, list(self._pods.objects.values())
+                ).phase in ("Done", "Failed", "Absent"):
+                    break
+            self._over.set()
+            for reader in self._readers.values():
+                reader.finish()
+            for reader in self._readers.values():
+                while reader.is_alive() and not self._stopped.is_set():
+                    reader.join(0.2)
+        except WindlassError as error:
+            end = error
+        self._put(end)
+
+    def _begin(self, pod: Json, name: str) -> None:
+        task = task_of(pod)
+        if name in self._readers or not self._wanted(task):
+            return
+        if (pod.get("status") or {}).get("phase") in (None, "Pending"):
+            return  # it has no log yet
+        reader = _PodReader(self._api, pod, task, self._put, self._tail)
+        self._readers[name] = reader
+        reader.start()
+
+    def _put(self, said: "Said | WindlassError | None") -> None:
+        while not self._stopped.is_set():
+            with contextlib.suppress(queue.Full):
+                self._out.put(said, timeout=0.2)
+                return
+
+
+class _PodReader(threading.Thread):
+    """Reads the log of one pod's container to its end, through restarts and broken streams."""
+
+    def __init__(
+        self,
+        api: KubernetesApi,
+        pod: Json,
+        task: str,
+        put: Callable[[Said], None],
+        tail: int,
+    ) -> None:
+        super().__init__(name=f"log of {task}", daemon=True)
+        self._api = api
+        self._pod = _name(pod)
+        self._container = _container(pod)
+        self._task = task
+        self._put = put
+        self._tail = tail
+        self._cursor = LogCursor()
+        self._restarts = _restarts(pod)
+        self._failures = 0
+        self._finish = threading.Event()
+        self._cancelled = threading.Event()
+        self._chunks: ByteChunks | None = None
+
+    def cancel(self) -> None:
+        """End at once."""
+        self._cancelled.set()
+        self.finish()
+
+    def finish(self) -> None:
+        """The job is over: read what there is, and end."""
+        self._finish.set()
+        chunks = self._chunks
+        if chunks is not None:
+            chunks.cancel()
+
+    def run(self) -> None:
+        """Until the container has ended for good, or :meth:`finish`."""
+        try:
+            while not self._finish.is_set() and self._has_more():
+                try:
+                    self._read(follow=True)
+                    self._failures = 0
+                except RefusedRequestError as error:
+                    if not self._go_on(error):
+                        return
+            if not self._cancelled.is_set():
+                # Once more without following: it ends where the log ends, also within a line.
+                self._read(follow=False)
+                self._say(self._cursor.end())
+        except RefusedRequestError as error:
+            self._note(f"the end of its log is not known: {error.refusal.message}")
+        except WindlassError as error:
+            self._note(error.message)
+
+    def _has_more(self) -> bool:
+        """Whether the container may say more. One that was restarted has its end read first."""
+        if self._chunks is None:
+            return True
+        pod = self._api.get("Pod", self._pod)
+        if pod is None or (pod.get("status") or {}).get("phase") in ("Succeeded", "Failed"):
+            return False
+        restarts = _restarts(pod)
+        if restarts > self._restarts:
+            self._restarts = restarts
+            self._note("was restarted")
+            with contextlib.suppress(RefusedRequestError):  # the kubelet keeps one, for a while
+                self._read(follow=False, previous=True)
+                self._say(self._cursor.end())
+        elif not self._finish.is_set():
+            self._api.clock.wait(self._finish, min(0.1 * 2.0**self._failures, 5.0))
+        return True
+
+    def _read(self, *, follow: bool, previous: bool = False) -> None:
+        since = self._cursor.begin()
+        tail = self._tail if not since else -1
+        self._chunks = self._api.log(
+            self._pod, self._container, since=since, follow=follow, previous=previous, tail=tail
+        )
+        if follow and self._finish.is_set():
+            return
+        for chunk in self._chunks:
+            self._failures = 0
+            self._say(self._cursor.feed(chunk))
+
+    def _go_on(self, error: RefusedRequestError) -> bool:
+        """Whether to try again after an error; waits meanwhile."""
+        refusal = error.refusal
+        if self._finish.is_set():
+            return not self._cancelled.is_set()
+        waiting = refusal.status == 400  # "container is waiting to start"
+        if refusal.is_missing or not (refusal.is_retried or waiting):
+            self._note(error_of(refusal, f"log of {self._pod}", self._api.namespace).message)
+            return False
+        if not waiting and self._failures == 0:
+            self._note(f"its log broke off ({refusal.message[:100]}); it is read on from there")
+        self._api.clock.wait(self._finish, wait_before(refusal, self._failures))
+        self._failures = min(self._failures + 1, 6)
+        return True
+
+    def _say(self, lines: Iterable[LogLine]) -> None:
+        for line in lines:
+            self._put(Said(self._task, line.text))
+
+    def _note(self, text: str) -> None:
+        self._put(Said(self._task, text, is_note=True))
+
+
+def _name(pod: Json) -> str:
+    return str(pod["metadata"]["name"])
+
+
+def _container(pod: Json) -> str:
+    """Of the task: ours by name, else the first."""
+    names = [each["name"] for each in pod.get("spec", {}).get("containers") or []]
+    return CONTAINER if CONTAINER in names or not names else str(names[0])
+
+
+def _restarts(pod: Json) -> int:
+    statuses = (pod.get("status") or {}).get("containerStatuses") or []
+    return sum(int(each.get("restartCount", 0)) for each in statuses)

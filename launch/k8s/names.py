@@ -1,0 +1,70 @@
+"""Names, labels and ports of a job's objects. Pure.
+
+The conventions are those of ``deploy/k8s``, so what its kustomize bases make and what is rendered
+from a job file can be selected, followed and deleted alike.
+"""
+
+from ...cluster.roles import CHIEF, EVALUATOR, PS, WORKER
+from ..job.model import Job
+
+FIELD_MANAGER = "windlass"
+"""One name for everything that this command writes: what others own is then a conflict."""
+
+PORT = 2222
+HEALTH_PORT = 2223
+CONTAINER = "windlass"
+CHECKPOINTS = "/checkpoints"
+TLS_FOLDER = "/run/windlass/tls"
+TOKEN_FOLDER = "/run/windlass/token"  # noqa: S105 - a folder
+USER = 10001
+
+NAME = "app.kubernetes.io/name"
+INSTANCE = "app.kubernetes.io/instance"
+COMPONENT = "app.kubernetes.io/component"
+MANAGED_BY = "app.kubernetes.io/managed-by"
+SHARED = "job"
+
+COUNT_IN_FILE = "windlass/count"
+"""Annotation of the workers' Job: the count that the job file said when it was last applied."""
+
+ROLES = (CHIEF, PS, WORKER, EVALUATOR)
+
+
+def labels(job: str, component: str) -> dict[str, str]:
+    """Of an object of a job, or of its pods."""
+    return {NAME: "windlass", INSTANCE: job, COMPONENT: component, MANAGED_BY: FIELD_MANAGER}
+
+
+def matched(job: str, component: str) -> dict[str, str]:
+    """Labels that select the pods of a role."""
+    return {**selector(job), COMPONENT: component}
+
+
+def selector(job: str) -> dict[str, str]:
+    """Labels by which everything of a job is found."""
+    return {NAME: "windlass", INSTANCE: job}
+
+
+def selector_text(job: str) -> str:
+    """The same, as the API takes it."""
+    return ",".join(f"{key}={value}" for key, value in selector(job).items())
+
+
+def service(job: str) -> str:
+    """The headless Service."""
+    return f"{job}-tasks"
+
+
+def workload(job: str, role: str) -> str:
+    """The StatefulSet of the ps, or the Job of another role."""
+    return f"{job}-{role}"
+
+
+def claim(job: Job) -> str:
+    """The claim that holds checkpoints."""
+    return job.storage.claim or f"{job.name}-checkpoints"
+
+
+def secret(job: Job, role: str, kind: str) -> str:
+    """The Secret of a role: ``tls`` or ``token``."""
+    return f"{job.security.secret or job.name}-{role}-{kind}"

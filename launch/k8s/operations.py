@@ -1,0 +1,206 @@
+"""What the commands do to a job on Kubernetes: apply, look, scale, delete."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from ...cluster.pods import read_pod
+from ...cluster.roles import CHIEF, EVALUATOR, PS, WORKER
+from ...core.errors import ConfigurationError, PeerLostError
+from ..job.model import Job
+from .client import KubernetesApi
+from .job_status import ClusterStatus, Observed, job_status
+from .names import COMPONENT, selector_text, service, workload
+from .scaling import ScalePlan, departure, documents_to_apply, plan_scale
+from .watched import Change
+from .watching import ObjectFollower
+
+Json = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """One object, and what was done to it: ``applied``, ``deleted``, ``kept`` or ``absent``."""
+
+    kind: str
+    name: str
+    what: str
+
+
+def apply_job(
+    api: KubernetesApi, job: Job, *, force: bool = False, dry_run: bool = False
+) -> list[Done]:
+    """Apply every object of a job, in order; workers stay as many as ``scale`` made them.
+
+    Raises:
+        IncompatibleError: Somebody else owns a field.
+        ConfigurationError: An object cannot be so, or the API refuses it.
+    """
+    done = []
+    live = api.get("Job", workload(job.name, WORKER))
+    for document in documents_to_apply(job, live):
+        kind, name = document["kind"], document["metadata"]["name"]
+        api.apply(document, force=force, dry_run=dry_run)
+        done.append(Done(kind, name, "would be applied" if dry_run else "applied"))
+    return done
+
+
+def observe(api: KubernetesApi, name: str, pods: Sequence[Json] | None = None) -> ClusterStatus:
+    """The status of a job now.
+
+    Args:
+        api: The Kubernetes API.
+        name: Of the job.
+        pods: As a watch has them; None: they are listed.
+    """
+    selector = selector_text(name)
+    if pods is None:
+        pods = api.list_all("Pod", selector).items
+    jobs = [{"kind": "Job", **each} for each in api.list_all("Job", selector).items]
+    sets = [{"kind": "StatefulSet", **each} for each in api.list_all("StatefulSet", selector).items]
+    # Events have no labels; a namespace keeps them for an hour.
+    events = [
+        each
+        for each in api.list_all("Event").items
+        if str(each.get("involvedObject", {}).get("name", "")).startswith(f"{name}-")
+    ]
+    return job_status(name, Observed(jobs, sets, pods, events), datetime.now(UTC))
+
+
+def follow_status(
+    api: KubernetesApi, name: str, show: Callable[[ClusterStatus], None], *, round_s: int = 5
+) -> ClusterStatus:
+    """Show the status whenever a pod changes, and every ``round_s``, until the job is over."""
+    follower = ObjectFollower(api, "Pod", selector_text(name), round_s)
+    for _ in follower.rounds():
+        status = observe(api, name, list(follower.objects.values()))
+        show(status)
+        if status.is_over or status.phase == "Absent":
+            return status
+    raise AssertionError("unreachable: nobody stops the follower")
+
+
+def delete_all(api: KubernetesApi, name: str, *, checkpoints: bool) -> list[Done]:
+    """Delete what a job has; its claim only if asked to, since checkpoints are not made twice."""
+    # Who dials goes before who is dialled.
+    done = [_delete(api, "Job", workload(name, role)) for role in (WORKER, EVALUATOR, CHIEF)]
+    done.append(_delete(api, "StatefulSet", workload(name, PS)))
+    done.append(_delete(api, "Service", service(name)))
+    claims = api.list_all("PersistentVolumeClaim", selector_text(name)).items
+    for each in claims:
+        kind, claim = "PersistentVolumeClaim", each["metadata"]["name"]
+        done.append(_delete(api, kind, claim) if checkpoints else Done(kind, claim, "kept"))
+    return [each for each in done if each.what != "absent"]
+
+
+def _delete(api: KubernetesApi, kind: str, name: str) -> Done:
+    return Done(kind, name, "deleted" if api.delete(kind, name) else "absent")
+
+
+def read_scale(api: KubernetesApi, name: str, then: int) -> ScalePlan:
+    """The plan from what runs now to ``then`` workers.
+
+    Raises:
+        ConfigurationError: It cannot be.
+    """
+    has_ps = api.get("StatefulSet", workload(name, PS)) is not None
+    return plan_scale(api.get("Job", workload(name, WORKER)), then, has_ps=has_ps)
+
+
+def scale(
+    api: KubernetesApi,
+    name: str,
+    plan: ScalePlan,
+    say: Callable[[str], None],
+    *,
+    timeout_s: float,
+    watch_s: int = 10,
+) -> None:
+    """Carry out a plan, and wait until those who leave have drained, or those who come run.
+
+    Raises:
+        PeerLostError: After ``timeout_s`` they have not; says who.
+        ConfigurationError: Somebody else changed the Job meanwhile.
+    """
+    if not plan.body:
+        say(f"{name} has {plan.now} workers already")
+        return
+    follower = ObjectFollower(api, "Pod", f"{selector_text(name)},{COMPONENT}={WORKER}", watch_s)
+    waiting = _Waiting(plan)
+    rounds = follower.rounds()
+    waiting.take(next(rounds))  # who is there, before anything changes
+    api.patch("Job", workload(name, WORKER), plan.body)
+    say(f"{name}: {plan.now} → {plan.then} workers")
+    deadline = api.clock.now() + timeout_s
+    for changes in rounds:
+        for line in waiting.take(changes):
+            say(line)
+        if waiting.is_over:
+            return
+        if api.clock.now() > deadline:
+            raise PeerLostError(
+                f"after {timeout_s:g} s (--timeout-s) {waiting.left}; `windlass k8s status` says "
+                "why, and the change goes on by itself"
+            )
+    raise ConfigurationError("the watch was stopped")
+
+
+class _Waiting:
+    """Which workers have yet to leave or to run."""
+
+    def __init__(self, plan: ScalePlan) -> None:
+        self._plan = plan
+        self._present: dict[int, set[str]] = {}
+        self._codes: dict[str, dict[str, int]] = {}
+        self._running: set[int] = set()
+
+    def take(self, changes: Sequence[Change]) -> list[str]:
+        """Changes of pods; what to tell about them."""
+        told = []
+        for change in changes:
+            index = _index_of(change.object)
+            if index is None:
+                continue
+            self._codes.setdefault(change.name, {}).update(_exit_codes(change.object))
+            pods = self._present.setdefault(index, set())
+            phase = (change.object.get("status") or {}).get("phase")
+            if change.gone or phase in ("Succeeded", "Failed"):
+                if change.name in pods and index in self._plan.leaving:
+                    how = departure(self._codes[change.name]) or "gone"
+                    told.append(f"worker:{index} has left: {how}")
+                pods.discard(change.name)
+            else:
+                pods.add(change.name)
+                if phase == "Running" and index not in self._running:
+                    self._running.add(index)
+                    if index in self._plan.coming:
+                        told.append(f"worker:{index} runs")
+        return told
+
+    @property
+    def is_over(self) -> bool:
+        """Nobody is waited for."""
+        leaving = any(self._present.get(index) for index in self._plan.leaving)
+        return not leaving and set(self._plan.coming) <= self._running
+
+    @property
+    def left(self) -> str:
+        """Who is waited for."""
+        stay = [i for i in self._plan.leaving if self._present.get(i)]
+        come = [i for i in self._plan.coming if i not in self._running]
+        who = ", ".join(f"worker:{index}" for index in stay or come)
+        return f"{who} {'still there' if stay else 'do not run yet'}"
+
+
+def _index_of(pod: Json) -> int | None:
+    return read_pod(pod).index
+
+
+def _exit_codes(pod: Json) -> dict[str, int]:
+    found = {}
+    for container in (pod.get("status") or {}).get("containerStatuses") or []:
+        ended = (container.get("state") or {}).get("terminated")
+        if ended:
+            found[container["name"]] = int(ended.get("exitCode", 0))
+    return found

@@ -1,0 +1,177 @@
+"""What a pod is doing, why, and what to do about it: from its status and its events. Pure."""
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from ...cluster.pods import why_not_running
+from ...core.exit_codes import describe_exit
+
+Json = dict[str, Any]
+
+RUNNING = "Running"
+PREEMPTED = "Preempted"
+FAILED = "Failed"
+DONE = "Done"
+MISSING = "Missing"
+
+_LONGEST = 400
+
+
+@dataclass(frozen=True, slots=True)
+class PodState:
+    """A pod, for people.
+
+    Attributes:
+        state: ``Pending``, ``Starting``, ``Running``, ``Leaving``, ``Done``, ``Failed``,
+            ``OOMKilled``, ``Preempted`` or ``Unknown``.
+        reason: Why it is not running or has ended; empty if there is nothing to say.
+        remedy: What to do; empty: nothing, or nobody knows.
+        exit_code: Of the last container that ended; None: none has.
+        restarts: Of its containers.
+    """
+
+    state: str
+    reason: str = ""
+    remedy: str = ""
+    exit_code: int | None = None
+    restarts: int = 0
+
+
+def pod_state(pod: Json, events: Iterable[Json] = ()) -> PodState:
+    """The state of a pod, as the API lists it.
+
+    Args:
+        pod: Its JSON.
+        events: Those about it, oldest first.
+    """
+    status = pod.get("status") or {}
+    containers = status.get("containerStatuses") or []
+    restarts = sum(int(each.get("restartCount", 0)) for each in containers)
+    ended = _last_end(containers)
+    code = None if ended is None else int(ended.get("exitCode", 0))
+    phase = str(status.get("phase", "Unknown"))
+    killed = ended is not None and ended.get("reason") == "OOMKilled"
+    disrupted = _condition(status, "DisruptionTarget")
+
+    def said(state: str, reason: str = "", remedy: str = "") -> PodState:
+        return PodState(state, reason[:_LONGEST], remedy, code, restarts)
+
+    if disrupted and phase not in ("Succeeded", RUNNING):
+        why = f"{disrupted.get('reason', '')}: {disrupted.get('message', '')}".strip(": ")
+        return said(PREEMPTED, why, "nothing: the pod is replaced, and this counts as no failure")
+    if killed and phase != "Succeeded" and not _is_ready(status):
+        return said("OOMKilled", _memory_words(pod), _MEMORY_REMEDY)
+    if pod.get("metadata", {}).get("deletionTimestamp"):
+        return said("Leaving", "asked to stop: it saves and leaves within its grace period")
+    if phase == "Succeeded":
+        return said(DONE)
+    if phase == FAILED:
+        return said(FAILED, _end_words(code, status), _exit_remedy(code))
+    if phase == RUNNING and _is_ready(status):
+        before = ""
+        if killed:
+            before = f"was restarted: {_memory_words(pod)}"
+        elif code:
+            before = f"was restarted: {_end_words(code, status)}"
+        return said(RUNNING, before, _MEMORY_REMEDY if killed else "")
+    reason, remedy = _why_waiting(pod, status, list(events))
+    state = "Starting" if phase == RUNNING else phase
+    if state == "Starting" and not reason:
+        reason = "its port does not answer yet"
+    return said(state, reason, remedy)
+
+
+def _why_waiting(pod: Json, status: Json, events: list[Json]) -> tuple[str, str]:
+    """The reason and the remedy of a pod that does not run yet."""
+    reason = why_not_running(status)
+    warnings = [each for each in events if each.get("type") == "Warning"]
+    event = warnings[-1] if warnings else None
+    # The status of a container that is being made says only that; the event says what it waits for.
+    vague = not reason or reason in ("ContainerCreating", "PodInitializing")
+    if event is not None and vague:
+        reason = f"{event.get('reason', '')}: {event.get('message', '')}"
+    text = f"{reason} {event.get('reason', '') if event else ''}"
+    image = next(iter(pod.get("spec", {}).get("containers") or [{}])).get("image", "")
+    if _PULL.search(text) and image and image not in reason:
+        reason = f"{reason} (image {image})"
+    if _PULL.search(text) and event is not None and event.get("message", "") not in reason:
+        reason = f"{reason}; {event['message']}"
+    remedy = next((words for pattern, words in _REMEDIES if pattern.search(text)), "")
+    return reason, remedy
+
+
+_PULL = re.compile(r"ErrImagePull|ImagePullBackOff|InvalidImageName|ErrImageNeverPull")
+_MEMORY_REMEDY = "give its role more under resources.memory"
+_REMEDIES = [
+    (_PULL, "check `image` and its tag, and for a private registry kubernetes.image_pull_secrets"),
+    (
+        re.compile(r"nvidia\.com/gpu"),
+        "no node has so many free GPUs: lower resources.gpu, or wait for others to end",
+    ),
+    (
+        re.compile(r"Insufficient (cpu|memory)|didn't have enough resource"),
+        "no node has so much free: lower resources, or let the cluster grow",
+    ),
+    (
+        re.compile(r"persistentvolumeclaim|unbound immediate|volume node affinity", re.I),
+        "look at the claim: `kubectl describe pvc`; storage.storage_class or storage.access may "
+        "not be what this cluster has",
+    ),
+    (
+        re.compile(r'secret "[^"]*" not found|FailedMount'),
+        "make the Secret that it names: docs/job-file.md says which files it holds",
+    ),
+    (
+        re.compile(r"CreateContainerConfigError|runAsNonRoot"),
+        "the image must run as a user that is not root",
+    ),
+    (re.compile(r"taint"), "kubernetes.tolerations or kubernetes.node_selector may be missing"),
+    (re.compile(r"Unschedulable|FailedScheduling"), "`kubectl describe nodes` shows what is free"),
+]
+
+
+def _exit_remedy(code: int | None) -> str:
+    if code is None or code == 0:
+        return ""
+    if code < 128:
+        return "a restart would fail again: its log says why"
+    return "it is tried again"
+
+
+def _end_words(code: int | None, status: Json) -> str:
+    if code is None:
+        return ": ".join(str(status[name]) for name in ("reason", "message") if status.get(name))
+    return f"exit code {code}: {describe_exit(code)}"
+
+
+def _memory_words(pod: Json) -> str:
+    limits = [
+        each.get("resources", {}).get("limits", {}).get("memory", "")
+        for each in pod.get("spec", {}).get("containers") or []
+    ]
+    limit = next((text for text in limits if text), "")
+    return f"it used more memory than its limit{f' of {limit}' if limit else ''}, and was killed"
+
+
+def _last_end(containers: list[Json]) -> Json | None:
+    for container in containers:
+        for when in ("state", "lastState"):
+            ended: Json | None = (container.get(when) or {}).get("terminated")
+            if ended:
+                return ended
+    return None
+
+
+def _is_ready(status: Json) -> bool:
+    return _condition(status, "Ready") is not None
+
+
+def _condition(status: Json, kind: str) -> Json | None:
+    """A condition that holds."""
+    for each in status.get("conditions") or []:
+        if each.get("type") == kind and each.get("status") == "True":
+            found: Json = each
+            return found
+    return None

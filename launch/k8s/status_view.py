@@ -1,0 +1,57 @@
+"""What the status of a job on Kubernetes looks like: for people a table, for programs JSON."""
+
+import json
+from dataclasses import asdict
+
+from rich import box
+from rich.console import Group
+from rich.markup import escape
+from rich.table import Table
+from rich.text import Text
+
+from ..status_table import human_seconds
+from .job_status import ClusterStatus, TaskLine
+
+_WIDE = 120
+_STYLES = {
+    "Running": "green",
+    "Done": "green",
+    "Failed": "red",
+    "OOMKilled": "red",
+    "Missing": "red",
+}
+
+
+def status_json(status: ClusterStatus) -> str:
+    """One object in one line."""
+    return json.dumps(asdict(status))
+
+
+def status_view(status: ClusterStatus, width: int) -> Group:
+    """A line for the job, and a table of its tasks; below 120 columns without pods and nodes."""
+    wide = width >= _WIDE
+    table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
+    for name in ("task", "state", "age", "restarts", *(("pod", "node") if wide else ())):
+        right = name in ("age", "restarts")
+        table.add_column(name, justify="right" if right else "left", no_wrap=True)
+    table.add_column("reason", overflow="fold")
+    for line in status.tasks:
+        style = _STYLES.get(line.state, "yellow")
+        table.add_row(
+            line.task,
+            f"[{style}]{escape(line.state)}[/]",
+            "" if line.age_s is None else human_seconds(line.age_s),
+            str(line.restarts or ""),
+            *((escape(line.pod), escape(line.node)) if wide else ()),
+            escape(_reason(line)),
+        )
+    return Group(Text(headline(status), style="bold"), *([table] if status.tasks else []))
+
+
+def headline(status: ClusterStatus) -> str:
+    """One line: ``digits: Running``."""
+    return f"{status.name}: {status.phase}" + (f": {status.reason}" if status.reason else "")
+
+
+def _reason(line: TaskLine) -> str:
+    return f"{line.reason} → {line.remedy}" if line.remedy else line.reason

@@ -1,0 +1,130 @@
+"""``windlass job``, ``windlass compose`` and ``windlass slurm``."""
+
+import json
+import sys
+from pathlib import Path
+
+import click
+
+from ..job_option import job_option
+
+EXAMPLE = """\
+# `windlass job schema > windlass.schema.json` makes the file that the next line names.
+# yaml-language-server: $schema=windlass.schema.json
+name: my-job
+image: registry.example/my-job:1   # Kubernetes and compose; with Windlass and train.py in /app
+program: train.py
+arguments: [--epochs, 3]
+roles:
+  chief: {count: 1}
+  ps: {count: 2, resources: {cpu: 2, memory: 4Gi}}
+  worker: {count: 2, resources: {cpu: 4, memory: 4Gi}}
+  evaluator: {count: 0}
+storage: {size: 10Gi}              # or model_dir: s3://bucket/my-job
+security: {mode: mtls}             # or token, insecure
+settings: {save_every_s: 300}      # `windlass run --help` lists them
+"""
+
+
+@click.group("job")
+def job_command() -> None:
+    """The job file: an example, its schema for editors, and a check."""
+
+
+@job_command.command("example")
+def example_command() -> None:
+    """Print a job file to begin with."""
+    click.echo(EXAMPLE, nl=False)
+
+
+@job_command.command("schema")
+def schema_command() -> None:
+    """Print the JSON Schema, by which editors complete and check a job file."""
+    from ..job.schema import job_schema
+
+    click.echo(json.dumps(job_schema(), indent=2))
+
+
+@job_command.command("check")
+@job_option
+def check_command(job_file: str) -> None:
+    """Say what is wrong with a job file, with line and column; or what it describes."""
+    from ..job.reading import read_job
+
+    job = read_job(job_file)
+    counts = ", ".join(f"{role.count} {name}" for name, role in job.present)
+    click.echo(f"{job_file}: {job.name} has {len(job.tasks)} tasks: {counts}")
+
+
+@click.group("compose")
+def compose_command() -> None:
+    """Run a job file in containers of this machine."""
+
+
+@compose_command.command("render")
+@job_option
+def compose_render_command(job_file: str) -> None:
+    """Print the compose file of a job; `docker compose -f - up` takes it."""
+    from ..job.reading import read_job
+    from .compose import ComposeLauncher
+    from .interface import launch
+
+    _, text = launch(ComposeLauncher(_folder(job_file)), read_job(job_file), dry_run=True)
+    click.echo(text, nl=False)
+
+
+@compose_command.command("up")
+@job_option
+@click.option("--dry-run", is_flag=True, help="Print the compose file, and start nothing.")
+def compose_up_command(job_file: str, dry_run: bool) -> None:
+    """Start a job with `docker compose`, show its output, and end as its chief did."""
+    from ..job.reading import read_job
+    from .compose import ComposeLauncher
+    from .interface import launch
+
+    launcher = ComposeLauncher(_folder(job_file))
+    code, text = launch(launcher, read_job(job_file), dry_run=dry_run)
+    click.echo(text, nl=False)
+    sys.exit(code)
+
+
+@click.group("slurm")
+def slurm_command() -> None:
+    """Run a job file under Slurm."""
+
+
+@slurm_command.command("render")
+@job_option
+def slurm_render_command(job_file: str) -> None:
+    """Print the batch script of a job."""
+    from ..job.reading import read_job
+    from .interface import launch
+    from .slurm import SlurmLauncher
+
+    _, text = launch(SlurmLauncher(_folder(job_file)), read_job(job_file), dry_run=True)
+    click.echo(text, nl=False)
+
+
+@slurm_command.command("submit")
+@job_option
+@click.option("--dry-run", is_flag=True, help="Print the batch script, and submit nothing.")
+def slurm_submit_command(job_file: str, dry_run: bool) -> None:
+    """Hand a job to sbatch, and print its number."""
+    from ..job.reading import read_job
+    from .interface import launch
+    from .slurm import SlurmLauncher
+
+    job = read_job(job_file)
+    launcher = SlurmLauncher(_folder(job_file))
+    _, text = launch(launcher, job, dry_run=dry_run)
+    click.echo(text, nl=False)
+    if not dry_run:
+        number = launcher.job_id
+        click.echo(
+            f"submitted as {number}; its output goes to {job.name}-{number}.log, and `squeue --job "
+            f"{number}` shows its state"
+        )
+
+
+def _folder(job_file: str) -> Path:
+    return Path(job_file).parent

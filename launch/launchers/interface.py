@@ -1,0 +1,36 @@
+"""What a launcher is: a job becomes documents, which can be shown or started.
+
+Rendering is pure, so a dry run shows what a start would use, and tests compare documents. Local,
+compose, Slurm and Kubernetes implement it.
+"""
+
+from typing import Protocol
+
+from ..job.model import Job
+
+
+class Launcher(Protocol):
+    """Starts jobs somewhere."""
+
+    def render(self, job: Job) -> str:
+        """What would be started, as text for people and for the launcher's own tools. Pure.
+
+        Raises:
+            ConfigurationError: The job lacks what this launcher needs.
+        """
+        ...
+
+    def start(self, job: Job) -> int:
+        """Start a job; an exit code. Local and compose wait for its end, the others hand it over.
+
+        Raises:
+            WindlassError: It could not be started.
+        """
+        ...
+
+
+def launch(launcher: Launcher, job: Job, *, dry_run: bool) -> tuple[int, str]:
+    """(exit code, text to show): of a dry run what would be started, else nothing."""
+    if dry_run:
+        return 0, launcher.render(job)
+    return launcher.start(job), ""

@@ -1,0 +1,138 @@
+"""A job as processes of this machine."""
+
+import shlex
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ...cluster.roles import CHIEF, EVALUATOR, PS, WORKER
+from ...core.settings import Settings, load_settings
+from ...worker.program import Program, find_program
+from ..cluster import LocalCluster, RoleExtras
+from ..job.model import Job
+
+if TYPE_CHECKING:
+    from ...core.task import TaskId
+    from ..plain import Display
+
+
+def local_cluster(job: Job) -> LocalCluster:
+    """The tasks of a job."""
+    return LocalCluster(
+        job.count(WORKER),
+        job.count(PS),
+        bool(job.count(CHIEF)),
+        bool(job.count(EVALUATOR)),
+        job.coordinator,
+    )
+
+
+def local_settings(job: Job, flags: Mapping[str, Any]) -> Settings:
+    """Settings of a job here: flags, then the job file, then ``WINDLASS_…``, then the defaults.
+
+    Raises:
+        ConfigurationError: A value is not valid.
+    """
+    said = job.settings.model_dump(exclude_unset=True)
+    if job.storage.model_dir:
+        said["model_dir"] = job.storage.model_dir
+    return load_settings(said | {name: value for name, value in flags.items() if value is not None})
+
+
+def role_extras(job: Job) -> dict[str, RoleExtras]:
+    """What tasks of each role get beside the arguments of the job."""
+    return {
+        name: RoleExtras(tuple(role.arguments), {**job.environment, **role.environment})
+        for name, role in job.present
+    }
+
+
+def local_program(job: Job, folder: Path) -> Program:
+    """The program of a job, whose path is relative to the folder of its file.
+
+    Raises:
+        ConfigurationError: There is none.
+    """
+    if job.module:
+        return find_program(job.module, module=True)
+    return find_program(str(folder / job.program))
+
+
+class LocalLauncher:
+    """Processes of this machine, which end with this one.
+
+    Args:
+        folder: Of the job file.
+        settings: Of every task, as :func:`local_settings` makes them; ``model_dir`` is set.
+        plain: Lines instead of a progress bar.
+        resume: The command that would go on with this job, for people.
+    """
+
+    def __init__(
+        self, folder: Path, settings: Settings, *, plain: bool = True, resume: str = ""
+    ) -> None:
+        self._folder = folder
+        self._settings = settings
+        self._plain = plain
+        self._resume = resume
+
+    def render(self, job: Job) -> str:
+        """A line per process: its task, its variables and what it runs."""
+        lines = [
+            f"# {len(job.tasks)} processes of this machine, at free ports of 127.0.0.1",
+            f"# model directory: {self._settings.model_dir}",
+        ]
+        shared = self._settings.environment()
+        for task in job.tasks:
+            own = {**job.environment, **job.role(task.type).environment}
+            variables = [
+                f"{name}={shlex.quote(value)}"
+                for name, value in (own | shared).items()
+                if name != "WINDLASS_MODEL_DIR"
+            ]
+            words = [*variables, shlex.join(self._command(job, task))]
+            lines.append(f"{task.short}: {' '.join(words)}")
+        return "\n".join(lines) + "\n"
+
+    def _command(self, job: Job, task: "TaskId") -> list[str]:
+        command = job.command(task.type)
+        if job.program:
+            path = str(self._folder / job.program)
+            command = [path if word == job.program else word for word in command]
+        return command
+
+    def start(self, job: Job) -> int:
+        """Run the job to its end; its exit code."""
+        from ..local import LocalJob
+
+        program = local_program(job, self._folder)
+        cluster = local_cluster(job)
+        display = choose_display(cluster.tasks(), plain=self._plain)
+        try:
+            local = LocalJob(
+                cluster,
+                program,
+                job.arguments,
+                self._settings,
+                display,
+                self._resume,
+                role_extras(job),
+            )
+            with local.signals():
+                result = local.run()
+        finally:
+            display.close()
+        local.show_result(result)
+        return result.exit_code
+
+
+def choose_display(tasks: "list[TaskId]", *, plain: bool) -> "Display":
+    """Where output and progress go."""
+    from ..plain import PlainDisplay
+
+    if plain or not sys.stdout.isatty():
+        return PlainDisplay(tasks)
+    from ..display import RichDisplay
+
+    return RichDisplay(tasks)

@@ -1,0 +1,22 @@
+#!/bin/bash
+#SBATCH --job-name=digits
+#SBATCH --ntasks=6
+#SBATCH --cpus-per-task=1
+#SBATCH --mem-per-cpu=1024M
+#SBATCH --signal=TERM@60
+#SBATCH --requeue
+#SBATCH --open-mode=append
+#SBATCH --output=digits-%j.log
+
+# All processes of the step are alike; their ranks make them tasks, in this order:
+#   chief 0, evaluator 1, ps 2-3, worker 4-5
+set -euo pipefail
+cd /home/me/job
+export WINDLASS_REPLICAS=chief=1,evaluator=1,ps=2,worker=2
+export WINDLASS_PORT=8888
+export WINDLASS_MODEL_DIR=/home/me/job/runs/digits
+export WINDLASS_WAIT_FOR_WORKERS=2
+export WINDLASS_INSECURE=true
+export WINDLASS_SAVE_EVERY_STEPS=500
+
+exec srun --label --kill-on-bad-exit=0 windlass run train.py

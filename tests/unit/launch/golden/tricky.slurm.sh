@@ -1,0 +1,39 @@
+#!/bin/bash
+#SBATCH --job-name=tricky
+#SBATCH --ntasks=8
+#SBATCH --nodes=2
+#SBATCH --cpus-per-task=2
+#SBATCH --mem-per-cpu=1536M
+#SBATCH --gpus-per-task=2
+#SBATCH --partition=gpu
+#SBATCH --account=team
+#SBATCH --time=1:00:00
+#SBATCH --signal=TERM@60
+#SBATCH --requeue
+#SBATCH --open-mode=append
+#SBATCH --output=tricky-%j.log
+#SBATCH --qos=high
+
+# All processes of the step are alike; their ranks make them tasks, in this order:
+#   chief 0, ps 1-3, worker 4-7
+set -euo pipefail
+cd /home/me/job
+module load python
+export WINDLASS_REPLICAS=chief=1,ps=3,worker=4
+export WINDLASS_PORT=9000
+export WINDLASS_MODEL_DIR=s3://bucket/tricky
+export WINDLASS_WAIT_FOR_WORKERS=3
+export WINDLASS_SAVE_EVERY_S=30.0
+export A='$(WINDLASS_ROLE) $B'
+export FLAG=no
+
+read -r -d '' TASK <<'END' || true
+if [ "$SLURM_PROCID" -lt 1 ]; then exec env WINDLASS_TLS_CERT=/home/me/job/credentials/chief/tls.crt WINDLASS_TLS_KEY=/home/me/job/credentials/chief/tls.key WINDLASS_TLS_CA=/home/me/job/credentials/chief/ca.crt WINDLASS_TOKEN_FILE=/home/me/job/credentials/chief/token WINDLASS_TOKEN_KEYS=/home/me/job/credentials/chief/token-keys.pem windlass run -m pack.train -- '$HOME' '$(id)' 'a b' 'it'"'"'s' y 'END
+END' 1e3
+elif [ "$SLURM_PROCID" -lt 4 ]; then exec env WINDLASS_TLS_CERT=/home/me/job/credentials/ps/tls.crt WINDLASS_TLS_KEY=/home/me/job/credentials/ps/tls.key WINDLASS_TLS_CA=/home/me/job/credentials/ps/ca.crt WINDLASS_TOKEN_FILE=/home/me/job/credentials/ps/token WINDLASS_TOKEN_KEYS=/home/me/job/credentials/ps/token-keys.pem windlass run -m pack.train -- '$HOME' '$(id)' 'a b' 'it'"'"'s' y 'END
+END' 1e3
+elif [ "$SLURM_PROCID" -lt 8 ]; then exec env ONLY=worker WINDLASS_TLS_CERT=/home/me/job/credentials/worker/tls.crt WINDLASS_TLS_KEY=/home/me/job/credentials/worker/tls.key WINDLASS_TLS_CA=/home/me/job/credentials/worker/ca.crt WINDLASS_TOKEN_FILE=/home/me/job/credentials/worker/token WINDLASS_TOKEN_KEYS=/home/me/job/credentials/worker/token-keys.pem windlass run -m pack.train -- '$HOME' '$(id)' 'a b' 'it'"'"'s' y 'END
+END' 1e3 --worker
+fi
+END
+exec srun --label --kill-on-bad-exit=0 --distribution=block bash -c "$TASK"

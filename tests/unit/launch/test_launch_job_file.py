@@ -1,0 +1,218 @@
+"""The job file: what it says, and what is said about a mistake in it, with its place."""
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+from hypothesis import given
+from hypothesis import strategies as st
+
+from helpers.job_objects import DIGITS, digits
+from windlass.core.errors import ConfigurationError
+from windlass.core.task import TaskId
+from windlass.launch import cli
+from windlass.launch.job.model import SAID_ELSEWHERE, Job, JobSettings, Roles
+from windlass.launch.job.reading import parse_job, read_job
+from windlass.launch.job.schema import job_schema
+from windlass.launch.job.yaml_output import dump_yaml
+from windlass.launch.launchers.commands import EXAMPLE
+
+WHOLE = """\
+name: digits
+program: train.py
+arguments: [--rate, 1e-3, 010, yes, 1:30]
+environment: {LEVEL: 3, ON: off, EMPTY: }
+roles:
+  ps:
+    count: 2
+    resources: {cpu: 2, memory: 4Gi}
+  worker: {count: 3, arguments: [--worker], environment: {LEVEL: 4}}
+  evaluator:
+settings:
+  save_every_s: 30
+"""
+
+
+def refused(text: str) -> list[str]:
+    """The lines of an error that begin with a place."""
+    with pytest.raises(ConfigurationError) as caught:
+        parse_job(text, "windlass.yaml")
+    return [line for line in caught.value.message.splitlines() if line.startswith("windlass.yaml")]
+
+
+def changed(before: str, after: str) -> str:
+    assert before in WHOLE
+    return WHOLE.replace(before, after)
+
+
+def test_a_job_file_is_a_job() -> None:
+    job = parse_job(WHOLE)
+    assert job.tasks == [
+        *[TaskId("ps", i) for i in range(2)],
+        TaskId("chief", 0),
+        *[TaskId("worker", i) for i in range(3)],
+    ]
+    assert job.leader == TaskId("chief", 0)
+    assert job.command("ps") == [
+        "windlass", "run", "train.py", "--", "--rate", "1e-3", "010", "yes", "1:30",
+    ]  # fmt: skip
+    assert job.command("worker") == [
+        "windlass", "run", "train.py", "--", "--rate", "1e-3", "010", "yes", "1:30", "--worker",
+    ]  # fmt: skip
+    assert job.environment_of("worker") == {
+        "LEVEL": "4", "ON": "off", "EMPTY": "", "WINDLASS_SAVE_EVERY_S": "30.0",
+    }  # fmt: skip
+    assert job.role("ps").resources.millicpu == 2000
+    assert job.role("ps").resources.memory_bytes == 4 * 1024**3
+    assert not job.synchronous
+
+
+def test_a_coordinator_alone_runs_the_program() -> None:
+    job = parse_job("name: a\nmodule: pack.train\ncoordinator: true\n")
+    assert job.command("chief") == ["windlass", "run", "-m", "pack.train"]
+    assert job.command("worker") == ["windlass", "run"]
+
+
+def test_the_examples_are_jobs() -> None:
+    assert digits().count("worker") == 2
+    example = parse_job(EXAMPLE)
+    assert example.count("ps") == 2
+    assert example.arguments == ["--epochs", "3"]
+
+
+@pytest.mark.parametrize(
+    ("text", "wanted"),
+    [
+        (changed("count: 2", "cuont: 2"), "7:5: roles.ps.cuont: there is no such field; did you "
+         "mean count?"),
+        (changed("    count: 2", "    size: 2"), "7:5: roles.ps.size: there is no such field. "
+         "Fields here: count, resources, arguments, environment."),
+        (changed("count: 2", "count: -1"), "7:12: roles.ps.count: it should be greater than or "
+         "equal to 0, got -1. How many tasks."),
+        (changed("count: 2", "count: yes"), "7:12: roles.ps.count: it should be a valid integer, "
+         "got 'yes'. How many tasks."),
+        (changed("count: 2", "count: true"), "7:12: roles.ps.count: it should be a valid integer"),
+        (changed("cpu: 2", "cpu: two"), "8:22: roles.ps.resources.cpu: 'two' does not read as this "
+         "field does. Processors, e.g. 2, 0.5 or 500m."),
+        (changed("name: digits", "name: My_Job"), "1:7: name: 'My_Job' does not read"),
+        (changed("program", "porgram"), "2:1: porgram: there is no such field; did you mean "
+         "program?"),
+        (changed("program: train.py\n", ""), "1:1: module: a job has one of program and module; "
+         "neither is given"),
+        (WHOLE + "module: a.b\n", "13:1: module: a job has one of program and module; both"),
+        (changed("{LEVEL: 3,", "{TF_CONFIG: 3,"), "4:15: environment.TF_CONFIG: the launcher sets "
+         "TF_CONFIG; say what it is for by `roles`"),
+        (changed("{LEVEL: 4}", "{WINDLASS_HOST: a}"), "9:59: roles.worker.environment.WINDLASS_HOST"
+         ": the launcher sets WINDLASS_HOST; say what it is for under `settings`"),
+        (changed("{LEVEL: 3,", "{3LEVEL: 3,"), "4:15: environment.3LEVEL: '3LEVEL' does not read"),
+        (changed("save_every_s", "save_ever_s"), "12:3: settings.save_ever_s: there is no such "
+         "field; did you mean save_every_s?"),
+        (changed("save_every_s", "model_dir"), "12:3: settings.model_dir: model_dir is no setting "
+         "of a job file: say it by storage.model_dir"),
+        (changed("save_every_s", "health_port"), "12:3: settings.health_port: health_port is no "
+         "setting of a job file: the launcher decides it"),
+        (WHOLE + "storage: {model_dir: models}\n", "13:11: storage.model_dir: models is relative"),
+        (WHOLE + "storage: {model_dir: s3://a, claim: b}\n", "13:30: storage.claim: model_dir is "
+         "the URL s3://a"),
+        (changed("settings:\n  save_every_s: 30", "coordinator: true\nsettings: {}").replace(
+            "count: 3", "count: 0"), "11:1: coordinator: a coordinator needs a chief"),
+        ("name: a\nname: b\n", "2:1: name is here a second time, after line 1; keep one"),
+        ("\tname: a\n", "1:1: this is no YAML: while scanning for the next token, found character "
+         "'\\t' that cannot start any token; indent with spaces, not with tabs"),
+        ("name: a: b\n", "1:8: this is no YAML: mapping values are not allowed here; quote text"),
+        ("name: !!python/object:os.system a\n", "1:7: a tag (tag:yaml.org,2002:python/obj"),
+        ("name: !secret a\n", "1:7: a tag (!secret) has no meaning here"),
+        ("", "1:1: a job file is empty"),
+        ("- a\n", "1:1: a job file is no mapping"),
+        ("name: &a [*a]\n", ": more than 20000 values, or 50 levels"),
+        ("base: &b {name: a}\n<<: *b\n", "2:1: merge keys are not read; write the fields out"),
+    ],
+    ids=lambda value: value[:30] if isinstance(value, str) and "\n" not in value else "",
+)  # fmt: skip
+def test_a_mistake_is_named_with_its_place_and_what_to_do(text: str, wanted: str) -> None:
+    (first, *_) = refused(text)
+    assert wanted in first
+
+
+def test_every_mistake_is_told_at_once_with_its_line() -> None:
+    text = changed("count: 2", "cuont: 2").replace("count: 3", "count: -1")
+    with pytest.raises(ConfigurationError) as caught:
+        parse_job(text, "windlass.yaml")
+    lines = caught.value.message.splitlines()
+    assert [line[:18] for line in lines if line.startswith("wind")] == [
+        "windlass.yaml:7:5:", "windlass.yaml:9:19",
+    ]  # fmt: skip
+    # Below each its line, and a mark below the column.
+    assert lines[1:3] == ["        cuont: 2", "        ^"]
+
+
+def test_a_file_that_is_missing_says_how_to_begin(tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match="`windlass job example` prints a job file"):
+        read_job(tmp_path / "windlass.yaml")
+
+
+@given(st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False)
+    | st.sampled_from(["", "no", "y", "on", "010", "1:30", "~", "null", "a: b", "#", "1e3", "é\n"]),
+    lambda inner: st.lists(inner, max_size=3)
+    | st.dictionaries(st.sampled_from(["a", "no", "y", "1", "null"]), inner, max_size=3),
+    max_leaves=8,
+))  # fmt: skip
+def test_whatever_is_in_a_job_file_is_a_job_or_an_error_with_a_place(data: object) -> None:
+    with pytest.raises(ConfigurationError, match=r"windlass\.yaml"):
+        parse_job(dump_yaml({"name": "a", "other": data}), "windlass.yaml")
+
+
+# -- the schema --------------------------------------------------------------------------------
+
+
+def test_the_schema_has_every_field_with_a_description() -> None:
+    schema = job_schema()
+    assert schema["required"] == ["name"]
+    parts = {"Job": schema, **schema["$defs"]}
+    for name, part in parts.items():
+        if part.get("type") == "object":
+            assert part["additionalProperties"] is False, name
+            for field, about in part["properties"].items():
+                assert about.get("description"), f"{name}.{field}"
+    settings = set(parts["JobSettings"]["properties"])
+    assert settings == set(JobSettings.model_fields) - set(SAID_ELSEWHERE)
+    cpu = parts["Resources"]["properties"]["cpu"]
+    assert "number" in cpu["type"]
+
+
+def test_the_schema_accepts_the_examples_and_refuses_a_typo() -> None:
+    jsonschema = pytest.importorskip("jsonschema")
+    import yaml
+
+    validator = jsonschema.Draft202012Validator(job_schema())
+    for text in (DIGITS.read_text(), EXAMPLE):
+        validator.validate(yaml.safe_load(text))
+    assert not validator.is_valid({"name": "a", "program": "b", "roles": {"worker": {"cuont": 1}}})
+
+
+def test_the_commands_print_schema_and_example_and_check_a_file(tmp_path: Path) -> None:
+    def said(*arguments: str) -> str:
+        result = CliRunner().invoke(cli.windlass, ["job", *arguments], standalone_mode=False)
+        assert result.exception is None, result.exception
+        return result.output
+
+    assert json.loads(said("schema"))["title"] == "windlass.yaml"
+    (tmp_path / "windlass.yaml").write_text(said("example"))
+    assert "my-job has 5 tasks: 2 ps, 1 chief, 2 worker" in said(
+        "check", "--job", str(tmp_path / "windlass.yaml")
+    )
+
+
+def test_counts_of_the_command_line_win_and_must_fit() -> None:
+    assert parse_job(WHOLE).with_counts({"worker": 1}).count("worker") == 1
+    with pytest.raises(ConfigurationError, match="nobody trains"):
+        parse_job(WHOLE).with_counts({"worker": 0, "chief": 0})
+
+
+def test_a_job_is_made_in_code_as_well() -> None:
+    job = Job(name="a", program="b.py", roles=Roles())
+    assert re.fullmatch(r"[a-z]+", job.name)
+    assert job.count("ps") == 1

@@ -1,0 +1,175 @@
+"""What is said of a job on Kubernetes, from objects as the API lists them. Pure."""
+
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from helpers.job_objects import CREATED, digits, ended, event, ready, task_pod
+from helpers.pod_listings import Listed, evicted, pulling, unschedulable
+from windlass.launch.k8s.job_status import ClusterStatus, Observed, TaskLine, job_status
+from windlass.launch.k8s.manifests import manifests
+from windlass.launch.k8s.pod_state import pod_state
+from windlass.launch.k8s.status_view import headline
+
+NOW = datetime(2026, 11, 20, 10, 1, 15, tzinfo=UTC)
+
+
+def owners(**conditions: str) -> tuple[list[Listed], list[Listed]]:
+    """(Jobs, StatefulSets) of the digits; ``chief="Complete"`` has ended so."""
+    jobs, sets = [], []
+    for each in manifests(digits()):
+        role = each["metadata"]["labels"]["app.kubernetes.io/component"]
+        if role in conditions:
+            condition = {"type": conditions[role], "status": "True", "reason": "R", "message": "m"}
+            each["status"] = {"conditions": [condition]}
+        if each["kind"] == "Job":
+            jobs.append(each)
+        if each["kind"] == "StatefulSet":
+            sets.append(each)
+    return jobs, sets
+
+
+def status(pods: list[Listed] = (), events: list[Listed] = (), **conditions: str) -> ClusterStatus:  # type: ignore[assignment]
+    jobs, sets = owners(**conditions)
+    return job_status("digits", Observed(jobs, sets, pods, events), NOW)
+
+
+def line(found: ClusterStatus, task: str) -> TaskLine:
+    return next(each for each in found.tasks if each.task == task)
+
+
+def test_every_task_has_a_line_before_it_has_a_pod() -> None:
+    found = status()
+    assert [each.task for each in found.tasks] == [
+        "chief:0", "ps:0", "ps:1", "worker:0", "worker:1", "evaluator:0",
+    ]  # fmt: skip
+    assert {each.state for each in found.tasks} == {"Missing"}
+    assert (found.phase, found.exit_code, found.is_over) == ("Pending", None, False)
+
+
+def test_a_job_that_is_not_there_is_absent() -> None:
+    found = job_status("digits", Observed(), NOW)
+    assert found.phase == "Absent"
+    assert headline(found).startswith("digits: Absent: there is no such job here")
+
+
+CASES: list[Any] = [
+    ("unschedulable", unschedulable(), [], "Pending", "Insufficient nvidia.com/gpu",
+     "lower resources.gpu"),
+    ("no memory", {"phase": "Pending"}, [("FailedScheduling", "0/3 nodes are available: 3 "
+     "Insufficient memory.")], "Pending", "FailedScheduling: 0/3 nodes", "lower resources"),
+    ("claim", {"phase": "Pending"}, [("FailedScheduling", "0/3 nodes: pod has unbound immediate "
+     "PersistentVolumeClaims")], "Pending", "unbound immediate", "kubectl describe pvc"),
+    ("no image", pulling(), [("Failed", "Failed to pull image: 401 Unauthorized")], "Pending",
+     "ImagePullBackOff", "image_pull_secrets"),
+    ("no secret", {"phase": "Pending", "containerStatuses": [{"name": "windlass", "state":
+     {"waiting": {"reason": "ContainerCreating"}}}]}, [("FailedMount", 'MountVolume.SetUp failed: '
+     'secret "digits-ps-tls" not found')], "Pending", 'secret "digits-ps-tls" not found',
+     "make the Secret"),
+    ("OOM, restarting", {"phase": "Running", "containerStatuses": [{"name": "windlass",
+     "restartCount": 2, "state": {"waiting": {"reason": "CrashLoopBackOff"}}, "lastState":
+     {"terminated": {"exitCode": 137, "reason": "OOMKilled"}}}]}, [], "OOMKilled",
+     "its limit of 1Gi", "resources.memory"),
+    ("OOM, failed", ended(137, "OOMKilled"), [], "OOMKilled", "its limit of 1Gi",
+     "resources.memory"),
+    ("OOM, running again", ready(1, {"exitCode": 137, "reason": "OOMKilled"}), [], "Running",
+     "was restarted: it used more memory", "resources.memory"),
+    ("own failure", ended(1), [], "Failed", "exit code 1: the user's program raised",
+     "its log says why"),
+    ("peer lost", ended(138), [], "Failed", "exit code 138: a peer", "it is tried again"),
+    ("evicted", evicted(), [], "Failed", "Evicted: The node was low on resource", ""),
+    ("preempted", {**ended(143), "conditions": [{"type": "DisruptionTarget", "status": "True",
+     "reason": "PreemptionByScheduler", "message": "preempting to accommodate a higher priority "
+     "pod"}]}, [], "Preempted", "PreemptionByScheduler", "counts as no failure"),
+    ("starting", {"phase": "Running", "containerStatuses": [{"name": "windlass", "state":
+     {"running": {}}}]}, [], "Starting", "its port does not answer yet", ""),
+    ("running", ready(), [], "Running", "", ""),
+    ("done", ended(0), [], "Done", "", ""),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("of_pod", "events", "state", "reason", "remedy"),
+    [each[1:] for each in CASES],
+    ids=[each[0] for each in CASES],
+)
+def test_a_pod_says_what_it_does_and_why(
+    of_pod: Listed, events: list[tuple[str, str]], state: str, reason: str, remedy: str
+) -> None:
+    pod = task_pod("ps", 0, of_pod)
+    about = [event("Pod", "digits-ps-0", *each) for each in events]
+    found = pod_state(pod, about)
+    assert found.state == state
+    assert reason in found.reason
+    assert remedy in found.remedy
+    if not remedy:
+        assert found.remedy == ""
+
+
+def test_a_pod_that_is_asked_to_stop_is_leaving() -> None:
+    found = pod_state(task_pod("worker", 0, ready(), deletionTimestamp=CREATED))
+    assert found.state == "Leaving"
+
+
+def test_the_newest_pod_of_a_task_counts_and_the_others_are_its_restarts() -> None:
+    pods = [
+        task_pod("worker", 0, ready(), tail="bbbbb", creationTimestamp="2026-11-20T10:01:00Z"),
+        task_pod("worker", 0, ended(138), tail="aaaaa"),
+    ]
+    found = line(status(pods), "worker:0")
+    assert (found.state, found.pod, found.restarts) == ("Running", "digits-worker-0-bbbbb", 1)
+    assert found.age_s == 15
+    assert found.node == "node-1"
+
+
+def test_the_newest_event_counts() -> None:
+    events = [
+        event("Pod", "digits-ps-0", "FailedScheduling", "new", "2026-11-20T10:01:00Z"),
+        event("Pod", "digits-ps-0", "FailedScheduling", "old", "2026-11-20T10:00:00Z"),
+    ]
+    found = line(status([task_pod("ps", 0, {"phase": "Pending"})], events), "ps:0")
+    assert found.reason == "FailedScheduling: new"
+
+
+def test_the_leaders_job_decides_and_not_what_pods_look_like() -> None:
+    running = [task_pod("chief", 0, ready())]
+    assert status(running).phase == "Running"
+    assert status(running, chief="Complete").phase == "Done"
+    # All pods have ended well, and nobody has said that the job is done.
+    assert status([task_pod("chief", 0, ended(0))]).phase == "Pending"
+    assert status([task_pod("worker", 0, ended(0))], worker="Complete").phase == "Pending"
+
+
+def test_a_failure_names_the_task_with_a_failure_of_its_own() -> None:
+    pods = [task_pod("worker", 0, ended(138)), task_pod("worker", 1, ended(4))]
+    found = status(pods, worker="Failed")
+    assert (found.phase, found.exit_code) == ("Failed", 4)
+    assert found.reason.startswith("worker:1: exit code 4: the checkpoint is truncated")
+    nobody = status(worker="Failed")
+    assert (nobody.phase, nobody.reason, nobody.exit_code) == ("Failed", "R: m", 1)
+
+
+def test_an_evaluators_failure_counts_when_training_is_over() -> None:
+    pods = [task_pod("evaluator", 0, ended(1))]
+    assert status(pods, evaluator="Failed").phase == "Pending"
+    found = status(pods, evaluator="Failed", chief="Complete")
+    assert (found.phase, found.exit_code) == ("Failed", 1)
+
+
+def test_a_suspended_job_says_so() -> None:
+    jobs, sets = owners()
+    for each in jobs:
+        each["spec"]["suspend"] = True
+    found = job_status("digits", Observed(jobs, sets), NOW)
+    assert found.phase == "Suspended"
+    assert line(found, "worker:0").state == "Suspended"
+
+
+def test_a_task_whose_pod_was_tidied_away_is_done() -> None:
+    jobs, sets = owners()
+    for each in jobs:
+        if each["metadata"]["name"] == "digits-worker":
+            each["status"] = {"completedIndexes": "0-1"}
+    found = job_status("digits", Observed(jobs, sets), NOW)
+    assert [line(found, f"worker:{index}").state for index in range(2)] == ["Done", "Done"]

@@ -1,0 +1,417 @@
+"""A job file as documents of each launcher: whole files, and what must hold of every job.
+
+``UPDATE_GOLDEN=1`` writes the files in ``golden`` anew; read what changed before you commit it.
+"""
+
+import json
+import os
+import re
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from helpers.job_objects import ROOT, digits
+from windlass.cluster.launchers import launcher_resolver
+from windlass.cluster.resolved import resolve
+from windlass.cluster.simple import SimpleClusterResolver
+from windlass.cluster.spec import ClusterSpec
+from windlass.cluster.tf_config import cluster_of
+from windlass.core.errors import ConfigurationError
+from windlass.core.settings import Settings
+from windlass.launch.job.model import Job
+from windlass.launch.job.reading import parse_job
+from windlass.launch.job.yaml_output import dump_documents, dump_yaml
+from windlass.launch.k8s.manifests import manifests
+from windlass.launch.k8s.scaling import departure, documents_to_apply
+from windlass.launch.launchers.compose import compose_document
+from windlass.launch.launchers.local import LocalLauncher
+from windlass.launch.launchers.slurm import slurm_script
+
+GOLDEN = Path(__file__).parent / "golden"
+Json = dict[str, Any]
+
+TRICKY = """\
+name: tricky
+image: registry.example/train@sha256:0123
+module: pack.train
+arguments: ["$HOME", "$(id)", "a b", "it's", "y", "END\\nEND", 1e3]
+environment: {A: "$(WINDLASS_ROLE) $B", FLAG: no}
+roles:
+  ps: {count: 3, resources: {cpu: 1500m, memory: 3Gi}}
+  worker:
+    count: 4
+    resources: {cpu: 2, memory: 1500M, gpu: 2}
+    arguments: [--worker]
+    environment: {ONLY: worker}
+security: {mode: token}
+storage: {model_dir: "s3://bucket/tricky"}
+settings: {save_every_s: 30, wait_for_workers: 3}
+kubernetes:
+  namespace: train
+  grace_s: 120
+  image_pull_secrets: [pull]
+  image_pull_policy: Always
+  node_selector: {pool: big, spot: true}
+  tolerations: [{key: spot, operator: Exists}]
+slurm: {partition: gpu, account: team, time: "1:00:00", nodes: 2, port: 9000,
+        setup: [module load python], options: [--qos=high]}
+"""
+
+
+def tricky() -> Job:
+    return parse_job(TRICKY)
+
+
+def golden(name: str, text: str) -> None:
+    path = GOLDEN / name
+    if os.environ.get("UPDATE_GOLDEN"):
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(text)
+    assert text == path.read_text(), f"{path} is different; UPDATE_GOLDEN=1 writes it"
+
+
+# -- whole files -----------------------------------------------------------------------------------
+
+
+def of_kubernetes(job: Job) -> str:
+    return dump_documents(manifests(job))
+
+
+def of_compose(job: Job) -> str:
+    return dump_yaml(compose_document(job))
+
+
+def of_slurm(job: Job) -> str:
+    return slurm_script(job, "/home/me/job")
+
+
+def of_local(job: Job) -> str:
+    settings = Settings(model_dir="runs/a", **job.settings.model_dump(exclude_unset=True))
+    return LocalLauncher(Path("/home/me/job"), settings).render(job)
+
+
+@pytest.mark.parametrize(
+    ("name", "render"),
+    [
+        ("k8s.yaml", of_kubernetes),
+        ("compose.yaml", of_compose),
+        ("slurm.sh", of_slurm),
+        ("local.txt", of_local),
+    ],
+    ids=["Kubernetes", "compose", "Slurm", "local"],
+)
+@pytest.mark.parametrize("job", [digits(), tricky()], ids=["digits", "tricky"])
+def test_a_job_is_rendered_as_it_was(job: Job, name: str, render: Any) -> None:
+    golden(f"{job.name}.{name}", render(job))
+    assert render(job) == render(job)
+
+
+@pytest.mark.parametrize("data", ["y", "no", "010", "1:30", "null", "a: b", "- a", "l1\nl2", " x"])
+def test_what_is_written_reads_back_as_it_was(data: str) -> None:
+    assert yaml.safe_load(dump_yaml({"a": data, "b": [data]})) == {"a": data, "b": [data]}
+
+
+# -- Kubernetes ------------------------------------------------------------------------------------
+
+MANY = [
+    digits(),
+    tricky(),
+    digits().with_counts({"ps": 0, "evaluator": 0}),
+    digits().with_counts({"chief": 0}),
+]
+IDS = ["digits", "tricky", "in sync", "no chief"]
+
+
+@pytest.mark.parametrize("job", MANY, ids=IDS)
+@pytest.mark.parametrize("version", ["1.31", "1.34"])
+def test_kubernetes_accepts_every_object(job: Job, version: str) -> None:
+    kubernetes_validate = pytest.importorskip("kubernetes_validate")
+    for each in manifests(job):
+        kubernetes_validate.validate(each, version, strict=True)
+
+
+def templates(objects: list[Json]) -> dict[str, Json]:
+    """Pod templates by role."""
+    return {
+        each["metadata"]["labels"]["app.kubernetes.io/component"]: each["spec"]["template"]
+        for each in objects
+        if "template" in each["spec"]
+    }
+
+
+@pytest.mark.parametrize("job", MANY, ids=IDS)
+def test_what_schemas_do_not_see_holds_too(job: Job) -> None:
+    objects = manifests(job)
+    service = next(each for each in objects if each["kind"] == "Service")
+    claims = {e["metadata"]["name"] for e in objects if e["kind"] == "PersistentVolumeClaim"}
+    for role, template in templates(objects).items():
+        spec, labels = template["spec"], template["metadata"]["labels"]
+        (container,) = spec["containers"]
+        assert service["spec"]["selector"].items() <= labels.items()
+        assert labels["app.kubernetes.io/component"] == role
+        volumes = {volume["name"]: volume for volume in spec["volumes"]}
+        assert {mount["name"] for mount in container["volumeMounts"]} == set(volumes)
+        used = volumes.get("checkpoints", {}).get("persistentVolumeClaim", {}).get("claimName")
+        assert used is None or used in claims
+        names = [port["name"] for port in container["ports"]]
+        assert service["spec"]["ports"][0]["targetPort"] in names
+        assert container["livenessProbe"]["tcpSocket"]["port"] in names
+        limits = container["resources"]["limits"]
+        assert isinstance(limits.get("nvidia.com/gpu", 0), int)
+        assert limits["memory"] == container["resources"]["requests"]["memory"]
+        assert spec.get("subdomain", service["metadata"]["name"]) == service["metadata"]["name"]
+        assert spec["securityContext"]["runAsNonRoot"]
+        assert container["securityContext"]["readOnlyRootFilesystem"]
+        assert container["securityContext"]["capabilities"] == {"drop": ["ALL"]}
+        assert not spec["automountServiceAccountToken"]
+        for variable in container["env"]:
+            assert variable.get("value", "") is not None
+    for each in objects:
+        name = each["metadata"]["name"]
+        assert re.fullmatch(r"[a-z]([-a-z0-9]*[a-z0-9])?", name)
+        assert len(name) <= 63
+        if each["kind"] == "Job":
+            spec = each["spec"]
+            assert spec["template"]["spec"]["restartPolicy"] == "Never"
+            assert spec["completions"] == spec["parallelism"]
+            (ignored, failing) = spec["podFailurePolicy"]["rules"]
+            assert ignored["onPodConditions"][0]["type"] == "DisruptionTarget"
+            codes = failing["onExitCodes"]["values"]
+            assert codes == list(range(1, 128))
+            assert 143 not in codes
+        if each["kind"] == "StatefulSet":
+            assert each["spec"]["serviceName"] == service["metadata"]["name"]
+            matched = each["spec"]["selector"]["matchLabels"]
+            assert matched.items() <= each["spec"]["template"]["metadata"]["labels"].items()
+
+
+def env(template: Json) -> dict[str, str]:
+    variables = template["spec"]["containers"][0]["env"]
+    names = [each["name"] for each in variables]
+    assert len(names) == len(set(names)), names
+    return {each["name"]: each.get("value", "") for each in variables}
+
+
+def test_the_users_text_reaches_a_pod_as_it_is() -> None:
+    worker = templates(manifests(tricky()))["worker"]
+    container = worker["spec"]["containers"][0]
+    # Kubernetes replaces $(NAME) and reads $$ as $.
+    assert container["args"][:4] == ["-m", "pack.train", "--", "$$HOME"]
+    assert "$$(id)" in container["args"]
+    assert env(worker)["A"] == "$$(WINDLASS_ROLE) $$B"
+    assert env(worker)["FLAG"] == "no"
+
+
+def test_a_url_needs_no_volume_and_workers_none_at_all() -> None:
+    assert "PersistentVolumeClaim" not in [each["kind"] for each in manifests(tricky())]
+    made = templates(manifests(digits()))
+    assert "WINDLASS_MODEL_DIR" not in env(made["worker"])
+    assert env(made["chief"])["WINDLASS_MODEL_DIR"] == "/checkpoints/digits"
+    lonely = templates(manifests(digits().with_counts({"chief": 0})))
+    assert env(lonely["worker"])["WINDLASS_MODEL_DIR"] == "/checkpoints/digits"
+
+
+@pytest.mark.parametrize("mode", ["mtls", "token"])
+def test_credentials_are_whole_folders_of_the_role(mode: str) -> None:
+    job = parse_job(f"name: a\nimage: b\nprogram: c\nsecurity: {{mode: {mode}}}\n")
+    made = templates(manifests(job))["ps"]
+    secrets = [v["secret"]["secretName"] for v in made["spec"]["volumes"] if "secret" in v]
+    assert secrets == (["a-ps-tls"] if mode == "mtls" else ["a-ps-tls", "a-ps-token"])
+    assert "subPath" not in json.dumps(made)
+    variables = env(made)
+    assert variables["WINDLASS_TLS_CERT"] == "/run/windlass/tls/tls.crt"
+    assert ("WINDLASS_TOKEN_FILE" in variables) == (mode == "token")
+    assert "WINDLASS_INSECURE" not in variables
+
+
+def test_without_an_image_it_says_so() -> None:
+    job = parse_job("name: a\nprogram: b.py\n")
+    for render in (manifests, compose_document):
+        with pytest.raises(ConfigurationError, match="the job file has no `image`"):
+            render(job)
+
+
+def test_it_has_the_shapes_of_the_kustomize_base() -> None:
+    overlay = ROOT / "deploy" / "k8s" / "overlays" / "dev"
+    if not overlay.is_dir() or shutil.which("kubectl") is None:
+        pytest.skip("needs deploy/k8s and kubectl")
+    built = subprocess.run(
+        ["kubectl", "kustomize", str(overlay)],  # noqa: S607
+        capture_output=True, text=True, check=True, timeout=120,
+    ).stdout  # fmt: skip
+    theirs = {_key(each): each for each in yaml.safe_load_all(built)}
+    ours = {_key(each): each for each in manifests(digits())}
+    assert set(theirs) == set(ours)
+    for key, each in ours.items():
+        other = theirs[key]
+        assert _labels(each) == _labels(other), key
+        if "template" not in each["spec"]:
+            continue
+        for field in ("podFailurePolicy", "podManagementPolicy", "serviceName", "completionMode",
+                      "podReplacementPolicy", "maxFailedIndexes", "backoffLimitPerIndex",
+                      "selector"):  # fmt: skip
+            assert each["spec"].get(field) == other["spec"].get(field), (key, field)
+        mine, yours = (one["spec"]["template"] for one in (each, other))
+        assert mine["metadata"]["labels"] == yours["metadata"]["labels"]
+        (container,), (of_base,) = mine["spec"]["containers"], yours["spec"]["containers"]
+        for field in ("name", "command", "args", "ports", "startupProbe", "readinessProbe",
+                      "livenessProbe", "securityContext", "workingDir"):  # fmt: skip
+            assert container.get(field) == of_base.get(field), (key, field)
+        for field in ("securityContext", "terminationGracePeriodSeconds", "subdomain",
+                      "automountServiceAccountToken", "enableServiceLinks", "restartPolicy",
+                      "topologySpreadConstraints"):  # fmt: skip
+            assert mine["spec"].get(field) == yours["spec"].get(field), (key, field)
+        said, wanted = env(mine), env(yours)
+        said.pop("WINDLASS_SAVE_EVERY_STEPS")
+        if "WINDLASS_MODEL_DIR" in wanted:
+            wanted["WINDLASS_MODEL_DIR"] = "/checkpoints/digits"
+        assert said == wanted, key
+
+
+def _key(item: Json) -> tuple[str, str]:
+    return item["kind"], item["metadata"]["name"]
+
+
+def _labels(item: Json) -> Json:
+    found = dict(item["metadata"]["labels"])
+    assert found.pop("app.kubernetes.io/managed-by") in ("kustomize", "windlass")
+    return found
+
+
+def test_a_count_that_the_file_changes_leaves_the_templates_alone() -> None:
+    first = manifests(digits())
+    live = next(each for each in first if each["metadata"]["name"] == "digits-worker")
+    live = {**live, "spec": {**live["spec"], "completions": 4, "parallelism": 4}}  # by `scale`
+    again = documents_to_apply(digits(), live)
+    assert _counts(again) == 4
+    assert _template_texts(again) == _template_texts(first)
+    more = documents_to_apply(digits().with_counts({"worker": 3}), live)
+    assert _counts(more) == 3
+    assert _template_texts(more) == _template_texts(first)
+
+
+def _counts(objects: list[Json]) -> int:
+    spec = next(e for e in objects if e["metadata"]["name"] == "digits-worker")["spec"]
+    assert spec["completions"] == spec["parallelism"]
+    return int(spec["completions"])
+
+
+def _template_texts(objects: list[Json]) -> list[str]:
+    return [json.dumps(each) for each in templates(objects).values()]
+
+
+@pytest.mark.parametrize(
+    ("codes", "wanted"),
+    [({}, ""), ({"windlass": 143}, "drained"), ({"windlass": 0}, "its work was complete"),
+     ({"windlass": 137}, "killed: it did not leave"), ({"windlass": 4}, "ended with exit code 4")],
+    ids=str,
+)  # fmt: skip
+def test_how_a_worker_has_left_is_told_by_its_exit_code(codes: dict[str, int], wanted: str) -> None:
+    assert departure(codes).startswith(wanted)
+
+
+# -- compose ---------------------------------------------------------------------------------------
+
+
+def test_services_of_compose_find_each_other_by_name() -> None:
+    document = compose_document(digits())
+    services = document["services"]
+    assert list(services) == ["ps-0", "ps-1", "chief", "worker-0", "worker-1", "evaluator"]
+    for name, service in services.items():
+        config = json.loads(service["environment"]["TF_CONFIG"])
+        spec = cluster_of(config)
+        task = config["task"]
+        if task["type"] != "evaluator":
+            address = spec.task_address(task["type"], task["index"])
+            assert address == f"{name}:2222"
+            resolved = resolve(
+                SimpleClusterResolver(spec, task_type=task["type"], task_id=task["index"])
+            )
+            assert resolved.chief_address == "chief:2222"
+        assert service["read_only"]
+        ports = service.get("ports", [])
+        assert all(port.startswith("127.0.0.1:") for port in ports)
+        assert bool(ports) == (name == "chief")
+
+
+def test_the_users_text_reaches_a_container_as_it_is() -> None:
+    service = compose_document(tricky())["services"]["worker-0"]
+    assert "$$HOME" in service["command"]
+    assert service["environment"]["A"] == "$$(WINDLASS_ROLE) $$B"
+    assert service["volumes"] == ["./credentials/worker:/run/windlass/credentials:ro"]
+    assert service["deploy"]["resources"]["reservations"]["devices"][0]["count"] == 2
+
+
+# -- Slurm -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("job", MANY, ids=IDS)
+def test_every_rank_of_the_script_is_the_task_that_its_command_is_for(
+    job: Job, tmp_path: Path
+) -> None:
+    """The script runs with a false ``srun``, which starts every rank as Slurm would."""
+    bin_folder = tmp_path / "bin"
+    bin_folder.mkdir()
+    ranks = len(job.tasks)
+    fake(
+        bin_folder / "srun",
+        'while [ "${1#--}" != "$1" ]; do shift; done\n'
+        f'for rank in $(seq 0 {ranks - 1}); do SLURM_PROCID=$rank "$@"; done\n',
+    )
+    # Each argument in a line, behind its rank.
+    fake(
+        bin_folder / "windlass",
+        'printf "%s|%s|%s\\n" "$SLURM_PROCID" "$WINDLASS_REPLICAS" "${ONLY:-}$WINDLASS_TLS_CERT"\n'
+        'printf "<%s>" "$@"; echo\n',
+    )
+    script = slurm_script(job, str(tmp_path)).replace("module load python", "true")
+    said = subprocess.run(
+        ["bash", "-s"],  # noqa: S607
+        input=script, text=True, capture_output=True, check=False, timeout=60,
+        env={"PATH": f"{bin_folder}:{os.environ['PATH']}"},
+    )  # fmt: skip
+    assert said.returncode == 0, said.stderr
+    blocks = re.findall(r"^(\d+)\|([^|]*)\|(.*)\n((?:.|\n)*?)(?=^\d+\||\Z)", said.stdout, re.M)
+    assert [int(block[0]) for block in blocks] == list(range(ranks))
+    for rank, replicas, own, arguments in blocks:
+        task = slurm_task(job, int(rank), replicas)
+        if job.security.mode != "insecure":
+            assert own.endswith(f"{tmp_path}/credentials/{task}/tls.crt")
+        assert own.startswith("worker") == (job.name == "tricky" and task == "worker")
+        wanted = job.command(task)[1:]
+        assert arguments.rstrip("\n") == "".join(f"<{word}>" for word in wanted)
+
+
+def fake(path: Path, body: str) -> None:
+    path.write_text(f"#!/bin/bash\n{body}")
+    path.chmod(0o755)
+
+
+def slurm_task(job: Job, rank: int, replicas: str) -> str:
+    """The task that the Slurm resolver makes of a rank."""
+    total = len(job.tasks)
+    resolver = launcher_resolver(
+        {
+            "SLURM_PROCID": str(rank),
+            "SLURM_STEP_NODELIST": "node1",
+            "SLURM_STEP_NUM_TASKS": str(total),
+            "SLURM_STEP_TASKS_PER_NODE": str(total),
+            "WINDLASS_REPLICAS": replicas,
+        }
+    )
+    assert resolver is not None
+    assert isinstance(resolver.cluster_spec(), ClusterSpec)
+    assert resolver.task_type is not None
+    return resolver.task_type
+
+
+def test_slurm_gives_every_task_the_largest_need() -> None:
+    script = slurm_script(tricky(), "/home/me/job")
+    for option in ("--ntasks=8", "--cpus-per-task=2", "--mem-per-cpu=1536M", "--gpus-per-task=2",
+                   "--nodes=2", "--partition=gpu", "--account=team", "--time=1:00:00", "--qos=high",
+                   "--signal=TERM@60"):  # fmt: skip
+        assert f"#SBATCH {option}\n" in script
