@@ -4,7 +4,7 @@ from .model import Job
 
 TLS_FILES = {"CERT": "tls.crt", "KEY": "tls.key", "CA": "ca.crt"}
 TOKEN = "token"  # noqa: S105 - the name of a file
-TOKEN_KEYS = "token-keys.pem"  # noqa: S105
+TOKEN_KEYS = "token.pub"  # noqa: S105
 
 
 def credential_variables(job: Job, tls: str, token: str) -> dict[str, str]:

@@ -147,7 +147,7 @@ class Security(Part):
         default="credentials",
         description="Compose and Slurm: the folder with a folder for each role, relative to the "
         "job file or absolute. A role's holds tls.crt, tls.key and ca.crt, for tokens also token "
-        "and token-keys.pem.",
+        "and token.pub.",
     )
 
 

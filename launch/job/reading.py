@@ -15,7 +15,8 @@ from .yaml_text import Document, Path, read_yaml
 
 DEFAULT_NAME = "windlass.yaml"
 _SHOWN = 8
-_AS_WRITTEN = ("arguments", "environment", "cpu", "memory", "size", "time", "node_selector")
+_OF_TEXTS = ("arguments", "environment", "node_selector", "setup")
+_TEXTS = ("cpu", "memory", "size", "time")
 
 
 def read_job(path: str | FilePath) -> Job:
@@ -64,7 +65,8 @@ def parse_job(text: str, name: str = DEFAULT_NAME) -> Job:
 
 def _is_text(path: Path) -> bool:
     """Whether a value is text even where it looks like a number: ``cpu: 2``, ``- 1e-3``."""
-    return any(part in _AS_WRITTEN for part in path[-2:])
+    in_texts = len(path) > 1 and path[-2] in _OF_TEXTS
+    return in_texts or (bool(path) and path[-1] in _TEXTS)
 
 
 def _without_nulls(value: Any) -> Any:

@@ -4,7 +4,7 @@ from typing import Any
 
 from .model import SAID_ELSEWHERE, Job
 
-_TEXTS = ("arguments", "environment", "cpu", "memory", "node_selector")
+_TEXTS = ("arguments", "environment", "cpu", "memory", "node_selector", "time")
 
 
 def job_schema() -> dict[str, Any]:

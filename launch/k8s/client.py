@@ -119,15 +119,14 @@ class KubernetesApi:
             IncompatibleError: Another manager owns a field (409), and ``force`` is off.
         """
         kind, name = body["kind"], body["metadata"]["name"]
+        # The path's namespace and the object's must be one; --namespace wins over the job file.
+        body = {**body, "metadata": {**body["metadata"], "namespace": self.namespace}}
         query = [("fieldManager", FIELD_MANAGER), ("fieldValidation", "Strict")]
         query += [("force", "true")] if force else []
         query += [("dryRun", "All")] if dry_run else []
-        # As text: the client's content types differ in what they do with dictionaries.
         return self._told(
             f"apply {kind} {name}",
-            lambda: self._json(
-                "patch", kind, name, query, json.dumps(body), "application/apply-patch+yaml"
-            ),
+            lambda: self._json("patch", kind, name, query, body, "application/apply-patch+yaml"),
         )
 
     def patch(self, kind: str, name: str, body: Json) -> Json:

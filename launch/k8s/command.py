@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from ...core.exit_codes import ExitCode
 from ..job_option import job_option
 
 if TYPE_CHECKING:
@@ -107,8 +108,8 @@ def status_command(
         return
     with _live(as_json=as_json) as show:
         status = follow_status(api, name, show)
-    code = status.exit_code
-    sys.exit(0 if code is None else code)
+    # Without an end there is no such job.
+    sys.exit(int(ExitCode.USAGE) if status.exit_code is None else status.exit_code)
 
 
 def _show(status: "ClusterStatus", *, as_json: bool) -> None:

@@ -20,9 +20,11 @@ Json = dict[str, Any]
 PORT = 2222
 HEALTH_PORT = 2223
 _CHECKPOINTS = "/checkpoints"
-_CREDENTIALS = "/run/windlass/credentials"
+_CREDENTIALS = "/run/secrets"
 _GRACE_S = 60
-_IS_HEALTHY = f"import socket; socket.create_connection(('127.0.0.1', {HEALTH_PORT}), 2).close()"
+_IS_HEALTHY = (
+    f"import os, socket; socket.create_connection((os.uname().nodename, {HEALTH_PORT}), 3).close()"
+)
 
 
 def compose_document(job: Job) -> Json:
@@ -47,8 +49,7 @@ def compose_document(job: Job) -> Json:
 
 
 def _service_name(task: TaskId) -> str:
-    single = task.type in (CHIEF, EVALUATOR)
-    return task.type if single else f"{task.type}-{task.index}"
+    return f"{task.type}-{task.index}"
 
 
 def _service(job: Job, task: TaskId) -> Json:
@@ -61,6 +62,7 @@ def _service(job: Job, task: TaskId) -> Json:
         ]
     service: Json = {
         "image": job.image,
+        "hostname": _service_name(task),
         "command": [_literal(word) for word in job.command(task.type)],
         "working_dir": "/app",
         "environment": _environment(job, task),
@@ -69,10 +71,14 @@ def _service(job: Job, task: TaskId) -> Json:
         "tmpfs": ["/tmp"],  # noqa: S108 - of the container
         "cap_drop": ["ALL"],
         "security_opt": ["no-new-privileges:true"],
+        # From an exit code of 128 on a restart helps; compose cannot tell, so a few times for any.
+        "restart": "on-failure:3",
         "stop_grace_period": f"{_GRACE_S}s",
         "healthcheck": {
             "test": ["CMD", "python", "-c", _IS_HEALTHY],
             "interval": "10s",
+            "timeout": "5s",
+            "retries": 6,
             "start_period": "60s",
         },
         "deploy": {"resources": {"limits": limits, "reservations": reservations}},

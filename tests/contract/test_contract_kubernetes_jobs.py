@@ -208,6 +208,25 @@ def test_a_namespace_that_is_missing_is_named(run: Callable[..., Result]) -> Non
     assert "kubectl create namespace typo" in said.exception.message
 
 
+def test_a_watch_of_a_job_that_is_not_there_says_so_and_fails(run: Callable[..., Result]) -> None:
+    said = run("status", "--watch", "--name", "typo")
+    assert isinstance(said.exception, SystemExit)
+    assert said.exception.code == 2
+    assert "typo: Absent: there is no such job here" in said.output
+
+
+def test_the_namespace_of_the_command_wins_over_that_of_the_file(
+    cluster: KubernetesCluster, run: Callable[..., Result], tmp_path: Path
+) -> None:
+    file = tmp_path / "windlass.yaml"
+    file.write_text(DIGITS.read_text() + "kubernetes: {namespace: elsewhere}\n")
+    assert "namespace elsewhere" in str(run("apply", "--job", str(file)).exception)
+    assert run("apply", "--job", str(file), "--namespace", "train").exception is None
+    service = cluster.get("Service", "digits-tasks")
+    assert service is not None
+    assert service["metadata"]["namespace"] == "train"
+
+
 def test_a_context_that_is_missing_is_named(run: Callable[..., Result]) -> None:
     said = run("status", "--job", str(DIGITS), "--context", "there")
     assert isinstance(said.exception, ConfigurationError)

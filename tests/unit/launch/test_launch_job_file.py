@@ -33,6 +33,7 @@ roles:
 settings:
   save_every_s: 30
 """
+EMPTY = "kubernetes:\nslurm: {options: }\nstorage: {model_dir: , claim: ~}\n"
 
 
 def refused(text: str) -> list[str]:
@@ -67,6 +68,10 @@ def test_a_job_file_is_a_job() -> None:
     assert job.role("ps").resources.millicpu == 2000
     assert job.role("ps").resources.memory_bytes == 4 * 1024**3
     assert not job.synchronous
+
+
+def test_a_field_with_nothing_behind_it_says_nothing() -> None:
+    assert parse_job(WHOLE + EMPTY) == parse_job(WHOLE)
 
 
 def test_a_coordinator_alone_runs_the_program() -> None:

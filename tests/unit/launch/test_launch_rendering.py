@@ -320,7 +320,7 @@ def test_how_a_worker_has_left_is_told_by_its_exit_code(codes: dict[str, int], w
 def test_services_of_compose_find_each_other_by_name() -> None:
     document = compose_document(digits())
     services = document["services"]
-    assert list(services) == ["ps-0", "ps-1", "chief", "worker-0", "worker-1", "evaluator"]
+    assert list(services) == [f"{task.type}-{task.index}" for task in digits().tasks]
     for name, service in services.items():
         config = json.loads(service["environment"]["TF_CONFIG"])
         spec = cluster_of(config)
@@ -331,18 +331,18 @@ def test_services_of_compose_find_each_other_by_name() -> None:
             resolved = resolve(
                 SimpleClusterResolver(spec, task_type=task["type"], task_id=task["index"])
             )
-            assert resolved.chief_address == "chief:2222"
+            assert resolved.chief_address == "chief-0:2222"
         assert service["read_only"]
         ports = service.get("ports", [])
         assert all(port.startswith("127.0.0.1:") for port in ports)
-        assert bool(ports) == (name == "chief")
+        assert bool(ports) == (name == "chief-0")
 
 
 def test_the_users_text_reaches_a_container_as_it_is() -> None:
     service = compose_document(tricky())["services"]["worker-0"]
     assert "$$HOME" in service["command"]
     assert service["environment"]["A"] == "$$(WINDLASS_ROLE) $$B"
-    assert service["volumes"] == ["./credentials/worker:/run/windlass/credentials:ro"]
+    assert service["volumes"] == ["./credentials/worker:/run/secrets:ro"]
     assert service["deploy"]["resources"]["reservations"]["devices"][0]["count"] == 2
 
 

@@ -28,11 +28,11 @@ export A='$(WINDLASS_ROLE) $B'
 export FLAG=no
 
 read -r -d '' TASK <<'END' || true
-if [ "$SLURM_PROCID" -lt 1 ]; then exec env WINDLASS_TLS_CERT=/home/me/job/credentials/chief/tls.crt WINDLASS_TLS_KEY=/home/me/job/credentials/chief/tls.key WINDLASS_TLS_CA=/home/me/job/credentials/chief/ca.crt WINDLASS_TOKEN_FILE=/home/me/job/credentials/chief/token WINDLASS_TOKEN_KEYS=/home/me/job/credentials/chief/token-keys.pem windlass run -m pack.train -- '$HOME' '$(id)' 'a b' 'it'"'"'s' y 'END
+if [ "$SLURM_PROCID" -lt 1 ]; then exec env WINDLASS_TLS_CERT=/home/me/job/credentials/chief/tls.crt WINDLASS_TLS_KEY=/home/me/job/credentials/chief/tls.key WINDLASS_TLS_CA=/home/me/job/credentials/chief/ca.crt WINDLASS_TOKEN_FILE=/home/me/job/credentials/chief/token WINDLASS_TOKEN_KEYS=/home/me/job/credentials/chief/token.pub windlass run -m pack.train -- '$HOME' '$(id)' 'a b' 'it'"'"'s' y 'END
 END' 1e3
-elif [ "$SLURM_PROCID" -lt 4 ]; then exec env WINDLASS_TLS_CERT=/home/me/job/credentials/ps/tls.crt WINDLASS_TLS_KEY=/home/me/job/credentials/ps/tls.key WINDLASS_TLS_CA=/home/me/job/credentials/ps/ca.crt WINDLASS_TOKEN_FILE=/home/me/job/credentials/ps/token WINDLASS_TOKEN_KEYS=/home/me/job/credentials/ps/token-keys.pem windlass run -m pack.train -- '$HOME' '$(id)' 'a b' 'it'"'"'s' y 'END
+elif [ "$SLURM_PROCID" -lt 4 ]; then exec env WINDLASS_TLS_CERT=/home/me/job/credentials/ps/tls.crt WINDLASS_TLS_KEY=/home/me/job/credentials/ps/tls.key WINDLASS_TLS_CA=/home/me/job/credentials/ps/ca.crt WINDLASS_TOKEN_FILE=/home/me/job/credentials/ps/token WINDLASS_TOKEN_KEYS=/home/me/job/credentials/ps/token.pub windlass run -m pack.train -- '$HOME' '$(id)' 'a b' 'it'"'"'s' y 'END
 END' 1e3
-elif [ "$SLURM_PROCID" -lt 8 ]; then exec env ONLY=worker WINDLASS_TLS_CERT=/home/me/job/credentials/worker/tls.crt WINDLASS_TLS_KEY=/home/me/job/credentials/worker/tls.key WINDLASS_TLS_CA=/home/me/job/credentials/worker/ca.crt WINDLASS_TOKEN_FILE=/home/me/job/credentials/worker/token WINDLASS_TOKEN_KEYS=/home/me/job/credentials/worker/token-keys.pem windlass run -m pack.train -- '$HOME' '$(id)' 'a b' 'it'"'"'s' y 'END
+elif [ "$SLURM_PROCID" -lt 8 ]; then exec env ONLY=worker WINDLASS_TLS_CERT=/home/me/job/credentials/worker/tls.crt WINDLASS_TLS_KEY=/home/me/job/credentials/worker/tls.key WINDLASS_TLS_CA=/home/me/job/credentials/worker/ca.crt WINDLASS_TOKEN_FILE=/home/me/job/credentials/worker/token WINDLASS_TOKEN_KEYS=/home/me/job/credentials/worker/token.pub windlass run -m pack.train -- '$HOME' '$(id)' 'a b' 'it'"'"'s' y 'END
 END' 1e3 --worker
 fi
 END
