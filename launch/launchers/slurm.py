@@ -16,6 +16,7 @@ from ..job.credentials import credential_variables
 from ..job.model import Job
 
 _MEBIBYTE = 1024 * 1024
+_ANSWER_S = 60
 
 
 def slurm_script(job: Job, folder: str) -> str:
@@ -152,7 +153,8 @@ class SlurmLauncher:
                 text=True,
                 capture_output=True,
                 check=False,
-                timeout=60,
+                # Unless the user wants sbatch to wait for the job's end.
+                timeout=None if "--wait" in job.slurm.options else _ANSWER_S,
                 cwd=self._folder,
             )
         except FileNotFoundError as error:
@@ -162,7 +164,7 @@ class SlurmLauncher:
             ) from error
         except subprocess.TimeoutExpired as error:
             raise ConfigurationError(
-                "sbatch did not answer within 60 s; `scontrol ping` says whether Slurm is up"
+                f"sbatch did not answer within {_ANSWER_S} s; `scontrol ping` says whether Slurm is up"
             ) from error
         if done.returncode:
             raise ConfigurationError(f"sbatch refuses the job: {done.stderr.strip()}")

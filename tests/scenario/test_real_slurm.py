@@ -59,3 +59,38 @@ def test_a_job_trains_and_ends_in_order(write_program: Callable[..., str], tmp_p
     for task in ("chief:0", "worker:1", "worker:2"):
         assert f"{task} has done 5 steps" in said
     assert list((tmp_path / "model").glob("ckpt-*"))
+
+
+JOB = """\
+name: by-file
+program: train.py
+arguments: [100, 0.002]
+roles: {chief: {count: 1}, ps: {count: 1}, worker: {count: 2}}
+security: {mode: insecure}
+slurm: {port: 9300, options: [--wait, --nodes=1]}
+"""
+
+
+@pytest.mark.skipif(shutil.which("sbatch") is None, reason="there is no sbatch in the path")
+def test_a_job_file_is_submitted_and_trains(
+    write_program: Callable[..., str], tmp_path: Path
+) -> None:
+    write_program()  # as train.py
+    (tmp_path / "windlass.yaml").write_text(JOB)
+    folder = str(Path(sys.executable).parent)  # of the command `windlass`
+    result = subprocess.run(
+        [*processes.WINDLASS, "slurm", "submit", "--job", "windlass.yaml"],
+        env={**os.environ, "PATH": f"{folder}:{os.environ['PATH']}"},
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        # `--wait` lets sbatch end with the job.
+        timeout=scaled(120),
+        check=False,
+    )
+    assert result.returncode == 0, result.stdout + result.stderr
+    (output,) = tmp_path.glob("by-file-*.log")
+    said = output.read_text()
+    for task in ("chief:0", "worker:1", "worker:2"):
+        assert f"{task} has done 5 steps" in said
+    assert list((tmp_path / "runs" / "by-file").glob("ckpt-*"))
