@@ -32,9 +32,7 @@ SAID_ELSEWHERE = {
     "security": "security.mode",
     "insecure": "security.mode: insecure",
     **dict.fromkeys(("tls_cert", "tls_key", "tls_ca", "token_file", "token_keys"), "security"),
-    **dict.fromkeys(
-        ("host", "health_port", "log_format", "job_id", "key_file", "standalone"), ""
-    ),
+    **dict.fromkeys(("host", "health_port", "log_format", "job_id", "key_file", "standalone"), ""),
 }
 """Settings that a job file does not have: where it says them instead; empty: the launcher does."""
 

@@ -164,7 +164,8 @@ class SlurmLauncher:
             ) from error
         except subprocess.TimeoutExpired as error:
             raise ConfigurationError(
-                f"sbatch did not answer within {_ANSWER_S} s; `scontrol ping` says whether Slurm is up"
+                f"sbatch did not answer within {_ANSWER_S} s; `scontrol ping` says whether Slurm "
+                "is up"
             ) from error
         if done.returncode:
             raise ConfigurationError(f"sbatch refuses the job: {done.stderr.strip()}")
