@@ -49,6 +49,17 @@ def test_a_stream_that_is_begun_again_asks_from_a_second_before_its_last_line() 
     assert cursor.begin() == f"{datetime.fromtimestamp(1_800_000_061, UTC):%Y-%m-%dT%H:%M:%S}Z"
 
 
+def test_a_line_that_was_written_twice_in_a_moment_is_shown_twice_over_a_break() -> None:
+    cursor = LogCursor()
+    cursor.begin()
+    line = f"{stamp(5)} again\n".encode()
+    assert len(cursor.feed(line)) == 1
+    cursor.begin()
+    assert [each.text for each in cursor.feed(line * 2)] == ["again"]
+    cursor.begin()
+    assert [each.text for each in cursor.feed(line * 3)] == ["again"]
+
+
 def test_the_end_of_a_log_is_a_line_without_its_end() -> None:
     cursor = LogCursor()
     cursor.begin()

@@ -1,0 +1,155 @@
+"""A job file on a real Kubernetes: ``E2E_K8S=1 pytest tests/scenario/test_real_kubernetes.py``.
+
+The current context of ``KUBECONFIG`` is used, in a namespace of the test's own, which it makes and
+deletes with ``kubectl``. ``E2E_K8S_IMAGE`` names an image of the digits that the cluster has or can
+pull, by default ``windlass-digits:0.1.0``; ``E2E_K8S_ACCESS`` how the claim may be mounted, by
+default ``ReadWriteOnce``, which a cluster of one node has.
+"""
+
+import json
+import os
+import shutil
+import subprocess
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import pytest
+
+from helpers import processes
+from helpers.waiting import scaled, wait_until
+
+pytestmark = [
+    pytest.mark.scenario,
+    pytest.mark.timeout(1800),
+    pytest.mark.skipif("E2E_K8S" not in os.environ, reason="set E2E_K8S=1 where kubectl works"),
+    pytest.mark.skipif(shutil.which("kubectl") is None, reason="there is no kubectl in the path"),
+]
+
+JOB = """\
+name: digits
+image: {image}
+program: train.py
+roles:
+  chief: {{resources: {{cpu: 100m, memory: 512Mi}}}}
+  ps: {{count: 2, resources: {{cpu: 100m, memory: 512Mi}}}}
+  worker: {{count: 2, resources: {{cpu: 100m, memory: 512Mi}}}}
+storage: {{size: 1Gi, access: {access}}}
+security: {{mode: insecure}}
+kubernetes: {{namespace: {namespace}, image_pull_policy: IfNotPresent, grace_s: 30}}
+"""
+
+
+def kubectl(*arguments: str, check: bool = True) -> str:
+    done = subprocess.run(
+        ["kubectl", *arguments],  # noqa: S607
+        capture_output=True,
+        text=True,
+        timeout=scaled(300),
+        check=False,
+    )
+    assert done.returncode == 0 or not check, done.stderr
+    return done.stdout + done.stderr
+
+
+@pytest.fixture
+def namespace() -> Iterator[str]:
+    name = f"windlass-test-{uuid4().hex[:8]}"
+    kubectl("create", "namespace", name)
+    yield name
+    kubectl("delete", "namespace", name, "--wait=false")
+
+
+@pytest.fixture
+def k8s(namespace: str, tmp_path: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
+    """``windlass k8s …`` with a job file of the namespace."""
+    image = os.environ.get("E2E_K8S_IMAGE", "windlass-digits:0.1.0")
+    access = os.environ.get("E2E_K8S_ACCESS", "ReadWriteOnce")
+    file = tmp_path / "windlass.yaml"
+    file.write_text(JOB.format(image=image, access=access, namespace=namespace))
+
+    def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [*processes.WINDLASS, "k8s", *arguments],
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            timeout=scaled(900),
+            check=False,
+        )
+
+    return run
+
+
+def test_a_job_is_applied_scaled_disrupted_followed_and_deleted(
+    k8s: Callable[..., subprocess.CompletedProcess[str]], namespace: str
+) -> None:
+    def done(*arguments: str) -> str:
+        result = k8s(*arguments)
+        assert result.returncode == 0, result.stdout + result.stderr
+        return result.stdout
+
+    def status() -> dict[str, Any]:
+        found: dict[str, Any] = json.loads(done("status", "--json"))
+        return found
+
+    def states() -> dict[str, str]:
+        return {each["task"]: each["state"] for each in status()["tasks"]}
+
+    done("apply", "--dry-run")
+    done("apply")
+    wait_until(lambda: status()["phase"] != "Pending", 300, str(status()))
+    followed: list[str] = []
+    follower = threading.Thread(target=lambda: followed.append(done("logs", "-f", "chief")))
+    follower.start()
+    if status()["phase"] == "Running":  # the digits take a minute; scaling is not for who is done
+        assert "worker:3 runs" in done("scale", "4")
+        assert "worker:1 has left" in done("scale", "1")
+        assert "worker:3" not in states()
+    ended = k8s("status", "--watch")
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    follower.join()
+    (log,) = followed
+    saved = [line for line in log.splitlines() if "| saved" in line or " saved " in line]
+    assert len(saved) == len(set(saved))
+    assert "accuracy of the chief's last values: 0.9" in log
+
+    # A ps that is evicted comes back under its name.
+    pod = f"/api/v1/namespaces/{namespace}/pods/digits-ps-0/eviction"
+    eviction = {
+        "apiVersion": "policy/v1",
+        "kind": "Eviction",
+        "metadata": {"name": "digits-ps-0", "namespace": namespace},
+    }
+    evicted = subprocess.run(
+        ["kubectl", "create", "--raw", pod, "-f", "-"],  # noqa: S607
+        input=json.dumps(eviction), text=True, capture_output=True, check=False, timeout=60,
+    )  # fmt: skip
+    assert evicted.returncode == 0, evicted.stderr
+    wait_until(lambda: states()["ps:0"] == "Running", 120)
+
+    done("delete", "--checkpoints")
+    wait_until(lambda: "No resources" in kubectl("get", "all,pvc", "-n", namespace), 180)
+
+
+def test_what_cannot_start_says_why(
+    k8s: Callable[..., subprocess.CompletedProcess[str]], tmp_path: Path
+) -> None:
+    file = tmp_path / "windlass.yaml"
+    text = file.read_text()
+    image = os.environ.get("E2E_K8S_IMAGE", "windlass-digits:0.1.0")
+    file.write_text(text.replace(image, "registry.invalid/none:1").replace("100m", "99999"))
+
+    def reasons() -> str:
+        return k8s("status").stdout
+
+    assert k8s("apply").returncode == 0
+    wait_until(lambda: "Insufficient cpu" in reasons(), 120)
+    assert "lower resources" in reasons()
+    assert k8s("delete").returncode == 0
+    file.write_text(text.replace(image, "registry.invalid/none:1"))
+    wait_until(lambda: k8s("apply").returncode == 0, 120)
+    wait_until(lambda: "registry.invalid/none:1" in reasons(), 180)
+    assert "check `image`" in reasons()
