@@ -20,13 +20,13 @@ def test_the_digits_train_by_their_job_file(run_cli: RunCli, tmp_path: Path) -> 
         "--model-dir", str(model),
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
-    # Of the file: two workers, and a checkpoint every 500 steps.
+    # Of the file: two workers, and checkpoints by steps before the last one.
     for task in ("ps:0", "chief:0", "worker:0", "worker:1"):
         assert task in done.stdout
     accuracy = float(done.stdout.partition("last values: ")[2].split()[0])
     assert accuracy >= 0.95
     saved = [path.name for path in model.glob("ckpt-*")]
-    assert len(saved) >= 4
+    assert len(saved) >= 2
 
 
 ROLES = """\
