@@ -106,7 +106,9 @@ class SGD(UpdateRule):
     """``w -= lr * g``; with momentum ``m = momentum * m - lr * g; w += m``.
 
     Nesterov: ``w += momentum * m - lr * g``. As Keras. PyTorch and optax keep the velocity without
-    the rate, which differs once the rate changes. Sutskever et al., ICML 2013.
+    the rate, which differs once the rate changes; so does this rule with
+    ``rate_in_velocity=False``: ``m = momentum * m - g; w += lr * m`` (Nesterov: ``w += lr *
+    (momentum * m - g)``). Sutskever et al., ICML 2013.
     """
 
     slots: ClassVar[dict[str, str | float]] = {"momentum": 0.0}
@@ -115,6 +117,7 @@ class SGD(UpdateRule):
     learning_rate: Rate = 0.01
     momentum: float = Field(default=0.0, ge=0, le=1)
     nesterov: bool = False
+    rate_in_velocity: bool = True
 
     def active_slots(self) -> dict[str, str | float]:
         """Momentum needs its slot only if there is some."""
@@ -178,17 +181,19 @@ class Adam(_AdamLike):
     """``m = b1*m + (1-b1)*g; v = b2*v + (1-b2)*g²; w -= a * m / (sqrt(v) + epsilon)``.
 
     ``a = lr * sqrt(1 - b2^t) / (1 - b1^t)``, as Keras: epsilon is added to the root of the
-    uncorrected ``v``; optax and PyTorch add it after the correction. Kingma and Ba, ICLR 2015.
-    Sparse gradients touch only their rows ("lazy"); ``t`` still counts steps of the variable.
+    uncorrected ``v``; optax and PyTorch add it after the correction, as this rule does with
+    ``corrected_epsilon=True``: then it stands for ``epsilon * sqrt(1 - b2^t)``. Kingma and Ba, ICLR
+    2015. Sparse gradients touch only their rows ("lazy"); ``t`` still counts steps of the variable.
     """
 
     name: Literal["Adam"] = "Adam"
+    corrected_epsilon: bool = False
 
 
 class AdamW(UpdateRule):
     """Adam with decoupled decay: first ``w -= lr * weight_decay * w``, then Adam's step.
 
-    Loshchilov and Hutter, ICLR 2019. As Keras.
+    Loshchilov and Hutter, ICLR 2019. As Keras; ``corrected_epsilon`` as Adam's.
     """
 
     slots: ClassVar[dict[str, str | float]] = {"momentum": 0.0, "velocity": 0.0}
@@ -199,6 +204,7 @@ class AdamW(UpdateRule):
     beta_1: float = Field(default=0.9, ge=0, lt=1)
     beta_2: float = Field(default=0.999, ge=0, lt=1)
     epsilon: float = Field(default=1e-7, ge=0)
+    corrected_epsilon: bool = False
 
 
 class Ftrl(UpdateRule):

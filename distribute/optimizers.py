@@ -68,6 +68,8 @@ class SGD(Optimizer):
         learning_rate: Rate = 0.01,
         momentum: float = 0.0,
         nesterov: bool = False,
+        *,
+        rate_in_velocity: bool = True,
         **clipping: Unpack[Clipping],
     ) -> None:
         super().__init__(
@@ -75,6 +77,7 @@ class SGD(Optimizer):
             learning_rate=learning_rate,
             momentum=momentum,
             nesterov=nesterov,
+            rate_in_velocity=rate_in_velocity,
             **clipping,
         )
 
@@ -144,10 +147,28 @@ class _AdamLike(Optimizer):
         )
 
 
-class Adam(_AdamLike):
+class Adam(Optimizer):
     """Adam."""
 
-    _kind = rules.Adam
+    def __init__(
+        self,
+        learning_rate: Rate = 0.001,
+        beta_1: float = 0.9,
+        beta_2: float = 0.999,
+        epsilon: float = 1e-7,
+        *,
+        corrected_epsilon: bool = False,
+        **clipping: Unpack[Clipping],
+    ) -> None:
+        super().__init__(
+            rules.Adam,
+            learning_rate=learning_rate,
+            beta_1=beta_1,
+            beta_2=beta_2,
+            epsilon=epsilon,
+            corrected_epsilon=corrected_epsilon,
+            **clipping,
+        )
 
 
 class Adamax(_AdamLike):
@@ -172,6 +193,8 @@ class AdamW(Optimizer):
         beta_1: float = 0.9,
         beta_2: float = 0.999,
         epsilon: float = 1e-7,
+        *,
+        corrected_epsilon: bool = False,
         **clipping: Unpack[Clipping],
     ) -> None:
         super().__init__(
@@ -181,6 +204,7 @@ class AdamW(Optimizer):
             beta_1=beta_1,
             beta_2=beta_2,
             epsilon=epsilon,
+            corrected_epsilon=corrected_epsilon,
             **clipping,
         )
 

@@ -42,8 +42,9 @@ def update_sgd(
     """See ``SGD``."""
     if not rule.momentum:
         return w - rate * g
-    m = slots["momentum"] = rule.momentum * slots["momentum"] - rate * g
-    return w + (rule.momentum * m - rate * g if rule.nesterov else m)
+    inside, outside = (rate, 1.0) if rule.rate_in_velocity else (1.0, rate)
+    m = slots["momentum"] = rule.momentum * slots["momentum"] - inside * g
+    return w + outside * (rule.momentum * m - inside * g if rule.nesterov else m)
 
 
 def update_adagrad(
@@ -81,6 +82,12 @@ def update_rmsprop(
     return w - step
 
 
+def adam_epsilon(rule: Adam | AdamW, t: int) -> float:
+    """What is added to the root of the uncorrected velocity in update ``t``."""
+    corrected = float(np.sqrt(1 - rule.beta_2**t)) if rule.corrected_epsilon else 1.0
+    return rule.epsilon * corrected
+
+
 def update_adam(
     xp: Any, rule: Adam | AdamW, w: Any, slots: dict[str, Any], g: Any, rate: float, t: int
 ) -> Any:
@@ -90,7 +97,7 @@ def update_adam(
     v = slots["velocity"] = rule.beta_2 * slots["velocity"] + (1 - rule.beta_2) * g * g
     if isinstance(rule, AdamW):
         w = w - rate * rule.weight_decay * w
-    return w - alpha * m / (xp.sqrt(v) + rule.epsilon)
+    return w - alpha * m / (xp.sqrt(v) + adam_epsilon(rule, t))
 
 
 def update_ftrl(

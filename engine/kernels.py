@@ -106,10 +106,13 @@ def sgd(w, s0, s1, s2, g, rows, width, h):  # type: ignore[no-untyped-def]  # no
             wr[i] -= lr * _clip(gr[i] * scale, limit)
 
 
-@_kernel(scalars=5, slots=1)
+@_kernel(scalars=6, slots=1)
 def momentum(w, s0, s1, s2, g, rows, width, h):  # type: ignore[no-untyped-def]  # noqa: ARG001
-    """``m = mu*m - lr*g; w += m``, or ``w += mu*m - lr*g`` if ``h[4]`` (Nesterov). h[3]: mu."""
-    scale, limit, lr, mu, nesterov = h[0], h[1], h[2], h[3], h[4]
+    """``m = mu*m - lr*g; w += out*m``, or ``w += out * (mu*m - lr*g)`` if ``h[4]`` (Nesterov).
+
+    h[3]: mu. h[5]: out; one of ``lr`` and ``out`` is 1.
+    """
+    scale, limit, lr, mu, nesterov, out = h[0], h[1], h[2], h[3], h[4], h[5]
     for r in range(rows.size):
         if r + _AHEAD < rows.size:
             ahead = rows[r + _AHEAD] * width
@@ -121,12 +124,12 @@ def momentum(w, s0, s1, s2, g, rows, width, h):  # type: ignore[no-untyped-def] 
                 step = lr * _clip(g[at + i] * scale, limit)
                 m = mu * s0[lo + i] - step
                 s0[lo + i] = m
-                w[lo + i] += mu * m - step
+                w[lo + i] += out * (mu * m - step)
         else:
             for i in range(np.uint64(width)):
                 m = mu * s0[lo + i] - lr * _clip(g[at + i] * scale, limit)
                 s0[lo + i] = m
-                w[lo + i] += m
+                w[lo + i] += out * m
 
 
 @_kernel(scalars=4, slots=1)

@@ -181,7 +181,9 @@ def apply_formula(
 
 
 def _sgd(rule: SGD, rate: float, t: int) -> Sequence[float]:  # noqa: ARG001
-    return rate, rule.momentum, rule.nesterov
+    # Whichever of the two is not the rate is 1, and changes nothing to the last bit.
+    inside, outside = (rate, 1.0) if rule.rate_in_velocity or not rule.momentum else (1.0, rate)
+    return inside, rule.momentum, rule.nesterov, outside
 
 
 def _adagrad(rule: Adagrad, rate: float, t: int) -> Sequence[float]:  # noqa: ARG001
@@ -195,7 +197,8 @@ def _rmsprop(rule: RMSprop, rate: float, t: int) -> Sequence[float]:  # noqa: AR
 def _adam(rule: Adam | AdamW, rate: float, t: int) -> Sequence[float]:
     alpha = rate * math.sqrt(1 - rule.beta_2**t) / (1 - rule.beta_1**t)
     decay = rate * rule.weight_decay if isinstance(rule, AdamW) else 0.0
-    return alpha, rule.beta_1, 1 - rule.beta_1, rule.beta_2, 1 - rule.beta_2, rule.epsilon, decay
+    b1, b2 = rule.beta_1, rule.beta_2
+    return alpha, b1, 1 - b1, b2, 1 - b2, formulas.adam_epsilon(rule, t), decay
 
 
 def _ftrl(rule: Ftrl, rate: float, t: int) -> Sequence[float]:  # noqa: ARG001

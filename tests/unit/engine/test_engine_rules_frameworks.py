@@ -72,9 +72,13 @@ def run_windlass(rule: UpdateRule, start: Array, gradients: list[Array]) -> Arra
     return block.view(0).copy()
 
 
+OTHERS = {"rate_in_velocity", "corrected_epsilon"}
+"""Hyperparameters that make a rule the one of PyTorch and optax."""
+
+
 def as_keras(keras: Any, rule: UpdateRule) -> Any:
     """The Keras optimizer of the same name, given the same arguments."""
-    arguments = rule.model_dump(exclude={"name", "global_clipnorm", "learning_rate"})
+    arguments = rule.model_dump(exclude={"name", "global_clipnorm", "learning_rate", *OTHERS})
     rate: Any = rule.learning_rate
     if not isinstance(rate, float):
         schedule = getattr(keras.optimizers.schedules, rate.name)
@@ -167,7 +171,7 @@ def test_a_scheduled_rate_equals_keras(schedule: schedules.Schedule, keras: Any)
 @pytest.mark.parametrize("kind", BUILT_IN)
 def test_defaults_are_those_of_keras(kind: Any, keras: Any) -> None:
     theirs = inspect.signature(getattr(keras.optimizers, kind.__name__)).parameters
-    mine = kind().model_dump(exclude={"name"})
+    mine = kind().model_dump(exclude={"name", *OTHERS})
     expected = {field: theirs[field].default for field in mine}
     if expected.get("weight_decay", 0.0) is None:
         expected["weight_decay"] = 0.0
@@ -190,6 +194,21 @@ OPTAX_CASES: dict[str, tuple[UpdateRule, str, dict[str, Any]]] = {
         "adam",
         {"b1": 0.5, "b2": 0.9, "eps": 1e-12},
     ),
+    "adam-corrected": (
+        Adam(learning_rate=0.05, epsilon=0.1, corrected_epsilon=True),
+        "adam",
+        {"eps": 0.1},
+    ),
+    "momentum-without-rate": (
+        SGD(learning_rate=0.1, momentum=0.9, rate_in_velocity=False),
+        "sgd",
+        {"momentum": 0.9},
+    ),
+    "nesterov-without-rate": (
+        SGD(learning_rate=0.1, momentum=0.9, nesterov=True, rate_in_velocity=False),
+        "sgd",
+        {"momentum": 0.9, "nesterov": True},
+    ),
 }
 
 
@@ -202,6 +221,19 @@ def test_ten_steps_equal_optax(
 ) -> None:
     start, gradients = problem(shape)
     optimizer = getattr(optax, name)(learning_rate=rule.rate(0), **arguments)
+    expected = run_optax(optax, optimizer, start, gradients)
+    got = run_windlass(rule, start, gradients)
+    np.testing.assert_allclose(got, expected, rtol=TOLERANCE, atol=TOLERANCE)
+
+
+@pytest.mark.parametrize("nesterov", [False, True], ids=["plain", "nesterov"])
+def test_a_velocity_without_the_rate_follows_a_schedule_as_in_optax(
+    nesterov: bool, optax: Any
+) -> None:
+    schedule = schedules.ExponentialDecay(initial_learning_rate=0.1, decay_steps=3, decay_rate=0.5)
+    rule = SGD(learning_rate=schedule, momentum=0.9, nesterov=nesterov, rate_in_velocity=False)
+    start, gradients = problem((8,))
+    optimizer = optax.sgd(optax.exponential_decay(0.1, 3, 0.5), momentum=0.9, nesterov=nesterov)
     expected = run_optax(optax, optimizer, start, gradients)
     got = run_windlass(rule, start, gradients)
     np.testing.assert_allclose(got, expected, rtol=TOLERANCE, atol=TOLERANCE)

@@ -37,6 +37,10 @@ RULES: dict[str, UpdateRule] = {
     "sgd-clipvalue": SGD(learning_rate=0.1, clipvalue=0.5),
     "momentum": SGD(learning_rate=0.1, momentum=0.9),
     "nesterov": SGD(learning_rate=0.1, momentum=0.9, nesterov=True),
+    "momentum-without-rate": SGD(learning_rate=0.1, momentum=0.9, rate_in_velocity=False),
+    "nesterov-without-rate": SGD(
+        learning_rate=0.1, momentum=0.9, nesterov=True, rate_in_velocity=False
+    ),
     "adagrad": Adagrad(learning_rate=0.1),
     "adagrad-from-zero": Adagrad(learning_rate=0.1, initial_accumulator_value=0.0, epsilon=1e-3),
     "rmsprop": RMSprop(learning_rate=0.05, rho=0.8),
@@ -49,7 +53,11 @@ RULES: dict[str, UpdateRule] = {
     "adam-scheduled": Adam(
         learning_rate=ExponentialDecay(initial_learning_rate=0.1, decay_steps=3, decay_rate=0.5)
     ),
+    "adam-corrected": Adam(learning_rate=0.05, epsilon=1e-2, corrected_epsilon=True),
     "adamw": AdamW(learning_rate=0.05, weight_decay=0.1),
+    "adamw-corrected": AdamW(
+        learning_rate=0.05, weight_decay=0.1, epsilon=1e-2, corrected_epsilon=True
+    ),
     "ftrl": Ftrl(learning_rate=0.1),
     "ftrl-l1": Ftrl(learning_rate=0.1, l1_regularization_strength=1.0),
     "ftrl-l2": Ftrl(learning_rate=0.1, l2_regularization_strength=0.5),
@@ -113,8 +121,12 @@ class Reference:
                 if not rule.momentum:
                     self.w = self.w - lr * g
                     return
-                m = slots["momentum"] = rule.momentum * slots["momentum"] - lr * g
-                self.w = self.w + (rule.momentum * m - lr * g if rule.nesterov else m)
+                if rule.rate_in_velocity:
+                    m = slots["momentum"] = rule.momentum * slots["momentum"] - lr * g
+                    self.w = self.w + (rule.momentum * m - lr * g if rule.nesterov else m)
+                else:
+                    m = slots["momentum"] = rule.momentum * slots["momentum"] - g
+                    self.w = self.w + lr * (rule.momentum * m - g if rule.nesterov else m)
             case Adagrad():
                 a = slots["accumulator"] = slots["accumulator"] + g**2
                 self.w = self.w - lr * g / np.sqrt(a + rule.epsilon)
@@ -136,7 +148,10 @@ class Reference:
                 m = slots["momentum"] = b1 * slots["momentum"] + (1 - b1) * g
                 v = slots["velocity"] = b2 * slots["velocity"] + (1 - b2) * g**2
                 a = lr * np.sqrt(1 - b2**self.t) / (1 - b1**self.t)
-                self.w = self.w - a * m / (np.sqrt(v) + rule.epsilon)
+                eps = rule.epsilon
+                if rule.corrected_epsilon:
+                    eps = eps * np.sqrt(1 - b2**self.t)
+                self.w = self.w - a * m / (np.sqrt(v) + eps)
             case Adamax():
                 b1, b2 = rule.beta_1, rule.beta_2
                 m = slots["momentum"] = b1 * slots["momentum"] + (1 - b1) * g
