@@ -14,6 +14,8 @@ PARITY_VENV := .venv-parity
 PARITY_STAMP := $(PARITY_VENV)/.installed
 S3_VENV := .venv-s3
 S3_STAMP := $(S3_VENV)/.installed
+BRIDGES_VENV := .venv-bridges
+BRIDGES_STAMP := $(BRIDGES_VENV)/.installed
 
 ENGINE ?= docker
 TARGET ?= runtime
@@ -26,7 +28,7 @@ XDIST = -n $(JOBS) --dist worksteal
 # Since Python 3.12 the interpreter itself tells which lines run, at a fraction of the cost.
 COVERAGE_CORE = $(shell $(BIN)/python -c 'import sys; print("sysmon" if sys.version_info >= (3, 12) else "ctrace")')
 
-.PHONY: help setup demo test soak coverage mutants check docs format parity s3 image bench bench-paired bench-peers bench-plots protos clean
+.PHONY: help setup demo test test-bridges soak coverage mutants check docs format parity s3 image bench bench-paired bench-peers bench-plots protos clean
 
 help:  ## this list
 	@grep -E '^[a-z-]+:.*##' Makefile | sed -E 's/:.*## /\t/' | expand -t 14
@@ -66,6 +68,14 @@ $(PARITY_STAMP): pyproject.toml
 	$(PARITY_VENV)/bin/python -m pip install --quiet --editable . --group parity
 	touch $@
 
+# Where the index has no CPU build of PyTorch, its tests are skipped, and say so.
+$(BRIDGES_STAMP): pyproject.toml
+	$(PYTHON) -m venv $(BRIDGES_VENV)
+	$(BRIDGES_VENV)/bin/python -m pip install --quiet --upgrade 'pip>=25.1'
+	$(BRIDGES_VENV)/bin/python -m pip install --quiet --editable . --group bridges
+	-$(BRIDGES_VENV)/bin/python -m pip install --quiet --group bridges-torch
+	touch $@
+
 setup: $(DEV_STAMP)  ## create .venv with the package and everything to develop it
 
 demo: $(STAMP)  ## train examples/digits on a local cluster: chief, 2 workers, 2 ps, evaluator
@@ -73,6 +83,9 @@ demo: $(STAMP)  ## train examples/digits on a local cluster: chief, 2 workers, 2
 
 test: $(DEV_STAMP)  ## the test suite; ARGS='tests/unit -x' runs a part, JOBS=0 in one process
 	$(BIN)/python tools/run_tests.py $(XDIST) $(ARGS)
+
+test-bridges: $(BRIDGES_STAMP)  ## the bridges to JAX and PyTorch, in .venv-bridges
+	JAX_PLATFORMS=cpu $(BRIDGES_VENV)/bin/python -m pytest -m bridges -n 2 tests/bridges tests/docs/test_docs_pytorch.py $(ARGS)
 
 soak: $(DEV_STAMP)  ## the long random runs, more examples, and every process of a cluster started for real
 	SOAK=1 $(BIN)/python -m pytest -m 'soak or hypothesis' $(XDIST) $(ARGS)
@@ -140,4 +153,4 @@ protos: $(DEV_STAMP)  ## generate proto/v1 anew
 	$(BIN)/python tools/gen_protos.py
 
 clean:  ## remove what the other targets made
-	rm -rf $(VENV) $(PEERS_VENV) $(PARITY_VENV) $(S3_VENV) build dist .coverage* .mypy_cache .pytest_cache .ruff_cache .hypothesis runs
+	rm -rf $(VENV) $(PEERS_VENV) $(PARITY_VENV) $(S3_VENV) $(BRIDGES_VENV) build dist .coverage* .mypy_cache .pytest_cache .ruff_cache .hypothesis runs

@@ -23,6 +23,7 @@ STATUS_OF: dict[type[errors.WindlassError], grpc.StatusCode] = {
     errors.TFConfigError: grpc.StatusCode.INVALID_ARGUMENT,
     errors.ProjectError: grpc.StatusCode.INVALID_ARGUMENT,
     errors.ProjectTooLargeError: grpc.StatusCode.INVALID_ARGUMENT,
+    errors.MissingExtraError: grpc.StatusCode.FAILED_PRECONDITION,
     errors.AddressInUseError: grpc.StatusCode.ALREADY_EXISTS,
     errors.CheckpointError: grpc.StatusCode.DATA_LOSS,
     errors.StorageError: grpc.StatusCode.FAILED_PRECONDITION,

@@ -5,8 +5,9 @@
     WindlassError
     ├── ConfigurationError V        flags, settings, cluster, script: exit 2
     │   ├── TFConfigError
-    │   └── ProjectError            a project directory that cannot be packed
-    │       └── ProjectTooLargeError
+    │   ├── ProjectError            a project directory that cannot be packed
+    │   │   └── ProjectTooLargeError
+    │   └── MissingExtraError I     a package that an extra of ours installs is not there
     ├── AddressInUseError           exit 3
     ├── CheckpointError V           truncated, altered, foreign or missing: exit 4
     ├── StorageError                model_dir or a cache cannot be written: exit 7
@@ -42,8 +43,8 @@
         ├── JoinTimeoutError
         └── JobStoppedError
 
-V: also a ValueError, K: also a KeyError, where TensorFlow raises one (or InvalidArgumentError, for
-which programs here catch ValueError) for the same mistake.
+I: also an ImportError. V: also a ValueError, K: also a KeyError, where TensorFlow raises one (or
+InvalidArgumentError, for which programs here catch ValueError) for the same mistake.
 
 An error says what happened, to which task or variable, with which numbers, and what to do.
 ``fields`` has the same data for programs. ``error_table.py`` has one row per class for gRPC.
@@ -93,6 +94,10 @@ class ProjectError(ConfigurationError):
 
 class ProjectTooLargeError(ProjectError):
     """A project directory has more bytes or files than may be sent."""
+
+
+class MissingExtraError(ConfigurationError, ImportError):
+    """A package is missing that one of Windlass's extras installs; says which extra."""
 
 
 class AddressInUseError(WindlassError):

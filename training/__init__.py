@@ -1,7 +1,36 @@
-"""For training programs: reporting progress, and evaluating checkpoints beside the job."""
+"""For training programs: progress, evaluation beside the job, and bridges to frameworks."""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
 from .evaluations import read_evaluations
 from .evaluator import SidecarEvaluator
 from .progress import is_evaluator, report, task_type
 
-__all__ = ["SidecarEvaluator", "is_evaluator", "read_evaluations", "report", "task_type"]
+if TYPE_CHECKING:
+    from . import jax_state as jax  # noqa: F401
+    from . import torch_optimizer as torch  # noqa: F401
+    from .array_store import ArrayStore
+
+__all__ = [
+    "ArrayStore",
+    "SidecarEvaluator",
+    "is_evaluator",
+    "read_evaluations",
+    "report",
+    "task_type",
+]
+
+# Loaded when they are first used. No module is called as a framework is. They are not in `__all__`,
+# since `import *` would load every framework, and fail without one.
+_BRIDGES = {"jax": "jax_state", "torch": "torch_optimizer"}
+
+
+def __getattr__(name: str) -> Any:
+    if name == "ArrayStore":
+        from .array_store import ArrayStore
+
+        return ArrayStore
+    if name in _BRIDGES:
+        return import_module(f".{_BRIDGES[name]}", __name__)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

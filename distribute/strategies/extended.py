@@ -191,6 +191,18 @@ class StrategyExtended:
         """The value to use in cross-replica context."""
         return v.read_value()
 
+    def read_all(self, variables: Sequence[Variable], *, arrived: bool = False) -> list[Any]:  # noqa: ARG002
+        """Values of several variables, in order; as they are now, or in ``run`` as of the step.
+
+        Args:
+            variables: Of this strategy.
+            arrived: Outside of ``run`` values will do that the last step brought along.
+        """
+        return [variable.read_value() for variable in variables]
+
+    def will_read(self, variables: Sequence[Variable]) -> None:
+        """Say in ``run`` what is read after the step, so that its push brings it along."""
+
     def note_write(self) -> None:
         """A variable that the replicas share is being changed."""
 

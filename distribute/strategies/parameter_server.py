@@ -267,6 +267,20 @@ class ParameterServerExtended(StrategyExtended):
             if definition.num_bytes <= _SMALL_BYTES
         ]
 
+    def read_all(self, variables: Sequence[Variable], *, arrived: bool = False) -> list[Any]:
+        """The values of several variables, outside of ``run`` by one round trip at most."""
+        with self._lock:
+            if self._undefined:
+                self._define()
+            if is_running(self._strategy):
+                return super().read_all(variables)
+            return self._step.read_all([v.name for v in variables], arrived=arrived)
+
+    def will_read(self, variables: Sequence[Variable]) -> None:
+        """Have the push at the end of this step bring these values."""
+        with self._lock:
+            self._step.will_read([variable.name for variable in variables])
+
     def read_rows(self, variable: PsVariable, indices: Array) -> Array:
         """Rows of a variable, as they are now."""
         with self._lock:

@@ -124,6 +124,25 @@ class ServerStep:
             value = self._fresh[name]
         return value
 
+    def read_all(self, names: Sequence[str], *, arrived: bool) -> list[Array]:
+        """Several variables outside of steps, by one round trip.
+
+        Args:
+            names: Of the variables.
+            arrived: What the last step's push has brought will do: then there is none.
+        """
+        pulled = self._pulled
+        if not (arrived and all(name in pulled for name in names)):
+            pulled = self._pull(names).values
+            if not self._active and arrived:
+                self._pulled = pulled  # the next step begins with them
+        return [pulled[name] for name in names]
+
+    def will_read(self, names: Sequence[str]) -> None:
+        """Have this step's push bring these, as if the step had read them."""
+        if self._active:
+            self._reads |= dict.fromkeys(names)
+
     def settle(self, name: str) -> None:
         """Make sure that the servers have what this step wrote to a variable."""
         if name in self._assigned or name in self._written:

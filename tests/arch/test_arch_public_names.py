@@ -44,7 +44,9 @@ NAMES = {
         Checkpoint CheckpointManager CheckpointReader ClusterSpec export_checkpoint
         latest_checkpoint list_variables load_checkpoint load_variable
     """,
-    "windlass.training": "SidecarEvaluator is_evaluator read_evaluations report task_type",
+    "windlass.training": """
+        ArrayStore SidecarEvaluator is_evaluator read_evaluations report task_type
+    """,
     "windlass.testing": "FaultPlan LocalCluster ProcessResult TaskResult run_script",
 }
 

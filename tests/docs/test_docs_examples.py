@@ -12,7 +12,10 @@ def name(page: Path) -> str:
     return page.relative_to(ROOT).with_suffix("").as_posix()
 
 
-@pytest.mark.parametrize("page", [page for page in PAGES if examples(page)], ids=name)
+ALL = [page for page in [*PAGES, ROOT / "CONTRIBUTING.md"] if examples(page)]
+
+
+@pytest.mark.parametrize("page", ALL, ids=name)
 def test_every_example_of_a_page_runs(
     page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,0 +1,258 @@
+"""The bridge to JAX: trees of any kind, the same curves as without it, donated buffers."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+import windlass as wl
+
+jax: Any = pytest.importorskip("jax")
+optax: Any = pytest.importorskip("optax")
+jnp: Any = jax.numpy
+
+pytestmark = pytest.mark.bridges
+
+rng = np.random.default_rng(0)
+X = rng.normal(size=(64, 8)).astype(np.float32)
+Y = np.sin(X @ rng.normal(size=(8, 1))).astype(np.float32)
+PARAMS = {
+    "hidden": {"w": rng.normal(size=(8, 16)).astype(np.float32) / 3, "b": np.zeros(16, np.float32)},
+    "out": [rng.normal(size=(16, 1)).astype(np.float32) / 4, np.zeros(1, np.float32)],
+}
+
+
+def compute_loss(params: Any, x: Any, y: Any) -> Any:
+    hidden = jnp.tanh(x @ params["hidden"]["w"] + params["hidden"]["b"])
+    return jnp.mean((hidden @ params["out"][0] + params["out"][1] - y) ** 2)
+
+
+loss_and_gradients: Any = jax.jit(jax.value_and_grad(compute_loss))
+
+
+def params() -> Any:
+    return jax.tree.map(jnp.asarray, PARAMS)
+
+
+def curve_alone(optimizer: Any, steps: int) -> list[float]:
+    values, losses = params(), []
+    state, update = optimizer.init(values), jax.jit(optimizer.update)
+    for _ in range(steps):
+        loss, gradients = loss_and_gradients(values, X, Y)
+        changes, state = update(gradients, state, values)
+        values = optax.apply_updates(values, changes)
+        losses.append(float(loss))
+    return losses
+
+
+def curve(state: Any, steps: int) -> list[float]:
+    losses = []
+    for _ in range(steps):
+        loss, gradients = loss_and_gradients(state.params, X, Y)
+        state.apply_gradients(gradients)
+        losses.append(float(loss))
+    return losses
+
+
+SCHEDULE = optax.cosine_decay_schedule(0.1, 200)
+SERVED: dict[str, Any] = {
+    "sgd": optax.sgd(0.1),
+    "schedule-nesterov": optax.sgd(SCHEDULE, momentum=0.9, nesterov=True),
+    "adam": optax.adam(1e-2),
+    "adamw": optax.adamw(1e-2, weight_decay=0.01),
+    "adagrad": optax.adagrad(0.02),
+    "adadelta": optax.adadelta(0.3),
+    "clipped": optax.chain(optax.clip_by_global_norm(0.5), optax.adam(1e-2)),
+    "decay-in-the-gradient": optax.chain(optax.add_decayed_weights(0.01), optax.sgd(0.1)),
+}
+# Their steps are a sign, or nearly: rounding turns one now and then, so fewer are compared.
+SHORT: dict[str, Any] = {
+    "rmsprop": optax.rmsprop(1e-2, momentum=0.5),
+    "lion": optax.lion(1e-3, weight_decay=0.01),
+    "lamb": optax.lamb(1e-2, weight_decay=0.01),
+}
+CASES = [pytest.param(optimizer, 200, id=name) for name, optimizer in SERVED.items()] + [
+    pytest.param(optimizer, 20, id=name) for name, optimizer in SHORT.items()
+]
+
+
+@pytest.mark.parametrize(("optimizer", "steps"), CASES)
+def test_a_chain_with_a_rule_runs_on_the_servers_with_the_curve_it_has_alone(
+    optimizer: Any, steps: int
+) -> None:
+    state = wl.training.jax.TrainState(
+        params(), optimizer, wl.distribute.ParameterServerStrategy(), deltas="forbid"
+    )
+    assert state.worker_reason is None
+    np.testing.assert_allclose(
+        curve(state, steps), curve_alone(optimizer, steps), rtol=1e-4, atol=1e-5
+    )
+
+
+LEFT: dict[str, Any] = {
+    "belief": optax.adabelief(1e-2),
+    "masked": optax.masked(optax.sgd(0.1), True),
+    "injected": optax.inject_hyperparams(optax.sgd)(learning_rate=0.1),
+    "decay after clipping": optax.chain(
+        optax.clip(0.1), optax.add_decayed_weights(0.01), optax.sgd(0.1)
+    ),
+    "nesterov's adam": optax.nadam(1e-2),
+    "ascent": optax.scale(0.01),
+}
+
+
+@pytest.mark.parametrize("optimizer", LEFT.values(), ids=LEFT.keys())
+def test_any_other_runs_on_the_worker_with_the_same_curve(optimizer: Any) -> None:
+    state = wl.training.jax.TrainState(params(), optimizer, wl.distribute.ParameterServerStrategy())
+    assert state.worker_reason
+    np.testing.assert_allclose(curve(state, 40), curve_alone(optimizer, 40), rtol=1e-5, atol=1e-6)
+    with pytest.raises(wl.errors.ConfigurationError, match="deltas are forbidden"):
+        wl.training.jax.TrainState(
+            params(), optimizer, wl.distribute.ParameterServerStrategy(), deltas="forbid"
+        )
+
+
+def test_a_rule_that_differs_from_the_transformation_is_not_taken() -> None:
+    """optax may change; what a rule computes is compared with what the transformation does."""
+    from windlass.training.optax_reading import place_transformation
+
+    honest = optax.sgd(0.1)
+    changed = optax.GradientTransformation(honest.init, honest.update)
+
+    def update(*arguments: Any, **more: Any) -> Any:
+        steps, state = honest.update(*arguments, **more)
+        return jax.tree.map(lambda step: 2 * step, steps), state
+
+    update.__qualname__ = "chain.<locals>.update_fn"
+    assert "cannot be read" in str(place_transformation(changed._replace(update=update)))
+
+
+def test_an_own_optimizer_has_its_state_at_hand_and_takes_another() -> None:
+    strategy = wl.distribute.ParameterServerStrategy()
+    state = wl.training.jax.TrainState(params(), optax.adam(1e-2), strategy, deltas="always")
+    curve(state, 3)
+    kept = state.opt_state
+    assert int(kept[0].count) == 3
+    state.opt_state = kept
+
+
+@pytest.mark.parametrize("deltas", ["allow", "always"], ids=["rule", "deltas"])
+def test_workers_in_sync_have_the_curve_of_one_device(deltas: Any) -> None:
+    """Two replicas, each with half of every batch; the mean of their gradients is that of all."""
+    wl.config.set_logical_cpu_devices(2)
+    try:
+        strategy = wl.distribute.MirroredStrategy()
+        state = wl.training.jax.TrainState(params(), optax.adam(1e-2), strategy, deltas=deltas)
+
+        def step(x: Any, y: Any) -> Any:
+            loss, gradients = loss_and_gradients(state.params, x, y)
+            state.apply_gradients(gradients)
+            return loss
+
+        def halves(array: Any) -> Any:
+            return strategy.experimental_distribute_values_from_function(
+                lambda context: array[32 * context.replica_id_in_sync_group :][:32]
+            )
+
+        both = (halves(X), halves(Y))
+        losses = [float(strategy.reduce("MEAN", strategy.run(step, args=both))) for _ in range(200)]
+    finally:
+        wl.config.set_logical_cpu_devices(1)
+    np.testing.assert_allclose(losses, curve_alone(optax.adam(1e-2), 200), rtol=1e-4, atol=1e-5)
+
+
+def test_two_workers_and_two_servers_learn_together() -> None:
+    def program() -> float:
+        strategy = wl.distribute.ParameterServerStrategy()
+        state = wl.training.jax.TrainState(params(), optax.adam(5e-3), strategy)
+        curve(state, 60)
+        strategy.barrier()
+        loss, _ = loss_and_gradients(state.refresh(), X, Y)
+        return float(loss)
+
+    with wl.testing.LocalCluster(workers=1, ps=2) as cluster:
+        losses = list(cluster.run(program).values())
+    assert losses[0] == losses[1] < 0.5 * curve_alone(optax.adam(5e-3), 1)[0]
+
+
+def test_a_program_may_donate_parameters_and_gradients() -> None:
+    strategy = wl.distribute.ParameterServerStrategy()
+    # Large enough for JAX to share memory with the arrays of the store.
+    state = wl.training.jax.TrainState(
+        {"w": np.ones((512, 256), np.float32)}, optax.sgd(0.5), strategy
+    )
+    burn = jax.jit(lambda tree: jax.tree.map(lambda x: x * 0 - 7, tree), donate_argnums=0)
+    for number in range(1, 4):
+        values = state.params
+        burn(values)
+        gradients = jax.tree.map(jnp.ones_like, state.params)  # made anew
+        state.apply_gradients(gradients)
+        burn(gradients)
+        np.testing.assert_array_equal(state.params["w"], 1 - 0.5 * number)
+    assert float(state.store.pull()["w"].min()) == -0.5
+    with pytest.raises(RuntimeError, match="was donated to a jitted function"):
+        state.apply_gradients(gradients)
+
+
+def test_flax_nnx_states_go_in_and_out() -> None:
+    nnx = pytest.importorskip("flax.nnx")
+
+    model = nnx.Sequential(nnx.Linear(8, 16, rngs=nnx.Rngs(0)), nnx.Linear(16, 1, rngs=nnx.Rngs(1)))
+    graph, start = nnx.split(model)
+
+    def loss_of(values: Any, x: Any, y: Any) -> Any:
+        return jnp.mean((nnx.merge(graph, values)(x) - y) ** 2)
+
+    compute = jax.jit(jax.value_and_grad(loss_of))
+    state = wl.training.jax.TrainState(start, optax.adam(1e-2), wl.distribute.get_strategy())
+    losses = []
+    for _ in range(100):
+        loss, gradients = compute(state.params, X, Y)
+        state.apply_gradients(gradients)
+        losses.append(float(loss))
+    assert losses[-1] < 0.7 * losses[0]
+    nnx.update(model, state.params)
+    assert float(jnp.mean((model(X) - Y) ** 2)) < losses[0]
+    assert any("kernel" in name for name in state.store.names)
+
+
+def test_equinox_modules_go_in_and_out_with_their_functions() -> None:
+    eqx = pytest.importorskip("equinox")
+
+    model = eqx.nn.MLP(8, 1, 16, 1, activation=jnp.tanh, key=jax.random.key(0))
+
+    def loss_of(model: Any, x: Any, y: Any) -> Any:
+        return jnp.mean((jax.vmap(model)(x) - y) ** 2)
+
+    compute = eqx.filter_jit(eqx.filter_value_and_grad(loss_of))
+    strategy = wl.distribute.ParameterServerStrategy()
+    state = wl.training.jax.TrainState(model, optax.adam(1e-2), strategy)
+    losses = []
+    for _ in range(100):
+        loss, gradients = compute(state.params, X, Y)
+        state.apply_gradients(gradients)
+        losses.append(float(loss))
+    assert losses[-1] < 0.7 * losses[0]
+    assert "layers/0/weight" in state.store.names
+
+
+@pytest.mark.parametrize(
+    ("make", "said"),
+    [
+        pytest.param(lambda: {"n": jnp.arange(3)}, "no floating-point array", id="no floats"),
+        pytest.param(dict, "no floating-point array", id="nothing"),
+    ],
+)
+def test_a_tree_without_parameters_is_refused(make: Callable[[], Any], said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        wl.training.jax.TrainState(make(), optax.sgd(0.1), wl.distribute.get_strategy())
+
+
+def test_gradients_of_another_model_are_refused_by_name() -> None:
+    strategy = wl.distribute.ParameterServerStrategy()
+    state = wl.training.jax.TrainState({"w": jnp.zeros(3)}, optax.sgd(0.1), strategy)
+    with pytest.raises(ValueError, match="an array 'v' that params has not; params has w"):
+        state.apply_gradients({"v": jnp.zeros(3)})
+    with pytest.raises(wl.errors.ShapeMismatchError, match="'w'"):
+        state.apply_gradients({"w": jnp.zeros(4)})

@@ -1,0 +1,328 @@
+"""The bridge to PyTorch: the same curves as without it, sparse gradients, AMP, state in and out."""
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+import windlass as wl
+
+torch: Any = pytest.importorskip("torch")
+
+pytestmark = [
+    pytest.mark.bridges,
+    pytest.mark.filterwarnings("ignore:Sparse invariant checks"),  # of the first sparse tensor
+    pytest.mark.filterwarnings("ignore:Lazy modules"),
+]
+
+X = np.random.default_rng(0).normal(size=(64, 8)).astype(np.float32)
+Y = np.sin(X @ np.random.default_rng(1).normal(size=(8, 1))).astype(np.float32)
+Make = Callable[[Any], Any]
+
+
+def net() -> Any:
+    torch.manual_seed(0)
+    return torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.Tanh(), torch.nn.Linear(16, 1))
+
+
+def wrap(make: Make, module: Any, strategy: Any = None, **more: Any) -> Any:
+    strategy = strategy if strategy is not None else wl.distribute.ParameterServerStrategy()
+    return wl.training.torch.DistributedOptimizer(
+        make(module.parameters()), strategy, module=module, **more
+    )
+
+
+def losses(module: Any, optimizer: Any, steps: int, schedule: bool = False) -> list[float]:
+    x, y = torch.from_numpy(X), torch.from_numpy(Y)
+    found = []
+    rates = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, steps) if schedule else None
+    for _ in range(steps):
+        optimizer.zero_grad()
+        loss = (module(x) - y).square().mean()
+        loss.backward()
+        optimizer.step()
+        if rates is not None:
+            rates.step()
+        found.append(loss.item())
+    return found
+
+
+SERVED: dict[str, Make] = {
+    "sgd-decay": lambda p: torch.optim.SGD(p, 0.1, weight_decay=0.01),
+    "nesterov": lambda p: torch.optim.SGD(p, 0.05, momentum=0.9, nesterov=True),
+    "adam-decay": lambda p: torch.optim.Adam(p, 1e-2, weight_decay=0.01),
+    "adamw": lambda p: torch.optim.AdamW(p, 1e-2, weight_decay=0.1),
+    "adagrad": lambda p: torch.optim.Adagrad(p, 0.02),
+    "adadelta": lambda p: torch.optim.Adadelta(p, 0.3),
+    "nadam": lambda p: torch.optim.NAdam(p, 1e-2, momentum_decay=1.0),
+}
+
+
+@pytest.mark.parametrize("make", SERVED.values(), ids=SERVED.keys())
+def test_an_optimizer_with_a_rule_runs_on_the_servers_with_the_curve_it_has_alone(
+    make: Make,
+) -> None:
+    """With a scheduler, too: what it sets counts from the next step on."""
+    alone, shared = net(), net()
+    optimizer = wrap(make, shared, deltas="forbid")
+    assert optimizer.worker_reason is None
+    np.testing.assert_allclose(
+        losses(shared, optimizer, 200, schedule=True),
+        losses(alone, make(alone.parameters()), 200, schedule=True),
+        rtol=1e-4,
+        atol=1e-5,
+    )
+
+
+LEFT: dict[str, Make] = {
+    "rprop": lambda p: torch.optim.Rprop(p, 0.01),
+    "rmsprop": lambda p: torch.optim.RMSprop(p, 1e-2),
+    "amsgrad": lambda p: torch.optim.Adam(p, 1e-2, amsgrad=True),
+}
+
+
+@pytest.mark.parametrize("make", LEFT.values(), ids=LEFT.keys())
+def test_any_other_runs_on_the_worker_with_the_same_curve(make: Make) -> None:
+    alone, shared = net(), net()
+    optimizer = wrap(make, shared)
+    assert optimizer.worker_reason
+    np.testing.assert_allclose(
+        losses(shared, optimizer, 50), losses(alone, make(alone.parameters()), 50), rtol=1e-5
+    )
+    with pytest.raises(wl.errors.ConfigurationError, match="deltas are forbidden"):
+        wrap(make, net(), deltas="forbid")
+
+
+def adam(parameters: Any) -> Any:
+    return torch.optim.Adam(parameters, 1e-2)
+
+
+def test_two_workers_begin_with_the_chiefs_values_and_learn_together() -> None:
+    def program() -> tuple[float, float, float]:
+        strategy = wl.distribute.ParameterServerStrategy()
+        module = net()
+        if not strategy.is_chief:
+            with torch.no_grad():
+                module[0].weight.fill_(7)
+        optimizer = wrap(adam, module, strategy)
+        first = float(module[0].weight.detach().max())
+        found = losses(module, optimizer, 60)
+        strategy.barrier()
+        optimizer.refresh()
+        last = float((module(torch.from_numpy(X)) - torch.from_numpy(Y)).square().mean().detach())
+        return first, found[0], last
+
+    with wl.testing.LocalCluster(workers=1, ps=2) as cluster:
+        results = list(cluster.run(program).values())
+    assert all(first < 1 for first, _, _ in results)
+    assert results[0][2] == results[1][2] < 0.7 * max(result[1] for result in results)
+
+
+def test_deltas_of_two_workers_are_all_there() -> None:
+    """Rates of 1 and gradients of known sizes: what both moved is the sum of their steps."""
+
+    def program() -> list[float]:
+        strategy = wl.distribute.ParameterServerStrategy()
+        module = torch.nn.Linear(3, 1, bias=False)
+        torch.nn.init.zeros_(module.weight)
+        optimizer = wrap(lambda p: torch.optim.SGD(p, 1.0), module, strategy, deltas="always")
+        for _ in range(25):
+            module.weight.grad = torch.full((1, 3), 1.0 + strategy.task_index)
+            optimizer.step()
+        strategy.barrier()
+        optimizer.refresh()
+        values: list[float] = module.weight.detach().flatten().tolist()
+        return values
+
+    with wl.testing.LocalCluster(workers=1, ps=2) as cluster:
+        assert list(cluster.run(program).values()) == [[-75.0] * 3] * 2
+
+
+@pytest.mark.parametrize("kind", ["embedding", "bag"])
+@pytest.mark.parametrize("name", ["SGD", "SparseAdam", "Adagrad"])
+def test_sparse_gradients_travel_as_rows(kind: str, name: str) -> None:
+    """Other rows keep their values, also under an optimizer with a state."""
+    torch.manual_seed(0)
+    layer = torch.nn.Embedding if kind == "embedding" else torch.nn.EmbeddingBag
+    alone = layer(1000, 4, sparse=True)
+    shared = copy.deepcopy(alone)
+    make: Make = lambda p: getattr(torch.optim, name)(p, lr=0.1)  # noqa: E731
+    own, optimizer = make(list(alone.parameters())), wrap(make, shared)
+    ids = torch.tensor([[3, 7, 3], [999, 0, 7]])
+    session = optimizer.store.strategy.extended.runtime.session
+    for module, each in ((alone, own), (shared, optimizer)):
+        for _ in range(5):
+            each.zero_grad()
+            module(ids).square().sum().backward()
+            before = session.counters.pushed
+            each.step()
+    assert 0 < session.counters.pushed - before < 300  # four rows of four numbers, and their ids
+    torch.testing.assert_close(shared.weight, alone.weight, rtol=1e-5, atol=1e-6)
+
+
+def test_accumulated_gradients_are_one_push() -> None:
+    module = net()
+    optimizer = wrap(lambda p: torch.optim.SGD(p, 0.1), module)
+    start = module[0].weight.detach().clone()
+    total = torch.zeros_like(start)
+    for part in torch.from_numpy(X).split(16):
+        module(part).square().sum().backward()
+    total = module[0].weight.grad.clone()
+    optimizer.step()
+    assert optimizer.store.step == 1
+    torch.testing.assert_close(module[0].weight.detach(), start - 0.1 * total)
+
+
+@pytest.mark.parametrize("unscaled", [False, True], ids=["plain", "unscaled by the program"])
+def test_a_grad_scaler_skips_a_step_with_infinities_and_takes_its_scale_out(unscaled: bool) -> None:
+    module = torch.nn.Linear(4, 1, bias=False)
+    optimizer = wrap(lambda p: torch.optim.SGD(p, 1.0), module)
+    scaler = torch.amp.GradScaler("cpu", init_scale=8.0)
+    start = module.weight.detach().clone()
+    for number, factor in enumerate((1.0, float("inf"), 2.0)):
+        optimizer.zero_grad()
+        scaler.scale(factor * module.weight.sum()).backward()
+        if unscaled:
+            scaler.unscale_(optimizer)
+        scaler.step(optimizer)
+        scaler.update()
+        assert optimizer.store.step == (1, 1, 2)[number]
+    assert scaler.get_scale() == 4.0
+    torch.testing.assert_close(module.weight.detach(), start - 3)
+
+
+def test_bfloat16_parameters_go_to_the_servers_and_back() -> None:
+    module = torch.nn.Linear(4, 2).to(torch.bfloat16)
+    optimizer = wrap(lambda p: torch.optim.SGD(p, 0.5), module)
+    start = module.bias.detach().clone()
+    module(torch.ones(1, 4, dtype=torch.bfloat16)).sum().backward()
+    optimizer.step()
+    torch.testing.assert_close(module.bias.detach(), start - 0.5)
+
+
+def test_autocast_trains_float32_parameters() -> None:
+    module = net()
+    optimizer = wrap(adam, module)
+    x, y = torch.from_numpy(X), torch.from_numpy(Y)
+    found = []
+    for _ in range(60):
+        optimizer.zero_grad()
+        with torch.autocast("cpu", torch.bfloat16):
+            loss = (module(x) - y).square().mean()
+        loss.backward()
+        optimizer.step()
+        found.append(float(loss.detach()))
+    assert found[-1] < 0.7 * found[0]
+    assert module[0].weight.dtype == torch.float32
+
+
+def test_parameters_are_the_same_objects_in_the_same_memory() -> None:
+    """What ``torch.compile``, hooks and views of parameters rely on."""
+    module = net()
+    before = [(id(p), p.data_ptr()) for p in module.parameters()]
+    optimizer = wrap(adam, module)
+    losses(module, optimizer, 2)
+    assert [(id(p), p.data_ptr()) for p in module.parameters()] == before
+
+
+def test_buffers_are_the_chiefs_and_a_module_shows_what_all_have_learned() -> None:
+    def program() -> tuple[list[float], int, bool]:
+        strategy = wl.distribute.ParameterServerStrategy()
+        module = torch.nn.Sequential(torch.nn.Linear(8, 4), torch.nn.BatchNorm1d(4))
+        optimizer = wrap(adam, module, strategy)
+        model = wl.training.torch.DistributedModule(module, optimizer)
+        for _ in range(5 if strategy.is_chief else 2):
+            optimizer.zero_grad()
+            model(torch.from_numpy(X)).square().mean().backward()
+            optimizer.step()
+        strategy.barrier()
+        model.eval()
+        state = model.state_dict()
+        same = list(state) == list(module.state_dict())
+        return state["1.running_mean"].tolist(), int(state["1.num_batches_tracked"]), same
+
+    with wl.testing.LocalCluster(workers=1, ps=1) as cluster:
+        first, second = cluster.run(program).values()
+    assert first == second
+    assert first[1:] == (5, True)
+
+
+def test_what_a_module_loads_all_workers_get() -> None:
+    strategy = wl.distribute.ParameterServerStrategy()
+    module = net()
+    optimizer = wrap(adam, module, strategy)
+    model = wl.training.torch.DistributedModule(module, optimizer)
+    values = {name: torch.full_like(value, 0.25) for name, value in module.state_dict().items()}
+    model.load_state_dict(values)
+    assert float(optimizer.store.pull(["0.weight"])["0.weight"].max()) == 0.25
+
+
+def test_an_optimizers_state_goes_out_and_in_where_it_is() -> None:
+    kept = wrap(adam, net(), deltas="always")
+    losses_of = net()
+    other = wrap(adam, losses_of, deltas="always")
+    losses(losses_of, other, 3)
+    kept.load_state_dict(other.state_dict())
+    assert float(kept.state_dict()["state"][0]["step"]) == 3
+    served = wrap(adam, net())
+    assert served.state_dict()["state"] == {}
+    served.load_state_dict(served.state_dict())
+    with pytest.raises(wl.errors.ConfigurationError, match='deltas="always"'):
+        served.load_state_dict(other.state_dict())
+
+
+def test_mistakes_are_named() -> None:
+    strategy = wl.distribute.ParameterServerStrategy
+    wrapped = wl.training.torch.DistributedOptimizer
+    with pytest.raises(ValueError, match="not one of the module's"):
+        wrapped(adam(net().parameters()), strategy(), module=net())
+    with pytest.raises(wl.errors.ConfigurationError, match="LBFGS"):
+        wrapped(torch.optim.LBFGS(net().parameters()), strategy())
+    lazy = torch.nn.LazyLinear(3)
+    with pytest.raises(wl.errors.ConfigurationError, match="run one batch through the module"):
+        wrapped(adam(lazy.parameters()), strategy())
+    stepped = net()
+    used = adam(stepped.parameters())
+    losses(stepped, used, 1)
+    with pytest.raises(wl.errors.ConfigurationError, match="has a state already"):
+        wrapped(used, strategy())
+    optimizer = wrap(adam, net())
+    with pytest.raises(wl.errors.ConfigurationError, match="no further parameters"):
+        optimizer.add_param_group({"params": []})
+    optimizer.param_groups[0]["amsgrad"] = True
+    with pytest.raises(wl.errors.ConfigurationError, match="parameter group 0 was changed"):
+        optimizer.step()
+    wl.config.set_logical_cpu_devices(2)
+    try:
+        with pytest.raises(wl.errors.ConfigurationError, match="2 replicas in this process"):
+            wrap(adam, net(), wl.distribute.MirroredStrategy())
+    finally:
+        wl.config.set_logical_cpu_devices(1)
+
+
+def test_a_loss_of_nan_changes_nothing_and_ends_the_program_in_the_end() -> None:
+    module = net()
+    optimizer = wrap(adam, module)
+    start = module[0].weight.detach().clone()
+
+    def diverge() -> None:
+        for _ in range(1000):
+            (module(torch.from_numpy(X)).sum() * float("nan")).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+
+    with pytest.raises(wl.errors.NonFiniteGradientError, match="diverged"):
+        diverge()
+    torch.testing.assert_close(module[0].weight.detach(), start)
+
+
+def test_parameters_without_a_module_have_numbers_or_the_names_torch_was_given() -> None:
+    strategy = wl.distribute.ParameterServerStrategy()
+    named = wl.training.torch.DistributedOptimizer(
+        torch.optim.SGD(net().named_parameters(), 0.1), strategy, name="a"
+    )
+    numbered = wl.training.torch.DistributedOptimizer(adam(net().parameters()), strategy, name="b")
+    assert set(named.store.names) == {"a/0.weight", "a/0.bias", "a/2.weight", "a/2.bias"}
+    assert set(numbered.store.names) == {f"b/parameter_{i}" for i in range(4)}

@@ -1,0 +1,221 @@
+"""A store of named arrays: trees in and out, the rule's updates, deltas of several workers."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+import windlass as wl
+from windlass.core.errors import ConfigurationError, UnknownVariableError
+from windlass.training import ArrayStore
+
+F32 = np.float32
+
+
+def tree() -> dict[str, Any]:
+    return {
+        "layers": [
+            {"w": np.ones((3, 2), F32), "b": np.zeros(2, F32)},
+            {"w": np.full((2, 1), 2, F32)},
+        ],
+        "scale": np.array(4, F32),
+    }
+
+
+def ones_like(values: Any) -> Any:
+    return {
+        "layers": [
+            {name: np.ones_like(v) for name, v in layer.items()} for layer in values["layers"]
+        ],
+        "scale": np.ones_like(values["scale"]),
+    }
+
+
+STRATEGIES: dict[str, Callable[[], wl.distribute.Strategy]] = {
+    "servers": wl.distribute.ParameterServerStrategy,
+    "mirrored": wl.distribute.MirroredStrategy,
+    "default": wl.distribute.get_strategy,
+}
+each_strategy = pytest.mark.parametrize("make", STRATEGIES.values(), ids=STRATEGIES.keys())
+
+
+@each_strategy
+def test_names_are_paths_and_values_come_back_as_the_tree(make: Callable[[], Any]) -> None:
+    store = ArrayStore(tree(), wl.optimizers.SGD(0.5), make(), name="net")
+    assert sorted(store.names) == [
+        "net/layers/0/b", "net/layers/0/w", "net/layers/1/w", "net/scale",
+    ]  # fmt: skip
+    values = store.pull()
+    assert values["layers"][1]["w"].tolist() == [[2], [2]]
+    assert list(store.pull(["net/scale"])) == ["net/scale"]
+
+
+@each_strategy
+def test_a_push_applies_the_rule_and_a_delta_is_added(make: Callable[[], Any]) -> None:
+    store = ArrayStore(tree(), wl.optimizers.SGD(0.5), make())
+    store.push(ones_like(tree()))
+    store.push_delta({"layers/1/w": np.full((2, 1), 10, F32)})
+    values = store.pull()
+    assert values["layers"][0]["w"].tolist() == np.full((3, 2), 0.5).tolist()
+    assert values["layers"][1]["w"].tolist() == [[11.5], [11.5]]
+    store.assign({"scale": np.array(7, F32)})
+    assert store.pull(["scale"])["scale"] == 7
+
+
+@each_strategy
+def test_an_exchange_is_one_step_and_brings_what_came_of_it(make: Callable[[], Any]) -> None:
+    store = ArrayStore({"w": np.zeros(3, F32)}, wl.optimizers.SGD(1.0), make())
+    for number in range(1, 4):
+        values = store.exchange({"w": np.ones(3, F32)})
+        assert values["w"].tolist() == [-number] * 3
+    if isinstance(store.strategy, wl.distribute.ParameterServerStrategy):
+        assert store.step == 3
+
+
+def test_an_exchange_takes_one_round_trip_per_server() -> None:
+    def program() -> int:
+        strategy = wl.distribute.ParameterServerStrategy()
+        store = ArrayStore(
+            {f"w{i}": np.zeros(3, F32) for i in range(20)}, wl.optimizers.SGD(1.0), strategy
+        )
+        gradients = {name: np.ones(3, F32) for name in store.names}
+        store.exchange(gradients)  # binds the rule
+        before = [server.store.counters().pushes for server in cluster.servers]
+        sent = strategy.extended.runtime.progress.pushes
+        for _ in range(10):
+            store.exchange(gradients)
+        assert strategy.extended.runtime.progress.pushes == sent + 10
+        after = [server.store.counters().pushes for server in cluster.servers]
+        return sum(after) - sum(before)
+
+    with wl.testing.LocalCluster(workers=0, ps=2) as cluster:
+        assert list(cluster.run(program).values()) == [20]
+
+
+def test_deltas_of_several_workers_add_up_whatever_their_order() -> None:
+    """Each worker's own optimizer, here a momentum of its own, adds what it has computed."""
+
+    def program() -> float:
+        strategy = wl.distribute.ParameterServerStrategy()
+        store = ArrayStore({"w": np.zeros(4, F32)}, None, strategy)
+        velocity, moved = 0.0, 0.0
+
+        def update(gradients: dict[str, Any]) -> dict[str, Any]:
+            nonlocal velocity, moved
+            velocity = 0.5 * velocity + float(gradients["w"][0])
+            moved -= 0.25 * velocity
+            return {"w": np.full(4, -0.25 * velocity, F32)}
+
+        for _ in range(20):
+            store.exchange({"w": np.full(4, 1 + strategy.task_index, F32)}, update=update)
+        strategy.barrier()
+        total = store.pull()["w"]
+        assert len(set(total.tolist())) == 1
+        return float(total[0]) - moved
+
+    with wl.testing.LocalCluster(workers=2, ps=2) as cluster:
+        others = list(cluster.run(program).values())
+    # Everybody sees the sum of all three, so what the others moved adds up to twice the sum.
+    velocity, moved = 0.0, 0.0
+    for _ in range(20):
+        velocity = 0.5 * velocity + 1
+        moved -= 0.25 * velocity
+    assert sum(others) == pytest.approx(2 * (1 + 2 + 3) * moved, rel=1e-5)
+
+
+def test_an_own_optimizer_runs_in_an_exchange_under_a_mirrored_strategy() -> None:
+    strategy = wl.distribute.MirroredStrategy()
+    store = ArrayStore({"w": np.zeros(2, F32)}, None, strategy, mean=True)
+    store.exchange({"w": np.ones(2, F32)}, update=lambda g: {"w": -g["w"]})
+    assert store.pull()["w"].tolist() == [-1, -1]
+
+
+@pytest.mark.parametrize(("mean", "expected"), [(True, -2.0), (False, -4.0)], ids=["mean", "sum"])
+def test_two_replicas_reduce_gradients_and_what_their_optimizer_is_given(
+    mean: bool, expected: float
+) -> None:
+    wl.config.set_logical_cpu_devices(2)
+    try:
+        strategy = wl.distribute.MirroredStrategy()
+        rule = ArrayStore(
+            {"w": np.zeros(2, F32)}, wl.optimizers.SGD(1.0), strategy, name="rule", mean=mean
+        )
+        own = ArrayStore({"w": np.zeros(2, F32)}, None, strategy, name="own", mean=mean)
+        asked: list[int] = []
+
+        def update(gradients: dict[str, Any]) -> dict[str, Any]:
+            asked.append(1)
+            return {name: -g for name, g in gradients.items()}
+
+        def step() -> None:
+            context = wl.distribute.get_replica_context()
+            assert context is not None
+            gradient = np.full(2, 1 + 2 * context.replica_id_in_sync_group, F32)
+            rule.push({"rule/w": gradient})
+            own.push_by(update, {"own/w": gradient})
+
+        strategy.run(step)
+        assert asked == [1]
+        assert rule.pull()["w"].tolist() == own.pull()["w"].tolist() == [expected] * 2
+        with pytest.raises(RuntimeError, match="2 replicas in this process"):
+            rule.exchange({"rule/w": np.ones(2, F32)})
+    finally:
+        wl.config.set_logical_cpu_devices(1)
+
+
+def test_rows_alone_are_read_and_pushed_of_a_table_made_on_the_servers() -> None:
+    strategy = wl.distribute.ParameterServerStrategy()
+    with strategy.scope():
+        table = wl.Variable(initializer="ones", shape=(1000, 4), name="table")
+    store = ArrayStore({"table": table}, wl.optimizers.SGD(1.0), strategy)
+    store.push({"table": wl.IndexedSlices(np.ones((2, 4), F32), np.array([3, 3]))})
+    store.push_delta({"table": wl.IndexedSlices(np.ones((1, 4), F32), np.array([5]))})
+    assert store.pull_rows("table", [3, 4, 5])[:, 0].tolist() == [-1, 1, 2]
+
+
+def test_in_run_reads_are_of_the_step_and_pushes_travel_at_its_end() -> None:
+    strategy = wl.distribute.ParameterServerStrategy()
+    store = ArrayStore({"w": np.zeros(2, F32)}, wl.optimizers.SGD(1.0), strategy)
+
+    def step() -> tuple[Any, Any]:
+        before = store.pull()["w"]
+        store.push({"w": np.ones(2, F32)})
+        return before, store.pull()["w"]
+
+    before, after = strategy.run(step)
+    assert before.tolist() == after.tolist() == [0, 0]
+    assert store.pull()["w"].tolist() == [-1, -1]
+    with pytest.raises(RuntimeError, match="exchange is a step of its own"):
+        strategy.run(lambda: store.exchange({"w": np.ones(2, F32)}))
+
+
+def test_a_gradient_of_none_is_left_out_and_arrays_may_have_optimizers_of_their_own() -> None:
+    strategy = wl.distribute.ParameterServerStrategy()
+    store = ArrayStore(
+        {"a": np.zeros(1, F32), "b": np.zeros(1, F32), "c": np.zeros(1, F32)},
+        {"a": wl.optimizers.SGD(1.0), "b": wl.optimizers.SGD(0.5)},
+        strategy,
+    )
+    values = store.exchange({"a": np.ones(1, F32), "b": np.ones(1, F32), "c": None})
+    assert [float(values[name][0]) for name in "abc"] == [-1, -0.5, 0]
+    with pytest.raises(ConfigurationError, match="'c' has no optimizer in this store"):
+        store.push({"c": np.ones(1, F32)})
+
+
+def test_mistakes_are_named() -> None:
+    strategy = wl.distribute.ParameterServerStrategy()
+    store = ArrayStore({"w": np.zeros(2, F32)}, wl.optimizers.SGD(1.0), strategy)
+    with pytest.raises(UnknownVariableError, match="no array 'v'; it has 'w'"):
+        store.push({"v": np.zeros(2, F32)})
+    with pytest.raises(ValueError, match="not that of its values"):
+        store.push([np.zeros(2, F32)])
+    with pytest.raises(wl.errors.ShapeMismatchError, match="'w'"):
+        store.exchange({"w": np.zeros(3, F32)})
+    with pytest.raises(ValueError, match="give this store a name of its own"):
+        ArrayStore({"w": np.zeros(2, F32)}, None, strategy)
+    with pytest.raises(ValueError, match="two arrays of the tree have the name 'a/b'"):
+        ArrayStore({"a": {"b": np.zeros(1)}, "a/b": np.zeros(1)}, None, strategy, name="")
+    other = wl.distribute.MirroredStrategy()
+    with pytest.raises(ValueError, match="under another strategy"):
+        ArrayStore({"w": store.variables["w"]}, None, other)

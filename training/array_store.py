@@ -1,0 +1,342 @@
+"""ArrayStore: a tree of named arrays that all workers of a job share. What bridges stand on.
+
+A bridge to a framework has to take its parameters and gradients as arrays, name them, and call four
+methods: ``pull`` and ``pull_rows`` give values, ``push`` gives gradients to the update rule that
+runs where the arrays are kept, ``push_delta`` adds what an optimizer on the worker has computed.
+Everything else is the strategy's: where the arrays are, who else changes them, who saves them.
+
+In ``strategy.run`` these are parts of the step, as reads and updates of variables are. Outside,
+:meth:`ArrayStore.exchange` is a whole step: one round trip pushes, and brings the values back.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import optree
+
+from ..core.errors import ConfigurationError, UnknownVariableError
+from ..core.indexed_slices import IndexedSlices
+from ..distribute.base.arrays import as_array
+from ..distribute.base.contexts import get_replica_context, is_running
+from ..distribute.base.reductions import ReduceOp, VariableAggregation
+from ..distribute.base.values import DistributedValues, PerReplica, on_every_replica
+from ..distribute.optimizer import Optimizer
+from ..distribute.strategies.default import get_strategy
+from ..distribute.strategies.strategy import Strategy
+from ..distribute.variables.variable import Variable
+
+Update = Callable[[dict[str, Any]], Mapping[str, Any]]
+"""What a worker's own optimizer does: gradients by name in, what to add to the values by name
+out."""
+
+
+class ArrayStore:
+    """A tree of named arrays under a strategy.
+
+    ::
+
+        store = wl.training.ArrayStore({"w": w, "b": b}, wl.optimizers.Adam(1e-3), strategy)
+        values = store.pull()                      # {"w": …, "b": …}: read-only arrays
+        store.push(gradients)                      # the same tree of gradients
+
+    Names are paths in the tree: ``{"layers": [{"w": …}]}`` has ``layers/0/w``. They are the names
+    of variables, so checkpoints, the status and errors have them.
+
+    Args:
+        arrays: First values, as a nested structure of dicts, lists and tuples; the chief's count.
+            A leaf may be a :class:`Variable` made under the strategy, such as a table whose values
+            are made on the servers.
+        optimizer: Its rule is applied to what is pushed; or one for each name; None: only
+            ``push_delta`` and ``assign`` change values.
+        strategy: Where the arrays live; None: the current one.
+        name: Comes first in every name.
+        mean: Gradients of replicas in sync are averaged, for losses that are means over a replica's
+            examples; False: added up.
+
+    Attributes:
+        strategy: As given.
+        variables: By name.
+
+    Raises:
+        ValueError: Two leaves have one name, or a variable is another strategy's.
+        DefinitionMismatchError: Another task has an array of this name and of another shape or
+            dtype.
+    """
+
+    def __init__(
+        self,
+        arrays: Any,
+        optimizer: Optimizer | Mapping[str, Optimizer] | None = None,
+        strategy: Strategy | None = None,
+        *,
+        name: str = "",
+        mean: bool = False,
+    ) -> None:
+        self.strategy = strategy if strategy is not None else get_strategy()
+        self._mean = mean
+        paths, found, self._structure = optree.tree_flatten_with_path(arrays, none_is_leaf=True)
+        names = ["/".join(filter(None, (name, *map(str, path)))) or "value" for path in paths]
+        _refuse_doubles(names)
+        with self.strategy.scope():
+            self.variables = {
+                each: self._variable(each, leaf) for each, leaf in zip(names, found, strict=True)
+            }
+        self._all = list(self.variables.values())
+        by_name = optimizer if isinstance(optimizer, Mapping) else dict.fromkeys(names, optimizer)
+        self._optimizers = {each: by_name[each] for each in names if by_name.get(each) is not None}
+
+    def _variable(self, name: str, leaf: Any) -> Variable:
+        if isinstance(leaf, Variable):
+            if leaf.strategy is not self.strategy:
+                raise ValueError(
+                    f"{leaf.name!r} at {name!r} was created under another strategy; create it in "
+                    "this one's scope"
+                )
+            return leaf
+        value = as_array(leaf)
+        trainable = value.dtype.kind not in "iub"
+        # Deltas of replicas in sync add up, as those of workers do.
+        made: Variable = Variable(
+            value, name=name, trainable=trainable, aggregation=VariableAggregation.SUM
+        )
+        if made.name != name:
+            raise ValueError(
+                f"there is a variable {name!r} under this strategy already; give this store a name "
+                "of its own: ArrayStore(…, name=…)"
+            )
+        return made
+
+    @property
+    def names(self) -> list[str]:
+        """Of the arrays, in the order of the tree."""
+        return list(self.variables)
+
+    @property
+    def step(self) -> int:
+        """The job's global step, as far as this worker knows; 0 under strategies without one."""
+        return int(getattr(self.strategy, "global_step", 0))
+
+    # -- values ------------------------------------------------------------------------------
+
+    def pull(self, names: Iterable[str] | None = None) -> Any:
+        """Values, read-only; they stay as they are, however long they are kept.
+
+        In ``run`` those of the step; outside as they are now, by one round trip.
+
+        Args:
+            names: Which; None: all.
+
+        Returns:
+            The tree; with ``names`` a dict of these.
+
+        Raises:
+            UnknownVariableError: The store has no array of such a name.
+        """
+        if names is None:
+            return self._tree(self.strategy.extended.read_all(self._all))
+        wanted = list(names)
+        chosen = [self._found(name) for name in wanted]
+        return dict(zip(wanted, self.strategy.extended.read_all(chosen), strict=True))
+
+    def pull_rows(self, name: str, indices: Any) -> Any:
+        """Rows of one array; only these travel. Shape ``(*indices.shape, *row)``."""
+        return self._found(name).sparse_read(indices)
+
+    def assign(self, values: Any) -> None:
+        """Overwrite values: a tree, or a mapping of some names."""
+        for name, value in self._by_name(values).items():
+            self._found(name).assign(value)
+
+    # -- updates -----------------------------------------------------------------------------
+
+    def push(self, gradients: Any) -> None:
+        """Apply gradients by the rule where the arrays are.
+
+        In ``run`` they travel at the end of the step; outside at once.
+
+        Args:
+            gradients: The tree, or a mapping of names: arrays, IndexedSlices for some rows, or None
+                for none.
+
+        Raises:
+            UnknownVariableError: The store has no array of such a name.
+            ConfigurationError: One has no optimizer.
+            ShapeMismatchError: A gradient is not of its array's shape.
+        """
+        scale = self._scale()
+        by_optimizer: dict[int, tuple[Optimizer, list[tuple[Any, Variable]]]] = {}
+        for name, gradient in self._by_name(gradients).items():
+            if gradient is None:
+                continue
+            variable, optimizer = self._found(name), self._optimizers.get(name)
+            if optimizer is None:
+                raise ConfigurationError(
+                    f"{name!r} has no optimizer in this store, so gradients cannot be pushed; give "
+                    "one to ArrayStore, or push deltas",
+                    variable=name,
+                )
+            scaled = gradient if scale is None else _scaled(gradient, scale)
+            by_optimizer.setdefault(id(optimizer), (optimizer, []))[1].append((scaled, variable))
+        for optimizer, pairs in by_optimizer.values():
+            optimizer.apply_gradients(pairs)
+
+    def push_delta(self, deltas: Any) -> None:
+        """Add to values. Deltas of several workers add up, in whatever order they arrive.
+
+        Args:
+            deltas: The tree, or a mapping of names: arrays, IndexedSlices, or None for none.
+
+        Raises:
+            UnknownVariableError: The store has no array of such a name.
+            ShapeMismatchError: A delta is not of its array's shape.
+        """
+        for name, delta in self._by_name(deltas).items():
+            if delta is None:
+                continue
+            variable = self._found(name)
+            if isinstance(delta, IndexedSlices):
+                variable.scatter_add(delta)
+            else:
+                variable.assign_add(delta)
+
+    def push_by(self, update: Update, gradients: Any) -> None:
+        """Let an optimizer of this worker make deltas of gradients, and push those.
+
+        Between replicas in sync gradients are reduced first, so that each worker's optimizer is
+        given the same ones and makes the same deltas: a worker adds its own to its copy.
+        Asynchronous workers push what each has made of its own gradients, and the deltas add up.
+
+        Args:
+            update: Is called once per worker.
+            gradients: The tree, or a mapping of names.
+        """
+        named = {name: g for name, g in self._by_name(gradients).items() if g is not None}
+        for name in named:
+            self._found(name)
+        if self.strategy.num_replicas_in_sync == 1:
+            self.push_delta(update(named))
+            return
+        context = get_replica_context()
+        if context is None or not is_running(self.strategy):
+            raise self._not_in_run("push_by")
+        names = list(named)
+
+        def merged(strategy: Strategy, *columns: Any) -> None:
+            extended = strategy.extended
+            replicas = len(extended.replica_devices)
+            pairs = [
+                (on_every_replica(column, replicas), self.variables[name])
+                for name, column in zip(names, columns, strict=True)
+            ]
+            op = ReduceOp.MEAN if self._mean else ReduceOp.SUM
+            reduced = extended.batch_reduce_to(op, pairs)
+            self.push_delta(update(dict(zip(names, map(_first, reduced), strict=True))))
+
+        context.merge_call(merged, tuple(named.values()))
+
+    def exchange(
+        self,
+        gradients: Any = None,
+        *,
+        update: Update | None = None,
+        assigned: Mapping[str, Any] | None = None,
+    ) -> Any:
+        """A step of its own, outside of ``run``: push, and return the values that come back.
+
+        With parameter servers it is one round trip, and values lack what other workers push later.
+
+        Args:
+            gradients: As :meth:`push` takes them; None: no gradients. ``update`` is then given an
+                empty dict.
+            update: The worker's optimizer, as :meth:`push_by` takes it; None: the servers'.
+            assigned: What to overwrite in the same push; not with replicas in sync.
+
+        Returns:
+            The tree of values after the step.
+
+        Raises:
+            RuntimeError: In ``run``, or with several replicas in this process.
+        """
+        if is_running(self.strategy):
+            raise RuntimeError("exchange is a step of its own; in strategy.run use pull and push")
+        if len(self.strategy.extended.replica_devices) > 1:
+            raise self._not_in_run("exchange")
+        extended = self.strategy.extended
+
+        def step() -> None:
+            extended.will_read(self._all)
+            if update is not None:
+                self.push_by(update, {} if gradients is None else gradients)
+            elif gradients is not None:
+                self.push(gradients)
+            if assigned is not None:
+                self.assign(assigned)
+
+        self.strategy.run(step)
+        return self._tree(extended.read_all(self._all, arrived=True))
+
+    # -- trees -------------------------------------------------------------------------------
+
+    def _not_in_run(self, method: str) -> RuntimeError:
+        count = len(self.strategy.extended.replica_devices)
+        return RuntimeError(
+            f"{method} outside of strategy.run, under a strategy with {count} replicas in this "
+            "process: which of them the gradients are of is not known. Call it in strategy.run, or "
+            "start a process for each replica"
+        )
+
+    def _scale(self) -> float | None:
+        replicas = self.strategy.num_replicas_in_sync
+        return 1.0 / replicas if self._mean and replicas > 1 else None
+
+    def _tree(self, values: Sequence[Any]) -> Any:
+        return optree.tree_unflatten(self._structure, values)
+
+    def _found(self, name: str) -> Variable:
+        try:
+            return self.variables[name]
+        except KeyError:
+            known = ", ".join(map(repr, list(self.variables)[:8]))
+            more = ", …" if len(self.variables) > 8 else ""
+            raise UnknownVariableError(
+                f"this store has no array {name!r}; it has {known}{more}", variable=name
+            ) from None
+
+    def _by_name(self, given: Any) -> Mapping[str, Any]:
+        """What was given for each name: a tree like that of the values, or a mapping of names."""
+        if isinstance(given, Mapping) and given.keys() <= self.variables.keys():
+            return given
+        found, structure = optree.tree_flatten(given, none_is_leaf=True)
+        if structure != self._structure:
+            if isinstance(given, Mapping) and all(isinstance(key, str) for key in given):
+                for key in given:
+                    if not any(n == key or n.startswith(f"{key}/") for n in self.variables):
+                        self._found(key)
+            raise ValueError(
+                f"the tree given to this store is not that of its values: {structure} instead of "
+                f"{self._structure}; give such a tree, or a mapping of names"
+            )
+        return dict(zip(self.variables, found, strict=True))
+
+
+def _refuse_doubles(names: Sequence[str]) -> None:
+    seen: set[str] = set()
+    for name in names:
+        if name in seen:
+            raise ValueError(f"two arrays of the tree have the name {name!r}; rename one")
+        seen.add(name)
+
+
+def _scaled(gradient: Any, factor: float) -> Any:
+    if isinstance(gradient, IndexedSlices):
+        rows = gradient.values * gradient.values.dtype.type(factor)
+        return IndexedSlices(rows, gradient.indices, gradient.dense_shape)
+    if isinstance(gradient, DistributedValues):
+        return PerReplica(_scaled(each, factor) for each in gradient.values)
+    array = as_array(gradient)
+    return array * array.dtype.type(factor)
+
+
+def _first(value: Any) -> Any:
+    """A reduced value, of which every replica of this worker has the same."""
+    return value.values[0] if isinstance(value, DistributedValues) else value

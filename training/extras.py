@@ -1,0 +1,30 @@
+"""Frameworks are imported when a bridge to them is used; one that is missing is named."""
+
+from importlib import import_module
+from types import ModuleType
+
+from ..core.errors import MissingExtraError
+
+
+def require(module: str, extra: str) -> ModuleType:
+    """A framework's module.
+
+    Args:
+        module: To import, e.g. ``torch``.
+        extra: Of ours that installs it.
+
+    Raises:
+        MissingExtraError: It is not installed; says which extra to install.
+    """
+    try:
+        return import_module(module)
+    except ImportError as error:
+        top = module.partition(".")[0]
+        if error.name is not None and error.name.partition(".")[0] != top:
+            raise  # it is there, and lacks something of its own
+        raise MissingExtraError(
+            f"windlass.training.{extra} needs {top}, which is not installed: "
+            f"pip install 'windlass[{extra}]'",
+            module=top,
+            extra=extra,
+        ) from error

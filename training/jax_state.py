@@ -1,0 +1,240 @@
+"""JAX: a tree of parameters that all workers share, with an optax optimizer.
+
+The program's functions stay as they are: parameters come out as a tree of JAX arrays, gradients go
+in as such a tree. What is kept of them is NumPy arrays, read-only, so a program may donate what it
+was given to a jitted function: the next look at ``params`` makes new ones.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from ..distribute.base.contexts import is_running
+from ..distribute.strategies.strategy import Strategy
+from .array_store import ArrayStore
+from .extras import require
+from .optax_reading import place_transformation
+from .own_optimizer import Deltas, choose_place
+from .rule_table import OnServer, OnWorker
+
+__all__ = ["TrainState"]
+
+_SMALL_BYTES = 64 * 1024
+
+
+class TrainState:
+    """Parameters under a strategy, and how they are updated. Named as Flax's class of this use.
+
+    ::
+
+        state = wl.training.jax.TrainState(params, optax.adam(1e-3), strategy)
+        for batch in batches:
+            loss, gradients = loss_and_gradients(state.params, batch)
+            state.apply_gradients(gradients)
+
+    In ``strategy.run`` reading ``params`` and ``apply_gradients`` are parts of the step; outside
+    ``apply_gradients`` is a step, in one round trip. An optimizer that has a rule
+    (docs/bridges.md) runs on the servers, any other on this worker, whose changes are pushed as
+    deltas.
+
+    Args:
+        params: A pytree of any registered kind: dicts, dataclasses, ``nnx.State``, Equinox modules.
+            Its floating-point arrays are shared; other leaves stay as they are.
+        optimizer: An optax transformation.
+        strategy: Where they live; None: the current one.
+        deltas: Whether the optimizer may run on the worker: ``allow`` it if it has no rule,
+            ``forbid`` it, or ``always``.
+        mean: Gradients of replicas in sync are averaged; False: added up.
+        name: Comes first in the names of the arrays.
+
+    Attributes:
+        store: The arrays by name.
+        worker_reason: Why the optimizer runs on this worker; None: it runs on the servers.
+        opt_state: Of an optimizer on this worker; None for one on the servers. Can be assigned.
+
+    Raises:
+        MissingExtraError: JAX or optax is not installed.
+        ConfigurationError: The optimizer has no rule, and deltas are forbidden.
+        ValueError: There is no floating-point array in ``params``.
+    """
+
+    def __init__(
+        self,
+        params: Any,
+        optimizer: Any,
+        strategy: Strategy | None = None,
+        *,
+        deltas: Deltas = "allow",
+        mean: bool = True,
+        name: str = "",
+    ) -> None:
+        self._jax = require("jax", "jax")
+        place = choose_place(place_transformation(optimizer), deltas, "this optax transformation")
+        tree = self._jax.tree_util
+        paths, self._structure = tree.tree_flatten_with_path(params)
+        self._leaves = [leaf for _, leaf in paths]
+        prefix = f"{name}/" if name else ""
+        named = [
+            (prefix + _name_of(path), i)
+            for i, (path, leaf) in enumerate(paths)
+            if self._is_shared(leaf)
+        ]
+        names = dict(sorted(named))  # the order of the store, which is that of its dicts
+        if not names:
+            raise ValueError(
+                "params has no floating-point array; give the tree of the model's parameters "
+                "(nnx.split, eqx.partition, or what Flax's init returns)"
+            )
+        self._prefix = prefix
+        self._names_of_tree: dict[Any, list[str | None]] = {}
+        self.worker_reason = place.reason if isinstance(place, OnWorker) else None
+        self._decay = place.decay if isinstance(place, OnServer) else 0.0
+        self.store = ArrayStore(
+            {each: np.asarray(self._leaves[i]) for each, i in names.items()},
+            place.optimizer() if isinstance(place, OnServer) else None,
+            strategy,
+            mean=mean,
+        )
+        self._positions = [names[each] for each in self.store.names]
+        # Of NumPy arrays a jitted function makes arrays in a fifth of the time of device_put.
+        self._copy = self._jax.jit(lambda values: values)
+        self._values: Mapping[str, Any] = self.store.pull()
+        self._arrays: list[Any] | None = None
+        self.opt_state: Any = None
+        if self.worker_reason is not None:
+            self.opt_state = optimizer.init(self._own_arrays())
+            self._update = self._jax.jit(optimizer.update)
+
+    def _is_shared(self, leaf: Any) -> bool:
+        dtype = getattr(leaf, "dtype", None)
+        return dtype is not None and bool(self._jax.numpy.issubdtype(dtype, np.floating))
+
+    # -- values ------------------------------------------------------------------------------
+
+    @property
+    def params(self) -> Any:
+        """The tree, of JAX arrays: in ``run`` of the step; outside of this state's last step."""
+        if is_running(self.store.strategy):
+            return self._tree(self._on_device(list(self.store.pull().values())))
+        return self._tree(self._own())
+
+    def refresh(self) -> Any:
+        """The tree as it is now, with what other workers have pushed; outside of ``run``."""
+        self._values, self._arrays = self.store.pull(), None
+        return self.params
+
+    @property
+    def step(self) -> int:
+        """The job's global step, as far as this worker knows."""
+        return self.store.step
+
+    def _own(self) -> list[Any]:
+        arrays = self._arrays
+        if arrays is None or any(array.is_deleted() for array in arrays):
+            arrays = self._arrays = self._on_device(list(self._values.values()))
+        return arrays
+
+    def _on_device(self, values: list[Any]) -> list[Any]:
+        """JAX arrays. Large ones share memory where JAX can do so; small ones go in one call."""
+        small = [i for i, value in enumerate(values) if value.nbytes <= _SMALL_BYTES]
+        arrays = list(values)
+        if small:
+            copied = self._copy([values[i] for i in small])
+            for i, array in zip(small, copied, strict=True):
+                arrays[i] = array
+        for i, value in enumerate(values):
+            if value.nbytes > _SMALL_BYTES:
+                arrays[i] = self._jax.device_put(value)
+        return arrays
+
+    def _own_arrays(self) -> dict[str, Any]:
+        """The optimizer's tree: what the store has, by name."""
+        return dict(zip(self.store.names, self._own(), strict=True))
+
+    def _tree(self, arrays: list[Any]) -> Any:
+        leaves = list(self._leaves)
+        for i, array in zip(self._positions, arrays, strict=True):
+            leaves[i] = array
+        return self._jax.tree_util.tree_unflatten(self._structure, leaves)
+
+    # -- updates -----------------------------------------------------------------------------
+
+    def apply_gradients(self, gradients: Any) -> None:
+        """Update the parameters by gradients; outside of ``run`` this is a step of its own.
+
+        Args:
+            gradients: A tree like ``params``, or what is left of it without the leaves that have
+                no gradient.
+
+        Raises:
+            ValueError: It has a leaf that ``params`` has not.
+            RuntimeError: A gradient was donated to a jitted function before.
+        """
+        named = self._named(gradients)
+        if is_running(self.store.strategy):
+            if self.worker_reason is None:
+                self.store.push(self._with_decay(named, self.store.pull()))
+            else:
+                self.store.push_by(self._update_here, named)
+            return
+        named = self._with_decay(named, self._values)
+        update = None if self.worker_reason is None else self._update_here
+        self._values, self._arrays = self.store.exchange(named, update=update), None
+
+    def _with_decay(self, gradients: dict[str, Any], values: Mapping[str, Any]) -> dict[str, Any]:
+        if not self._decay:
+            return gradients
+        return {name: g + g.dtype.type(self._decay) * values[name] for name, g in gradients.items()}
+
+    def _update_here(self, gradients: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Let optax make updates, which are what is added to the parameters."""
+        values = self.store.pull()  # of the step
+        like = {name: gradients.get(name) for name in values}
+        whole = {name: np.zeros_like(values[name]) if g is None else g for name, g in like.items()}
+        updates, self.opt_state = self._update(whole, self.opt_state, dict(values))
+        return {name: updates[name] for name in gradients}
+
+    def _named(self, gradients: Any) -> dict[str, Any]:
+        leaves, structure = self._jax.tree_util.tree_flatten(gradients)
+        names = self._names_of_tree.get(structure)
+        if names is None:
+            names = self._names_of_tree[structure] = self._learn_names(gradients)
+        found = {}
+        for name, leaf in zip(names, leaves, strict=True):
+            if name is not None:
+                if getattr(leaf, "is_deleted", bool)():
+                    raise RuntimeError(
+                        f"the gradient of {name!r} was donated to a jitted function and is gone; "
+                        "call apply_gradients before, or do not donate gradients"
+                    )
+                found[name] = np.asarray(leaf)  # waits for it; no copy on a CPU
+        return found
+
+    def _learn_names(self, gradients: Any) -> list[str | None]:
+        names: list[str | None] = []
+        for path, leaf in self._jax.tree_util.tree_flatten_with_path(gradients)[0]:
+            name = self._prefix + _name_of(path)
+            if name in self.store.variables:
+                names.append(name)
+            elif self._is_shared(leaf):
+                known = ", ".join(self.store.names[:8])
+                raise ValueError(
+                    f"gradients have an array {name!r} that params has not; params has {known}"
+                )
+            else:
+                names.append(None)  # float0, of an integer; or no array at all
+        return names
+
+
+def _name_of(path: Any) -> str:
+    """``layers/0/kernel`` of JAX's keys."""
+    parts = []
+    for key in path:
+        for attribute in ("key", "name", "idx"):
+            if hasattr(key, attribute):
+                parts.append(str(getattr(key, attribute)))
+                break
+        else:
+            parts.append(str(key))
+    return "/".join(parts) or "value"

@@ -1,0 +1,41 @@
+"""What happens if an optimizer has no rule: deltas, or an error."""
+
+import logging
+from typing import Literal, get_args
+
+from ..core.errors import ConfigurationError
+from .rule_table import OnServer, OnWorker, Place
+
+log = logging.getLogger(__name__)
+
+Deltas = Literal["allow", "forbid", "always"]
+"""Whether an optimizer may run on the worker: if it has no rule; never; even if it has one."""
+
+
+def choose_place(place: Place, deltas: Deltas, name: str) -> Place:
+    """Where an optimizer runs.
+
+    Args:
+        place: As the table says.
+        deltas: As the program says.
+        name: Of the optimizer, for people.
+
+    Raises:
+        ConfigurationError: It has no rule and deltas are forbidden.
+        ValueError: ``deltas`` is something else.
+    """
+    if deltas not in get_args(Deltas):
+        raise ValueError(f"deltas={deltas!r}; it is one of {', '.join(get_args(Deltas))}")
+    if deltas == "always" and isinstance(place, OnServer):
+        place = OnWorker('runs there by wish (deltas="always")')
+    if isinstance(place, OnServer):
+        return place
+    if deltas == "forbid":
+        raise ConfigurationError(
+            f"{name} {place.reason}, so it cannot run on the servers, and deltas are forbidden; "
+            'take one that docs/bridges.md lists, or deltas="allow": then each worker has an '
+            "optimizer of its own and pushes what it changed",
+            optimizer=name,
+        )
+    log.info("%s runs on this worker: it %s. Its changes are pushed as deltas", name, place.reason)
+    return place

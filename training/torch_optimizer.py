@@ -1,0 +1,377 @@
+"""PyTorch: an optimizer whose parameters are shared by all workers.
+
+The program's module, loss and ``backward`` stay as they are, and so do the parameters: their memory
+is written in place, so ``torch.compile``, hooks and references to them go on working. ``step``
+pushes the gradients and loads what comes back.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from ..core.errors import ConfigurationError
+from ..distribute.strategies.default import get_strategy
+from ..distribute.strategies.strategy import Strategy
+from .array_store import ArrayStore
+from .extras import require
+from .own_optimizer import Deltas, choose_place
+from .rule_table import OnServer, OnWorker, Place, place_torch
+from .torch_tensors import to_array, to_gradient, to_tensor
+
+torch: Any = require("torch", "torch")
+
+__all__ = ["DistributedModule", "DistributedOptimizer"]
+
+
+class DistributedOptimizer(torch.optim.Optimizer):  # type: ignore[misc]
+    """An optimizer of ``torch.optim`` under a strategy.
+
+    ::
+
+        strategy = wl.distribute.ParameterServerStrategy()
+        optimizer = torch.optim.Adam(module.parameters(), lr=1e-3)
+        optimizer = wl.training.torch.DistributedOptimizer(optimizer, strategy, module=module)
+
+    Everything else is as before: ``zero_grad``, ``backward``, ``step``, schedulers made with this
+    optimizer, gradient accumulation, ``GradScaler``. Parameters begin with the chief's values on
+    every worker, and after each ``step`` have what the servers have. One that has a rule
+    (docs/bridges.md) runs on the servers, any other on this worker, whose changes are pushed as
+    deltas. Sparse gradients travel as rows.
+
+    Args:
+        optimizer: Of all parameters that are trained.
+        strategy: With one replica in this process; None: the current one.
+        module: Gives the parameters their names. Its buffers are kept with them: each worker has
+            its own while it trains, the chief's are pushed with its steps.
+        deltas: Whether the optimizer may run on the worker: ``allow`` it if it has no rule,
+            ``forbid`` it, or ``always``.
+        mean: Gradients of workers in sync are averaged; False: added up.
+        name: Comes first in the names.
+
+    Attributes:
+        store: Parameters and buffers by name.
+        worker_reason: Why the optimizer runs on this worker; None: it runs on the servers.
+
+    Raises:
+        MissingExtraError: PyTorch is not installed.
+        ConfigurationError: The strategy has several replicas in this process; the optimizer has no
+            rule and deltas are forbidden, or it has a state already; a parameter has no shape yet.
+        ValueError: The module has not all of the parameters.
+    """
+
+    _step_supports_amp_scaling = True  # a GradScaler leaves it to us to skip a step, on all workers
+
+    def __init__(
+        self,
+        optimizer: Any,
+        strategy: Strategy | None = None,
+        *,
+        module: Any = None,
+        deltas: Deltas = "allow",
+        mean: bool = True,
+        name: str = "",
+    ) -> None:
+        strategy = strategy if strategy is not None else get_strategy()
+        _check(optimizer, strategy)
+        self._optimizer = optimizer
+        self._complete = False
+        super().__init__(optimizer.param_groups, optimizer.defaults)
+        self._complete = True
+        self._share()
+        self._parameters = _named_parameters(optimizer, module, name)
+        names = {id(parameter): each for each, parameter in self._parameters.items()}
+        self._buffers = _buffers(module, strategy, name)
+        places = [choose_place(self._place(g), deltas, self._kind) for g in self.param_groups]
+        left = [place for place in places if isinstance(place, OnWorker)]
+        self.worker_reason = left[0].reason if left else None
+        self._rules = [
+            (place.optimizer(), place.decay, _settings(group))
+            for place, group in zip(places, self.param_groups, strict=True)
+            if isinstance(place, OnServer) and not left
+        ]
+        if self._rules and _has_stepped(optimizer):
+            raise ConfigurationError(
+                f"this {self._kind} has a state already, and the servers begin with a fresh one; "
+                'wrap it before its first step, or keep it on the worker with deltas="always"'
+            )
+        optimizers = {
+            names[id(parameter)]: rule
+            for (rule, _, _), group in zip(self._rules, self.param_groups, strict=False)
+            for parameter in group["params"]
+        }
+        everything = self._parameters | self._buffers
+        self.store = ArrayStore(
+            {each: to_array(tensor) for each, tensor in everything.items()},
+            optimizers,
+            strategy,
+            mean=mean,
+        )
+        self._writes_buffers = bool(self._buffers) and strategy.extended.should_checkpoint
+        self._values: Mapping[str, Any] = {}
+        self.refresh()
+
+    # -- values ------------------------------------------------------------------------------
+
+    def refresh(self) -> None:
+        """Load parameters and buffers as they are now, with what other workers have pushed."""
+        self._load(self.store.pull(), self._parameters | self._buffers)
+
+    def publish(self) -> None:
+        """Overwrite the values of all workers with this one's parameters and buffers."""
+        everything = self._parameters | self._buffers
+        self.store.assign({name: to_array(tensor) for name, tensor in everything.items()})
+        self.refresh()
+
+    def _load(self, values: Mapping[str, Any], tensors: Mapping[str, Any]) -> None:
+        self._values = values
+        with torch.no_grad():
+            for name, tensor in tensors.items():
+                tensor.copy_(to_tensor(values[name]))
+
+    # -- steps -------------------------------------------------------------------------------
+
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
+        """Push the gradients, and load the values that come back.
+
+        Returns:
+            What ``closure`` returned; None without one.
+
+        Raises:
+            NonFiniteGradientError: A gradient was NaN or infinite many steps in a row.
+            ShapeMismatchError: A parameter has another shape than when it was wrapped.
+            WindlassError: What the session with the servers raises.
+        """
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        if not self._unscale():
+            return loss
+        gradients = {
+            name: to_gradient(parameter.grad)
+            for name, parameter in self._parameters.items()
+            if parameter.grad is not None
+        }
+        buffers = (
+            {name: to_array(buffer) for name, buffer in self._buffers.items()}
+            if self._writes_buffers
+            else None
+        )
+        if self.worker_reason is None:
+            self._follow_settings()
+            values = self.store.exchange(self._with_decay(gradients), assigned=buffers)
+        else:
+            values = self.store.exchange(gradients, update=self._update_here, assigned=buffers)
+        self._load(values, self._parameters)
+        return loss
+
+    def _unscale(self) -> bool:
+        """Take the scale of a GradScaler out; False: it found infinities, on whatever worker."""
+        found = getattr(self, "found_inf", None)
+        if found is None:
+            return True
+        if self.store.strategy.extended.any_worker(bool(found.item())):
+            return False
+        scale = getattr(self, "grad_scale", None)
+        if scale is not None:
+            inverse = 1.0 / float(scale)
+            for parameter in self._parameters.values():
+                if parameter.grad is not None:
+                    parameter.grad.mul_(inverse)
+        return True
+
+    def _with_decay(self, gradients: dict[str, Any]) -> dict[str, Any]:
+        """Coupled weight decay, which is the worker's part."""
+        for (_, decay, _), group in zip(self._rules, self.param_groups, strict=True):
+            if not decay:
+                continue
+            chosen = {id(parameter) for parameter in group["params"]}
+            for name, parameter in self._parameters.items():
+                if id(parameter) in chosen and name in gradients:
+                    whole = parameter.grad.add(parameter.detach(), alpha=decay)
+                    gradients[name] = to_array(whole)
+        return gradients
+
+    def _follow_settings(self) -> None:
+        """What a scheduler or the program has changed counts from this step on."""
+        for number, group in enumerate(self.param_groups):
+            rule, _, known = self._rules[number]
+            now = _settings(group)
+            if now == known:
+                continue
+            place = self._place(group)
+            if isinstance(place, OnWorker):
+                raise ConfigurationError(
+                    f"{self._kind} {place.reason} since its parameter group {number} was changed, "
+                    "and its state is on the servers; set it before the optimizer is wrapped"
+                )
+            for field, value in place.arguments.items():
+                if getattr(rule, field) != value:
+                    setattr(rule, field, value)
+            self._rules[number] = (rule, place.decay, now)
+
+    def _update_here(self, gradients: Mapping[str, Any]) -> Mapping[str, Any]:
+        """The optimizer's own step, as what it adds to the values."""
+        if self.store.strategy.num_replicas_in_sync > 1:
+            with torch.no_grad():
+                for name, gradient in gradients.items():
+                    self._parameters[name].grad = to_tensor(gradient).to(self._parameters[name])
+        self._optimizer.step()
+        return {name: to_array(self._parameters[name]) - self._values[name] for name in gradients}
+
+    # -- an Optimizer of torch ---------------------------------------------------------------
+
+    @property
+    def _kind(self) -> str:
+        return type(self._optimizer).__name__
+
+    def _place(self, group: Mapping[str, Any]) -> Place:
+        if not type(self._optimizer).__module__.startswith("torch.optim"):
+            return OnWorker("is not one of torch.optim")
+        return place_torch(self._kind, group)
+
+    def _share(self) -> None:
+        """Have one state and one list of groups with the optimizer that was given."""
+        self.param_groups, self.state = self._optimizer.param_groups, self._optimizer.state
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """Refused: the servers are told of all parameters at once.
+
+        Raises:
+            ConfigurationError: Always.
+        """
+        if self._complete:
+            raise ConfigurationError(
+                "a DistributedOptimizer takes no further parameters; add the group before the "
+                "optimizer is wrapped"
+            )
+        super().add_param_group(param_group)
+
+    def state_dict(self) -> dict[str, Any]:
+        """That of the optimizer: its groups, and its state where it runs on this worker.
+
+        What the servers keep is in the job's checkpoints.
+        """
+        found: dict[str, Any] = self._optimizer.state_dict()
+        return found | {"state": {}} if self.worker_reason is None else found
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Take groups, and the state of an optimizer that runs on this worker.
+
+        Raises:
+            ConfigurationError: It has a state, and the optimizer runs on the servers.
+        """
+        if self.worker_reason is None and state_dict["state"]:
+            raise ConfigurationError(
+                f"this state_dict has the state of {self._kind} for {len(state_dict['state'])} "
+                "parameters, which is on the servers here and comes with the job's checkpoints; "
+                'to go on with it, keep the optimizer on the worker with deltas="always"'
+            )
+        self._optimizer.load_state_dict(state_dict)
+        self._share()
+
+
+class DistributedModule(torch.nn.Module):  # type: ignore[misc]
+    """A module that shows what all workers have learned.
+
+    ``eval()`` loads the values of now, ``state_dict()`` has them under the module's own names, and
+    ``load_state_dict()`` gives what it loads to all workers. ``forward`` is the module's.
+
+    Args:
+        module: Whose parameters the optimizer updates.
+        optimizer: Made with ``module=module``.
+    """
+
+    def __init__(self, module: Any, optimizer: DistributedOptimizer) -> None:
+        super().__init__()
+        self.module = module
+        self._shared = optimizer
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """That of the module."""
+        return self.module(*args, **kwargs)
+
+    def train(self, mode: bool = True) -> "DistributedModule":
+        """As ``Module.train``; leaving training loads the values of now."""
+        if self.training and not mode:
+            self._shared.refresh()
+        super().train(mode)
+        return self
+
+    def state_dict(self, *args: Any, **kwargs: Any) -> Any:
+        """The module's, as all workers have it now."""
+        self._shared.refresh()
+        return self.module.state_dict(*args, **kwargs)
+
+    def load_state_dict(self, state_dict: Mapping[str, Any], *args: Any, **kwargs: Any) -> Any:
+        """Load into the module, and give the values to all workers."""
+        found = self.module.load_state_dict(state_dict, *args, **kwargs)
+        self._shared.publish()
+        return found
+
+
+def _check(optimizer: Any, strategy: Strategy) -> None:
+    if isinstance(optimizer, torch.optim.LBFGS):
+        raise ConfigurationError(
+            "LBFGS computes several losses in a step, each of which would need all workers; take "
+            "another optimizer"
+        )
+    replicas = len(strategy.extended.replica_devices)
+    if replicas > 1:
+        raise ConfigurationError(
+            f"{type(strategy).__name__} has {replicas} replicas in this process, which would share "
+            "one module; start a process for each (`windlass local --workers`), or give each "
+            "replica a module by hand (docs/pytorch.md)"
+        )
+    for group in optimizer.param_groups:
+        for parameter in group["params"]:
+            if isinstance(parameter, torch.nn.parameter.UninitializedParameter):
+                raise ConfigurationError(
+                    "a parameter has no shape yet: run one batch through the module before its "
+                    "optimizer is wrapped"
+                )
+
+
+def _has_stepped(optimizer: Any) -> bool:
+    """Adagrad has a state from the start, in which it has made no step."""
+    return any(float(state.get("step", 1)) > 0 for state in optimizer.state.values())
+
+
+def _named_parameters(optimizer: Any, module: Any, prefix: str) -> dict[str, Any]:
+    """The optimizer's parameters by name, in its order."""
+    names: dict[int, str] = {}
+    if module is not None:
+        names = {id(p): _plain(name) for name, p in module.named_parameters()}
+    found: dict[str, Any] = {}
+    for group in optimizer.param_groups:
+        given = group.get("param_names") or [None] * len(group["params"])
+        for parameter, own in zip(group["params"], given, strict=True):
+            name = names.get(id(parameter), own)
+            if name is None and module is not None:
+                raise ValueError(
+                    f"the optimizer has a parameter of shape {tuple(parameter.shape)} that is not "
+                    "one of the module's; give DistributedOptimizer the module whose "
+                    "parameters() the optimizer was made with"
+                )
+            name = name or f"parameter_{len(found)}"
+            found[f"{prefix}/{name}" if prefix else name] = parameter
+    return found
+
+
+def _buffers(module: Any, strategy: Strategy, prefix: str) -> dict[str, Any]:
+    """Buffers that are kept: of workers in sync each has its own."""
+    if module is None or strategy.num_replicas_in_sync > 1:
+        return {}
+    lasting = module.state_dict(keep_vars=True)
+    return {
+        f"{prefix}/{_plain(name)}" if prefix else _plain(name): buffer
+        for name, buffer in module.named_buffers()
+        if name in lasting
+    }
+
+
+def _plain(name: str) -> str:
+    return name.replace("_orig_mod.", "")  # of torch.compile
+
+
+def _settings(group: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in group.items() if key not in ("params", "param_names")}
