@@ -23,6 +23,7 @@ _LAST_FAILED = ROOT / ".pytest_cache/v/cache/lastfailed"
 def main(arguments: list[str]) -> int:
     """Run pytest with these arguments; returns the exit code."""
     _LAST_FAILED.unlink(missing_ok=True)
+    print("left out: bridges to frameworks (make test-bridges), long runs (make soak)", flush=True)
     code = _pytest(*arguments)
     failed = _last_failed()
     if code != _FAILED or not 0 < len(failed) <= MOST:

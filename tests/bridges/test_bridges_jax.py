@@ -195,6 +195,24 @@ def test_a_program_may_donate_parameters_and_gradients() -> None:
         state.apply_gradients(gradients)
 
 
+def test_dense_gradients_are_handed_over_without_a_copy(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the session is given is JAX's own memory; the copy into the session is the only one."""
+    state = wl.training.jax.TrainState(
+        {"w": jnp.zeros((64, 64))}, optax.sgd(0.5), wl.distribute.ParameterServerStrategy()
+    )
+    given: dict[str, Any] = {}
+    exchange = state.store.exchange
+
+    def spy(gradients: Any, **more: Any) -> Any:
+        given.update(gradients)
+        return exchange(gradients, **more)
+
+    monkeypatch.setattr(state.store, "exchange", spy)
+    gradient = jnp.ones((64, 64))
+    state.apply_gradients({"w": gradient})
+    assert given["w"].ctypes.data == gradient.unsafe_buffer_pointer()
+
+
 def test_flax_nnx_states_go_in_and_out() -> None:
     nnx = pytest.importorskip("flax.nnx")
 

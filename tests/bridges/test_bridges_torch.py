@@ -227,6 +227,26 @@ def test_parameters_are_the_same_objects_in_the_same_memory() -> None:
     assert [(id(p), p.data_ptr()) for p in module.parameters()] == before
 
 
+def test_dense_gradients_are_handed_over_without_a_copy(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the session is given is the memory of ``grad``; the copy into the session is the only
+    one.
+    """
+    module = net()
+    optimizer = wrap(lambda p: torch.optim.SGD(p, 0.1), module)
+    given: dict[str, Any] = {}
+    exchange = optimizer.store.exchange
+
+    def spy(gradients: Any, **more: Any) -> Any:
+        given.update(gradients)
+        return exchange(gradients, **more)
+
+    monkeypatch.setattr(optimizer.store, "exchange", spy)
+    losses(module, optimizer, 1)
+    assert {name: array.ctypes.data for name, array in given.items()} == {
+        name: parameter.grad.data_ptr() for name, parameter in module.named_parameters()
+    }
+
+
 def test_buffers_are_the_chiefs_and_a_module_shows_what_all_have_learned() -> None:
     def program() -> tuple[list[float], int, bool]:
         strategy = wl.distribute.ParameterServerStrategy()

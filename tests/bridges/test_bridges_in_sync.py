@@ -1,0 +1,111 @@
+"""Two workers in sync, each with half of every batch, have the curve of one device."""
+
+import json
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from helpers import processes
+from helpers.waiting import scaled
+
+pytestmark = pytest.mark.bridges
+
+COMMON = """\
+import json, sys
+import numpy as np
+import windlass as wl
+
+rng = np.random.default_rng(0)
+X = rng.normal(size=(64, 8)).astype(np.float32)
+Y = np.sin(X @ rng.normal(size=(8, 1))).astype(np.float32)
+W, V = (rng.normal(size=shape).astype(np.float32) / 4 for shape in ((8, 16), (16, 1)))
+alone = len(sys.argv) < 2
+strategy = None if alone else wl.distribute.MultiWorkerMirroredStrategy()
+mine = slice(0, 64) if alone else slice(32 * strategy.extended.input_pipeline_id, None)
+x, y = X[mine][: 64 if alone else 32], Y[mine][: 64 if alone else 32]
+losses = []
+"""
+
+TORCH = """\
+import torch
+
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.w, self.v = torch.nn.Parameter(torch.tensor(W)), torch.nn.Parameter(torch.tensor(V))
+
+    def forward(self, x):
+        return torch.tanh(x @ self.w) @ self.v
+
+for make in (
+    lambda p: torch.optim.Adam(p, 1e-2, weight_decay=0.01),
+    lambda p: torch.optim.Adam(p, 1e-2, amsgrad=True),
+):
+    module = Net()
+    optimizer = make(module.parameters())
+    if not alone:
+        optimizer = wl.training.torch.DistributedOptimizer(
+            optimizer, strategy, module=module, name=str(len(losses))
+        )
+    for _ in range(200):
+        with torch.no_grad():
+            losses.append(float((module(torch.tensor(X)) - torch.tensor(Y)).square().mean()))
+        optimizer.zero_grad()
+        (module(torch.tensor(x)) - torch.tensor(y)).square().mean().backward()
+        optimizer.step()
+"""
+
+JAX = """\
+import jax, optax
+import jax.numpy as jnp
+
+def loss_of(params, x, y):
+    return jnp.mean((jnp.tanh(x @ params["w"]) @ params["v"] - y) ** 2)
+
+compute, loss_of = jax.jit(jax.grad(loss_of)), jax.jit(loss_of)
+for optimizer in (optax.adam(1e-2), optax.amsgrad(1e-2)):
+    values = {"w": jnp.asarray(W), "v": jnp.asarray(V)}
+    opt_state = optimizer.init(values)
+    if not alone:
+        state = wl.training.jax.TrainState(values, optimizer, strategy, name=str(len(losses)))
+    for _ in range(200):
+        if not alone:
+            values = state.params
+        losses.append(float(loss_of(values, X, Y)))
+        gradients = compute(values, x, y)
+        if alone:
+            updates, opt_state = optimizer.update(gradients, opt_state, values)
+            values = optax.apply_updates(values, updates)
+        else:
+            state.apply_gradients(gradients)
+"""
+
+LAST = """\
+print("curve", json.dumps(losses))
+if not alone:
+    strategy.close()
+"""
+
+
+@pytest.mark.parametrize(("framework", "body"), [("jax", JAX), ("torch", TORCH)])
+def test_the_curve_is_that_of_one_device(framework: str, body: str, tmp_path: Path) -> None:
+    """By a rule, and by an optimizer that each worker runs for itself on reduced gradients."""
+    pytest.importorskip(framework)
+    program = tmp_path / "train.py"
+    program.write_text(COMMON + body + LAST)
+    local = ["local", "--plain", "--ps", "0", "--no-chief", "--workers", "2"]
+    curves = []
+    commands: list[list[str | Path]] = [
+        [processes.WINDLASS[0], program],
+        [*processes.WINDLASS, *local, program, "--", "in-sync"],
+    ]
+    for command in commands:
+        code, output, errors = processes.run(command, timeout_s=scaled(90), cwd=tmp_path)
+        assert code == 0, output + errors
+        curves += [json.loads(found) for found in re.findall(r"curve (\[.*\])", output)]
+    alone, *workers = curves
+    assert len(workers) == 2
+    assert workers[0] == workers[1]
+    np.testing.assert_allclose(workers[0], alone, rtol=1e-5, atol=1e-5)
