@@ -15,7 +15,7 @@ from .array_store import ArrayStore
 from .extras import require
 from .own_optimizer import Deltas, choose_place
 from .rule_table import OnServer, OnWorker, Place, place_torch
-from .torch_tensors import to_array, to_gradient, to_tensor
+from .torch_tensors import from_gradient, to_array, to_gradient, to_tensor
 
 torch: Any = require("torch", "torch")
 
@@ -187,6 +187,12 @@ class DistributedOptimizer(torch.optim.Optimizer):  # type: ignore[misc]
             chosen = {id(parameter) for parameter in group["params"]}
             for name, parameter in self._parameters.items():
                 if id(parameter) in chosen and name in gradients:
+                    if parameter.grad.layout is not torch.strided:
+                        raise ConfigurationError(
+                            f"{name!r} has a sparse gradient, and {self._kind} a weight_decay of "
+                            f"{decay:g}, which changes all rows; put it into a group without one",
+                            variable=name,
+                        )
                     whole = parameter.grad.add(parameter.detach(), alpha=decay)
                     gradients[name] = to_array(whole)
         return gradients
@@ -214,7 +220,8 @@ class DistributedOptimizer(torch.optim.Optimizer):  # type: ignore[misc]
         if self.store.strategy.num_replicas_in_sync > 1:
             with torch.no_grad():
                 for name, gradient in gradients.items():
-                    self._parameters[name].grad = to_tensor(gradient).to(self._parameters[name])
+                    parameter = self._parameters[name]
+                    parameter.grad = from_gradient(gradient, parameter)
         self._optimizer.step()
         return {name: to_array(self._parameters[name]) - self._values[name] for name in gradients}
 

@@ -36,6 +36,14 @@ def to_gradient(tensor: Any) -> Array | IndexedSlices:
     return IndexedSlices(to_array(tensor._values()), rows, tuple(tensor.shape))
 
 
+def from_gradient(gradient: Array | IndexedSlices, parameter: Any) -> Any:
+    """A gradient as the tensor that ``parameter.grad`` would be; rows as a sparse one."""
+    if not isinstance(gradient, IndexedSlices):
+        return to_tensor(gradient).to(parameter)
+    rows, values = to_tensor(gradient.indices), to_tensor(gradient.values).to(parameter)
+    return torch.sparse_coo_tensor(rows[None], values, parameter.shape)
+
+
 def to_tensor(array: Array) -> Any:
     """An array as a tensor that is only read: of the same memory."""
     if array.dtype == _BFLOAT16:

@@ -162,6 +162,25 @@ def test_sparse_gradients_travel_as_rows(kind: str, name: str) -> None:
     torch.testing.assert_close(shared.weight, alone.weight, rtol=1e-5, atol=1e-6)
 
 
+def test_weight_decay_and_sparse_gradients_are_refused_together() -> None:
+    module = torch.nn.Embedding(10, 2, sparse=True)
+    optimizer = wrap(lambda p: torch.optim.SGD(p, 0.1, weight_decay=0.1), module)
+    module(torch.tensor([1])).sum().backward()
+    with pytest.raises(wl.errors.ConfigurationError, match="'weight' has a sparse gradient"):
+        optimizer.step()
+
+
+def test_rows_of_a_gradient_become_a_sparse_tensor_again() -> None:
+    """As an optimizer of the worker's own gets them, reduced between workers in sync."""
+    from windlass.training.torch_tensors import from_gradient, to_gradient
+
+    module = torch.nn.Embedding(10, 2, sparse=True)
+    module(torch.tensor([[1, 4, 1]])).square().sum().backward()
+    again = from_gradient(to_gradient(module.weight.grad), module.weight)
+    assert again.is_sparse
+    torch.testing.assert_close(again.to_dense(), module.weight.grad.to_dense())
+
+
 def test_accumulated_gradients_are_one_push() -> None:
     module = net()
     optimizer = wrap(lambda p: torch.optim.SGD(p, 0.1), module)
