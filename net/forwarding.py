@@ -2,7 +2,7 @@
 
 Who may connect to what is decided where tickets are given out. What goes over a forwarded
 connection is between its two ends, which show each other who they are as ever; the gateway does not
-look at it, and where the kernel can it does not even see it.
+look at it.
 """
 
 import logging
@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable
 
 from .arrival import TICKET_BYTES
-from .splice import move_all
+from .splice import copy_all
 from .tcp import notice_loss, split_address
 
 log = logging.getLogger(__name__)
@@ -102,12 +102,12 @@ class Forwarder:
                 notice_loss(end)
             back = threading.Thread(
                 target=_run,
-                args=(lambda: move_all(task, client), ends),
+                args=(lambda: copy_all(task, client), ends),
                 name="forward",
                 daemon=True,
             )
             back.start()
-            _run(lambda: move_all(client, task), ends)
+            _run(lambda: copy_all(client, task), ends)
             back.join()
         except (OSError, RuntimeError) as error:
             log.debug("a forwarded connection broke off: %s", error)
