@@ -1,0 +1,101 @@
+"""Hosts with an address each, on a network of their own: namespaces, joined by a bridge.
+
+Nothing of it reaches the network of the machine. Links can be cut, lose packets and delay them;
+names are found in an ``/etc/hosts`` that is mounted for these hosts alone and may be filled late.
+"""
+
+import os
+import shutil
+import subprocess
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from uuid import uuid4
+
+import pytest
+
+_BEGIN = 'mount --bind "$0" /etc/hosts && hostname "$1" && shift && exec "$@"'
+
+
+class Network:
+    """Hosts on one network. Skips the test where it may not be made.
+
+    Args:
+        names: By host the name by which others find it; each host also has its own as host name.
+        folder: For the file of names.
+    """
+
+    def __init__(self, names: Mapping[str, str], folder: Path) -> None:
+        mark = f"test-{os.getpid()}-{uuid4().hex[:6]}"
+        self._names = dict(names)
+        self._bridge = f"{mark}-bridge"
+        self._spaces = {host: f"{mark}-{host}" for host in names}
+        self._ports = {host: f"port{n}" for n, host in enumerate(names)}
+        self.addresses = {host: f"10.77.0.{n}" for n, host in enumerate(names, 1)}
+        self._hosts = folder / "hosts"
+        self._hosts.write_text("127.0.0.1 localhost\n")
+        if shutil.which("ip") is None:
+            pytest.skip("there is no `ip` in the path")
+        try:
+            self._make()
+        except subprocess.CalledProcessError as error:
+            self.close()
+            pytest.skip(f"network namespaces may not be made here: {error.stderr.strip()[:200]}")
+
+    def _make(self) -> None:
+        _do("ip", "netns", "add", self._bridge)
+        _do("ip", "-n", self._bridge, "link", "add", "bridge", "type", "bridge")
+        _do("ip", "-n", self._bridge, "link", "set", "bridge", "up")
+        for host, space in self._spaces.items():
+            port = self._ports[host]
+            _do("ip", "netns", "add", space)
+            _do("ip", "-n", space, "link", "add", "eth0", "type", "veth",
+                "peer", "name", port, "netns", self._bridge)  # fmt: skip
+            _do("ip", "-n", space, "addr", "add", f"{self.addresses[host]}/24", "dev", "eth0")
+            for device in ("lo", "eth0"):
+                _do("ip", "-n", space, "link", "set", device, "up")
+            _do("ip", "-n", self._bridge, "link", "set", port, "master", "bridge", "up")
+        _do(*self.command(next(iter(self._spaces)), ["true"]))
+
+    def command(self, host: str, words: Sequence[str]) -> list[str]:
+        """A command that runs on a host, by the pid of what it starts."""
+        enter = ["nsenter", f"--net=/run/netns/{self._spaces[host]}"]
+        own = ["unshare", "--mount", "--uts", "--propagation", "private"]
+        return [*enter, *own, "sh", "-c", _BEGIN, str(self._hosts), host, *words]
+
+    def publish(self) -> None:
+        """From now on every host finds the others by their names."""
+        with self._hosts.open("a") as known:  # in place: the mounts are of this file
+            known.writelines(f"{self.addresses[h]} {name}\n" for h, name in self._names.items())
+
+    def set_link(self, host: str, state: str) -> None:
+        """Cut a host off (``down``) or connect it again (``up``)."""
+        _do("ip", "-n", self._bridge, "link", "set", self._ports[host], state)
+
+    def lose_packets(self, host: str, part: float) -> None:
+        """Drop this part of what comes to a host."""
+        words = ["-m", "statistic", "--mode", "random", "--probability", str(part), "-j", "DROP"]
+        self._on(host, ["iptables", "-A", "INPUT", *words])
+
+    def delay_packets(self, host: str, milliseconds: int) -> None:
+        """Hold back what a host sends."""
+        self._on(host, ["tc", "qdisc", "add", "dev", "eth0", "root", "netem",
+                        "delay", f"{milliseconds}ms"])  # fmt: skip
+
+    def _on(self, host: str, words: list[str]) -> None:
+        try:
+            _do("ip", "netns", "exec", self._spaces[host], *words)
+        except (OSError, subprocess.CalledProcessError) as error:
+            said = getattr(error, "stderr", "") or str(error)
+            pytest.skip(f"this kernel has no {' '.join(words[:2])} …: {said.strip()[:200]}")
+
+    def close(self) -> None:
+        """Take the network away, once its processes have ended."""
+        for space in (*self._spaces.values(), self._bridge):
+            subprocess.run(
+                ["ip", "netns", "delete", space],  # noqa: S607
+                capture_output=True, check=False, timeout=60,
+            )  # fmt: skip
+
+
+def _do(*words: str) -> None:
+    subprocess.run(words, capture_output=True, text=True, check=True, timeout=60)
