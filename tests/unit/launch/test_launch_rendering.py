@@ -15,6 +15,8 @@ import pytest
 import yaml
 
 from helpers.job_objects import ROOT, digits
+from helpers.manifest_lints import problems
+from helpers.manifests import pods
 from windlass.cluster.launchers import launcher_resolver
 from windlass.cluster.resolved import resolve
 from windlass.cluster.simple import SimpleClusterResolver
@@ -187,6 +189,19 @@ def test_what_schemas_do_not_see_holds_too(job: Job) -> None:
             assert each["spec"]["serviceName"] == service["metadata"]["name"]
             matched = each["spec"]["selector"]["matchLabels"]
             assert matched.items() <= each["spec"]["template"]["metadata"]["labels"].items()
+
+
+@pytest.mark.parametrize("job", MANY, ids=IDS)
+def test_it_has_no_mistake_that_was_found_in_manifests(job: Job) -> None:
+    assert problems(tuple(manifests(job))) == []
+
+
+@pytest.mark.parametrize("job", MANY, ids=IDS)
+def test_every_pod_is_called_as_the_others_dial_it(job: Job) -> None:
+    for pod in pods(tuple(manifests(job)), "training"):
+        index = pod.name.rpartition("-")[2]
+        template = pod.environment["WINDLASS_HOST_TEMPLATE"]
+        assert template.format(role=pod.role, index=index) == f"{pod.name}.{pod.domain}:2222"
 
 
 def env(template: Json) -> dict[str, str]:
