@@ -236,6 +236,16 @@ def probes(objects: Objects) -> Iterator[str]:
                 yield f"{kind.owner}: is killed before WINDLASS_LEAVE_GRACE_S is over"
 
 
+def labels(objects: Objects) -> Iterator[str]:
+    """Pods are found by the labels that Kubernetes recommends."""
+    for kind in pod_templates(objects):
+        wanted = {"app.kubernetes.io/name", "app.kubernetes.io/component"}
+        if "TrainingRuntime" not in kind.owner:  # a runtime's pods are of any TrainJob
+            wanted.add("app.kubernetes.io/instance")
+        for missing in sorted(wanted - kind.labels.keys()):
+            yield f"{kind.owner}: its pods have no label {missing}"
+
+
 def counts(objects: Objects) -> Iterator[str]:
     """Pods know how many there are of each role."""
     found: dict[str, int] = {}
@@ -253,7 +263,7 @@ def counts(objects: Objects) -> Iterator[str]:
 
 Lint = Callable[[Objects], Iterator[str]]
 LINTS: tuple[Lint, ...] = (
-    names, selectors, ports, references, restarts, resources, security, probes, counts,
+    names, selectors, ports, references, restarts, resources, security, probes, labels, counts,
 )  # fmt: skip
 
 

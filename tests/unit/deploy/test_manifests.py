@@ -38,7 +38,10 @@ def test_no_manifest_has_a_mistake_that_a_schema_does_not_see(name: str) -> None
     objects = build(name)
     if name == "base":  # nobody has given the job its name yet
         objects = tuple(each for each in objects if each["kind"] != "Service")
-        known = {"no Service has its serviceName", "no Service is called tasks"}
+        known = {
+            "no Service has its serviceName", "no Service is called tasks",
+            "no label app.kubernetes.io/instance",
+        }  # fmt: skip
         found = [said for said in problems(objects) if not any(word in said for word in known)]
         assert found == []
         return
@@ -124,6 +127,10 @@ _CONTAINER = ("spec", "template", "spec", "containers", 0)
         ),
         pytest.param(
             "StatefulSet", _in_place("spec", "replicas", value=3), "says ps=2", id="replicas"
+        ),
+        pytest.param(
+            "Job", _in_place("spec", "template", "metadata", "labels", value={}),
+            "its pods have no label app.kubernetes.io/instance", id="label",
         ),
     ],
 )  # fmt: skip
