@@ -24,6 +24,7 @@ Json = dict[str, Any]
 WORKING_DIR = "/app"
 
 _JOIN_TIMEOUT_S = 600  # images are pulled and names come into DNS while the first tasks wait
+_STOP_DELAY_S = 5
 _SAVES = (CHIEF, PS, EVALUATOR)
 
 
@@ -90,6 +91,8 @@ def _container(job: Job, role: str) -> Json:
             "timeoutSeconds": 5,
             "failureThreshold": 6,
         },
+        # It works on until proxies and port-forwards have heard that it goes; then SIGTERM.
+        "lifecycle": {"preStop": {"sleep": {"seconds": stop_delay_s(job.kubernetes.grace_s)}}},
         "securityContext": {
             "allowPrivilegeEscalation": False,
             "readOnlyRootFilesystem": True,
@@ -100,6 +103,11 @@ def _container(job: Job, role: str) -> Json:
     if job.kubernetes.image_pull_policy:
         container["imagePullPolicy"] = job.kubernetes.image_pull_policy
     return container
+
+
+def stop_delay_s(grace_s: int) -> int:
+    """Seconds from the request to stop to SIGTERM: a small part of the time a pod has to leave."""
+    return min(_STOP_DELAY_S, grace_s // 10)
 
 
 def _asks(what: str) -> Json:

@@ -232,6 +232,9 @@ def probes(objects: Objects) -> Iterator[str]:
             if alive.get("periodSeconds", 0) < 10 or alive.get("failureThreshold", 0) < 6:
                 yield f"{kind.owner}: livenessProbe gives up within a minute"
             leave_s = float(variables.get("WINDLASS_LEAVE_GRACE_S", "5"))
+            stop = container.get("lifecycle", {}).get("preStop", {}).get("sleep", {})
+            if not stop.get("seconds"):
+                yield f"{kind.owner}: has no preStop"
             if kind.spec.get("terminationGracePeriodSeconds", 30) < leave_s + 10:
                 yield f"{kind.owner}: is killed before WINDLASS_LEAVE_GRACE_S is over"
 

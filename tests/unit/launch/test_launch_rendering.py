@@ -204,6 +204,16 @@ def test_every_pod_is_called_as_the_others_dial_it(job: Job) -> None:
         assert template.format(role=pod.role, index=index) == f"{pod.name}.{pod.domain}:2222"
 
 
+@pytest.mark.parametrize("grace_s", [10, 11, 30, 60, 3600])
+def test_a_pod_has_time_to_save_after_it_was_told_to_stop(grace_s: int) -> None:
+    text = f"name: a\nimage: b\nprogram: c\nkubernetes: {{grace_s: {grace_s}}}\n"
+    for template in templates(manifests(parse_job(text))).values():
+        (container,) = template["spec"]["containers"]
+        delay_s = container["lifecycle"]["preStop"]["sleep"]["seconds"]
+        assert delay_s > 0
+        assert delay_s + int(env(template)["WINDLASS_LEAVE_GRACE_S"]) < grace_s
+
+
 def env(template: Json) -> dict[str, str]:
     variables = template["spec"]["containers"][0]["env"]
     names = [each["name"] for each in variables]
@@ -274,7 +284,7 @@ def test_it_has_the_shapes_of_the_kustomize_base() -> None:
         assert mine["metadata"]["labels"] == yours["metadata"]["labels"]
         (container,), (of_base,) = mine["spec"]["containers"], yours["spec"]["containers"]
         for field in ("name", "command", "args", "ports", "startupProbe", "readinessProbe",
-                      "livenessProbe", "securityContext", "workingDir"):  # fmt: skip
+                      "livenessProbe", "lifecycle", "securityContext", "workingDir"):  # fmt: skip
             assert container.get(field) == of_base.get(field), (key, field)
         for field in ("securityContext", "terminationGracePeriodSeconds", "subdomain",
                       "automountServiceAccountToken", "enableServiceLinks", "restartPolicy",
