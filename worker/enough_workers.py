@@ -17,14 +17,22 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _LOOK_S = 0.05
+_RESUME_S = 60.0  # workers are started again with the chief, and their image is there
 
 
 def wait_for_workers(
-    locked_job: "LockedJob", settings: Settings, task: ResolvedTask, check: Callable[[], None]
+    locked_job: "LockedJob",
+    settings: Settings,
+    task: ResolvedTask,
+    check: Callable[[], None],
+    *,
+    resumes: bool = False,
 ) -> None:
     """Wait until ``settings.wait_for_workers`` workers have joined, at most the join timeout.
 
-    The others wait for the chief by themselves: it creates the variables.
+    The others wait for the chief by themselves: it creates the variables. A job that ``resumes``
+    may have been scaled down since, which its chief is not told: after a minute it goes on with
+    those that are there.
 
     Raises:
         ConfigurationError: The cluster has fewer workers.
@@ -36,7 +44,8 @@ def wait_for_workers(
         raise ConfigurationError(
             f"--wait-for-workers={wanted}: the cluster has {listed} workers", wanted=wanted
         )
-    deadline = time.monotonic() + settings.join_timeout_s
+    limit_s = min(settings.join_timeout_s, _RESUME_S) if resumes else settings.join_timeout_s
+    deadline = time.monotonic() + limit_s
     shown = ""
     while True:
         check()
@@ -47,6 +56,13 @@ def wait_for_workers(
         if here >= wanted:
             return
         names = ", ".join(missing) or "workers"
+        if time.monotonic() >= deadline and resumes:
+            log.warning(
+                "goes on with %d of %d workers (wait_for_workers): %s did not join again within "
+                "%g s; if the job was scaled down, that is as it should be",
+                here, wanted, names, limit_s,
+            )  # fmt: skip
+            return
         if time.monotonic() >= deadline:
             raise JoinTimeoutError(
                 f"{task.task} waited {settings.join_timeout_s:g} s (join_timeout_s) for {wanted} "

@@ -126,7 +126,8 @@ class TrainingTask:
         self.runtime.job_is_over = self._membership.wait_over
         self.runtime.barrier = BarrierClient(self._chief, who, self.check).wait
         if self._chief_server is not None and settings.wait_for_workers:
-            wait_for_workers(self._chief_server.locked_job, settings, self.task, self.check)
+            locked_job, resumes = self._chief_server.locked_job, self._resumes()
+            wait_for_workers(locked_job, settings, self.task, self.check, resumes=resumes)
         return self.runtime
 
     def _find_chief(self) -> str:
@@ -214,6 +215,10 @@ class TrainingTask:
             )
         elif self._record is not None:
             checkpointer.tell_resumed(self._record)
+
+    def _resumes(self) -> bool:
+        """Whether the job had begun before this chief: in a checkpoint, or on the ps."""
+        return bool(self.runtime.restore_from) or bool(self._found and self._found.shards)
 
     def check(self) -> None:
         """Raise if the program should end. Called between steps and during waits."""

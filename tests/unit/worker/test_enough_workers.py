@@ -27,7 +27,9 @@ def locked_job(*joined: int) -> LockedJob:
     return LockedJob(job, clock)
 
 
-def wait(job: LockedJob, count: int, *, dynamic: bool = False, checks: int = 1000) -> None:
+def wait(
+    job: LockedJob, count: int, *, dynamic: bool = False, checks: int = 1000, resumes: bool = False
+) -> None:
     settings = Settings(wait_for_workers=count, join_timeout_s=0.2)
     task = ResolvedTask(CHIEF, SPEC, CHIEF, dynamic=dynamic)
     left = iter(range(checks))
@@ -36,7 +38,7 @@ def wait(job: LockedJob, count: int, *, dynamic: bool = False, checks: int = 100
         if next(left, None) is None:
             raise JobStoppedError("asked to stop")
 
-    wait_for_workers(job, settings, task, check)
+    wait_for_workers(job, settings, task, check, resumes=resumes)
 
 
 def test_enough_are_enough(caplog: pytest.LogCaptureFixture) -> None:
@@ -52,6 +54,14 @@ def test_who_is_missing_is_said_and_named_in_the_error(caplog: pytest.LogCapture
     missing = "/job:worker/task:0, /job:worker/task:2"
     assert caught.value.fields["missing"] == missing
     assert caplog.messages == [f"waiting for 1 of 2 workers: {missing}"]
+
+
+def test_a_job_that_was_scaled_down_resumes_without_those_that_are_gone(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    wait(locked_job(0), 2, resumes=True)
+    assert "goes on with 1 of 2 workers" in caplog.messages[-1]
+    assert "/job:worker/task:1" in caplog.messages[-1]
 
 
 def test_a_wait_ends_when_the_job_does() -> None:
