@@ -2,16 +2,20 @@
 
 The current context of ``KUBECONFIG`` is used, in a namespace of the test's own, which it makes and
 deletes with ``kubectl``. ``E2E_K8S_IMAGE`` names an image of the digits that the cluster has or can
-pull, by default ``windlass-digits:0.1.0``; ``E2E_K8S_ACCESS`` how the claim may be mounted, by
-default ``ReadWriteOnce``, which a cluster of one node has.
+pull, by default ``windlass-digits:0.1.0``; ``E2E_K8S_LOAD`` a command that brings one there without
+a registry (``kind load image-archive digits.tar``), run once before the tests;
+``E2E_K8S_ACCESS`` how the claim may be mounted, by default ``ReadWriteOnce``, which a cluster of
+one node has.
 """
 
 import json
 import os
+import shlex
 import shutil
 import subprocess
 import threading
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -54,6 +58,15 @@ def kubectl(*arguments: str, check: bool = True) -> str:
     return done.stdout + done.stderr
 
 
+IMAGE = os.environ.get("E2E_K8S_IMAGE", "windlass-digits:0.1.0")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _image_is_there() -> None:
+    if load := os.environ.get("E2E_K8S_LOAD"):
+        subprocess.run(shlex.split(load), check=True, timeout=900)
+
+
 @pytest.fixture
 def namespace() -> Iterator[str]:
     name = f"windlass-test-{uuid4().hex[:8]}"
@@ -62,13 +75,48 @@ def namespace() -> Iterator[str]:
     kubectl("delete", "namespace", name, "--wait=false")
 
 
+def evict(namespace: str, pod: str) -> None:
+    """Ask for a pod's end as a drained node does."""
+    eviction = {
+        "apiVersion": "policy/v1",
+        "kind": "Eviction",
+        "metadata": {"name": pod, "namespace": namespace},
+    }
+    path = f"/api/v1/namespaces/{namespace}/pods/{pod}/eviction"
+    asked = subprocess.run(
+        ["kubectl", "create", "--raw", path, "-f", "-"],  # noqa: S607
+        input=json.dumps(eviction), text=True, capture_output=True, check=False, timeout=60,
+    )  # fmt: skip
+    assert asked.returncode == 0, asked.stderr
+
+
+LONGER = "import train; train.STEPS = 100_000; train.train()"
+
+
+def dev_overlay(folder: Path) -> Path:
+    """``overlays/dev`` with the image of this run and more steps, as kustomize takes it."""
+    name, _, tag = IMAGE.rpartition(":")
+    relative = "/".join([".."] * len(folder.parts[1:]))  # kustomize takes no absolute paths
+    (folder / "kustomization.yaml").write_text(
+        f"resources: [{relative}{processes.ROOT}/deploy/k8s/overlays/dev]\n"
+        f"images: [{{name: windlass-digits, newName: '{name}', newTag: '{tag}'}}]\n"
+        "patches:\n"
+        "- target: {kind: Job, name: digits-(chief|worker)}\n"
+        "  patch: |\n"
+        "    - {op: replace, path: /spec/template/spec/containers/0/command, value: [python]}\n"
+        "    - op: replace\n"
+        "      path: /spec/template/spec/containers/0/args\n"
+        f"      value: [-c, '{LONGER}']\n"
+    )
+    return folder
+
+
 @pytest.fixture
 def k8s(namespace: str, tmp_path: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
     """``windlass k8s …`` with a job file of the namespace."""
-    image = os.environ.get("E2E_K8S_IMAGE", "windlass-digits:0.1.0")
     access = os.environ.get("E2E_K8S_ACCESS", "ReadWriteOnce")
     file = tmp_path / "windlass.yaml"
-    file.write_text(JOB.format(image=image, access=access, namespace=namespace))
+    file.write_text(JOB.format(image=IMAGE, access=access, namespace=namespace))
 
     def run(*arguments: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
@@ -117,17 +165,7 @@ def test_a_job_is_applied_scaled_disrupted_followed_and_deleted(
     assert "accuracy of the chief's last values: 0.9" in log
 
     # A ps that is evicted comes back under its name.
-    pod = f"/api/v1/namespaces/{namespace}/pods/digits-ps-0/eviction"
-    eviction = {
-        "apiVersion": "policy/v1",
-        "kind": "Eviction",
-        "metadata": {"name": "digits-ps-0", "namespace": namespace},
-    }
-    evicted = subprocess.run(
-        ["kubectl", "create", "--raw", pod, "-f", "-"],  # noqa: S607
-        input=json.dumps(eviction), text=True, capture_output=True, check=False, timeout=60,
-    )  # fmt: skip
-    assert evicted.returncode == 0, evicted.stderr
+    evict(namespace, "digits-ps-0")
     wait_until(lambda: states()["ps:0"] == "Running", 120)
 
     done("delete", "--checkpoints")
@@ -139,8 +177,7 @@ def test_what_cannot_start_says_why(
 ) -> None:
     file = tmp_path / "windlass.yaml"
     text = file.read_text()
-    image = os.environ.get("E2E_K8S_IMAGE", "windlass-digits:0.1.0")
-    file.write_text(text.replace(image, "registry.invalid/none:1").replace("100m", "99999"))
+    file.write_text(text.replace(IMAGE, "registry.invalid/none:1").replace("100m", "99999"))
 
     def reasons() -> str:
         return k8s("status").stdout
@@ -149,7 +186,40 @@ def test_what_cannot_start_says_why(
     wait_until(lambda: "Insufficient cpu" in reasons(), 120)
     assert "lower resources" in reasons()
     assert k8s("delete").returncode == 0
-    file.write_text(text.replace(image, "registry.invalid/none:1"))
+    file.write_text(text.replace(IMAGE, "registry.invalid/none:1"))
     wait_until(lambda: k8s("apply").returncode == 0, 120)
     wait_until(lambda: "registry.invalid/none:1" in reasons(), 180)
     assert "check `image`" in reasons()
+
+
+def test_the_dev_overlay_trains_is_scaled_and_outlives_an_eviction(
+    namespace: str, tmp_path: Path
+) -> None:
+    overlay = str(dev_overlay(tmp_path))
+    restricted = "pod-security.kubernetes.io/enforce=restricted"
+    kubectl("label", "namespace", namespace, restricted)
+    kubectl("apply", "-n", namespace, "-k", overlay)
+
+    def field(of: str, path: str) -> str:
+        return kubectl("get", "-n", namespace, of, "-o", f"jsonpath={{{path}}}", check=False)
+
+    def scale(count: int) -> None:
+        spec = {"parallelism": count, "completions": count}
+        patch = json.dumps({"spec": spec})
+        kubectl("patch", "-n", namespace, "job/digits-worker", "--type=merge", "-p", patch)
+
+    def is_ready(job: str, count: int) -> bool:
+        return field(f"job/digits-{job}", ".status.ready") == str(count)
+
+    wait_until(lambda: is_ready("chief", 1) and is_ready("worker", 2), 300, "the first pods")
+    for count in (4, 1):
+        scale(count)
+        wait_until(partial(is_ready, "worker", count), 120, f"{count} workers")
+    evict(namespace, "digits-ps-0")  # the chief saves, all start anew and go on
+    kubectl("wait", "-n", namespace, "--for=condition=complete", "--timeout=280s",
+            "job/digits-chief")  # fmt: skip
+    of_chief = "app.kubernetes.io/component=chief"  # both of its pods
+    log = kubectl("logs", "-n", namespace, "-l", of_chief, "--tail=-1")
+    assert "accuracy of the chief's last values: 0.9" in log
+    kubectl("delete", "-n", namespace, "-k", overlay)
+    wait_until(lambda: "No resources" in kubectl("get", "all,pvc", "-n", namespace), 180)
