@@ -34,9 +34,9 @@ class Settings(BaseModel):
     wait_for_workers: int = Field(
         default=0,
         ge=0,
-        description="The chief's program begins when so many workers have joined. 0: at once; a "
-        "short job may then be over before some have started, which is well where the others do "
-        "their work.",
+        description="The chief's program begins when so many workers have joined; one that resumes "
+        "waits a minute at most, since its job may have been scaled down. 0: at once; a short job "
+        "may then be over before some have started, which is well where the others do their work.",
     )
     heartbeat_s: float = Field(
         default=0.5,
