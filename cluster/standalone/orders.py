@@ -53,6 +53,10 @@ class Orders:
         self._last += 1
         self._waiting.append((self._last, order))
 
+    def clear(self) -> None:
+        """Withdraw those that the node has not taken; numbers go on, as the node knows them."""
+        self._waiting.clear()
+
     def taken(self, number: int) -> None:
         """The node has taken all orders up to ``number``."""
         self._waiting = [each for each in self._waiting if each[0] > number]

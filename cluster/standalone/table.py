@@ -10,7 +10,7 @@ from ...core.errors import LimitExceededError, RefusedError
 from ...core.task import TaskId
 from ..roles import CHIEF, PS, WORKER
 from .job import JobState, PlacedTask, StandaloneJob
-from .orders import Order, Orders
+from .orders import Order, Orders, Stop
 from .submission import ALL, Submission
 
 NODE_LEASE_S = 15.0
@@ -119,9 +119,11 @@ class JobTable:
 
     def _lose(self, node: Node, *, now: float) -> None:
         node.is_lost = True
+        node.orders.clear()
         for job, task in sorted(node.running):
             self.task_ended(node.task, job, task, LOST, now=now)
-        node.orders = Orders()
+            # Should the node come back, what it still runs belongs to nobody.
+            node.orders.add(Stop(job, task, kill=True))
         node.used.clear()
 
     # -- jobs --------------------------------------------------------------------------------

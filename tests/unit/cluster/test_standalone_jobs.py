@@ -180,6 +180,19 @@ def test_a_silent_node_has_lost_its_tasks() -> None:
     assert job.reason == "ps:0 was lost with its node"
 
 
+def test_a_node_that_was_silent_and_comes_back_ends_what_it_runs_and_takes_new_orders() -> None:
+    cluster = Cluster()
+    cluster.submit()
+    cluster.poll()
+    cluster.tick(NODE_LEASE_S + 2, CHIEF, PS, W0)
+    assert cluster.table.nodes[W1].is_lost
+    assert cluster.poll(W1) == [(W1, Stop("j", W1, kill=True))]
+    cluster.submit("k", workers=1)
+    [(number, order)] = cluster.table.nodes[W1].orders.waiting()
+    assert isinstance(order, Start)
+    assert number == 3, "the node ignores numbers that it has taken before"
+
+
 def test_a_node_that_restarts_has_lost_its_tasks_and_gets_new_ones() -> None:
     cluster = Cluster()
     job = cluster.submit()
