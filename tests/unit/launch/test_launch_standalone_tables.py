@@ -1,0 +1,23 @@
+"""Tables of jobs and nodes, in which others have written."""
+
+import io
+
+from rich.console import Console
+
+from windlass.client.gateway.calls import JobView, NodeView
+from windlass.core.task import TaskId
+from windlass.launch.standalone.tables import jobs_table, nodes_table
+
+
+def test_what_others_have_written_is_shown_and_not_obeyed() -> None:
+    stopped = JobView(
+        "j", "n", "ended", "[/x] \x1b[2J", 0, 0.0, 0.0, 0.0, {}, {}, {}, "[red]me", (), ""
+    )
+    node = NodeView(TaskId("worker", 0), "[/host]\x07", is_lost=False, running=0)
+    shown = io.StringIO()
+    console = Console(file=shown, width=120)
+    console.print(jobs_table([stopped]))
+    console.print(nodes_table([node]))
+    for text in ("[/x] \ufffd[2J", "[red]me", "[/host]\ufffd"):
+        assert text in shown.getvalue()
+    assert "\x1b" not in shown.getvalue()
