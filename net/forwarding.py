@@ -43,6 +43,7 @@ class Forwarder:
             OSError: Nobody listens there, or there are too many connections.
         """
         with self._lock:
+            self._drop_late()
             if self._stopped or len(self._open) + len(self._tickets) >= self._limit:
                 raise ConnectionError(
                     f"{self._limit} connections are forwarded, which is the limit"
@@ -50,7 +51,6 @@ class Forwarder:
         task = socket.create_connection(split_address(address), _CONNECT_TIMEOUT_S)
         ticket = secrets.token_bytes(TICKET_BYTES)
         with self._lock:
-            self._drop_late()
             self._tickets[ticket] = task, time.monotonic() + _TICKET_S
         return ticket
 

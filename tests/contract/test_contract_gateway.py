@@ -255,6 +255,15 @@ def test_a_ticket_is_good_once_and_soon(monkeypatch: pytest.MonkeyPatch) -> None
             forwarder.stop()
 
 
+def test_tickets_that_nobody_uses_make_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(forwarding, "_TICKET_S", -1.0)
+    with socket.create_server(("127.0.0.1", 0)) as task:
+        forwarder = Forwarder(limit=2)
+        for _ in range(5):
+            forwarder.ticket(f"127.0.0.1:{task.getsockname()[1]}")
+        forwarder.stop()
+
+
 def read(connection: socket.socket, count: int) -> bytes:
     connection.settimeout(scaled(10))
     data = b""
