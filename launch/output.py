@@ -37,6 +37,7 @@ class LineSplitter:
             if not self._shown and ended:
                 self._shown_at = now
             text = _last_version(rest)
+            text = text[:_MAX_LINE_BYTES]  # no terminal is as wide
             rest = b"\r" + text + (b"\r" if rest.endswith(b"\r") else b"")
             if text and text != self._shown and now - self._shown_at >= _OVERWRITTEN_S:
                 self._shown, self._shown_at = text, now

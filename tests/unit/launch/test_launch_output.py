@@ -37,6 +37,14 @@ def test_a_progress_bar_that_goes_on_is_shown_every_two_seconds() -> None:
     assert splitter.end() == ["7 s"]
 
 
+def test_a_line_that_was_overwritten_and_has_no_end_is_bounded() -> None:
+    splitter = LineSplitter()
+    for second in range(10):
+        lines = splitter.feed(b"\r" + b"x" * 40_000, now=second)
+        lines += splitter.feed(b"x" * 60_000, now=second)
+        assert all(len(line) <= 65_536 for line in lines)
+
+
 def test_a_line_without_an_end_is_bounded() -> None:
     splitter = LineSplitter()
     assert sum(len(splitter.feed(b"x" * 40_000, now=0)) for _ in range(10)) == 5
