@@ -5,6 +5,7 @@ import os
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from ...core.errors import RefusedError
 from ...core.task import TaskId
 
 _SEGMENT_BYTES = 8 * 1024 * 1024
@@ -78,6 +79,9 @@ class JobLog:
 
         Args:
             offset: Of an earlier piece; 0: the beginning.
+
+        Raises:
+            RefusedError: No line begins there.
         """
         if not self._segments or offset >= self.end:
             return Piece([], self.end)
@@ -85,7 +89,17 @@ class JobLog:
         segment = next(each for each in reversed(self._segments) if each.begin <= begin)
         with segment.path.open("rb") as log:
             log.seek(begin - segment.begin)
+            if begin > segment.begin:
+                log.seek(-1, os.SEEK_CUR)
+                if log.read(1) != b"\n":
+                    raise RefusedError(
+                        f"no line of the log begins at offset {offset}; go on from an offset that "
+                        "came with lines, or from 0",
+                        offset=offset,
+                    )
             data = log.read(_READ_BYTES)
+            if b"\n" not in data:
+                data += log.readline()  # escaped, a character may have six bytes
         whole = data[: data.rfind(b"\n") + 1]
         lines = []
         for entry in whole.splitlines():

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from windlass.core.errors import RefusedError
 from windlass.core.task import TaskId
 from windlass.server.gateway import job_log
 from windlass.server.gateway.job_log import JobLog, LoggedLine
@@ -28,6 +29,8 @@ def test_what_is_read_is_what_was_written_whatever_it_is(tmp_path: Path) -> None
         LoggedLine(PS, "ümläut, \N{SNOWMAN} and \x1b[31m", is_error=True),
         LoggedLine(W0, ""),
         LoggedLine(W0, "x" * 60_000),
+        LoggedLine(W0, "\0\N{SNOWMAN}" * 60_000),
+        LoggedLine(W0, "the last"),
     ]
     for line in written:
         log.append(line)
@@ -42,6 +45,14 @@ def test_reading_goes_on_from_an_offset(tmp_path: Path) -> None:
     log.append(LoggedLine(W0, "second"))
     assert [line.text for line in log.read(first.offset).lines] == ["second"]
     assert log.read(0).lines == [LoggedLine(W0, "first"), LoggedLine(W0, "second")]
+
+
+def test_an_offset_within_a_line_is_refused(tmp_path: Path) -> None:
+    log = JobLog(tmp_path)
+    log.append(LoggedLine(W0, "first"))
+    log.append(LoggedLine(W0, "second"))
+    with pytest.raises(RefusedError, match="no line of the log begins at offset 3"):
+        log.read(3)
 
 
 def test_the_oldest_lines_make_room_and_the_reader_is_told(
