@@ -117,6 +117,11 @@ class JobTable:
         settings = self._settings_of(found) if here is not None and not here.is_lost else None
         self._give(found.task_ended(task, code, settings, now=now))
 
+    def was_placed(self, job: str, task: TaskId, node: TaskId) -> bool:
+        """Whether a task of a job that is known was given to this node."""
+        placed = self.jobs[job].tasks.get(task) if job in self.jobs else None
+        return placed is not None and placed.node == node
+
     def _lose(self, node: Node, *, now: float) -> None:
         node.is_lost = True
         node.orders.clear()

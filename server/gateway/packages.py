@@ -25,8 +25,8 @@ class PackageStore:
         self._uploads: dict[str, int] = {}  # bytes that are there
 
     def has(self, digest: str) -> bool:
-        """Whether all of a package is here."""
-        return (self._folder / digest).exists()
+        """Whether all of a package is here; what is no digest names none."""
+        return _is_digest(digest) and (self._folder / digest).exists()
 
     def put(self, digest: str, offset: int, data: bytes, total: int) -> int:
         """Take a piece; returns how many bytes are held. A piece that came before is ignored.
@@ -35,7 +35,7 @@ class PackageStore:
             LimitExceededError: The package is too large, or too many are being sent.
             RefusedError: Its bytes do not have that digest.
         """
-        if len(digest) != 64 or not all(each in "0123456789abcdef" for each in digest):
+        if not _is_digest(digest):
             raise RefusedError("a package is named by its SHA-256 digest in hex")
         if self.has(digest):
             os.utime(self._folder / digest)
@@ -77,7 +77,7 @@ class PackageStore:
             RefusedError: It is not here.
         """
         path = self._folder / digest
-        if len(digest) != 64 or not digest.isalnum() or not path.exists():
+        if not self.has(digest):
             raise RefusedError(f"there is no package {digest[:12]}")
         os.utime(path)
         with path.open("rb") as file:
@@ -100,3 +100,7 @@ class PackageStore:
                 return
             total -= each.stat().st_size
             each.unlink()
+
+
+def _is_digest(text: str) -> bool:
+    return len(text) == 64 and all(each in "0123456789abcdef" for each in text)

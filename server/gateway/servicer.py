@@ -13,8 +13,9 @@ from ...cluster.standalone.orders import Order, Start
 from ...cluster.standalone.submission import Submission
 from ...cluster.standalone.table import JobTable
 from ...core import bounds, codec
-from ...core.bounds import check_count, check_number, check_text
+from ...core.bounds import check_count, check_number, check_text, shorten
 from ...core.errors import PeerLostError, RefusedError
+from ...core.rare_log import RareLog
 from ...core.shipping import check_environments, own_environment
 from ...core.versions import check_protocol, own_versions
 from ...net.auth.guard import Visitor
@@ -32,6 +33,7 @@ _MAX_WAIT_S = 20.0
 _MAX_PORTS = 64
 _MAX_EVENTS = 4096
 _MAX_ORDERS = 64  # in one answer
+_MAX_LINE_BYTES = 256 * 1024  # twice what a node makes of what a task prints
 
 
 class GatewayServicer:
@@ -55,6 +57,7 @@ class GatewayServicer:
         self._packages = PackageStore(folder / "packages")
         self._logs: dict[str, JobLog] = {}
         self._events: dict[str, int] = {}  # taken, by instance of the node
+        self._losses = RareLog(log)
         self._changed = threading.Condition()
         self._stopped = False
         # Of Unix times: what people see does not jump with the clock of this machine.
@@ -72,7 +75,8 @@ class GatewayServicer:
         check_text(request.host, bounds.MAX_NAME_BYTES, "its host", task)
         check_count(request.ports, _MAX_PORTS, "ports", task)
         check_count(request.events, _MAX_EVENTS, "events", task)
-        until = time.monotonic() + min(max(request.wait_s, 0.0), _MAX_WAIT_S)
+        check_number(request.orders_taken, bounds.MAX_COUNT, "orders taken", task)
+        until = time.monotonic() + _wait_s(request.wait_s)
         with self._open() as table:
             now = time.monotonic()
             node = table.node_polls(task, request.instance, request.host, request.ports, now=now)
@@ -98,15 +102,23 @@ class GatewayServicer:
         for number, event in enumerate(request.events, request.first_event):
             if number <= taken:
                 continue  # it came before, and the answer was lost
-            taken = number
+            # Before anything of it is done: what fails halfway is not done twice.
+            taken = self._events[request.instance] = number
             task = codec.task_from_wire(event.task)
             if event.WhichOneof("kind") == "exit_code":
                 self._table.task_ended(node, event.job, task, event.exit_code, now=now)
-            elif event.job in self._table.jobs:
-                line = LoggedLine(task, event.line.text, event.line.is_error)
-                self._log_of(event.job).append(line)
+            elif self._table.was_placed(event.job, task, node):
+                text = shorten(event.line.text, _MAX_LINE_BYTES)
+                self._append(event.job, LoggedLine(task, text, event.line.is_error))
         self._events[request.instance] = taken
         return taken
+
+    def _append(self, job: str, line: LoggedLine) -> None:
+        try:
+            self._log_of(job).append(line)
+        except OSError as error:
+            # The job goes on without its lines, rather than that its node's news wait for room.
+            self._losses.warning("a line of job %s is lost, it cannot be written: %s", job, error)
 
     def GetPackage(
         self, request: gateway_pb2.GetPackageRequest, _: Visitor
@@ -191,7 +203,7 @@ class GatewayServicer:
     ) -> gateway_pb2.FollowResponse:
         """Lines of a job from an offset on, or its end."""
         check_number(request.offset, bounds.MAX_COUNT, "offset", "a driver")
-        until = time.monotonic() + min(max(request.wait_s, 0.0), _MAX_WAIT_S)
+        until = time.monotonic() + _wait_s(request.wait_s)
         with self._changed:
             job = self._table.find(request.job)
             log_of = self._log_of(job.id)
@@ -309,6 +321,11 @@ class GatewayServicer:
             digest=asked.digest,
             program=asked.program,
         )
+
+
+def _wait_s(asked_s: float) -> float:
+    """How long to wait; not at all for what is no number."""
+    return min(asked_s, _MAX_WAIT_S) if asked_s > 0 else 0.0
 
 
 def _order_to_wire(number: int, order: Order) -> gateway_pb2.Order:

@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import closing, suppress
+from unittest.mock import Mock
 
 import pytest
 
@@ -29,6 +30,7 @@ from windlass.net import forwarding
 from windlass.net.arrival import ROUTE
 from windlass.net.forwarding import Forwarder
 from windlass.proto.v1 import gateway_pb2
+from windlass.server.gateway.job_log import JobLog
 from windlass.server.gateway.server import GatewayServer
 
 CHIEF, PS, W0 = TaskId("chief", 0), TaskId("ps", 0), TaskId("worker", 0)
@@ -188,6 +190,31 @@ def test_who_may_not_is_refused(gateway: Gateway) -> None:
         gateway.polling[W0] = before
         with pytest.raises(PermissionDeniedError):
             worker.stop("j")
+
+
+def test_no_node_writes_into_the_log_of_tasks_that_others_run(gateway: Gateway) -> None:
+    gateway.begin()
+    assert gateway.poll(PS, [gateway.line("as worker:0")]).events_taken == 1
+    assert gateway.driver.follow("j", 0, wait_s=0, drives=False).lines == ()
+
+
+def test_a_line_that_cannot_be_written_is_lost_and_nothing_counts_twice(
+    gateway: Gateway, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    gateway.begin()
+    with monkeypatch.context() as patch:
+        patch.setattr(JobLog, "append", Mock(side_effect=OSError(28, "No space left on device")))
+        assert gateway.poll(W0, [gateway.line("one")]).events_taken == 1
+    assert gateway.poll(W0, [gateway.line("two")], first=2).events_taken == 2
+    news = gateway.driver.follow("j", 0, wait_s=0, drives=False)
+    assert [line.text for line in news.lines] == ["two"]
+    assert "a line of job j is lost" in caplog.text
+
+
+def test_a_package_is_not_looked_for_under_a_path(gateway: Gateway) -> None:
+    for digest in ("../../../../etc/passwd", "x" * 5000):
+        with pytest.raises(RefusedError, match="is not here; send it first"):
+            gateway.driver.submit(request("k", digest=digest))
 
 
 def test_a_connection_to_a_task_is_forwarded_as_it_is(gateway: Gateway) -> None:
