@@ -20,6 +20,7 @@ from ...proto.v1 import gateway_pb2, gateway_pb2_grpc
 
 PIECE_BYTES = 1024 * 1024
 _CALL_S = 10.0
+_PIECE_S = 60.0  # for a MiB of a package, which may go through a slow line
 _MORE_S = 5.0  # than a call waits at the gateway
 
 _Response = TypeVar("_Response")
@@ -127,7 +128,8 @@ class GatewayClient:
         total, held, piece = len(data), 0, b""
         while True:
             request = gateway_pb2.PackagePiece(digest=digest, offset=held, data=piece, total=total)
-            held = self._invoke(self._stub.PutPackage, request, "send a package").held
+            sent = self._invoke(self._stub.PutPackage, request, "send a package", _PIECE_S)
+            held = sent.held
             on_progress(held)
             if held >= total:
                 return
@@ -143,7 +145,7 @@ class GatewayClient:
         data = bytearray()
         while True:
             request = gateway_pb2.GetPackageRequest(digest=digest, offset=len(data))
-            piece = self._invoke(self._stub.GetPackage, request, "fetch a package")
+            piece = self._invoke(self._stub.GetPackage, request, "fetch a package", _PIECE_S)
             data += piece.data
             if len(data) >= piece.total or not piece.data:
                 return bytes(data)

@@ -94,7 +94,8 @@ def logs_command(job: str, cluster: str, follow: bool, task: str | None, **flags
                 if not follow or silent > 60:
                     raise
                 continue
-            silent, offset = 0, news.offset
+            # Another job of this name may come, and the offset is of this one.
+            silent, offset, job = 0, news.offset, news.job.id
             for line in news.lines:
                 if task in (None, line.task.short):
                     click.echo(f"{line.task.short} | {line.text}")
