@@ -60,7 +60,8 @@ class Following:
         self._offset = 0
         self._state = ("", "")
         self._interrupts = 0
-        self._told = 0
+        self._told = 0  # of the interrupts, to the gateway
+        self._said = 0  # and to who looks on
         self._pause = threading.Event()
 
     def run(self) -> JobView:
@@ -94,7 +95,8 @@ class Following:
             except PeerLostError as error:
                 now = time.monotonic()
                 silent_since = silent_since or now
-                if now - silent_since > self._patience_s:
+                # Whoever asks twice and is not heard wants to leave.
+                if now - silent_since > self._patience_s or self._interrupts >= 2:
                     raise PeerLostError(
                         f"the gateway at {self._client.address} has not answered for "
                         f"{now - silent_since:.0f} s: {error.message}. What the job does now is "
@@ -150,11 +152,17 @@ class Following:
     def _pass_on_interrupts(self) -> None:
         while self._told < min(self._interrupts, 2):
             kill = self._told == 1
-            self._display.say(
-                "ending the job at once" if kill else "saving and stopping; again ends it at once"
-            )
-            with contextlib.suppress(PeerLostError):
+            if self._said == self._told:
+                self._said += 1
+                self._display.say(
+                    "ending the job at once"
+                    if kill
+                    else "saving and stopping; again ends it at once"
+                )
+            try:
                 self._client.stop(self._job, "its driver asked for it", kill=kill)
+            except PeerLostError:
+                return  # it is told when the gateway answers again
             self._told += 1
 
     def _tell_state(self, job: JobView) -> None:
