@@ -58,7 +58,8 @@ class Orders:
         self._waiting.clear()
 
     def taken(self, number: int) -> None:
-        """The node has taken all orders up to ``number``."""
+        """The node has taken all orders up to ``number``, of which this may know nothing."""
+        self._last = max(self._last, number)
         self._waiting = [each for each in self._waiting if each[0] > number]
 
     def waiting(self) -> list[tuple[int, Order]]:

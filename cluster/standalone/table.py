@@ -16,6 +16,7 @@ from .submission import ALL, Submission
 NODE_LEASE_S = 15.0
 LOST = -9  # the code of a task whose node was lost
 _KEPT = 100  # jobs that have ended
+_FORGOTTEN_S = 3600.0  # after its last message a lost node is no longer listed
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,12 +28,14 @@ class Limits:
         queued: Most that wait.
         workers: Most of one job; 0: as many as there are nodes.
         tasks_per_node: Most tasks of one node.
+        nodes: Most of them, lost ones not counted.
     """
 
     jobs: int = 8
     queued: int = 64
     workers: int = 0
     tasks_per_node: int = 8
+    nodes: int = 1024
 
 
 @dataclass(slots=True)
@@ -94,11 +97,17 @@ class JobTable:
     def node_polls(
         self, task: TaskId, instance: str, host: str, ports: Iterable[int], *, now: float
     ) -> Node:
-        """A node gives a sign of life, and offers free ports."""
+        """A node gives a sign of life, and offers free ports.
+
+        Raises:
+            LimitExceededError: There are too many nodes.
+        """
         node = self.nodes.get(task)
         if node is None or node.instance != instance:
             if node is not None:
                 self._lose(node, now=now)
+            elif len(self.nodes) >= self._limits.nodes:
+                self._forget_a_node(task)
             node = self.nodes[task] = Node(task, instance, host, now)
         node.heard, node.host, node.is_lost = now, host, False
         offered = list(ports)
@@ -130,6 +139,17 @@ class JobTable:
             # Should the node come back, what it still runs belongs to nobody.
             node.orders.add(Stop(job, task, kill=True))
         node.used.clear()
+
+    def _forget_a_node(self, newcomer: TaskId) -> None:
+        lost = [node for node in self.nodes.values() if node.is_lost]
+        if not lost:
+            raise LimitExceededError(
+                f"{newcomer.short} cannot be a node: this cluster has {len(self.nodes)}, which is "
+                "the limit; start another cluster for it",
+                task=newcomer,
+                limit=self._limits.nodes,
+            )
+        del self.nodes[min(lost, key=lambda node: node.heard).task]
 
     # -- jobs --------------------------------------------------------------------------------
 
@@ -205,9 +225,11 @@ class JobTable:
 
     def tick(self, *, now: float) -> None:
         """Notice what did not happen: nodes and drivers that are silent, tasks that do not end."""
-        for node in self.nodes.values():
+        for node in [*self.nodes.values()]:
             if not node.is_lost and now - node.heard > NODE_LEASE_S:
                 self._lose(node, now=now)
+            elif node.is_lost and now - node.heard > _FORGOTTEN_S:
+                del self.nodes[node.task]
         for job in self.jobs.values():
             asked = job.submission
             silent_s = now - job.driver_heard

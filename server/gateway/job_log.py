@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -112,4 +113,4 @@ class JobLog:
         for segment in self._segments:
             segment.path.unlink(missing_ok=True)
         self._segments.clear()
-        self.folder.rmdir()
+        shutil.rmtree(self.folder, ignore_errors=True)

@@ -1,9 +1,11 @@
 """The gateway's server: the one address of a standalone cluster."""
 
+import logging
 import secrets
 import threading
 
 from ...cluster.standalone.table import JobTable
+from ...core.rare_log import RareLog
 from ...core.settings import Settings
 from ...core.task import TaskId
 from ...core.temporary import TemporaryFolder
@@ -12,6 +14,8 @@ from ...net.forwarding import Forwarder
 from ...net.host import TaskHost
 from ...net.unary import servicer
 from .servicer import SERVICE, TICK_S, GatewayServicer
+
+log = logging.getLogger(__name__)
 
 
 class GatewayServer:
@@ -40,6 +44,7 @@ class GatewayServer:
             routed=self._forwarder.accept,
         )
         self._stopping = threading.Event()
+        self._losses = RareLog(log)
         self._ticks = threading.Thread(target=self._tick, name="gateway", daemon=True)
 
     def start(self, address: str) -> None:
@@ -70,4 +75,7 @@ class GatewayServer:
 
     def _tick(self) -> None:
         while not self._stopping.wait(TICK_S):
-            self._servicer.tick()
+            try:
+                self._servicer.tick()
+            except OSError as error:  # files of jobs; without ticks no job would ever end
+                self._losses.warning("the gateway cannot tidy up: %s", error)

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 import pytest
 
 from windlass.cluster.standalone.job import JobState, StandaloneJob
-from windlass.cluster.standalone.orders import Start, Stop
+from windlass.cluster.standalone.orders import Orders, Start, Stop
 from windlass.cluster.standalone.submission import Submission
 from windlass.cluster.standalone.table import LOST, NODE_LEASE_S, JobTable, Limits
 from windlass.core.errors import LimitExceededError, RefusedError
@@ -191,6 +191,28 @@ def test_a_node_that_was_silent_and_comes_back_ends_what_it_runs_and_takes_new_o
     [(number, order)] = cluster.table.nodes[W1].orders.waiting()
     assert isinstance(order, Start)
     assert number == 3, "the node ignores numbers that it has taken before"
+
+
+def test_lost_nodes_make_room_for_others_and_are_forgotten_after_an_hour() -> None:
+    cluster = Cluster(limits=Limits(nodes=4))
+    other = TaskId("worker", 2)
+    with pytest.raises(LimitExceededError, match="worker:2 cannot be a node: this cluster has 4"):
+        cluster.poll(other)
+    cluster.tick(NODE_LEASE_S + 2, CHIEF, PS)
+    cluster.poll(other)
+    assert len(cluster.table.nodes) == 4
+    cluster.now += 4000
+    cluster.poll(CHIEF)
+    cluster.table.tick(now=cluster.now)
+    cluster.table.tick(now=cluster.now)
+    assert set(cluster.table.nodes) == {CHIEF}
+
+
+def test_a_node_that_was_forgotten_takes_new_orders() -> None:
+    orders = Orders()
+    orders.taken(7)
+    orders.add(Stop("j", W0))
+    assert [number for number, _ in orders.waiting()] == [8]
 
 
 def test_a_node_that_restarts_has_lost_its_tasks_and_gets_new_ones() -> None:
