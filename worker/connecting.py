@@ -156,10 +156,11 @@ class ConnectedCluster:
         who = Principal(DRIVER, settings.job_id)
         self._client = GatewayClient(address, settings, who)
         self._stack.callback(self._client.close)
+        self._follower = threading.Thread(target=self._keep_alive, name="driver", daemon=True)
         try:
             job = self._begin(request, timeout_s)
             self._stack.callback(self._stop)
-            threading.Thread(target=self._keep_alive, name="driver", daemon=True).start()
+            self._follower.start()
             self._join(job, settings.model_copy(update={"job_id": settings.job_id or job.id}))
         except BaseException:
             self._stack.close()
@@ -169,17 +170,24 @@ class ConnectedCluster:
         job = self._client.submit(request)
         for warning in job.warnings:
             log.warning("%s", warning)
-        waited_s = 0.0
-        while job.state == "queued" and waited_s < timeout_s:
-            job = self._client.follow(self.job, 0, wait_s=1.0, drives=True).job
-            waited_s += 1.0
-        if job.state != "running":
-            with contextlib.suppress(WindlassError):
-                self._client.stop(self.job, "its driver did not wait any longer")
+        until = time.monotonic() + timeout_s
+        try:
+            while job.state == "queued" and time.monotonic() < until:
+                job = self._client.follow(self.job, 0, wait_s=1.0, drives=True).job
+        finally:
+            if job.state != "running":  # it may begin later; nobody would be there
+                with contextlib.suppress(WindlassError):
+                    self._client.stop(self.job, "its driver did not wait any longer")
+        if job.state == "queued":
             raise JoinTimeoutError(
                 f"the cluster at {self._client.address} did not begin job {self.job} within "
-                f"{timeout_s:g} s: {job.reason}",
+                f"{timeout_s:g} s (timeout_s): {job.reason or 'no reason is known'}",
                 task=TaskId(CHIEF, 0),
+            )
+        if job.state != "running":
+            raise PeerLostError(
+                f"job {self.job} is {job.state} before this program could join it: {job.reason}; "
+                f"`windlass logs {self.job}` shows what its tasks have printed"
             )
         return job
 
@@ -240,6 +248,7 @@ class ConnectedCluster:
         with contextlib.suppress(WindlassError):
             while time.monotonic() < deadline:
                 if self._client.follow(self.job, 0, wait_s=0, drives=True).job.has_ended:
+                    self._follower.join(_END_S)  # until the last lines are shown
                     return
                 time.sleep(_LOOK_S)
             self._client.stop(self.job, "its driver has left")
@@ -254,7 +263,9 @@ class ConnectedCluster:
                 self._over.wait(_RETRY_S)
                 continue
             self._offset = news.offset
-            for line in news.lines:
-                print(f"{line.task.short} | {line.text}", file=sys.stderr)  # noqa: T201
-            if news.job.has_ended:
+            # Whoever closed stderr does not want to see them; the job is not to end for that.
+            with contextlib.suppress(OSError, ValueError):
+                for line in news.lines:
+                    print(f"{line.task.short} | {line.text}", file=sys.stderr)  # noqa: T201
+            if news.job.has_ended and not news.lines:
                 return
