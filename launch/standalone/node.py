@@ -31,6 +31,7 @@ from ..processes import (
     read_output,
     task_environment,
 )
+from .leftovers import end_leftovers
 from .spares import Spares
 
 log = logging.getLogger(__name__)
@@ -247,6 +248,8 @@ class Node:
             for reader in process.readers:
                 reader.join(_EXIT_OUTPUT_S)
             process.signal(signal.SIGKILL)  # to what it has left behind
+            if left := end_leftovers(start.tf_config):
+                log.info("job %s: %s had detached %d processes, which end", *_named(key), left)
         except AccessError as error:
             code = int(error.exit_code)
             self._tell_line(key, Line(key[1], f"it could not be started: {error}", is_error=True))
@@ -257,10 +260,13 @@ class Node:
             with self._changed:
                 self._running.pop(key, None)
                 self._cancelled.discard(key)
-                last = not any(job == key[0] for job, _ in self._running)
-                if last:
-                    shutil.rmtree(self._folder / key[0], ignore_errors=True)
+                gone = self._folder / f".gone-{secrets.token_hex(8)}"
+                if not any(job == key[0] for job, _ in self._running):
+                    with contextlib.suppress(OSError):  # it was never made
+                        (self._folder / key[0]).rename(gone)
                 self._changed.notify_all()
+            # Meanwhile orders are taken: a program may have left many files.
+            shutil.rmtree(gone, ignore_errors=True)
             log.info("job %s: %s ended with %d", *_named(key), code)
             self._tell(key, exit_code=code, attempt=start.attempt)
 
