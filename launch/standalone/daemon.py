@@ -2,6 +2,7 @@
 
 import contextlib
 import logging
+import os
 import threading
 from collections.abc import Iterator
 
@@ -21,6 +22,10 @@ from .node import Node
 log = logging.getLogger(__name__)
 
 _LOOK_S = 0.1
+_PATHS = (
+    "tls_cert", "tls_key", "tls_ca", "key_file", "token_file", "token_keys", "socket_dir",
+    "model_dir",
+)  # fmt: skip
 
 
 def run_standalone(task: ResolvedTask, settings: Settings) -> int:
@@ -35,7 +40,7 @@ def run_standalone(task: ResolvedTask, settings: Settings) -> int:
         AddressInUseError: The gateway's port is taken.
         WindlassError: The gateway refuses this node.
     """
-    settings = with_own_job(settings)
+    settings = with_own_job(with_absolute_paths(settings))
     if task.task.type == EVALUATOR:
         raise ConfigurationError("a standalone cluster has no evaluator of its own")
     if TaskId(CHIEF, 0) not in task.spec.tasks():
@@ -56,6 +61,18 @@ def run_standalone(task: ResolvedTask, settings: Settings) -> int:
         return _run_node(Node(task.task, chief, host, settings))
     finally:
         probes.stop()
+
+
+def with_absolute_paths(settings: Settings) -> Settings:
+    """The settings with paths that hold in the folders of tasks, too, which each job has."""
+    given = {name: str(getattr(settings, name)) for name in _PATHS}
+    return settings.model_copy(
+        update={
+            name: os.path.abspath(path)
+            for name, path in given.items()
+            if path and "://" not in path
+        }
+    )
 
 
 @contextlib.contextmanager
@@ -95,7 +112,7 @@ class LocalStandaloneCluster:
     """
 
     def __init__(self, workers: int, ps: int, address: str, settings: Settings) -> None:
-        self._settings = settings
+        self._settings = with_absolute_paths(settings)
         self._roles = [(CHIEF, 1), (PS, ps), (WORKER, workers)]
         self._where = address
         self._stack = contextlib.ExitStack()
