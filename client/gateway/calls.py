@@ -2,6 +2,7 @@
 
 import json
 import socket
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -11,6 +12,7 @@ from google.protobuf.message import Message
 
 from ...cluster.principal import Principal
 from ...core import codec
+from ...core.errors import ConfigurationError, PeerLostError
 from ...core.settings import Settings
 from ...core.task import TaskId
 from ...net.arrival import ROUTE
@@ -21,6 +23,8 @@ from ...proto.v1 import gateway_pb2, gateway_pb2_grpc
 PIECE_BYTES = 1024 * 1024
 _CALL_S = 10.0
 _PIECE_S = 60.0  # for a MiB of a package, which may go through a slow line
+_PATIENCE_S = 30.0  # with a gateway that has answered before
+_RETRY_S = 0.5
 _MORE_S = 5.0  # than a call waits at the gateway
 
 _Response = TypeVar("_Response")
@@ -105,9 +109,17 @@ class GatewayClient:
         address: host:port.
         settings: How the caller shows who it is, and bounds.
         who: The caller.
+
+    Raises:
+        ConfigurationError: The address has no port, or nothing says how to show who calls.
     """
 
     def __init__(self, address: str, settings: Settings, who: Principal) -> None:
+        if not address.rpartition(":")[2].isdigit():
+            raise ConfigurationError(
+                f"{address!r} is no address of a cluster; give that of its chief, as HOST:PORT",
+                address=address,
+            )
         self.address = address
         self._peer = f"the gateway ({address})"
         self._channel = open_channel(address, settings, who)
@@ -125,11 +137,15 @@ class GatewayClient:
             PeerLostError: No answer.
             WindlassError: It is refused.
         """
-        total, held, piece = len(data), 0, b""
+        total, held, piece, patience_s = len(data), 0, b"", 0.0
         while True:
             request = gateway_pb2.PackagePiece(digest=digest, offset=held, data=piece, total=total)
-            sent = self._invoke(self._stub.PutPackage, request, "send a package", _PIECE_S)
-            held = sent.held
+
+            def send(request: Message = request) -> gateway_pb2.PutPackageResponse:
+                return self._invoke(self._stub.PutPackage, request, "send a package", _PIECE_S)
+
+            held = _asked_again(send, patience_s).held
+            patience_s = _PATIENCE_S  # from now on it is known that somebody is there
             on_progress(held)
             if held >= total:
                 return
@@ -150,14 +166,21 @@ class GatewayClient:
             if len(data) >= piece.total or not piece.data:
                 return bytes(data)
 
-    def submit(self, request: gateway_pb2.SubmitRequest) -> JobView:
+    def submit(self, request: gateway_pb2.SubmitRequest, patience_s: float = 0.0) -> JobView:
         """Begin a job.
+
+        Args:
+            request: With an id, by which one that is asked for again is the same job.
+            patience_s: So long is it asked for again if no answer comes.
 
         Raises:
             PeerLostError: No answer; it may be asked again.
             WindlassError: It is refused.
         """
-        return _job_from_wire(self._invoke(self._stub.Submit, request, "submit"))
+        answer = _asked_again(
+            lambda: self._invoke(self._stub.Submit, request, "submit"), patience_s
+        )
+        return _job_from_wire(answer)
 
     def jobs(self) -> tuple[list[JobView], list[NodeView]]:
         """All jobs, the oldest first, and all nodes.
@@ -245,6 +268,18 @@ class GatewayClient:
         timeout_s: float = _CALL_S,
     ) -> _Response:
         return invoke(method, request, peer=self._peer, doing=doing, timeout_s=timeout_s)
+
+
+def _asked_again(call: Callable[[], _Response], patience_s: float) -> _Response:
+    """The answer to a call that may be repeated; it is, for so long, while none comes."""
+    until = time.monotonic() + patience_s
+    while True:
+        try:
+            return call()
+        except PeerLostError:
+            if time.monotonic() >= until:
+                raise
+            threading.Event().wait(_RETRY_S)
 
 
 def _job_from_wire(message: gateway_pb2.JobInfo) -> JobView:

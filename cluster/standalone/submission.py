@@ -73,7 +73,10 @@ class Submission:
                 "'.', a letter or digit first and last"
             )
         if self.model and not _ID.fullmatch(self.model):
-            raise RefusedError(f"{self.id}: a model's folder cannot be {self.model[:70]!r}")
+            raise RefusedError(
+                f"{self.id}: a model's folder cannot be {self.model[:70]!r}: "
+                "it is below the cluster's, and named as a job's id is (often by one)"
+            )
         if self.digest and not _DIGEST.fullmatch(self.digest):
             raise RefusedError(f"{self.id}: the package has no SHA-256 digest in hex")
         for what, count in (("workers", self.workers), ("ps", self.ps)):

@@ -15,6 +15,7 @@ from ..program_options import program_arguments
 from .cluster_option import cluster_option
 
 _ALL = -1
+_PATIENCE_S = 30.0  # with a gateway that has just taken the package
 
 
 @click.command("submit")
@@ -96,7 +97,7 @@ def submit_command(
     )
     try:
         client.put_package(package.digest, package.data, lambda held: None)  # noqa: ARG005
-        job = client.submit(request)
+        job = client.submit(request, _PATIENCE_S)
         click.echo(
             f"job {job.id}: {package.files} files, {package.size / 1024:.0f} KiB, "
             f"package {package.digest[:12]}",

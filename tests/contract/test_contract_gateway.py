@@ -17,6 +17,7 @@ from windlass.cluster.principal import Principal
 from windlass.cluster.standalone.table import JobTable, Limits
 from windlass.core import codec
 from windlass.core.errors import (
+    ConfigurationError,
     EnvironmentMismatchError,
     PeerLostError,
     PermissionDeniedError,
@@ -151,6 +152,32 @@ def test_submitting_again_is_the_same_job_and_a_package_is_sent_once(gateway: Ga
     with pytest.raises(RefusedError, match="exists already"):
         gateway.driver.submit(request(arguments=["other"]))
     assert gateway.polling[W0].get_package(DIGEST) == PACKAGE
+
+
+def test_an_answer_that_was_lost_is_asked_for_again(
+    gateway: Gateway, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for task in gateway.ports:
+        gateway.poll(task)
+    invoke, calls = gateway.driver._invoke, 0
+
+    def lossy(*arguments: object) -> object:
+        nonlocal calls
+        calls += 1
+        answer: object = invoke(*arguments)  # type: ignore[arg-type]
+        if calls in (2, 4):
+            raise PeerLostError("the answer was lost")
+        return answer
+
+    monkeypatch.setattr(gateway.driver, "_invoke", lossy)
+    gateway.driver.put_package(DIGEST, PACKAGE, lambda held: None)
+    assert gateway.driver.submit(request(), 5.0).state == "running"
+    assert len(gateway.driver.jobs()[0]) == 1
+
+
+def test_an_address_without_a_port_is_none() -> None:
+    with pytest.raises(ConfigurationError, match="'chief' is no address of a cluster"):
+        GatewayClient("chief", Settings(), Principal("driver"))
 
 
 def test_a_job_whose_package_did_not_come_is_refused(gateway: Gateway) -> None:
