@@ -84,7 +84,7 @@ demo: $(STAMP)  ## train examples/digits on a local cluster: chief, 2 workers, 2
 test: $(DEV_STAMP)  ## the test suite; ARGS='tests/unit -x' runs a part, JOBS=0 in one process
 	$(BIN)/python tools/run_tests.py $(XDIST) $(ARGS)
 
-test-bridges: $(BRIDGES_STAMP)  ## the bridges to JAX and PyTorch, in .venv-bridges
+test-bridges: $(BRIDGES_STAMP)  ## the bridges to JAX, Keras and PyTorch, in .venv-bridges
 	JAX_PLATFORMS=cpu $(BRIDGES_VENV)/bin/python -m pytest -m bridges -n 2 tests/bridges tests/docs/test_docs_pytorch.py $(ARGS)
 
 soak: $(DEV_STAMP)  ## the long random runs, more examples, and every process of a cluster started for real

@@ -11,6 +11,7 @@ not installed are left out; `make test-bridges` installs all of them, into .venv
 
 import argparse
 import importlib.util
+import os
 import statistics
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -105,6 +106,20 @@ def torch_step(model: str, strategy: Any) -> Step:
     return step
 
 
+def keras_step(model: str, strategy: Any) -> Step:
+    """Of Keras' Adam, by ``train_on_batch``."""
+    os.environ.setdefault("KERAS_BACKEND", "jax")
+    import keras
+
+    first, x, y = arrays(model)
+    layers = [keras.Input(x.shape[1:]), keras.layers.Dense(len(first[1]), "tanh")]
+    network = keras.Sequential([*layers, keras.layers.Dense(10)])
+    network.compile("adam", "mse")
+    if strategy is not None:
+        wl.training.keras.distribute(network, strategy, name=f"keras {model}")
+    return lambda: network.train_on_batch(x, y)
+
+
 def exchange(model: str, strategy: Any, name: str) -> Step:
     """The store alone."""
     first, _, _ = arrays(model)
@@ -115,7 +130,7 @@ def exchange(model: str, strategy: Any, name: str) -> Step:
     return lambda: store.exchange(gradients)
 
 
-BRIDGES = {"jax": jax_step, "torch": torch_step}
+BRIDGES = {"jax": jax_step, "keras": keras_step, "torch": torch_step}
 
 
 def times_of(steps: list[Step], budget_s: float) -> list[float]:

@@ -9,6 +9,7 @@ from .progress import is_evaluator, report, task_type
 
 if TYPE_CHECKING:
     from . import jax_state as jax  # noqa: F401
+    from . import keras_model as keras  # noqa: F401
     from . import torch_optimizer as torch  # noqa: F401
     from .array_store import ArrayStore
 
@@ -23,7 +24,7 @@ __all__ = [
 
 # Loaded when they are first used. No module is called as a framework is. They are not in `__all__`,
 # since `import *` would load every framework, and fail without one.
-_BRIDGES = {"jax": "jax_state", "torch": "torch_optimizer"}
+_BRIDGES = {"jax": "jax_state", "keras": "keras_model", "torch": "torch_optimizer"}
 
 
 def __getattr__(name: str) -> Any:

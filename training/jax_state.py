@@ -14,13 +14,12 @@ from ..distribute.base.contexts import is_running
 from ..distribute.strategies.strategy import Strategy
 from .array_store import ArrayStore
 from .extras import require
+from .jax_arrays import on_device
 from .optax_reading import place_transformation
 from .own_optimizer import Deltas, choose_place
 from .rule_table import OnServer, OnWorker
 
 __all__ = ["TrainState"]
-
-_SMALL_BYTES = 64 * 1024
 
 
 class TrainState:
@@ -97,8 +96,6 @@ class TrainState:
             mean=mean,
         )
         self._positions = [names[each] for each in self.store.names]
-        # Of NumPy arrays a jitted function makes arrays in a fifth of the time of device_put.
-        self._copy = self._jax.jit(lambda values: values)
         self._values: Mapping[str, Any] = self.store.pull()
         self._arrays: list[Any] | None = None
         self.opt_state: Any = None
@@ -116,7 +113,7 @@ class TrainState:
     def params(self) -> Any:
         """The tree, of JAX arrays: in ``run`` of the step; outside of this state's last step."""
         if is_running(self.store.strategy):
-            return self._tree(self._on_device(list(self.store.pull().values())))
+            return self._tree(on_device(list(self.store.pull().values())))
         return self._tree(self._own())
 
     def refresh(self) -> Any:
@@ -132,20 +129,7 @@ class TrainState:
     def _own(self) -> list[Any]:
         arrays = self._arrays
         if arrays is None or any(array.is_deleted() for array in arrays):
-            arrays = self._arrays = self._on_device(list(self._values.values()))
-        return arrays
-
-    def _on_device(self, values: list[Any]) -> list[Any]:
-        """JAX arrays. Large ones share memory where JAX can do so; small ones go in one call."""
-        small = [i for i, value in enumerate(values) if value.nbytes <= _SMALL_BYTES]
-        arrays = list(values)
-        if small:
-            copied = self._copy([values[i] for i in small])
-            for i, array in zip(small, copied, strict=True):
-                arrays[i] = array
-        for i, value in enumerate(values):
-            if value.nbytes > _SMALL_BYTES:
-                arrays[i] = self._jax.device_put(value)
+            arrays = self._arrays = on_device(list(self._values.values()))
         return arrays
 
     def _own_arrays(self) -> dict[str, Any]:

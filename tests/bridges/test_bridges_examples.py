@@ -15,7 +15,7 @@ pytestmark = pytest.mark.bridges
 LOCAL = [*processes.WINDLASS, "local", "--plain", "--workers", "2", "--ps", "2"]
 CASES = [
     pytest.param(framework, command, id=f"{framework}-{where}")
-    for framework in ("jax", "torch")
+    for framework in ("jax", "keras", "torch")
     for where, command in (("alone", [sys.executable]), ("cluster", LOCAL))
 ]
 

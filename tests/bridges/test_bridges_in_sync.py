@@ -82,6 +82,30 @@ for optimizer in (optax.adam(1e-2), optax.amsgrad(1e-2)):
             state.apply_gradients(gradients)
 """
 
+KERAS = """\
+import os
+os.environ["KERAS_BACKEND"] = "jax"
+import keras
+
+for make in (
+    lambda: keras.optimizers.Adam(1e-2),
+    lambda: keras.optimizers.Adam(1e-2, amsgrad=True),
+):
+    model = keras.Sequential([
+        keras.Input((8,)),
+        keras.layers.Dense(16, "tanh", use_bias=False),
+        keras.layers.Dense(1, use_bias=False),
+    ])
+    model.set_weights([W, V])
+    model.compile(make(), "mse")
+    if not alone:
+        wl.training.keras.distribute(model, strategy, name=str(len(losses)))
+    for _ in range(200):
+        w, v = (weight.numpy() for weight in model.weights)
+        losses.append(float(((np.tanh(X @ w) @ v - Y) ** 2).mean()))
+        model.train_on_batch(x, y)
+"""
+
 LAST = """\
 print("curve", json.dumps(losses))
 if not alone:
@@ -89,7 +113,7 @@ if not alone:
 """
 
 
-@pytest.mark.parametrize(("framework", "body"), [("jax", JAX), ("torch", TORCH)])
+@pytest.mark.parametrize(("framework", "body"), [("jax", JAX), ("keras", KERAS), ("torch", TORCH)])
 def test_the_curve_is_that_of_one_device(framework: str, body: str, tmp_path: Path) -> None:
     """By a rule, and by an optimizer that each worker runs for itself on reduced gradients."""
     pytest.importorskip(framework)

@@ -1,0 +1,235 @@
+"""The bridge to Keras: the same curves as without it, files that Keras loads, workers together."""
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import windlass as wl
+
+pytestmark = [
+    pytest.mark.bridges,
+    pytest.mark.filterwarnings("ignore:__array__ implementation"),  # Keras' variables, NumPy 2
+]
+
+X = np.random.default_rng(0).normal(size=(64, 8)).astype(np.float32)
+Y = np.sin(X @ np.random.default_rng(1).normal(size=(8, 1))).astype(np.float32)
+
+
+@pytest.fixture(scope="module")
+def keras() -> Any:
+    """Imported by a test, not by the collection: others use Keras on NumPy."""
+    os.environ.setdefault("KERAS_BACKEND", "jax")
+    found = pytest.importorskip("keras")
+    if found.backend.backend() != "jax":
+        pytest.skip("Keras runs on another backend here")
+    return found
+
+
+def net(keras: Any, **more: Any) -> Any:
+    keras.utils.set_random_seed(0)
+    layers = [
+        keras.Input((8,)),
+        keras.layers.Dense(16, "tanh", name="hidden", **more),
+        keras.layers.Dense(1, name="last"),
+    ]
+    return keras.Sequential(layers, name="net")
+
+
+def compiled(keras: Any, optimizer: Any = "adam", **more: Any) -> Any:
+    model = net(keras, **more)
+    model.compile(optimizer, "mse", metrics=["mae"])
+    return model
+
+
+def distributed(model: Any, strategy: Any = None, **more: Any) -> Any:
+    strategy = strategy if strategy is not None else wl.distribute.ParameterServerStrategy()
+    return wl.training.keras.distribute(model, strategy, **more)
+
+
+def curve(model: Any, **more: Any) -> list[float]:
+    """Of 100 steps."""
+    found = model.fit(X, Y, batch_size=32, epochs=50, shuffle=False, verbose=0, **more)
+    return found.history["loss"]  # type: ignore[no-any-return]
+
+
+OPTIMIZERS: dict[str, tuple[Callable[[Any], Any], bool]] = {
+    "sgd": (lambda o: o.SGD(0.1, momentum=0.9), True),
+    "adam-clipped": (lambda o: o.Adam(1e-2, clipnorm=0.5), True),
+    "adamw-schedule": (lambda o: o.AdamW(o.schedules.CosineDecay(1e-2, 100)), True),
+    "amsgrad": (lambda o: o.Adam(1e-2, amsgrad=True), False),
+    "accumulating": (lambda o: o.SGD(0.1, gradient_accumulation_steps=4), False),
+}
+
+
+@pytest.mark.parametrize(("make", "served"), OPTIMIZERS.values(), ids=OPTIMIZERS.keys())
+def test_the_curve_is_that_of_keras_alone(
+    keras: Any, make: Callable[[Any], Any], served: bool
+) -> None:
+    """Validation between the epochs and a second ``fit`` change nothing."""
+    alone, shared = (compiled(keras, make(keras.optimizers)) for _ in range(2))
+    distributed(shared)
+    assert (wl.training.keras.shared_weights(shared).worker_reason is None) is served
+    given = {"validation_data": (X, Y), "sample_weight": np.linspace(0, 2, 64)}
+    for _ in range(2):
+        np.testing.assert_allclose(curve(shared, **given), curve(alone, **given), rtol=1e-4)
+    np.testing.assert_allclose(
+        shared.predict(X, verbose=0), alone.predict(X, verbose=0), rtol=1e-3, atol=1e-4
+    )
+    assert shared.evaluate(X, Y, verbose=0) == pytest.approx(alone.evaluate(X, Y, verbose=0), 1e-3)
+    assert int(shared.optimizer.iterations) == int(alone.optimizer.iterations)
+
+
+def test_a_callback_that_sets_the_rate_counts_from_the_next_step_on(keras: Any) -> None:
+    alone, shared = (compiled(keras, keras.optimizers.SGD(0.1)) for _ in range(2))
+    distributed(shared, deltas="forbid")
+    rates = keras.callbacks.LearningRateScheduler(lambda epoch: 0.1 / (1 + epoch))
+    np.testing.assert_allclose(
+        curve(shared, callbacks=[rates]), curve(alone, callbacks=[rates]), rtol=1e-4
+    )
+
+
+def test_a_subclassed_model_with_batch_norm_and_dropout_trains_and_its_file_loads(
+    keras: Any, tmp_path: Path
+) -> None:
+    """Averages of batch norm are the chief's, and are among the shared weights."""
+
+    @keras.saving.register_keras_serializable("windlass-test")
+    class Net(keras.Model):  # type: ignore[misc]
+        def __init__(self, **more: Any) -> None:
+            super().__init__(**more)
+            self.hidden = keras.layers.Dense(16, "relu")
+            self.norm = keras.layers.BatchNormalization(momentum=0.5)
+            self.drop = keras.layers.Dropout(0.2)
+            self.last = keras.layers.Dense(1)
+
+        def call(self, x: Any, training: bool = False) -> Any:
+            normal = self.norm(self.hidden(x), training=training)
+            return self.last(self.drop(normal, training=training))
+
+    model = Net()
+    model(X)
+    model.compile(keras.optimizers.Adam(1e-2), "mse")
+    distributed(model)
+    losses = curve(model)
+    assert losses[-1] < 0.7 * losses[0]
+    store = wl.training.keras.shared_weights(model).store
+    name = next(name for name in store.names if name.endswith("moving_mean"))
+    np.testing.assert_array_equal(store.pull([name])[name], model.norm.moving_mean.numpy())
+    assert model.norm.moving_mean.numpy().any()
+    model.save(tmp_path / "net.keras")
+    again = keras.models.load_model(tmp_path / "net.keras")
+    np.testing.assert_allclose(again.predict(X, verbose=0), model.predict(X, verbose=0), rtol=1e-5)
+    assert np.isfinite(again.fit(X, Y, verbose=0).history["loss"]).all()
+
+
+def test_a_frozen_layer_stays_and_trains_when_the_model_is_compiled_again(keras: Any) -> None:
+    model = net(keras)
+    model.layers[0].trainable = False
+    model.compile(keras.optimizers.Adam(1e-2), "mse")
+    distributed(model)
+    start = model.layers[0].kernel.numpy()
+    curve(model)
+    np.testing.assert_array_equal(model.layers[0].kernel.numpy(), start)
+    model.layers[0].trainable = True
+    model.compile(keras.optimizers.Adam(1e-3), "mse")
+    curve(model)
+    assert not np.array_equal(model.layers[0].kernel.numpy(), start)
+    model.compile(keras.optimizers.SGD(1e-3), "mse")
+    with pytest.raises(wl.errors.ConfigurationError, match="another SGD than"):
+        model.fit(X, Y, verbose=0)
+
+
+def test_weights_that_the_chief_loads_are_everybodys(keras: Any) -> None:
+    """Before ``evaluate``, and by a callback within ``fit``."""
+    model = distributed(compiled(keras, keras.optimizers.SGD(0.0)))
+    store = wl.training.keras.shared_weights(model).store
+    ones = [np.ones_like(weight) for weight in model.get_weights()]
+    model.set_weights(ones)
+    model.evaluate(X, Y, verbose=0)
+    assert all((value == 1).all() for value in store.pull().values())
+    twos = keras.callbacks.LambdaCallback(
+        on_train_begin=lambda _: model.set_weights([2 * weight for weight in ones])
+    )
+    model.fit(X, Y, verbose=0, callbacks=[twos])
+    assert all((value == 2).all() for value in store.pull().values())
+
+
+def test_two_workers_learn_together_and_the_chief_alone_writes(keras: Any, tmp_path: Path) -> None:
+    def program() -> tuple[float, float, int]:
+        strategy = wl.distribute.ParameterServerStrategy()
+        model = compiled(keras, keras.optimizers.Adam(1e-2))
+        if not strategy.is_chief:
+            model.set_weights([7 + weight for weight in model.get_weights()])
+        distributed(model, strategy)
+        first = float(model.weights[0].numpy().max())
+        path = tmp_path / f"{strategy.task_index}.csv"
+        model.fit(
+            X, Y, epochs=20, steps_per_epoch=2, callbacks=[keras.callbacks.CSVLogger(str(path))]
+        )
+        strategy.barrier()
+        return first, model.evaluate(X, Y, verbose=0)[0], int(model.optimizer.iterations)
+
+    with wl.testing.LocalCluster(workers=1, ps=2) as cluster:
+        results = list(cluster.run(program).values())
+    assert all(first < 3 for first, _, _ in results)
+    assert results[0][1] == pytest.approx(results[1][1], 1e-6)
+    assert max(steps for _, _, steps in results) == 80
+    assert [path.name for path in tmp_path.iterdir()] == ["0.csv"]
+
+
+def test_another_model_on_a_worker_is_an_error_of_the_ps(keras: Any) -> None:
+    def program() -> str:
+        strategy = wl.distribute.ParameterServerStrategy()
+        units = 16 if strategy.is_chief else 17
+        layers = [keras.Input((8,)), keras.layers.Dense(units, name="hidden")]
+        model = keras.Sequential(layers, name="net")
+        model.compile("adam", "mse")
+        try:
+            distributed(model, strategy)
+        except wl.errors.DefinitionMismatchError as error:
+            return str(error)
+        return ""
+
+    with wl.testing.LocalCluster(workers=1, ps=1) as cluster:
+        texts = list(cluster.run(program).values())
+    assert texts[0] == ""
+    assert "/job:ps/task:0" in texts[1]
+    assert "float32[8, 17]" in texts[1] or "float32[17]" in texts[1]
+
+
+def test_a_loss_of_nan_changes_nothing_and_ends_fit(keras: Any) -> None:
+    model = distributed(compiled(keras))
+    start = model.get_weights()
+    with pytest.raises(wl.errors.NonFiniteGradientError, match="net/"):
+        model.fit(X * np.nan, Y, batch_size=4, epochs=10, verbose=0)
+    for before, after in zip(start, model.get_weights(), strict=True):
+        np.testing.assert_array_equal(before, after)
+
+
+def test_each_mistake_is_named(keras: Any) -> None:
+    fails = pytest.raises
+    error = wl.errors.ConfigurationError
+    unbuilt = keras.Sequential([keras.layers.Dense(1)])
+    unbuilt.compile("adam", "mse")
+    with fails(error, match="is not built"):
+        distributed(unbuilt)
+    with fails(error, match="is not compiled"):
+        distributed(net(keras))
+    with fails(error, match="deltas are forbidden"):
+        distributed(compiled(keras, keras.optimizers.Adam(amsgrad=True)), deltas="forbid")
+    with fails(error, match="has a constraint"):
+        constrained = compiled(keras, kernel_constraint=keras.constraints.NonNeg())
+        distributed(constrained, deltas="forbid")
+    with fails(error, match="shares no weights"):
+        wl.training.keras.shared_weights(net(keras))
+    trained = compiled(keras)
+    trained.fit(X, Y, verbose=0)
+    with fails(error, match="has made 2 steps already"):
+        distributed(trained)
+    done = distributed(compiled(keras))
+    with fails(error, match="is distributed already"):
+        distributed(done)

@@ -1,0 +1,82 @@
+"""Where an optimizer of Keras runs, and the rate that it has now."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from ..core.errors import ConfigurationError
+from .extras import require
+from .own_optimizer import Deltas, choose_place
+from .rule_table import OnServer, OnWorker, Place, place_keras
+
+keras: Any = require("keras", "keras")
+
+
+def place_optimizer(optimizer: Any, weights: Sequence[Any], deltas: Deltas) -> Place:
+    """Where it runs.
+
+    Args:
+        optimizer: Of Keras, or one that is like them.
+        weights: What it updates.
+        deltas: Whether it may run on the worker.
+
+    Raises:
+        ConfigurationError: It has no rule, and deltas are forbidden; or it has made steps already,
+            and the servers would begin with a fresh state.
+    """
+    kind = type(optimizer).__name__
+    place = choose_place(_found_place(optimizer, weights), deltas, kind)
+    if isinstance(place, OnServer) and int(optimizer.iterations) > 0:
+        raise ConfigurationError(
+            f"this {kind} has made {int(optimizer.iterations)} steps already, and the servers "
+            "begin with a fresh state; compile the model with a new one before it is distributed, "
+            'or keep this one on the worker with deltas="always"',
+            optimizer=kind,
+        )
+    return place
+
+
+def _found_place(optimizer: Any, weights: Sequence[Any]) -> Place:
+    if not type(optimizer).__module__.startswith("keras."):
+        return OnWorker("is not one of keras.optimizers")
+    for weight in weights:
+        if weight.constraint is not None:
+            return OnWorker(f"has a constraint to keep ({weight.path!r})")
+        if getattr(weight, "overwrite_with_gradient", False):
+            return OnWorker(f"overwrites a weight with its gradient ({weight.path!r})")
+    excluded = (
+        getattr(optimizer, "_exclude_from_weight_decay", None),
+        getattr(optimizer, "_exclude_from_weight_decay_pattern", None),
+    )
+    if any(excluded):
+        return OnWorker("leaves weights out of its decay (exclude_from_weight_decay)")
+    config = dict(optimizer.get_config())
+    if "learning_rate" in config:
+        config["learning_rate"] = _rate(optimizer)
+    return place_keras(type(optimizer).__name__, config)
+
+
+def _rate(optimizer: Any) -> float | Callable[[int], float]:
+    rate = optimizer._learning_rate
+    if isinstance(rate, keras.optimizers.schedules.LearningRateSchedule):
+        return lambda step: float(rate(step))
+    if isinstance(rate, keras.Variable):
+        return float(rate.value)
+    return lambda _: float(rate())
+
+
+def settings_of(optimizer: Any) -> Mapping[str, Any]:
+    """What must stay as it was for its state to go on; a rate that is a number may change."""
+    config = dict(optimizer.get_config())
+    config.pop("name", None)
+    if isinstance(config.get("learning_rate"), (int, float)):
+        config.pop("learning_rate")
+    return {"class": type(optimizer).__name__, **config}
+
+
+def position_of(optimizer: Any, attribute: str) -> int | None:
+    """Where one of its variables is in ``optimizer.variables``; None: it is no variable."""
+    wanted = getattr(optimizer, attribute, None)
+    for position, variable in enumerate(optimizer.variables):
+        if variable is wanted:
+            return position
+    return None
