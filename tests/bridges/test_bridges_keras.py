@@ -126,6 +126,28 @@ def test_a_subclassed_model_with_batch_norm_and_dropout_trains_and_its_file_load
     assert np.isfinite(again.fit(X, Y, verbose=0).history["loss"]).all()
 
 
+def test_a_train_step_of_the_models_own_is_used_and_a_strange_one_refused(keras: Any) -> None:
+    def step(model: Any, state: Any, data: Any) -> Any:
+        logs, state = keras.Model.train_step(model, state, data)
+        return {**logs, "own": logs["loss"]}, state
+
+    def strange(model: Any, state: Any, data: Any) -> Any:
+        logs, (weights, *others) = keras.Model.train_step(model, state, data)
+        return logs, ([2 * weight for weight in weights], *others)
+
+    for given in (step, strange):
+        kind = type("Own", (keras.Sequential,), {"train_step": given})
+        model = kind(net(keras).layers)
+        model(X)
+        model.compile("adam", "mse")
+        distributed(model)
+        if given is step:
+            assert "own" in model.fit(X, Y, verbose=0).history
+        else:
+            with pytest.raises(wl.errors.ConfigurationError, match="train_step of Own"):
+                model.fit(X, Y, verbose=0)
+
+
 def test_a_frozen_layer_stays_and_trains_when_the_model_is_compiled_again(keras: Any) -> None:
     model = net(keras)
     model.layers[0].trainable = False
