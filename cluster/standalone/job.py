@@ -14,7 +14,7 @@ from .submission import Submission
 
 MOST_ATTEMPTS = 10  # of a worker that was lost
 _STOP_S = 15.0  # after the chief's end, or a request to stop, before tasks are asked by SIGTERM
-_KILL_S = 15.0  # and after that, before they are killed
+_KILL_S = 105.0  # and after that, before they are killed: a large checkpoint is being written
 
 
 class JobState(StrEnum):

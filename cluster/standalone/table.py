@@ -270,6 +270,13 @@ class JobTable:
     def _place(self, job: StandaloneJob) -> tuple[list[PlacedTask], str]:
         placed: list[PlacedTask] = []
         asked = job.submission
+        # Nodes of one machine may offer the same port.
+        taken = {
+            task.address
+            for other in self.jobs.values()
+            if not other.has_ended
+            for task in other.tasks.values()
+        }
         for role, count in ((CHIEF, 1), (PS, asked.ps), (WORKER, asked.workers)):
             nodes = self._living(role)
             wanted = len(nodes) if count == ALL else count
@@ -290,7 +297,11 @@ class JobTable:
             # Those with the fewest tasks first.
             free.sort(key=lambda node: (len(node.running), node.task.index))
             for index, node in enumerate(sorted(free[:wanted], key=lambda node: node.task.index)):
-                address = f"{node.host}:{node.ports[0]}"
+                offered = (f"{node.host}:{port}" for port in node.ports)
+                address = next((each for each in offered if each not in taken), "")
+                if not address:
+                    return [], f"it waits for a free port of the node {node.task.short}"
+                taken.add(address)
                 placed.append(PlacedTask(TaskId(role, index), node.task, address))
         return placed, ""
 

@@ -99,6 +99,14 @@ def test_two_jobs_at_once_share_nodes_and_no_address() -> None:
     assert len(set(addresses)) == len(addresses) == 8
 
 
+def test_nodes_of_one_machine_that_offer_the_same_port_get_different_ones() -> None:
+    cluster = Cluster()
+    for task in NODES:
+        cluster.table.node_polls(task, "a", "one-host", range(1000, 1004), now=0)
+    addresses = [each.address for each in cluster.submit().tasks.values()]
+    assert sorted(addresses) == [f"one-host:{port}" for port in range(1000, 1004)]
+
+
 def test_a_job_is_done_when_all_its_tasks_are() -> None:
     cluster = Cluster()
     job = cluster.submit()
@@ -145,7 +153,7 @@ def test_tasks_that_outlive_their_chief_are_asked_and_then_killed() -> None:
     asked = [order for _, order in cluster.taken if isinstance(order, Stop)]
     assert {(order.task, order.kill) for order in asked} == {(PS, False), (W1, False)}
     cluster.taken.clear()
-    cluster.tick(20)
+    cluster.tick(110)
     killed = [order for _, order in cluster.taken if isinstance(order, Stop)]
     assert {(order.task, order.kill) for order in killed} == {(PS, True), (W1, True)}
 
