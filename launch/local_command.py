@@ -117,8 +117,8 @@ def local_command(
             f"to hold the variables; this has {'a' if chief else 'no'} chief, {workers} workers "
             f"and {ps} ps"
         )
-    from .launchers.local import choose_display
     from .local import LocalJob
+    from .plain import choose_display
 
     program = find_program(script, module=module)
     settings = _for_a_desk(take_settings(flags), program)

@@ -45,6 +45,15 @@ class Display(Protocol):
         ...
 
 
+def choose_display(tasks: Sequence[TaskId], *, plain: bool) -> Display:
+    """Where a launcher's output goes: colours and a progress bar on a terminal, else lines."""
+    if plain or not sys.stdout.isatty():
+        return PlainDisplay(tasks)
+    from .display import RichDisplay
+
+    return RichDisplay(tasks)
+
+
 class PlainDisplay:
     """Lines only, for pipes, files and people who prefer them."""
 

@@ -6,8 +6,6 @@ of them through the one address of the cluster's gateway.
 
 import contextlib
 import logging
-import re
-import secrets
 import sys
 import threading
 import time
@@ -45,7 +43,6 @@ log = logging.getLogger(__name__)
 
 _WAIT_S = 2.0
 _RETRY_S = 0.5
-_LOOK_S = 0.05
 _END_S = 10.0  # for tasks that have been told that the job is over
 _GRACE_S = 120.0  # a laptop that sleeps for a minute goes on
 
@@ -112,12 +109,11 @@ def connect(
 def _request(
     name: str, workers: int, ps: int, grace_s: float, settings: Mapping[str, Any]
 ) -> gateway_pb2.SubmitRequest:
-    from ..cluster.standalone.submission import SETTINGS
+    from ..cluster.standalone.submission import SETTINGS, new_id
 
     name = name or Path(sys.argv[0] or "program").stem or "program"
-    word = re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip("-._")[:50] or "program"
     return gateway_pb2.SubmitRequest(
-        id=f"{word}-{secrets.token_hex(3)}",
+        id=new_id(name),
         name=name,
         workers=workers,
         ps=ps,
@@ -244,14 +240,10 @@ class ConnectedCluster:
 
     def _stop(self) -> None:
         """Wait for the end of the job's tasks, and stop those that do not end by themselves."""
-        deadline = time.monotonic() + _END_S
-        with contextlib.suppress(WindlassError):
-            while time.monotonic() < deadline:
-                if self._client.follow(self.job, 0, wait_s=0, drives=True).job.has_ended:
-                    self._follower.join(_END_S)  # until the last lines are shown
-                    return
-                time.sleep(_LOOK_S)
-            self._client.stop(self.job, "its driver has left")
+        self._follower.join(_END_S)  # it ends with the job, and when the last lines are shown
+        if self._follower.is_alive():
+            with contextlib.suppress(WindlassError):
+                self._client.stop(self.job, "its driver has left")
 
     def _keep_alive(self) -> None:
         """Show what the job's tasks print, which also tells the gateway that this process lives."""

@@ -1,6 +1,7 @@
 """What a driver asks for: a job for a standalone cluster."""
 
 import re
+import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -24,6 +25,12 @@ SETTINGS = frozenset(
         "keep_checkpoints", "log_level",
     }
 )  # fmt: skip
+
+
+def new_id(name: str) -> str:
+    """An id for a job that is called so."""
+    word = re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip("-._")[:50] or "job"
+    return f"{word}-{secrets.token_hex(3)}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,6 @@
 """A job as processes of this machine."""
 
 import shlex
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,10 +10,10 @@ from ...core.settings import Settings, load_settings
 from ...worker.program import Program, find_program
 from ..cluster import LocalCluster, RoleExtras
 from ..job.model import Job
+from ..plain import choose_display
 
 if TYPE_CHECKING:
     from ...core.task import TaskId
-    from ..plain import Display
 
 
 def local_cluster(job: Job) -> LocalCluster:
@@ -125,14 +124,3 @@ class LocalLauncher:
             display.close()
         local.show_result(result)
         return result.exit_code
-
-
-def choose_display(tasks: "list[TaskId]", *, plain: bool) -> "Display":
-    """Where output and progress go."""
-    from ..plain import PlainDisplay
-
-    if plain or not sys.stdout.isatty():
-        return PlainDisplay(tasks)
-    from ..display import RichDisplay
-
-    return RichDisplay(tasks)

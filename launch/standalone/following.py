@@ -27,14 +27,14 @@ _SAY_S = 3.0  # a shorter silence of the gateway is not worth a line
 class Following:
     """Shows a job until it ends, through every loss of the connection.
 
-    What is shown decides nothing: the job's end is what the gateway says of it.
+    What is shown decides nothing: the job's end is what the gateway says of it. A job that is not
+    detached lives as long as it is followed.
 
     Args:
         client: Of the gateway.
         job: Its id.
         display: Where lines and progress go.
         settings: To ask the job's chief for its progress.
-        drives: Whether the job lives as long as this is shown.
         patience_s: How long the gateway may be silent.
     """
 
@@ -44,8 +44,6 @@ class Following:
         job: str,
         display: "Display",
         settings: Settings,
-        *,
-        drives: bool,
         patience_s: float = 60.0,
     ) -> None:
         self._client = client
@@ -55,7 +53,6 @@ class Following:
         self._progress = contextlib.ExitStack()
         self._watch: StatusWatch | None = None
         self._speed = Speed()
-        self._drives = drives
         self._patience_s = patience_s
         self._offset = 0
         self._state = ("", "")
@@ -80,9 +77,7 @@ class Following:
         while True:
             self._pass_on_interrupts()
             try:
-                news = self._client.follow(
-                    self._job, self._offset, wait_s=_WAIT_S, drives=self._drives
-                )
+                news = self._client.follow(self._job, self._offset, wait_s=_WAIT_S, drives=True)
             except RefusedError as error:
                 if not self._state[0]:
                     raise

@@ -64,6 +64,7 @@ class Node:
         self._orders_from = GatewayClient(gateway, settings, who)
         self._events_to = GatewayClient(gateway, settings, who)
         self._changed = threading.Condition()
+        self._unpacking = threading.Lock()
         self._stopping = False
         self._temporary = TemporaryFolder("windlass-node")
         self._folder = self._temporary.path
@@ -91,12 +92,15 @@ class Node:
         sender.start()
         self._spares.start()
         heard = time.monotonic()
+        was_let_in = False
         waits = WaitLog(self._task, limit="it waits for as long as it takes")
         try:
             while not self._stopping:
                 try:
                     answer = self._orders_from.poll(self._request(_POLL_S, []))
-                except PeerLostError as error:
+                except (PeerLostError, AccessError) as error:
+                    if isinstance(error, AccessError) and not was_let_in:
+                        raise  # later it may be a token that is about to be renewed
                     silent_s = time.monotonic() - heard
                     waits.tick(f"the gateway at {self._orders_from.address}", error)
                     if silent_s > self._settings.orphan_timeout_s and self._running:
@@ -106,7 +110,7 @@ class Node:
                         self._changed.wait_for(lambda: self._stopping, _RETRY_S)
                     continue
                 waits.done()
-                heard = time.monotonic()
+                heard, was_let_in = time.monotonic(), True
                 self._take(answer)
         finally:
             self._kill_all(signal.SIGTERM)
@@ -163,8 +167,9 @@ class Node:
                     if batch and (size > _SENT_BYTES or len(batch) >= 1000):
                         break
                     batch.append(event)
+                request = self._request(0.0, batch)  # of the same instance as the batch
             try:
-                answer = self._events_to.poll(self._request(0.0, batch))
+                answer = self._events_to.poll(request)
             except WindlassError as error:
                 log.debug("events are told later: %s", error)
                 with self._changed:
@@ -250,9 +255,6 @@ class Node:
             process.signal(signal.SIGKILL)  # to what it has left behind
             if left := end_leftovers(start.tf_config):
                 log.info("job %s: %s had detached %d processes, which end", *_named(key), left)
-        except AccessError as error:
-            code = int(error.exit_code)
-            self._tell_line(key, Line(key[1], f"it could not be started: {error}", is_error=True))
         except (WindlassError, OSError) as error:
             code = int(getattr(error, "exit_code", ExitCode.STORAGE))
             self._tell_line(key, Line(key[1], f"it could not be started: {error}", is_error=True))
@@ -276,13 +278,10 @@ class Node:
         if not digest:
             folder.mkdir(mode=0o700, exist_ok=True)
             return folder
-        with self._changed:
-            if folder.exists():
-                return folder
-        data = self._events_to.get_package(digest)
-        with self._changed:
+        # One task of a job fetches it; orders and news of others go on meanwhile.
+        with self._unpacking:
             if not folder.exists():
-                unpack(data, digest, folder)
+                unpack(self._events_to.get_package(digest), digest, folder)
         return folder
 
     def _tell_line(self, key: _Key, line: Line) -> None:

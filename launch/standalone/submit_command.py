@@ -1,21 +1,25 @@
 """``windlass submit``: run a program on a standalone cluster, from anywhere."""
 
-import re
-import secrets
 import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from ...core.errors import ConfigurationError
 from ...core.settings import Settings
 from ..options import NO_CREDENTIALS, settings_options, take_settings
+from ..plain import choose_display
 from ..program_options import program_arguments
 from .cluster_option import cluster_option
 
-_ALL = -1
+if TYPE_CHECKING:
+    from ...client.gateway.calls import GatewayClient
+
 _PATIENCE_S = 30.0  # with a gateway that has just taken the package
+_LARGE_BYTES = 4 * 1024 * 1024
 
 
 @click.command("submit")
@@ -72,6 +76,7 @@ def submit_command(
     """
     from ...client.gateway.calls import GatewayClient
     from ...cluster.principal import DRIVER, Principal
+    from ...cluster.standalone.submission import ALL, new_id
     from ...core.shipping import own_environment, pack
     from ...proto.v1 import gateway_pb2
 
@@ -81,13 +86,13 @@ def submit_command(
     package = pack(folder)
     client = GatewayClient(cluster, settings, Principal(DRIVER, settings.job_id))
     request = gateway_pb2.SubmitRequest(
-        id=_new_id(name),
+        id=new_id(name),
         name=name,
         digest=package.digest,
         program=program,
         arguments=arguments,
-        workers=_ALL if workers is None else workers,
-        ps=_ALL if ps is None else ps,
+        workers=ALL if workers is None else workers,
+        ps=ALL if ps is None else ps,
         coordinator=coordinator,
         detached=detach,
         grace_s=grace_s,
@@ -96,7 +101,8 @@ def submit_command(
         model=model or "",
     )
     try:
-        client.put_package(package.digest, package.data, lambda held: None)  # noqa: ARG005
+        with _sending(package.size) as on_progress:
+            client.put_package(package.digest, package.data, on_progress)
         job = client.submit(request, _PATIENCE_S)
         click.echo(
             f"job {job.id}: {package.files} files, {package.size / 1024:.0f} KiB, "
@@ -114,14 +120,32 @@ def submit_command(
         client.close()
 
 
-def follow_to_end(client: Any, job: str, settings: Settings, *, plain: bool) -> int:
+@contextmanager
+def _sending(size: int) -> Iterator[Callable[[int], None]]:
+    """A progress bar on stderr, if it is a terminal, for packages that may take a while."""
+    from rich.console import Console
+    from rich.progress import BarColumn, DownloadColumn, Progress, TransferSpeedColumn
+
+    columns = ("sending", BarColumn(), DownloadColumn(), TransferSpeedColumn())
+    console = Console(stderr=True)
+    hidden = size < _LARGE_BYTES or not console.is_terminal
+    with Progress(*columns, console=console, transient=True, disable=hidden) as progress:
+        row = progress.add_task("sending", total=size)
+
+        def show(held: int) -> None:
+            progress.update(row, completed=held)
+
+        yield show
+
+
+def follow_to_end(client: "GatewayClient", job: str, settings: Settings, *, plain: bool) -> int:
     """Show a job until it ends, and its result; returns its exit code."""
     from .following import Following, tasks_of
     from .tables import result_table
 
     first = client.follow(job, 0, wait_s=0, drives=True).job
-    display = _display(tasks_of(first), plain=plain or not sys.stdout.isatty())
-    following = Following(client, first.id, display, settings, drives=True)
+    display = choose_display(tasks_of(first), plain=plain)
+    following = Following(client, first.id, display, settings)
     try:
         with following.signals():
             ended = following.run()
@@ -131,16 +155,6 @@ def follow_to_end(client: Any, job: str, settings: Settings, *, plain: bool) -> 
     finally:
         display.close()
     return int(ended.exit_code)
-
-
-def _display(tasks: Any, *, plain: bool) -> Any:
-    if plain:
-        from ..plain import PlainDisplay
-
-        return PlainDisplay(tasks)
-    from ..display import RichDisplay
-
-    return RichDisplay(tasks)
 
 
 def _program(script: str, project: Path | None, *, module: bool) -> tuple[Path, list[str]]:
@@ -165,11 +179,6 @@ def _program(script: str, project: Path | None, *, module: bool) -> tuple[Path, 
             script=script,
         )
     return folder, [str(path.relative_to(folder))]
-
-
-def _new_id(name: str) -> str:
-    word = re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip("-._")[:50] or "job"
-    return f"{word}-{secrets.token_hex(3)}"
 
 
 def _settings(said: tuple[str, ...]) -> dict[str, str]:

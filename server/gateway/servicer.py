@@ -44,7 +44,6 @@ class GatewayServicer:
         folder: Of this gateway alone, for packages and logs.
         instance: Of this process.
         ticket: Makes a ticket for a connection to an address.
-        port: Where the gateway listens.
     """
 
     def __init__(
@@ -110,7 +109,6 @@ class GatewayServicer:
             elif self._table.was_placed(event.job, task, node):
                 text = shorten(event.line.text, _MAX_LINE_BYTES)
                 self._append(event.job, LoggedLine(task, text, event.line.is_error))
-        self._events[request.instance] = taken
         return taken
 
     def _append(self, job: str, line: LoggedLine) -> None:

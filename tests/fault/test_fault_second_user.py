@@ -3,6 +3,7 @@
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -19,6 +20,7 @@ from helpers.live_jobs import TRAIN, Live
 from helpers.processes import ROOT
 from helpers.stranger import USER, unix_sockets
 from helpers.waiting import scaled, wait_until
+from windlass.core.exit_codes import ExitCode
 from windlass.core.settings import Settings
 from windlass.net.auth.key_file import load_key
 
@@ -94,7 +96,7 @@ def test_another_user_reaches_nothing_of_windlass_local(
 ) -> None:
     cluster = ["--plain", "--chief", "--workers", "1", "--ps", "1"]
     process, output = start_cli(
-        "local", *cluster, write_program(), "300", "0.05", WINDLASS_KEY_FILE=str(key_file)
+        "local", *cluster, write_program(), "1000000", "0.05", WINDLASS_KEY_FILE=str(key_file)
     )
     wait_until(lambda: b"has done 5 steps" in output.read_bytes(), 60, "steps")
     ports = []
@@ -108,7 +110,9 @@ def test_another_user_reaches_nothing_of_windlass_local(
     assert (found["calls"], found["greetings"]) == ([UNKNOWN], [UNKNOWN])
     assert (found["key"], found["processes"]) == ("PermissionError", ["PermissionError"])
     assert set(found["unix"]) <= {"closed", "refused"}
-    assert process.wait(scaled(60)) == 0, output.read_text()
+    assert process.poll() is None, output.read_text()
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(scaled(60)) == ExitCode.DRAINED, output.read_text()
 
 
 def test_another_user_cannot_stop_or_fill_up_a_live_job(live: Live) -> None:

@@ -217,23 +217,23 @@ def test_a_model_directory_that_cannot_be_written_is_found_before_the_program_be
 def test_a_damaged_checkpoint_leads_to_the_one_before_and_to_a_word_on_lost_steps(
     program: str, run_cli: RunCli, tmp_path: Path
 ) -> None:
-    # The last one alone is of the last step.
-    arguments = ("--save-every-steps", "7", "--save-every-s", "0", program)
-    first = run_cli(*IN_SYNC, *arguments, "30", "0.05", "metric")
+    # The last one alone is of the last step: the one before is due 8 steps, 0.4 s, earlier.
+    arguments = ("--save-every-steps", "10", "--save-every-s", "0", program)
+    first = run_cli(*IN_SYNC, *arguments, "38", "0.05", "metric")
     assert first.returncode == 0, first.stdout
     model_dir = tmp_path / "model"
     *_, before, newest = sorted(path.parent for path in model_dir.glob("ckpt-*/manifest.json"))
     assert os.stat(newest).st_mode & 0o777 == 0o700
     os.truncate(newest / "variables.safetensors", 100)
     step = int(before.name.split("-")[1])
-    assert 0 < step < 30
+    assert 0 < step < 38
     resumed = run_cli(*IN_SYNC, *arguments, "40", "0", "metric")
     told = resumed.stdout + resumed.stderr
     assert resumed.returncode == 0, told
     assert f"model/{newest.name} is damaged and is not used" in told
     assert f"Going back to model/{before.name}" in told
     assert f"resuming from model/{before.name} (global step {step})" in told
-    assert f"{30 - step} acknowledged steps are lost: the job had reached global step 30" in told
+    assert f"{38 - step} acknowledged steps are lost: the job had reached global step 38" in told
     assert said(told, r"begins at (\d+)") == [str(step)] * 2
     assert (model_dir / f"{newest.name}.damaged").is_dir()
     assert said(told, r"and (\d+) seen") == ["80"] * 2

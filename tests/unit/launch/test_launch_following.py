@@ -42,7 +42,6 @@ def following(gateway: Gateway, interrupts: int, monkeypatch: pytest.MonkeyPatch
         "j",
         PlainDisplay([TaskId("chief", 0)]),
         Settings(),
-        drives=True,
     )
     made._interrupts = interrupts
     return made
