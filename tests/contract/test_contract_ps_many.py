@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from helpers.faulty_stream import Direction, Faults
-from helpers.ps_faults import DIRECTIONS, LARGE, Adder, Start, in_thread
+from helpers.ps_faults import DIRECTIONS, LARGE, SMALL, Adder, Start, in_thread
 from helpers.ps_peers import (
     ADD,
     F32,
@@ -111,6 +111,19 @@ def test_clients_that_do_not_read_hold_up_nobody(start: Start, kind: str) -> Non
     adder.step()
 
 
+def held() -> tuple[int, int, int]:
+    """Descriptors, threads and mappings of shared memory in this process."""
+    gc.collect()
+    mapped = Path("/proc/self/maps").read_text().count("memfd:windlass")
+    return len(os.listdir("/proc/self/fd")), threading.active_count(), mapped
+
+
+def resident_bytes() -> int:
+    """Memory of this process that is in use."""
+    gc.collect()
+    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
 def test_many_reconnects_leave_nothing_behind(
     start: Start, kind: str, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -119,11 +132,6 @@ def test_many_reconnects_leave_nothing_behind(
     caplog.set_level(logging.ERROR, "windlass")
     faults = faults_on(kind)
     adder = Adder(start(kind).worker(faults=faults), LARGE)
-
-    def held() -> tuple[int, int, int]:
-        gc.collect()
-        mapped = Path("/proc/self/maps").read_text().count("memfd:windlass")
-        return len(os.listdir("/proc/self/fd")), threading.active_count(), mapped
 
     def reconnect(times: int) -> None:
         for count in range(times):
@@ -139,6 +147,69 @@ def test_many_reconnects_leave_nothing_behind(
         lambda: all(now <= was + 2 for now, was in zip(held(), usual, strict=True)),
         10, f"{held()} to become {usual}",
     )  # fmt: skip
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(900)
+def test_ten_thousand_reconnects_cost_no_memory(
+    start: Start, kind: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Each cut comes at another byte; after the first tenth nothing grows any more."""
+    if kind == "local":
+        pytest.skip("nothing is connected")
+    caplog.set_level(logging.CRITICAL, "windlass")
+    faults = faults_on(kind)
+    adder = Adder(start(kind).worker(faults=faults), SMALL)
+    adder.step()
+    sent, received = faults.stream.sent, faults.stream.received
+    adder.step()
+    sizes = faults.stream.sent - sent, faults.stream.received - received
+
+    def reconnect(times: int) -> None:
+        for count in range(times):
+            faults.stream.cut(count * 7 % sizes[count % 2], DIRECTIONS[count % 2])
+            adder.step()
+            assert len(faults.streams) > 1, f"no connection broke, {count}, {sizes}"
+            del faults.streams[:-1]
+        faults.stream.cut(None)
+        adder.step()
+
+    reconnect(1_000)
+    usual, before = held(), resident_bytes()
+    reconnect(9_000)
+    wait_until(
+        lambda: all(now <= was + 2 for now, was in zip(held(), usual, strict=True)),
+        10, f"{held()} to become {usual}",
+    )  # fmt: skip
+    assert resident_bytes() - before < 8 * 1024**2
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(900)
+def test_a_thousand_idle_workers_slow_nobody_and_leave_nothing_behind(
+    start: Start, kind: str
+) -> None:
+    count = 1_000 if kind != "grpc" else 100  # each tunnel has threads of its own
+    if kind == "local":
+        pytest.skip("nothing is connected")
+    ps = start(kind, max_sessions=count, request_timeout_s=60.0)
+    adder = Adder(ps.worker(0), SMALL)
+    adder.step()
+    files, threads, mappings = held()
+    kept = count if kind == "grpc" else 0  # the pool of gRPC's server keeps its threads
+    usual, once = (files + 4, threads + 4 + kept, mappings), 0
+    for turn in range(3):
+        idle = [ps.worker(index, turn + 1) for index in range(1, count)]
+        for _ in range(100):
+            adder.step()
+        while idle:
+            ps.leave(idle.pop())
+        once = once or resident_bytes()
+    wait_until(
+        lambda: all(now <= was for now, was in zip(held(), usual, strict=True)),
+        30, f"{held()} to become {usual}",
+    )  # fmt: skip
+    assert resident_bytes() - once < 8 * 1024**2
 
 
 def test_sixty_four_workers_at_once_add_up_and_one_more_is_refused(start: Start, kind: str) -> None:

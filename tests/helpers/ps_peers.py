@@ -150,6 +150,11 @@ class Ps:
                 peer.connect(scaled(5.0))
         return Worker(peer)
 
+    def leave(self, worker: "Worker") -> None:
+        """Close a worker's connection, and keep nothing of it here."""
+        worker.peer.close()
+        self._peers.remove(worker.peer)
+
     def close(self) -> None:
         """End it, and its peers."""
         for peer in self._peers:
