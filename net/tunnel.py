@@ -24,6 +24,13 @@ _BACKLOG = 8  # messages that wait for gRPC, or for us
 _CLOSE_TIMEOUT_S = 5.0  # a neighbour that computes reads what was sent to it later
 
 
+_Call = Callable[[], object]
+
+
+def _nothing() -> None:
+    pass
+
+
 class TunnelStream:
     """One end of a tunnel. See :class:`~windlass.net.stream.ByteStream`.
 
@@ -43,7 +50,7 @@ class TunnelStream:
         self._chunk_bytes = chunk_bytes
         self._outgoing = _Messages()
         self._incoming = _Messages()
-        self._end_call: Callable[[], object] = lambda: None
+        self._end_call: Callable[[], object] = _nothing
         self._rest = memoryview(b"")
         self._over = threading.Event()
         self.on_silence: Callable[[], object] = lambda: None
@@ -126,7 +133,10 @@ class TunnelStream:
     def cancel(self) -> None:
         """End the call."""
         # First: at the end of its messages gRPC would tell the other end of an orderly close.
-        self._end_call()
+        # It knows this stream: without a circle it is freed now, not at some collection of garbage,
+        # until which gRPC's server counts it among the calls of its connection.
+        end_call, self._end_call = self._end_call, _nothing
+        end_call()
         self._incoming.drop("cancelled")
         self._outgoing.drop("cancelled")
 
@@ -144,17 +154,11 @@ class TunnelStream:
             self._incoming.end()
         except grpc.RpcError as error:
             self._incoming.cut(_reason(error))
+            error.__traceback__ = None  # its call keeps it; see cancel
         except ConnectionError:  # cancelled here
             return
         # Its other end is closed, and takes nothing either.
         self._outgoing.end()
-
-
-_Call = Callable[[], object]
-
-
-def _nothing() -> None:
-    pass
 
 
 class _Messages:

@@ -149,6 +149,19 @@ def test_many_reconnects_leave_nothing_behind(
     )  # fmt: skip
 
 
+def test_a_tunnel_that_broke_is_freed_without_a_collection_of_garbage(start: Start) -> None:
+    """gRPC's server refuses calls of a connection on which it counts 64, also broken ones."""
+    faults = faults_on("grpc")
+    adder = Adder(start("grpc").worker(faults=faults), SMALL)
+    gc.disable()
+    try:
+        for _ in range(100):
+            faults.stream.cut(0)
+            adder.step()
+    finally:
+        gc.enable()
+
+
 @pytest.mark.soak
 @pytest.mark.timeout(900)
 def test_ten_thousand_reconnects_cost_no_memory(
