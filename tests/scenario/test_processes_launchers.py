@@ -14,11 +14,7 @@ from helpers.clusters import HandStarted, as_command
 from windlass.core.exit_codes import ExitCode
 from windlass.launch.processes import free_ports
 
-pytestmark = [
-    pytest.mark.scenario,
-    pytest.mark.real_start,
-    pytest.mark.usefixtures("no_process_left"),
-]
+pytestmark = [pytest.mark.scenario, pytest.mark.usefixtures("no_process_left")]
 QUICK = {"WINDLASS_HEARTBEAT_S": "0.1", "WINDLASS_JOIN_TIMEOUT_S": "40"}
 WriteProgram = Callable[..., str]
 WaitUntil = Callable[..., None]
@@ -125,6 +121,7 @@ def _with_hosts(path: Path) -> list[str]:
     return prefix
 
 
+@pytest.mark.real_start  # below a program that is not python
 def test_names_that_come_late_are_waited_for(
     write_program: WriteProgram, tmp_path: Path, wait_until: WaitUntil
 ) -> None:

@@ -153,7 +153,6 @@ def test_without_a_chief_worker_0_leads_and_a_second_run_resumes(
     assert 0 < steps <= second.status.global_step - saved.global_step
 
 
-@pytest.mark.real_start
 def test_plain_output_is_prefixed_lines_and_a_table(
     write_program: Callable[..., str], run_cli: RunCli, tmp_path: Path
 ) -> None:

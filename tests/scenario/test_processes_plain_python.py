@@ -13,11 +13,7 @@ from helpers import processes
 from helpers.clusters import HandStarted, as_command, tf_configs
 from windlass.core.exit_codes import ExitCode
 
-pytestmark = [
-    pytest.mark.scenario,
-    pytest.mark.real_start,
-    pytest.mark.usefixtures("no_process_left"),
-]
+pytestmark = [pytest.mark.scenario, pytest.mark.usefixtures("no_process_left")]
 QUICK = {"WINDLASS_HEARTBEAT_S": "0.1", "WINDLASS_JOIN_TIMEOUT_S": "20"}
 LINES = 25  # of an error, at most
 WriteProgram = Callable[..., str]
@@ -41,6 +37,7 @@ def codes(started: HandStarted) -> dict[str, int]:
     return {task: end.code for task, end in started.wait().items()}
 
 
+@pytest.mark.real_start
 def test_every_role_ends_in_order(write_program: WriteProgram, tmp_path: Path) -> None:
     command = ["python", write_program(), "200", "0.002"]
     configs = tf_configs(chief=1, worker=2, ps=2, evaluator=1)
@@ -51,6 +48,7 @@ def test_every_role_ends_in_order(write_program: WriteProgram, tmp_path: Path) -
     assert "(final)" in ended["evaluator:0"].text
 
 
+@pytest.mark.real_start
 def test_a_lost_ps_ends_the_others_with_138_and_a_line(
     write_program: WriteProgram, tmp_path: Path, wait_until: WaitUntil
 ) -> None:
@@ -74,6 +72,7 @@ def test_a_lost_ps_ends_the_others_with_138_and_a_line(
     assert ended["ps:0"].code == ExitCode.PEER_LOST
 
 
+@pytest.mark.real_start
 def test_sigterm_at_the_chief_saves_and_ends_all_with_143(
     write_program: WriteProgram, tmp_path: Path, wait_until: WaitUntil
 ) -> None:
@@ -249,6 +248,7 @@ def test_the_strategys_resolver_is_the_tasks(
     assert {end.code for end in ended.values()} == {0}
 
 
+@pytest.mark.real_start
 @pytest.mark.parametrize("strategy", ["ParameterServerStrategy", "MirroredStrategy"])
 def test_a_mistake_of_a_program_alone_is_shown_without_our_frames(
     strategy: str, tmp_path: Path
