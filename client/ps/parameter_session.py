@@ -8,14 +8,13 @@ only cuts, sends and receives (``fan_out.py``).
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from ...cluster.partitioners import PartitionFunction
 from ...cluster.placement import Placement, greedy_by_bytes
-from ...core.arrays import Array, as_bytes, row_shape, size_of
+from ...core.arrays import Array, row_shape, size_of
 from ...core.closure_pushes import ClosureRun
 from ...core.definitions import ShardDefinition, VariableDefinition
 from ...core.errors import WindlassError
@@ -31,64 +30,11 @@ from .error_feedback import ErrorFeedback
 from .fan_out import FanOut, SessionCounters
 from .joining import connect_all
 from .peer import PsPeer
+from .pending_step import PendingStep, StepResult
 from .placed_variable import PlacedVariable
 from .plan_cache import NO_PULL, PlanCache
-from .pull_plans import PullPlan
 from .push_plans import PushPayload
-
-
-@dataclass(frozen=True, slots=True)
-class StepResult:
-    """What a step brought back.
-
-    Attributes:
-        values: Pulled variables by name. Read-only arrays; they stay as they are.
-        global_step: After the step.
-        staleness: Steps others took between this push's pull and it.
-    """
-
-    values: Mapping[str, Array]
-    global_step: int
-    staleness: int
-
-
-class PendingStep:
-    """A step that was sent. Its answer is read by :meth:`result`, or by the session's next step."""
-
-    def __init__(
-        self,
-        session: "ParameterSession",
-        requests: dict[int, StepRequest],
-        buffer: Array | None,
-        targets: dict[int, PullTarget],
-        plan: PullPlan,
-    ) -> None:
-        self._session = session
-        self.requests = requests
-        self.buffer = buffer
-        self.targets = targets
-        self.plan = plan
-        self.answer: StepResult | None = None
-        self.failure: WindlassError | None = None
-
-    def wait(self) -> None:
-        """Wait for the answer; :meth:`result` says what it was. From any thread."""
-        self._session.wait(self)
-
-    def result(self) -> StepResult:
-        """Wait for the answer. From any thread.
-
-        Raises:
-            RefusedError: A ps refused; nothing was applied there.
-            PeerLostError: A ps is gone.
-        """
-        self.wait()
-        if self.failure is not None:
-            self._session.mark_reported(self.failure)
-            raise self.failure
-        if self.answer is None:
-            raise RuntimeError("a step has neither an answer nor a failure")
-        return self.answer
+from .row_pulls import row_pulls
 
 
 class ParameterSession:
@@ -461,24 +407,10 @@ class ParameterSession:
 
     def _fetch_rows(self, placed: PlacedVariable, distinct: DistinctRows, out: Array) -> None:
         """Fill ``out`` with the distinct rows."""
-        layouts = self._plans.row_plan(placed).layouts
-        by_ps: dict[int, list[tuple[Array, memoryview]]] = {}
-        for ps, shard in placed.shards:
-            low, high = distinct.between(shard.row_offset, shard.row_offset + shard.rows)
-            local = distinct.unique[low:high] - shard.row_offset
-            by_ps.setdefault(ps, []).append((local, as_bytes(out[low:high])))
-        by_ps = {ps: parts for ps, parts in by_ps.items() if any(local.size for local, _ in parts)}
-        requests = {
-            ps: StepRequest(
-                pull=layouts[ps],
-                pull_rows=[local for local, _ in parts],
-                global_step=self.global_step,
-            )
-            for ps, parts in by_ps.items()
-        }
-        self._exchange(
-            requests, {ps: PullTarget([rows for _, rows in parts]) for ps, parts in by_ps.items()}
+        requests, targets = row_pulls(
+            placed, distinct, out, self._plans.row_plan(placed).layouts, self.global_step
         )
+        self._exchange(requests, targets)
 
     def _exchange(self, requests: dict[int, StepRequest], targets: dict[int, PullTarget]) -> None:
         """Send to all and receive from all."""

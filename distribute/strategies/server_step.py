@@ -14,7 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from ...client.ps.parameter_session import ParameterSession, PendingStep, StepResult
+from ...client.ps.parameter_session import ParameterSession
+from ...client.ps.pending_step import PendingStep, StepResult
 from ...client.ps.push_plans import PushPayload, Write, unpacked
 from ...core.arrays import Array
 from ...core.errors import NonFiniteGradientError

@@ -1,0 +1,76 @@
+"""A step that was sent, and what it brings back."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+from ...core.arrays import Array
+from ...core.errors import WindlassError
+from ...core.steps import PullTarget, StepRequest
+from .pull_plans import PullPlan
+
+
+@dataclass(frozen=True, slots=True)
+class StepResult:
+    """What a step brought back.
+
+    Attributes:
+        values: Pulled variables by name. Read-only arrays; they stay as they are.
+        global_step: After the step.
+        staleness: Steps others took between this push's pull and it.
+    """
+
+    values: Mapping[str, Array]
+    global_step: int
+    staleness: int
+
+
+class Sender(Protocol):
+    """The session that has sent a step."""
+
+    def wait(self, pending: "PendingStep") -> None:
+        """Read the answer, if nobody has."""
+        ...
+
+    def mark_reported(self, failure: WindlassError) -> None:
+        """The caller was told of a failure."""
+        ...
+
+
+class PendingStep:
+    """A step that was sent. Its answer is read by :meth:`result`, or by the session's next step."""
+
+    def __init__(
+        self,
+        session: "Sender",
+        requests: dict[int, StepRequest],
+        buffer: Array | None,
+        targets: dict[int, PullTarget],
+        plan: PullPlan,
+    ) -> None:
+        self._session = session
+        self.requests = requests
+        self.buffer = buffer
+        self.targets = targets
+        self.plan = plan
+        self.answer: StepResult | None = None
+        self.failure: WindlassError | None = None
+
+    def wait(self) -> None:
+        """Wait for the answer; :meth:`result` says what it was. From any thread."""
+        self._session.wait(self)
+
+    def result(self) -> StepResult:
+        """Wait for the answer. From any thread.
+
+        Raises:
+            RefusedError: A ps refused; nothing was applied there.
+            PeerLostError: A ps is gone.
+        """
+        self.wait()
+        if self.failure is not None:
+            self._session.mark_reported(self.failure)
+            raise self.failure
+        if self.answer is None:
+            raise RuntimeError("a step has neither an answer nor a failure")
+        return self.answer
