@@ -171,6 +171,11 @@ class ClosureQueue:
         return not self._queued and not self._running
 
     @property
+    def depths(self) -> tuple[int, int]:
+        """(closures that wait, closures that workers have)."""
+        return len(self._queued), len(self._running)
+
+    @property
     def has_error(self) -> bool:
         """Whether a closure failed, and nobody was told."""
         return self._error is not None

@@ -179,6 +179,13 @@ class Settings(BaseModel):
         le=65535,
         description="Extra plaintext port for the gRPC health service alone, for probes; 0: none.",
     )
+    metrics_port: int = Field(
+        default=0,
+        ge=0,
+        le=65535,
+        description="Extra plaintext port where Prometheus reads this task's metrics, /metrics; 0: "
+        "none, since anybody who reaches it can read them.",
+    )
     tcp_sessions: bool = Field(
         default=True,
         description="Whether sessions with a ps, and links between synchronous workers, are opened "

@@ -5,7 +5,7 @@ are made of, get it as an argument. ``program_cluster.py`` is how a program's ow
 """
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 from ..client.ps.fan_out import SessionCounters
@@ -13,6 +13,7 @@ from ..client.ps.parameter_session import ParameterSession
 from ..cluster.resolved import ResolvedTask
 from ..cluster.roles import EVALUATOR
 from ..core.errors import ConfigurationError
+from ..core.metric_catalogue import Sample
 from ..core.report import TaskReport
 from ..core.settings import Settings, load_settings
 from ..core.task import Incarnation, TaskId
@@ -59,6 +60,7 @@ class ClusterRuntime:
         serves: This task has no program of its own; it runs what the coordinator schedules.
         at_end: Called when the program has ended, before the job hears of it.
         job_is_over: Waits so many seconds for the end of the job; returns whether that has come.
+        measures: What else of this process Prometheus is told.
     """
 
     task: ResolvedTask
@@ -74,6 +76,7 @@ class ClusterRuntime:
     serves: bool = False
     at_end: list[Callable[[], None]] = field(default_factory=list)
     job_is_over: Callable[[float], bool] = lambda timeout_s: False  # noqa: ARG005 - it has none
+    measures: list[Callable[[], Iterable[Sample]]] = field(default_factory=list)
 
     @property
     def session(self) -> ParameterSession:

@@ -149,6 +149,7 @@ class LocalJob:
             update={
                 "log_format": "bare",
                 "health_port": 0,
+                "metrics_port": 0,
                 "job_id": self._settings.job_id or new_job_id(),
             }
         )

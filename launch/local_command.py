@@ -70,7 +70,13 @@ _SAVE_EVERY_S = 2.0  # a run at a desk is short, and Ctrl-C frequent
         "model_dir": "a new folder in runs/",
         "save_every_s": f"{_SAVE_EVERY_S:g}, or 0 with --save-every-steps",
     },
-    hidden=["host", "insecure", "health_port", "log_format"],  # the launcher decides
+    hidden=[
+        "host",
+        "insecure",
+        "health_port",
+        "metrics_port",
+        "log_format",
+    ],  # the launcher decides
     without=["standalone"],
 )
 def local_command(

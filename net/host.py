@@ -2,7 +2,7 @@
 
 import socket
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent import futures
 from typing import Any
 
@@ -10,8 +10,10 @@ import grpc
 from google.protobuf.descriptor import ServiceDescriptor
 
 from ..core.errors import AddressInUseError, UnauthenticatedError
+from ..core.metric_catalogue import Sample
 from ..core.settings import Settings
 from ..core.task import TaskId
+from ..core.task_metrics import connection_samples
 from .auth.guard import Guard
 from .auth.mode import SecurityMode, is_loopback
 from .descriptors import most_grpc_connections, raise_limit
@@ -230,6 +232,11 @@ class TaskHost:
         except (OSError, UnauthenticatedError):  # it has logged why
             return
         self.endpoint.serve(secured)
+
+    def samples(self) -> Iterator[Sample]:
+        """Who has come, for Prometheus."""
+        listener = self._listener
+        return connection_samples(listener.served, listener.refused, self._guard.refusals)
 
     def drain(self) -> None:
         """Say NOT_SERVING; calls go on."""

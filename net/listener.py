@@ -12,7 +12,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from ..core.rare_log import RareLog
 from .arrival import MAGIC, Arrival
@@ -34,7 +34,7 @@ MakeStream = Callable[[socket.socket], SocketStream]
 class _Unsorted:
     make_stream: MakeStream
     until: float
-    arrival: Arrival = field(default_factory=Arrival)
+    arrival: Arrival
 
 
 class Listener:
@@ -49,6 +49,10 @@ class Listener:
         greeting_timeout_s: How long the greeting may take, all of it. Unit: seconds.
         routed: Called with a connection that is to be forwarded, and with its ticket; owns it and
             does not wait. None: it is closed.
+        make_arrival: Makes what tells by a connection's first bytes what it is.
+
+    Attributes:
+        refused: Connections that were closed since there were too many, or no room for them.
     """
 
     def __init__(
@@ -58,7 +62,10 @@ class Listener:
         limit: int,
         greeting_timeout_s: float = GREETING_TIMEOUT_S,
         routed: Callable[[socket.socket, bytes], None] | None = None,
+        make_arrival: Callable[[], Arrival] = Arrival,
     ) -> None:
+        self.refused = 0
+        self._make_arrival = make_arrival
         self._greeted = greeted
         self._other = other
         self._routed = routed
@@ -99,6 +106,11 @@ class Listener:
             self._thread.join()
         else:
             self._close_all()
+
+    @property
+    def served(self) -> int:
+        """Connections that ``greeted`` handles now."""
+        return self._open
 
     def _run(self) -> None:
         try:
@@ -141,10 +153,12 @@ class Listener:
                 connection.fileno(),
             )
         if not has_room and not self._unsorted:
+            self.refused += 1
             connection.close()
             return
         if not has_room or len(self._unsorted) >= self._max_unsorted:
             # The one that has said nothing for longest makes room.
+            self.refused += 1
             self._forget(next(iter(self._unsorted))).close()
         until = time.monotonic() + self._greeting_timeout_s
         try:
@@ -152,7 +166,7 @@ class Listener:
         except OSError:
             connection.close()
             raise
-        self._unsorted[connection] = _Unsorted(make_stream, until)
+        self._unsorted[connection] = _Unsorted(make_stream, until, self._make_arrival())
 
     def _forget(self, connection: socket.socket) -> socket.socket:
         del self._unsorted[connection]
@@ -191,6 +205,7 @@ class Listener:
             else:
                 connection.close()
         except OSError as error:
+            self.refused += 1
             self._refused.warning("a connection was not let in: %s", error)
             connection.close()
         except Exception:
@@ -202,6 +217,7 @@ class Listener:
             full = self._open >= self._limit
             self._open += not full
         if full:
+            self.refused += 1
             self._refused.warning("a connection was refused: %d are open already", self._limit)
             stream.close()
             return

@@ -7,6 +7,7 @@ the :class:`~windlass.cluster.job.Job` and the clock.
 
 import logging
 import threading
+import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
@@ -162,16 +163,21 @@ class ChiefLoop:
         if self._checkpointer is None:
             return False
         changed = pushes > self._checkpointer.saved_pushes
+        saves, began = self._locked_job.saves, self._locked_job.clock.now()
+        saves.under_way = True
         try:
             path = self._checkpointer.save(step, final=final, changed=changed)
         except WindlassError as error:
             log.error("could not save a checkpoint of step %d: %s", step, error)
             self.failure = self.failure or error
+            saves.failed += 1
             return False
         finally:
+            saves.under_way = False
             self._saved_at = self._locked_job.clock.now()
         saved = self._checkpointer.last
         if path and saved is not None:
+            saves.done(time.time(), self._saved_at - began)
             self._locked_job.last_checkpoint = path
             self._locked_job.last_checkpoint_step = saved.global_step
             log.info("saved %s%s", path, " (final)" if final else "")

@@ -53,6 +53,10 @@ def run_task(
     return code
 
 
+# Of a task beside another one in this process.
+_NO_PORTS = {"health_port": 0, "metrics_port": 0}
+
+
 def run_leader(task: ResolvedTask, settings: Settings) -> int:
     """Lead a job whose program runs elsewhere; returns the exit code.
 
@@ -160,7 +164,7 @@ def _run_alone(
     from .task import TrainingTask
 
     ps = TaskId(PS, 0)
-    server = PsServer(ps, settings.model_copy(update={"host": "127.0.0.1", "health_port": 0}))
+    server = PsServer(ps, settings.model_copy(update={"host": "127.0.0.1", **_NO_PORTS}))
     server.start("127.0.0.1:0")
     chief = TaskId(CHIEF, 0)
     spec = ClusterSpec({CHIEF: ["127.0.0.1:0"], PS: [f"127.0.0.1:{server.port}"]})
@@ -168,6 +172,7 @@ def _run_alone(
     alone = settings.model_copy(update={"host": "127.0.0.1"})
     member = TrainingTask(whole, alone)
     member.runtime.alone = True
+    member.runtime.measures.append(server.samples)
     member.runtime.snapshots = JobSnapshots(settings.drain_grace_s)
     try:
         return _run_program(member, alone, program, arguments, report)

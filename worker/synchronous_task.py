@@ -10,7 +10,7 @@ saves checkpoints of its own program's variables, which are equal on all workers
 import logging
 import secrets
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 from ..client.chief.calls import ChiefClient
@@ -21,6 +21,7 @@ from ..collectives.group import close_rings, leave_rings
 from ..collectives.peers import hold_server, release_server
 from ..core.errors import WindlassError
 from ..core.exit_codes import ExitCode
+from ..core.metric_catalogue import Sample
 from ..core.settings import Settings
 from ..core.states import Outcome, Phase
 from ..core.task import new_job_id
@@ -29,6 +30,7 @@ from ..distribute.job_snapshots import JobSnapshots
 from ..distribute.runtime import ClusterRuntime
 from .announcement import announce_chief
 from .job_over import join_unless_done
+from .metrics import chief_samples, metrics_port, program_samples
 from .program import Ending, ending_of
 from .status import write_last_status
 
@@ -63,6 +65,8 @@ class SynchronousTask:
         self._announcement: socket.socket | None = None
         self._snapshots = JobSnapshots(settings.drain_grace_s)
         self.runtime = ClusterRuntime(task, settings, check=self.check, snapshots=self._snapshots)
+        self._locked_job: LockedJob | None = None
+        self._metrics = metrics_port(task, settings, self._samples)
         # Called when the program must end without waiting for its next collective call.
         self.on_interrupt: Callable[[WindlassError], None] = lambda error: log.error("%s", error)
 
@@ -78,6 +82,7 @@ class SynchronousTask:
             StorageError: The model directory cannot be written.
         """
         task, settings = self.task, self._settings
+        self._metrics.start()
         if not task.chief_address:  # a dynamic cluster that lists only this worker
             return self.runtime
         locked_job: LockedJob | None = None
@@ -105,6 +110,12 @@ class SynchronousTask:
             self._lead(locked_job, who)
         return self.runtime
 
+    def _samples(self) -> Iterator[Sample]:
+        draining = self._pending is not None or self._snapshots.stop is not None
+        yield from program_samples(self.runtime, self._membership, draining=draining)
+        if self._locked_job is not None:
+            yield from chief_samples(self._locked_job)
+
     def _read_record(self) -> int:
         """Read what the job before wrote down; the highest generation that counts as given out."""
         from .checkpoint_sources import ProgramVariables
@@ -124,6 +135,7 @@ class SynchronousTask:
         from .chief_loop import ChiefLoop
 
         settings, task, checkpointer = self._settings, self.task, self._checkpointer
+        self._locked_job = locked_job
         if checkpointer is not None:
             checkpointer.prepare()
         self._chief_loop = ChiefLoop(locked_job, who, task.address, [], checkpointer, settings)
@@ -223,3 +235,4 @@ class SynchronousTask:
         if self._held:
             self._held = False
             release_server(self.task.address)
+        self._metrics.stop()

@@ -8,7 +8,7 @@ import logging
 import socket
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 from ..client.chief.barrier import BarrierClient
@@ -22,6 +22,7 @@ from ..cluster.resolved import ResolvedTask
 from ..cluster.roles import ps_of
 from ..core.errors import JobDoneError, JoinTimeoutError, WindlassError
 from ..core.exit_codes import ExitCode
+from ..core.metric_catalogue import Sample
 from ..core.settings import Settings
 from ..core.states import Outcome, Phase, State
 from ..core.task import Incarnation
@@ -30,6 +31,7 @@ from ..distribute.runtime import ClusterRuntime
 from .announcement import announce_chief
 from .enough_workers import wait_for_workers
 from .job_over import join_unless_done
+from .metrics import chief_samples, metrics_port, program_samples
 from .probes import Probes
 from .program import Ending, ending_of
 from .status import write_last_status
@@ -73,6 +75,7 @@ class TrainingTask:
         self.runtime = ClusterRuntime(
             task, settings, check=self.check, chief_has_ended=self._chief_has_ended
         )
+        self._metrics = metrics_port(task, settings, self._samples)
         # Called when the program must end without waiting for its next step.
         self.on_interrupt: Callable[[WindlassError], None] = lambda error: log.error("%s", error)
 
@@ -88,6 +91,7 @@ class TrainingTask:
             StorageError: The model directory cannot be written.
         """
         task, settings = self.task, self._settings
+        self._metrics.start()
         if self._leads:
             # Only a chief loads what serving and writing checkpoints need.
             from ..server.chief.server import ChiefServer
@@ -129,6 +133,13 @@ class TrainingTask:
             locked_job, resumes = self._chief_server.locked_job, self._resumes()
             wait_for_workers(locked_job, settings, self.task, self.check, resumes=resumes)
         return self.runtime
+
+    def _samples(self) -> Iterator[Sample]:
+        draining = self._pending is not None
+        yield from program_samples(self.runtime, self._membership, draining=draining)
+        if self._chief_server is not None:
+            yield from chief_samples(self._chief_server.locked_job)
+            yield from self._chief_server.samples()
 
     def _find_chief(self) -> str:
         """Ask the ps for the chief's address, which a dynamic worker's TF_CONFIG does not have."""
@@ -347,6 +358,7 @@ class TrainingTask:
         if self._chief_server is not None:
             self._chief_server.stop()
         self._probes.stop()
+        self._metrics.stop()
 
 
 class EvaluatorTask:
@@ -367,13 +379,21 @@ class EvaluatorTask:
         self._joining = threading.Thread(target=self._join, name="evaluator-join", daemon=True)
         self._probes = Probes(task, settings)
         self.runtime = ClusterRuntime(task, settings, check=self.check)
+        self._metrics = metrics_port(
+            task,
+            settings,
+            lambda: program_samples(
+                self.runtime, self._membership, draining=self._pending is not None
+            ),
+        )
 
     def start(self) -> ClusterRuntime:
         """Register in the background, without waiting.
 
         Raises:
-            AddressInUseError: The health port is taken.
+            AddressInUseError: The health port, or that for metrics, is taken.
         """
+        self._metrics.start()
         self._probes.start()
         if self._chief is not None:
             self._joining.start()
@@ -418,6 +438,7 @@ class EvaluatorTask:
         if self._chief is not None:
             self._chief.close()
         self._probes.stop()
+        self._metrics.stop()
 
 
 def _dial_address(address: str, port: int) -> str:

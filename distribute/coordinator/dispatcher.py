@@ -6,7 +6,7 @@ import itertools
 import math
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,8 +22,10 @@ from ...core.errors import (
     DeadlineExceededError,
     WindlassError,
 )
+from ...core.metric_catalogue import Sample
 from ...core.structures import from_parts
 from ...core.task import TaskId
+from ...core.task_metrics import closure_samples
 from ...proto.v1 import session_pb2
 from ..strategies.parameter_server import ParameterServerStrategy
 from .failures import rebuild
@@ -105,6 +107,7 @@ class Dispatcher:
         if runtime.alone:
             self._links = {0: LocalWorker(strategy, self)}
         runtime.at_end.append(self.close)
+        runtime.measures.append(self._samples)
         for link in self._links.values():
             link.start()
 
@@ -166,6 +169,10 @@ class Dispatcher:
         self._carry_out(todo)
         for link in self._links.values():
             link.close()
+
+    def _samples(self) -> Iterator[Sample]:
+        # Without the lock, which is held while closures are sent to a worker that may not read.
+        return closure_samples(*self._queue.depths)
 
     def _wait(self) -> None:
         """Wait for a change; the caller holds the lock.

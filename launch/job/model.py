@@ -32,6 +32,7 @@ SAID_ELSEWHERE = {
     "security": "security.mode",
     "insecure": "security.mode: insecure",
     **dict.fromkeys(("tls_cert", "tls_key", "tls_ca", "token_file", "token_keys"), "security"),
+    "metrics_port": "metrics",
     **dict.fromkeys(("host", "health_port", "log_format", "job_id", "key_file", "standalone"), ""),
 }
 """Settings that a job file does not have: where it says them instead; empty: the launcher does."""
@@ -112,6 +113,12 @@ class Job(Part):
     )
     settings: JobSettings = Field(
         default=JobSettings(), description="Settings of every task, as `windlass run --help`."
+    )
+    metrics: bool = Field(
+        default=False,
+        description="Every task serves metrics for Prometheus, in plaintext: on Kubernetes at port "
+        "2224 of its pod, with annotations, under compose at 127.0.0.1:9400, 9401, …; elsewhere "
+        "tasks share hosts, and it says nothing.",
     )
     kubernetes: KubernetesPart = Field(
         default=KubernetesPart(), description="For Kubernetes alone."

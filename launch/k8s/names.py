@@ -12,6 +12,7 @@ FIELD_MANAGER = "windlass"
 
 PORT = 2222
 HEALTH_PORT = 2223
+METRICS_PORT = 2224
 CONTAINER = "windlass"
 CHECKPOINTS = "/checkpoints"
 TLS_FOLDER = "/run/windlass/tls"

@@ -9,6 +9,7 @@ from .names import (
     CHECKPOINTS,
     CONTAINER,
     HEALTH_PORT,
+    METRICS_PORT,
     PORT,
     TLS_FOLDER,
     TOKEN_FOLDER,
@@ -64,7 +65,14 @@ def pod_template(job: Job, role: str) -> Json:
         spec["nodeSelector"] = dict(kubernetes.node_selector)
     if tolerations := _tolerations(job, role):
         spec["tolerations"] = tolerations
-    return {"metadata": {"labels": matched(job.name, role)}, "spec": spec}
+    metadata: Json = {"labels": matched(job.name, role)}
+    if job.metrics:
+        metadata["annotations"] = {
+            "prometheus.io/scrape": "true",
+            "prometheus.io/port": str(METRICS_PORT),
+            "prometheus.io/path": "/metrics",
+        }
+    return {"metadata": metadata, "spec": spec}
 
 
 def _container(job: Job, role: str) -> Json:
@@ -79,6 +87,7 @@ def _container(job: Job, role: str) -> Json:
         "ports": [
             {"name": "grpc", "containerPort": PORT},
             {"name": "health", "containerPort": HEALTH_PORT},
+            *([{"name": "metrics", "containerPort": METRICS_PORT}] if job.metrics else []),
         ],
         "resources": _resources(job, role),
         # Ready means that the task answers, not that the others are there.
@@ -145,6 +154,7 @@ def _environment(job: Job, role: str) -> list[Json]:
         "WINDLASS_HOST_TEMPLATE": "$(WINDLASS_JOB_ID)-{role}-{index}.$(WINDLASS_JOB_ID)-tasks."
         f"$(POD_NAMESPACE).svc:{PORT}",
         "WINDLASS_HEALTH_PORT": str(HEALTH_PORT),
+        **({"WINDLASS_METRICS_PORT": str(METRICS_PORT)} if job.metrics else {}),
         "WINDLASS_JOIN_TIMEOUT_S": str(_JOIN_TIMEOUT_S),
         # A ps that is asked to end waits so long for the checkpoint; below the grace period.
         "WINDLASS_LEAVE_GRACE_S": str(job.kubernetes.grace_s * 3 // 4),

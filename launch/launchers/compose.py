@@ -19,6 +19,8 @@ Json = dict[str, Any]
 
 PORT = 2222
 HEALTH_PORT = 2223
+METRICS_PORT = 2224
+_FIRST_METRICS_PORT = 9400  # of this machine, for the first task
 _CHECKPOINTS = "/checkpoints"
 _CREDENTIALS = "/run/secrets"
 _GRACE_S = 60
@@ -93,9 +95,12 @@ def _service(job: Job, task: TaskId) -> Json:
         volumes.append(f"{_literal(folder)}/{task.type}:{_CREDENTIALS}:ro")
     if volumes:
         service["volumes"] = volumes
-    if task == job.leader:
-        # For `windlass status` from this machine; no other port is open outside the network.
-        service["ports"] = [f"127.0.0.1:{PORT}:{PORT}"]
+    # For this machine alone: `windlass status`, and a Prometheus that runs here.
+    ports = [f"127.0.0.1:{PORT}:{PORT}"] if task == job.leader else []
+    if job.metrics:
+        ports.append(f"127.0.0.1:{_FIRST_METRICS_PORT + job.tasks.index(task)}:{METRICS_PORT}")
+    if ports:
+        service["ports"] = ports
     return service
 
 
@@ -105,6 +110,7 @@ def _environment(job: Job, task: TaskId) -> dict[str, str]:
         "TF_CONFIG": _tf_config(job, task),
         **waits,  # a short job is not over before they start
         "WINDLASS_HEALTH_PORT": str(HEALTH_PORT),
+        **({"WINDLASS_METRICS_PORT": str(METRICS_PORT)} if job.metrics else {}),
         "WINDLASS_LEAVE_GRACE_S": str(_GRACE_S * 3 // 4),
         "HOME": "/tmp",  # noqa: S108 - of the container
         "WINDLASS_JOB_ID": job.name,

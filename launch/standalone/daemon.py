@@ -4,18 +4,21 @@ import contextlib
 import logging
 import os
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 from ...cluster.resolved import ResolvedTask
 from ...cluster.roles import CHIEF, EVALUATOR, PS, WORKER
 from ...cluster.standalone.table import JobTable, Limits
 from ...core.errors import ConfigurationError
 from ...core.exit_codes import ExitCode
+from ...core.metric_catalogue import NODE_TASKS, Sample
 from ...core.settings import Settings
 from ...core.task import TaskId
+from ...core.task_metrics import task_samples
 from ...net.auth.own_job import with_own_job
 from ...server.gateway.server import GatewayServer
 from ...worker.interrupts import handle_signals
+from ...worker.metrics import metrics_port
 from ...worker.probes import Probes
 from .node import Node
 
@@ -53,12 +56,13 @@ def run_standalone(task: ResolvedTask, settings: Settings) -> int:
         with serving_gateway(task.task, task.address, settings) as gateway:
             address = f"{host}:{gateway.port}"
             log.info("the cluster is at %s: windlass submit SCRIPT --cluster %s", address, address)
-            return _run_node(Node(task.task, address, host, settings))
+            node = Node(task.task, address, host, settings)
+            return _run_node(node, task, settings, gateway.samples)
     chief = task.spec.task_address(CHIEF, 0)
     probes = Probes(task, settings)
     probes.start()
     try:
-        return _run_node(Node(task.task, chief, host, settings))
+        return _run_node(Node(task.task, chief, host, settings), task, settings)
     finally:
         probes.stop()
 
@@ -96,9 +100,24 @@ def serving_gateway(task: TaskId, address: str, settings: Settings) -> Iterator[
         gateway.stop()
 
 
-def _run_node(node: Node) -> int:
-    handle_signals(lambda name: node.stop())  # noqa: ARG005
-    return node.run()
+def _run_node(
+    node: Node,
+    task: ResolvedTask,
+    settings: Settings,
+    gateway: Callable[[], Iterable[Sample]] = tuple,
+) -> int:
+    def samples() -> Iterator[Sample]:
+        yield from task_samples(task.task, settings.job_id, draining=node.is_stopping)
+        yield Sample(NODE_TASKS, node.running)
+        yield from gateway()
+
+    metrics = metrics_port(task, settings, samples)
+    metrics.start()
+    try:
+        handle_signals(lambda name: node.stop())  # noqa: ARG005
+        return node.run()
+    finally:
+        metrics.stop()
 
 
 class LocalStandaloneCluster:

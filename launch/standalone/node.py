@@ -128,6 +128,16 @@ class Node:
             self._temporary.remove()
         return int(ExitCode.DRAINED)
 
+    @property
+    def running(self) -> int:
+        """Tasks that run here."""
+        return len(self._running)
+
+    @property
+    def is_stopping(self) -> bool:
+        """Whether it was asked to end."""
+        return self._stopping
+
     def stop(self) -> None:
         """End the tasks, and :meth:`run`."""
         with self._changed:
@@ -231,6 +241,7 @@ class Node:
                 **self._settings.model_copy(
                     update={
                         "health_port": 0,
+                        "metrics_port": 0,
                         "log_format": "bare",
                         "model_dir": "",
                         "standalone": False,

@@ -39,6 +39,7 @@ class Guard:
 
     Attributes:
         mode: As of :meth:`begin`.
+        refusals: How many calls and greetings were refused.
     """
 
     def __init__(
@@ -60,6 +61,7 @@ class Guard:
         self._tokens: token.TokenChecker | None = None
         self._strangers = RareLog(audit_log, _STRANGERS_S)
         self.mode = SecurityMode.INSECURE
+        self.refusals = 0
 
     def begin(self, address: str, host: str, port: int) -> None:
         """Serve at an address.
@@ -194,6 +196,7 @@ class Guard:
         """
         named = "audit: %s %s by %s from %s"
         said = (self._task.short, _name(operation), who or "a stranger", address or "here")
+        self.refusals += refused is not None  # about: two at a moment may count once
         if refused is not None and who is None:
             self._strangers.warning(f"{named}: refused: %s", *said, refused.message)
         elif refused is not None:

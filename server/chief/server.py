@@ -1,8 +1,9 @@
 """The chief's server: serves the control plane at the chief's address."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 from ...core.clock import Clock
+from ...core.metric_catalogue import Sample
 from ...core.settings import Settings
 from ...core.task import TaskId
 from ...net.auth.guard import Guard
@@ -57,6 +58,10 @@ class ChiefServer:
     def port(self) -> int:
         """Where it listens."""
         return self._host.port
+
+    def samples(self) -> Iterator[Sample]:
+        """Who has come, for Prometheus."""
+        return self._host.samples()
 
     def stop(self, grace_s: float = 0.5) -> None:
         """Stop serving."""

@@ -15,6 +15,7 @@ from ...core.errors import OtherJobError
 from ...core.settings import Settings
 from ...core.states import Phase
 from ...core.task import TaskId
+from ...core.task_metrics import SaveCounters
 from ...core.versions import check_protocol, own_versions
 from ...net.auth.guard import Visitor
 from ...net.unary import Servicer, servicer
@@ -36,6 +37,7 @@ class LockedJob:
         self.clock = clock
         self.last_checkpoint = ""
         self.last_checkpoint_step = 0
+        self.saves = SaveCounters()
 
     @contextmanager
     def open(self) -> Iterator[tuple[Job, float]]:

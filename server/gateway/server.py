@@ -3,8 +3,10 @@
 import logging
 import secrets
 import threading
+from collections.abc import Iterator
 
 from ...cluster.standalone.table import JobTable
+from ...core.metric_catalogue import Sample
 from ...core.rare_log import RareLog
 from ...core.settings import Settings
 from ...core.task import TaskId
@@ -61,6 +63,11 @@ class GatewayServer:
     def port(self) -> int:
         """Where it listens."""
         return self._host.port
+
+    def samples(self) -> Iterator[Sample]:
+        """The cluster's jobs and nodes, and who has come, for Prometheus."""
+        yield from self._servicer.samples()
+        yield from self._host.samples()
 
     def stop(self) -> None:
         """End: nodes that hear nothing any more end their tasks."""

@@ -15,8 +15,10 @@ from ...cluster.standalone.table import JobTable
 from ...core import bounds, codec
 from ...core.bounds import check_count, check_number, check_text, shorten
 from ...core.errors import PeerLostError, RefusedError
+from ...core.metric_catalogue import Sample
 from ...core.rare_log import RareLog
 from ...core.shipping import check_environments, own_environment
+from ...core.task_metrics import cluster_samples
 from ...core.versions import check_protocol, own_versions
 from ...net.auth.guard import Visitor
 from ...proto.v1 import gateway_pb2
@@ -281,6 +283,13 @@ class GatewayServicer:
                 yield self._table
             finally:
                 self._changed.notify_all()
+
+    def samples(self) -> Iterator[Sample]:
+        """The cluster's jobs and nodes, for Prometheus."""
+        with self._changed:
+            jobs = [job.state.value for job in self._table.jobs.values()]
+            nodes = ["lost" if node.is_lost else "alive" for node in self._table.nodes.values()]
+        return cluster_samples(jobs, nodes)
 
     def _log_of(self, job: str) -> JobLog:
         if job not in self._logs:

@@ -24,12 +24,15 @@ class MemoryLimits:
     Args:
         task: The ps, for messages.
         settings: ``max_ps_bytes`` and ``max_variable_bytes``.
+
+    Attributes:
+        max_ps_bytes: Most of values and slots together.
     """
 
     def __init__(self, task: TaskId, settings: Settings) -> None:
         self._task = task
-        self._max_ps_bytes = settings.max_ps_bytes or memory_bytes() * 4 // 5
-        self._max_variable_bytes = settings.max_variable_bytes or self._max_ps_bytes
+        self.max_ps_bytes = settings.max_ps_bytes or memory_bytes() * 4 // 5
+        self._max_variable_bytes = settings.max_variable_bytes or self.max_ps_bytes
 
     def check_shards(
         self, new: Sequence[ShardDefinition], blocks: Iterable[Block], who: Incarnation
@@ -52,7 +55,7 @@ class MemoryLimits:
                 if shard.variable.name in more:
                     held[shard.variable.name] += shard.num_bytes
         largest = max(more, key=lambda name: more[name])
-        self._check(used + more.total(), self._max_ps_bytes, "max_ps_bytes", largest, who)
+        self._check(used + more.total(), self.max_ps_bytes, "max_ps_bytes", largest, who)
         for name, num_bytes in more.items():
             total = held[name] + num_bytes
             self._check(total, self._max_variable_bytes, "max_variable_bytes", name, who)
@@ -76,7 +79,7 @@ class MemoryLimits:
                 more += missing * block.value.size * block.compute_dtype.itemsize
                 label = label or block.shards[0].variable.name
         if more:
-            self._check(used + more, self._max_ps_bytes, "max_ps_bytes", label, who)
+            self._check(used + more, self.max_ps_bytes, "max_ps_bytes", label, who)
 
     def _check(self, total: int, most: int, limit: str, name: str, who: Incarnation) -> None:
         if total <= most:

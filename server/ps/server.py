@@ -2,18 +2,22 @@
 
 import logging
 import secrets
+from collections.abc import Iterator
 
 from ...core.clock import Clock, SystemClock
 from ...core.exit_codes import ExitCode
 from ...core.launcher_tells import LAUNCHER_TELLS
+from ...core.metric_catalogue import Sample
 from ...core.settings import Settings
 from ...core.states import Phase
 from ...core.task import TaskId
+from ...core.task_metrics import ps_samples, task_samples
 from ...core.waiting import FIRST_S, WaitLog
 from ...engine.library import library
 from ...engine.own_rules import import_rules
 from ...net.auth.guard import Guard
 from ...net.host import TaskHost
+from ...net.metrics_port import MetricsPort
 from ...net.unary import servicer
 from . import session_service
 from .lease import ChiefLease
@@ -63,7 +67,8 @@ class PsServer:
         self.lease = ChiefLease(self._clock, settings.job_id)
         # Of this process alone: whoever meets another one knows that the variables are gone.
         self.generation = secrets.randbits(62) + 1
-        limiter = SessionLimiter(task, settings.max_sessions)
+        self._limiter = limiter = SessionLimiter(task, settings.max_sessions)
+        self._metrics: MetricsPort | None = None
         model_dir = PsModelDir(task, settings.model_dir)
         calls = ParameterServerServicer(self.store, self.lease, self.generation, limiter, model_dir)
         sessions = SessionService(
@@ -87,7 +92,13 @@ class PsServer:
             AddressInUseError: The port is taken.
             ConfigurationError: Nothing says how tasks show who they are.
         """
+        self._metrics = MetricsPort(self.task, address, self._settings, self._samples)
         self._host.start(address)
+        try:
+            self._metrics.start()
+        except BaseException:
+            self._host.stop(0)
+            raise
         # The first update rule needs Numba, which takes 0.3 s to load: while the tasks join.
         library.load_in_background()
         log.info("ready at port %d", self._host.port)
@@ -142,7 +153,23 @@ class PsServer:
         log.info("the job %s%s", phase.ended_how, why, extra=LAUNCHER_TELLS)
         return _EXITS.get(phase, ExitCode.DONE)
 
+    def samples(self) -> Iterator[Sample]:
+        """What this ps has done and holds, for Prometheus."""
+        return ps_samples(
+            self.store.counters(self._limiter.count),
+            limit_bytes=self.store.table.max_bytes,
+            max_sessions=self._settings.max_sessions,
+            chief_silent_s=self.lease.silent_s,
+        )
+
+    def _samples(self) -> Iterator[Sample]:
+        yield from task_samples(self.task, self.lease.job, draining=self.lease.draining)
+        yield from self.samples()
+        yield from self._host.samples()
+
     def stop(self, grace_s: float = 0.5) -> None:
         """Stop serving."""
+        if self._metrics is not None:
+            self._metrics.stop()
         self._host.drain()
         self._host.stop(grace_s)

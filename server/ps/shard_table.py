@@ -424,6 +424,11 @@ class ShardTable:
                 )
             return slabs[number]
 
+    @property
+    def max_bytes(self) -> int:
+        """Most that values and slots may have together."""
+        return self._limits.max_ps_bytes
+
     def held_bytes(self) -> int:
         """Bytes of all values, for placement."""
         with self._definitions:

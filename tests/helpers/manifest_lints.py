@@ -291,6 +291,13 @@ FIELDS: dict[str, Any] = {
         "ttlSecondsAfterFinished": None,
         "managedBy": None,
     },
+    "PodMonitor": {
+        "selector": {"matchLabels", "matchExpressions"},
+        "namespaceSelector": None,
+        "podTargetLabels": None,
+        "jobLabel": None,
+        "podMetricsEndpoints": None,
+    },
     "TrainingRuntime": {"mlPolicy": {"numNodes"}, "podGroupPolicy": None, "template": {"spec"}},
     "TrainJob": {
         "runtimeRef": {"apiGroup", "kind", "name"},

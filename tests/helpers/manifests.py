@@ -19,6 +19,7 @@ K8S = ROOT / "deploy" / "k8s"
 BUILT = [
     "base",
     "rbac",
+    "podmonitor",
     *(f"overlays/{path.name}" for path in sorted((K8S / "overlays").iterdir())),
 ]
 _NEEDED = (5, 0)  # of kustomize: components, replacements and anchors

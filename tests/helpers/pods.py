@@ -48,7 +48,9 @@ class Running:
 
     def __init__(self, containers: Sequence[Container], folder: Path) -> None:
         hosts = folder / "hosts"
-        self.addresses = {each.name: f"127.0.77.{n}" for n, each in enumerate(containers, 1)}
+        # Of this process alone: another one runs such a test at the same time.
+        net = f"127.{os.getpid() // 250 % 250 + 1}.{os.getpid() % 250}"
+        self.addresses = {each.name: f"{net}.{n}" for n, each in enumerate(containers, 1)}
         lines = ["127.0.0.1 localhost"]
         lines += [f"{self.addresses[each.name]} {' '.join(each.names)}" for each in containers]
         hosts.write_text("\n".join(lines) + "\n")

@@ -6,6 +6,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from http.client import HTTPConnection
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from helpers.pods import Container, Running
 from helpers.processes import ROOT
 from helpers.waiting import scaled
 from windlass.core.checkpoint import CheckpointReader, latest_checkpoint
+from windlass.core.metric_catalogue import CATALOGUE, REPORTED
 
 pytestmark = [
     pytest.mark.scenario,
@@ -51,6 +53,20 @@ def serves(address: str) -> bool:
             return False
 
 
+def metrics_of(address: str) -> dict[str, float]:
+    """Values by name and labels, as a scrape of this pod finds them; nothing without an answer."""
+    connection = HTTPConnection(address, 2224, timeout=scaled(5))
+    try:
+        connection.request("GET", "/metrics")
+        page = connection.getresponse().read().decode()
+    except OSError:
+        return {}
+    finally:
+        connection.close()
+    lines = [line.rpartition(" ") for line in page.splitlines() if line.startswith("windlass_")]
+    return {name: float(value) for name, _, value in lines}
+
+
 def in_place(pod: Pod, folder: Path) -> dict[str, str]:
     """The pod's variables, with a folder of this machine where volumes would be mounted."""
 
@@ -58,7 +74,11 @@ def in_place(pod: Pod, folder: Path) -> dict[str, str]:
         mount = next((path for path in MOUNTS if value.startswith(path)), "")
         return str(folder) + value.removeprefix(mount) if mount else value
 
-    return {name: here(value) for name, value in pod.environment.items()}
+    # As components/metrics does.
+    return {
+        "WINDLASS_METRICS_PORT": "2224",
+        **{name: here(value) for name, value in pod.environment.items()},
+    }
 
 
 def check_training(model_dir: Path) -> None:
@@ -87,9 +107,29 @@ def test_the_pods_of_the_manifests_train(
     )
     for name, address in running.addresses.items():
         wait_until(lambda address=address: serves(address), 40, f"a probe of {name}")
+    seen = {name: metrics_of(address) for name, address in running.addresses.items()}
+    wait_until(
+        lambda: metrics_of(running.addresses["digits-worker-0"]).get("windlass_steps_total", 0) > 0,
+        60,
+        "a step in the metrics",
+    )
+    chief = metrics_of(running.addresses["digits-chief-0"])
+    ps = metrics_of(running.addresses["digits-ps-0"])
     ended = running.wait(90)
     assert {name: end.code for name, end in ended.items()} == dict.fromkeys(ended, 0), ended
     check_training(tmp_path / "digits")
+    for name, role in roles.items():  # also before there was a cluster
+        assert any(f'role="{role}"' in each for each in seen[name]), (name, seen[name])
+    assert chief['windlass_job_phase{phase="running"}'] == 1
+    assert chief['windlass_job_tasks{role="worker",state="alive"}'] == 2
+    assert ps["windlass_ps_pushes_total"] > 0
+    assert ps["windlass_ps_value_bytes"] > 0
+    shown = {each.partition("{")[0] for each in (*chief, *ps)}
+    assert shown | {REPORTED.name} == {
+        metric.name
+        for metric in CATALOGUE.values()
+        if not metric.shown_by.startswith(("chief, of", "a cluster"))
+    }
     for name, role in roles.items():
         took_part = "has done 5 steps" in ended[name].text
         assert took_part == (role in ("chief", "worker")), ended[name].text
@@ -110,6 +150,9 @@ def test_the_pods_of_a_standing_cluster_take_a_program(
     )
     for name, address in running.addresses.items():
         wait_until(lambda address=address: serves(address), 40, f"a probe of {name}")
+    gateway = metrics_of(running.addresses["desk-chief-0"])
+    assert gateway['windlass_cluster_nodes{state="alive"}'] >= 1
+    assert gateway["windlass_node_tasks"] == 0
     write_program()
     chief = f"{running.addresses['desk-chief-0']}:2222"
     arguments = ["--cluster", chief, "--insecure", "--workers", "1", "--ps", "1"]

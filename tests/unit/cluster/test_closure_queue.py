@@ -34,6 +34,7 @@ def test_closures_wait_for_a_worker_and_then_for_a_free_one() -> None:
     assert waiting.schedule(0) == waiting.schedule(1) == []
     assert given(waiting.worker_ready(3)) == [(3, 0, 1)]
     assert waiting.schedule(2) == []
+    assert waiting.depths == (2, 1)
     assert given(waiting.worker_ready(0)) == [(0, 1, 1)]
     assert given(waiting.finished(0, 1).decisions) == [(3, 2, 1)]
     assert waiting.finished(1, 1) == waiting.finished(2, 1) == (True, [])

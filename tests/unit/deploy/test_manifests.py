@@ -11,11 +11,13 @@ import yaml
 from helpers.manifest_lints import FIELDS, problems, unknown_fields
 from helpers.manifests import BUILT, K8S, Manifest, build, pod_templates, pods
 from windlass.cluster.principal import principal_of_uri
+from windlass.net.metrics_port import PATH
 
 kubernetes_validate = pytest.importorskip("kubernetes_validate", reason="knows the schemas")
 KUBERNETES = "1.34"  # the oldest version whose fields these manifests use is older
 _FROM_ELSEWHERE = {"Certificate", "Issuer"}  # cert-manager's
-with_jobs = pytest.mark.parametrize("name", [name for name in BUILT if name != "rbac"])
+_WITHOUT_JOBS = {"rbac", "podmonitor"}
+with_jobs = pytest.mark.parametrize("name", [name for name in BUILT if name not in _WITHOUT_JOBS])
 
 
 @pytest.mark.parametrize("name", BUILT)
@@ -194,22 +196,31 @@ def test_ps_are_not_evicted_one_by_one_in_production() -> None:
 
 def test_a_policy_lets_the_tasks_of_a_job_alone_in() -> None:
     [policy] = [each for each in build("overlays/prod") if each["kind"] == "NetworkPolicy"]
-    among, probes = policy["spec"]["ingress"]
+    among, probes, metrics = policy["spec"]["ingress"]
     assert among["from"][0]["podSelector"]["matchLabels"]["app.kubernetes.io/instance"] == "digits"
     assert [port["port"] for port in among["ports"]] == ["grpc"]
     assert [port["port"] for port in probes["ports"]] == ["health"]
+    assert [port["port"] for port in metrics["ports"]] == ["metrics"]
+    [monitoring] = metrics["from"]
+    assert list(monitoring) == ["namespaceSelector"]
+    assert "matchLabels" not in monitoring["namespaceSelector"]  # Prometheus is no part of the job
     [_, names] = policy["spec"]["egress"]
     assert "matchLabels" not in names["to"][0]["podSelector"]  # DNS is no part of the job
 
 
-def test_the_gpu_component_gives_devices_to_those_who_compute(tmp_path: Path) -> None:
-    folder = K8S / "overlays" / "dev"
-    text = (folder / "kustomization.yaml").read_text().replace("../..", str(K8S))
-    text = text.replace("components:\n", f"components:\n  - {K8S}/components/gpu\n")
+def dev_with(folder: Path, *components: str) -> tuple[Manifest, ...]:
+    """``overlays/dev`` with more components, built from a copy of its kustomization."""
+    text = (K8S / "overlays" / "dev" / "kustomization.yaml").read_text()
+    more = "".join(f"  - ../../components/{name}\n" for name in components)
+    text = text.replace("components:\n", f"components:\n{more}")
     # Kustomize takes folders by relative paths alone.
-    relative = "/".join([".."] * len(tmp_path.parts[1:]))
-    (tmp_path / "kustomization.yaml").write_text(text.replace(str(K8S), relative + str(K8S)))
-    objects = build(str(tmp_path))
+    relative = "/".join([".."] * len(folder.parts[1:])) + str(K8S)
+    (folder / "kustomization.yaml").write_text(text.replace("../..", relative))
+    return build(str(folder))
+
+
+def test_the_gpu_component_gives_devices_to_those_who_compute(tmp_path: Path) -> None:
+    objects = dev_with(tmp_path, "gpu")
     devices = {
         kind.name: kind.spec["containers"][0]["resources"]["limits"].get("nvidia.com/gpu")
         for kind in pod_templates(objects)
@@ -217,6 +228,22 @@ def test_the_gpu_component_gives_devices_to_those_who_compute(tmp_path: Path) ->
     assert devices == {
         "digits-ps": None, "digits-chief": 1, "digits-worker": 1, "digits-evaluator": None
     }  # fmt: skip
+    assert problems(objects) == []
+
+
+def test_the_metrics_components_say_where_every_pod_shows_them(tmp_path: Path) -> None:
+    objects = dev_with(tmp_path, "metrics")
+    [monitor] = build("podmonitor")
+    [endpoint] = monitor["spec"]["podMetricsEndpoints"]
+    for kind in pod_templates(objects):
+        assert monitor["spec"]["selector"]["matchLabels"].items() <= kind.labels.items()
+        [container] = kind.spec["containers"]
+        named = {port["name"]: port["containerPort"] for port in container["ports"]}
+        said = {each["name"]: each.get("value") for each in container["env"]}
+        annotations = kind.template["metadata"]["annotations"]
+        assert annotations["prometheus.io/port"] == said["WINDLASS_METRICS_PORT"]
+        assert named[endpoint["port"]] == int(said["WINDLASS_METRICS_PORT"])
+        assert annotations["prometheus.io/path"] == endpoint["path"] == PATH
     assert problems(objects) == []
 
 

@@ -16,7 +16,7 @@ import yaml
 
 from helpers.job_objects import ROOT, digits
 from helpers.manifest_lints import problems
-from helpers.manifests import pods
+from helpers.manifests import pod_templates, pods
 from windlass.cluster.launchers import launcher_resolver
 from windlass.cluster.resolved import resolve
 from windlass.cluster.simple import SimpleClusterResolver
@@ -340,6 +340,20 @@ def test_how_a_worker_has_left_is_told_by_its_exit_code(codes: dict[str, int], w
 
 
 # -- compose ---------------------------------------------------------------------------------------
+
+
+def test_metrics_have_a_port_where_prometheus_looks_for_it() -> None:
+    job = digits().model_copy(update={"metrics": True})
+    made = tuple(manifests(job))
+    assert problems(made) == []
+    for kind in pod_templates(made):
+        assert kind.template["metadata"]["annotations"]["prometheus.io/port"] == "2224"
+        [container] = kind.spec["containers"]
+        assert {"name": "metrics", "containerPort": 2224} in container["ports"]
+        assert {"name": "WINDLASS_METRICS_PORT", "value": "2224"} in container["env"]
+    services = compose_document(job)["services"]
+    published = [port for each in services.values() for port in each["ports"] if "2224" in port]
+    assert published == [f"127.0.0.1:{9400 + index}:2224" for index in range(len(services))]
 
 
 def test_services_of_compose_find_each_other_by_name() -> None:

@@ -1,0 +1,159 @@
+"""The catalogue of the metrics that tasks show Prometheus (docs/metrics.md).
+
+Names follow Prometheus' conventions: a prefix, the base unit, and ``_total`` for what only grows;
+moments are Unix times, from which the reader subtracts.
+"""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Metric:
+    """One metric.
+
+    Attributes:
+        name: With the prefix, the unit and, if it only grows, ``_total``.
+        help: What it is, for whoever looks at it.
+        labels: Names of its labels.
+        shown_by: Which tasks show it.
+    """
+
+    name: str
+    help: str
+    labels: tuple[str, ...]
+    shown_by: str
+
+    @property
+    def is_counter(self) -> bool:
+        """Whether it only grows, from the start of the task."""
+        return self.name.endswith("_total")
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """A value of a metric, with the values of its labels in their order."""
+
+    metric: Metric
+    value: float
+    labels: tuple[str, ...] = ()
+
+
+CATALOGUE: dict[str, Metric] = {}
+
+
+def _metric(shown_by: str, name: str, text: str, *labels: str) -> Metric:
+    metric = CATALOGUE[name] = Metric(f"windlass_{name}", text, labels, shown_by)
+    return metric
+
+
+_EVERY = "every task"
+_PROGRAMS = "chief, workers, evaluator"
+_PS = "ps"
+_SERVERS = "ps, chief"
+_CHIEF = "chief"
+_COORDINATOR = "chief, of a program with a coordinator"
+_CLUSTER = "a cluster that stands"
+
+TASK_INFO = _metric(
+    _EVERY,
+    "task_info",
+    "Always 1; the labels say which task of which job this is, and what it runs.",
+    "job_id", "role", "index", "version", "python",
+)  # fmt: skip
+DRAINING = _metric(_EVERY, "task_draining", "1 from a request to end on, such as SIGTERM.")
+
+STEPS = _metric(_PROGRAMS, "steps_total", "Steps that this task has finished.")
+PUSHES = _metric(_PROGRAMS, "pushes_total", "Of them, those that pushed something.")
+PUSHED = _metric(_PROGRAMS, "pushed_bytes_total", "Payload sent to all ps.")
+PULLED = _metric(_PROGRAMS, "pulled_bytes_total", "Payload received from all ps.")
+REFUSED_STEPS = _metric(
+    _PROGRAMS,
+    "refused_steps_total",
+    "Steps whose gradients had NaN or infinity and were not pushed.",
+)
+STALENESS = _metric(
+    _PROGRAMS,
+    "staleness_steps",
+    "Mean over the recent pushes: updates of others between a pull and the push made from it.",
+)
+GLOBAL_STEP = _metric(_PROGRAMS, "global_step", "The job's global step that this task saw last.")
+REPLICAS = _metric(_PROGRAMS, "replicas", "Devices that compute for this task; 0: not known yet.")
+PS_CONNECTIONS = _metric(
+    _PROGRAMS,
+    "ps_connections",
+    "Parameter servers this task is connected to, by kind of connection.",
+    "kind",
+)
+REPORTED = _metric(
+    _PROGRAMS,
+    "reported_value",
+    "Last value that the program reported under this name, e.g. loss.",
+    "name",
+)
+
+PS_PUSHES = _metric(_PS, "ps_pushes_total", "Pushes applied.")
+PS_DUPLICATES = _metric(
+    _PS, "ps_duplicate_pushes_total", "Pushes that arrived again and were not applied again."
+)
+PS_REFUSED = _metric(_PS, "ps_refused_steps_total", "Steps refused, for whatever reason.")
+PS_PULLS = _metric(_PS, "ps_pulls_total", "Pulls answered.")
+PS_RECEIVED = _metric(_PS, "ps_received_bytes_total", "Payload received from workers.")
+PS_SENT = _metric(_PS, "ps_sent_bytes_total", "Payload sent to workers, shared memory included.")
+PS_VARIABLES = _metric(_PS, "ps_variables", "Variables with a shard here.")
+PS_SHARDS = _metric(_PS, "ps_shards", "Shards held here.")
+PS_VALUES = _metric(_PS, "ps_value_bytes", "Memory of the shards' values.")
+PS_SLOTS = _metric(_PS, "ps_slot_bytes", "Memory of the optimizers' slot variables.")
+PS_LIMIT = _metric(
+    _PS, "ps_limit_bytes", "Most that values and slots may have together (max_ps_bytes)."
+)
+PS_SESSIONS = _metric(_PS, "ps_sessions", "Workers that have a session here.")
+PS_MAX_SESSIONS = _metric(_PS, "ps_max_sessions", "Most workers that may have one (max_sessions).")
+PS_GLOBAL_STEP = _metric(_PS, "ps_global_step", "The job's global step, as far as this ps knows.")
+PS_CHIEF_SILENCE = _metric(
+    _PS,
+    "ps_chief_silence_seconds",
+    "Since the chief renewed its lease; before the first time, since the start.",
+)
+
+CONNECTIONS = _metric(
+    _SERVERS, "connections", "Connections that are being served, gRPC's left out."
+)
+REFUSED_CONNECTIONS = _metric(
+    _SERVERS, "refused_connections_total", "Connections closed because there were too many."
+)
+REFUSED_CALLERS = _metric(
+    _SERVERS,
+    "refused_callers_total",
+    "Calls and greetings refused for who made them (docs/security.md).",
+)
+
+JOB_PHASE = _metric(
+    _CHIEF, "job_phase", "1 for the phase that the job is in, 0 for the others.", "phase"
+)
+JOB_TASKS = _metric(_CHIEF, "job_tasks", "Tasks of the job by role and state.", "role", "state")
+JOB_STEP = _metric(_CHIEF, "job_global_step", "The job's global step.")
+JOB_GOAL = _metric(
+    _CHIEF, "job_goal_steps", "Global step that the program works towards; 0: not said."
+)
+JOB_AGE = _metric(_CHIEF, "job_age_seconds", "Since this chief has begun to lead the job.")
+SAVES = _metric(_CHIEF, "checkpoints_total", "Checkpoints written since this chief's start.")
+FAILED_SAVES = _metric(_CHIEF, "failed_checkpoints_total", "Checkpoints that could not be written.")
+SAVING = _metric(_CHIEF, "checkpoint_under_way", "1 while a checkpoint is being written.")
+SAVED_STEP = _metric(_CHIEF, "last_checkpoint_step", "Global step of the last one; 0: none yet.")
+SAVED_AT = _metric(
+    _CHIEF, "last_checkpoint_timestamp_seconds", "When the last one was complete; 0: none yet."
+)
+SAVED_IN = _metric(_CHIEF, "last_checkpoint_duration_seconds", "How long it took to write.")
+
+CLOSURES_WAITING = _metric(
+    _COORDINATOR, "closures_waiting", "Closures scheduled that no worker has yet."
+)
+CLOSURES_RUNNING = _metric(
+    _COORDINATOR, "closures_running", "Closures that a worker has and has not answered."
+)
+
+CLUSTER_JOBS = _metric(
+    _CLUSTER, "cluster_jobs", "Jobs by state; of those that ended, the last 100.", "state"
+)
+CLUSTER_NODES = _metric(_CLUSTER, "cluster_nodes", "Nodes by state.", "state")
+NODE_TASKS = _metric(_CLUSTER, "node_tasks", "Tasks of jobs that run on this node.")

@@ -1,0 +1,36 @@
+"""Where the head of an HTTP request ends, for ports that answer such requests: pure."""
+
+from .arrival import Arrival
+
+HEAD_BYTES = 8 * 1024  # of a request; Prometheus' has a few hundred
+_END = b"\r\n\r\n"
+
+
+class HttpArrival(Arrival):
+    """A request, up to the end of its head. One without an end is dropped at the limit."""
+
+    __slots__ = ()
+
+    def wanted(self) -> int:
+        """How many more bytes may belong to it; 0: it is complete, or too long."""
+        return 0 if _END in self.first else max(0, HEAD_BYTES - len(self.first))
+
+    @property
+    def is_ours(self) -> bool:
+        """Whether it is complete."""
+        return _END in self.first
+
+    @property
+    def is_grpc(self) -> bool:
+        """It never is."""
+        return False
+
+    @property
+    def ticket(self) -> bytes:
+        """There is none."""
+        return b""
+
+    @property
+    def greeting(self) -> bytes:
+        """The request."""
+        return self.first

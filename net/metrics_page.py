@@ -1,0 +1,101 @@
+"""The page that Prometheus reads, written by its own library.
+
+Collecting takes a lock here and there, and a moment of the interpreter. Whoever asks again within a
+second is shown the same page, so that asking without end costs the task little; and if collecting
+does not come to an end, only one thread waits for it.
+"""
+
+import logging
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+from prometheus_client import REGISTRY, CollectorRegistry
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.exposition import choose_encoder
+
+from ..core.clock import Clock, SystemClock
+from ..core.metric_catalogue import Sample
+
+log = logging.getLogger(__name__)
+
+_KEEP_S = 1.0
+_WAIT_S = 2.0
+
+Collect = Callable[[], Iterable[Sample]]
+
+
+def families(samples: Iterable[Sample]) -> list[Metric]:
+    """Samples as Prometheus' library has them; those that differ in nothing are added up."""
+    sums: dict[str, tuple[Any, dict[tuple[str, ...], float]]] = {}
+    for sample in samples:
+        metric = sample.metric
+        _, values = sums.setdefault(metric.name, (metric, {}))
+        values[sample.labels] = values.get(sample.labels, 0.0) + float(sample.value)
+    found: list[Metric] = []
+    for metric, values in sums.values():
+        kind = CounterMetricFamily if metric.is_counter else GaugeMetricFamily
+        family = kind(metric.name, metric.help, labels=metric.labels)
+        for labels, value in values.items():
+            family.add_metric(list(labels), value)
+        found.append(family)
+    return found
+
+
+class MetricsPage:
+    """Thread-safe.
+
+    Args:
+        collect: Reads the task's counters. Must not call other tasks.
+        others: Whose metrics follow: those of the process, and what the program has registered with
+            Prometheus' library by itself.
+        clock: For tests.
+    """
+
+    def __init__(
+        self, collect: Collect, others: CollectorRegistry = REGISTRY, clock: Clock | None = None
+    ) -> None:
+        self._collect = collect
+        self._others = others
+        self._clock = clock or SystemClock()
+        self._lock = threading.Lock()
+        self._families: list[Metric] = []
+        self._until = -1.0
+
+    def render(self, accept: str) -> tuple[bytes, str]:
+        """(the page, its content type).
+
+        Args:
+            accept: What the client takes, as in HTTP's header: plain text or OpenMetrics.
+
+        Raises:
+            TimeoutError: Somebody else has been collecting for long.
+        """
+        if not self._lock.acquire(timeout=_WAIT_S):
+            raise TimeoutError(f"the counters have not been read for {_WAIT_S:g} s")
+        try:
+            if self._clock.now() >= self._until:
+                self._families = [*families(self._collect()), *self._of_others()]
+                self._until = self._clock.now() + _KEEP_S
+            found = self._families
+        finally:
+            self._lock.release()
+        encode, content_type = choose_encoder(accept)
+        return encode(_Page(found)), content_type
+
+    def _of_others(self) -> list[Metric]:
+        try:
+            return list(self._others.collect())
+        except Exception:  # of a collector of the program's: ours are shown all the same
+            log.warning("metrics that the program has registered cannot be read", exc_info=True)
+            return []
+
+
+class _Page:
+    """What the library's encoders take for a registry."""
+
+    def __init__(self, found: list[Metric]) -> None:
+        self._found = found
+
+    def collect(self) -> Iterator[Metric]:
+        return iter(self._found)

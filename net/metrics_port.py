@@ -1,0 +1,159 @@
+"""A port where Prometheus reads a task's metrics, in plaintext, which cannot be used up.
+
+It has its own sockets and threads: probes, peers and steps do not wait for it, nor it for them. Who
+connects and says nothing costs a descriptor (:mod:`~windlass.net.listener`), who asks too often is
+shown the page of a moment ago (:mod:`~windlass.net.metrics_page`).
+"""
+
+import io
+import logging
+import time
+from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler
+from typing import TYPE_CHECKING, Any, cast
+from urllib.parse import urlsplit
+
+from ..core.errors import AddressInUseError
+from ..core.rare_log import RareLog
+from ..core.settings import Settings
+from ..core.task import TaskId
+from .host import bind_address
+from .http_arrival import HttpArrival
+from .listener import Listener
+from .stream import SocketStream
+from .tcp import listen_tcp, split_address, tcp_stream
+
+if TYPE_CHECKING:
+    from .metrics_page import Collect, MetricsPage
+
+log = logging.getLogger(__name__)
+
+PATH = "/metrics"
+_ANSWERS = 4  # at once; more are refused
+_BACKLOG = 64
+_REQUEST_S = 5.0
+_ANSWER_S = 5.0
+
+
+class MetricsPort:
+    """Serves the metrics of one task, if its settings name a port.
+
+    Args:
+        task: For messages.
+        address: Of the task, or of its cluster: says whether this is on loopback.
+        settings: For the port, and the address to bind.
+        collect: Reads the task's counters, in a thread of this port's.
+    """
+
+    def __init__(self, task: TaskId, address: str, settings: Settings, collect: "Collect") -> None:
+        self._task = task
+        self._address = address
+        self._settings = settings
+        self._collect = collect
+        self._page: MetricsPage | None = None
+        self._listener: Listener | None = None
+        self._failures = RareLog(log)
+
+    def start(self) -> None:
+        """Answer from now on.
+
+        Raises:
+            AddressInUseError: The port is taken.
+        """
+        if not self._settings.metrics_port:
+            return
+        # Loaded where it is used: 0.1 s.
+        from .metrics_page import MetricsPage
+
+        self._page = MetricsPage(self._collect)
+        host = bind_address(self._address or ":0", self._settings).rpartition(":")[0]
+        where = f"{host}:{self._settings.metrics_port}"
+        try:
+            listening = listen_tcp(*split_address(where), _BACKLOG)
+        except OSError as error:
+            raise AddressInUseError(
+                f"{self._task} cannot listen at {where} for metrics ({error.strerror or error}): "
+                "the port is taken by another process. Stop it, or give another --metrics-port",
+                task=self._task,
+                address=where,
+            ) from error
+        self._listener = Listener(
+            self._answer, None, _ANSWERS, _REQUEST_S, make_arrival=HttpArrival
+        )
+        self._listener.add(listening, tcp_stream)
+        self._listener.start()
+        log.debug("metrics at %s%s", where, PATH)
+
+    def stop(self) -> None:
+        """Answer nobody any more. Idempotent."""
+        if self._listener is not None:
+            self._listener.stop()
+
+    def _answer(self, stream: SocketStream, request: bytes) -> None:
+        try:
+            stream.send(_Answer.to(request, self._read), time.monotonic() + _ANSWER_S)
+        except OSError as error:
+            log.debug("an answer with metrics broke off: %s", error)
+        finally:
+            stream.close()
+
+    def _read(self, accept: str) -> tuple[bytes, str]:
+        """(the page, its content type).
+
+        Raises:
+            TimeoutError: The counters cannot be read for now.
+        """
+        page = cast("MetricsPage", self._page)
+        try:
+            return page.render(accept)
+        except TimeoutError:
+            raise
+        except Exception as error:  # a scrape that fails must be seen, and must not end the port
+            self._failures.warning(
+                "the metrics cannot be read: %s: %s", type(error).__name__, error
+            )
+            raise TimeoutError("the metrics cannot be read; the task's log says why") from error
+
+
+class _Answer(BaseHTTPRequestHandler):
+    """One request, read from memory and answered into memory: waiting is the port's."""
+
+    protocol_version = "HTTP/1.1"
+    server_version, sys_version = "windlass", ""
+
+    @classmethod
+    def to(cls, request: bytes, read: Any) -> bytes:
+        """The answer to a request."""
+        written = io.BytesIO()
+        cls(cast("Any", (request, written, read)), ("", 0), cast("Any", None))
+        return written.getvalue()
+
+    def setup(self) -> None:
+        request, self.wfile, self._read = cast("Any", self.request)
+        self.rfile = io.BytesIO(request)
+
+    def finish(self) -> None:
+        """Nothing: the port closes the connection."""
+
+    def handle(self) -> None:
+        self.close_connection = True
+        self.handle_one_request()
+
+    def do_GET(self) -> None:
+        if urlsplit(self.path).path not in (PATH, "/"):
+            self.send_error(HTTPStatus.NOT_FOUND, f"metrics are at {PATH}")
+            return
+        try:
+            body, content_type = self._read(self.headers.get("Accept", ""))
+        except TimeoutError as error:
+            self.send_error(HTTPStatus.SERVICE_UNAVAILABLE, str(error))
+            return
+        self.send_response(HTTPStatus.OK)
+        self.send_header("Content-Type", content_type)
+        self.send_header("Content-Length", str(len(body)))
+        self.send_header("Connection", "close")
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - the library's name
+        log.debug(format, *args)
