@@ -291,6 +291,19 @@ FIELDS: dict[str, Any] = {
         "ttlSecondsAfterFinished": None,
         "managedBy": None,
     },
+    "Certificate": {
+        "commonName": None,
+        "dnsNames": None,
+        "duration": None,
+        "isCA": None,
+        "issuerRef": {"name", "kind", "group"},
+        "privateKey": {"algorithm", "encoding", "rotationPolicy", "size"},
+        "renewBefore": None,
+        "secretName": None,
+        "uris": None,
+        "usages": None,
+    },
+    "Issuer": {"selfSigned": {"crlDistributionPoints"}, "ca": {"secretName"}},
     "PodMonitor": {
         "selector": {"matchLabels", "matchExpressions"},
         "namespaceSelector": None,
@@ -318,4 +331,9 @@ def unknown_fields(each: Manifest) -> list[str]:
     for name, inner in fields.items():
         if inner is not None and name in spec:
             wrong += [f"{name}.{key}" for key in spec[name] if key not in inner]
+    for role, made in spec.get("tfReplicaSpecs", {}).items():
+        wrong += [f"{role}.{key}" for key in made if key not in _OF_A_REPLICA]
     return wrong
+
+
+_OF_A_REPLICA = {"replicas", "restartPolicy", "template"}

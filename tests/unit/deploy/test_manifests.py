@@ -15,7 +15,6 @@ from windlass.net.metrics_port import PATH
 
 kubernetes_validate = pytest.importorskip("kubernetes_validate", reason="knows the schemas")
 KUBERNETES = "1.34"  # the oldest version whose fields these manifests use is older
-_FROM_ELSEWHERE = {"Certificate", "Issuer"}  # cert-manager's
 _WITHOUT_JOBS = {"rbac", "podmonitor"}
 with_jobs = pytest.mark.parametrize("name", [name for name in BUILT if name not in _WITHOUT_JOBS])
 
@@ -26,7 +25,7 @@ def test_every_object_has_the_fields_that_its_kind_has_and_no_others(name: str) 
     for each in objects:
         if each["kind"] in FIELDS:
             assert unknown_fields(each) == []
-        elif each["kind"] not in _FROM_ELSEWHERE:
+        else:
             kubernetes_validate.validate(each, KUBERNETES, strict=True)
     for kind in pod_templates(objects):  # those of custom resources, too
         made: Manifest = {"apiVersion": "v1", "kind": "Pod", **kind.template}
@@ -268,11 +267,13 @@ def test_a_jobset_names_its_pods_as_they_dial_each_other() -> None:
 
 
 def test_a_trainjob_changes_every_role() -> None:
-    # Trainer sets image, command and arguments in containers called `node`.
+    # Trainer sets image, command and arguments in containers called `node`, of Jobs with any label.
     objects = build("overlays/trainjob")
     for kind in pod_templates(objects):
         assert [container["name"] for container in kind.spec["containers"]] == ["node"]
     [runtime] = [each for each in objects if each["kind"] == "TrainingRuntime"]
+    for job in runtime["spec"]["template"]["spec"]["replicatedJobs"]:
+        assert job["template"]["metadata"]["labels"], job["name"]
     counted = [
         job["name"]
         for job in runtime["spec"]["template"]["spec"]["replicatedJobs"]
