@@ -1,0 +1,51 @@
+"""``windlass k8s`` through the official client, against an API server on loopback."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from helpers.connected_api import connected
+from helpers.kubernetes_cluster import KubernetesCluster, serve_cluster
+from windlass.launch import cli
+from windlass.launch.k8s.client import KubernetesApi
+
+
+@pytest.fixture
+def cluster() -> Iterator[KubernetesCluster]:
+    with serve_cluster() as server:
+        yield server
+
+
+@pytest.fixture
+def api(cluster: KubernetesCluster, monkeypatch: pytest.MonkeyPatch) -> KubernetesApi:
+    for name in ("http_proxy", "HTTP_PROXY"):
+        monkeypatch.delenv(name, raising=False)
+    return connected(cluster)
+
+
+@pytest.fixture
+def run(
+    cluster: KubernetesCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Callable[..., Result]:
+    """``windlass k8s …`` with a kubeconfig that names the server."""
+    path = tmp_path / "kubeconfig"
+    path.write_text(
+        f"""
+apiVersion: v1
+kind: Config
+current-context: here
+contexts: [{{name: here, context: {{cluster: here, user: me, namespace: train}}}}]
+clusters: [{{name: here, cluster: {{server: "{cluster.url}"}}}}]
+users: [{{name: me, user: {{token: secret}}}}]
+"""
+    )
+    monkeypatch.setattr("kubernetes.config.kube_config.KUBE_CONFIG_DEFAULT_LOCATION", str(path))
+    for name in ("http_proxy", "HTTP_PROXY"):
+        monkeypatch.delenv(name, raising=False)
+
+    def k8s(*arguments: str) -> Result:
+        return CliRunner().invoke(cli.windlass, ["k8s", *arguments], standalone_mode=False)
+
+    return k8s

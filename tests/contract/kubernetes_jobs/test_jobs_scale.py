@@ -1,0 +1,137 @@
+"""``windlass k8s scale`` and ``delete``: workers drain before they leave."""
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from click.testing import Result
+
+from helpers.connected_api import completions
+from helpers.job_objects import DIGITS, digits, ended, ready, started, task_pod
+from helpers.kubernetes_cluster import KubernetesCluster
+from helpers.pod_listings import Listed
+from windlass.core.errors import (
+    ConfigurationError,
+    PeerLostError,
+)
+from windlass.launch.k8s.client import KubernetesApi
+from windlass.launch.k8s.manifests import manifests
+from windlass.launch.k8s.operations import (
+    delete_all,
+    read_scale,
+    scale,
+)
+
+
+class Controller:
+    """Kubernetes' own part: makes and drains the pods of the workers' Job."""
+
+    def __init__(self, cluster: KubernetesCluster, code: int = 143) -> None:
+        self._cluster = cluster
+        self._code = code
+        self._threads: list[threading.Thread] = []
+        cluster.on_patch = self._on_patch
+        for index in range(2):
+            cluster.put("Pod", task_pod("worker", index, ready()))
+
+    def _on_patch(self, kind: str, item: Listed) -> None:
+        if kind == "Job":
+            thread = threading.Thread(target=self._reconcile, args=(item["spec"]["completions"],))
+            self._threads.append(thread)
+            thread.start()
+
+    def _reconcile(self, wanted: int) -> None:
+        for index in range(8):
+            name = f"digits-worker-{index}-x7k2p"
+            there = self._cluster.get("Pod", name) is not None
+            if there and index >= wanted:
+                going = {"deletionTimestamp": "2026-11-20T10:05:00Z"}
+                self._cluster.put("Pod", task_pod("worker", index, ready(), **going))
+                self._cluster.put("Pod", task_pod("worker", index, ended(self._code), **going))
+                self._cluster.remove("Pod", name)
+            elif not there and index < wanted:
+                self._cluster.put("Pod", task_pod("worker", index, {"phase": "Pending"}))
+                self._cluster.put("Pod", task_pod("worker", index, ready()))
+
+    def join(self) -> None:
+        for thread in self._threads:
+            thread.join()
+
+
+def scaled_to(api: KubernetesApi, workers: int, **how: Any) -> list[str]:
+    told: list[str] = []
+    plan = read_scale(api, "digits", workers)
+    scale(api, "digits", plan, told.append, watch_s=1, **{"timeout_s": 60, **how})
+    return told
+
+
+def test_workers_come_and_leave_after_they_have_drained(
+    cluster: KubernetesCluster, api: KubernetesApi
+) -> None:
+    started(cluster)
+    controller = Controller(cluster)
+    assert scaled_to(api, 4) == ["digits: 2 → 4 workers", "worker:2 runs", "worker:3 runs"]
+    told = scaled_to(api, 1)
+    assert told[0] == "digits: 4 → 1 workers"
+    assert set(told[1:]) == {f"worker:{index} has left: drained" for index in (1, 2, 3)}
+    assert scaled_to(api, 1) == ["digits has 1 workers already"]
+    assert completions(cluster) == 1
+    patches = [each for each in cluster.asked if each.method == "PATCH"]
+    assert {each.query["fieldManager"] for each in patches} == {"windlass"}
+    controller.join()
+
+
+def test_one_that_did_not_drain_in_time_is_told_apart(
+    cluster: KubernetesCluster, api: KubernetesApi
+) -> None:
+    started(cluster)
+    controller = Controller(cluster, code=137)
+    assert "worker:1 has left: killed: it did not leave within its grace period" in (
+        "\n".join(scaled_to(api, 1))
+    )
+    controller.join()
+
+
+def test_a_scale_that_takes_too_long_says_who_is_waited_for(
+    cluster: KubernetesCluster, api: KubernetesApi
+) -> None:
+    started(cluster)
+    with pytest.raises(PeerLostError, match=r"worker:2, worker:3 do not run yet"):
+        scaled_to(api, 4, timeout_s=0.1)
+
+
+def test_a_dry_run_of_scale_names_who_would_leave(
+    cluster: KubernetesCluster, run: Callable[..., Result]
+) -> None:
+    started(cluster)
+    said = run("scale", "0", "--name", "digits", "--dry-run")
+    assert said.output.splitlines() == [
+        "worker:0 would drain and leave",
+        "worker:1 would drain and leave",
+    ]
+    assert not [each for each in cluster.asked if each.method == "PATCH"]
+
+
+def test_a_job_in_sync_is_not_scaled(cluster: KubernetesCluster, api: KubernetesApi) -> None:
+    started(cluster, digits().with_counts({"ps": 0}))
+    with pytest.raises(ConfigurationError, match="no worker can do without another"):
+        read_scale(api, "digits", 1)
+
+
+def test_delete_leaves_the_checkpoints_unless_it_is_told_otherwise(
+    cluster: KubernetesCluster, api: KubernetesApi, run: Callable[..., Result]
+) -> None:
+    started(cluster)
+    said = run("delete", "--job", str(DIGITS)).output.splitlines()
+    assert said[-1] == ("PersistentVolumeClaim digits-checkpoints kept (--checkpoints deletes it)")
+    assert len(said) == len(manifests(digits()))
+    assert all(
+        each.query["propagationPolicy"] == "Background"
+        for each in cluster.asked
+        if each.method == "DELETE"
+    )
+    # What is gone already is no error.
+    done = delete_all(api, "digits", checkpoints=True)
+    assert [(each.kind, each.what) for each in done] == [("PersistentVolumeClaim", "deleted")]
+    assert "there is nothing of digits in namespace train" in run("delete", "--name=digits").output
