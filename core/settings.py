@@ -67,6 +67,12 @@ class Settings(BaseModel):
         gt=0,
         description="A ps without a chief for this long ends. Longer than a chief's restart.",
     )
+    stay_without_chief: bool = Field(
+        default=False,
+        description="Whether a ps that has had no chief yet stays when `orphan_timeout_s` is over, "
+        "and says so once. For launchers that start it again whatever it ends with: the one that a "
+        "StatefulSet of Kubernetes starts when the job is over would end and start for ever.",
+    )
     drain_grace_s: float = Field(
         default=2.0,
         ge=0,

@@ -150,6 +150,7 @@ class LocalJob:
                 "log_format": "bare",
                 "health_port": 0,
                 "metrics_port": 0,
+                "stay_without_chief": False,
                 "job_id": self._settings.job_id or new_job_id(),
             }
         )

@@ -75,6 +75,7 @@ _SAVE_EVERY_S = 2.0  # a run at a desk is short, and Ctrl-C frequent
         "insecure",
         "health_port",
         "metrics_port",
+        "stay_without_chief",
         "log_format",
     ],  # the launcher decides
     without=["standalone"],

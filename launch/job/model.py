@@ -34,6 +34,7 @@ SAID_ELSEWHERE = {
     **dict.fromkeys(("tls_cert", "tls_key", "tls_ca", "token_file", "token_keys"), "security"),
     "metrics_port": "metrics",
     **dict.fromkeys(("host", "health_port", "log_format", "job_id", "key_file", "standalone"), ""),
+    "stay_without_chief": "",
 }
 """Settings that a job file does not have: where it says them instead; empty: the launcher does."""
 

@@ -162,6 +162,9 @@ def _environment(job: Job, role: str) -> list[Json]:
     if role == CHIEF and job.count(WORKER):
         # Its program begins when they have joined: a short job is not over before they start.
         values["WINDLASS_WAIT_FOR_WORKERS"] = str(job.count(WORKER))
+    if role == PS:
+        # A StatefulSet starts it again when the job is over; that one waits to be deleted.
+        values["WINDLASS_STAY_WITHOUT_CHIEF"] = "true"
     if role in _SAVES or not job.count(CHIEF):
         values["WINDLASS_MODEL_DIR"] = _literal(model_dir(job))
     values["HOME"] = "/tmp"  # noqa: S108 - a volume of the pod's own

@@ -242,6 +242,7 @@ class Node:
                     update={
                         "health_port": 0,
                         "metrics_port": 0,
+                        "stay_without_chief": False,
                         "log_format": "bare",
                         "model_dir": "",
                         "standalone": False,

@@ -123,12 +123,7 @@ class PsServer:
             What the process should exit with.
         """
         deadline: float | None = None
-        waits = WaitLog(
-            self.task,
-            limit_s=self._settings.orphan_timeout_s,
-            limit="orphan_timeout_s",
-            clock=self._clock,
-        )
+        orphanhood = _Orphanhood(self.task, self.lease, self._settings, self._clock)
         while not self._clock.wait(self.lease.ended, 0.1):
             if self.lease.draining and deadline is None:
                 led = bool(self.lease.chief_address)
@@ -137,16 +132,7 @@ class PsServer:
             if deadline is not None and self._clock.now() >= deadline:
                 log.warning("leaving before the job is over")
                 return ExitCode.DRAINED
-            if self.lease.silent_s > FIRST_S:
-                known = self.lease.chief_address
-                waits.tick(f"the chief at {known}, not heard of" if known else "a chief")
-            else:
-                waits.restart(self._clock.now() - self.lease.silent_s)
-            if self.lease.silent_s > self._settings.orphan_timeout_s:
-                log.error(
-                    "no chief for %.0f s (orphan_timeout_s); leaving",
-                    self._settings.orphan_timeout_s,
-                )
+            if orphanhood.is_over():
                 return ExitCode.PEER_LOST
         phase = self.lease.phase or Phase.DONE
         why = f": {self.lease.reason}" if self.lease.reason else ""
@@ -173,3 +159,44 @@ class PsServer:
             self._metrics.stop()
         self._host.drain()
         self._host.stop(grace_s)
+
+
+class _Orphanhood:
+    """How long nobody has led a ps, said in words while it lasts, and whether it is to end for it.
+
+    Args:
+        task: The ps.
+        lease: Of its chief.
+        settings: ``orphan_timeout_s`` and ``stay_without_chief``.
+        clock: That of the lease.
+    """
+
+    def __init__(self, task: TaskId, lease: ChiefLease, settings: Settings, clock: Clock) -> None:
+        self._lease = lease
+        self._limit_s = settings.orphan_timeout_s
+        self._may_stay = settings.stay_without_chief
+        self._clock = clock
+        self._stays = False
+        self._waits = WaitLog(task, limit_s=self._limit_s, limit="orphan_timeout_s", clock=clock)
+
+    def is_over(self) -> bool:
+        """Whether the ps should leave. Asked again and again."""
+        silent_s, known = self._lease.silent_s, self._lease.chief_address
+        if silent_s <= FIRST_S:
+            self._waits.restart(self._clock.now() - silent_s)
+        elif not self._stays:
+            self._waits.tick(f"the chief at {known}, not heard of" if known else "a chief")
+        if silent_s <= self._limit_s:
+            self._stays = False
+            return False
+        if self._may_stay and not known:
+            if not self._stays:
+                log.info(
+                    "no chief for %.0f s (orphan_timeout_s); staying until one comes, or somebody "
+                    "ends this ps (stay_without_chief)",
+                    self._limit_s,
+                )
+            self._stays = True
+            return False
+        log.error("no chief for %.0f s (orphan_timeout_s); leaving", self._limit_s)
+        return True
