@@ -7,6 +7,8 @@ cluster of this machine, or alone:
     python examples/digits/train.py
 """
 
+import argparse
+import time
 from collections.abc import Mapping
 
 import numpy as np
@@ -47,7 +49,7 @@ def loss_and_grads(x, y, w1, b1, w2, b2):
     return loss, [x.T @ d_hidden, d_hidden.sum(0), hidden.T @ d_logits, d_logits.sum(0)]
 
 
-def train() -> None:
+def train(steps: int = STEPS, pause_s: float = 0.0) -> None:
     (images, labels), _ = load()
     strategy = wl.distribute.ParameterServerStrategy()
     with strategy.scope():
@@ -66,10 +68,11 @@ def train() -> None:
 
     data = wl.data.from_arrays((images, labels), BATCH, epochs=None)
     for batch in strategy.experimental_distribute_dataset(data):
-        if strategy.global_step >= STEPS:
+        if strategy.global_step >= steps:
             break
         loss = strategy.reduce("mean", strategy.run(step, args=(batch,)))
-        wl.training.report(loss=loss, total_steps=STEPS)
+        wl.training.report(loss=loss, total_steps=steps)
+        time.sleep(pause_s)
 
     if strategy.is_chief:
         values = {v.name: v.numpy() for v in variables}
@@ -86,7 +89,11 @@ def evaluate(values: Mapping[str, np.ndarray]) -> dict[str, float]:
 
 
 if __name__ == "__main__":
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--steps", type=int, default=STEPS, help="of all workers together")
+    parser.add_argument("--pause-s", type=float, default=0.0, help="after each step of a worker")
+    given = parser.parse_args()
     if wl.training.is_evaluator():
         wl.training.SidecarEvaluator(evaluate).start()
     else:
-        train()
+        train(given.steps, given.pause_s)

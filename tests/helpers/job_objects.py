@@ -49,7 +49,7 @@ def task_pod(role: str, index: int, status: Listed, *, tail: str = "x7k2p", **mo
             "containers": [
                 {
                     "name": "windlass",
-                    "image": "windlass-digits:latest",
+                    "image": "windlass-digits:0.1.0",
                     "resources": {"limits": {"memory": "1Gi"}},
                 }
             ],

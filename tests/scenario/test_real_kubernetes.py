@@ -5,7 +5,11 @@ deletes with ``kubectl``. ``E2E_K8S_IMAGE`` names an image of the digits that th
 pull, by default ``windlass-digits:0.1.0``; ``E2E_K8S_LOAD`` a command that brings one there without
 a registry (``kind load image-archive digits.tar``), run once before the tests;
 ``E2E_K8S_ACCESS`` how the claim may be mounted, by default ``ReadWriteOnce``, which a cluster of
-one node has.
+one node has. Where no StorageClass is the default one, the test makes a volume of a folder in
+``/tmp`` of the node that it runs a first pod on.
+
+The programs pause after each step, so that they last about as long on any cluster: long enough to
+be scaled and disrupted, and some four minutes more.
 """
 
 import json
@@ -36,6 +40,7 @@ JOB = """\
 name: digits
 image: {image}
 program: train.py
+arguments: [--steps, {steps}, --pause-s, "0.02"]
 roles:
   chief: {{resources: {{cpu: 100m, memory: 512Mi}}}}
   ps: {{count: 2, resources: {{cpu: 100m, memory: 512Mi}}}}
@@ -46,12 +51,24 @@ kubernetes: {{namespace: {namespace}, image_pull_policy: IfNotPresent, grace_s: 
 """
 
 
-def kubectl(*arguments: str, check: bool = True) -> str:
+STEPS = 24_000  # of all workers and the chief, each of which makes fewer than 50 in a second
+
+
+def kubectl(*arguments: str, check: bool = True, given: object = None, limit_s: float = 300) -> str:
+    """What kubectl says.
+
+    Args:
+        arguments: Of kubectl.
+        check: It has to succeed.
+        given: An object for ``-f -``.
+        limit_s: How long it may take.
+    """
     done = subprocess.run(
         ["kubectl", *arguments],  # noqa: S607
+        input=None if given is None else json.dumps(given),
         capture_output=True,
         text=True,
-        timeout=scaled(300),
+        timeout=scaled(limit_s),
         check=False,
     )
     assert done.returncode == 0 or not check, done.stderr
@@ -71,8 +88,61 @@ def _image_is_there() -> None:
 def namespace() -> Iterator[str]:
     name = f"windlass-test-{uuid4().hex[:8]}"
     kubectl("create", "namespace", name)
+    classes = "{.items[*].metadata.annotations.storageclass\\.kubernetes\\.io/is-default-class}"
+    has_volumes = "true" in kubectl("get", "storageclass", "-o", f"jsonpath={classes}")
+    if not has_volumes:
+        make_volume(name)
+    restricted = "pod-security.kubernetes.io/enforce=restricted"
+    kubectl("label", "namespace", name, restricted)
     yield name
     kubectl("delete", "namespace", name, "--wait=false")
+    if not has_volumes:
+        kubectl("delete", "persistentvolume", name, "--wait=false")
+
+
+def make_volume(namespace: str) -> None:
+    """A volume for the job's claim: a folder of a node, which a pod makes writable for all."""
+    folder = {"path": f"/tmp/{namespace}", "type": "DirectoryOrCreate"}  # noqa: S108 - of the node
+    container = {
+        "name": "folder",
+        "image": IMAGE,
+        "command": ["python", "-c", "import os; os.chmod('/folder', 0o777)"],
+        "securityContext": {"runAsUser": 0},
+        "volumeMounts": [{"name": "folder", "mountPath": "/folder"}],
+    }
+    pod = {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": "folder", "namespace": namespace},
+        "spec": {
+            "restartPolicy": "Never",
+            "automountServiceAccountToken": False,
+            "containers": [container],
+            "volumes": [{"name": "folder", "hostPath": folder}],
+        },
+    }
+    kubectl("create", "-f", "-", given=pod)
+    phase = "jsonpath={.status.phase}=Succeeded"
+    kubectl("wait", "-n", namespace, f"--for={phase}", "pod/folder", "--timeout=180s")
+    node = kubectl("get", "-n", namespace, "pod/folder", "-o", "jsonpath={.spec.nodeName}")
+    kubectl("delete", "-n", namespace, "pod/folder")
+    label = r"jsonpath={.metadata.labels.kubernetes\.io/hostname}"
+    host = kubectl("get", f"node/{node}", "-o", label)
+    is_here = {"key": "kubernetes.io/hostname", "operator": "In", "values": [host]}
+    volume = {
+        "apiVersion": "v1",
+        "kind": "PersistentVolume",
+        "metadata": {"name": namespace},
+        "spec": {
+            "capacity": {"storage": "1Gi"},
+            "accessModes": ["ReadWriteOnce", "ReadWriteMany"],
+            "persistentVolumeReclaimPolicy": "Retain",
+            "claimRef": {"namespace": namespace, "name": "digits-checkpoints"},
+            "nodeAffinity": {"required": {"nodeSelectorTerms": [{"matchExpressions": [is_here]}]}},
+            "hostPath": folder,
+        },
+    }
+    kubectl("create", "-f", "-", given=volume)
 
 
 def evict(namespace: str, pod: str) -> None:
@@ -83,14 +153,7 @@ def evict(namespace: str, pod: str) -> None:
         "metadata": {"name": pod, "namespace": namespace},
     }
     path = f"/api/v1/namespaces/{namespace}/pods/{pod}/eviction"
-    asked = subprocess.run(
-        ["kubectl", "create", "--raw", path, "-f", "-"],  # noqa: S607
-        input=json.dumps(eviction), text=True, capture_output=True, check=False, timeout=60,
-    )  # fmt: skip
-    assert asked.returncode == 0, asked.stderr
-
-
-LONGER = "import train; train.STEPS = 100_000; train.train()"
+    kubectl("create", "--raw", path, "-f", "-", given=eviction)
 
 
 def dev_overlay(folder: Path) -> Path:
@@ -106,7 +169,7 @@ def dev_overlay(folder: Path) -> Path:
         "    - {op: replace, path: /spec/template/spec/containers/0/command, value: [python]}\n"
         "    - op: replace\n"
         "      path: /spec/template/spec/containers/0/args\n"
-        f"      value: [-c, '{LONGER}']\n"
+        f"      value: [train.py, --steps, '{STEPS}', --pause-s, '0.02']\n"
     )
     return folder
 
@@ -116,7 +179,8 @@ def k8s(namespace: str, tmp_path: Path) -> Callable[..., subprocess.CompletedPro
     """``windlass k8s …`` with a job file of the namespace."""
     access = os.environ.get("E2E_K8S_ACCESS", "ReadWriteOnce")
     file = tmp_path / "windlass.yaml"
-    file.write_text(JOB.format(image=IMAGE, access=access, namespace=namespace))
+    text = JOB.format(image=IMAGE, access=access, namespace=namespace, steps=STEPS)
+    file.write_text(text)
 
     def run(*arguments: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
@@ -152,10 +216,10 @@ def test_a_job_is_applied_scaled_disrupted_followed_and_deleted(
     followed: list[str] = []
     follower = threading.Thread(target=lambda: followed.append(done("logs", "-f", "chief")))
     follower.start()
-    if status()["phase"] == "Running":  # the digits take a minute; scaling is not for who is done
-        assert "worker:3 runs" in done("scale", "4")
-        assert "worker:1 has left" in done("scale", "1")
-        assert "worker:3" not in states()
+    wait_until(lambda: states().get("worker:1") == "Running", 300, "the second worker")
+    assert "worker:3 runs" in done("scale", "4")
+    assert "worker:1 has left" in done("scale", "1")
+    wait_until(lambda: "worker:3" not in states(), 60, "the last of its pods")
     ended = k8s("status", "--watch")
     assert ended.returncode == 0, ended.stdout + ended.stderr
     follower.join()
@@ -196,8 +260,6 @@ def test_the_dev_overlay_trains_is_scaled_and_outlives_an_eviction(
     namespace: str, tmp_path: Path
 ) -> None:
     overlay = str(dev_overlay(tmp_path))
-    restricted = "pod-security.kubernetes.io/enforce=restricted"
-    kubectl("label", "namespace", namespace, restricted)
     kubectl("apply", "-n", namespace, "-k", overlay)
 
     def field(of: str, path: str) -> str:
@@ -212,14 +274,25 @@ def test_the_dev_overlay_trains_is_scaled_and_outlives_an_eviction(
         return field(f"job/digits-{job}", ".status.ready") == str(count)
 
     wait_until(lambda: is_ready("chief", 1) and is_ready("worker", 2), 300, "the first pods")
-    for count in (4, 1):
-        scale(count)
-        wait_until(partial(is_ready, "worker", count), 120, f"{count} workers")
-    evict(namespace, "digits-ps-0")  # the chief saves, all start anew and go on
-    kubectl("wait", "-n", namespace, "--for=condition=complete", "--timeout=280s",
-            "job/digits-chief")  # fmt: skip
-    of_chief = "app.kubernetes.io/component=chief"  # both of its pods
-    log = kubectl("logs", "-n", namespace, "-l", of_chief, "--tail=-1")
-    assert "accuracy of the chief's last values: 0.9" in log
+    with (tmp_path / "log").open("w") as output:
+        command = [*processes.WINDLASS, "k8s", "logs", "-f", "chief"]
+        follower = subprocess.Popen(
+            [*command, "--name", "digits", "-n", namespace], stdout=output, stderr=subprocess.STDOUT
+        )
+        try:
+            for count in (4, 1):
+                scale(count)
+                wait_until(partial(is_ready, "worker", count), 180, f"{count} workers")
+            evict(namespace, "digits-ps-0")  # the chief saves, all start anew and go on
+            # The chief waits a minute for the worker that has left, and as long at the end.
+            complete = ("--for=condition=complete", "--timeout=900s", "job/digits-chief")
+            kubectl("wait", "-n", namespace, *complete, limit_s=960)
+            assert follower.wait(scaled(120)) == 0
+        finally:
+            follower.kill()
+            follower.wait()
+    log = (tmp_path / "log").read_text()  # of both pods, before and after the eviction
+    assert log.count("accuracy of the chief's last values: 0.9") == 1, log[-4000:]
+    assert log.count(" saved ") >= 2, log[-4000:]
     kubectl("delete", "-n", namespace, "-k", overlay)
     wait_until(lambda: "No resources" in kubectl("get", "all,pvc", "-n", namespace), 180)

@@ -30,7 +30,7 @@ def test_the_status_says_for_every_task_why_it_does_not_run(
     )
     cluster.put(
         "Event",
-        event("Pod", "digits-ps-0", "Failed", 'Failed to pull image "windlass-digits:latest": 404'),
+        event("Pod", "digits-ps-0", "Failed", 'Failed to pull image "windlass-digits:0.1.0": 404'),
     )
     said = run("status", "--job", str(DIGITS), "--json")
     assert said.exception is None, said.exception
@@ -39,7 +39,7 @@ def test_the_status_says_for_every_task_why_it_does_not_run(
     tasks = {each["task"]: each for each in status["tasks"]}
     assert "nvidia.com/gpu" in tasks["chief:0"]["reason"]
     assert "lower resources.gpu" in tasks["chief:0"]["remedy"]
-    assert "windlass-digits:latest" in tasks["ps:0"]["reason"]
+    assert "windlass-digits:0.1.0" in tasks["ps:0"]["reason"]
     assert "404" in tasks["ps:0"]["reason"]
     assert "check `image`" in tasks["ps:0"]["remedy"]
     assert (tasks["ps:1"]["state"], tasks["ps:1"]["restarts"]) == ("OOMKilled", 3)

@@ -2,7 +2,7 @@
 #SBATCH --job-name=digits
 #SBATCH --ntasks=6
 #SBATCH --cpus-per-task=1
-#SBATCH --mem-per-cpu=1024M
+#SBATCH --mem-per-cpu=512M
 #SBATCH --signal=TERM@60
 #SBATCH --requeue
 #SBATCH --open-mode=append
