@@ -50,7 +50,7 @@ _EVERY = "every task"
 _PROGRAMS = "chief, workers, evaluator"
 _PS = "ps"
 _SERVERS = "ps, chief"
-_CHIEF = "chief"
+_CHIEF = "chief, or worker 0 in its place"
 _COORDINATOR = "chief, of a program with a coordinator"
 _CLUSTER = "a cluster that stands"
 

@@ -21,7 +21,6 @@ from ..core.task import TaskId
 from ..net.auth.own_job import with_own_job
 from .error_report import ERROR_FILE, ErrorReport
 from .interrupts import handle_signals
-from .job_over import raise_if_done
 from .member import Member, task_of_role
 from .program import Program, run_program
 
@@ -123,6 +122,8 @@ def run_ps(task: ResolvedTask, settings: Settings) -> int:
     code = server.wait()
     if code is ExitCode.PEER_LOST and not server.lease.chief_generation:
         # Nobody has led it: it may have been started again when all was over.
+        from .job_over import raise_if_done  # a ps that works needs nothing of it
+
         try:
             raise_if_done(task.task, settings)
         except JobDoneError as error:

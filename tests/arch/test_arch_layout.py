@@ -122,10 +122,11 @@ _LOADED = {
 _NOT_LOADED = {
     "a launcher": ("numba", "numpy", "grpc", "google", "rich", "fsspec", "optree",
                    "pydantic_settings"),
-    "a worker": ("numba", "llvmlite", "rich", "windlass.server", "pydantic_settings"),
+    "a worker": ("numba", "llvmlite", "rich", "windlass.server", "prometheus_client",
+                 "pydantic_settings"),
     "a ps": (
         "numba", "llvmlite", "rich", "optree", "tenacity", "safetensors", "pydantic_settings",
-        "windlass.client", "windlass.distribute", "windlass.training", "windlass.worker.task",
+        "prometheus_client", "windlass.client", "windlass.distribute", "windlass.training", "windlass.worker.task",
     ),
 }  # fmt: skip
 

@@ -1,0 +1,26 @@
+"""Where the head of an HTTP request ends."""
+
+import pytest
+
+from windlass.net.http_arrival import HEAD_BYTES, HttpArrival
+
+
+@pytest.mark.parametrize(
+    ("first", "wanted", "is_ours"),
+    [
+        pytest.param(b"", HEAD_BYTES, False, id="nothing yet"),
+        pytest.param(b"GET / HTTP/1.1\r\n", HEAD_BYTES - 16, False, id="a part"),
+        pytest.param(b"GET / HTTP/1.1\r\n\r\n", 0, True, id="complete"),
+        pytest.param(b"GET / HTTP/1.1\r\n\r\nmore", 0, True, id="with a body"),
+        pytest.param(b"a" * HEAD_BYTES, 0, False, id="too long"),
+        pytest.param(b"WNDL", HEAD_BYTES - 4, False, id="another protocol"),
+    ],
+)
+def test_a_request_is_read_to_its_end_and_no_further_than_the_limit(
+    first: bytes, wanted: int, is_ours: bool
+) -> None:
+    arrival = HttpArrival()
+    arrival.first = first
+    assert (arrival.wanted(), arrival.is_ours) == (wanted, is_ours)
+    assert not arrival.is_grpc
+    assert arrival.ticket == b""
