@@ -126,7 +126,8 @@ _NOT_LOADED = {
                  "pydantic_settings"),
     "a ps": (
         "numba", "llvmlite", "rich", "optree", "tenacity", "safetensors", "pydantic_settings",
-        "prometheus_client", "windlass.client", "windlass.distribute", "windlass.training", "windlass.worker.task",
+        "prometheus_client", "windlass.client", "windlass.distribute", "windlass.training",
+        "windlass.worker.task",
     ),
 }  # fmt: skip
 
