@@ -2,7 +2,6 @@
 
 import atexit
 import contextlib
-import logging
 import os
 import signal
 import sys
@@ -15,7 +14,6 @@ from ..cluster.resolved import ResolvedTask
 from ..cluster.roles import CHIEF, EVALUATOR, PS, WORKER, ps_of
 from ..cluster.spec import ClusterSpec
 from ..core.errors import ConfigurationError, JobDoneError, JobStoppedError, WindlassError
-from ..core.exit_codes import ExitCode
 from ..core.settings import Settings, take_environment
 from ..core.task import TaskId
 from ..net.auth.own_job import with_own_job
@@ -26,9 +24,6 @@ from .program import Program, run_program
 
 if TYPE_CHECKING:
     from .member import Task
-
-
-log = logging.getLogger(__name__)
 
 
 def run_task(
@@ -120,15 +115,6 @@ def run_ps(task: ResolvedTask, settings: Settings) -> int:
     server.start(task.address)
     handle_signals(lambda _: server.drain())
     code = server.wait()
-    if code is ExitCode.PEER_LOST and not server.lease.chief_generation:
-        # Nobody has led it: it may have been started again when all was over.
-        from .job_over import raise_if_done  # a ps that works needs nothing of it
-
-        try:
-            raise_if_done(task.task, settings)
-        except JobDoneError as error:
-            log.info("%s", error.message)
-            code = ExitCode.DONE
     server.stop()
     return code
 

@@ -13,10 +13,7 @@ import numpy as np
 import pytest
 
 import windlass as wl
-from windlass.core.checkpoint.job_record import JobRecord, write_job_record
-from windlass.core.checkpoint.storage import open_model_dir
 from windlass.core.errors import JoinTimeoutError
-from windlass.core.states import Phase
 from windlass.core.task import TaskId
 from windlass.launch.processes import free_ports
 from windlass.testing import FaultPlan, run_script
@@ -90,16 +87,6 @@ def test_a_task_that_waits_alone_says_for_whom(
         rf"waits for {whom} since {clock} \(\d+ s\), until {clock} \({limit} 5 s\)", result.stderr
     ), result.stderr
     assert len(result.stderr.splitlines()) <= 25, result.stderr
-
-
-def test_a_ps_that_is_started_after_its_job_is_done_ends_well(run_cli: Cli, tmp_path: Path) -> None:
-    record = JobRecord(job="mine", phase=Phase.DONE, global_step=7)
-    write_job_record(open_model_dir(str(tmp_path)), record)
-    config = {"cluster": cluster_of("chief", "ps"), "task": {"type": "ps", "index": 0}}
-    arguments = ["--job-id", "mine", "--model-dir", str(tmp_path), "--orphan-timeout-s", "1"]
-    result = run_cli("run", *arguments, TF_CONFIG=json.dumps(config), timeout_s=40)
-    assert result.returncode == 0, result.stderr
-    assert "job 'mine' is done already, with global step 7" in result.stderr
 
 
 def test_a_worker_whose_variables_the_chief_does_not_create_says_which(
