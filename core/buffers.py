@@ -9,12 +9,15 @@ from .accelerators import gpus_in_use, pinned_memory
 from .arrays import Array, DType, size_of
 
 _SIZES_PER_DOUBLING_BITS = 4  # eight sizes: at most an eighth is not used
+ALIGNMENT_BYTES = 64  # of a cache line: JAX takes memory without a copy only if it begins at one
 
 
 def host_memory(num_bytes: int) -> Array:
-    """Memory for copies to and from GPUs: pinned once CuPy is in use."""
+    """Memory for values: at a multiple of 64 bytes; pinned for GPUs once CuPy is in use."""
     if not gpus_in_use():
-        return np.empty(num_bytes, np.uint8)
+        memory = np.empty(num_bytes + ALIGNMENT_BYTES, np.uint8)
+        start = -memory.ctypes.data % ALIGNMENT_BYTES
+        return memory[start : start + num_bytes]
     return np.asarray(pinned_memory(num_bytes))
 
 

@@ -17,7 +17,7 @@ import optree
 from ..core.errors import ConfigurationError, UnknownVariableError
 from ..core.indexed_slices import IndexedSlices
 from ..distribute.base.arrays import as_array
-from ..distribute.base.contexts import get_replica_context, is_running
+from ..distribute.base.contexts import get_replica_context, is_running, require_own
 from ..distribute.base.reductions import ReduceOp, VariableAggregation
 from ..distribute.base.values import DistributedValues, PerReplica, on_every_replica
 from ..distribute.optimizer import Optimizer
@@ -82,6 +82,7 @@ class ArrayStore:
                 each: self._variable(each, leaf) for each, leaf in zip(names, found, strict=True)
             }
         self._all = list(self.variables.values())
+        self._places = {each: place for place, each in enumerate(names)}
         by_name = optimizer if isinstance(optimizer, Mapping) else dict.fromkeys(names, optimizer)
         self._optimizers = {each: by_name[each] for each in names if by_name.get(each) is not None}
 
@@ -163,22 +164,39 @@ class ArrayStore:
             ConfigurationError: One has no optimizer.
             ShapeMismatchError: A gradient is not of its array's shape.
         """
+        for optimizer, pairs in self._updates(gradients):
+            optimizer.apply_gradients(pairs)
+
+    def _updates(self, gradients: Any) -> list[tuple[Optimizer, list[tuple[Any, Variable]]]]:
+        """What each optimizer has to apply."""
         scale = self._scale()
-        by_optimizer: dict[int, tuple[Optimizer, list[tuple[Any, Variable]]]] = {}
-        for name, gradient in self._by_name(gradients).items():
+        found: dict[int, tuple[Optimizer, list[tuple[Any, Variable]]]] = {}
+        variables, optimizers = self.variables, self._optimizers
+        named = self._by_name(gradients)
+        # In the order of the store, in which the servers have them too: neighbours are updated by
+        # one call of a kernel.
+        names = (
+            variables
+            if len(named) == len(variables)
+            else sorted(named, key=self._places.__getitem__)
+        )
+        for name in names:
+            gradient = named[name]
             if gradient is None:
                 continue
-            variable, optimizer = self._found(name), self._optimizers.get(name)
+            optimizer = optimizers.get(name)
             if optimizer is None:
                 raise ConfigurationError(
-                    f"{name!r} has no optimizer in this store, so gradients cannot be pushed; give "
-                    "one to ArrayStore, or push deltas",
+                    f"{self._found(name).name!r} has no optimizer in this store, so gradients "
+                    "cannot be pushed; give one to ArrayStore, or push deltas",
                     variable=name,
                 )
             scaled = gradient if scale is None else _scaled(gradient, scale)
-            by_optimizer.setdefault(id(optimizer), (optimizer, []))[1].append((scaled, variable))
-        for optimizer, pairs in by_optimizer.values():
-            optimizer.apply_gradients(pairs)
+            entry = found.get(id(optimizer))
+            if entry is None:
+                entry = found[id(optimizer)] = (optimizer, [])
+            entry[1].append((scaled, variables[name]))
+        return list(found.values())
 
     def push_delta(self, deltas: Any) -> None:
         """Add to values. Deltas of several workers add up, in whatever order they arrive.
@@ -262,6 +280,9 @@ class ArrayStore:
         if len(self.strategy.extended.replica_devices) > 1:
             raise self._not_in_run("exchange")
         extended = self.strategy.extended
+        if update is None and assigned is None and gradients is not None:
+            require_own(self.strategy, "this store")
+            return self._tree(extended.apply_and_read(self._updates(gradients), self._all))
 
         def step() -> None:
             extended.will_read(self._all)

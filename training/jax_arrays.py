@@ -6,7 +6,7 @@ from typing import Any
 
 from .extras import require
 
-_SMALL_BYTES = 64 * 1024
+_SMALL_BYTES = 1024 * 1024
 
 
 def on_device(values: Sequence[Any]) -> list[Any]:

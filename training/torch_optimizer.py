@@ -15,7 +15,7 @@ from .array_store import ArrayStore
 from .extras import require
 from .own_optimizer import Deltas, choose_place
 from .rule_table import OnServer, OnWorker, Place, place_torch
-from .torch_tensors import from_gradient, to_array, to_gradient, to_tensor
+from .torch_tensors import Targets, from_gradient, to_array, to_gradient
 
 torch: Any = require("torch", "torch")
 
@@ -107,25 +107,21 @@ class DistributedOptimizer(torch.optim.Optimizer):  # type: ignore[misc]
         )
         self._writes_buffers = bool(self._buffers) and strategy.extended.should_checkpoint
         self._values: Mapping[str, Any] = {}
+        self._trained, self._everything = Targets(self._parameters), Targets(everything)
         self.refresh()
 
     # -- values ------------------------------------------------------------------------------
 
     def refresh(self) -> None:
         """Load parameters and buffers as they are now, with what other workers have pushed."""
-        self._load(self.store.pull(), self._parameters | self._buffers)
+        self._values = self.store.pull()
+        self._everything.load(self._values)
 
     def publish(self) -> None:
         """Overwrite the values of all workers with this one's parameters and buffers."""
         everything = self._parameters | self._buffers
         self.store.assign({name: to_array(tensor) for name, tensor in everything.items()})
         self.refresh()
-
-    def _load(self, values: Mapping[str, Any], tensors: Mapping[str, Any]) -> None:
-        self._values = values
-        with torch.no_grad():
-            for name, tensor in tensors.items():
-                tensor.copy_(to_tensor(values[name]))
 
     # -- steps -------------------------------------------------------------------------------
 
@@ -161,7 +157,8 @@ class DistributedOptimizer(torch.optim.Optimizer):  # type: ignore[misc]
             values = self.store.exchange(self._with_decay(gradients), assigned=buffers)
         else:
             values = self.store.exchange(gradients, update=self._update_here, assigned=buffers)
-        self._load(values, self._parameters)
+        self._values = values
+        self._trained.load(values)
         return loss
 
     def _unscale(self) -> bool:

@@ -1,6 +1,7 @@
 """Tensors of PyTorch as arrays, and back; memory of the host is shared, not copied."""
 
 import warnings
+from collections.abc import Mapping
 from typing import Any
 
 import ml_dtypes
@@ -17,13 +18,16 @@ _BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
 
 def to_array(tensor: Any) -> Array:
     """A dense tensor as an array: of the same memory on the host, copied there from a GPU."""
-    tensor = tensor.detach()
+    if tensor.requires_grad:
+        tensor = tensor.detach()
     if tensor.device.type != "cpu":
         tensor = tensor.cpu()
     if tensor.dtype is torch.bfloat16:  # of which NumPy knows nothing
-        array: Array = tensor.view(torch.int16).numpy().view(_BFLOAT16)
-        return array
-    return np.asarray(tensor.numpy())
+        tensor = tensor.view(torch.int16)
+        array: Array = tensor.numpy().view(_BFLOAT16)
+    else:
+        array = tensor.numpy()
+    return array
 
 
 def to_gradient(tensor: Any) -> Array | IndexedSlices:
@@ -42,6 +46,49 @@ def from_gradient(gradient: Array | IndexedSlices, parameter: Any) -> Any:
         return to_tensor(gradient).to(parameter)
     rows, values = to_tensor(gradient.indices), to_tensor(gradient.values).to(parameter)
     return torch.sparse_coo_tensor(rows[None], values, parameter.shape)
+
+
+class Targets:
+    """Tensors into which values are loaded, in place, in every step.
+
+    A copy by PyTorch takes 5 µs however small it is, as long as a bridge may take for all of a
+    small model. So values are copied into arrays of the tensors' memory, and PyTorch is told that
+    it has changed: backward through what was computed before is then the error it has to be.
+
+    Args:
+        tensors: By name; on any device.
+    """
+
+    def __init__(self, tensors: Mapping[str, Any]) -> None:
+        self._tensors = tensors
+        self._views: dict[str, tuple[tuple[Any, ...], Array] | None] = {}
+
+    def load(self, values: Mapping[str, Array]) -> None:
+        """Copy the values of all tensors; ``values`` may have more."""
+        for name, tensor in self._tensors.items():
+            value = values[name]
+            view = self._view(name, tensor)
+            if view is None:
+                with torch.no_grad():
+                    tensor.copy_(to_tensor(value))
+            else:
+                np.copyto(view, value)
+                _has_changed(tensor)
+
+    def _view(self, name: str, tensor: Any) -> Array | None:
+        """The tensor's memory; None: it is not on the host, or no array can have it."""
+        where = (tensor.data_ptr(), tensor.stride())
+        known = self._views.get(name)
+        if known is not None and known[0] == where:
+            return known[1]
+        if type(tensor) not in (torch.Tensor, torch.nn.Parameter) or tensor.device.type != "cpu":
+            return None
+        view = to_array(tensor)
+        self._views[name] = (where, view)
+        return view
+
+
+_has_changed = torch.autograd.graph.increment_version
 
 
 def to_tensor(array: Array) -> Any:

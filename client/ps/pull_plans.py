@@ -9,12 +9,16 @@ from dataclasses import dataclass
 import numpy as np
 
 from ...core.arrays import Array, row_shape, size_of
-from ...core.buffers import BufferPool
+from ...core.buffers import ALIGNMENT_BYTES, BufferPool
 from ...core.definitions import ShardDefinition
 from ...core.steps import LayoutEntry, Operation, PullTarget, WireLayout
 from ...core.wire_format import WireFormat
 from .placed_variable import PlacedVariable
 from .values import Values, ValueSpan
+
+# Larger values begin at a multiple of 64 bytes, where frameworks can share their memory. Smaller
+# ones have no gaps between them, so that many are one copy.
+_SMALL_BYTES = 64 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,13 +104,15 @@ def plan_pull(
     whole = [placed for placed in by_width if len(placed.shards) == 1]
     split = [placed for placed in by_width if len(placed.shards) != 1]
     for ps in sorted({placed.shards[0][0] for placed in whole}):
-        offset += -offset % 64
+        offset += -offset % ALIGNMENT_BYTES
         for placed in whole:
             if placed.shards[0][0] == ps:
+                if placed.definition.num_bytes > _SMALL_BYTES:
+                    offset += -offset % ALIGNMENT_BYTES
                 add_span(ps, placed, placed.shards[0][1], offset)
                 offset = note(placed, offset)
     for placed in split:
-        offset += -offset % 64
+        offset += -offset % ALIGNMENT_BYTES
         wire = wires[placed.definition.name]
         row_bytes = size_of(row_shape(placed.definition.shape)) * wire.itemsize
         for ps, shard in placed.shards:

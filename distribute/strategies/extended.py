@@ -203,6 +203,29 @@ class StrategyExtended:
     def will_read(self, variables: Sequence[Variable]) -> None:
         """Say in ``run`` what is read after the step, so that its push brings it along."""
 
+    def apply_and_read(
+        self,
+        updates: Sequence[tuple[Any, Sequence[tuple[Any, Variable]]]],
+        reads: Sequence[Variable],
+    ) -> list[Any]:
+        """A step of its own, outside of ``run``: apply gradients, and read what they made.
+
+        Args:
+            updates: Optimizers, each with pairs of gradient and variable.
+            reads: Variables of this strategy.
+
+        Returns:
+            Their values after the step, in order.
+        """
+
+        def step() -> None:
+            self.will_read(reads)
+            for optimizer, pairs in updates:
+                optimizer.apply_gradients(pairs)
+
+        self.call_for_each_replica(step)
+        return self.read_all(reads, arrived=True)
+
     def note_write(self) -> None:
         """A variable that the replicas share is being changed."""
 

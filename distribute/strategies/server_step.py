@@ -350,12 +350,13 @@ class ServerStep:
     def _not_finite(self, pushes: Mapping[str, Array | IndexedSlices]) -> str | None:
         if self._runtime.settings.nonfinite_gradients == "allow":
             return None
-        return first_not_finite(
-            {
+        dense: Mapping[str, Any] = pushes
+        if IndexedSlices in set(map(type, pushes.values())):
+            dense = {
                 name: value.values if isinstance(value, IndexedSlices) else value
                 for name, value in pushes.items()
             }
-        )
+        return first_not_finite(dense)
 
     def _refuse(self, variable: str) -> None:
         """Drop a step with NaN or infinite gradients; only here can every ps drop it at once."""

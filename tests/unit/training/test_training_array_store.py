@@ -8,6 +8,7 @@ import pytest
 
 import windlass as wl
 from windlass.core.errors import ConfigurationError, UnknownVariableError
+from windlass.engine.update_kernel import UpdateKernel
 from windlass.training import ArrayStore
 
 F32 = np.float32
@@ -219,3 +220,27 @@ def test_mistakes_are_named() -> None:
     other = wl.distribute.MirroredStrategy()
     with pytest.raises(ValueError, match="under another strategy"):
         ArrayStore({"w": store.variables["w"]}, None, other)
+
+
+def test_gradients_in_any_order_are_updated_by_one_call_of_a_kernel(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Small arrays stand in one block, in the store's order; pushed so, all are one update."""
+    store = ArrayStore(
+        {f"v{i}": np.ones(4, F32) for i in range(8)},
+        wl.optimizers.Adam(0.1),
+        wl.distribute.ParameterServerStrategy(),
+    )
+    gradients = {f"v{i}": np.full(4, i + 1, F32) for i in reversed(range(8))}
+    store.exchange(gradients)
+    calls: list[int] = []
+    apply = UpdateKernel.__call__
+
+    def counted(self: UpdateKernel, *args: Any, **more: Any) -> Any:
+        calls.append(1)
+        return apply(self, *args, **more)
+
+    monkeypatch.setattr(UpdateKernel, "__call__", counted)
+    values = store.exchange(gradients)
+    assert len(calls) == 1
+    np.testing.assert_allclose([values[f"v{i}"][0] for i in range(8)], 0.8, rtol=1e-4)
