@@ -93,8 +93,6 @@ def __getattr__(name: str) -> Any:
         return import_module(f"{__name__}.coordinator")
     if name in ("Server", "ServerDef"):  # by name, since the roles of tasks are above this room
         return getattr(import_module("windlass.worker.standard_server"), name)
-    if name == "TPUStrategy":
-        from .strategies.tpu import explain
-
-        explain(name)
+    if name == "TPUStrategy":  # by name, since frameworks are known above this room alone
+        return import_module("windlass.training.tpu_strategy").TPUStrategy
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

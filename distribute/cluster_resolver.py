@@ -1,5 +1,8 @@
 """``windlass.distribute.cluster_resolver``: the public names of the resolvers."""
 
+from importlib import import_module
+from typing import Any
+
 from ..cluster.resolver import ClusterResolver
 from ..cluster.sagemaker import SageMakerClusterResolver
 from ..cluster.simple import SimpleClusterResolver, UnionClusterResolver
@@ -27,3 +30,9 @@ __all__ = [
     "UnionResolver",
     "VolcanoClusterResolver",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    if name == "TPUClusterResolver":  # by name, since frameworks are known above this room alone
+        return import_module("windlass.training.tpu_resolver").TPUClusterResolver
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -59,7 +59,7 @@ def __getattr__(name: str) -> Any:
     if name == "coordinator":
         return import_module(f"{__package__}.coordinator")
     if name == "TPUStrategy":
-        from .strategies.tpu import explain
-
-        explain(name)
+        return import_module("windlass.training.tpu_strategy").ExperimentalTPUStrategy
+    if name == "DeviceAssignment":
+        return import_module("windlass.training.device_assignment").DeviceAssignment
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
