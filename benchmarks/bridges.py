@@ -3,10 +3,12 @@
     python -m benchmarks.bridges
 
 A step is forward, backward and Adam. "ps here": the servers are in the program's process, as where
-a program runs alone. "ps": in a process of its own, over shared memory. "exchange": what the store
-below takes of the latter, given arrays: pushing, Adam on the server, and pulling. The cases take
-turns, since a machine is not equally busy all the time; PyTorch has one thread. Frameworks that are
-not installed are left out; `make test-bridges` installs all of them, into .venv-bridges.
+a program runs alone. "ps": in a process of its own, over shared memory. "prefetch": the same, by a
+strategy that does not wait for its push. "exchange": what the store below takes of "ps", given
+arrays: pushing, Adam on the server, and pulling. "empty": a round trip of the session that moves
+nothing, below which no step with a ps of its own can be. The cases take turns, since a machine is
+not equally busy all the time; PyTorch has one thread. Frameworks that are not installed are left
+out; `make test-bridges` installs all of them, into .venv-bridges.
 """
 
 import argparse
@@ -33,12 +35,24 @@ Step = Callable[[], object]
 
 @contextmanager
 def strategies() -> Iterator[dict[str, wl.distribute.ParameterServerStrategy | None]]:
-    """None, one with its ps here, one whose ps is a process."""
+    """None, one with its ps here, one whose ps is a process, one that does not wait for that."""
     here = wl.distribute.ParameterServerStrategy()
-    with parameter_servers(1) as addresses, connected(addresses, "shm") as session:
-        runtime = ClusterRuntime(here.extended.runtime.task, settings_of("shm"), session)
-        there = wl.distribute.ParameterServerStrategy(runtime=runtime)
-        yield {"alone": None, "ps here": here, "ps": there}
+    task, settings = here.extended.runtime.task, settings_of("shm")
+    with (
+        parameter_servers(1) as addresses,
+        connected(addresses, "shm") as waiting,
+        connected(addresses, "shm", index=1) as fetching,
+    ):
+        yield {
+            "alone": None,
+            "ps here": here,
+            "ps": wl.distribute.ParameterServerStrategy(
+                runtime=ClusterRuntime(task, settings, waiting)
+            ),
+            "prefetch": wl.distribute.ParameterServerStrategy(
+                runtime=ClusterRuntime(task, settings, fetching), prefetch=True
+            ),
+        }
 
 
 def arrays(model: str) -> tuple[list[np.ndarray], np.ndarray, np.ndarray]:
@@ -130,6 +144,12 @@ def exchange(model: str, strategy: Any, name: str) -> Step:
     return lambda: store.exchange(gradients)
 
 
+def empty(strategy: Any) -> Step:
+    """A round trip of the session below all of it."""
+    session = strategy.extended.runtime.session
+    return lambda: session.step(step_increment=1)
+
+
 BRIDGES = {"jax": jax_step, "keras": keras_step, "torch": torch_step}
 
 
@@ -146,7 +166,9 @@ def main() -> None:
     arguments = parser.parse_args()
     console = Console(width=max(100, Console().width))
     table = Table(title="A training step: ms", title_justify="left")
-    for column in ("framework", "step", "alone", "ps here", "ps", "exchange"):
+    for column in (
+        "framework", "step", "alone", "ps here", "ps", "prefetch", "exchange", "empty",
+    ):  # fmt: skip
         table.add_column(column, justify="right", no_wrap=True)
     with strategies() as places:
         for framework, make in BRIDGES.items():
@@ -156,14 +178,15 @@ def main() -> None:
             for model in MODELS:
                 steps = [make(model, strategy) for strategy in places.values()]
                 steps.append(exchange(model, places["ps"], f"store {framework} {model}"))
-                alone, here, there, store = times_of(steps, arguments.budget_s)
+                steps.append(empty(places["ps"]))
+                alone, *bridged, store, floor = times_of(steps, arguments.budget_s)
                 table.add_row(
                     framework,
                     model,
                     f"{alone:.2f}",
-                    f"{here:.2f} ({here - alone:+.2f})",
-                    f"{there:.2f} ({there - alone:+.2f})",
+                    *(f"{each:.2f} ({each - alone:+.2f})" for each in bridged),
                     f"{store:.2f}",
+                    f"{floor:.2f}",
                 )
     console.print(table)
 

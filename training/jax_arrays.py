@@ -6,6 +6,8 @@ from typing import Any
 
 from .extras import require
 
+# device_put takes 20 µs a piece, and three times that after a computation has displaced it from the
+# caches: as long as it takes to copy this much. From here on memory is shared.
 _SMALL_BYTES = 1024 * 1024
 
 

@@ -15,11 +15,13 @@ from .array_store import ArrayStore
 from .extras import require
 from .own_optimizer import Deltas, choose_place
 from .rule_table import OnServer, OnWorker, Place, place_torch
+from .torch_checkpoint import write_checkpoint
+from .torch_names import named_buffers, named_parameters
 from .torch_tensors import Targets, from_gradient, to_array, to_gradient
 
 torch: Any = require("torch", "torch")
 
-__all__ = ["DistributedModule", "DistributedOptimizer"]
+__all__ = ["DistributedModule", "DistributedOptimizer", "write_checkpoint"]
 
 
 class DistributedOptimizer(torch.optim.Optimizer):  # type: ignore[misc]
@@ -77,7 +79,7 @@ class DistributedOptimizer(torch.optim.Optimizer):  # type: ignore[misc]
         super().__init__(optimizer.param_groups, optimizer.defaults)
         self._complete = True
         self._share()
-        self._parameters = _named_parameters(optimizer, module, name)
+        self._parameters = named_parameters(optimizer, module, name)
         names = {id(parameter): each for each, parameter in self._parameters.items()}
         self._buffers = _buffers(module, strategy, name)
         places = [choose_place(self._place(g), deltas, self._kind) for g in self.param_groups]
@@ -91,7 +93,9 @@ class DistributedOptimizer(torch.optim.Optimizer):  # type: ignore[misc]
         if self._rules and _has_stepped(optimizer):
             raise ConfigurationError(
                 f"this {self._kind} has a state already, and the servers begin with a fresh one; "
-                'wrap it before its first step, or keep it on the worker with deltas="always"'
+                "wrap it before its first step, begin the job with its state by "
+                "wl.training.torch.write_checkpoint, or keep it on the worker with "
+                'deltas="always"'
             )
         optimizers = {
             names[id(parameter)]: rule
@@ -268,7 +272,8 @@ class DistributedOptimizer(torch.optim.Optimizer):  # type: ignore[misc]
             raise ConfigurationError(
                 f"this state_dict has the state of {self._kind} for {len(state_dict['state'])} "
                 "parameters, which is on the servers here and comes with the job's checkpoints; "
-                'to go on with it, keep the optimizer on the worker with deltas="always"'
+                "begin the job with it by wl.training.torch.write_checkpoint, or keep the "
+                'optimizer on the worker with deltas="always"'
             )
         self._optimizer.load_state_dict(state_dict)
         self._share()
@@ -340,41 +345,11 @@ def _has_stepped(optimizer: Any) -> bool:
     return any(float(state.get("step", 1)) > 0 for state in optimizer.state.values())
 
 
-def _named_parameters(optimizer: Any, module: Any, prefix: str) -> dict[str, Any]:
-    """The optimizer's parameters by name, in its order."""
-    names: dict[int, str] = {}
-    if module is not None:
-        names = {id(p): _plain(name) for name, p in module.named_parameters()}
-    found: dict[str, Any] = {}
-    for group in optimizer.param_groups:
-        given = group.get("param_names") or [None] * len(group["params"])
-        for parameter, own in zip(group["params"], given, strict=True):
-            name = names.get(id(parameter), own)
-            if name is None and module is not None:
-                raise ValueError(
-                    f"the optimizer has a parameter of shape {tuple(parameter.shape)} that is not "
-                    "one of the module's; give DistributedOptimizer the module whose "
-                    "parameters() the optimizer was made with"
-                )
-            name = name or f"parameter_{len(found)}"
-            found[f"{prefix}/{name}" if prefix else name] = parameter
-    return found
-
-
 def _buffers(module: Any, strategy: Strategy, prefix: str) -> dict[str, Any]:
     """Buffers that are kept: of workers in sync each has its own."""
     if module is None or strategy.num_replicas_in_sync > 1:
         return {}
-    lasting = module.state_dict(keep_vars=True)
-    return {
-        f"{prefix}/{_plain(name)}" if prefix else _plain(name): buffer
-        for name, buffer in module.named_buffers()
-        if name in lasting
-    }
-
-
-def _plain(name: str) -> str:
-    return name.replace("_orig_mod.", "")  # of torch.compile
+    return named_buffers(module, prefix)
 
 
 def _settings(group: Mapping[str, Any]) -> dict[str, Any]:

@@ -2,12 +2,18 @@
 
 import copy
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
 import windlass as wl
+from windlass.client.ps.parameter_session import ParameterSession
+from windlass.core.settings import Settings
+from windlass.core.task import Incarnation, TaskId
+from windlass.distribute.local_ps import LocalPs
+from windlass.distribute.runtime import ClusterRuntime
 
 torch: Any = pytest.importorskip("torch")
 
@@ -310,6 +316,101 @@ def test_an_optimizers_state_goes_out_and_in_where_it_is() -> None:
     served.load_state_dict(served.state_dict())
     with pytest.raises(wl.errors.ConfigurationError, match='deltas="always"'):
         served.load_state_dict(other.state_dict())
+
+
+def test_a_compiled_module_goes_on_with_the_values_that_come_back() -> None:
+    """Its graph holds the parameters; they are written in place. The curve is that without us."""
+    alone, shared = net(), net()
+    compiled = torch.compile(shared, backend="eager")
+    optimizer = wrap(adam, compiled)
+    assert optimizer.store.names[0] == "0.bias"
+    np.testing.assert_allclose(
+        losses(compiled, optimizer, 20),
+        losses(alone, adam(alone.parameters()), 20),
+        rtol=1e-4,
+        atol=1e-5,
+    )
+
+
+def test_what_was_computed_before_a_step_cannot_be_differentiated_after_it() -> None:
+    """As in PyTorch: it needs the values that the step has overwritten."""
+    module = net()
+    optimizer = wrap(adam, module)
+    loss = (module(torch.from_numpy(X)) - torch.from_numpy(Y)).square().mean()
+    loss.backward(retain_graph=True)
+    optimizer.step()
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        loss.backward()
+
+
+def test_a_parameter_whose_memory_was_replaced_is_loaded_where_it_is_now() -> None:
+    module = torch.nn.Linear(3, 3, bias=False)
+    optimizer = wrap(lambda p: torch.optim.SGD(p, 1.0), module)
+    before = module.weight.detach().clone()
+    for replaced in (before.clone(), before.clone().t().contiguous().t()):
+        module.weight.data = replaced
+        module.weight.grad = torch.ones(3, 3)
+        optimizer.step()
+    torch.testing.assert_close(module.weight.detach(), before - 2)
+
+
+def test_torchs_sampler_gives_each_worker_its_part() -> None:
+    def program() -> list[int]:
+        strategy = wl.distribute.ParameterServerStrategy()
+        data = torch.utils.data.TensorDataset(torch.arange(8))
+        sampler = torch.utils.data.DistributedSampler(
+            data,
+            num_replicas=strategy.extended.num_input_pipelines,
+            rank=strategy.extended.input_pipeline_id,
+        )
+        batches = torch.utils.data.DataLoader(data, batch_size=2, sampler=sampler)
+        return [int(each) for (batch,) in batches for each in batch]
+
+    with wl.testing.LocalCluster(workers=1, ps=1) as cluster:
+        parts = list(cluster.run(program).values())
+    assert sorted(parts[0] + parts[1]) == list(range(8))
+
+
+def resumed(model_dir: Path) -> Any:
+    """A strategy of a job that begins with the newest checkpoint there."""
+    settings = Settings(model_dir=str(model_dir))
+    who = Incarnation(TaskId("chief", 0), 1)
+    session = ParameterSession([LocalPs(TaskId("ps", 0), who, settings)], who, settings)
+    task = wl.distribute.ParameterServerStrategy().extended.runtime.task
+    [path] = map(str, model_dir.iterdir())  # a ps of this process is given the path
+    runtime = ClusterRuntime(task, settings, session, restore_from=path)
+    return wl.distribute.ParameterServerStrategy(runtime=runtime)
+
+
+MOVED: dict[str, Make] = SERVED | {
+    "momentum": lambda p: torch.optim.SGD(p, 0.05, momentum=0.9),
+    "adam": lambda p: torch.optim.Adam(p, 1e-2),
+}
+del MOVED["nadam"]
+
+
+@pytest.mark.parametrize("make", MOVED.values(), ids=MOVED.keys())
+def test_a_run_of_pytorch_alone_goes_on_under_servers_with_its_optimizers_state(
+    make: Make, tmp_path: Path
+) -> None:
+    alone = net()
+    own = make(alone.parameters())
+    losses(alone, own, 30)
+    path = wl.training.torch.write_checkpoint(str(tmp_path), alone, own)
+    assert Path(path).parent == tmp_path
+    shared = net()  # of other values; the checkpoint's count
+    optimizer = wrap(make, shared, resumed(tmp_path), deltas="forbid")
+    np.testing.assert_allclose(
+        losses(shared, optimizer, 30), losses(alone, own, 30), rtol=1e-4, atol=1e-5
+    )
+
+
+def test_a_state_without_a_counterpart_is_not_written(tmp_path: Path) -> None:
+    module = net()
+    for make, said in ((LEFT["amsgrad"], "keeps the maximum"), (SERVED["nadam"], "its own form")):
+        with pytest.raises(wl.errors.ConfigurationError, match=said):
+            wl.training.torch.write_checkpoint(str(tmp_path), module, make(module.parameters()))
+    assert not list(tmp_path.iterdir())
 
 
 def test_mistakes_are_named() -> None:

@@ -244,3 +244,13 @@ def test_gradients_in_any_order_are_updated_by_one_call_of_a_kernel(
     values = store.exchange(gradients)
     assert len(calls) == 1
     np.testing.assert_allclose([values[f"v{i}"][0] for i in range(8)], 0.8, rtol=1e-4)
+
+
+def test_with_prefetch_an_exchange_does_not_wait_for_its_push_and_none_is_lost() -> None:
+    strategy = wl.distribute.ParameterServerStrategy(prefetch=True)
+    store = ArrayStore({"w": np.zeros(4, F32)}, wl.optimizers.SGD(1.0), strategy)
+    seen = [float(store.exchange({"w": np.ones(4, F32)})["w"][0]) for _ in range(10)]
+    # Each brings what arrived meanwhile: at least what the step before the last one made.
+    assert all(-step <= value <= 2 - step for step, value in enumerate(seen, 1))
+    strategy.barrier()
+    assert store.pull()["w"].tolist() == [-10] * 4

@@ -1,0 +1,100 @@
+"""A module and its optimizer as a checkpoint that a job resumes from.
+
+What an optimizer of PyTorch has learned (moments, velocities, its number of steps) becomes the
+slots of the rule that computes the same on the servers, so a run that began with PyTorch alone goes
+on under parameter servers as if nothing had happened.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from ..core.arrays import Array
+from ..core.checkpoint.directory import new_checkpoint_path
+from ..core.errors import ConfigurationError
+from ..distribute.job_snapshots import SavedVariable
+from ..distribute.saved_variables import write_variables
+from .rule_table import OnWorker, place_torch
+from .torch_names import named_buffers, named_parameters
+from .torch_tensors import to_array
+
+_Slots = Mapping[str, tuple[str, float]]
+
+_MOMENTS: _Slots = {"momentum": ("exp_avg", 1.0), "velocity": ("exp_avg_sq", 1.0)}
+# Optimizer -> slot of its rule -> its own name, and the factor between the two.
+_SLOTS: Mapping[str, _Slots] = {
+    "SGD": {"momentum": ("momentum_buffer", -1.0)},  # the rule's velocity points downhill
+    "Adam": _MOMENTS,
+    "AdamW": _MOMENTS,
+    "SparseAdam": _MOMENTS,
+    "Adagrad": {"accumulator": ("sum", 1.0)},
+    "Adadelta": {
+        "accumulated_gradient": ("square_avg", 1.0), "accumulated_delta": ("acc_delta", 1.0),
+    },
+}  # fmt: skip
+
+
+def write_checkpoint(
+    model_dir: str, module: Any, optimizer: Any, *, global_step: int | None = None, name: str = ""
+) -> str:
+    """Write what a module and its optimizer have learned, for a job to begin with.
+
+    ::
+
+        optimizer.load_state_dict(torch.load("adam.pt"))
+        wl.training.torch.write_checkpoint("runs/model", module, optimizer)
+
+    The job resumes from it with ``--model-dir runs/model``, a program that wraps a fresh optimizer
+    of the same kind, and the same ``name``.
+
+    Args:
+        model_dir: Of the job, without a newer checkpoint.
+        module: Its parameters and buffers are written.
+        optimizer: One of ``torch.optim`` that a rule of the servers computes.
+        global_step: Of the checkpoint; None: the steps that the optimizer has made.
+        name: As ``DistributedOptimizer`` is given it.
+
+    Returns:
+        Path of the checkpoint.
+
+    Raises:
+        ConfigurationError: No rule computes the optimizer, or its state has no counterpart.
+        ValueError: The module has not all of the optimizer's parameters.
+        OSError: The file system refused.
+    """
+    kind = type(optimizer).__name__
+    names = {
+        id(parameter): each for each, parameter in named_parameters(optimizer, module, name).items()
+    }
+    saved: dict[str, SavedVariable] = {}
+    steps = 0
+    for group in optimizer.param_groups:
+        place = place_torch(kind, group)
+        if isinstance(place, OnWorker) or kind not in _SLOTS:
+            reason = place.reason if isinstance(place, OnWorker) else "has a state of its own form"
+            raise ConfigurationError(
+                f"{kind} {reason}, so its state cannot go to the servers; keep it on the worker "
+                'with deltas="always", and load its state_dict there',
+                optimizer=kind,
+            )
+        rule = place.optimizer().rule
+        for parameter in group["params"]:
+            state = optimizer.state.get(parameter, {})
+            slots: dict[str, Array] = {}
+            for slot, start in rule.slot_start().items():
+                own, factor = _SLOTS[kind][slot]
+                given = state.get(own)
+                whole = np.full(tuple(parameter.shape), start, np.float32)
+                slots[slot] = whole if given is None else to_array(given) * np.float32(factor)
+            updates = int(state.get("step", 0 if not state else 1))
+            steps = max(steps, updates)
+            saved[names[id(parameter)]] = SavedVariable(
+                to_array(parameter), slots, updates, rule.model_dump(mode="json"), trainable=True
+            )
+    for each, buffer in named_buffers(module, name).items():
+        value = to_array(buffer)
+        saved[each] = SavedVariable(value, {}, 0, None, trainable=value.dtype.kind not in "iub")
+    path = new_checkpoint_path(model_dir, steps if global_step is None else global_step)
+    write_variables(path, saved, {}, steps if global_step is None else global_step)
+    return path

@@ -1,0 +1,48 @@
+"""What parameters and buffers of PyTorch are called here."""
+
+from typing import Any
+
+
+def named_parameters(optimizer: Any, module: Any, prefix: str) -> dict[str, Any]:
+    """The optimizer's parameters by name, in its order.
+
+    Args:
+        optimizer: Of ``torch.optim``.
+        module: Whose names count; None: those that the optimizer was given, else numbers.
+        prefix: Comes first.
+
+    Raises:
+        ValueError: The module has not all of them.
+    """
+    names: dict[int, str] = {}
+    if module is not None:
+        names = {id(p): plain_name(name) for name, p in module.named_parameters()}
+    found: dict[str, Any] = {}
+    for group in optimizer.param_groups:
+        given = group.get("param_names") or [None] * len(group["params"])
+        for parameter, own in zip(group["params"], given, strict=True):
+            name = names.get(id(parameter), own)
+            if name is None and module is not None:
+                raise ValueError(
+                    f"the optimizer has a parameter of shape {tuple(parameter.shape)} that is not "
+                    "one of the module's; give DistributedOptimizer the module whose "
+                    "parameters() the optimizer was made with"
+                )
+            name = name or f"parameter_{len(found)}"
+            found[f"{prefix}/{name}" if prefix else name] = parameter
+    return found
+
+
+def named_buffers(module: Any, prefix: str) -> dict[str, Any]:
+    """A module's buffers that are kept in its ``state_dict``, by name."""
+    lasting = module.state_dict(keep_vars=True)
+    return {
+        f"{prefix}/{plain_name(name)}" if prefix else plain_name(name): buffer
+        for name, buffer in module.named_buffers()
+        if name in lasting
+    }
+
+
+def plain_name(name: str) -> str:
+    """Without what ``torch.compile`` puts in it."""
+    return name.replace("_orig_mod.", "")
