@@ -40,6 +40,7 @@ STATUS_OF: dict[type[errors.WindlassError], grpc.StatusCode] = {
     errors.LimitExceededError: grpc.StatusCode.RESOURCE_EXHAUSTED,
     errors.TooManyWorkersError: grpc.StatusCode.RESOURCE_EXHAUSTED,
     errors.NonFiniteGradientError: grpc.StatusCode.INVALID_ARGUMENT,
+    errors.NanLossDuringTrainingError: grpc.StatusCode.INVALID_ARGUMENT,
     errors.PackageError: grpc.StatusCode.INVALID_ARGUMENT,
     errors.SequenceError: grpc.StatusCode.OUT_OF_RANGE,
     errors.SegmentError: grpc.StatusCode.FAILED_PRECONDITION,

@@ -26,6 +26,7 @@
     │   ├── LimitExceededError
     │   │   └── TooManyWorkersError a worker for which a ps or the chief has no place
     │   ├── NonFiniteGradientError V
+    │   │   └── NanLossDuringTrainingError  the loss of an Estimator's training is not finite
     │   ├── PackageError V          a packed project that is damaged, or not to be unpacked
     │   ├── SequenceError
     │   ├── SegmentError            shared memory that cannot be used; the connection can
@@ -194,6 +195,10 @@ class TooManyWorkersError(LimitExceededError):
 
 class NonFiniteGradientError(RefusedError, ValueError):
     """Gradients held NaN or infinity too many steps in a row."""
+
+
+class NanLossDuringTrainingError(NonFiniteGradientError):
+    """The loss of an Estimator's training was NaN or infinite."""
 
 
 class PackageError(RefusedError, ValueError):

@@ -27,17 +27,21 @@ class Evaluation(BaseModel):
     seconds: float
 
 
-def write_evaluation(model_dir: str, evaluation: Evaluation) -> None:
-    """Keep a result in ``model_dir/eval``; a reader never sees half a file."""
-    folder = open_folder(model_dir).subfolder(_FOLDER)
+def write_evaluation(model_dir: str, evaluation: Evaluation, name: str = "") -> None:
+    """Keep a result in ``model_dir/eval``, or ``eval_<name>``; a reader never sees half a file."""
+    folder = open_folder(model_dir).subfolder(_folder(name))
     folder.make()
     remove_temporaries(folder)  # of a killed evaluator: there is one
-    name = f"step-{evaluation.global_step:010d}{'-final' if evaluation.final else ''}.json"
-    folder.put(name, evaluation.model_dump_json(indent=1).encode())
+    file = f"step-{evaluation.global_step:010d}{'-final' if evaluation.final else ''}.json"
+    folder.put(file, evaluation.model_dump_json(indent=1).encode())
 
 
-def read_evaluations(model_dir: str) -> list[Evaluation]:
-    """All results, by step; empty if there are none."""
-    folder = open_folder(model_dir).subfolder(_FOLDER)
-    names = sorted(name for name in folder.names() if name.endswith(".json"))
-    return [Evaluation.model_validate_json(folder.read(name)) for name in names]
+def read_evaluations(model_dir: str, name: str = "") -> list[Evaluation]:
+    """All results, or those of this name, by step; empty if there are none."""
+    folder = open_folder(model_dir).subfolder(_folder(name))
+    files = sorted(file for file in folder.names() if file.endswith(".json"))
+    return [Evaluation.model_validate_json(folder.read(file)) for file in files]
+
+
+def _folder(name: str) -> str:
+    return f"{_FOLDER}_{name}" if name else _FOLDER

@@ -2,7 +2,6 @@
 that the chief writes.
 """
 
-import datetime
 import secrets
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -10,13 +9,11 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from ..client.ps.control import PsControl
-from ..core.checkpoint import CheckpointReader, Manifest, VariableRecord
+from ..core.checkpoint import CheckpointReader, Manifest
 from ..core.checkpoint.folder import Folder
-from ..core.checkpoint.manifest import BlockRecord
-from ..core.checkpoint.saved_part import SavedPart
+from ..core.checkpoint.parts import manifest_of_parts
 from ..core.checkpoint.storage import probe_name
 from ..core.errors import StorageError
-from ..core.versions import own_versions
 from ..distribute.job_snapshots import JobSnapshots, Snapshot
 from ..distribute.saved_variables import write_values
 
@@ -139,7 +136,7 @@ class PsShards:
             for name, record in part.files.items():
                 if folder.size(name) != record.num_bytes:
                     raise _not_shared(control, model_dir, f"{checkpoint}/{name}")
-        manifest = _manifest(parts, global_step, final=final)
+        manifest = manifest_of_parts(parts, global_step, final=final)
         return Written(manifest, sum(part.pushes for part in parts))
 
 
@@ -227,35 +224,4 @@ def _not_shared(control: PsControl, model_dir: Folder, file: str, theirs: str = 
         "network volume or an object store. Give each the same with --model-dir",
         task=control.task,
         path=model_dir.url,
-    )
-
-
-def _manifest(parts: Sequence[SavedPart], global_step: int, *, final: bool) -> Manifest:
-    variables: dict[str, VariableRecord] = {}
-    blocks: list[BlockRecord] = []
-    for ps, part in enumerate(parts):
-        labels: dict[int, list[str]] = {}
-        for saved in part.shards:
-            labels.setdefault(saved.block, []).append(saved.shard.label)
-            variable, rule = saved.shard.variable, saved.shard.rule
-            known = variables.get(variable.name)
-            variables[variable.name] = VariableRecord(
-                shape=variable.shape,
-                dtype=variable.dtype.name,
-                trainable=variable.trainable,
-                updates=max(saved.updates, known.updates if known is not None else 0),
-                rule=rule.model_dump(mode="json") if rule is not None else None,
-            )
-        for block, names in labels.items():
-            applied = {str(task): mark for task, mark in part.applied.get(block, {}).items()}
-            blocks.append(BlockRecord(ps=ps, shards=tuple(names), applied=applied))
-    return Manifest(
-        global_step=global_step,
-        final=final,
-        saved_at=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-        windlass=own_versions().windlass,
-        variables=variables,
-        tensors=tuple(record for part in parts for record in part.tensors),
-        files={name: record for part in parts for name, record in part.files.items()},
-        blocks=tuple(blocks),
     )

@@ -1,4 +1,4 @@
-"""Train on a cluster and evaluate every checkpoint beside it, as train_and_evaluate did.
+"""Train on a cluster and evaluate every checkpoint beside it: a moved Estimator program.
 
 After the Estimator example of TensorFlow's ecosystem repository, whose code has 35 lines without
 its data:
@@ -15,8 +15,6 @@ from common import Dense
 
 import windlass as wl
 
-STEPS = 800
-
 
 def load_examples(seed: int, count: int = 1024):
     """Points in ten dimensions, and on which side of a plane they are: 0 or 1."""
@@ -24,37 +22,30 @@ def load_examples(seed: int, count: int = 1024):
     return x, (x @ np.linspace(-1, 1, 10, dtype=np.float32) > 0).astype(np.float32)
 
 
-def evaluate(model, values):
-    """Of a checkpoint's variables, by name; on examples of its own."""
-    x, y = load_examples(seed=1)
-    return {"accuracy": np.mean((model(x, values)[:, 0] > 0) == y)}
+def model_fn(features, labels, mode, params):
+    model = wl.estimator.once(Dense, [10, 16, 1])
+    logits = model(features)[:, 0]
+    if mode == wl.estimator.ModeKeys.PREDICT:
+        return wl.estimator.EstimatorSpec(mode, predictions={"side": logits > 0})
+    loss = np.mean(np.logaddexp(0, logits) - labels * logits)
+    if mode == wl.estimator.ModeKeys.EVAL:
+        metrics = {"accuracy": wl.estimator.metrics.accuracy(labels, logits > 0)}
+        return wl.estimator.EstimatorSpec(mode, loss=loss, eval_metric_ops=metrics)
+    _, gradients, _ = model.gradients(
+        features, lambda logits: (1 / (1 + np.exp(-logits)) - labels[:, None]) / len(labels)
+    )
+    optimizer = wl.optimizers.SGD(params["learning_rate"])
+    optimizer.apply_gradients(zip(gradients, model.variables, strict=True))
+    return wl.estimator.EstimatorSpec(mode, loss=loss, train_op=True)
 
 
-def train():
-    strategy = wl.distribute.ParameterServerStrategy()
-    with strategy.scope():
-        model = Dense([10, 16, 1])
-        optimizer = wl.optimizers.SGD(0.2)
+config = wl.estimator.RunConfig(train_distribute=wl.distribute.ParameterServerStrategy)
+estimator = wl.estimator.Estimator(model_fn, config=config, params={"learning_rate": 0.2})
+train_on = wl.estimator.numpy_input_fn(*load_examples(seed=0), 32, num_epochs=None, shuffle=True)
+evaluate_on = wl.estimator.numpy_input_fn(*load_examples(seed=1), shuffle=False)
+train_spec = wl.estimator.TrainSpec(train_on, max_steps=800)
+eval_spec = wl.estimator.EvalSpec(evaluate_on, start_delay_secs=0, throttle_secs=1)
+wl.estimator.train_and_evaluate(estimator, train_spec, eval_spec)
 
-    def step(batch):
-        x, y = batch
-        _, gradients, _ = model.gradients(
-            x, lambda logits: (1 / (1 + np.exp(-logits)) - y[:, None]) / len(y)
-        )
-        optimizer.apply_gradients(zip(gradients, model.variables, strict=True))
-
-    data = wl.data.from_arrays(load_examples(seed=0), 32, epochs=None)
-    for batch in strategy.experimental_distribute_dataset(data):
-        if strategy.global_step >= STEPS:
-            break
-        strategy.run(step, args=(batch,))
-    return evaluate(model, {v.name: v.numpy() for v in model.variables})
-
-
-if wl.training.is_evaluator():
-    model = Dense([10, 16, 1])  # on no parameter server: its values are those of checkpoints
-    evaluator = wl.training.SidecarEvaluator(lambda values: evaluate(model, values))
-    metrics = evaluator.start()[-1].metrics  # of the job's last checkpoint
-else:
-    metrics = train()
-print(f"accuracy {metrics['accuracy']:.4f}")
+if wl.training.task_type() != "worker":
+    print(f"accuracy {estimator.evaluate(evaluate_on)['accuracy']:.4f}")

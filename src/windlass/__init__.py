@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from .distribute.base.reductions import VariableAggregation, VariableSynchronization
     from .distribute.checkpoint import Checkpoint
     from .distribute.variables.variable import Variable, variable_creator_scope
+    from .training import estimator
     from .worker.connecting import connect
 
 # Public name → where it is. A module is given by its path, anything else by path and attribute.
@@ -43,6 +44,7 @@ _WHERE = {
     "device": ("distribute.base.devices", "on_device"),
     "distribute": ("distribute", None),
     "errors": ("core.errors", None),
+    "estimator": ("training.estimator", None),
     "metrics": ("distribute.metrics", None),
     "nn": ("distribute.nn", None),
     "optimizers": ("distribute.optimizers", None),
@@ -67,6 +69,7 @@ __all__ = [
     "device",
     "distribute",
     "errors",
+    "estimator",
     "metrics",
     "nn",
     "optimizers",

@@ -9,8 +9,8 @@ import windlass
 NAMES = {
     "windlass": """
         Checkpoint ClusterSpec IndexedSlices Initializer Variable VariableAggregation
-        VariableSynchronization config connect data device distribute errors metrics nn optimizers
-        random testing train training variable_creator_scope
+        VariableSynchronization config connect data device distribute errors estimator metrics nn
+        optimizers random testing train training variable_creator_scope
     """,
     "windlass.distribute": """
         AggregatingVariable CentralStorageStrategy CollectiveAllReduceStrategy
@@ -46,6 +46,14 @@ NAMES = {
     """,
     "windlass.training": """
         ArrayStore SidecarEvaluator is_evaluator read_evaluations report task_type
+    """,
+    "windlass.training.estimator": """
+        BestExporter CheckpointSaverListener DistributeConfig Estimator EstimatorSpec EvalSpec
+        Exporter FinalExporter LatestExporter LoggingTensorHook ModeKeys NanLossDuringTrainingError
+        NanTensorHook RunConfig Scaffold SecondOrStepTimer ServingInputReceiver SessionRunArgs
+        SessionRunContext SessionRunHook SessionRunValues StepCounterHook StopAtStepHook
+        SummarySaverHook TrainSpec WarmStartSettings build_raw_serving_input_receiver_fn
+        experimental metrics numpy_input_fn once read_eval_metrics record train_and_evaluate
     """,
     "windlass.testing": "FaultPlan LocalCluster ProcessResult TaskResult run_script",
 }

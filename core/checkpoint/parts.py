@@ -1,0 +1,46 @@
+"""The manifest of a checkpoint that parameter servers have written, each its own part."""
+
+import datetime
+from collections.abc import Sequence
+
+from ..versions import own_versions
+from .manifest import BlockRecord, Manifest, VariableRecord
+from .saved_part import SavedPart
+
+
+def manifest_of_parts(parts: Sequence[SavedPart], global_step: int, *, final: bool) -> Manifest:
+    """The manifest of a checkpoint whose values are written.
+
+    Args:
+        parts: What each ps has saved, by its index.
+        global_step: Of the checkpoint.
+        final: The job is complete.
+    """
+    variables: dict[str, VariableRecord] = {}
+    blocks: list[BlockRecord] = []
+    for ps, part in enumerate(parts):
+        labels: dict[int, list[str]] = {}
+        for saved in part.shards:
+            labels.setdefault(saved.block, []).append(saved.shard.label)
+            variable, rule = saved.shard.variable, saved.shard.rule
+            known = variables.get(variable.name)
+            variables[variable.name] = VariableRecord(
+                shape=variable.shape,
+                dtype=variable.dtype.name,
+                trainable=variable.trainable,
+                updates=max(saved.updates, known.updates if known is not None else 0),
+                rule=rule.model_dump(mode="json") if rule is not None else None,
+            )
+        for block, names in labels.items():
+            applied = {str(task): mark for task, mark in part.applied.get(block, {}).items()}
+            blocks.append(BlockRecord(ps=ps, shards=tuple(names), applied=applied))
+    return Manifest(
+        global_step=global_step,
+        final=final,
+        saved_at=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        windlass=own_versions().windlass,
+        variables=variables,
+        tensors=tuple(record for part in parts for record in part.tensors),
+        files={name: record for part in parts for name, record in part.files.items()},
+        blocks=tuple(blocks),
+    )

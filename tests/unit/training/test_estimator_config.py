@@ -1,0 +1,136 @@
+"""RunConfig: the cluster of TF_CONFIG as tf.estimator shows it."""
+
+import json
+from typing import Any
+
+import pytest
+
+import windlass as wl
+from windlass.core.errors import ConfigurationError
+from windlass.training.estimator.places import choose_model_dir, same_place
+from windlass.training.estimator.run_config import RunConfig
+
+CLUSTER = {
+    "chief": ["host0:2222"],
+    "ps": ["host1:2222", "host2:2222"],
+    "worker": ["host3:2222", "host4:2222"],
+}
+
+
+def set_tf_config(monkeypatch: pytest.MonkeyPatch, kind: str, index: int, **more: Any) -> None:
+    config = {"cluster": CLUSTER, "task": {"type": kind, "index": index}} | more
+    monkeypatch.setenv("TF_CONFIG", json.dumps(config))
+
+
+def test_defaults_are_tensorflows() -> None:
+    config = RunConfig()
+    assert config.save_checkpoints_secs == 600
+    assert config.save_checkpoints_steps is None
+    assert config.keep_checkpoint_max == 5
+    assert config.save_summary_steps == config.log_step_count_steps == 100
+    assert (config.task_type, config.task_id, config.is_chief) == ("worker", 0, True)
+    assert (config.num_worker_replicas, config.num_ps_replicas, config.master) == (1, 0, "")
+    assert not config.cluster_spec
+
+
+def test_steps_take_the_place_of_seconds() -> None:
+    assert RunConfig(save_checkpoints_steps=5).save_checkpoints_secs is None
+    assert RunConfig().replace(save_checkpoints_steps=5).save_checkpoints_secs is None
+    assert RunConfig(save_checkpoints_steps=5).replace(model_dir="a").save_checkpoints_steps == 5
+
+
+@pytest.mark.parametrize(
+    ("kind", "index", "master", "number", "is_chief"),
+    [
+        ("chief", 0, "grpc://host0:2222", 0, True),
+        ("worker", 1, "grpc://host4:2222", 2, False),
+        ("ps", 0, "grpc://host1:2222", 3, False),
+    ],
+)
+def test_every_task_has_its_place(
+    kind: str, index: int, master: str, number: int, is_chief: bool,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    set_tf_config(monkeypatch, kind, index)
+    config = RunConfig()
+    assert (config.task_type, config.task_id, config.master) == (kind, index, master)
+    assert (config.global_id_in_cluster, config.is_chief) == (number, is_chief)
+    assert (config.num_worker_replicas, config.num_ps_replicas) == (3, 2)
+    assert config.cluster_spec.as_dict() == CLUSTER
+
+
+@pytest.mark.parametrize("listed", [True, False])
+def test_an_evaluator_is_outside_listed_or_not(
+    listed: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    more = {"cluster": {**CLUSTER, "evaluator": ["host5:2222"]}} if listed else {}
+    set_tf_config(monkeypatch, "evaluator", 0, **more)
+    config = RunConfig()
+    assert (config.task_type, config.is_chief, config.global_id_in_cluster) == (
+        "evaluator", False, None,
+    )  # fmt: skip
+    assert (config.num_worker_replicas, config.num_ps_replicas) == (0, 0)
+    assert not config.cluster_spec
+
+
+def test_a_second_evaluator_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster = {**CLUSTER, "evaluator": ["host5:2222", "host6:2222"]}
+    set_tf_config(monkeypatch, "evaluator", 1, cluster=cluster)
+    with pytest.raises(ConfigurationError, match="2 tasks of job 'evaluator'"):
+        _ = RunConfig().task_type
+
+
+def test_a_cluster_without_chief_needs_a_strategy(monkeypatch: pytest.MonkeyPatch) -> None:
+    workers = {"worker": CLUSTER["worker"], "ps": CLUSTER["ps"]}
+    set_tf_config(monkeypatch, "worker", 0, cluster=workers)
+    with pytest.raises(ConfigurationError, match='must have one "chief" node'):
+        RunConfig().check_cluster()
+    RunConfig(train_distribute=wl.distribute.ParameterServerStrategy).check_cluster()
+
+
+def test_a_remote_cluster_and_one_of_tf_config_contradict(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    set_tf_config(monkeypatch, "chief", 0)
+    with pytest.raises(ConfigurationError, match="and a cluster in TF_CONFIG"):
+        RunConfig(experimental_distribute=wl.estimator.DistributeConfig(remote_cluster="a:1"))
+
+
+def test_the_strategies_of_experimental_distribute_are_those_of_the_config() -> None:
+    strategy = wl.distribute.MirroredStrategy
+    config = RunConfig(
+        experimental_distribute=wl.estimator.DistributeConfig(strategy, eval_distribute=strategy)
+    )
+    assert config.train_distribute is config.eval_distribute is strategy
+    with pytest.raises(ConfigurationError, match="give it once"):
+        RunConfig(
+            train_distribute=wl.distribute.ParameterServerStrategy,
+            experimental_distribute=wl.estimator.DistributeConfig(strategy),
+        )
+    with pytest.raises(TypeError, match="train_distribute is a strategy"):
+        RunConfig(train_distribute=3)  # type: ignore[arg-type]
+
+
+def test_the_model_directory_comes_from_who_says_it_first(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("WINDLASS_MODEL_DIR", "/settings")
+    assert choose_model_dir(None, RunConfig()) == "/settings"
+    set_tf_config(monkeypatch, "chief", 0, model_dir="/tf_config")
+    assert choose_model_dir(None, RunConfig()) == "/tf_config"
+    assert choose_model_dir(None, RunConfig(model_dir="/config")) == "/config"
+    assert choose_model_dir("memory://models", RunConfig()) == "memory://models"
+
+
+def test_the_tasks_of_a_cluster_have_to_share_a_model_directory(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    set_tf_config(monkeypatch, "chief", 0)
+    with pytest.raises(ConfigurationError, match="have to share one"):
+        choose_model_dir(None, RunConfig())
+
+
+def test_model_directories_are_compared_by_what_they_are() -> None:
+    assert same_place("/mnt/../mnt/a", "/mnt/a/")
+    assert same_place("s3://bucket/a/", "s3://bucket/a")
+    assert not same_place("/mnt/a", "s3://mnt/a")

@@ -1,0 +1,139 @@
+"""When an Estimator evaluates, saves, waits and stops: decisions without I/O."""
+
+import operator
+from typing import Any
+
+import pytest
+
+from windlass.core.errors import ConfigurationError
+from windlass.training.estimator.early_stopping import crosses, stands_still
+from windlass.training.estimator.evaluation_timing import (
+    Evaluate,
+    Found,
+    Past,
+    Stop,
+    Wait,
+    is_due_locally,
+    next_of_evaluator,
+    worker_delay_s,
+)
+from windlass.training.estimator.timers import SecondOrStepTimer
+
+FIRST, SECOND = Found("ckpt-5", 5, False), Found("ckpt-10", 10, False)
+AFTER_FIRST = Past(started=0, path="ckpt-5", global_step=5, began=130)
+
+
+def decide(past: Past, found: Found | None, now: float, max_steps: int | None = 20) -> object:
+    return next_of_evaluator(
+        past, found, now, max_steps=max_steps, start_delay_s=120, throttle_s=600
+    )
+
+
+@pytest.mark.parametrize(
+    ("past", "found", "now", "expected"),
+    [
+        pytest.param(Past(0), None, 500, Wait("a first checkpoint"), id="none-there"),
+        pytest.param(
+            Past(0), FIRST, 20, Wait("start_delay_secs, 100 s more"), id="before-the-start-delay"
+        ),
+        pytest.param(Past(0), FIRST, 120, Evaluate(FIRST, is_last=False), id="after-it"),
+        pytest.param(AFTER_FIRST, FIRST, 9999, Wait("a new checkpoint"), id="unchanged"),
+        pytest.param(
+            AFTER_FIRST, SECOND, 700, Wait("throttle_secs, 30 s more"), id="within-the-throttle"
+        ),
+        pytest.param(
+            AFTER_FIRST, SECOND, 730, Evaluate(SECOND, is_last=False), id="after-the-throttle"
+        ),
+        pytest.param(
+            AFTER_FIRST,
+            Found("ckpt-20", 20, False),
+            131,
+            Evaluate(Found("ckpt-20", 20, False), is_last=True),
+            id="max-steps-reached-waits-for-nothing",
+        ),
+        pytest.param(
+            AFTER_FIRST,
+            Found("ckpt-7", 7, True),
+            131,
+            Evaluate(Found("ckpt-7", 7, True), is_last=True),
+            id="the-job-is-over-waits-for-nothing",
+        ),
+        pytest.param(
+            Past(0, "ckpt-20", 20, False, 1),
+            SECOND,
+            2,
+            Stop("step 20 was evaluated, of max_steps=20"),
+            id="stops-at-max-steps",
+        ),
+        pytest.param(
+            Past(0, "ckpt-7", 7, True, 1),
+            FIRST,
+            2,
+            Stop("the last checkpoint of the job was evaluated (step 7)"),
+            id="stops-with-the-job",
+        ),
+    ],
+)
+def test_an_evaluator_does_what_tensorflows_does(
+    past: Past, found: Found | None, now: float, expected: object
+) -> None:
+    assert decide(past, found, now) == expected
+
+
+def test_a_local_evaluation_leaves_out_step_0_and_what_comes_too_soon() -> None:
+    assert not is_due_locally(Past(0), 0, 10, 600)
+    assert is_due_locally(Past(0), 5, 10, 600)
+    past = Past(0, "ckpt-5", 5, began=10)
+    assert not is_due_locally(past, 10, 609, 600)
+    assert is_due_locally(past, 10, 610, 600)
+    assert not is_due_locally(past, 5, 9999, 0)
+
+
+@pytest.mark.parametrize(
+    ("index", "longest_s", "expected"), [(0, None, 5), (3, None, 20), (99, None, 60), (3, 0, 0)]
+)
+def test_workers_begin_one_after_the_other(
+    index: int, longest_s: float | None, expected: float
+) -> None:
+    assert worker_delay_s(index, longest_s=longest_s) == expected
+
+
+def test_a_timer_is_due_at_the_first_step_and_then_by_steps_or_seconds() -> None:
+    now = [0.0]
+    by_steps, by_secs = (
+        SecondOrStepTimer(every_steps=10, clock=lambda: now[0]),
+        SecondOrStepTimer(every_secs=5, clock=lambda: now[0]),
+    )
+    for timer in (by_steps, by_secs):
+        assert timer.is_due(3)
+        assert timer.note(3) is None
+        assert not timer.is_due(3)
+    assert not by_steps.is_due(12)
+    assert by_steps.is_due(13)
+    now[0] = 5
+    assert by_secs.is_due(4)
+    assert by_secs.note(4) == (5.0, 1)
+
+
+@pytest.mark.parametrize("given", [{"every_secs": 1, "every_steps": 1}, {"every_steps": 0}])
+def test_a_timer_takes_one_positive_interval(given: Any) -> None:
+    with pytest.raises(ConfigurationError):
+        SecondOrStepTimer(**given)
+
+
+RESULTS = {10: {"loss": 3.0}, 20: {"loss": 1.0}, 30: {"loss": 2.0}, 40: {"loss": 1.5}}
+
+
+def test_a_metric_that_stands_still_names_its_best_step() -> None:
+    assert stands_still(RESULTS, "loss", 20, 0, operator.lt) == (20, 40)
+    assert stands_still(RESULTS, "loss", 30, 0, operator.lt) is None
+    assert stands_still(RESULTS, "loss", 10, 30, operator.lt) is None  # 30 is the first that counts
+    assert stands_still(RESULTS, "loss", 30, 0, operator.gt) == (10, 40)
+
+
+def test_a_threshold_is_crossed_by_the_first_step_that_counts() -> None:
+    assert crosses(RESULTS, "loss", 1.8, 0, operator.lt) == 20
+    assert crosses(RESULTS, "loss", 1.8, 30, operator.lt) == 40
+    assert crosses(RESULTS, "loss", 9, 0, operator.gt) is None
+    with pytest.raises(ConfigurationError, match="has no 'auc'; it has loss"):
+        crosses(RESULTS, "auc", 1, 0, operator.gt)

@@ -1,0 +1,243 @@
+"""What a model_fn makes when it is called first, and finds again when it is called for the next
+batch.
+
+A graph was built once. Here model_fn runs for every batch, so what it makes is reused by name, as
+``tf.compat.v1.get_variable`` does under ``AUTO_REUSE``: the second ``wl.Variable(…, name="w")`` of
+a training is the first one. :func:`once` does the same for any other object: a module of PyTorch, a
+tree of JAX, a model of Keras.
+
+All that bridges share are variables too (``ArrayStore``), so one place gives them the values of a
+checkpoint: where they are made (``first_values.py``).
+"""
+
+import weakref
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
+from contextvars import ContextVar
+from typing import Any, TypeVar
+
+import numpy as np
+
+from ...core.errors import ConfigurationError
+from ...distribute.base.contexts import get_replica_context
+from ...distribute.base.values import DistributedValues
+from ...distribute.strategies.default import the_default_strategy
+from ...distribute.strategies.strategy import Strategy
+from ...distribute.variables.variable import Variable, variable_creator_scope
+from .first_values import FirstValues
+
+_T = TypeVar("_T")
+
+
+class Registry:
+    """The variables of one model directory under one strategy, over several calls of an Estimator.
+
+    Attributes:
+        variables: By name.
+        live_step: The global step of the training whose values they have; None: of none.
+    """
+
+    def __init__(self) -> None:
+        self.variables: dict[str, Variable] = {}
+        self.live_step: int | None = None
+
+
+_registries: "weakref.WeakKeyDictionary[Strategy, dict[str, Registry]]" = (
+    weakref.WeakKeyDictionary()
+)
+
+
+def registry_of(strategy: Strategy, model_dir: str) -> Registry:
+    """What was made under a strategy for a model directory; the default strategy keeps nothing."""
+    if strategy is the_default_strategy():
+        return Registry()
+    return _registries.setdefault(strategy, {}).setdefault(model_dir, Registry())
+
+
+class Build:
+    """What one training, evaluation or prediction makes.
+
+    Args:
+        registry: Variables that are there already.
+        values: What new ones, and those that are found, begin with.
+
+    Attributes:
+        kept: Results of :func:`once`, by key.
+        was_called: model_fn has returned once.
+    """
+
+    def __init__(self, registry: Registry, values: FirstValues) -> None:
+        self.registry = registry
+        self._values = values
+        self._met: set[str] = set()  # in this build
+        self._direct: set[str] = set()
+        self._in_once: set[str] = set()
+        self.kept: dict[str, Any] = {}
+        self.was_called = False
+
+    @contextmanager
+    def call(self) -> Iterator[None]:
+        """One call of model_fn, by one replica."""
+        with _active(_Names(self, others=self._in_once, own=self._direct)):
+            yield
+
+    @contextmanager
+    def building_once(self) -> Iterator[None]:
+        """A function of :func:`once`, which is called for all replicas together."""
+        with _active(_Names(self, others=self._direct, own=self._in_once, anew=False)):
+            yield
+
+    def variable(self, name: str, make: Callable[..., Variable], given: dict[str, Any]) -> Variable:
+        """The variable of this name: found, or made by ``make``. In cross-replica context.
+
+        Raises:
+            ConfigurationError: Its name is another program's under this strategy, or it has another
+                shape than before.
+        """
+        found = self.registry.variables.get(name)
+        if found is None:
+            made: Variable = make(**self._values.arguments({**given, "name": name}))
+            if made.name != name:
+                raise ConfigurationError(
+                    f"there is a variable {name!r} under this {type(made.strategy).__name__} "
+                    "already, which is not of this Estimator; give each Estimator a strategy of "
+                    "its own",
+                    variable=name,
+                )
+            self.registry.variables[name] = found = made
+            self._values.made(made)
+        elif name not in self._met:
+            self._values.found(found, given)
+        self._met.add(name)
+        return found
+
+    def checkpoint_has(self, name: str) -> bool:
+        """Whether the checkpoint that is looked at has a variable of this name."""
+        return self._values.has(name)
+
+    def found(self, name: str, given: dict[str, Any]) -> Variable | None:
+        """The variable of this name, if this build has met it."""
+        variable = self.registry.variables.get(name) if name in self._met else None
+        initial = given.get("initial_value")
+        if variable is None or initial is None or callable(initial):
+            return variable
+        if np.shape(initial) != variable.shape:
+            raise ConfigurationError(
+                f"model_fn makes {name!r} with shape {np.shape(initial)}; for the batch before it "
+                f"had {variable.shape}. Give different variables different names",
+                variable=name,
+            )
+        return variable
+
+
+class _Names:
+    """Names in the order in which one call asks for them; a repeated one gets a number."""
+
+    def __init__(self, build: Build, *, others: set[str], own: set[str], anew: bool = True) -> None:
+        self.build = build
+        self.kept = 0
+        self._others, self._own = others, own
+        self._taken: set[str] = set() if anew else own
+
+    def name(self, wished: str) -> str:
+        name, number = wished, 0
+        while name in self._taken or name in self._others:
+            number += 1
+            name = f"{wished}_{number}"
+        self._taken.add(name)
+        self._own.add(name)
+        return name
+
+
+_names: ContextVar[_Names | None] = ContextVar("windlass_model_fn", default=None)
+
+
+@contextmanager
+def _active(names: _Names) -> Iterator[None]:
+    # Once: a creator that is entered twice would be asked twice.
+    creating = variable_creator_scope(_create) if _names.get() is None else nullcontext()
+    token = _names.set(names)
+    try:
+        with creating:
+            yield
+    finally:
+        _names.reset(token)
+
+
+def _create(next_creator: Callable[..., Variable], **given: Any) -> Variable:
+    names = _names.get()
+    assert names is not None  # noqa: S101 - the scope is entered with it
+    build = names.build
+    name = names.name(given.get("name") or "Variable")
+    found = build.found(name, given)
+    if found is not None:
+        return found
+    _for_all_replicas(lambda: build.variable(name, next_creator, given))
+    return build.registry.variables[name]
+
+
+def once(function: Callable[..., _T], *args: Any, name: str | None = None, **kwargs: Any) -> _T:
+    """What ``function`` returned when this model_fn came here first; it is not called again.
+
+    ::
+
+        def model_fn(features, labels, mode, params):
+            net = wl.estimator.once(Net, params["hidden_units"])
+
+    Of one call of ``train``, ``evaluate`` or ``predict``: the next one begins anew. With several
+    replicas in a process all get the same object. Variables made in it, by bridges too, begin with
+    the values of the checkpoint.
+
+    Args:
+        function: Is called in cross-replica context.
+        args: Of the function.
+        name: Needed where calls of ``once`` do not come in the same order for every batch.
+        kwargs: Of the function.
+
+    Raises:
+        RuntimeError: Outside of a model_fn.
+    """
+    names = _names.get()
+    if names is None:
+        raise RuntimeError("wl.estimator.once is of use in a model_fn, which an Estimator calls")
+    build = names.build
+    key = f"name:{name}" if name is not None else f"number:{names.kept}"
+    if name is None:
+        names.kept += 1
+
+    def make() -> None:
+        if key not in build.kept:
+            with build.building_once():
+                build.kept[key] = function(*args, **kwargs)
+
+    if key not in build.kept:
+        _for_all_replicas(make)
+    kept: _T = build.kept[key]
+    return kept
+
+
+def checkpoint_has(name: str) -> bool:
+    """Whether the checkpoint that is looked at has a variable; of use in :func:`once`."""
+    names = _names.get()
+    return names is not None and names.build.checkpoint_has(name)
+
+
+class _Asked:
+    """What a replica wants done; no structure that is taken apart."""
+
+    def __init__(self, make: Callable[[], Any]) -> None:
+        self.make = make
+
+
+def _make_first(strategy: Strategy, asked: Any) -> None:  # noqa: ARG001 - of a merge call
+    first = asked.values[0] if isinstance(asked, DistributedValues) else asked
+    first.make()
+
+
+def _for_all_replicas(make: Callable[[], Any]) -> None:
+    """Call a function once for the replicas that run, when all have come here."""
+    context = get_replica_context()
+    if context is None:
+        make()
+    else:
+        context.merge_call(_make_first, (_Asked(make),))

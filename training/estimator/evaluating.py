@@ -1,0 +1,137 @@
+"""One evaluation, and predictions: a model_fn over an input, with the values of a checkpoint."""
+
+import logging
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
+from typing import Any
+
+import numpy as np
+
+from ...core.arrays import Array
+from ...core.errors import ConfigurationError
+from .arrays import to_numpy
+from .hooks import HookCalls, RunningModel, SessionRunHook
+from .metrics import MetricSums
+from .model_calls import Model
+from .training_loop import values_of
+
+log = logging.getLogger(__name__)
+
+
+def evaluate_batches(
+    model: Model,
+    batches: Iterator[tuple[Any, Any]],
+    *,
+    steps: int | None,
+    hooks: Sequence[SessionRunHook],
+    session: RunningModel,
+) -> dict[str, Any]:
+    """The metrics of an input, with ``loss``: the mean over its batches.
+
+    Args:
+        model: Of mode EVAL.
+        batches: The input.
+        steps: At most so many; None: all.
+        hooks: Of the caller.
+        session: What hooks are given.
+
+    Raises:
+        ConfigurationError: There is no batch.
+    """
+    calls = HookCalls(list(hooks), session)
+    sums, losses, seen = MetricSums(), [0.0, 0], 0
+    calls.begin()
+    for features, labels in islice(batches, steps):
+        calls.before_run()
+        called = model.call(features, labels)
+        seen += 1
+        calls.model_called(called[0].spec.evaluation_hooks)
+        with_examples = [part for part in called if part.examples != 0]
+        own = [float(to_numpy(part.loss).reshape(())) for part in with_examples]
+        for part in with_examples:
+            sums.add(part.spec.eval_metric_ops)
+        losses[0] += sum(own)
+        losses[1] += len(own)
+        loss = float(np.mean(own)) if own else 0.0
+        calls.after_run(values_of(called, loss, session.global_step))
+        if session.should_stop():
+            break
+    if not losses[1]:
+        raise ConfigurationError(
+            "input_fn returned no batch to evaluate; look at what it reads, or at steps"
+        )
+    if steps is not None and seen < steps and not session.should_stop():
+        log.info("the input ended after %d of %d steps", seen, steps)
+    # A metric of model_fn called loss wins: it knows how its batches weigh.
+    results = {"loss": np.float64(losses[0] / losses[1]), **sums.results()}
+    calls.end()
+    return results
+
+
+def predictions_of(
+    model: Model,
+    batches: Iterator[tuple[Any, Any]],
+    *,
+    keys: Sequence[str] | None,
+    hooks: Sequence[SessionRunHook],
+    session: RunningModel,
+    single: bool,
+) -> Iterator[Any]:
+    """Predictions, as they are made: of one example each, or of one batch.
+
+    Args:
+        model: Of mode PREDICT.
+        batches: The input.
+        keys: Of the predictions; None: all.
+        hooks: Of the caller.
+        session: What hooks are given.
+        single: Whether of one example each.
+
+    Raises:
+        ConfigurationError: The predictions have not these keys, or are of different lengths.
+    """
+    calls = HookCalls(list(hooks), session)
+    calls.begin()
+    for features, labels in batches:
+        calls.before_run()
+        called = model.call(features, labels)
+        calls.model_called(called[0].spec.prediction_hooks)
+        for part in called:
+            if part.examples == 0:
+                continue
+            given = _chosen(part.spec.predictions, keys)
+            yield from _examples(given) if single else [given]
+        calls.after_run(values_of(called, 0.0, session.global_step))
+        if session.should_stop():
+            break
+    calls.end()
+
+
+def _chosen(predictions: Any, keys: Sequence[str] | None) -> Any:
+    if not isinstance(predictions, dict):
+        if keys is not None:
+            raise ConfigurationError(
+                "predict_keys argument is not valid in case of non-dict predictions"
+            )
+        return to_numpy(predictions)
+    wanted = predictions if keys is None else {k: v for k, v in predictions.items() if k in keys}
+    if not wanted:
+        raise ConfigurationError(
+            f"Expected to run at least one output from {list(predictions)}, provided "
+            f"{list(keys or ())}"
+        )
+    return {key: to_numpy(value) for key, value in wanted.items()}
+
+
+def _examples(predictions: Array | dict[str, Array]) -> Iterable[Any]:
+    if not isinstance(predictions, dict):
+        yield from predictions
+        return
+    lengths = {key: len(value) if value.ndim else None for key, value in predictions.items()}
+    if len(set(lengths.values())) > 1 or None in lengths.values():
+        raise ConfigurationError(
+            f"Batch length of predictions should be same; they are {lengths}. Or ask for whole "
+            "batches: yield_single_examples=False"
+        )
+    for number in range(next(iter(lengths.values())) or 0):
+        yield {key: value[number] for key, value in predictions.items()}

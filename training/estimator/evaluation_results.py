@@ -1,0 +1,69 @@
+"""Where the results of evaluations are kept: as JSON, and in event files for TensorBoard."""
+
+import logging
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from ...core.checkpoint import CheckpointReader
+from ..evaluations import Evaluation, read_evaluations, write_evaluation
+from .arrays import is_scalar, to_float
+from .summary_writers import summary_writer
+
+log = logging.getLogger(__name__)
+
+
+def eval_dir_of(model_dir: str, name: str | None) -> str:
+    """The folder of an evaluation's results."""
+    return f"{model_dir.rstrip('/')}/{f'eval_{name}' if name else 'eval'}"
+
+
+def write_results(
+    model_dir: str,
+    name: str | None,
+    reader: CheckpointReader,
+    results: Mapping[str, Any],
+    seconds: float,
+) -> None:
+    """Keep the scalars of an evaluation, and log them.
+
+    Args:
+        model_dir: Of the Estimator.
+        name: Of the evaluation; None: the usual one.
+        reader: Of the checkpoint.
+        results: By name.
+        seconds: How long it took.
+    """
+    step = reader.manifest.global_step
+    numbers = {
+        key: to_float(value)
+        for key, value in results.items()
+        if is_scalar(value) and np.asarray(value).dtype.kind in "fiub"
+    }
+    shown = ", ".join(f"{key} = {value:.6g}" for key, value in numbers.items())
+    log.info("Saving dict for global step %d: %s", step, shown)
+    metrics = {key: value for key, value in numbers.items() if key != "global_step"}
+    evaluation = Evaluation(
+        global_step=step,
+        checkpoint=reader.path,
+        final=reader.manifest.final,
+        metrics=metrics,
+        seconds=seconds,
+    )
+    write_evaluation(model_dir, evaluation, name or "")
+    writer = summary_writer(eval_dir_of(model_dir, name))
+    for key, value in metrics.items():
+        writer.add_scalar(key, value, step)
+    writer.flush()
+
+
+def read_eval_metrics(eval_dir: str) -> dict[int, dict[str, float]]:
+    """Metrics by global step. As ``tf.estimator.experimental``'s of this name.
+
+    Args:
+        eval_dir: As ``estimator.eval_dir(name)``.
+    """
+    model_dir, _, folder = eval_dir.rstrip("/").rpartition("/")
+    found = read_evaluations(model_dir, folder.removeprefix("eval").removeprefix("_"))
+    return {each.global_step: each.metrics for each in found}

@@ -1,0 +1,179 @@
+"""Exporters: which evaluated checkpoints are exported. As TensorFlow's of these names."""
+
+import json
+import logging
+import math
+import shutil
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ...core.errors import ConfigurationError
+from .exporting import exports_in
+
+if TYPE_CHECKING:
+    from .estimator import Estimator
+
+log = logging.getLogger(__name__)
+
+_BEST = "best.json"
+
+CompareFn = Callable[[Mapping[str, Any], Mapping[str, Any]], bool]
+
+
+class Exporter:
+    """Derive from this for one of your own.
+
+    Attributes:
+        name: Its exports go to ``model_dir/export/<name>``.
+    """
+
+    name: str
+
+    def export(
+        self,
+        estimator: "Estimator",
+        export_path: str,
+        checkpoint_path: str,
+        eval_result: Mapping[str, Any] | None,
+        is_the_final_export: bool,
+    ) -> str | None:
+        """Export, or do not; the folder's path, None: nothing was exported."""
+        raise NotImplementedError(
+            f"{type(self).__name__}.export({estimator}, {export_path}, {checkpoint_path}, "
+            f"{eval_result}, {is_the_final_export})"
+        )
+
+
+class _Exporter(Exporter):
+    def __init__(
+        self, name: str, serving_input_receiver_fn: Any = None, exports_to_keep: int | None = 5
+    ) -> None:
+        if not name or "/" in name:
+            raise ConfigurationError(f"an exporter is named like a folder, got {name!r}")
+        if exports_to_keep is not None and exports_to_keep <= 0:
+            raise ConfigurationError(
+                f"`exports_to_keep`, if provided, must be a positive number, got {exports_to_keep}"
+            )
+        self.name = name
+        self._receiver, self._keep = serving_input_receiver_fn, exports_to_keep
+
+    def _export(self, estimator: "Estimator", export_path: str, checkpoint_path: str) -> str:
+        path = estimator.export_saved_model(export_path, self._receiver, checkpoint_path)
+        if self._keep is not None:
+            for old in exports_in(export_path)[: -self._keep]:
+                shutil.rmtree(old)
+        log.info("%s exported %s to %s", self.name, checkpoint_path, path)
+        return path
+
+
+class LatestExporter(_Exporter):
+    """Exports every checkpoint that is evaluated.
+
+    Args:
+        name: Of the exporter.
+        serving_input_receiver_fn: As of ``Estimator.export_saved_model``.
+        exports_to_keep: The newest stay; None: all.
+    """
+
+    def export(
+        self,
+        estimator: "Estimator",
+        export_path: str,
+        checkpoint_path: str,
+        eval_result: Mapping[str, Any] | None,  # noqa: ARG002
+        is_the_final_export: bool,  # noqa: ARG002
+    ) -> str | None:
+        """Export it."""
+        return self._export(estimator, export_path, checkpoint_path)
+
+
+class FinalExporter(_Exporter):
+    """Exports the last checkpoint of a training.
+
+    Args:
+        name: Of the exporter.
+        serving_input_receiver_fn: As of ``Estimator.export_saved_model``.
+    """
+
+    def __init__(self, name: str, serving_input_receiver_fn: Any = None) -> None:
+        super().__init__(name, serving_input_receiver_fn, None)
+
+    def export(
+        self,
+        estimator: "Estimator",
+        export_path: str,
+        checkpoint_path: str,
+        eval_result: Mapping[str, Any] | None,  # noqa: ARG002
+        is_the_final_export: bool,
+    ) -> str | None:
+        """Export it if it is the last."""
+        if not is_the_final_export:
+            return None
+        return self._export(estimator, export_path, checkpoint_path)
+
+
+def smaller_loss(
+    best_eval_result: Mapping[str, Any], current_eval_result: Mapping[str, Any]
+) -> bool:
+    """Whether the current loss is the smaller one.
+
+    Raises:
+        ConfigurationError: One of them has no loss.
+    """
+    for result in (best_eval_result, current_eval_result):
+        if "loss" not in result:
+            raise ConfigurationError("an evaluation has no loss; give BestExporter a compare_fn")
+    best, current = float(best_eval_result["loss"]), float(current_eval_result["loss"])
+    return current < best or (math.isnan(best) and not math.isnan(current))
+
+
+class BestExporter(_Exporter):
+    """Exports a checkpoint whenever it is better than all before, also before a restart.
+
+    Args:
+        name: Of the exporter.
+        serving_input_receiver_fn: As of ``Estimator.export_saved_model``.
+        compare_fn: ``compare_fn(best_eval_result, current_eval_result)``: whether the current one
+            is better.
+        exports_to_keep: The newest stay; None: all.
+    """
+
+    def __init__(
+        self,
+        name: str = "best_exporter",
+        serving_input_receiver_fn: Any = None,
+        compare_fn: CompareFn = smaller_loss,
+        exports_to_keep: int | None = 5,
+    ) -> None:
+        super().__init__(name, serving_input_receiver_fn, exports_to_keep)
+        if not callable(compare_fn):
+            raise ConfigurationError("`compare_fn` must be a function of two results")
+        self._compare = compare_fn
+
+    def export(
+        self,
+        estimator: "Estimator",
+        export_path: str,
+        checkpoint_path: str,
+        eval_result: Mapping[str, Any] | None,
+        is_the_final_export: bool,  # noqa: ARG002
+    ) -> str | None:
+        """Export it if it is better."""
+        if eval_result is None:
+            return None
+        kept = Path(export_path) / _BEST
+        best = json.loads(kept.read_text()) if kept.exists() else None
+        if best is not None and not self._compare(best, eval_result):
+            return None
+        path = self._export(estimator, export_path, checkpoint_path)
+        numbers = {key: _number(value) for key, value in eval_result.items()}
+        kept.write_text(json.dumps({k: v for k, v in numbers.items() if v is not None}))
+        return path
+
+
+def _number(value: Any) -> float | None:
+    try:
+        return float(value)
+    except (TypeError, ValueError):
+        return None

@@ -1,0 +1,219 @@
+"""What the variables of a model_fn begin with: their own first values, or those of a checkpoint."""
+
+import logging
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+
+from ...core.checkpoint import CheckpointReader
+from ...core.errors import CheckpointError, ConfigurationError, ShapeMismatchError
+from ...distribute.base.reductions import VariableAggregation, VariableSynchronization
+from ...distribute.saved_variables import restore_variables
+from ...distribute.variables.spec import VariableSpec, make_spec
+from ...distribute.variables.variable import Variable
+
+log = logging.getLogger(__name__)
+
+
+class FirstValues(Protocol):
+    """Asked once for each variable of a build, in cross-replica context."""
+
+    def has(self, name: str) -> bool:
+        """Whether there is a checkpoint that has a variable of this name."""
+
+    def arguments(self, given: dict[str, Any]) -> dict[str, Any]:
+        """What a new variable is made with."""
+
+    def made(self, variable: Variable) -> None:
+        """It was made."""
+
+    def found(self, variable: Variable, given: dict[str, Any]) -> None:
+        """It was there already, from an earlier call of the Estimator."""
+
+
+@dataclass(frozen=True)
+class WarmStartSettings:
+    """Which variables begin with those of another checkpoint. As ``tf.estimator``'s.
+
+    Attributes:
+        ckpt_to_initialize_from: A checkpoint, or a directory: its newest one.
+        vars_to_warm_start: A regular expression that names match from their beginning, or several
+            of them; None: all trainable variables.
+        var_name_to_prev_var_name: Their names there, where they are others.
+    """
+
+    ckpt_to_initialize_from: str
+    vars_to_warm_start: str | Sequence[str] | None = ".*"
+    var_name_to_prev_var_name: Mapping[str, str] | None = None
+
+    def chosen(self, name: str, *, trainable: bool) -> str | None:
+        """A variable's name in the checkpoint; None: it begins anew."""
+        patterns = self.vars_to_warm_start
+        if patterns is None:
+            wanted = trainable
+        else:
+            several = [patterns] if isinstance(patterns, str) else list(patterns)
+            wanted = any(re.match(pattern, name) for pattern in several)
+        return (self.var_name_to_prev_var_name or {}).get(name, name) if wanted else None
+
+
+class AsTheyAre:
+    """Their own; those that are there keep what they have learned."""
+
+    def has(self, name: str) -> bool:  # noqa: ARG002
+        """There is no checkpoint."""
+        return False
+
+    def arguments(self, given: dict[str, Any]) -> dict[str, Any]:
+        """As the program gave them."""
+        return given
+
+    def made(self, variable: Variable) -> None:
+        """Nothing to do."""
+
+    def found(self, variable: Variable, given: dict[str, Any]) -> None:
+        """Nothing to do."""
+
+
+class Anew(AsTheyAre):
+    """Their own, those that are there as well: another model's evaluation may have left values."""
+
+    def found(self, variable: Variable, given: dict[str, Any]) -> None:
+        """Give it what a new one would have."""
+        spec = make_spec(**self.arguments({**given, "name": variable.name}))
+        variable.assign(np.asarray(spec.first_value()))
+
+
+class WarmStart(Anew):
+    """Those of a checkpoint of another program, where it has them.
+
+    Args:
+        settings: Which.
+        reader: Of the checkpoint.
+    """
+
+    def __init__(self, settings: WarmStartSettings, reader: CheckpointReader) -> None:
+        self._settings, self._reader = settings, reader
+
+    def arguments(self, given: dict[str, Any]) -> dict[str, Any]:
+        """With the value of the checkpoint.
+
+        Raises:
+            CheckpointError: It lacks a variable that was named with another name there.
+            ShapeMismatchError: It has it in another shape.
+        """
+        spec = make_spec(**given)
+        before = self._settings.chosen(spec.name, trainable=spec.trainable)
+        if before is None:
+            return given
+        if self._reader.variable(before) is None:
+            if before != spec.name:
+                raise CheckpointError(
+                    f"{self._reader.path}, from which the model is warm-started, has no {before!r} "
+                    f"for {spec.name!r}",
+                    variable=spec.name,
+                )
+            log.warning("%s has no %r: it is not warm-started", self._reader.path, before)
+            return given
+        log.info("warm-started %r from %s", spec.name, self._reader.path)
+        return _with_value(given, spec, self._reader, before)
+
+
+class Resumed(AsTheyAre):
+    """Of the model directory's checkpoint: values and slot variables, to train on.
+
+    Args:
+        reader: Of the checkpoint.
+    """
+
+    def __init__(self, reader: CheckpointReader) -> None:
+        self._reader = reader
+
+    def made(self, variable: Variable) -> None:
+        """Give it what the checkpoint has."""
+        if not restore_variables(self._reader, {variable.name: variable}, {}):
+            log.warning("%s has no %r: it begins anew", self._reader.path, variable.name)
+
+    def found(self, variable: Variable, given: dict[str, Any]) -> None:  # noqa: ARG002
+        """Give it what the checkpoint has."""
+        self.made(variable)
+
+
+class ToLookAt(Anew):
+    """Of a checkpoint: values, to evaluate and to predict. Sums of metrics begin anew.
+
+    Args:
+        reader: Of the checkpoint.
+    """
+
+    def __init__(self, reader: CheckpointReader) -> None:
+        self._reader = reader
+
+    def has(self, name: str) -> bool:
+        """Whether the checkpoint has it."""
+        return self._reader.variable(name) is not None
+
+    def arguments(self, given: dict[str, Any]) -> dict[str, Any]:
+        """With the value of the checkpoint.
+
+        Raises:
+            CheckpointError: It lacks a variable that is trained.
+            ShapeMismatchError: It has it in another shape.
+        """
+        spec = make_spec(**given)
+        if _is_count(spec):
+            return given
+        if self._reader.variable(spec.name) is None:
+            if not spec.trainable:
+                return given
+            known = ", ".join(map(repr, sorted(self._reader.manifest.variables)[:8]))
+            raise CheckpointError(
+                f"{self._reader.path} has no variable {spec.name!r}; it has {known}. model_fn has "
+                "to make the variables of its training in every mode, under the same names",
+                variable=spec.name,
+                path=self._reader.path,
+            )
+        return _with_value(given, spec, self._reader, spec.name)
+
+
+def _is_count(spec: VariableSpec) -> bool:
+    on_read = spec.synchronization is VariableSynchronization.ON_READ
+    return on_read and spec.aggregation is VariableAggregation.SUM
+
+
+def _with_value(
+    given: dict[str, Any], spec: VariableSpec, reader: CheckpointReader, name: str
+) -> dict[str, Any]:
+    record = reader.variable(name)
+    if record is not None and tuple(record.shape) != spec.shape:
+        raise ShapeMismatchError(
+            f"{reader.path} has {name!r} with shape {tuple(record.shape)}, model_fn makes "
+            f"{spec.name!r} with shape {spec.shape}",
+            variable=spec.name,
+        )
+    value = reader.read(name)
+    return {
+        **given,
+        "initial_value": value,
+        "dtype": spec.dtype,
+        "shape": None,
+        "initializer": None,
+    }
+
+
+def warm_start_settings(given: "str | WarmStartSettings | None") -> WarmStartSettings | None:
+    """What ``warm_start_from`` means.
+
+    Raises:
+        ConfigurationError: It is neither a path nor settings.
+    """
+    if given is None or isinstance(given, WarmStartSettings):
+        return given
+    if isinstance(given, str):
+        return WarmStartSettings(given)
+    raise ConfigurationError(
+        f"warm_start_from is a path or WarmStartSettings, got {type(given).__name__}"
+    )

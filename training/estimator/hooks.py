@@ -1,0 +1,267 @@
+"""Hooks: what a program wants to be called for during a training, an evaluation or a prediction.
+
+As ``tf.compat.v1.train.SessionRunHook``: :meth:`~SessionRunHook.begin` before anything is made,
+:meth:`~SessionRunHook.after_create_session` when the variables are there,
+:meth:`~SessionRunHook.before_run` and :meth:`~SessionRunHook.after_run` around every step, and
+:meth:`~SessionRunHook.end` if nothing was raised. There is no session; what stands in its place is
+a :class:`RunningModel`.
+
+A hook that model_fn gives is made anew for every batch. The first one stays; from each later one
+it is handed the values of its batch (:meth:`~SessionRunHook.renew`).
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from ...core.arrays import Array
+from ...core.errors import UnknownVariableError
+from ...distribute.strategies.strategy import Strategy
+from ...distribute.variables.variable import Variable
+
+
+class RunningModel:
+    """What is being trained, evaluated or used: what hooks are given as their session.
+
+    Args:
+        strategy: Under which it runs.
+        variables: By name; grows when model_fn is called first.
+        global_step: Asked for the step.
+        is_chief: Whether this task leads.
+
+    Attributes:
+        strategy: As given.
+        is_chief: As given.
+        ending: The last step was made.
+    """
+
+    def __init__(
+        self,
+        strategy: Strategy,
+        variables: Mapping[str, Variable],
+        global_step: Callable[[], int],
+        *,
+        is_chief: bool = True,
+    ) -> None:
+        self.strategy = strategy
+        self.is_chief = is_chief
+        self._variables = variables
+        self._global_step = global_step
+        self._stop = False
+        self.ending = False
+
+    @property
+    def global_step(self) -> int:
+        """As far as this worker knows; in an evaluation the checkpoint's."""
+        return self._global_step()
+
+    @property
+    def variables(self) -> Mapping[str, Variable]:
+        """By name."""
+        return self._variables
+
+    def read(self, name: str) -> Array:
+        """A variable's value as of now, a copy.
+
+        Raises:
+            UnknownVariableError: model_fn has made none of this name.
+        """
+        if name not in self._variables:
+            known = ", ".join(map(repr, list(self._variables)[:8]))
+            raise UnknownVariableError(
+                f"model_fn has made no variable {name!r}; it has made {known}", variable=name
+            )
+        return self._variables[name].numpy()
+
+    def request_stop(self) -> None:
+        """End after this step."""
+        self._stop = True
+
+    def should_stop(self) -> bool:
+        """Whether somebody has asked for that."""
+        return self._stop
+
+
+@dataclass(frozen=True, slots=True)
+class SessionRunArgs:
+    """What a hook wants to see of a step: names, nested in dicts, lists and tuples.
+
+    A name is ``loss``, ``global_step``, or that of a prediction or of what :func:`record` was
+    given.
+    """
+
+    fetches: Any
+
+
+@dataclass(frozen=True, slots=True)
+class SessionRunValues:
+    """What a hook sees of a step.
+
+    Attributes:
+        results: As its ``SessionRunArgs`` asked; None if it asked for nothing.
+        values: All there is, by name.
+    """
+
+    results: Any
+    values: Mapping[str, Any] = field(default_factory=dict)
+
+
+class SessionRunContext:
+    """Around a step.
+
+    Attributes:
+        session: What is running.
+    """
+
+    def __init__(self, session: RunningModel) -> None:
+        self.session = session
+
+    def request_stop(self) -> None:
+        """End after this step."""
+        self.session.request_stop()
+
+    @property
+    def stop_requested(self) -> bool:
+        """Whether somebody has asked for that."""
+        return self.session.should_stop()
+
+
+class SessionRunHook:
+    """Derive from this, and define what you want to be called for."""
+
+    def begin(self) -> None:
+        """Before the first step; nothing was made yet."""
+
+    def after_create_session(self, session: RunningModel, coord: Any) -> None:
+        """When the variables are there: behind the first call of model_fn.
+
+        Args:
+            session: What is running.
+            coord: None; TensorFlow has threads here.
+        """
+
+    def before_run(self, run_context: SessionRunContext) -> SessionRunArgs | None:  # noqa: ARG002
+        """Before a step; not before the first one, for a hook that model_fn gives."""
+        return None
+
+    def after_run(self, run_context: SessionRunContext, run_values: SessionRunValues) -> None:
+        """After a step."""
+
+    def end(self, session: RunningModel) -> None:
+        """After the last step; not if an error was raised."""
+
+    def renew(self, newer: "SessionRunHook") -> None:
+        """Take over from a hook that model_fn made in this one's place, for a later batch."""
+
+
+class CheckpointSaverListener:
+    """As ``tf.compat.v1.train.CheckpointSaverListener``: called when a checkpoint was saved.
+
+    On the chief. Of a job that saves by itself (docs/checkpoints.md) a checkpoint is noticed at the
+    end of the step after it, and ``before_save`` is called then, too.
+    """
+
+    def begin(self) -> None:
+        """Before the first step."""
+
+    def before_save(self, session: RunningModel, global_step_value: int) -> None:
+        """Before it is written."""
+
+    def after_save(self, session: RunningModel, global_step_value: int) -> Any:
+        """When it is there; True: end the training."""
+
+    def end(self, session: RunningModel, global_step_value: int) -> None:
+        """After the last step."""
+
+
+class HookCalls:
+    """Calls several hooks of one run, in order.
+
+    Args:
+        hooks: Of the caller.
+        session: What is running.
+    """
+
+    def __init__(self, hooks: list[SessionRunHook], session: RunningModel) -> None:
+        self._hooks = list(hooks)
+        self._session = session
+        self._given: list[SessionRunHook] = []  # by model_fn
+        self._context = SessionRunContext(session)
+        self._asked: dict[int, Any] = {}
+        self._created = False
+
+    def begin(self) -> None:
+        """Before the first step."""
+        for hook in self._hooks:
+            hook.begin()
+
+    def before_run(self) -> None:
+        """Before a step."""
+        self._asked = {}
+        for hook in self._all:
+            wanted = hook.before_run(self._context)
+            if wanted is not None:
+                self._asked[id(hook)] = wanted.fetches
+
+    def model_called(self, given: tuple[SessionRunHook, ...]) -> None:
+        """model_fn has returned.
+
+        Args:
+            given: The hooks it gave.
+        """
+        if self._created:
+            for kept, newer in zip(self._given, given, strict=False):
+                if kept is not newer:
+                    kept.renew(newer)
+            return
+        self._created, self._given = True, list(given)
+        for hook in self._given:
+            hook.begin()
+        for hook in self._all:
+            hook.after_create_session(self._session, None)
+
+    def after_run(self, values: Mapping[str, Any]) -> None:
+        """After a step.
+
+        Raises:
+            UnknownVariableError: A hook asked for a value that the step has not.
+        """
+        for hook in self._all:
+            asked = self._asked.get(id(hook))
+            results = _fetched(asked, values) if asked is not None else None
+            hook.after_run(self._context, SessionRunValues(results, values))
+
+    def end(self) -> None:
+        """After the last step."""
+        for hook in self._all:
+            hook.end(self._session)
+
+    @property
+    def _all(self) -> list[SessionRunHook]:
+        return [*self._hooks, *self._given]
+
+
+def _fetched(wanted: Any, values: Mapping[str, Any]) -> Any:
+    if isinstance(wanted, str):
+        return value_of(wanted, values)
+    if isinstance(wanted, Mapping):
+        return {key: _fetched(each, values) for key, each in wanted.items()}
+    if isinstance(wanted, list | tuple):
+        return [_fetched(each, values) for each in wanted]
+    return wanted  # a value that model_fn gave
+
+
+def value_of(name: str, values: Mapping[str, Any]) -> Any:
+    """A value of a step.
+
+    Raises:
+        UnknownVariableError: The step has none of this name.
+    """
+    try:
+        return values[name]
+    except KeyError:
+        raise UnknownVariableError(
+            f"a hook asks for {name!r}, and the step has {', '.join(map(repr, values))}; "
+            f"wl.estimator.record({name!r}, value) in model_fn gives it",
+            variable=name,
+        ) from None

@@ -1,0 +1,141 @@
+"""Input: what an input_fn returns, as batches for the replicas of this process.
+
+As under an Estimator of TensorFlow, a batch of the input is one replica's: with several replicas
+consecutive batches go to consecutive ones.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import numpy as np
+
+from ...core.errors import ConfigurationError
+from ...distribute import data as datasets
+from ...distribute.base.values import leaves
+from ...distribute.data.dataset import Dataset
+from ...distribute.strategies.strategy import Strategy
+from .model_calls import call_with_known
+
+InputFn = Callable[..., Any]
+
+
+def batches(
+    input_fn: InputFn, strategy: Strategy, *, mode: str, params: Any, config: Any
+) -> Iterator[tuple[Any, Any]]:
+    """(features, labels) of each step; labels are None where the input has none.
+
+    Args:
+        input_fn: Called once, with those of ``mode``, ``params``, ``config`` and ``input_context``
+            that it names. Returns a dataset or any iterable of batches, each ``features`` or
+            ``(features, labels)``; or one such batch of arrays, which then comes again and again.
+        strategy: Whose replicas get them.
+        mode: Of the model.
+        params: Of the Estimator.
+        config: Of the Estimator.
+
+    Raises:
+        ConfigurationError: It returns nothing, or no batch.
+        TypeError: It is no function.
+    """
+    if not callable(input_fn):
+        raise TypeError(f"input_fn must be a function, got {type(input_fn).__name__}")
+
+    def opened(input_context: Any) -> Any:
+        known = {
+            "mode": mode, "params": params, "config": config, "input_context": input_context,
+        }  # fmt: skip
+        return source_of(input_fn, known)
+
+    for element in strategy.distribute_datasets_from_function(opened):
+        yield features_and_labels(element)
+
+
+def source_of(input_fn: InputFn, known: Mapping[str, Any]) -> Any:
+    """What can be iterated over for the batches of an input_fn.
+
+    Args:
+        input_fn: The user's.
+        known: Arguments, of which it gets those that it names.
+
+    Raises:
+        ConfigurationError: It returns nothing of use.
+    """
+    given = call_with_known(input_fn, known)
+    if given is None:
+        raise ConfigurationError("input_fn returned None; return a dataset, or an iterable")
+    if isinstance(given, Dataset):
+        return given
+    if _is_batch(given):
+        return datasets.Dataset.from_tensors(given).repeat()
+    if isinstance(given, Mapping):
+        raise ConfigurationError(
+            "input_fn returned a dict that is no batch of arrays; return (features, labels), a "
+            "dataset, or an iterable of such"
+        )
+    return given
+
+
+def _is_batch(given: Any) -> bool:
+    """Whether it is one batch: an array, a dict of arrays, or a pair of such."""
+    if isinstance(given, np.ndarray):
+        return True
+    if isinstance(given, Mapping) or (isinstance(given, tuple) and len(given) == 2):
+        found = [leaf for leaf in leaves(given) if leaf is not None]
+        return bool(found) and all(hasattr(leaf, "shape") for leaf in found)
+    return False
+
+
+def features_and_labels(element: Any) -> tuple[Any, Any]:
+    """The two parts of a batch; labels are None where it has one.
+
+    Raises:
+        ConfigurationError: It has more.
+    """
+    if isinstance(element, tuple | list):
+        if len(element) == 2:
+            return element[0], element[1]
+        if len(element) == 1:
+            return element[0], None
+        raise ConfigurationError(
+            f"input_fn should return (features, labels), a batch has {len(element)} parts"
+        )
+    return element, None
+
+
+def numpy_input_fn(
+    x: Any,
+    y: Any = None,
+    batch_size: int = 128,
+    num_epochs: int | None = 1,
+    shuffle: bool | None = None,
+    seed: int = 0,
+) -> InputFn:
+    """An input_fn of arrays. As ``tf.compat.v1.estimator.inputs.numpy_input_fn``.
+
+    Args:
+        x: Array, or dict of arrays, the first axis of examples.
+        y: Labels: the same; None: there are none.
+        batch_size: Of one replica.
+        num_epochs: How often the data is gone through; None: for ever.
+        shuffle: Whether in a random order; has to be said.
+        seed: Of the orders.
+
+    Raises:
+        ConfigurationError: ``shuffle`` is not given, or the lengths differ.
+    """
+    if not isinstance(shuffle, bool):
+        raise ConfigurationError(
+            f"shuffle must be provided and explicitly set as boolean (it is recommended to set it "
+            f"as True for training); got {shuffle!r}"
+        )
+    lengths = sorted({len(leaf) for leaf in leaves((x, y)) if leaf is not None})
+    if len(lengths) != 1:
+        raise ConfigurationError(f"Length of tensors in x and y is mismatched: {lengths}")
+    arrays = x if y is None else (x, y)
+
+    def input_fn() -> Dataset:
+        return datasets.from_arrays(
+            arrays, batch_size, shuffle=shuffle, seed=seed, epochs=num_epochs
+        )
+
+    return input_fn

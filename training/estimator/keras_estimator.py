@@ -1,0 +1,176 @@
+"""``model_to_estimator``: a compiled Keras model as an Estimator. As ``tf.keras.estimator``'s.
+
+Each training, evaluation and prediction has a copy of the model, as TensorFlow's graphs were. A
+training shares its weights by the bridge (``wl.training.keras.distribute``), under their paths; an
+evaluation loads them by these from the checkpoint.
+"""
+
+import logging
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from ...core.errors import ConfigurationError
+from ...distribute.strategies.default import get_strategy
+from ..array_store import ArrayStore
+from ..extras import require
+from .arrays import to_numpy
+from .building import checkpoint_has, once
+from .estimator import Estimator
+from .modes import ModeKeys
+from .run_config import RunConfig
+from .spec import EstimatorSpec
+
+log = logging.getLogger(__name__)
+
+
+def model_to_estimator(
+    keras_model: Any = None,
+    keras_model_path: str | None = None,
+    custom_objects: Mapping[str, Any] | None = None,
+    model_dir: str | None = None,
+    config: RunConfig | None = None,
+    metric_names_map: Mapping[str, str] | None = None,
+) -> Estimator:
+    """An Estimator that trains a copy of a compiled Keras model.
+
+    Predictions are a dict by the names of the model's outputs; ``evaluate`` gives the metrics of
+    ``compile`` and the loss; an export has ``model.keras``.
+
+    Args:
+        keras_model: Built and compiled, with weights to begin with; or
+        keras_model_path: A saved one.
+        custom_objects: To load or copy it with.
+        model_dir: See :class:`Estimator`.
+        config: See :class:`Estimator`.
+        metric_names_map: Other names for metrics.
+
+    Raises:
+        MissingExtraError: Keras is not installed.
+        ConfigurationError: Both or neither model are given, or it is not built or not compiled.
+    """
+    keras = require("keras", "keras")
+    if (keras_model is None) == (keras_model_path is None):
+        raise ConfigurationError(
+            "Either `keras_model` or `keras_model_path` needs to be provided, and not both."
+        )
+    model = keras_model
+    if model is None:
+        model = keras.models.load_model(keras_model_path, custom_objects=custom_objects)
+    if not model.compiled or model.optimizer is None:
+        raise ConfigurationError(
+            f"{model.name!r} is not compiled; call compile with an optimizer before it becomes an "
+            "Estimator"
+        )
+    if not model.built:
+        raise ConfigurationError(
+            f"{model.name!r} is not built; give it a keras.Input, or call it on one batch"
+        )
+    compiled = model.get_compile_config()
+    if compiled is None:
+        raise ConfigurationError(
+            f"{model.name!r} was compiled with what has no configuration (a function, an object "
+            "of a class that is not registered), so there can be no copy of it"
+        )
+    first = [np.array(weight) for weight in model.get_weights()]
+    names = dict(metric_names_map or {})
+
+    def copy() -> Any:
+        with keras.utils.custom_object_scope(dict(custom_objects or {})):
+            made = keras.models.clone_model(model)
+            made.compile_from_config(compiled)
+        made.set_weights(first)
+        return made
+
+    def to_train() -> Any:
+        from ..keras_model import distribute
+
+        return distribute(copy())
+
+    def to_look_at() -> Any:
+        strategy = get_strategy()
+        replicas = len(strategy.extended.replica_devices)
+        if replicas > 1:
+            raise ConfigurationError(
+                f"eval_distribute is {type(strategy).__name__} with {replicas} replicas in this "
+                "process, which would share one Keras model; leave it out"
+            )
+        made = copy()
+        _load(made, keras)
+        return made, _MetricSums(made)
+
+    def model_fn(features: Any, labels: Any, mode: str) -> EstimatorSpec:
+        if mode == ModeKeys.TRAIN:
+            training = once(to_train)
+
+            def train_op() -> Any:
+                return training.train_on_batch(features, labels, return_dict=True)["loss"]
+
+            return EstimatorSpec(mode, train_op=train_op)
+        looked_at, sums = once(to_look_at)
+        if mode == ModeKeys.PREDICT:
+            outputs = _named(looked_at, looked_at.predict_on_batch(features))
+            return EstimatorSpec(
+                mode, predictions=outputs, export_outputs={"model.keras": looked_at.save}
+            )
+        logs = looked_at.test_on_batch(features, labels, return_dict=True)
+        sums.add()
+        metrics = {names.get(name, name): (lambda name=name: sums.results()[name]) for name in logs}
+        return EstimatorSpec(mode, loss=logs["loss"], eval_metric_ops=metrics)
+
+    return Estimator(model_fn, model_dir=model_dir, config=config)
+
+
+class _MetricSums:
+    """The states of a model's metrics, which Keras begins anew for every ``test_on_batch``, added
+    up.
+    """
+
+    def __init__(self, model: Any) -> None:
+        self._model = model
+        self._sums: list[Any] = []
+
+    def _variables(self) -> list[Any]:
+        return [variable for metric in self._model.metrics for variable in metric.variables]
+
+    def add(self) -> None:
+        """Those of the last batch."""
+        states = [to_numpy(variable.value).astype(np.float64) for variable in self._variables()]
+        sums = self._sums or [np.zeros_like(state) for state in states]
+        self._sums = [total + state for total, state in zip(sums, states, strict=True)]
+
+    def results(self) -> dict[str, Any]:
+        """Of all batches."""
+        for variable, total in zip(self._variables(), self._sums, strict=True):
+            variable.assign(total.astype(variable.dtype))
+        found: dict[str, Any] = self._model.get_metrics_result()
+        return found
+
+
+def _load(model: Any, keras: Any) -> None:
+    """Give a model the checkpoint's weights, as far as it has them."""
+    floating = {
+        variable.path: variable
+        for variable in model.weights
+        if keras.backend.is_float_dtype(variable.dtype)
+    }
+    known = {path: each for path, each in floating.items() if checkpoint_has(path)}
+    missing = sorted(floating.keys() - known.keys())
+    if missing:
+        log.warning(
+            "the checkpoint has no %s: of workers in sync each keeps its own averages", missing[0]
+        )
+    store = ArrayStore({p: to_numpy(v.value) for p, v in known.items()}, None, get_strategy())
+    for path, value in store.pull(list(known)).items():
+        known[path].assign(value)
+
+
+def _named(model: Any, outputs: Any) -> dict[str, Any]:
+    if isinstance(outputs, Mapping):
+        return dict(outputs)
+    several = outputs if isinstance(outputs, list | tuple) else [outputs]
+    names = getattr(model, "output_names", None)
+    if names is None or len(names) != len(several):  # a sequential or a subclassed model
+        names = [model.layers[-1].name] if len(several) == 1 else map(str, range(len(several)))
+    return dict(zip(names, several, strict=True))

@@ -1,0 +1,55 @@
+"""Looking at a checkpoint in a process that trains: its values for a while, and then those of
+before.
+"""
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+
+from ...distribute.base.reductions import VariableSynchronization
+from ...distribute.checkpoint import Checkpoint
+from ...distribute.saved_variables import saved_value
+from ...distribute.variables.variable import Variable
+from .building import Registry
+
+_COPIES = "evaluated"
+
+
+@contextmanager
+def looking_at(registry: Registry) -> Iterator[None]:
+    """A block in which the variables of a strategy may have other values than those they train
+    with. Slots stay as they are.
+
+    Args:
+        registry: Of the strategy.
+    """
+    if registry.live_step is None:
+        yield
+        return
+    before = {name: saved_value(each) for name, each in registry.variables.items()}
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            registry.variables[name].assign(value)
+
+
+def write_copy(model_dir: str, variables: Mapping[str, Variable], global_step: int) -> str:
+    """Write the values that a job trains as of now, without slots, beside its checkpoints.
+
+    The job writes its own when it is time, and at its end; what this process wants to evaluate now
+    is not there yet. Only the newest copy is kept.
+
+    Returns the path.
+
+    Args:
+        model_dir: Of the job.
+        variables: By name. What replicas count for themselves is left out: all workers would have
+            to read it together.
+        global_step: As far as this task knows.
+    """
+    kept = [
+        each
+        for each in variables.values()
+        if each.synchronization is not VariableSynchronization.ON_READ
+    ]
+    return Checkpoint(kept, keep=1).save(f"{model_dir}/{_COPIES}", global_step)

@@ -1,0 +1,195 @@
+"""Where an Estimator trains: its strategy, its model directory, and whether a job saves it.
+
+A task joins its cluster when its first strategy is made. Before that the model directory and how
+often to save can be made settings of the task; afterwards they are what the job was started with.
+"""
+
+import logging
+import os
+import tempfile
+from typing import Any
+
+from ...cluster.roles import EVALUATOR, ps_of
+from ...core.errors import ConfigurationError
+from ...core.settings import load_settings, set_environment
+from ...distribute.job_snapshots import JobSnapshots
+from ...distribute.program_cluster import join_cluster, program_cluster
+from ...distribute.runtime import ClusterRuntime
+from ...distribute.strategies.default import the_default_strategy
+from ...distribute.strategies.mirrored import MirroredExtended
+from ...distribute.strategies.multi_worker import MultiWorkerMirroredStrategy
+from ...distribute.strategies.parameter_server import (
+    ParameterServerExtended,
+    ParameterServerStrategy,
+)
+from ...distribute.strategies.strategy import Strategy
+from .run_config import GivenStrategy, RunConfig, model_dir_of_environment
+
+log = logging.getLogger(__name__)
+
+
+def choose_model_dir(given: str | None, config: RunConfig) -> str:
+    """The Estimator's model directory.
+
+    Args:
+        given: To the Estimator.
+        config: May name one, too.
+
+    Raises:
+        ConfigurationError: Both name one, and not the same; or one is empty.
+    """
+    if given == "":
+        raise ConfigurationError("model_dir is empty; give a path, or None")
+    if given is not None and config.model_dir is not None and given != config.model_dir:
+        raise ConfigurationError(
+            "`model_dir` are set both in constructor and `RunConfig`, but with different values: "
+            f"{given!r} in constructor and {config.model_dir!r} in RunConfig"
+        )
+    runtime = program_cluster()
+    of_settings = runtime.settings if runtime is not None else load_settings()
+    chosen = given or config.model_dir or model_dir_of_environment() or of_settings.model_dir
+    if not chosen:
+        if not config.task.is_local or config.task.task.type == EVALUATOR:
+            raise ConfigurationError(
+                "this Estimator has no model_dir, and the tasks of a cluster have to share one: "
+                "Estimator(model_dir=…), RunConfig(model_dir=…), or the variable "
+                "WINDLASS_MODEL_DIR",
+                task=config.task.task,
+            )
+        chosen = tempfile.mkdtemp(prefix="windlass-estimator-")
+        log.info("Using temporary folder as model directory: %s", chosen)
+    return chosen if "://" in chosen else os.path.abspath(chosen)
+
+
+def give_settings(model_dir: str, config: RunConfig) -> None:
+    """Make the model directory, and how often to save, settings of a task that has not joined yet.
+
+    What the variables ``WINDLASS_…`` say already stays.
+    """
+    if program_cluster() is not None or (
+        config.task.is_local and config.task.task.type != EVALUATOR
+    ):
+        return
+    said = load_settings().model_fields_set
+    wanted: dict[str, Any] = {"model_dir": model_dir}
+    if not said & {"save_every_s", "save_every_steps"}:
+        wanted["save_every_s"] = config.save_checkpoints_secs or 0
+        wanted["save_every_steps"] = config.save_checkpoints_steps or 0
+    if config.keep_checkpoint_max:
+        wanted["keep_checkpoints"] = config.keep_checkpoint_max
+    for name, value in wanted.items():
+        if name not in said:
+            set_environment(f"WINDLASS_{name.upper()}", str(value))
+
+
+def runtime_of_task(model_dir: str, config: RunConfig) -> ClusterRuntime | None:
+    """This task's cluster, joined now if need be; None for a process alone. Of a ps it does not
+    return.
+    """
+    runtime = program_cluster()
+    if runtime is None:
+        give_settings(model_dir, config)
+        runtime = join_cluster(synchronous=not ps_of(config.task.spec))
+    return runtime
+
+
+def train_strategy(model_dir: str, config: RunConfig) -> Strategy:
+    """The strategy that trains, made now unless it was given.
+
+    Raises:
+        TypeError: What makes it makes something else.
+        WindlassError: The cluster cannot be joined.
+    """
+    give_settings(model_dir, config)
+    if config.train_distribute is not None:
+        return _made(config.train_distribute, "train_distribute")
+    config.check_cluster()
+    if ps_of(config.task.spec):
+        return ParameterServerStrategy()
+    if not config.task.is_local:
+        return MultiWorkerMirroredStrategy()
+    return the_default_strategy()
+
+
+def eval_strategy(config: RunConfig) -> Strategy:
+    """The strategy that evaluates and predicts.
+
+    Raises:
+        ConfigurationError: It is one of several processes.
+    """
+    if config.eval_distribute is None:
+        return the_default_strategy()
+    strategy = _made(config.eval_distribute, "eval_distribute")
+    several = isinstance(strategy, MultiWorkerMirroredStrategy) and (
+        strategy.num_replicas_in_sync > len(strategy.extended.replica_devices)
+    )
+    if several or isinstance(strategy.extended, ParameterServerExtended):
+        raise ConfigurationError(
+            f"eval_distribute is {type(strategy).__name__}: an evaluation is one process's, whose "
+            "variables are a checkpoint's. Give MirroredStrategy, OneDeviceStrategy, "
+            "CentralStorageStrategy, or None"
+        )
+    return strategy
+
+
+def _made(given: GivenStrategy, name: str) -> Strategy:
+    strategy = given if isinstance(given, Strategy) else given()
+    if not isinstance(strategy, Strategy):
+        raise TypeError(f"{name}() gave a {type(strategy).__name__}, and no strategy")
+    return strategy
+
+
+def job_of(strategy: Strategy, model_dir: str) -> ClusterRuntime | None:
+    """The job that saves a strategy's variables; None: this process saves them itself.
+
+    Raises:
+        ConfigurationError: The job saves elsewhere, or nowhere.
+    """
+    runtime = program_cluster()
+    extended = strategy.extended
+    if isinstance(extended, ParameterServerExtended):
+        if extended.runtime.alone and runtime is None:
+            return None
+        runtime = extended.runtime
+    elif runtime is None:
+        return None
+    elif runtime.alone:
+        if not (isinstance(extended, MirroredExtended) and _adopts(runtime.snapshots)):
+            return None
+    elif not isinstance(strategy, MultiWorkerMirroredStrategy):
+        raise ConfigurationError(
+            f"{runtime.task.task}: train_distribute is {type(strategy).__name__}, whose variables "
+            "are this process's alone, in a cluster of several tasks. Give "
+            "wl.distribute.ParameterServerStrategy, or without ps "
+            "wl.distribute.MultiWorkerMirroredStrategy",
+            task=runtime.task.task,
+        )
+    saves_to = runtime.settings.model_dir
+    if not saves_to:
+        raise ConfigurationError(
+            f"{runtime.task.task}: the job has no model directory and saves nothing, the Estimator "
+            f"has {model_dir}. Start every task with --model-dir {model_dir} (or "
+            f"WINDLASS_MODEL_DIR); under plain python train_distribute may be a function that "
+            "makes the strategy, such as wl.distribute.ParameterServerStrategy: then the job takes "
+            "the Estimator's",
+            task=runtime.task.task,
+        )
+    if not same_place(saves_to, model_dir):
+        raise ConfigurationError(
+            f"{runtime.task.task}: the job saves to {saves_to}, the Estimator's model_dir is "
+            f"{model_dir}. Start every task with --model-dir {model_dir}, or leave model_dir out: "
+            "then it is the job's",
+            task=runtime.task.task,
+        )
+    return runtime
+
+
+def _adopts(snapshots: JobSnapshots | None) -> bool:
+    return snapshots is not None and snapshots.is_adopted
+
+
+def same_place(one: str, other: str) -> bool:
+    """Whether two model directories are the same one."""
+    if "://" in one or "://" in other:
+        return one.rstrip("/") == other.rstrip("/")
+    return os.path.realpath(one) == os.path.realpath(other)

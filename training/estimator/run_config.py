@@ -1,0 +1,234 @@
+"""RunConfig: where and how an Estimator trains, as ``tf.estimator.RunConfig``."""
+
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields, replace
+from typing import Any
+
+from ...cluster.launchers import environment_resolver
+from ...cluster.resolved import ResolvedTask, resolve
+from ...cluster.roles import CHIEF, EVALUATOR, PS, WORKER, ps_of, workers_of
+from ...cluster.spec import ClusterSpec
+from ...cluster.tf_config import read_tf_config
+from ...core.errors import ConfigurationError
+from ...distribute.program_cluster import program_cluster
+from ...distribute.strategies.strategy import Strategy
+
+log = logging.getLogger(__name__)
+
+GivenStrategy = Strategy | Callable[[], Strategy]
+"""A strategy, or what makes one when it is needed, such as the class itself."""
+
+SAVE_SECS = 600.0
+
+
+@dataclass(frozen=True)
+class DistributeConfig:
+    """As ``tf.contrib.distribute.DistributeConfig``.
+
+    Attributes:
+        train_distribute: Trains; see :class:`RunConfig`.
+        eval_distribute: Evaluates.
+        remote_cluster: Address of a standalone cluster, ``host:port``: the program stays here, and
+            its variables are there.
+    """
+
+    train_distribute: GivenStrategy | None = None
+    eval_distribute: GivenStrategy | None = None
+    remote_cluster: str | None = None
+
+
+@dataclass(frozen=True)
+class RunConfig:
+    """As ``tf.estimator.RunConfig``. The cluster and this task come from TF_CONFIG, or from the
+    launcher.
+
+    Attributes:
+        model_dir: For checkpoints, summaries and exports; None: TF_CONFIG's, the job's, or a new
+            temporary folder.
+        tf_random_seed: Of NumPy and ``random`` when a training begins; None: left alone.
+        save_summary_steps: Steps between two summaries; 0: none.
+        save_checkpoints_steps: Steps between two checkpoints.
+        save_checkpoints_secs: Or seconds; None: by steps alone. 600, unless steps are given.
+        keep_checkpoint_max: Checkpoints kept.
+        keep_checkpoint_every_n_hours: TensorFlow's; not used.
+        log_step_count_steps: Steps between two lines of the log; None: none.
+        train_distribute: A strategy, or what makes one, such as
+            ``wl.distribute.ParameterServerStrategy``. In a cluster give what makes one: a strategy
+            joins the cluster where it is made, and would not know ``model_dir``. None: parameter
+            servers where the cluster has some, else one device.
+        eval_distribute: A strategy of one process, or what makes one; None: one device.
+        experimental_distribute: Both of these, and a remote cluster.
+        experimental_max_worker_delay_secs: Without ``train_distribute`` worker ``i`` begins
+            ``5 * (i + 1)`` s later, and at most so many; None: 60.
+        session_config: TensorFlow's; not used.
+        session_creation_timeout_secs: TensorFlow's; not used (``join_timeout_s`` bounds joining).
+
+    Raises:
+        ConfigurationError: A value is not allowed, or both steps and seconds are given.
+    """
+
+    model_dir: str | None = None
+    tf_random_seed: int | None = None
+    save_summary_steps: int | None = 100
+    save_checkpoints_steps: int | None = None
+    save_checkpoints_secs: float | None = field(default=-1.0)
+    keep_checkpoint_max: int | None = 5
+    keep_checkpoint_every_n_hours: float = 10_000
+    log_step_count_steps: int | None = 100
+    train_distribute: GivenStrategy | None = None
+    eval_distribute: GivenStrategy | None = None
+    experimental_distribute: DistributeConfig | None = None
+    experimental_max_worker_delay_secs: float | None = None
+    session_config: Any = None
+    session_creation_timeout_secs: float = 7200
+
+    def __post_init__(self) -> None:
+        if self.model_dir == "":
+            raise ConfigurationError("model_dir is empty; give a path, or None")
+        if self.save_checkpoints_secs == -1.0:  # not given
+            by_steps = self.save_checkpoints_steps is not None
+            object.__setattr__(self, "save_checkpoints_secs", None if by_steps else SAVE_SECS)
+        elif self.save_checkpoints_secs is not None and self.save_checkpoints_steps is not None:
+            raise ConfigurationError(
+                f"save_checkpoints_steps={self.save_checkpoints_steps} and "
+                f"save_checkpoints_secs={self.save_checkpoints_secs:g}: give one of them"
+            )
+        for name in ("save_checkpoints_steps", "save_checkpoints_secs", "log_step_count_steps"):
+            value = getattr(self, name)
+            if value is not None and value <= 0:
+                raise ConfigurationError(f"{name}={value}: it must be positive, or None")
+        for name in ("save_summary_steps", "keep_checkpoint_max"):
+            value = getattr(self, name)
+            if value is not None and value < 0:
+                raise ConfigurationError(f"{name}={value}: it must not be negative")
+        self._take_experimental()
+        for name in ("train_distribute", "eval_distribute"):
+            given = getattr(self, name)
+            if not (given is None or isinstance(given, Strategy) or callable(given)):
+                raise TypeError(
+                    f"{name} is a strategy or what makes one, got {type(given).__name__}"
+                )
+
+    def _take_experimental(self) -> None:
+        given = self.experimental_distribute
+        if given is None:
+            return
+        for name in ("train_distribute", "eval_distribute"):
+            if getattr(given, name) is not None:
+                if getattr(self, name) not in (None, getattr(given, name)):
+                    raise ConfigurationError(
+                        f"{name} is given to RunConfig and to its experimental_distribute; give "
+                        "it once"
+                    )
+                object.__setattr__(self, name, getattr(given, name))
+        if given.remote_cluster is not None and not self.task.is_local:
+            raise ConfigurationError(
+                f"remote_cluster={given.remote_cluster!r} and a cluster in "
+                f"{self.task.resolver.source}: the program runs here, and its variables there; "
+                "take one of them away"
+            )
+
+    def replace(self, **changes: Any) -> "RunConfig":
+        """The same with some values changed.
+
+        Raises:
+            ConfigurationError: A value is not allowed, or there is no such one.
+        """
+        known = {each.name for each in fields(self)}
+        unknown = sorted(changes.keys() - known)
+        if unknown:
+            raise ConfigurationError(f"RunConfig has no {unknown[0]!r}; it has {sorted(known)}")
+        if "save_checkpoints_steps" in changes and "save_checkpoints_secs" not in changes:
+            changes["save_checkpoints_secs"] = -1.0
+        return replace(self, **changes)
+
+    # -- the cluster -------------------------------------------------------------------------
+
+    @property
+    def task(self) -> ResolvedTask:
+        """This process in its cluster.
+
+        Raises:
+            ConfigurationError: TF_CONFIG, or what the launcher says, is not valid.
+        """
+        runtime = program_cluster()
+        return runtime.task if runtime is not None else resolve(environment_resolver())
+
+    @property
+    def cluster_spec(self) -> ClusterSpec:
+        """The training cluster; empty in an evaluator, and for a process alone."""
+        task = self.task
+        return ClusterSpec({}) if task.task.type == EVALUATOR else task.spec
+
+    @property
+    def task_type(self) -> str:
+        """chief, worker, ps or evaluator; of a process alone worker, as in TensorFlow."""
+        task = self.task
+        return WORKER if not task.spec and task.task.type != EVALUATOR else task.task.type
+
+    @property
+    def task_id(self) -> int:
+        """Number among the tasks of this type."""
+        return self.task.task.index
+
+    @property
+    def is_chief(self) -> bool:
+        """Whether this task leads; not of an evaluator."""
+        task = self.task
+        return task.task.type != EVALUATOR and task.is_chief
+
+    @property
+    def num_worker_replicas(self) -> int:
+        """Chief and workers; 0 in an evaluator."""
+        task = self.task
+        if task.task.type == EVALUATOR:
+            return 0
+        return len(workers_of(task.spec)) if task.spec else 1
+
+    @property
+    def num_ps_replicas(self) -> int:
+        """Parameter servers; 0 in an evaluator."""
+        return len(ps_of(self.cluster_spec))
+
+    @property
+    def master(self) -> str:
+        """This task's address as TensorFlow writes it; empty for a process alone."""
+        task = self.task
+        return f"grpc://{task.address}" if task.address and task.spec else ""
+
+    @property
+    def global_id_in_cluster(self) -> int | None:
+        """Number among all tasks: the chief, workers, then ps; None in an evaluator."""
+        task = self.task
+        if task.task.type == EVALUATOR:
+            return None
+        if not task.spec:
+            return 0
+        order = {CHIEF: 0, WORKER: 1, PS: 2}
+        tasks = sorted(task.spec.tasks(), key=lambda each: (order[each.type], each.index))
+        return tasks.index(task.task)
+
+    def check_cluster(self) -> None:
+        """Whether the cluster is one that can train.
+
+        Raises:
+            ConfigurationError: Without ``train_distribute`` it has no chief.
+        """
+        task = self.task
+        if task.task.type == EVALUATOR or task.is_local or self.train_distribute is not None:
+            return
+        if CHIEF not in task.spec.jobs and not task.dynamic:
+            raise ConfigurationError(
+                'If "cluster" is set in TF_CONFIG, it must have one "chief" node, unless RunConfig '
+                f"has a train_distribute; this one has {', '.join(task.spec.jobs)}"
+            )
+
+
+def model_dir_of_environment() -> str | None:
+    """``model_dir`` in TF_CONFIG, which some launchers set."""
+    config: Mapping[str, Any] = read_tf_config()
+    given = config.get("model_dir")
+    if given == "":
+        raise ConfigurationError("model_dir in TF_CONFIG is empty; give a path, or leave it out")
+    return str(given) if given is not None else None

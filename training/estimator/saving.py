@@ -1,0 +1,135 @@
+"""Checkpoints of a training that no job saves, in the form of a job's (docs/checkpoints.md).
+
+Variables in the memory of this process are written with their slots; those of parameter servers in
+this process are written as a ps writes them.
+"""
+
+import logging
+from collections.abc import Mapping
+from typing import Protocol
+
+from ...client.ps.parameter_session import ParameterSession
+from ...core.checkpoint import CheckpointInfo, CheckpointReader, manifest_bytes, prune
+from ...core.checkpoint.directory import MANIFEST, new_checkpoint_path, remove_incomplete
+from ...core.checkpoint.folder import Folder
+from ...core.checkpoint.manifest import Manifest
+from ...core.checkpoint.parts import manifest_of_parts
+from ...core.checkpoint.storage import check_writable, open_model_dir, storage_error
+from ...core.errors import ConfigurationError
+from ...distribute.base.reductions import VariableAggregation, VariableSynchronization
+from ...distribute.local_ps import LocalPs
+from ...distribute.saved_variables import capture, write_values
+from ...distribute.strategies.parameter_server import ParameterServerExtended
+from ...distribute.strategies.strategy import Strategy
+from ...distribute.variables.variable import Variable
+from ...server.ps.saving import save_shards
+
+log = logging.getLogger(__name__)
+
+
+class CheckpointWriter(Protocol):
+    """Writes the values of one checkpoint, without which its directory is none."""
+
+    def __call__(self, folder: Folder, global_step: int, *, final: bool) -> Manifest:
+        """Write into ``folder``.
+
+        Raises:
+            OSError: The file system refused.
+        """
+
+
+def writer_for(strategy: Strategy, variables: Mapping[str, Variable]) -> CheckpointWriter:
+    """What writes a strategy's variables.
+
+    Args:
+        strategy: Of this process.
+        variables: By name; grows while the model is made.
+    """
+    extended = strategy.extended
+    if isinstance(extended, ParameterServerExtended):
+        session = extended.runtime.session
+        return lambda folder, step, *, final: _write_servers(session, folder, step, final=final)
+    return values_writer(variables)
+
+
+def values_writer(variables: Mapping[str, Variable]) -> CheckpointWriter:
+    """What writes variables as this process sees them, with the slots that it has.
+
+    Args:
+        variables: By name; grows while the model is made.
+    """
+    return lambda folder, step, *, final: _write_memory(variables, folder, step, final=final)
+
+
+def _write_memory(
+    variables: Mapping[str, Variable], folder: Folder, global_step: int, *, final: bool
+) -> Manifest:
+    saved = {name: capture(each) for name, each in variables.items() if _has_value(each)}
+    return write_values(folder, saved, global_step, final=final)
+
+
+def _has_value(variable: Variable) -> bool:
+    on_read = variable.synchronization is VariableSynchronization.ON_READ
+    return not (on_read and variable.aggregation is VariableAggregation.NONE)
+
+
+def _write_servers(
+    session: ParameterSession, folder: Folder, global_step: int, *, final: bool
+) -> Manifest:
+    session.finish()
+    stores = [peer.store for peer in session.peers if isinstance(peer, LocalPs)]
+    parts = [save_shards(store, folder) for store in stores]
+    return manifest_of_parts(parts, global_step, final=final)
+
+
+class OwnCheckpoints:
+    """Checkpoints that this process writes.
+
+    Args:
+        model_dir: Path or fsspec URL.
+        write: Writes the values.
+        keep: Complete checkpoints kept; 0: all.
+    """
+
+    def __init__(self, model_dir: str, write: CheckpointWriter, keep: int) -> None:
+        self._model_dir, self._write, self._keep = model_dir, write, keep
+        self._folder = open_model_dir(model_dir)
+
+    def prepare(self) -> None:
+        """Remove what was left unfinished.
+
+        Raises:
+            StorageError: The model directory cannot be written.
+        """
+        check_writable(self._model_dir, "the Estimator")
+        for path in remove_incomplete(self._model_dir):
+            log.warning("removed %s: an incomplete checkpoint", path)
+
+    def save(self, global_step: int, *, final: bool = False) -> str:
+        """Write a checkpoint; its path.
+
+        Raises:
+            StorageError: The directory cannot be written.
+        """
+        info = CheckpointInfo(global_step, new_checkpoint_path(self._model_dir, global_step))
+        try:
+            manifest = self._write(self._folder.subfolder(info.name), global_step, final=final)
+            self._folder.subfolder(info.name).put(MANIFEST, manifest_bytes(manifest))
+        except OSError as error:
+            raise storage_error(error, info.path, "the Estimator") from error
+        if self._keep:
+            prune(self._model_dir, self._keep)
+        log.info("Saving checkpoints for %d into %s", global_step, info.path)
+        return info.path
+
+
+def reader_of(path: str) -> CheckpointReader:
+    """A checkpoint that the caller names.
+
+    Raises:
+        CheckpointError: There is none, or it is not whole.
+        ConfigurationError: The path is empty.
+    """
+    if not path:
+        raise ConfigurationError("checkpoint_path is empty; give a path, or None for the newest")
+    return CheckpointReader(path)

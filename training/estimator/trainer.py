@@ -1,0 +1,261 @@
+"""What ``Estimator.train`` stands on: a strategy, what it begins with, and the loop."""
+
+import logging
+import random
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from ...core.checkpoint import CheckpointReader, latest_checkpoint
+from ...core.errors import CheckpointError, ConfigurationError, WindlassError
+from ...distribute.program_cluster import program_cluster
+from ...distribute.runtime import ClusterRuntime
+from ...distribute.strategies.default import the_default_strategy
+from ...distribute.strategies.parameter_server import ParameterServerExtended
+from ...distribute.strategies.strategy import Strategy
+from .basic_hooks import usual_hooks
+from .building import Build, Registry, registry_of
+from .first_values import Anew, AsTheyAre, FirstValues, Resumed, WarmStart, WarmStartSettings
+from .hooks import CheckpointSaverListener, HookCalls, RunningModel, SessionRunHook
+from .inputs import InputFn, batches
+from .looking import write_copy
+from .model_calls import Model, ModelFn
+from .modes import ModeKeys
+from .places import job_of, train_strategy
+from .run_config import SAVE_SECS, RunConfig
+from .saving import OwnCheckpoints, writer_for
+from .timers import SecondOrStepTimer
+from .training_loop import Checkpoints, StepCount, TrainingLoop
+
+log = logging.getLogger(__name__)
+
+
+class Trainer:
+    """The trainings of one Estimator, one after the other.
+
+    Args:
+        model_fn: The user's.
+        model_dir: Of the Estimator.
+        config: Of the Estimator.
+        params: Of the Estimator.
+        warm_start: Of the Estimator.
+    """
+
+    def __init__(
+        self,
+        model_fn: ModelFn,
+        model_dir: str,
+        config: RunConfig,
+        params: Mapping[str, Any] | None,
+        warm_start: WarmStartSettings | None,
+    ) -> None:
+        self._model_fn, self._model_dir, self._config = model_fn, model_dir, config
+        self._params, self._warm_start = params, warm_start
+        self._strategy: Strategy | None = None
+        self._own_registry = Registry()  # under the default strategy
+
+    def train(
+        self,
+        input_fn: InputFn,
+        hooks: Sequence[SessionRunHook],
+        steps: int | None,
+        max_steps: int | None,
+        listeners: Sequence[CheckpointSaverListener],
+    ) -> float | None:
+        """Train; the loss of the last step, None if there was nothing to do.
+
+        Raises:
+            WindlassError: See ``Estimator.train``.
+        """
+        config = self._config
+        experimental = config.experimental_distribute
+        if experimental is not None and experimental.remote_cluster is not None:
+            return self._train_remotely(
+                experimental.remote_cluster, input_fn, hooks, steps, max_steps, listeners
+            )
+        if self._strategy is None:
+            self._strategy = train_strategy(self._model_dir, config)
+        strategy = self._strategy
+        job = job_of(strategy, self._model_dir)
+        _tell_of_job(job, config)
+        newest, registry = newest_checkpoint(self._model_dir), self._registry(strategy)
+        saved = newest.manifest.global_step if newest is not None else 0
+        if max_steps is not None and max(saved, registry.live_step or 0) >= max_steps:
+            log.info("Skipping training since max_steps has already saved.")
+            return None
+        if config.tf_random_seed is not None:
+            random.seed(config.tf_random_seed)
+            np.random.seed(config.tf_random_seed)
+        values, first = self._first_values(strategy, job, registry, newest)
+        step = StepCount(strategy, first, of_strategy=_counts(strategy, job))
+        is_chief = bool(strategy.extended.should_checkpoint)
+        session = RunningModel(strategy, registry.variables, step, is_chief=is_chief)
+        build = Build(registry, values)
+        loop = TrainingLoop(
+            Model(self._model_fn, ModeKeys.TRAIN, self._params, config, strategy, build),
+            session,
+            HookCalls([*self._usual_hooks(max_steps, is_chief=is_chief), *hooks], session),
+            step,
+            Checkpoints(
+                self._model_dir,
+                self._own_checkpoints(strategy, registry) if job is None else None,
+                SecondOrStepTimer(config.save_checkpoints_secs, config.save_checkpoints_steps),
+                list(listeners) if is_chief else [],
+                session,
+            ),
+            _check_of(job),
+            steps,
+            max_steps,
+            fresh=first == 0,
+        )
+        given = batches(input_fn, strategy, mode=ModeKeys.TRAIN, params=self._params, config=config)
+        registry.live_step = first
+        try:
+            return loop.run(given)
+        finally:
+            registry.live_step = step()
+
+    def _train_remotely(
+        self,
+        address: str,
+        input_fn: InputFn,
+        hooks: Sequence[SessionRunHook],
+        steps: int | None,
+        max_steps: int | None,
+        listeners: Sequence[CheckpointSaverListener],
+    ) -> float | None:
+        # Coordinators are of use here alone.
+        from .standalone import RemoteTraining
+
+        newest = newest_checkpoint(self._model_dir)
+        saved = newest.manifest.global_step if newest is not None else 0
+        if max_steps is not None and saved >= max_steps:
+            log.info("Skipping training since max_steps has already saved.")
+            return None
+        values = Resumed(newest) if newest is not None else self._anew()
+        training = RemoteTraining(
+            self._model_fn, self._model_dir, self._config, self._params, values, saved
+        )
+        return training.run(
+            address,
+            input_fn,
+            [*self._usual_hooks(max_steps, is_chief=True), *hooks],
+            listeners,
+            steps=steps,
+            max_steps=max_steps,
+        )
+
+    def _anew(self) -> FirstValues:
+        """What variables begin with where there is no checkpoint."""
+        warm = self._warm_start
+        if warm is None:
+            return Anew()
+        return WarmStart(warm, _warm_reader(warm.ckpt_to_initialize_from))
+
+    def copy_of_live(self, newest: CheckpointReader | None) -> CheckpointReader | None:
+        """Of what a job trains here and has not saved yet: a copy, made now; None: it has.
+
+        Args:
+            newest: What it has saved.
+        """
+        strategy = self._strategy
+        if strategy is None or not strategy.extended.should_checkpoint:
+            return None
+        registry = self._registry(strategy)
+        live = registry.live_step
+        if live is None or (newest is not None and newest.manifest.global_step >= live):
+            return None
+        if job_of(strategy, self._model_dir) is None or not registry.variables:
+            return None
+        return CheckpointReader(write_copy(self._model_dir, registry.variables, live))
+
+    def _registry(self, strategy: Strategy) -> Registry:
+        if strategy is the_default_strategy():
+            return self._own_registry
+        return registry_of(strategy, self._model_dir)
+
+    def _first_values(
+        self,
+        strategy: Strategy,
+        job: ClusterRuntime | None,
+        registry: Registry,
+        newest: CheckpointReader | None,
+    ) -> tuple[FirstValues, int]:
+        """What variables begin with, and the global step that is of."""
+        live, saved = registry.live_step, newest.manifest.global_step if newest is not None else 0
+        if live is not None and registry.variables and (job is not None or live == saved):
+            return AsTheyAre(), live
+        if newest is None:
+            return self._anew(), 0
+        if job is not None:
+            return AsTheyAre(), saved  # it restores them where they are
+        log.info("Restoring parameters from %s", newest.path)
+        extended = strategy.extended
+        if not isinstance(extended, ParameterServerExtended):
+            return Resumed(newest), saved
+        if registry.variables:
+            raise ConfigurationError(
+                f"{self._model_dir} has a checkpoint of step {saved}, and the servers in this "
+                f"process have the variables of step {live}; make a new strategy for it"
+            )
+        extended.runtime.restore_from = newest.path
+        return AsTheyAre(), saved
+
+    def _own_checkpoints(self, strategy: Strategy, registry: Registry) -> OwnCheckpoints:
+        writer = writer_for(strategy, registry.variables)
+        own = OwnCheckpoints(self._model_dir, writer, self._config.keep_checkpoint_max or 0)
+        own.prepare()
+        return own
+
+    def _usual_hooks(self, max_steps: int | None, *, is_chief: bool) -> list[SessionRunHook]:
+        return usual_hooks(
+            model_dir=self._model_dir,
+            is_chief=is_chief,
+            log_every=self._config.log_step_count_steps,
+            summarize_every=self._config.save_summary_steps,
+            total_steps=max_steps,
+        )
+
+
+def newest_checkpoint(model_dir: str) -> CheckpointReader | None:
+    """The newest complete checkpoint of a model directory; None: there is none."""
+    found = latest_checkpoint(model_dir)
+    return CheckpointReader(found.path) if found is not None else None
+
+
+def _counts(strategy: Strategy, job: ClusterRuntime | None) -> bool:
+    """Whether the strategy's count of steps is the job's."""
+    on_servers = isinstance(strategy.extended, ParameterServerExtended)
+    return on_servers or (job is not None and hasattr(strategy, "global_step"))
+
+
+def _check_of(job: ClusterRuntime | None) -> Callable[[], None]:
+    runtime = job or program_cluster()
+    return runtime.check if runtime is not None else lambda: None
+
+
+def _tell_of_job(job: ClusterRuntime | None, config: RunConfig) -> None:
+    """Say that a job saves as it was started to, where the program says something else."""
+    if job is None:
+        return
+    settings = job.settings
+    wanted = (config.save_checkpoints_secs or 0.0, config.save_checkpoints_steps or 0)
+    if wanted not in ((settings.save_every_s, settings.save_every_steps), (SAVE_SECS, 0)):
+        log.info(
+            "the job saves every %s, as it was started (--save-every-s, --save-every-steps), not "
+            "as RunConfig says",
+            f"{settings.save_every_steps} steps"
+            if settings.save_every_steps
+            else f"{settings.save_every_s:g} s",
+        )
+
+
+def _warm_reader(path: str) -> CheckpointReader:
+    found = latest_checkpoint(path)
+    try:
+        return CheckpointReader(found.path if found is not None else path)
+    except WindlassError as error:
+        raise CheckpointError(
+            f"there is nothing to warm-start from at {path}: {error}", path=path
+        ) from error

@@ -1,0 +1,273 @@
+"""``train_and_evaluate``: one call that does what this task is for.
+
+A chief and workers train, a ps serves, the evaluator evaluates one checkpoint after the other, and
+a process alone trains and evaluates in turn. As ``tf.estimator.train_and_evaluate``.
+"""
+
+import logging
+import math
+import time
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from ...cluster.roles import CHIEF, EVALUATOR, PS, WORKER
+from ...core.checkpoint import CheckpointReader, latest_checkpoint
+from ...core.errors import CheckpointError, ConfigurationError, PeerLostError
+from ...core.settings import load_settings
+from ...core.waiting import WaitLog
+from ...distribute.program_cluster import program_cluster
+from ..progress import report
+from .estimator import Estimator
+from .evaluation_timing import (
+    Evaluate,
+    Found,
+    Past,
+    Stop,
+    is_due_locally,
+    next_of_evaluator,
+    worker_delay_s,
+)
+from .hooks import CheckpointSaverListener, RunningModel
+from .places import runtime_of_task
+from .specs import EvalSpec, TrainSpec
+from .waiting import pause
+
+log = logging.getLogger(__name__)
+
+_LOOK_S = 0.25
+
+
+def train_and_evaluate(
+    estimator: Estimator, train_spec: TrainSpec, eval_spec: EvalSpec
+) -> tuple[dict[str, Any] | None, list[Any]] | None:
+    """Train, evaluate and export, as far as that is this task's part.
+
+    Args:
+        estimator: Of the program.
+        train_spec: What is trained with.
+        eval_spec: What is evaluated on, and when.
+
+    Returns:
+        Of a process alone the metrics of its last evaluation and what the exporters returned;
+        ``(None, [])`` if there was nothing left to train. Of a task of a cluster None.
+
+    Raises:
+        ConfigurationError: The cluster has no task that could do this.
+        WindlassError: What a training or an evaluation raises.
+    """
+    if not isinstance(estimator, Estimator):
+        raise TypeError(f"`estimator` must have type `Estimator`, given {type(estimator).__name__}")
+    if not isinstance(train_spec, TrainSpec):
+        raise TypeError(f"`train_spec` must have type `TrainSpec`, given {train_spec!r}")
+    if not isinstance(eval_spec, EvalSpec):
+        raise TypeError(f"`eval_spec` must have type `EvalSpec`, given {eval_spec!r}")
+    config = estimator.config
+    experimental = config.experimental_distribute
+    if experimental is not None and experimental.remote_cluster is not None:
+        _Local(estimator, train_spec, eval_spec).run()
+        return None
+    kind = _role(estimator)
+    if kind == EVALUATOR:
+        _Evaluator(estimator, train_spec, eval_spec).run()
+    elif kind == PS:
+        _serve(estimator)
+    elif kind == "local":
+        return _Local(estimator, train_spec, eval_spec).run()
+    else:
+        _train(estimator, train_spec, is_worker=kind == WORKER)
+    return None
+
+
+def _role(estimator: Estimator) -> str:
+    runtime, task = program_cluster(), estimator.config.task
+    if task.task.type in (EVALUATOR, PS):
+        return task.task.type
+    if task.is_local or (runtime is not None and runtime.alone):
+        return "local"
+    return CHIEF if task.is_chief else task.task.type
+
+
+def _serve(estimator: Estimator) -> None:
+    """A ps serves until the job is over, and ends the process.
+
+    Raises:
+        ConfigurationError: It has no cluster to serve.
+    """
+    runtime_of_task(estimator.model_dir, estimator.config)
+    raise ConfigurationError("this process is a ps, and it is the whole cluster")
+
+
+def _train(estimator: Estimator, spec: TrainSpec, *, is_worker: bool) -> None:
+    config = estimator.config
+    if is_worker and config.train_distribute is None:
+        runtime_of_task(estimator.model_dir, config)
+        delay_s = worker_delay_s(
+            config.task_id, longest_s=config.experimental_max_worker_delay_secs
+        )
+        if delay_s > 0:
+            log.info("Waiting %g secs before starting training.", delay_s)
+            pause(delay_s)
+    estimator.train(
+        spec.input_fn,
+        hooks=spec.hooks,
+        max_steps=spec.max_steps,
+        saving_listeners=spec.saving_listeners,
+    )
+
+
+def _export(
+    estimator: Estimator, spec: EvalSpec, path: str, results: Mapping[str, Any], *, is_last: bool
+) -> list[Any]:
+    return [
+        exporter.export(
+            estimator,
+            f"{estimator.model_dir.rstrip('/')}/export/{exporter.name}",
+            path,
+            results,
+            is_last,
+        )
+        for exporter in spec.exporters
+    ]
+
+
+class _Evaluator:
+    """The evaluator's loop."""
+
+    def __init__(self, estimator: Estimator, train_spec: TrainSpec, eval_spec: EvalSpec) -> None:
+        self._estimator, self._spec = estimator, eval_spec
+        self._max_steps = train_spec.max_steps
+        runtime = runtime_of_task(estimator.model_dir, estimator.config)
+        self._check = runtime.check if runtime is not None else lambda: None
+        settings = runtime.settings if runtime is not None else load_settings()
+        # A job that saves rarely is not gone.
+        self._idle_s = max(settings.orphan_timeout_s, 2 * settings.save_every_s)
+        if eval_spec.throttle_secs == 0:
+            log.warning(
+                "EvalSpec.throttle_secs is set to 0: every checkpoint is evaluated as soon as it "
+                "is there"
+            )
+
+    def run(self) -> None:
+        """Evaluate until there is nothing left to.
+
+        Raises:
+            PeerLostError: No checkpoint comes any more; the job is gone.
+            CheckpointError: A checkpoint is damaged.
+            JobStoppedError: The job was stopped.
+        """
+        past = Past(time.monotonic())
+        changed, seen = time.monotonic(), ""
+        waits = WaitLog("the evaluator", limit_s=self._idle_s, limit="orphan_timeout_s")
+        while True:
+            self._check()
+            now, found = time.monotonic(), self._newest()
+            if found is not None and found.path != seen:
+                changed, seen = now, found.path
+            step = next_of_evaluator(
+                past,
+                found,
+                now,
+                max_steps=self._max_steps,
+                start_delay_s=self._spec.start_delay_secs,
+                throttle_s=self._spec.throttle_secs,
+            )
+            if isinstance(step, Stop):
+                log.info("%s", step.reason)
+                return
+            if isinstance(step, Evaluate):
+                waits.done()
+                if self._evaluate(step):
+                    last = step.found
+                    past = replace(
+                        past,
+                        path=last.path,
+                        global_step=last.global_step,
+                        final=last.final,
+                        began=now,
+                    )
+                waits.restart()
+                changed = time.monotonic()
+                continue
+            if now - changed > self._idle_s:
+                raise PeerLostError(
+                    f"no new checkpoint in {self._estimator.model_dir} for {self._idle_s:g} s "
+                    "(orphan_timeout_s); is the job still running, with the same model_dir?",
+                    model_dir=self._estimator.model_dir,
+                )
+            waits.tick(step.reason)
+            pause(_LOOK_S)
+
+    def _newest(self) -> Found | None:
+        info = latest_checkpoint(self._estimator.model_dir)
+        if info is None:
+            return None
+        try:
+            final = CheckpointReader(info.path).manifest.final
+        except CheckpointError:
+            if latest_checkpoint(self._estimator.model_dir) != info:
+                return None  # pruned meanwhile; the next look finds a newer one
+            raise
+        return Found(info.path, info.global_step, final)
+
+    def _evaluate(self, step: Evaluate) -> bool:
+        """Evaluate and export; False if the checkpoint was removed meanwhile."""
+        path, spec = step.found.path, self._spec
+        try:
+            results = self._estimator.evaluate(
+                spec.input_fn, spec.steps, spec.hooks, checkpoint_path=path, name=spec.name
+            )
+        except (CheckpointError, FileNotFoundError):
+            newest = latest_checkpoint(self._estimator.model_dir)
+            if newest is not None and newest.path != path:
+                return False
+            raise
+        _export(self._estimator, spec, path, results, is_last=step.is_last)
+        report(**{k: v for k, v in results.items() if k != "global_step"})
+        return True
+
+
+class _Local(CheckpointSaverListener):
+    """Trains, and evaluates the checkpoints of the training between its steps."""
+
+    def __init__(self, estimator: Estimator, train_spec: TrainSpec, eval_spec: EvalSpec) -> None:
+        self._estimator, self._train_spec, self._spec = estimator, train_spec, eval_spec
+        self._past = Past(time.monotonic())
+        self._result: tuple[dict[str, Any] | None, list[Any]] = (None, [])
+
+    def run(self) -> tuple[dict[str, Any] | None, list[Any]]:
+        """Train to the end; the last metrics, and what the exporters returned."""
+        estimator, spec = self._estimator, self._train_spec
+        newest = latest_checkpoint(estimator.model_dir)
+        if newest is not None and newest.global_step >= (spec.max_steps or math.inf):
+            log.info("Skipping training since max_steps has already saved.")
+            return self._result
+        estimator.train(
+            spec.input_fn,
+            hooks=spec.hooks,
+            max_steps=spec.max_steps,
+            saving_listeners=[*spec.saving_listeners, self],
+        )
+        if not self._past.final:
+            self._evaluate(is_last=True)
+        return self._result
+
+    def after_save(self, session: RunningModel, global_step_value: int) -> None:
+        """Evaluate what was saved, if it is time."""
+        if session.ending:
+            return  # the last evaluation follows the training
+        now, throttle_s = time.monotonic(), self._spec.throttle_secs
+        if is_due_locally(self._past, global_step_value, now, throttle_s):
+            self._evaluate(is_last=False)
+
+    def _evaluate(self, *, is_last: bool) -> None:
+        began, spec = time.monotonic(), self._spec
+        path = self._estimator.newest_path()
+        results = self._estimator.evaluate(
+            spec.input_fn, spec.steps, spec.hooks, checkpoint_path=path, name=spec.name
+        )
+        exports = _export(self._estimator, spec, path, results, is_last=is_last)
+        self._past = replace(
+            self._past, path=path, global_step=results["global_step"], final=is_last, began=began
+        )
+        self._result = (results, exports)

@@ -1,0 +1,214 @@
+"""The loop of a training: steps until somebody asks for the end, hooks around them, checkpoints."""
+
+import logging
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ...core.checkpoint import latest_checkpoint
+from ...core.errors import ConfigurationError
+from ...distribute.strategies.strategy import Strategy
+from .hooks import CheckpointSaverListener, HookCalls, RunningModel
+from .model_calls import Called, Model, count_examples
+from .saving import OwnCheckpoints
+from .timers import SecondOrStepTimer
+
+log = logging.getLogger(__name__)
+
+_LOOK_S = 0.25  # for checkpoints that the job writes
+
+
+class StepCount:
+    """The global step: the strategy's where it counts the steps of a job, else our own.
+
+    Args:
+        strategy: That trains.
+        first: Of the checkpoint it begins with.
+        of_strategy: Whether the strategy knows the step of the checkpoint, too.
+    """
+
+    def __init__(self, strategy: Strategy, first: int, *, of_strategy: bool) -> None:
+        self._strategy = strategy if of_strategy else None
+        self._own = first
+
+    def __call__(self) -> int:
+        """The step, as far as this worker knows."""
+        if self._strategy is None:
+            return self._own
+        # A strategy on servers that has not defined a variable yet knows of no step.
+        return max(self._own, int(getattr(self._strategy, "global_step", 0)))
+
+    def note_step(self) -> None:
+        """A step was made here."""
+        if self._strategy is None:
+            self._own += 1
+
+
+class Checkpoints:
+    """When a training saves, and who is told.
+
+    Args:
+        model_dir: Where checkpoints are.
+        own: Writes them; None: the job does, or another task.
+        timer: When this process saves; it is due at the first step, which counts as saved.
+        listeners: Are told, on the chief.
+        session: What is trained.
+    """
+
+    def __init__(
+        self,
+        model_dir: str,
+        own: OwnCheckpoints | None,
+        timer: SecondOrStepTimer,
+        listeners: list[CheckpointSaverListener],
+        session: RunningModel,
+    ) -> None:
+        self._model_dir, self._own = model_dir, own
+        self._listeners, self._session = listeners, session
+        self._timer = timer if own is not None else SecondOrStepTimer(every_secs=_LOOK_S)
+        self.saved_step = session.global_step
+
+    def begin(self) -> None:
+        """Before the first step."""
+        self._timer.note(self._session.global_step)
+        for listener in self._listeners:
+            listener.begin()
+
+    def after_step(self, step: int) -> None:
+        """Save if it is time, or look whether the job has saved."""
+        if not self._timer.is_due(step):
+            return
+        self._timer.note(step)
+        if self._own is not None:
+            self._save(step)
+        elif self._listeners:
+            found = latest_checkpoint(self._model_dir)
+            if found is not None and found.global_step > self.saved_step:
+                self._tell(found.global_step, before=True)
+
+    def end(self, step: int) -> None:
+        """Save what was not saved yet."""
+        if self._own is not None and step > self.saved_step:
+            self._save(step)
+        for listener in self._listeners:
+            listener.end(self._session, step)
+
+    def _save(self, step: int) -> None:
+        for listener in self._listeners:
+            listener.before_save(self._session, step)
+        assert self._own is not None  # noqa: S101 - the callers look
+        self._own.save(step)
+        self._tell(step, before=False)
+
+    def _tell(self, step: int, *, before: bool) -> None:
+        self.saved_step = step
+        for listener in self._listeners:
+            if before:
+                listener.before_save(self._session, step)
+            if listener.after_save(self._session, step):
+                log.info("a listener of checkpoints has asked for the end of the training")
+                self._session.request_stop()
+
+
+@dataclass
+class TrainingLoop:
+    """One training.
+
+    Attributes:
+        model: Is called for every batch.
+        session: What hooks are given.
+        hooks: Of everybody.
+        step: Counts.
+        checkpoints: Saves, and tells listeners.
+        check: Raises if this task should end.
+        steps: After so many of the job's steps from now on; None: not so.
+        max_steps: When the global step has come to this; None: not so.
+        fresh: It begins from nothing: no checkpoint, no variables of an earlier one.
+    """
+
+    model: Model
+    session: RunningModel
+    hooks: HookCalls
+    step: StepCount
+    checkpoints: Checkpoints
+    check: Callable[[], None]
+    steps: int | None = None
+    max_steps: int | None = None
+    fresh: bool = True
+    _limit_step: int | None = None
+
+    def run(self, batches: Iterator[tuple[Any, Any]]) -> float | None:
+        """Train; the last loss, None if there was no batch for it.
+
+        Raises:
+            ConfigurationError: The input has no batch at all.
+        """
+        self.hooks.begin()
+        self.checkpoints.begin()
+        loss: float | None = None
+        self._limit_step = self._limit()
+        for features, labels in batches:
+            if self._ends_before(features):
+                break
+            self.check()
+            loss = self._one_step(features, labels, first=loss is None)
+            if self.session.ending:
+                break
+        if loss is None:
+            raise ConfigurationError(
+                "input_fn returned no batch, so nothing was trained; look at what it reads, and "
+                "whether each worker gets a part"
+            )
+        self.session.ending = True
+        self.checkpoints.end(self.step())
+        self.hooks.end()
+        return loss
+
+    def _limit(self) -> int | None:
+        if self.max_steps is not None:
+            return self.max_steps
+        return self.step() + self.steps if self.steps is not None else None
+
+    def _one_step(self, features: Any, labels: Any, *, first: bool) -> float:
+        self.hooks.before_run()
+        called = self.model.call(features, labels)
+        self.step.note_step()
+        spec = called[0].spec
+        chief_hooks = spec.training_chief_hooks if self.session.is_chief else ()
+        if first and spec.scaffold is not None and spec.scaffold.init_fn is not None:
+            self._initialize(spec.scaffold)
+        self.hooks.model_called((*chief_hooks, *spec.training_hooks))
+        loss = float(np.mean([part.loss for part in called]))
+        step = self.step()
+        self.hooks.after_run(values_of(called, loss, step))
+        limit = self._limit_step
+        self.session.ending = limit is not None and step >= limit
+        self.checkpoints.after_step(step)
+        return loss
+
+    def _initialize(self, scaffold: Any) -> None:
+        if self.session.is_chief and self.fresh:
+            scaffold.init_fn(scaffold, self.session)
+
+    def _ends_before(self, features: Any) -> bool:
+        """Whether the training ends before a step with this batch.
+
+        Because a hook asked for it, or a replica would have an empty batch. Workers in sync end
+        together.
+        """
+        stop, strategy = self.session.should_stop(), self.model.strategy
+        if strategy.num_replicas_in_sync == 1:
+            return stop
+        parts = strategy.experimental_local_results(features)
+        empty = any(count_examples(part) == 0 for part in parts)
+        return bool(strategy.extended.any_worker(stop or empty))
+
+
+def values_of(called: tuple[Called, ...], loss: float, step: int) -> dict[str, Any]:
+    """What hooks see of a step: the first replica's values, and the mean loss."""
+    first = called[0]
+    predictions = first.spec.predictions
+    named = predictions if isinstance(predictions, dict) else {}
+    return {**named, **first.recorded, "loss": loss, "global_step": step}
