@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+import windlass as wl
 from helpers import processes
 from helpers.pages import ROOT
 from helpers.waiting import scaled
@@ -162,6 +163,20 @@ def test_a_program_is_sent_run_changed_and_run_again(standing: Standing, tmp_pat
     assert [job["exit_code"] for job in jobs.values()] == [0, 0, 0, 3]
     saved = {path.name for path in (tmp_path / "models").iterdir()}
     assert saved == set(jobs) - {list(jobs)[2]}, "each in a folder of its own"
+
+
+def test_an_estimator_trains_from_here_and_keeps_its_checkpoints_here(standing: Standing) -> None:
+    example = str(ROOT / "examples" / "estimator_digits.py")
+    options = ["--remote_cluster", standing.address, "--model_dir", "model"]
+    code, output, errors = standing.python(example, *options, "--max_steps", "300")
+    assert code == 0, output + errors
+    code, output, errors = standing.python(example, *options, "--max_steps", "500")
+    assert code == 0, output + errors
+    model_dir = str(standing.project / "model")
+    assert [job["exit_code"] for job in standing.jobs().values()] == [0, 0]
+    last = wl.training.read_evaluations(model_dir)[-1]
+    assert last.global_step == 500
+    assert last.metrics["accuracy"] > 0.85
 
 
 def test_a_detached_job_is_found_again_followed_and_stopped(

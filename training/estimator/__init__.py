@@ -46,7 +46,7 @@ from .timers import SecondOrStepTimer
 from .training_and_evaluation import train_and_evaluate
 
 if TYPE_CHECKING:
-    from .keras_estimator import model_to_estimator  # noqa: F401
+    from .keras_estimator import model_to_estimator as model_to_estimator
 
 __all__ = [
     "BestExporter", "CheckpointSaverListener", "DistributeConfig", "Estimator", "EstimatorSpec",

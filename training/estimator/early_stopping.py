@@ -26,6 +26,7 @@ log = logging.getLogger(__name__)
 
 _STOP = "signal_early_stopping/stop"
 _SYNC_STEPS = 100  # between two agreements of workers in sync, unless the program says
+_LOOK_S = 1.0
 
 Results = Mapping[int, Mapping[str, float]]
 
@@ -36,7 +37,9 @@ class EarlyStoppingHook(SessionRunHook):
     def __init__(self, should_stop: Callable[[], bool], secs: float | None, steps: int | None):
         self._should_stop = should_stop
         self._by_steps = SecondOrStepTimer(every_steps=steps or _SYNC_STEPS)
-        self._timer = SecondOrStepTimer(secs, steps)
+        self._of_chief = SecondOrStepTimer(secs, steps)
+        # A look of another worker is a small round trip, and takes no evaluation.
+        self._of_worker = SecondOrStepTimer(None if secs is None else min(secs, _LOOK_S), steps)
         self._stop: Variable | None = None
 
     def after_create_session(self, session: RunningModel, coord: Any) -> None:  # noqa: ARG002
@@ -59,7 +62,9 @@ class EarlyStoppingHook(SessionRunHook):
         in_sync = session.strategy.num_replicas_in_sync > len(
             session.strategy.extended.replica_devices
         )
-        timer = self._by_steps if in_sync else self._timer
+        timer = self._of_chief if session.is_chief else self._of_worker
+        if in_sync:
+            timer = self._by_steps
         if not timer.is_due(step):
             return
         timer.note(step)

@@ -9,6 +9,7 @@ there. With several replicas it is called in ``run``, by each of them.
 import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 from ...core.errors import ConfigurationError
@@ -57,6 +58,7 @@ def call_with_known(function: Callable[..., Any], known: Mapping[str, Any]) -> A
     return function(**{name: each for name, each in known.items() if takes_all or name in names})
 
 
+@lru_cache(maxsize=256)
 def _parameters(function: Callable[..., Any]) -> tuple[dict[str, bool], bool]:
     """Names of parameters and whether each must be given; and whether it takes any name."""
     try:

@@ -5,8 +5,6 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
 from ...core.checkpoint import latest_checkpoint
 from ...core.errors import ConfigurationError
 from ...distribute.strategies.strategy import Strategy
@@ -180,7 +178,7 @@ class TrainingLoop:
         if first and spec.scaffold is not None and spec.scaffold.init_fn is not None:
             self._initialize(spec.scaffold)
         self.hooks.model_called((*chief_hooks, *spec.training_hooks))
-        loss = float(np.mean([part.loss for part in called]))
+        loss = float(sum(part.loss for part in called)) / len(called)
         step = self.step()
         self.hooks.after_run(values_of(called, loss, step))
         limit = self._limit_step

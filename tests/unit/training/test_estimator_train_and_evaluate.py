@@ -9,7 +9,13 @@ import pytest
 import windlass as wl
 from helpers.estimators import estimator, input_fn
 from windlass.core.errors import ConfigurationError
-from windlass.training.estimator import EvalSpec, Exporter, TrainSpec, train_and_evaluate
+from windlass.training.estimator import (
+    EvalSpec,
+    Exporter,
+    SessionRunHook,
+    TrainSpec,
+    train_and_evaluate,
+)
 from windlass.training.estimator.exporters import smaller_loss
 
 
@@ -33,6 +39,15 @@ class Noting(Exporter):
         assert checkpoint_path.endswith(f"{eval_result['global_step']:010d}")
         self.told.append((eval_result["global_step"], is_the_final_export))
         return f"export {len(self.told)}"
+
+
+class Steps(SessionRunHook):
+    """Notes the global step."""
+
+    seen = 0
+
+    def after_run(self, run_context: Any, run_values: Any) -> None:
+        self.seen = run_values.values["global_step"]
 
 
 @pytest.mark.parametrize(
@@ -113,6 +128,24 @@ def test_an_early_stop_ends_the_training(tmp_path: Path) -> None:
         EvalSpec(input_fn(), steps=1, throttle_secs=0),
     )
     assert model.latest_checkpoint().endswith("ckpt-0000000006")  # the step after the evaluation
+
+
+def test_an_early_stop_of_the_chief_ends_every_worker(tmp_path: Path) -> None:
+    def program() -> int:
+        model = estimator(tmp_path, experimental_max_worker_delay_secs=0)
+        steps = Steps()
+        hook = wl.estimator.experimental.make_early_stopping_hook(
+            model, lambda: steps.seen >= 20, run_every_secs=None, run_every_steps=1
+        )
+        train_and_evaluate(
+            model, TrainSpec(input_fn(), max_steps=1_000_000, hooks=[steps, hook]),
+            EvalSpec(input_fn()),
+        )  # fmt: skip
+        return steps.seen
+
+    with wl.testing.LocalCluster(workers=2, ps=1, model_dir=str(tmp_path)) as cluster:
+        seen = cluster.run(program)
+    assert all(20 <= each < 5000 for each in seen.values()), seen
 
 
 def test_an_evaluation_within_a_training(tmp_path: Path) -> None:
