@@ -52,7 +52,7 @@ NAMES = {
         Exporter FinalExporter LatestExporter LoggingTensorHook ModeKeys NanLossDuringTrainingError
         NanTensorHook RunConfig Scaffold SecondOrStepTimer ServingInputReceiver SessionRunArgs
         SessionRunContext SessionRunHook SessionRunValues StepCounterHook StopAtStepHook
-        SummarySaverHook TrainSpec WarmStartSettings build_raw_serving_input_receiver_fn
+        SummarySaverHook TrainSpec WarmStartSettings add_metrics build_raw_serving_input_receiver_fn
         experimental metrics numpy_input_fn once read_eval_metrics record train_and_evaluate
     """,
     "windlass.testing": "FaultPlan LocalCluster ProcessResult TaskResult run_script",

@@ -28,6 +28,7 @@ from .estimator import Estimator
 from .evaluation_results import read_eval_metrics
 from .exporters import BestExporter, Exporter, FinalExporter, LatestExporter
 from .exporting import ServingInputReceiver, build_raw_serving_input_receiver_fn
+from .extending import add_metrics
 from .first_values import WarmStartSettings
 from .hooks import (
     CheckpointSaverListener,
@@ -54,8 +55,8 @@ __all__ = [
     "NanLossDuringTrainingError", "NanTensorHook", "RunConfig", "Scaffold", "SecondOrStepTimer",
     "ServingInputReceiver", "SessionRunArgs", "SessionRunContext", "SessionRunHook",
     "SessionRunValues", "StepCounterHook", "StopAtStepHook", "SummarySaverHook", "TrainSpec",
-    "WarmStartSettings", "build_raw_serving_input_receiver_fn", "experimental", "metrics",
-    "numpy_input_fn", "once", "read_eval_metrics", "record", "train_and_evaluate",
+    "WarmStartSettings", "add_metrics", "build_raw_serving_input_receiver_fn", "experimental",
+    "metrics", "numpy_input_fn", "once", "read_eval_metrics", "record", "train_and_evaluate",
 ]  # fmt: skip
 
 

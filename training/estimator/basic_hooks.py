@@ -196,6 +196,11 @@ class StepCounterHook(SessionRunHook):
             self._writer.add_scalar("global_step/sec", rate, step)
         log.info("global_step/sec: %g", rate)
 
+    def end(self, session: RunningModel) -> None:  # noqa: ARG002
+        """Have what was written be there."""
+        if self._writer is not None:
+            self._writer.flush()
+
 
 class SummarySaverHook(SessionRunHook):
     """Writes numbers of the steps to an event file.

@@ -9,11 +9,19 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """A checkpoint, as far as the decision has to know it."""
+    """A checkpoint, as far as the decision has to know it.
+
+    Attributes:
+        path: Of the checkpoint.
+        global_step: Of the checkpoint.
+        final: A job wrote it at its end.
+        old: It was there before the evaluator: of a job that may go on from it.
+    """
 
     path: str
     global_step: int
     final: bool
+    old: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,16 +30,14 @@ class Past:
 
     Attributes:
         started: When it began.
-        path: Of the checkpoint evaluated last; empty: none.
-        global_step: Of that one.
-        final: Whether that was the job's last.
+        last: The checkpoint evaluated last; None: none yet.
+        was_last: The exporters were told that it is the last one.
         began: When its evaluation began.
     """
 
     started: float
-    path: str = ""
-    global_step: int = 0
-    final: bool = False
+    last: Found | None = None
+    was_last: bool = False
     began: float = 0.0
 
 
@@ -70,6 +76,8 @@ def next_of_evaluator(
     max_steps: int | None,
     start_delay_s: float,
     throttle_s: float,
+    job_runs: bool,
+    join_s: float,
 ) -> Evaluate | Wait | Stop:
     """What an evaluator does next.
 
@@ -80,39 +88,47 @@ def next_of_evaluator(
         max_steps: Of the training; None: it ends with its input.
         start_delay_s: Before the first evaluation.
         throttle_s: From the beginning of one to that of the next.
+        job_runs: The model directory says so; it may not know yet.
+        join_s: So long after the evaluator's start a job may still go on.
     """
-    if past.final:
-        return Stop(f"the last checkpoint of the job was evaluated (step {past.global_step})")
-    if max_steps is not None and past.path and past.global_step >= max_steps:
-        return Stop(f"step {past.global_step} was evaluated, of max_steps={max_steps}")
+    if past.last is not None and past.was_last:
+        why = "the last checkpoint of the job" if past.last.final else f"max_steps={max_steps}"
+        return Stop(f"step {past.last.global_step} was evaluated: {why}")
     if found is None:
         return Wait("a first checkpoint")
-    if found.path == past.path:
-        return Wait("a new checkpoint")
-    is_last = found.final or (max_steps is not None and found.global_step >= max_steps)
-    if is_last:
+    reached = max_steps is not None and found.global_step >= max_steps
+    if past.last is not None and found.path == past.last.path:
+        if not found.final:
+            return Wait("a new checkpoint")
+        if job_runs or now < past.started + join_s:
+            return Wait(f"a job that goes on from step {found.global_step}")
+        return Evaluate(found, is_last=True)
+    if reached or (found.final and not found.old):
         return Evaluate(found, is_last=True)
     left = past.started + start_delay_s - now
     if left > 0:
         return Wait(f"start_delay_secs, {left:.0f} s more")
     left = past.began + throttle_s - now
-    if past.path and left > 0:
+    if past.last is not None and left > 0:
         return Wait(f"throttle_secs, {left:.0f} s more")
     return Evaluate(found, is_last=False)
 
 
-def is_due_locally(past: Past, step: int, now: float, throttle_s: float) -> bool:
+def is_due_locally(
+    last_step: int | None, began: float, step: int, now: float, throttle_s: float
+) -> bool:
     """Whether a process that trains evaluates the checkpoint it has just saved.
 
     Args:
-        past: What it has done.
+        last_step: Evaluated last; None: none yet.
+        began: When that evaluation began.
         step: Of the checkpoint; the one of step 0 is none to evaluate.
         now: The time. Unit: seconds.
         throttle_s: From the beginning of one evaluation to that of the next.
     """
-    if step == 0 or (past.path and step == past.global_step):
+    if step in (0, last_step):
         return False
-    return not past.path or now - past.began >= throttle_s
+    return last_step is None or now - began >= throttle_s
 
 
 def worker_delay_s(index: int, *, longest_s: float | None) -> float:

@@ -10,6 +10,7 @@ from ...distribute.checkpoint import Checkpoint
 from ...distribute.saved_variables import saved_value
 from ...distribute.variables.variable import Variable
 from .building import Registry
+from .saving import has_value
 
 _COPIES = "evaluated"
 
@@ -25,7 +26,9 @@ def looking_at(registry: Registry) -> Iterator[None]:
     if registry.live_step is None:
         yield
         return
-    before = {name: saved_value(each) for name, each in registry.variables.items()}
+    before = {
+        name: saved_value(each) for name, each in registry.variables.items() if has_value(each)
+    }
     try:
         yield
     finally:

@@ -7,6 +7,8 @@ often to save can be made settings of the task; afterwards they are what the job
 import logging
 import os
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from ...cluster.roles import EVALUATOR, ps_of
@@ -101,6 +103,25 @@ def train_strategy(model_dir: str, config: RunConfig) -> Strategy:
         WindlassError: The cluster cannot be joined.
     """
     give_settings(model_dir, config)
+    with _no_word_of_model_dir(config):
+        return _train_strategy(config)
+
+
+@contextmanager
+def _no_word_of_model_dir(config: RunConfig) -> Iterator[None]:
+    """A process alone says that nobody saves to ``WINDLASS_MODEL_DIR``; here the Estimator does."""
+    said = load_settings().model_dir
+    if not said or program_cluster() is not None or not config.task.is_local:
+        yield
+        return
+    set_environment("WINDLASS_MODEL_DIR", "")
+    try:
+        yield
+    finally:
+        set_environment("WINDLASS_MODEL_DIR", said)
+
+
+def _train_strategy(config: RunConfig) -> Strategy:
     if config.train_distribute is not None:
         return _made(config.train_distribute, "train_distribute")
     config.check_cluster()

@@ -216,7 +216,7 @@ class RunConfig:
             ConfigurationError: Without ``train_distribute`` it has no chief.
         """
         task = self.task
-        if task.task.type == EVALUATOR or task.is_local or self.train_distribute is not None:
+        if not task.spec or task.is_local or self.train_distribute is not None:
             return
         if CHIEF not in task.spec.jobs and not task.dynamic:
             raise ConfigurationError(

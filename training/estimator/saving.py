@@ -64,11 +64,12 @@ def values_writer(variables: Mapping[str, Variable]) -> CheckpointWriter:
 def _write_memory(
     variables: Mapping[str, Variable], folder: Folder, global_step: int, *, final: bool
 ) -> Manifest:
-    saved = {name: capture(each) for name, each in variables.items() if _has_value(each)}
+    saved = {name: capture(each) for name, each in variables.items() if has_value(each)}
     return write_values(folder, saved, global_step, final=final)
 
 
-def _has_value(variable: Variable) -> bool:
+def has_value(variable: Variable) -> bool:
+    """Whether a variable has one: not ON_READ without aggregation."""
     on_read = variable.synchronization is VariableSynchronization.ON_READ
     return not (on_read and variable.aggregation is VariableAggregation.NONE)
 

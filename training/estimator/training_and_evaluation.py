@@ -12,12 +12,15 @@ from dataclasses import replace
 from typing import Any
 
 from ...cluster.roles import CHIEF, EVALUATOR, PS, WORKER
-from ...core.checkpoint import CheckpointReader, latest_checkpoint
+from ...core.checkpoint import CheckpointReader, latest_checkpoint, list_checkpoints
+from ...core.checkpoint.job_record import read_job_record
+from ...core.checkpoint.storage import open_model_dir
 from ...core.errors import CheckpointError, ConfigurationError, PeerLostError
 from ...core.settings import load_settings
 from ...core.waiting import WaitLog
 from ...distribute.program_cluster import program_cluster
 from ..progress import report
+from .arrays import is_scalar
 from .estimator import Estimator
 from .evaluation_timing import (
     Evaluate,
@@ -137,9 +140,13 @@ class _Evaluator:
     def __init__(self, estimator: Estimator, train_spec: TrainSpec, eval_spec: EvalSpec) -> None:
         self._estimator, self._spec = estimator, eval_spec
         self._max_steps = train_spec.max_steps
+        estimator.config.check_cluster()
         runtime = runtime_of_task(estimator.model_dir, estimator.config)
+        self._runtime = runtime
         self._check = runtime.check if runtime is not None else lambda: None
         settings = runtime.settings if runtime is not None else load_settings()
+        self._join_s = settings.join_timeout_s
+        self._old: set[str] = set()
         # A job that saves rarely is not gone.
         self._idle_s = max(settings.orphan_timeout_s, 2 * settings.save_every_s)
         if eval_spec.throttle_secs == 0:
@@ -158,6 +165,7 @@ class _Evaluator:
         """
         past = Past(time.monotonic())
         changed, seen = time.monotonic(), ""
+        self._old = {info.path for info in list_checkpoints(self._estimator.model_dir)}
         waits = WaitLog("the evaluator", limit_s=self._idle_s, limit="orphan_timeout_s")
         while True:
             self._check()
@@ -171,6 +179,8 @@ class _Evaluator:
                 max_steps=self._max_steps,
                 start_delay_s=self._spec.start_delay_secs,
                 throttle_s=self._spec.throttle_secs,
+                job_runs=self._job_runs(),
+                join_s=self._join_s,
             )
             if isinstance(step, Stop):
                 log.info("%s", step.reason)
@@ -178,14 +188,7 @@ class _Evaluator:
             if isinstance(step, Evaluate):
                 waits.done()
                 if self._evaluate(step):
-                    last = step.found
-                    past = replace(
-                        past,
-                        path=last.path,
-                        global_step=last.global_step,
-                        final=last.final,
-                        began=now,
-                    )
+                    past = replace(past, last=step.found, was_last=step.is_last, began=now)
                 waits.restart()
                 changed = time.monotonic()
                 continue
@@ -208,7 +211,12 @@ class _Evaluator:
             if latest_checkpoint(self._estimator.model_dir) != info:
                 return None  # pruned meanwhile; the next look finds a newer one
             raise
-        return Found(info.path, info.global_step, final)
+        return Found(info.path, info.global_step, final, old=info.path in self._old)
+
+    def _job_runs(self) -> bool:
+        """Whether a job has begun in the model directory and not ended, as far as is written."""
+        record = read_job_record(open_model_dir(self._estimator.model_dir))
+        return bool(record.job) and not record.phase.is_over
 
     def _evaluate(self, step: Evaluate) -> bool:
         """Evaluate and export; False if the checkpoint was removed meanwhile."""
@@ -223,7 +231,10 @@ class _Evaluator:
                 return False
             raise
         _export(self._estimator, spec, path, results, is_last=step.is_last)
-        report(**{k: v for k, v in results.items() if k != "global_step"})
+        report(**{k: v for k, v in results.items() if k != "global_step" and is_scalar(v)})
+        if self._runtime is not None:
+            progress = self._runtime.progress
+            progress.steps = progress.global_step = results["global_step"]
         return True
 
 
@@ -232,7 +243,7 @@ class _Local(CheckpointSaverListener):
 
     def __init__(self, estimator: Estimator, train_spec: TrainSpec, eval_spec: EvalSpec) -> None:
         self._estimator, self._train_spec, self._spec = estimator, train_spec, eval_spec
-        self._past = Past(time.monotonic())
+        self._last: tuple[int, float] | None = None  # step, and when its evaluation began
         self._result: tuple[dict[str, Any] | None, list[Any]] = (None, [])
 
     def run(self) -> tuple[dict[str, Any] | None, list[Any]]:
@@ -248,16 +259,16 @@ class _Local(CheckpointSaverListener):
             max_steps=spec.max_steps,
             saving_listeners=[*spec.saving_listeners, self],
         )
-        if not self._past.final:
-            self._evaluate(is_last=True)
+        self._evaluate(is_last=True)
         return self._result
 
     def after_save(self, session: RunningModel, global_step_value: int) -> None:
         """Evaluate what was saved, if it is time."""
         if session.ending:
             return  # the last evaluation follows the training
+        last_step, began = self._last or (None, 0.0)
         now, throttle_s = time.monotonic(), self._spec.throttle_secs
-        if is_due_locally(self._past, global_step_value, now, throttle_s):
+        if is_due_locally(last_step, began, global_step_value, now, throttle_s):
             self._evaluate(is_last=False)
 
     def _evaluate(self, *, is_last: bool) -> None:
@@ -267,7 +278,5 @@ class _Local(CheckpointSaverListener):
             spec.input_fn, spec.steps, spec.hooks, checkpoint_path=path, name=spec.name
         )
         exports = _export(self._estimator, spec, path, results, is_last=is_last)
-        self._past = replace(
-            self._past, path=path, global_step=results["global_step"], final=is_last, began=began
-        )
+        self._last = (results["global_step"], began)
         self._result = (results, exports)

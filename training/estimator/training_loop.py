@@ -159,10 +159,21 @@ class TrainingLoop:
                 "input_fn returned no batch, so nothing was trained; look at what it reads, and "
                 "whether each worker gets a part"
             )
+        if limit_step := self._limit_step:
+            self._tell_of_early_end(limit_step)
         self.session.ending = True
         self.checkpoints.end(self.step())
         self.hooks.end()
         return loss
+
+    def _tell_of_early_end(self, limit: int) -> None:
+        if self.step() < limit and not self.session.should_stop():
+            log.info(
+                "the input ended at global step %d, before step %d; num_epochs=None or repeat() "
+                "makes it endless",
+                self.step(),
+                limit,
+            )
 
     def _limit(self) -> int | None:
         if self.max_steps is not None:

@@ -88,6 +88,15 @@ def test_a_cluster_without_chief_needs_a_strategy(monkeypatch: pytest.MonkeyPatc
     RunConfig(train_distribute=wl.distribute.ParameterServerStrategy).check_cluster()
 
 
+def test_an_evaluator_of_a_cluster_without_chief_says_what_its_workers_say(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    workers = {"worker": CLUSTER["worker"], "ps": CLUSTER["ps"]}
+    set_tf_config(monkeypatch, "evaluator", 0, cluster=workers)
+    with pytest.raises(ConfigurationError, match='must have one "chief" node'):
+        RunConfig().check_cluster()
+
+
 def test_a_remote_cluster_and_one_of_tf_config_contradict(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

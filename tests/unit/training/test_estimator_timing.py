@@ -20,13 +20,17 @@ from windlass.training.estimator.evaluation_timing import (
 from windlass.training.estimator.timers import SecondOrStepTimer
 
 FIRST, SECOND = Found("ckpt-5", 5, False), Found("ckpt-10", 10, False)
-AFTER_FIRST = Past(started=0, path="ckpt-5", global_step=5, began=130)
+MAX = Found("ckpt-20", 20, False)
+FINAL, OLD_FINAL = Found("ckpt-7", 7, True), Found("ckpt-7", 7, True, old=True)
+AFTER_FIRST = Past(started=0, last=FIRST, began=130)
+AFTER_OLD = Past(started=0, last=OLD_FINAL, began=130)
 
 
-def decide(past: Past, found: Found | None, now: float, max_steps: int | None = 20) -> object:
+def decide(past: Past, found: Found | None, now: float, *, job_runs: bool = True) -> object:
     return next_of_evaluator(
-        past, found, now, max_steps=max_steps, start_delay_s=120, throttle_s=600
-    )
+        past, found, now, max_steps=20, start_delay_s=120, throttle_s=600,
+        job_runs=job_runs, join_s=200,
+    )  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -45,32 +49,24 @@ def decide(past: Past, found: Found | None, now: float, max_steps: int | None = 
             AFTER_FIRST, SECOND, 730, Evaluate(SECOND, is_last=False), id="after-the-throttle"
         ),
         pytest.param(
-            AFTER_FIRST,
-            Found("ckpt-20", 20, False),
-            131,
-            Evaluate(Found("ckpt-20", 20, False), is_last=True),
-            id="max-steps-reached-waits-for-nothing",
+            AFTER_FIRST, MAX, 131, Evaluate(MAX, is_last=True), id="max-steps-waits-for-nothing"
         ),
         pytest.param(
-            AFTER_FIRST,
-            Found("ckpt-7", 7, True),
-            131,
-            Evaluate(Found("ckpt-7", 7, True), is_last=True),
-            id="the-job-is-over-waits-for-nothing",
+            AFTER_FIRST, FINAL, 131, Evaluate(FINAL, is_last=True), id="the-end-waits-for-nothing"
         ),
         pytest.param(
-            Past(0, "ckpt-20", 20, False, 1),
-            SECOND,
+            Past(0, MAX, True, 1),
+            MAX,
             2,
-            Stop("step 20 was evaluated, of max_steps=20"),
-            id="stops-at-max-steps",
+            Stop("step 20 was evaluated: max_steps=20"),
+            id="max-steps",
         ),
         pytest.param(
-            Past(0, "ckpt-7", 7, True, 1),
-            FIRST,
+            Past(0, FINAL, True, 1),
+            FINAL,
             2,
-            Stop("the last checkpoint of the job was evaluated (step 7)"),
-            id="stops-with-the-job",
+            Stop("step 7 was evaluated: the last checkpoint of the job"),
+            id="the-end-of-the-job",
         ),
     ],
 )
@@ -80,13 +76,22 @@ def test_an_evaluator_does_what_tensorflows_does(
     assert decide(past, found, now) == expected
 
 
+def test_the_end_of_an_earlier_job_is_not_the_end() -> None:
+    assert decide(Past(0), OLD_FINAL, 120, job_runs=False) == Evaluate(OLD_FINAL, is_last=False)
+    goes_on = Wait("a job that goes on from step 7")
+    assert decide(AFTER_OLD, OLD_FINAL, 199, job_runs=False) == goes_on  # it may not have begun
+    assert decide(AFTER_OLD, OLD_FINAL, 9999, job_runs=True) == goes_on
+    assert decide(AFTER_OLD, SECOND, 730) == Evaluate(SECOND, is_last=False)
+    # Nobody goes on: then it was the end after all.
+    assert decide(AFTER_OLD, OLD_FINAL, 200, job_runs=False) == Evaluate(OLD_FINAL, is_last=True)
+
+
 def test_a_local_evaluation_leaves_out_step_0_and_what_comes_too_soon() -> None:
-    assert not is_due_locally(Past(0), 0, 10, 600)
-    assert is_due_locally(Past(0), 5, 10, 600)
-    past = Past(0, "ckpt-5", 5, began=10)
-    assert not is_due_locally(past, 10, 609, 600)
-    assert is_due_locally(past, 10, 610, 600)
-    assert not is_due_locally(past, 5, 9999, 0)
+    assert not is_due_locally(None, 0, 0, 10, 600)
+    assert is_due_locally(None, 0, 5, 10, 600)
+    assert not is_due_locally(5, 10, 10, 609, 600)
+    assert is_due_locally(5, 10, 10, 610, 600)
+    assert not is_due_locally(5, 10, 5, 9999, 0)
 
 
 @pytest.mark.parametrize(

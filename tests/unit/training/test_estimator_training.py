@@ -223,6 +223,22 @@ def test_metrics_of_windlass_count_over_all_batches_and_begin_anew(tmp_path: Pat
         np.testing.assert_allclose(results["mean"], points(seed=1)[1].mean(), rtol=1e-5)
 
 
+def test_metrics_can_be_added_to_an_estimator(tmp_path: Path) -> None:
+    def model_fn(features: Any, labels: Any, mode: str, params: Any) -> EstimatorSpec:
+        spec = line(features, labels, mode, params)
+        spec.predictions = {"first": features[:, 0]}
+        return spec
+
+    def metric_fn(labels: Any, predictions: Any) -> Any:
+        return {"first": wl.estimator.metrics.mean(predictions["first"], labels > 0)}
+
+    model = estimator(tmp_path, model_fn).train(input_fn(), steps=2)
+    results = wl.estimator.add_metrics(model, metric_fn).evaluate(input_fn(epochs=1))
+    x, y = points()
+    np.testing.assert_allclose(results["first"], x[y > 0, 0].mean(), rtol=1e-5)
+    assert {"mse", "loss", "global_step"} < results.keys()
+
+
 def test_a_warm_start_takes_values_where_there_is_no_checkpoint_yet(tmp_path: Path) -> None:
     first = estimator(tmp_path / "first").train(input_fn(), max_steps=100)
 
