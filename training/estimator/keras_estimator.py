@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from ...core.errors import ConfigurationError
+from ...distribute.base.contexts import Frame, default_strategy, entered
 from ...distribute.strategies.default import get_strategy
 from ..array_store import ArrayStore
 from ..extras import require
@@ -51,6 +52,8 @@ def model_to_estimator(
         ConfigurationError: Both or neither model are given, or it is not built or not compiled.
     """
     keras = require("keras", "keras")
+    from .. import keras as keras_bridge  # needs Keras
+
     if (keras_model is None) == (keras_model_path is None):
         raise ConfigurationError(
             "Either `keras_model` or `keras_model_path` needs to be provided, and not both."
@@ -77,16 +80,16 @@ def model_to_estimator(
     names = dict(metric_names_map or {})
 
     def copy() -> Any:
-        with keras.utils.custom_object_scope(dict(custom_objects or {})):
+        # In no scope: there a model may be shared before it has its weights.
+        outside = entered(Frame(default_strategy(), None))
+        with outside, keras.utils.custom_object_scope(dict(custom_objects or {})):
             made = keras.models.clone_model(model)
             made.compile_from_config(compiled)
-        made.set_weights(first)
+            made.set_weights(first)
         return made
 
     def to_train() -> Any:
-        from ..keras_model import distribute
-
-        return distribute(copy())
+        return keras_bridge.distribute(copy(), get_strategy())
 
     def to_look_at() -> Any:
         strategy = get_strategy()

@@ -120,7 +120,8 @@ class Model:
             tuple(result.values) if isinstance(result, DistributedValues) else (result,)
         )
         if alone and self.mode == ModeKeys.TRAIN:
-            return (_with_update(parts[0]),)
+            with self.build.call():  # a bridge may make its variables with the first update
+                return (_with_update(parts[0]),)
         return parts
 
     def _one_replica(self, features: Any, labels: Any, alone: bool) -> Called:

@@ -18,7 +18,6 @@ from ...distribute.job_snapshots import JobSnapshots
 from ...distribute.program_cluster import join_cluster, program_cluster
 from ...distribute.runtime import ClusterRuntime
 from ...distribute.strategies.default import the_default_strategy
-from ...distribute.strategies.mirrored import MirroredExtended
 from ...distribute.strategies.multi_worker import MultiWorkerMirroredStrategy
 from ...distribute.strategies.parameter_server import (
     ParameterServerExtended,
@@ -175,7 +174,8 @@ def job_of(strategy: Strategy, model_dir: str) -> ClusterRuntime | None:
     elif runtime is None:
         return None
     elif runtime.alone:
-        if not (isinstance(extended, MirroredExtended) and _adopts(runtime.snapshots)):
+        # The job keeps the variables of the program's first strategy that it can save.
+        if strategy is the_default_strategy() or not _adopts(runtime.snapshots):
             return None
     elif not isinstance(strategy, MultiWorkerMirroredStrategy):
         raise ConfigurationError(

@@ -210,6 +210,20 @@ def test_once_makes_one_object_for_each_training_and_evaluation(tmp_path: Path) 
     assert model.get_variable_names() == ["v", "w", "w_1"]
 
 
+def test_what_train_op_makes_belongs_to_the_model_and_it_may_give_the_loss(tmp_path: Path) -> None:
+    def model_fn(features: Any, labels: Any, mode: str) -> EstimatorSpec:
+        def train_op() -> float:  # as a bridge that shares its arrays with the first update
+            late = wl.Variable(np.zeros((), np.float32), name="late")
+            late.assign_add(1)
+            return float(late)
+
+        return EstimatorSpec(mode, train_op=train_op)
+
+    for steps in (3, 5):
+        model = estimator(tmp_path, model_fn).train(input_fn(), max_steps=steps)
+        assert model.get_variable_value("late") == steps
+
+
 def test_metrics_of_windlass_count_over_all_batches_and_begin_anew(tmp_path: Path) -> None:
     def model_fn(features: Any, labels: Any, mode: str) -> EstimatorSpec:
         mean = wl.metrics.Mean(name="mean")
