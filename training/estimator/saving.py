@@ -17,12 +17,10 @@ from ...core.checkpoint.parts import manifest_of_parts
 from ...core.checkpoint.storage import check_writable, open_model_dir, storage_error
 from ...core.errors import ConfigurationError
 from ...distribute.base.reductions import VariableAggregation, VariableSynchronization
-from ...distribute.local_ps import LocalPs
 from ...distribute.saved_variables import capture, write_values
 from ...distribute.strategies.parameter_server import ParameterServerExtended
 from ...distribute.strategies.strategy import Strategy
 from ...distribute.variables.variable import Variable
-from ...server.ps.saving import save_shards
 
 log = logging.getLogger(__name__)
 
@@ -77,6 +75,10 @@ def has_value(variable: Variable) -> bool:
 def _write_servers(
     session: ParameterSession, folder: Folder, global_step: int, *, final: bool
 ) -> Manifest:
+    # The server's half, for which a worker of a real cluster has no use.
+    from ...distribute.local_ps import LocalPs
+    from ...server.ps.saving import save_shards
+
     session.finish()
     stores = [peer.store for peer in session.peers if isinstance(peer, LocalPs)]
     parts = [save_shards(store, folder) for store in stores]
