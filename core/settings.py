@@ -278,6 +278,12 @@ class Settings(BaseModel):
         description="Modules that a ps imports at start, separated by commas: those that register "
         "update rules of the program's own. Empty: none; a ps runs no code that it was not given.",
     )
+    tensorboard: bool = Field(
+        default=False,
+        description="Whether the chief writes the job's numbers (steps per second, staleness, load "
+        "of each ps, reported metrics), and the evaluator its results, to model_dir/tensorboard. "
+        "Needs windlass[tensorboard] there; `windlass tensorboard` shows them.",
+    )
     log_format: Literal["time", "bare"] = Field(
         default="time",
         description="Whether log lines carry time and level of their own, or a launcher adds them.",

@@ -14,6 +14,7 @@ from ..worker.logs import set_up_logging
 from ..worker.program import find_program
 from .certs_command import certs_command
 from .doctor_command import doctor_command
+from .export_command import export_command
 from .k8s.command import k8s_command
 from .kernels_command import warm_kernels_command
 from .launchers.commands import compose_command, job_command, slurm_command
@@ -30,6 +31,7 @@ from .program_options import SCRIPT_LAST, program_arguments
 from .standalone.jobs_commands import attach_command, jobs_command, logs_command, stop_command
 from .standalone.submit_command import submit_command
 from .status_command import status_command
+from .tensorboard_command import tensorboard_command
 from .token_command import token_command
 
 _ROLES = ("chief", "worker", "ps", "evaluator")
@@ -110,7 +112,7 @@ def _role_command(
 _NOT_OF_PS = (
     "join_timeout_s", "wait_for_workers", "heartbeat_s", "lease_s", "reconnect_timeout_s",
     "request_timeout_s", "nonfinite_gradients", "nonfinite_limit", "save_every_steps",
-    "save_every_s", "keep_checkpoints",
+    "save_every_s", "keep_checkpoints", "tensorboard",
 )  # fmt: skip
 _role_command("ps", "Serve variables until the job is over.", takes_script=False, hidden=_NOT_OF_PS)
 _role_command(
@@ -188,6 +190,7 @@ def _run(
 windlass.add_command(certs_command)
 windlass.add_command(compose_command)
 windlass.add_command(doctor_command)
+windlass.add_command(export_command)
 windlass.add_command(job_command)
 windlass.add_command(k8s_command)
 windlass.add_command(local_command)
@@ -198,6 +201,7 @@ windlass.add_command(stop_command)
 windlass.add_command(submit_command)
 windlass.add_command(slurm_command)
 windlass.add_command(status_command)
+windlass.add_command(tensorboard_command)
 windlass.add_command(token_command)
 windlass.add_command(warm_kernels_command)
 

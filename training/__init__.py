@@ -12,10 +12,12 @@ if TYPE_CHECKING:
     from . import keras_model as keras  # noqa: F401
     from . import torch_optimizer as torch  # noqa: F401
     from .array_store import ArrayStore
+    from .exporting import export
 
 __all__ = [
     "ArrayStore",
     "SidecarEvaluator",
+    "export",
     "is_evaluator",
     "read_evaluations",
     "report",
@@ -24,14 +26,13 @@ __all__ = [
 
 # Loaded when they are first used. No module is called as a framework is. They are not in `__all__`,
 # since `import *` would load every framework, and fail without one.
+_LAZY = {"ArrayStore": "array_store", "export": "exporting"}
 _BRIDGES = {"jax": "jax_state", "keras": "keras_model", "torch": "torch_optimizer"}
 
 
 def __getattr__(name: str) -> Any:
-    if name == "ArrayStore":
-        from .array_store import ArrayStore
-
-        return ArrayStore
+    if name in _LAZY:
+        return getattr(import_module(f".{_LAZY[name]}", __name__), name)
     if name in _BRIDGES:
         return import_module(f".{_BRIDGES[name]}", __name__)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

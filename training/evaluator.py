@@ -12,6 +12,8 @@ from ..core.arrays import Array
 from ..core.checkpoint import CheckpointReader, latest_checkpoint
 from ..core.checkpoint.storage import storage_error
 from ..core.errors import CheckpointError, ConfigurationError, PeerLostError
+from ..core.event_files import EventWriter, encoding, event_of, require_library
+from ..core.event_files.folders import EVALUATOR_RUN, run_folder
 from ..core.settings import load_settings
 from ..core.waiting import WaitLog
 from ..distribute.program_cluster import join_cluster, program_cluster
@@ -67,6 +69,10 @@ class SidecarEvaluator:
             # A job that saves rarely is not gone.
             idle_timeout_s = max(settings.orphan_timeout_s, 2 * settings.save_every_s)
         self._idle_timeout_s = idle_timeout_s
+        self._summarizes = settings.tensorboard
+        if self._summarizes:
+            require_library()
+        self._summaries: EventWriter | None = None
 
     def start(self) -> list[Evaluation]:
         """Evaluate until the final checkpoint was; returns all results.
@@ -75,7 +81,16 @@ class SidecarEvaluator:
             CheckpointError: A checkpoint is damaged.
             PeerLostError: No checkpoint came for ``idle_timeout_s``; the job is gone.
             JobStoppedError: The job was stopped.
+            StorageError: The model directory cannot be written.
         """
+        try:
+            return self._evaluate_all()
+        finally:
+            if self._summaries is not None:
+                self._summaries.close()
+                self._summaries = None
+
+    def _evaluate_all(self) -> list[Evaluation]:
         results: list[Evaluation] = []
         done = ""
         changed = time.monotonic()
@@ -128,9 +143,19 @@ class SidecarEvaluator:
             write_evaluation(self._model_dir, result)
         except OSError as error:
             raise storage_error(error, self._model_dir, "the evaluator") from error
+        self._summarize(result)
         if self._progress is not None:
             self._progress.steps = self._progress.global_step = step
             self._progress.metrics |= metrics
         shown = ", ".join(f"{name} {value:.4g}" for name, value in metrics.items())
         log.info("step %d: %s%s", step, shown, " (final)" if result.final else "")
         return result
+
+    def _summarize(self, result: Evaluation) -> None:
+        """For TensorBoard, under the tags of the job's own metrics."""
+        if not self._summarizes:
+            return
+        if self._summaries is None:
+            self._summaries = EventWriter(run_folder(self._model_dir, EVALUATOR_RUN))
+        tagged = {f"metrics/{name}": value for name, value in result.metrics.items()}
+        self._summaries.add(event_of(result.global_step, encoding.scalars(tagged)))

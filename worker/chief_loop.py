@@ -5,6 +5,7 @@ One thread runs the loop and a second one saves. The loop keeps no state of its 
 the :class:`~windlass.cluster.job.Job` and the clock.
 """
 
+import contextlib
 import logging
 import threading
 import time
@@ -15,13 +16,14 @@ from typing import Any
 from ..client.ps.control import PsAnswer, PsControl
 from ..cluster.roles import PS
 from ..core.checkpoint.job_record import JobRecord
-from ..core.errors import FencedError, OtherJobError, WindlassError
+from ..core.errors import FencedError, OtherJobError, StorageError, WindlassError
 from ..core.settings import Settings
 from ..core.states import Phase, State
 from ..core.task import Incarnation, TaskId
 from ..core.waiting import WaitLog
 from ..server.chief.servicer import LockedJob
 from .checkpoints import Checkpointer
+from .job_summaries import open_job_summaries
 
 log = logging.getLogger(__name__)
 
@@ -38,7 +40,11 @@ class ChiefLoop:
         address: Where it serves; workers without the address ask a ps for it.
         controls: One per ps.
         checkpointer: None: no checkpoints.
-        settings: Periods.
+        settings: Periods, and whether numbers are written for TensorBoard.
+
+    Raises:
+        ConfigurationError: They cannot be.
+        StorageError: The model directory cannot be written.
     """
 
     def __init__(
@@ -67,6 +73,7 @@ class ChiefLoop:
         # Why the job failed, if that says more than its phase: the chief ends with its exit code.
         self.failure: WindlassError | None = None
         self._warned_of_replicas = False
+        self._summaries = open_job_summaries(settings, self._saved_at)
 
     def start(self) -> None:
         """Start the loop's thread."""
@@ -92,6 +99,7 @@ class ChiefLoop:
             step, pushes = job.global_step, job.pushes
             due = job.phase is Phase.RUNNING and self._is_due(step, pushes, now)
             record = step > self._recorded_step and now - self._recorded_at >= _RECORD_S
+        self._summarize()
         if self._ending or not (self._save_under_way is None or self._save_under_way.done()):
             return
         # In a thread of its own: leases are renewed while a large model is written.
@@ -100,6 +108,14 @@ class ChiefLoop:
         elif record:
             self._recorded_at, self._recorded_step = now, step
             self._save_under_way = self._saver.submit(self.record)
+
+    def _summarize(self, *, is_last: bool = False) -> None:
+        if self._summaries is None:
+            return
+        with self._locked_job.open() as (job, now):
+            sample = self._summaries.sample(job, now, is_last=is_last)
+        if sample is not None:
+            self._summaries.write(sample)
 
     def _warn_of_replicas(self, counts: Mapping[TaskId, int]) -> None:
         if counts and not self._warned_of_replicas:
@@ -229,6 +245,7 @@ class ChiefLoop:
         self._leaving.set()
         self._thread.join()
         self._attach()  # the last counters, for the status
+        self._summarize(is_last=True)
         with self._locked_job.open() as (job, _):
             job.complete()
             phase, reason = job.phase, job.reason
@@ -301,3 +318,6 @@ class ChiefLoop:
             self._thread.join(_ATTACH_S * 2)
         for pool in (self._pool, self._saver):
             pool.shutdown(wait=False, cancel_futures=True)
+        if self._summaries is not None:
+            with contextlib.suppress(StorageError):  # the log has it
+                self._summaries.close()

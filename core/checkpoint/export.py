@@ -1,46 +1,94 @@
-"""A checkpoint as one file other programs read: ``.safetensors`` or ``.npz``."""
+"""Whole variables as one file other programs read: ``.safetensors`` or ``.npz``."""
 
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 import numpy as np
 
-from ..arrays import BFLOAT16
+from ..arrays import BFLOAT16, as_dtype
 from ..errors import CheckpointError
+from ..new_path import new_path
 from .reader import CheckpointReader
+from .tensor_file import TensorFileWriter, TensorSpec
+
+_NOT_A_NAME = "__metadata__"  # safetensors' own
 
 
-def export_checkpoint(checkpoint: str, target: str | Path) -> list[str]:
+def export_checkpoint(checkpoint: str, target: str | Path, *, overwrite: bool = True) -> list[str]:
     """Write the whole variables of a checkpoint, verified, to one local file.
 
-    Slot variables are left out: this is for using a model, not for going on with training.
+    Slot variables are left out: this is for using a model, not for going on with training. A
+    ``.safetensors`` file is put together from the pieces that ps have written, 4 MiB at a time, so
+    tables may be larger than memory; an ``.npz`` takes memory for all variables. The file appears
+    whole or not at all. ``wl.training.export`` writes other formats.
 
     Args:
         checkpoint: Directory of the checkpoint.
         target: File to write, ``.safetensors`` or ``.npz``. An ``.npz`` has bfloat16 variables as
             float32.
+        overwrite: Whether a file that is there is replaced.
 
     Returns:
         Names of the variables.
 
     Raises:
         ValueError: Another ending.
+        FileExistsError: The file is there, and is not to be replaced.
         CheckpointError: The checkpoint is damaged, or the file cannot be written.
     """
     path = Path(target)
     if path.suffix not in (".safetensors", ".npz"):
         raise ValueError(f"{path} must end in .safetensors or .npz")
-    values = CheckpointReader(checkpoint).read_all()
+    reader = CheckpointReader(checkpoint)
     try:
-        if path.suffix == ".safetensors":
-            from safetensors.numpy import save_file
-
-            save_file(values, path)
-        else:
-            plain = {
-                name: value.astype(np.float32) if value.dtype == BFLOAT16 else value
-                for name, value in values.items()
-            }
-            np.savez(path, **plain, allow_pickle=False)
+        with new_path(path, overwrite=overwrite) as temporary:
+            if path.suffix == ".safetensors":
+                write_tensors(temporary, tensors_of(reader), reader.parts)
+            else:
+                _write_npz(temporary, reader)
+    except FileExistsError:
+        raise
     except OSError as error:
         raise CheckpointError(f"cannot write {path}: {error}", path=path) from error
-    return sorted(values)
+    return sorted(reader.manifest.variables)
+
+
+def tensors_of(reader: CheckpointReader) -> list[TensorSpec]:
+    """Names, shapes and dtypes of a checkpoint's variables, by name."""
+    return [
+        TensorSpec(name, tuple(record.shape), as_dtype(record.dtype))
+        for name, record in sorted(reader.manifest.variables.items())
+    ]
+
+
+def write_tensors(
+    path: Path, specs: Sequence[TensorSpec], parts: Callable[[str], Iterable[memoryview]]
+) -> None:
+    """Write arrays, whose bytes come in parts, as a safetensors file.
+
+    Args:
+        path: Of the file.
+        specs: Of the arrays.
+        parts: Given an array's name, its bytes in order.
+
+    Raises:
+        ValueError: An array has a name that safetensors keeps for itself.
+        OSError: The file system refused.
+    """
+    if any(spec.name == _NOT_A_NAME for spec in specs):
+        raise ValueError(f"safetensors has no arrays named {_NOT_A_NAME!r}; rename the variable")
+    with path.open("wb") as stream:
+        writer = TensorFileWriter(stream, specs)
+        for spec in specs:
+            writer.write_parts(parts(spec.name))
+        writer.close()
+
+
+def _write_npz(path: Path, reader: CheckpointReader) -> None:
+    values = reader.read_all()
+    plain = {
+        name: value.astype(np.float32) if value.dtype == BFLOAT16 else value
+        for name, value in values.items()
+    }
+    with path.open("wb") as stream:
+        np.savez(stream, **plain, allow_pickle=False)

@@ -7,18 +7,21 @@ from functools import lru_cache
 from typing import IO
 
 import numpy as np
+import xxhash
 
 from ..arrays import Array, as_bytes, as_dtype, is_float, num_rows, row_shape
 from ..errors import CheckpointError
-from .digests import digest, has_digest
+from .digests import XXH3, digest, has_digest
 from .directory import MANIFEST
 from .file_systems import open_folder
 from .folder import Folder
 from .manifest import Manifest, TensorRecord, VariableRecord, parse_manifest
 from .storage import read_error
-from .tensor_file import TensorSpec, check_head, read_array, read_header
+from .tensor_file import TensorSpec, check_head, read_array, read_header, truncated
 
 log = logging.getLogger(__name__)
+
+_PART_BYTES = 4 * 1024 * 1024
 
 
 class CheckpointReader:
@@ -99,15 +102,53 @@ class CheckpointReader:
             out[low - start : high - start] = rows[low - piece.row_offset : high - piece.row_offset]
             covered += high - low
         if covered != stop - start:
-            raise CheckpointError(
-                f"{self.path}: {name!r}{f' slot {slot}' if slot else ''} has {covered} of the "
-                f"{stop - start} rows asked for; the checkpoint is damaged",
-                path=self.path,
-                variable=name,
-            )
+            raise self._lacks_rows(name, slot, covered, stop - start)
         if out is None:
             out = np.empty((0, *row_shape(record.shape)), as_dtype(record.dtype))
         return out.reshape(()) if scalar else out
+
+    def parts(self, name: str, slot: str = "") -> Iterator[memoryview]:
+        """The bytes of a whole variable, or of a slot of it, in order; each part is short-lived.
+
+        This takes memory for one part of 4 MiB, however large the pieces are. A piece's digest is
+        checked when all of it has been read, so what was made of the parts counts only if the last
+        one has come.
+
+        Raises:
+            CheckpointError: Pieces are missing, truncated or altered.
+        """
+        record = self._record(name)
+        rows, reached = num_rows(record.shape), 0
+        for piece in sorted(self._pieces.get((name, slot), []), key=lambda it: it.row_offset):
+            end = piece.row_offset + piece.rows
+            if end <= reached and piece.rows:
+                continue
+            if piece.row_offset > reached:
+                break
+            row_bytes = piece.num_bytes // piece.rows if piece.rows else 0
+            yield from self._parts_of(piece, skip=(reached - piece.row_offset) * row_bytes)
+            reached = end
+        if reached != rows:
+            raise self._lacks_rows(name, slot, reached, rows)
+
+    def _parts_of(self, piece: TensorRecord, *, skip: int) -> Iterator[memoryview]:
+        """A piece's bytes but for the first ``skip``."""
+        path, spec, position = self._find_piece(piece)
+        hashed, read = xxhash.xxh3_128(), 0
+        with self._open(piece.file) as stream:
+            stream.seek(position)
+            while read < spec.num_bytes:
+                part = memoryview(stream.read(min(_PART_BYTES, spec.num_bytes - read)))
+                if not part.nbytes:
+                    raise truncated(path, spec, position, read)
+                hashed.update(part)
+                if read + part.nbytes > skip:
+                    yield part[max(0, skip - read) :]
+                read += part.nbytes
+        if not piece.digest.startswith(XXH3):  # an older kind, of the whole
+            self._read_piece(piece)
+        elif f"{XXH3}{hashed.hexdigest()}" != piece.digest:
+            raise self._altered(path, piece, f"{XXH3}{hashed.hexdigest()}")
 
     def verify(self, files: Collection[str] | None = None) -> None:
         """Read everything and check every digest.
@@ -163,21 +204,38 @@ class CheckpointReader:
                 tensor=piece.tensor,
             )
 
-    def _read_piece(self, piece: TensorRecord) -> Array:
+    def _find_piece(self, piece: TensorRecord) -> tuple[str, TensorSpec, int]:
+        """(path of its file, what the header says of it, where its bytes begin)."""
         path = f"{self.path}/{piece.file}"
         start, specs, offsets = self._headers(piece.file)
         if piece.tensor not in specs:
             raise CheckpointError(f"{path} has no tensor {piece.tensor!r}", path=path)
         spec = specs[piece.tensor]
         self._check_spec(piece, spec, path)
+        return path, spec, start + offsets[piece.tensor]
+
+    def _read_piece(self, piece: TensorRecord) -> Array:
+        path, spec, position = self._find_piece(piece)
         with self._open(piece.file) as stream:
-            array = read_array(stream, spec, start + offsets[piece.tensor], path=path)
+            array = read_array(stream, spec, position, path=path)
         data = as_bytes(array)
         if not has_digest(data, piece.digest):
-            raise CheckpointError(
-                f"{path}: {piece.tensor!r} was altered: its digest is {digest(data)}, "
-                f"the manifest says {piece.digest}",
-                path=path,
-                tensor=piece.tensor,
-            )
+            raise self._altered(path, piece, digest(data))
         return array
+
+    def _lacks_rows(self, name: str, slot: str, found: int, expected: int) -> CheckpointError:
+        return CheckpointError(
+            f"{self.path}: {name!r}{f' slot {slot}' if slot else ''} has {found} of the "
+            f"{expected} rows asked for; the checkpoint is damaged",
+            path=self.path,
+            variable=name,
+        )
+
+    @staticmethod
+    def _altered(path: str, piece: TensorRecord, found: str) -> CheckpointError:
+        return CheckpointError(
+            f"{path}: {piece.tensor!r} was altered: its digest is {found}, "
+            f"the manifest says {piece.digest}",
+            path=path,
+            tensor=piece.tensor,
+        )

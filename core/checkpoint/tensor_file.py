@@ -186,12 +186,17 @@ def read_array(stream: IO[bytes], spec: TensorSpec, position: int, *, path: str)
     stream.seek(position)
     data = stream.read(spec.num_bytes)
     if len(data) != spec.num_bytes:
-        raise CheckpointError(
-            f"{path} is truncated: {spec.name} needs {spec.num_bytes} bytes at {position}, "
-            f"{len(data)} are there",
-            path=path,
-            tensor=spec.name,
-            expected=spec.num_bytes,
-            found=len(data),
-        )
+        raise truncated(path, spec, position, len(data))
     return np.frombuffer(data, spec.dtype).reshape(spec.shape)
+
+
+def truncated(path: str, spec: TensorSpec, position: int, found: int) -> CheckpointError:
+    """The error of a file that ends within an array."""
+    return CheckpointError(
+        f"{path} is truncated: {spec.name} needs {spec.num_bytes} bytes at {position}, "
+        f"{found} are there",
+        path=path,
+        tensor=spec.name,
+        expected=spec.num_bytes,
+        found=found,
+    )

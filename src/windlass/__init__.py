@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from .distribute.base.reductions import VariableAggregation, VariableSynchronization
     from .distribute.checkpoint import Checkpoint
     from .distribute.variables.variable import Variable, variable_creator_scope
-    from .training import estimator
+    from .training import estimator, summary
     from .worker.connecting import connect
 
 # Public name → where it is. A module is given by its path, anything else by path and attribute.
@@ -49,6 +49,7 @@ _WHERE = {
     "nn": ("distribute.nn", None),
     "optimizers": ("distribute.optimizers", None),
     "random": ("distribute.random", None),
+    "summary": ("training.summary", None),
     "testing": ("testing", None),
     "train": ("distribute.train", None),
     "training": ("training", None),
@@ -74,6 +75,7 @@ __all__ = [
     "nn",
     "optimizers",
     "random",
+    "summary",
     "testing",
     "train",
     "training",

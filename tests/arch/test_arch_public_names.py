@@ -10,7 +10,7 @@ NAMES = {
     "windlass": """
         Checkpoint ClusterSpec IndexedSlices Initializer Variable VariableAggregation
         VariableSynchronization config connect data device distribute errors estimator metrics nn
-        optimizers random testing train training variable_creator_scope
+        optimizers random summary testing train training variable_creator_scope
     """,
     "windlass.distribute": """
         AggregatingVariable CentralStorageStrategy CollectiveAllReduceStrategy
@@ -40,12 +40,16 @@ NAMES = {
         SGD Adadelta Adagrad Adam AdamW Adamax CosineDecay ExponentialDecay Ftrl InverseTimeDecay
         Lamb Lion Nadam Optimizer PiecewiseConstantDecay PolynomialDecay RMSprop register_rule
     """,
+    "windlass.summary": """
+        SummaryWriter create_file_writer create_noop_writer flush histogram hparams image record_if
+        scalar should_record_summaries text
+    """,
     "windlass.train": """
         Checkpoint CheckpointManager CheckpointReader ClusterSpec export_checkpoint
         latest_checkpoint list_variables load_checkpoint load_variable
     """,
     "windlass.training": """
-        ArrayStore SidecarEvaluator is_evaluator read_evaluations report task_type
+        ArrayStore SidecarEvaluator export is_evaluator read_evaluations report task_type
     """,
     "windlass.training.estimator": """
         BestExporter CheckpointSaverListener DistributeConfig Estimator EstimatorSpec EvalSpec

@@ -1,0 +1,15 @@
+"""Where a job's own event files are: runs in ``model_dir/tensorboard``."""
+
+FOLDER = "tensorboard"
+JOB_RUN = "job"
+EVALUATOR_RUN = "eval"
+
+
+def run_folder(model_dir: str, run: str) -> str:
+    """The folder of a run in a model directory.
+
+    Args:
+        model_dir: Path or fsspec URL.
+        run: As TensorBoard shows it.
+    """
+    return f"{model_dir.rstrip('/')}/{FOLDER}/{run}"

@@ -1,0 +1,61 @@
+"""Files and folders that appear whole or not at all, and replace others only if that is wanted."""
+
+import contextlib
+import os
+import secrets
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+
+@contextlib.contextmanager
+def new_path(target: Path, *, overwrite: bool) -> Iterator[Path]:
+    """A path beside ``target`` to write to, which becomes ``target`` when the block has ended.
+
+    Args:
+        target: A file or a folder, as the block makes it.
+        overwrite: Whether what is there is replaced.
+
+    Raises:
+        FileExistsError: Something is there, and is not to be replaced.
+        OSError: The file system refused.
+    """
+    if target.exists() and not overwrite:
+        raise FileExistsError(target)
+    temporary = target.with_name(f".{target.name}.tmp-{secrets.token_hex(8)}")
+    try:
+        yield temporary
+        if temporary.is_dir():
+            _put_folder(temporary, target, overwrite=overwrite)
+        else:
+            _put_file(temporary, target, overwrite=overwrite)
+    finally:
+        _remove(temporary)
+
+
+def _put_file(temporary: Path, target: Path, *, overwrite: bool) -> None:
+    with temporary.open("rb") as stream:
+        os.fsync(stream.fileno())
+    if overwrite:
+        if target.is_dir():
+            shutil.rmtree(target)
+        temporary.replace(target)
+        return
+    os.link(temporary, target)  # unlike a rename it fails if somebody was faster
+
+
+def _put_folder(temporary: Path, target: Path, *, overwrite: bool) -> None:
+    before = temporary.with_name(f"{temporary.name}-before")
+    if overwrite and target.exists():
+        target.replace(before)
+    try:
+        temporary.rename(target)  # fails over a folder that has something in it
+    finally:
+        _remove(before)
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)

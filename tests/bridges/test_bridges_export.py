@@ -1,0 +1,104 @@
+"""Exports load in the frameworks they are for, which know nothing of Windlass."""
+
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import windlass as wl
+from helpers import processes
+from helpers.waiting import scaled
+from windlass.core.errors import ConfigurationError
+
+pytestmark = pytest.mark.bridges
+
+os.environ.setdefault("KERAS_BACKEND", "jax")
+
+rng = np.random.default_rng(0)
+W, B = rng.normal(size=(3, 2)).astype(np.float32), rng.normal(size=2).astype(np.float32)
+
+
+def test_a_state_dict_loads_in_a_plain_module(tmp_path: Path) -> None:
+    torch: Any = pytest.importorskip("torch")
+    module = torch.nn.Sequential(torch.nn.Linear(3, 2), torch.nn.BatchNorm1d(2)).to(torch.bfloat16)
+    optimizer = wl.training.torch.DistributedOptimizer(
+        torch.optim.Adam(module.parameters()),
+        wl.distribute.ParameterServerStrategy(),
+        module=module,
+        name="net",
+    )
+    wl.training.export(optimizer, tmp_path / "net.pt", prefix="net/")
+    state = torch.load(tmp_path / "net.pt", weights_only=True)
+    plain = torch.nn.Sequential(torch.nn.Linear(3, 2), torch.nn.BatchNorm1d(2)).to(torch.bfloat16)
+    missing = plain.load_state_dict(state, strict=False).missing_keys
+    assert missing in ([], ["1.num_batches_tracked"])
+    assert torch.equal(plain[0].weight, module[0].weight)
+
+
+def test_orbax_restores_a_tree(tmp_path: Path) -> None:
+    optax: Any = pytest.importorskip("optax")
+    orbax: Any = pytest.importorskip("orbax.checkpoint")
+    params = {"layers": [{"w": W, "b": B}], "scale": np.float32(2)}
+    strategy = wl.distribute.ParameterServerStrategy()
+    state = wl.training.jax.TrainState(params, optax.adam(1e-3), strategy)
+    target = tmp_path / "exported"
+    assert wl.training.export(state, target, format="orbax") == state.store.names
+    with pytest.raises(FileExistsError):
+        wl.training.export(state, target, format="orbax")
+    wl.training.export(state, target, format="orbax", overwrite=True)
+    assert os.listdir(tmp_path) == ["exported"]
+    with orbax.StandardCheckpointer() as checkpointer:
+        found = checkpointer.restore(target)
+    assert np.array_equal(found["layers"]["0"]["w"], W)
+    assert float(found["scale"]) == 2.0
+
+
+TRAIN = """\
+import os
+os.environ["KERAS_BACKEND"] = "jax"
+import keras
+import numpy as np
+import windlass as wl
+
+def make_model():
+    model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(2, name="out")], name="net")
+    model.compile("adam", "mse")
+    return model
+
+if __name__ == "__main__":
+    strategy = wl.distribute.ParameterServerStrategy()
+    model = wl.training.keras.distribute(make_model(), strategy)
+    model.fit(np.ones((32, 3)), np.ones((32, 2)), epochs=2, verbose=0)
+    np.save("kernel.npy", model.weights[0].numpy())
+"""
+
+
+def test_a_checkpoint_is_a_keras_file_by_the_command(tmp_path: Path) -> None:
+    keras: Any = pytest.importorskip("keras")
+    (tmp_path / "train.py").write_text(TRAIN)
+    run = ["run", "--model-dir", "model", "train.py"]
+    export = ["export", "model", "-o", "net.keras", "--model", "train:make_model"]
+    for command in (run, export):
+        code, output, errors = processes.run(
+            [*processes.WINDLASS, *command], timeout_s=scaled(60), cwd=tmp_path
+        )
+        assert code == 0, output + errors
+    plain = keras.models.load_model(tmp_path / "net.keras")
+    assert np.array_equal(plain.weights[0].numpy(), np.load(tmp_path / "kernel.npy"))
+
+
+def test_a_model_of_other_layers_is_refused(tmp_path: Path) -> None:
+    keras: Any = pytest.importorskip("keras")
+    arrays = {"net/out/kernel": W, "net/out/bias": B}
+    target = tmp_path / "net.keras"
+    with pytest.raises(ConfigurationError, match="give model="):
+        wl.training.export(arrays, target)
+    model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(2, name="in")], name="net")
+    with pytest.raises(ConfigurationError, match="'net/in/kernel', and what is exported has net/o"):
+        wl.training.export(arrays, target, model=model)
+    model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(4, name="out")], name="net")
+    with pytest.raises(ConfigurationError, match=r"shape \(3, 4\) in 'net', and \(3, 2\)"):
+        wl.training.export(arrays, target, model=model)
+    assert os.listdir(tmp_path) == []

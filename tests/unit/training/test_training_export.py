@@ -1,0 +1,168 @@
+"""Variables as files that need no Windlass: from checkpoints and from memory. What PyTorch, Orbax
+and Keras read is tested in ``tests/bridges``.
+"""
+
+import os
+import tracemalloc
+from pathlib import Path
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file
+
+import windlass as wl
+from helpers import processes
+from windlass.core.errors import CheckpointError, StorageError, UnknownVariableError
+from windlass.training.export_formats import format_of, nested
+
+ROWS = 20_000
+
+
+def save(model_dir: Path, rows: int = ROWS, dim: int = 4) -> None:
+    """A job's checkpoint, whose table is cut over two ps and saved in pieces."""
+
+    def train() -> None:
+        strategy = wl.distribute.ParameterServerStrategy(
+            variable_partitioner=wl.distribute.partitioners.FixedShardsPartitioner(3)
+        )
+        with strategy.scope():
+            wl.Variable(np.arange(rows * dim, dtype=np.float32).reshape(rows, dim), name="a/table")
+            wl.Variable(np.array(5, np.int64), name="a/steps", trainable=False)
+            w = wl.Variable(np.ones(3, np.float32), name="w")
+        optimizer = wl.optimizers.Adam(0.1)
+        strategy.run(lambda: optimizer.apply_gradients([(np.ones(3, np.float32), w)]))
+
+    with wl.testing.LocalCluster(workers=0, ps=2, model_dir=str(model_dir)) as cluster:
+        cluster.run(train)
+
+
+@pytest.fixture(scope="module")
+def model_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("job") / "model"
+    save(folder)
+    return folder
+
+
+def test_the_newest_checkpoint_is_one_file_of_whole_variables(
+    model_dir: Path, tmp_path: Path
+) -> None:
+    target = tmp_path / "model.safetensors"
+    assert wl.training.export(str(model_dir), target) == ["a/steps", "a/table", "w"]
+    found = load_file(target)
+    assert found.keys() == {"a/steps", "a/table", "w"}  # and no slots
+    assert found["a/table"].tolist() == np.arange(ROWS * 4).reshape(ROWS, 4).tolist()
+    assert found["a/steps"].shape == ()
+    assert found["a/steps"].dtype == np.int64
+    assert os.listdir(tmp_path) == ["model.safetensors"]
+
+
+def test_some_names_and_a_prefix_that_is_left_out(model_dir: Path, tmp_path: Path) -> None:
+    target = tmp_path / "model.safetensors"
+    assert wl.training.export(str(model_dir), target, prefix="a/") == ["steps", "table"]
+    names = ["steps"]
+    wl.training.export(str(model_dir), target, prefix="a/", names=names, overwrite=True)
+    assert load_file(target).keys() == {"steps"}
+    with pytest.raises(UnknownVariableError, match="'a/nothing' to export; there is 'a/steps'"):
+        wl.training.export(str(model_dir), tmp_path / "x.safetensors", names=["a/nothing"])
+    with pytest.raises(UnknownVariableError, match="begins with 'b/'"):
+        wl.training.export(str(model_dir), tmp_path / "x.safetensors", prefix="b/")
+
+
+def test_what_is_there_is_replaced_only_if_that_is_said(model_dir: Path, tmp_path: Path) -> None:
+    target = tmp_path / "model.safetensors"
+    target.write_text("mine")
+    with pytest.raises(FileExistsError, match="overwrite=True"):
+        wl.training.export(str(model_dir), target)
+    assert target.read_text() == "mine"
+    wl.training.export(str(model_dir), target, overwrite=True)
+    assert "w" in load_file(target)
+
+
+def test_a_damaged_checkpoint_leaves_no_file(model_dir: Path, tmp_path: Path) -> None:
+    newest = wl.train.latest_checkpoint(str(model_dir))
+    assert newest is not None
+    broken = tmp_path / "broken"
+    broken.mkdir()
+    for path in Path(newest).iterdir():
+        (broken / path.name).write_bytes(path.read_bytes())
+    file = broken / "ps-1.safetensors"
+    data = bytearray(file.read_bytes())
+    data[-1] ^= 1
+    file.write_bytes(data)
+    with pytest.raises(CheckpointError, match="was altered"):
+        wl.training.export(str(broken), tmp_path / "model.safetensors")
+    file.write_bytes(data[:-100])
+    with pytest.raises(CheckpointError, match="truncated"):
+        wl.training.export(str(broken), tmp_path / "model.safetensors")
+    with pytest.raises(CheckpointError, match="Give a checkpoint, or a model directory"):
+        wl.training.export(str(tmp_path), tmp_path / "model.safetensors")
+    assert os.listdir(tmp_path) == ["broken"]
+
+
+def test_a_table_larger_than_what_it_takes(tmp_path: Path) -> None:
+    save(tmp_path / "model", rows=400_000, dim=16)  # 24 MiB
+    tracemalloc.start()
+    try:
+        wl.training.export(str(tmp_path / "model"), tmp_path / "model.safetensors")
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert (tmp_path / "model.safetensors").stat().st_size > 24 * 2**20
+    assert peak < 12 * 2**20
+
+
+def test_live_variables_a_store_and_arrays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from windlass.training import exporting
+
+    monkeypatch.setattr(exporting, "_BLOCK_BYTES", 100)  # rows of the table, some at a time
+    strategy = wl.distribute.ParameterServerStrategy()
+    values = {"table": np.arange(99, dtype=np.float32).reshape(33, 3), "b": np.float64(2.5)}
+    store = wl.training.ArrayStore(values, None, strategy)
+    variables = list(store.variables.values())
+    for number, source in enumerate((store, variables, values, variables[1])):
+        target = tmp_path / f"{number}.safetensors"
+        wl.training.export(source, target)
+        for name, found in load_file(target).items():
+            assert found.dtype == np.asarray(values[name]).dtype
+            assert (found == values[name]).all()
+
+
+@pytest.mark.parametrize("target", ["nowhere/model.safetensors", "file/model.safetensors"])
+def test_a_place_that_cannot_be_written_is_named(
+    target: str, model_dir: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(StorageError, match=r"model\.safetensors cannot be written"):
+        wl.training.export(str(model_dir), tmp_path / target)
+
+
+def test_formats_are_named_by_the_ending_or_by_name() -> None:
+    assert format_of(Path("m.pt"), None) == "torch"
+    assert format_of(Path("m"), "orbax") == "orbax"
+    assert format_of(Path("m.bin"), "safetensors") == "safetensors"
+    with pytest.raises(ValueError, match="say the format"):
+        format_of(Path("m.bin"), None)
+    with pytest.raises(ValueError, match="is one of"):
+        format_of(Path("m.bin"), "onnx")
+    with pytest.raises(ValueError, match=r"end in \.keras"):
+        format_of(Path("m.bin"), "keras")
+
+
+def test_names_are_paths_of_a_tree() -> None:
+    assert nested({"a/0/w": 1, "a/1/w": 2, "b": 3}) == {
+        "a": {"0": {"w": 1}, "1": {"w": 2}},
+        "b": 3,
+    }
+    for names in (["a", "a/b"], ["a/b", "a"]):
+        with pytest.raises(ValueError, match="make no tree"):
+            nested(dict.fromkeys(names, 0))
+
+
+def test_the_command_writes_a_file_and_says_what_is_in_it(model_dir: Path, tmp_path: Path) -> None:
+    command = [*processes.WINDLASS, "export", str(model_dir)]
+    code, output, errors = processes.run(command, timeout_s=60, cwd=tmp_path)
+    assert (code, output) == (0, "model.safetensors: 3 variables (safetensors)\n"), errors
+    code, _, errors = processes.run(command, timeout_s=60, cwd=tmp_path)
+    assert code == 2
+    assert "--overwrite" in errors
+    assert load_file(tmp_path / "model.safetensors")["w"].shape == (3,)

@@ -1,0 +1,158 @@
+"""Who records summaries, and what is said where they cannot be written. What files hold is tested
+in ``tests/bridges``, where tensorboardX is installed.
+"""
+
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import windlass as wl
+from windlass.cluster.resolved import ResolvedTask
+from windlass.cluster.spec import ClusterSpec
+from windlass.core.errors import ConfigurationError, MissingExtraError
+from windlass.core.event_files import encoding
+from windlass.core.settings import Settings
+from windlass.core.task import TaskId
+from windlass.distribute.program_cluster import in_cluster
+from windlass.distribute.runtime import ClusterRuntime
+from windlass.training import summary
+from windlass.worker.job_summaries import open_job_summaries
+
+SPEC = ClusterSpec({"chief": ["h:1"], "worker": ["h:2"], "ps": ["h:3"]})
+
+
+class Recorded(summary.SummaryWriter):
+    """Keeps steps and summaries instead of writing them."""
+
+    def __init__(self, *, chief_only: bool = True) -> None:
+        super().__init__("logs", chief_only=chief_only, max_queue=1, flush_s=1.0, suffix="")
+        self.events: list[Any] = []
+
+    def add(self, events: Any) -> None:
+        self.events += events
+
+
+@pytest.fixture(autouse=True)
+def _events_as_pairs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(summary, "event_of", lambda step, made: (step, made))
+    monkeypatch.setattr(encoding, "scalars", dict)
+
+
+def of(role: str) -> ClusterRuntime:
+    task = ResolvedTask(TaskId(role, 0), SPEC, TaskId("chief", 0))
+    runtime = ClusterRuntime(task, Settings())
+    runtime.progress.global_step = 7
+    return runtime
+
+
+@pytest.mark.parametrize(
+    ("role", "writes"), [("chief", True), ("evaluator", True), ("worker", False)]
+)
+def test_the_chief_and_the_evaluator_write(role: str, writes: bool) -> None:
+    writer = Recorded()
+    with in_cluster(of(role)), writer.as_default():
+        assert wl.summary.scalar("loss", 0.5) is writes
+        assert wl.summary.should_record_summaries() is writes
+    assert writer.events == ([(7, {"loss": 0.5})] if writes else [])
+
+
+def test_another_worker_writes_where_its_writer_says_so() -> None:
+    writer = Recorded(chief_only=False)
+    with in_cluster(of("worker")), writer.as_default():
+        assert wl.summary.scalar("loss", 1)
+
+
+def test_a_worker_that_does_not_write_does_not_look_at_what_it_is_given() -> None:
+    with in_cluster(of("worker")), Recorded().as_default():
+        assert not wl.summary.histogram("weights", object())
+        assert not wl.summary.image("pictures", object())
+
+
+def test_without_a_default_writer_nothing_is_recorded() -> None:
+    assert not wl.summary.scalar("loss", 1.0, step=1)
+    with wl.summary.create_noop_writer().as_default():
+        assert not wl.summary.scalar("loss", 1.0, step=1)
+
+
+def test_of_the_replicas_of_a_worker_the_first_one_records() -> None:
+    wl.config.set_logical_cpu_devices(2)
+    try:
+        strategy = wl.distribute.MirroredStrategy()
+        with strategy.scope():
+            count = wl.Variable(0.0, name="n", aggregation=wl.VariableAggregation.MEAN)
+        writer = Recorded()
+
+        def step() -> None:
+            count.assign_add(1.0)
+            context = wl.distribute.get_replica_context()
+            assert context is not None
+            wl.summary.scalar("count", context.local_id)
+
+        with writer.as_default():
+            for _ in range(2):
+                strategy.run(step)
+        assert writer.events == [(0, {"count": 0.0}), (1, {"count": 0.0})]
+    finally:
+        wl.config.set_logical_cpu_devices(1)
+
+
+def test_the_step_is_the_callers_the_defaults_or_the_strategys() -> None:
+    strategy = wl.distribute.MirroredStrategy()
+    with strategy.scope():
+        value = wl.Variable(0.0, name="v")
+        at = wl.Variable(3, name="at", trainable=False)
+    strategy.run(lambda: value.assign(1.0))
+    writer = Recorded()
+    with writer.as_default():
+        wl.summary.scalar("a", 1, step=9)
+        with strategy.scope():
+            wl.summary.scalar("b", 1)
+    for given in (strategy, at, lambda: 4, 5):
+        with writer.as_default(step=given):
+            wl.summary.scalar("c", 1)
+    assert [step for step, _ in writer.events] == [9, 1, 1, 3, 4, 5]
+
+
+def test_a_step_that_nobody_knows_is_an_error() -> None:
+    with Recorded().as_default(), pytest.raises(ValueError, match="give step=, or as_default"):
+        wl.summary.scalar("loss", 1.0)
+
+
+def is_even(number: int) -> bool:
+    return number % 2 == 0
+
+
+def test_record_if_leaves_summaries_out() -> None:
+    writer = Recorded()
+    with writer.as_default():
+        for step in range(4):
+            with wl.summary.record_if(partial(is_even, step)):
+                assert wl.summary.should_record_summaries() is (step % 2 == 0)
+                wl.summary.scalar("loss", step, step=step)
+        with wl.summary.record_if(False):
+            wl.summary.scalar("loss", 9, step=9)
+    assert [step for step, _ in writer.events] == [0, 2]
+
+
+def test_what_is_no_single_number_is_no_scalar() -> None:
+    with Recorded().as_default(), pytest.raises(ValueError, match=r"shape \(2,\)"):
+        wl.summary.scalar("loss", [1.0, 2.0], step=1)
+
+
+def test_what_is_no_batch_of_pictures_is_no_image() -> None:
+    with Recorded().as_default(), pytest.raises(ValueError, match=r"\(28, 28\)"):
+        wl.summary.image("digit", [[0.0] * 28] * 28, step=1)
+
+
+def test_a_missing_library_is_named_with_its_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(encoding, "find_spec", lambda _: None)
+    with pytest.raises(MissingExtraError, match=r"pip install 'windlass\[tensorboard\]'"):
+        wl.summary.create_file_writer("logs")
+
+
+def test_a_job_without_a_model_directory_has_no_place_for_its_numbers(tmp_path: Path) -> None:
+    assert open_job_summaries(Settings(model_dir=str(tmp_path)), 0.0) is None
+    with pytest.raises(ConfigurationError, match="give --model-dir"):
+        open_job_summaries(Settings(tensorboard=True), 0.0)

@@ -1,0 +1,200 @@
+"""``wl.training.export``: variables as a file of another framework, from checkpoints or live."""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ..core.arrays import as_bytes, num_rows
+from ..core.checkpoint import CheckpointReader
+from ..core.checkpoint.export import tensors_of, write_tensors
+from ..core.checkpoint.tensor_file import TensorSpec
+from ..core.errors import CheckpointError, StorageError, UnknownVariableError
+from ..core.new_path import new_path
+from ..distribute.base.arrays import to_host
+from ..distribute.reading import load_checkpoint
+from ..distribute.variables.variable import Variable
+from .export_formats import WRITERS, check_installed, format_of, mapped, write_keras
+
+_BLOCK_BYTES = 64 * 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class _Source:
+    """What is exported.
+
+    Attributes:
+        specs: Of the arrays.
+        parts: Given a name, the array's bytes in order.
+        writes: This task is the one that writes.
+    """
+
+    specs: Sequence[TensorSpec]
+    parts: Callable[[str], Iterable[memoryview]]
+    writes: bool = True
+
+    def chosen(self, names: Iterable[str] | None, prefix: str) -> "_Source":
+        """Some of it, under names without the prefix."""
+        known = {spec.name: spec for spec in self.specs}
+        wanted = [name for name in known if name.startswith(prefix)]
+        if names is not None:
+            wanted = [prefix + name for name in names]
+        if missing := [name for name in wanted if name not in known]:
+            raise UnknownVariableError(
+                f"there is no {missing[0]!r} to export; there is {_some(known)}",
+                variable=missing[0],
+            )
+        if not wanted:
+            raise UnknownVariableError(
+                f"nothing to export begins with {prefix!r}; there is {_some(known)}"
+            )
+        specs = [replace(known[name], name=name.removeprefix(prefix)) for name in wanted]
+        return _Source(specs, lambda name: self.parts(prefix + name), self.writes)
+
+
+def export(
+    source: Any,
+    target: str | Path,
+    *,
+    format: str | None = None,  # noqa: A002 - as people say it
+    model: Any = None,
+    names: Iterable[str] | None = None,
+    prefix: str = "",
+    overwrite: bool = False,
+) -> list[str]:
+    """Write variables to a file, or a folder, that another framework reads without Windlass.
+
+    ``safetensors``: one file of arrays. ``torch``: a state_dict, for ``torch.load`` and a module's
+    ``load_state_dict``. ``orbax``: a tree of dictionaries, for ``StandardCheckpointer().restore``.
+    ``keras``: ``model`` with these weights, for ``keras.models.load_model``. Optimizers' slots are
+    left out.
+
+    What is cut over several ps is put together a few MiB at a time. Formats other than safetensors
+    take room on the disk for the variables twice while they are written. What is written appears
+    whole or not at all.
+
+    Args:
+        source: A checkpoint, or a model directory, whose newest one it is; or what is in memory: an
+            ``ArrayStore``, a bridge's state or optimizer or ``shared_weights``, variables, or
+            arrays by name. Of a job in which all workers call this, the chief writes.
+        target: A path of this machine. Its folder exists.
+        format: None: as the target's ending says: ``.safetensors``, ``.pt``, ``.pth``, ``.keras``.
+        model: For ``keras``: built, of the same layers. Its weights are overwritten.
+        names: Which variables; None: all.
+        prefix: Only those that begin with it, under names without it.
+        overwrite: Whether to replace what is there.
+
+    Returns:
+        The names in the file.
+
+    Raises:
+        ValueError: The format is not known, or the names do not fit it.
+        FileExistsError: The target is there, and is not to be replaced.
+        UnknownVariableError: There is no such variable.
+        MissingExtraError: The format's package is not installed.
+        ConfigurationError: ``model`` is missing or has other weights.
+        CheckpointError: The checkpoint is missing or damaged.
+        StorageError: The target cannot be written.
+    """
+    path = Path(target)
+    if "://" in str(target):
+        raise ValueError(f"{target} is no path of this machine; export to one, and copy it")
+    kind = format_of(path, format)
+    check_installed(kind)
+    found = _source_of(source).chosen(names, prefix)
+    exported = [spec.name for spec in found.specs]
+    if not found.writes:
+        return exported
+    if path.exists() and not overwrite:
+        raise FileExistsError(f"{path} is there already; to replace it give overwrite=True")
+    try:
+        with new_path(path, overwrite=overwrite) as temporary:
+            _write(found, temporary, kind, model)
+    except FileExistsError:
+        raise
+    except OSError as error:
+        raise StorageError(
+            f"{path} cannot be written: {error.strerror or error}; its folder must exist, be "
+            "writable, and have room for the variables twice",
+            path=path,
+        ) from error
+    return exported
+
+
+def _write(found: _Source, temporary: Path, kind: str, model: Any) -> None:
+    if kind == "safetensors":
+        write_tensors(temporary, found.specs, found.parts)
+        return
+    whole = temporary.with_name(f"{temporary.name}-arrays")
+    try:
+        write_tensors(whole, found.specs, found.parts)
+        with mapped(whole) as arrays:
+            if kind == "keras":
+                # Keras asks for the ending.
+                named = temporary.with_name(f"{temporary.name}.keras")
+                write_keras(arrays, named, model)
+                named.replace(temporary)
+            else:
+                WRITERS[kind](arrays, temporary)
+    finally:
+        whole.unlink(missing_ok=True)
+
+
+def _source_of(source: Any) -> _Source:
+    if isinstance(source, str | Path):
+        return _of_checkpoint(str(source))
+    if isinstance(source, CheckpointReader):
+        return _Source(tensors_of(source), source.parts)
+    store = getattr(source, "store", source)
+    variables = getattr(store, "variables", store)
+    if isinstance(variables, Variable):
+        variables = [variables]
+    if not isinstance(variables, Mapping):
+        variables = {variable.name: variable for variable in variables}
+    return _of_memory(variables)
+
+
+def _of_checkpoint(path: str) -> _Source:
+    try:
+        reader = load_checkpoint(path)
+    except CheckpointError as error:
+        raise CheckpointError(
+            f"{error.message}. Give a checkpoint, or a model directory with one", path=path
+        ) from error
+    return _Source(tensors_of(reader), reader.parts)
+
+
+def _of_memory(values: Mapping[str, Any]) -> _Source:
+    strategies = [each.strategy for each in values.values() if isinstance(each, Variable)]
+    writes = not strategies or bool(strategies[0].extended.should_checkpoint)
+    arrays = {
+        name: each if isinstance(each, Variable) else np.asarray(to_host(each))
+        for name, each in values.items()
+    }
+    specs = [
+        TensorSpec(name, tuple(each.shape), np.dtype(each.dtype)) for name, each in arrays.items()
+    ]
+    return _Source(specs, lambda name: _parts_of(arrays[name]), writes)
+
+
+def _parts_of(value: Any) -> Iterator[memoryview]:
+    """A value's bytes; of a large variable some rows at a time."""
+    if not isinstance(value, Variable):
+        yield as_bytes(np.ascontiguousarray(value))
+        return
+    size = int(np.prod(value.shape)) * value.dtype.itemsize
+    rows = num_rows(tuple(value.shape))
+    if size <= _BLOCK_BYTES or len(value.shape) < 1:
+        yield as_bytes(np.ascontiguousarray(to_host(value.read_value())))
+        return
+    step = max(1, rows * _BLOCK_BYTES // size)
+    for first in range(0, rows, step):
+        block = value.sparse_read(np.arange(first, min(first + step, rows)))
+        yield as_bytes(np.ascontiguousarray(to_host(block)))
+
+
+def _some(names: Iterable[str]) -> str:
+    found = sorted(names)
+    return ", ".join(map(repr, found[:8])) + (", …" if len(found) > 8 else "")
