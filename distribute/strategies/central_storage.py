@@ -3,12 +3,14 @@
 from collections.abc import Sequence
 
 from ..base.devices import HOST, check_exists, in_task
+from ..runtime import TaskProgress
 from ..variables.aggregating import AggregatingVariable
 from ..variables.local import LocalVariable
 from ..variables.spec import VariableSpec
 from ..variables.variable import Variable
+from .counted_steps import CountedStepsExtended
 from .cross_device_ops import ReductionToOneDevice
-from .extended import StrategyExtended
+from .joining import runtime_of_job
 from .mirrored import chosen_devices
 from .strategy import Strategy
 
@@ -36,14 +38,30 @@ class CentralStorageStrategy(Strategy):
             where = check_exists(parameter_device)
         else:
             where = devices[0] if len(devices) == 1 else HOST
-        super().__init__(CentralStorageExtended(self, devices, where))
+        runtime = runtime_of_job()
+        progress = runtime.progress if runtime is not None else None
+        self._central = CentralStorageExtended(self, devices, where, progress)
+        super().__init__(self._central)
+        self._central.join_job(runtime)
+
+    @property
+    def global_step(self) -> int:
+        """Steps that changed variables; a job that resumes goes on counting."""
+        return self._central.steps.global_step
 
 
-class CentralStorageExtended(StrategyExtended):
+class CentralStorageExtended(CountedStepsExtended):
     """The algorithms of :class:`CentralStorageStrategy`."""
 
-    def __init__(self, strategy: Strategy, devices: Sequence[str], parameter_device: str) -> None:
-        super().__init__(strategy, devices, ReductionToOneDevice(parameter_device))
+    def __init__(
+        self,
+        strategy: Strategy,
+        devices: Sequence[str],
+        parameter_device: str,
+        progress: TaskProgress | None = None,
+    ) -> None:
+        ops = ReductionToOneDevice(parameter_device)
+        super().__init__(strategy, devices, ops, progress=progress)
         self._parameter_device = parameter_device
 
     @property
@@ -54,5 +72,7 @@ class CentralStorageExtended(StrategyExtended):
     def create_variable(self, spec: VariableSpec) -> Variable:
         """One variable; with several replicas one that aggregates their writes."""
         name = self.unique_name(spec.name)
-        variable = LocalVariable(spec, self._strategy, self._parameter_device, name)
-        return variable if len(self._devices) == 1 else AggregatingVariable(spec, variable)
+        value = LocalVariable(spec, self._strategy, self._parameter_device, name)
+        made: Variable = value if len(self._devices) == 1 else AggregatingVariable(spec, value)
+        self.steps.add(made)
+        return made

@@ -6,21 +6,17 @@ from typing import Any
 
 import numpy as np
 
-from ..base.contexts import is_running
 from ..base.devices import check_exists, compute_devices
 from ..base.reductions import VariableSynchronization
-from ..runtime import TaskProgress
 from ..variables.local import LocalVariable
 from ..variables.mirrored import DistributedVariable, MirroredVariable, SyncOnReadVariable
 from ..variables.spec import VariableSpec
 from ..variables.variable import Variable
 from .all_reduce import choose_cross_device_ops
+from .counted_steps import CountedStepsExtended
 from .cross_device_ops import CrossDeviceOps
-from .extended import StrategyExtended
 from .joining import runtime_of_job
-from .reducer import Reducer
 from .strategy import Strategy
-from .synchronous_steps import OneWorker, SynchronousSteps
 
 
 class MirroredStrategy(Strategy):
@@ -51,9 +47,7 @@ class MirroredStrategy(Strategy):
             progress=runtime.progress if runtime is not None else None,
         )
         super().__init__(self._mirrored)
-        job = runtime.snapshots if runtime is not None else None
-        if runtime is not None and job is not None and job.offer():
-            self._mirrored.steps.join(job, OneWorker(runtime.task.task), job.restore_from)
+        self._mirrored.join_job(runtime)
 
     @property
     def global_step(self) -> int:
@@ -75,33 +69,8 @@ def chosen_devices(devices: Sequence[str] | None) -> list[str]:
     return chosen
 
 
-class MirroredExtended(StrategyExtended):
-    """The algorithms of strategies whose variables have a copy on every device.
-
-    Args:
-        strategy: Whose algorithms these are.
-        devices: One per replica of this worker.
-        cross_device_ops: How values of several of them become one.
-        first_replica: Number of the first of them among those in sync.
-        reducer: Reduces over the replicas; None: over those of this worker.
-        progress: Of this task, for the status; None: nobody looks.
-
-    Attributes:
-        steps: Counted, and saved by the job.
-    """
-
-    def __init__(
-        self,
-        strategy: Strategy,
-        devices: Sequence[str],
-        cross_device_ops: CrossDeviceOps | None = None,
-        first_replica: int = 0,
-        reducer: Reducer | None = None,
-        progress: TaskProgress | None = None,
-    ) -> None:
-        super().__init__(strategy, devices, cross_device_ops, first_replica, reducer)
-        self._progress = progress
-        self.steps = SynchronousSteps(progress)
+class MirroredExtended(CountedStepsExtended):
+    """The algorithms of strategies whose variables have a copy on every device."""
 
     def create_variable(self, spec: VariableSpec) -> Variable:
         """Copies of one first value."""
@@ -121,36 +90,6 @@ class MirroredExtended(StrategyExtended):
         """What every copy begins with."""
         return np.asarray(spec.first_value())
 
-    def scope_left(self) -> None:
-        """Say what was restored of the variables made in the scope."""
-        self.steps.tell_restored()
-
-    # -- steps -------------------------------------------------------------------------------
-
-    def call_for_each_replica(
-        self,
-        fn: Callable[..., Any],
-        args: tuple[Any, ...] | list[Any] = (),
-        kwargs: dict[str, Any] | None = None,
-    ) -> Any:
-        """One step on every replica; counted if it changes variables."""
-        self.steps.begin()
-        result = super().call_for_each_replica(fn, args, kwargs)
-        if self._progress is not None:
-            self._progress.steps += 1
-        self.steps.end()
-        return result
-
-    def apply_gradients(self, optimizer: Any, pairs: Sequence[tuple[Any, Variable]]) -> None:
-        """Update variables; outside of ``run`` this is a step of its own."""
-        is_step = not is_running(self._strategy)
-        if is_step:
-            self.steps.begin()
-        self.steps.note_write()
-        super().apply_gradients(optimizer, pairs)
-        if is_step:
-            self.steps.end()
-
     def update(
         self,
         var: Variable,
@@ -163,7 +102,3 @@ class MirroredExtended(StrategyExtended):
         if isinstance(var, MirroredVariable):
             self.note_write()
         return super().update(var, fn, args, kwargs, group)
-
-    def note_write(self) -> None:
-        """A variable that the replicas share is being changed."""
-        self.steps.note_write()

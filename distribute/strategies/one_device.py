@@ -1,7 +1,11 @@
 """OneDeviceStrategy: everything on one device, to try a program without distribution."""
 
 from ..base.devices import check_exists
-from .extended import StrategyExtended
+from ..runtime import TaskProgress
+from ..variables.spec import VariableSpec
+from ..variables.variable import Variable
+from .counted_steps import CountedStepsExtended
+from .joining import runtime_of_job
 from .strategy import Strategy
 
 
@@ -16,4 +20,24 @@ class OneDeviceStrategy(Strategy):
     """
 
     def __init__(self, device: str) -> None:
-        super().__init__(StrategyExtended(self, [check_exists(device)]))
+        runtime = runtime_of_job()
+        progress = runtime.progress if runtime is not None else None
+        self._one_device = _OneDeviceExtended(self, check_exists(device), progress)
+        super().__init__(self._one_device)
+        self._one_device.join_job(runtime)
+
+    @property
+    def global_step(self) -> int:
+        """Steps that changed variables; a job that resumes goes on counting."""
+        return self._one_device.steps.global_step
+
+
+class _OneDeviceExtended(CountedStepsExtended):
+    def __init__(self, strategy: Strategy, device: str, progress: TaskProgress | None) -> None:
+        super().__init__(strategy, [device], progress=progress)
+
+    def create_variable(self, spec: VariableSpec) -> Variable:
+        """One variable, on the device."""
+        made = super().create_variable(spec)
+        self.steps.add(made)
+        return made

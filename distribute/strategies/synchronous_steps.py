@@ -152,7 +152,9 @@ class SynchronousSteps:
                 variable.name,
             )
         if self._reader is not None:
+            changed = self._has_changed
             found = restore_variables(self._reader, {variable.name: variable}, {})
+            self._has_changed = changed  # restoring in the first step makes it no step
             (self._restored if found else self._new).append(variable.name)
 
     def tell_restored(self) -> None:

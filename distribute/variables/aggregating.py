@@ -10,7 +10,7 @@ from typing import Any
 from ...core.indexed_slices import IndexedSlices
 from ..base.contexts import require_own, update_component
 from ..base.interface import Strategy
-from ..base.reductions import ReduceOp, VariableAggregation
+from ..base.reductions import ReduceOp, VariableAggregation, VariableSynchronization
 from ..base.values import DistributedValues, PerReplica, on_every_replica
 from .local import LocalVariable
 from .spec import Scatter, VariableSpec
@@ -154,4 +154,6 @@ class AggregatingVariable(AggregatedVariable):
         return self._variable
 
     def _write_all(self, method: str, value: Any) -> None:
+        if self.synchronization is not VariableSynchronization.ON_READ:  # a metric
+            self._strategy.extended.note_write()
         getattr(self._variable, method)(value)

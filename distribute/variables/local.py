@@ -19,6 +19,7 @@ from ..base.arrays import as_array, beside, to_host
 from ..base.contexts import get_replica_context
 from ..base.devices import HOST, in_task, is_gpu, place
 from ..base.interface import Strategy
+from ..base.reductions import VariableSynchronization
 from ..base.values import DistributedValues
 from .conversions import in_dtype, row_numbers
 from .gpu_memory import GpuMemory, change_rows_on_gpu
@@ -113,6 +114,7 @@ class LocalVariable(Variable):
     def _write(self, value: Any, *, add: bool) -> "LocalVariable":
         given = in_dtype(as_array(_own_part(self._not_rows(value))), self.dtype, self.name)
         self._require_shape(given)
+        self._note_write()
         with self._lock, beside(self._memory.value):
             self._copy = None
             placed, memory = place(given, self._device), self._memory.value
@@ -130,10 +132,20 @@ class LocalVariable(Variable):
         rows = row_numbers(part.indices, self.shape, self.name)
         values = in_dtype(part.values, self.dtype, self.name)
         self._check_rows(values)
+        self._note_write()
         with self._lock:
             self._copy = None
             change_rows(kind, self._memory.value, rows, values)
         return self
+
+    def _note_write(self) -> None:
+        """Let the strategy know of the change, unless a distributed variable decides on that.
+
+        Metrics, which are ON_READ, are no part of what is trained.
+        """
+        on_read = self.synchronization is VariableSynchronization.ON_READ
+        if not on_read and self._container() is None:
+            self._strategy.extended.note_write()
 
     def slots(self) -> tuple[dict[str, Array], int, dict[str, Any] | None]:
         """Host copies of the slot variables, the number of updates, and the rule."""

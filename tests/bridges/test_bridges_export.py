@@ -75,6 +75,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of Keras, with this NumPy
 def test_a_checkpoint_is_a_keras_file_by_the_command(tmp_path: Path) -> None:
     keras: Any = pytest.importorskip("keras")
     (tmp_path / "train.py").write_text(TRAIN)

@@ -12,6 +12,9 @@ import pytest
 
 import windlass as wl
 from helpers.waiting import wait_until
+from windlass.cluster.resolved import ResolvedTask
+from windlass.cluster.spec import ClusterSpec
+from windlass.core.checkpoint import latest_checkpoint
 from windlass.core.errors import (
     CheckpointError,
     JobStoppedError,
@@ -19,9 +22,12 @@ from windlass.core.errors import (
     ShapeMismatchError,
     WindlassError,
 )
+from windlass.core.settings import Settings
 from windlass.core.task import TaskId
 from windlass.distribute import MirroredStrategy
 from windlass.distribute.job_snapshots import JobSnapshots, Snapshot
+from windlass.distribute.program_cluster import in_cluster
+from windlass.distribute.runtime import ClusterRuntime
 from windlass.distribute.strategies.synchronous_steps import OneWorker, SynchronousSteps
 from windlass.worker.checkpoint_sources import AloneSource, ProgramVariables, PsShards
 from windlass.worker.checkpoints import Checkpointer
@@ -378,3 +384,57 @@ def test_a_process_alone_saves_what_is_on_its_servers_or_else_the_programs_copie
     Program(job).train(3)
     job.end(together=True)
     assert source.take(7) == (7 if servers_in_use else 3)
+
+
+ONE_PROCESS: list[Any] = [
+    pytest.param(wl.distribute.CentralStorageStrategy, id="Central"),
+    pytest.param(lambda: wl.distribute.CentralStorageStrategy(["cpu:0"]), id="Central-of-one"),
+    pytest.param(lambda: wl.distribute.OneDeviceStrategy("cpu:0"), id="OneDevice"),
+    pytest.param(MirroredStrategy, id="Mirrored"),
+]
+
+
+def train_in_job(make: Callable[[], Any], model_dir: Path, until: int) -> tuple[list[float], int]:
+    """One job of such a strategy; the variable, and how many steps it had to make."""
+    runtime = runtime_that_saves(model_dir)
+    with in_cluster(runtime):
+        strategy = make()
+        assert runtime.snapshots is not None
+        with strategy.scope():
+            w = wl.Variable(np.arange(3, dtype=np.float32), name="w")
+        seen = wl.metrics.Mean("seen")
+        optimizer = wl.optimizers.Adam(0.1)
+        scale = strategy.num_replicas_in_sync
+        made = 0
+        while strategy.global_step < until:
+            strategy.run(lambda: optimizer.apply_gradients([((w.read_value() - 5) / scale, w)]))
+            made += 1
+        strategy.run(lambda: seen.update_state(1.0))
+        assert strategy.global_step == until, "counting is no step"
+        runtime.snapshots.end(together=True)
+        Checkpointer(str(model_dir), ProgramVariables(runtime.snapshots), keep=5).save(until)
+        return w.numpy().tolist(), made
+
+
+def runtime_that_saves(model_dir: Path) -> ClusterRuntime:
+    job = JobSnapshots()
+    job.saves = True
+    newest = latest_checkpoint(str(model_dir))
+    job.restore_from = newest.path if newest is not None else ""
+    task = ResolvedTask(TaskId("chief", 0), ClusterSpec({}), TaskId("chief", 0))
+    return ClusterRuntime(task, Settings(), alone=True, snapshots=job)
+
+
+@pytest.mark.parametrize("second", ONE_PROCESS)
+@pytest.mark.parametrize("first", ONE_PROCESS)
+def test_a_job_of_one_strategy_resumes_under_another(
+    first: Callable[[], Any], second: Callable[[], Any], tmp_path: Path
+) -> None:
+    values, made = train_in_job(first, tmp_path / "two", until=3)
+    assert made == 3
+    values, made = train_in_job(second, tmp_path / "two", until=6)
+    assert made == 3
+    whole, made = train_in_job(second, tmp_path / "one", until=6)
+    assert made == 6
+    # Adam's slots, too; two replicas add up in another order.
+    np.testing.assert_allclose(values, whole, rtol=1e-6)

@@ -1,0 +1,91 @@
+"""Strategies whose replicas are in sync in one process: their steps are counted, and a job saves
+their variables between two of them.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from ..base.contexts import is_running
+from ..runtime import ClusterRuntime, TaskProgress
+from ..variables.variable import Variable
+from .cross_device_ops import CrossDeviceOps
+from .extended import StrategyExtended
+from .reducer import Reducer
+from .strategy import Strategy
+from .synchronous_steps import OneWorker, SynchronousSteps
+
+
+class CountedStepsExtended(StrategyExtended):
+    """The steps of such a strategy; what its variables are is for derived classes.
+
+    Args:
+        strategy: Whose algorithms these are.
+        devices: One per replica of this worker.
+        cross_device_ops: How values of several of them become one.
+        first_replica: Number of the first of them among those in sync.
+        reducer: Reduces over the replicas; None: over those of this worker.
+        progress: Of this task, for the status; None: nobody looks.
+
+    Attributes:
+        steps: Counted, and saved by the job.
+    """
+
+    def __init__(
+        self,
+        strategy: Strategy,
+        devices: Sequence[str],
+        cross_device_ops: CrossDeviceOps | None = None,
+        first_replica: int = 0,
+        reducer: Reducer | None = None,
+        progress: TaskProgress | None = None,
+    ) -> None:
+        super().__init__(strategy, devices, cross_device_ops, first_replica, reducer)
+        self._progress = progress
+        self.steps = SynchronousSteps(progress)
+
+    def join_job(self, runtime: ClusterRuntime | None) -> None:
+        """Let the program's job, if it has one, save the variables of this strategy alone.
+
+        Args:
+            runtime: Of a program whose job saves.
+
+        Raises:
+            CheckpointError: The checkpoint that the job resumes from is damaged.
+            StorageError: It may not be read.
+            PeerLostError: It cannot be read now.
+        """
+        job = runtime.snapshots if runtime is not None else None
+        if runtime is not None and job is not None and job.offer():
+            self.steps.join(job, OneWorker(runtime.task.task), job.restore_from)
+
+    def scope_left(self) -> None:
+        """Say what was restored of the variables made in the scope."""
+        self.steps.tell_restored()
+
+    def call_for_each_replica(
+        self,
+        fn: Callable[..., Any],
+        args: tuple[Any, ...] | list[Any] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
+        """One step on every replica; counted if it changes variables."""
+        self.steps.begin()
+        result = super().call_for_each_replica(fn, args, kwargs)
+        if self._progress is not None:
+            self._progress.steps += 1
+        self.steps.end()
+        return result
+
+    def apply_gradients(self, optimizer: Any, pairs: Sequence[tuple[Any, Variable]]) -> None:
+        """Update variables; outside of ``run`` this is a step of its own."""
+        is_step = not is_running(self._strategy)
+        if is_step:
+            self.steps.begin()
+        self.steps.note_write()
+        super().apply_gradients(optimizer, pairs)
+        if is_step:
+            self.steps.end()
+
+    def note_write(self) -> None:
+        """A variable that the replicas share is being changed."""
+        self.steps.note_write()

@@ -1,0 +1,128 @@
+"""A job's checkpoint resumes under any other strategy, with every bridge, slots included: five jobs
+in one model directory, each under another strategy, have the curves of one run that never stopped.
+"""
+
+import json
+import re
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from helpers import processes
+from helpers.waiting import scaled
+
+pytestmark = pytest.mark.bridges
+
+STEPS = 3  # of each job
+
+PROGRAM = """\
+import json, os, sys
+os.environ["KERAS_BACKEND"] = "jax"
+import jax, keras, optax, torch
+import jax.numpy as jnp
+import numpy as np
+import windlass as wl
+
+kind, steps = sys.argv[1], int(sys.argv[2])
+rng = np.random.default_rng(0)
+X = rng.normal(size=(64, 8)).astype(np.float32)
+Y = np.sin(X @ rng.normal(size=(8, 1))).astype(np.float32)
+W, V = (rng.normal(size=shape).astype(np.float32) / 4 for shape in ((8, 16), (16, 1)))
+strategy, x, y = None, X, Y
+if kind != "alone":
+    strategy = getattr(wl.distribute, kind)()
+if kind == "MultiWorkerMirroredStrategy":
+    mine = slice(32 * strategy.extended.input_pipeline_id, None)
+    x, y = X[mine][:32], Y[mine][:32]
+
+
+def loss_of(params, x, y):
+    return jnp.mean((jnp.tanh(x @ params["w"]) @ params["v"] - y) ** 2)
+
+
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.w, self.v = torch.nn.Parameter(torch.tensor(W)), torch.nn.Parameter(torch.tensor(V))
+
+    def forward(self, x):
+        return torch.tanh(x @ self.w) @ self.v
+
+
+gradients_of, loss_of = jax.jit(jax.grad(loss_of)), jax.jit(loss_of)
+rule = optax.adam(1e-2)
+values = {"w": jnp.asarray(W), "v": jnp.asarray(V)}
+opt_state = rule.init(values)
+module = Net()
+optimizer = torch.optim.SGD(module.parameters(), 0.05, momentum=0.9)
+model = keras.Sequential([
+    keras.Input((8,)),
+    keras.layers.Dense(16, "tanh", use_bias=False, name="w"),
+    keras.layers.Dense(1, use_bias=False, name="v"),
+], name="net")
+model.set_weights([W, V])
+model.compile(keras.optimizers.RMSprop(1e-2), "mse")
+if strategy is not None:
+    state = wl.training.jax.TrainState(values, rule, strategy, name="jax")
+    optimizer = wl.training.torch.DistributedOptimizer(
+        optimizer, strategy, module=module, name="torch"
+    )
+    wl.training.keras.distribute(model, strategy, name="keras")
+losses = {"jax": [], "torch": [], "keras": []}
+for _ in range(steps):
+    if strategy is not None:
+        values = state.params
+    losses["jax"].append(float(loss_of(values, X, Y)))
+    gradients = gradients_of(values, x, y)
+    if strategy is not None:
+        state.apply_gradients(gradients)
+    else:
+        updates, opt_state = rule.update(gradients, opt_state, values)
+        values = optax.apply_updates(values, updates)
+    with torch.no_grad():
+        losses["torch"].append(float((module(torch.tensor(X)) - torch.tensor(Y)).square().mean()))
+    optimizer.zero_grad()
+    (module(torch.tensor(x)) - torch.tensor(y)).square().mean().backward()
+    optimizer.step()
+    w, v = (weight.numpy() for weight in model.weights)
+    losses["keras"].append(float(((np.tanh(X @ w) @ v - Y) ** 2).mean()))
+    model.train_on_batch(x, y)
+print("curve", json.dumps(losses))
+if hasattr(strategy, "close"):
+    strategy.close()
+"""
+
+LOCAL = [*processes.WINDLASS, "local", "--plain"]
+RUN = [*processes.WINDLASS, "run"]
+JOBS: list[tuple[str, list[str]]] = [
+    ("ParameterServerStrategy", [*LOCAL, "--workers", "0", "--ps", "2"]),
+    ("MirroredStrategy", RUN),
+    ("MultiWorkerMirroredStrategy", [*LOCAL, "--ps", "0", "--no-chief", "--workers", "2"]),
+    ("CentralStorageStrategy", RUN),
+    ("ParameterServerStrategy", [*LOCAL, "--workers", "0", "--ps", "1"]),
+]
+
+
+def test_every_bridge_goes_on_under_the_next_strategy(tmp_path: Path) -> None:
+    for framework in ("jax", "torch", "keras"):
+        pytest.importorskip(framework)
+    (tmp_path / "train.py").write_text(PROGRAM)
+
+    def run(command: list[str], kind: str, steps: int) -> dict[str, list[float]]:
+        where = [] if kind == "alone" else ["--model-dir", "model"]
+        code, output, errors = processes.run(
+            [*command, *where, "train.py", kind, str(steps)], timeout_s=scaled(90), cwd=tmp_path
+        )
+        assert code == 0, output + errors
+        curves: list[dict[str, list[float]]]
+        curves = [json.loads(found) for found in re.findall(r"curve (\{.*\})", output)]
+        assert all(curve == curves[0] for curve in curves)
+        return curves[0]
+
+    whole = run([sys.executable], "alone", STEPS * len(JOBS))
+    parts = [run(command, kind, STEPS) for kind, command in JOBS]
+    for framework, expected in whole.items():
+        found = [loss for part in parts for loss in part[framework]]
+        np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6, err_msg=framework)
