@@ -29,3 +29,27 @@ def test_the_example_learns_the_digits(framework: str, command: list[str], tmp_p
     found = re.findall(r"test accuracy ([\d.]+)$", output, flags=re.MULTILINE)
     assert found, output
     assert float(found[-1]) >= 0.9
+
+
+LARGER = [
+    pytest.param("wide_and_deep_jax", r"AUC", 0.72, 1.0, [sys.executable], id="clicks"),
+    pytest.param("gpt_torch", r"test loss", 1.0, 2.6, LOCAL, id="gpt"),
+]
+
+
+@pytest.mark.parametrize(("name", "metric", "least", "most", "command"), LARGER)
+def test_a_larger_example_reaches_what_it_promises(
+    name: str, metric: str, least: float, most: float, command: list[str], tmp_path: Path
+) -> None:
+    """And writes its curves."""
+    pytest.importorskip(name.rpartition("_")[2])
+    program = ROOT / "examples" / f"{name}.py"
+    logdir = ["--", "--logdir", "logs"] if command is LOCAL else ["--logdir", "logs"]
+    code, output, errors = processes.run(
+        [*command, program, *logdir], timeout_s=scaled(120), cwd=tmp_path
+    )
+    assert code == 0, output + errors
+    found = re.findall(rf"\b{metric} ([\d.]+)$", output, flags=re.MULTILINE)
+    assert found, output
+    assert least <= float(found[-1]) <= most, output
+    assert list((tmp_path / "logs").glob("events.out.tfevents.*"))
