@@ -5,7 +5,7 @@
 """
 
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from operator import itemgetter
 from typing import Any
@@ -18,10 +18,17 @@ _OURS = "windlass."
 
 @dataclass(frozen=True, slots=True)
 class ObjectTree:
-    """What was found, the nearest key of each, by key."""
+    """What was found, the nearest key of each, by key.
+
+    Attributes:
+        variables: Of the objects.
+        places: What has ``state_dict`` and ``load_state_dict``.
+        refresh: To be called when the variables were restored: bridges keep a copy of their values.
+    """
 
     variables: dict[str, Variable] = field(default_factory=dict)
     places: dict[str, Stateful] = field(default_factory=dict)
+    refresh: list[Callable[[], object]] = field(default_factory=list)
 
 
 def walk_objects(roots: Mapping[str, Any]) -> ObjectTree:
@@ -29,8 +36,9 @@ def walk_objects(roots: Mapping[str, Any]) -> ObjectTree:
 
     Looked into are dictionaries, lists, tuples, and the attributes of the program's objects, in the
     order of their names and nearest first, so that every process finds the same keys. A variable
-    that several attributes lead to has one key. Of windlass's own objects metrics are looked into:
-    optimizers keep their slots with the variables.
+    that several attributes lead to has one key. Of windlass's own objects metrics are looked into,
+    and an ``ArrayStore`` or a bridge that has one gives its arrays by their names; optimizers keep
+    their slots with the variables.
     """
     tree = ObjectTree()
     seen: set[int] = set()
@@ -42,11 +50,25 @@ def walk_objects(roots: Mapping[str, Any]) -> ObjectTree:
         seen.add(id(found))
         if isinstance(found, Variable):
             tree.variables[key] = found
+        elif (arrays := _shared_arrays(found)) is not None:
+            waiting.extend((f"{key}/{name}" if key else name, v) for name, v in _by_name(arrays))
+            if callable(refresh := getattr(found, "refresh", None)):
+                tree.refresh.append(refresh)
         elif not isinstance(found, type) and _has_place(found):
             tree.places[key] = found
         else:
             waiting.extend((f"{key}/{name}" if key else name, v) for name, v in _children(found))
     return tree
+
+
+def _shared_arrays(found: Any) -> Mapping[str, Variable] | None:
+    """The variables of an ``ArrayStore``, or of a bridge that has one; None: it is something
+    else.
+    """
+    if isinstance(found, type) or not type(found).__module__.startswith(_OURS):
+        return None
+    variables = getattr(getattr(found, "store", found), "variables", None)
+    return variables if isinstance(variables, Mapping) else None
 
 
 def _has_place(found: Any) -> bool:

@@ -94,9 +94,11 @@ class Checkpoint:
     """Saves and restores the variables of objects. As ``tf.train.Checkpoint``.
 
     Found are variables, and what has ``state_dict`` and ``load_state_dict`` (iterators, random
-    generators), in attributes, dictionaries, lists and tuples. Slots of optimizers are saved with
-    their variables; those on parameter servers are in the job's own checkpoints only. Synchronous
-    workers save and restore together, the first one writes; of a parameter-server job the chief.
+    generators), in attributes, dictionaries, lists and tuples; and the arrays of an ``ArrayStore``
+    or of a bridge (``TrainState``, ``DistributedOptimizer``, ``shared_weights``), by their names.
+    Slots of optimizers are saved with their variables; those on parameter servers are in the job's
+    own checkpoints only. Synchronous workers save and restore together, the first one writes; of a
+    parameter-server job the chief.
 
     Args:
         root: An object whose attributes are the first part of keys.
@@ -179,6 +181,8 @@ class Checkpoint:
                 path=reader.path,
             )
         matched = set(restore_variables(reader, tree.variables, tree.places))
+        for refresh in tree.refresh:
+            refresh()
         return LoadStatus(
             reader.path,
             [key for key in stored if key not in matched],

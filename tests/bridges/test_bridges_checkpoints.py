@@ -1,15 +1,17 @@
-"""A job's checkpoint resumes under any other strategy, with every bridge, slots included: five jobs
-in one model directory, each under another strategy, have the curves of one run that never stopped.
+"""Checkpoints go from one strategy to another, with every bridge, slots included: five jobs in one
+model directory, each under another strategy, have the curves of one run that never stopped.
 """
 
 import json
 import re
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
+import windlass as wl
 from helpers import processes
 from helpers.waiting import scaled
 
@@ -126,3 +128,54 @@ def test_every_bridge_goes_on_under_the_next_strategy(tmp_path: Path) -> None:
     for framework, expected in whole.items():
         found = [loss for part in parts for loss in part[framework]]
         np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6, err_msg=framework)
+
+
+HERE = [
+    pytest.param(wl.distribute.ParameterServerStrategy, id="ParameterServer"),
+    pytest.param(wl.distribute.MirroredStrategy, id="Mirrored"),
+    pytest.param(wl.distribute.CentralStorageStrategy, id="CentralStorage"),
+]
+
+
+@pytest.mark.parametrize("make", HERE)
+def test_a_program_saves_a_bridge_and_restores_it_under_another_strategy(
+    make: Any, tmp_path: Path
+) -> None:
+    """By ``wl.train.Checkpoint``: what the bridge shows is what was saved."""
+    optax, torch = pytest.importorskip("optax"), pytest.importorskip("torch")
+
+    def made(strategy: Any) -> tuple[Any, Any, Any]:
+        state = wl.training.jax.TrainState(
+            {"w": np.zeros(3, np.float32)}, optax.adam(0.1), strategy
+        )
+        module = torch.nn.Linear(2, 1)
+        optimizer = wl.training.torch.DistributedOptimizer(
+            torch.optim.SGD(module.parameters(), 0.1, momentum=0.9), strategy, module=module
+        )
+        return state, module, optimizer
+
+    def train(state: Any, module: Any, optimizer: Any) -> None:
+        state.apply_gradients({"w": state.params["w"] - 5})
+        optimizer.zero_grad()
+        module(torch.ones(4, 2)).square().mean().backward()
+        optimizer.step()
+
+    def values(state: Any, module: Any) -> list[Any]:
+        return [*np.asarray(state.params["w"]), *(p.detach().clone() for p in module.parameters())]
+
+    before = made(make())
+    for _ in range(2):
+        train(*before)
+    path = wl.train.Checkpoint(jax=before[0], torch=before[2]).save(str(tmp_path / "mine"))
+    names = [name for name, _ in wl.train.list_variables(path)]
+    assert names == ["jax/w", "torch/bias", "torch/weight"]
+    after = made(wl.distribute.MirroredStrategy())
+    wl.train.Checkpoint(jax=after[0], torch=after[2]).restore(path).assert_consumed()
+    for a, b in zip(values(*before[:2]), values(*after[:2]), strict=True):
+        assert (a == b).all()
+    if make is wl.distribute.ParameterServerStrategy:
+        return  # whose slots are in the job's checkpoints only
+    train(*before)
+    train(*after)
+    for a, b in zip(values(*before[:2]), values(*after[:2]), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-6)

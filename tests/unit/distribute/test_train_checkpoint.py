@@ -211,3 +211,17 @@ def test_a_manager_leaves_the_checkpoints_of_a_job_in_its_directory_alone(tmp_pa
     assert manager.save() == manager.latest_checkpoint == f"{tmp_path}/ckpt-2"
     assert manager.checkpoints == [f"{tmp_path}/ckpt-2"]
     assert wl.train.list_variables(job) == [("w", (2,))]
+
+
+def test_a_store_of_arrays_is_saved_by_its_names(tmp_path: Path) -> None:
+    def make(strategy: wl.distribute.Strategy, value: float) -> wl.training.ArrayStore:
+        arrays = {"a": {"w": np.full(3, value, np.float32)}, "b": np.float32(value)}
+        return wl.training.ArrayStore(arrays, None, strategy)
+
+    path = wl.train.Checkpoint(store=make(wl.distribute.ParameterServerStrategy(), 2.0)).save(
+        str(tmp_path / "mine")
+    )
+    assert wl.train.list_variables(path) == [("store/a/w", (3,)), ("store/b", ())]
+    store = make(wl.distribute.CentralStorageStrategy(), 0.0)
+    wl.train.Checkpoint(store=store).restore(path).assert_consumed()
+    assert store.pull()["a"]["w"].tolist() == [2.0, 2.0, 2.0]
