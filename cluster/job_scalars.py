@@ -38,6 +38,11 @@ class JobSample:
     reports: dict[TaskId, TaskReport]
     counters: dict[TaskId, PsCounters]
 
+    @classmethod
+    def of_nothing(cls, at: float) -> "JobSample":
+        """A job that nobody has told anything of yet."""
+        return cls(at, 0, {}, {})
+
 
 def sample_job(job: Job, now: float) -> JobSample:
     """A sample of a job; the caller holds its lock."""
@@ -48,9 +53,7 @@ def sample_job(job: Job, now: float) -> JobSample:
         reports={
             member.task: member.report
             for member in members
-            if member.task.type not in (PS, EVALUATOR)
-            and member.state in (State.ALIVE, State.DONE)
-            and not member.report.serves
+            if member.task.type not in (PS, EVALUATOR) and member.state in (State.ALIVE, State.DONE)
         },
         counters={m.task: m.counters for m in members if m.counters is not None},
     )
@@ -78,7 +81,7 @@ def job_scalars(before: JobSample, now: JobSample) -> dict[str, float]:
     if seconds <= 0:
         return {}
     found = {
-        "job/steps_per_second": _rate(before.global_step, now.global_step, seconds),
+        "job/steps_per_second": _steps(before, now) / seconds,
         "job/workers": float(len(now.reports)),
     }
     if now.counters:
@@ -98,6 +101,14 @@ def job_scalars(before: JobSample, now: JobSample) -> dict[str, float]:
         for task, counters in now.counters.items():
             found.update(_of_ps(task, before.counters.get(task, PsCounters()), counters, seconds))
     return found
+
+
+def _steps(before: JobSample, now: JobSample) -> int:
+    """Steps in between; a job that resumes has made those up to its checkpoint before."""
+    made = max(0, now.global_step - before.global_step)
+    if before.global_step:
+        return made
+    return min(made, sum(report.steps for report in now.reports.values()))
 
 
 def _rate(before: int, now: int, seconds: float) -> float:

@@ -329,6 +329,8 @@ class LocalJob:
             say(f"last evaluation: {metrics_text(result.metrics)}")
         if Path(result.model_dir).is_dir():
             say(f"model directory: {result.model_dir}")
+            if self._settings.tensorboard:
+                say(f"its numbers: windlass tensorboard {result.model_dir}")
         saved = result.status is not None and result.status.last_checkpoint
         if saved and self._resume and is_retryable(result.exit_code):
             say(f"to resume: {self._resume}")

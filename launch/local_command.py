@@ -200,9 +200,17 @@ def _run_job_file(
 
 
 def _for_a_desk(settings: Settings, program: Program) -> Settings:
-    """Settings with what is different for a local job, unless the user has said so."""
+    """Settings with what is different for a local job, unless the user has said so.
+
+    Raises:
+        MissingExtraError: They ask for event files, and what writes them is not installed.
+    """
     from .cluster import default_model_dir
 
+    if settings.tensorboard:
+        from ..core.event_files import require_library
+
+        require_library()  # before any task is started
     said, changes = settings.model_fields_set, dict[str, object]()
     if not said & {"save_every_s", "save_every_steps"}:
         changes["save_every_s"] = _SAVE_EVERY_S

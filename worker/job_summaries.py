@@ -28,23 +28,22 @@ class JobSummaries:
         require_library()
         self._writer = EventWriter(run_folder(model_dir, JOB_RUN))
         self._began = now
-        self._before: JobSample | None = None
-        self._older: JobSample | None = None  # the one before that
+        self._before = JobSample.of_nothing(now)
+        self._older = self._before  # the one before that
 
     def sample(self, job: Job, now: float, *, is_last: bool = False) -> JobSample | None:
         """A sample, if it is time for one; the caller holds the job's lock."""
-        before = self._before
-        is_due = before is None or now - before.at >= sample_every_s(now - self._began)
+        is_due = now - self._before.at >= sample_every_s(now - self._began)
         return sample_job(job, now) if is_due or is_last else None
 
     def write(self, sample: JobSample) -> None:
         """Have the numbers since the last sample written."""
         since = self._before
         # The last one may follow at once, and tasks report twice a second.
-        if since is not None and sample.at - since.at < SHORTEST_S and self._older is not None:
+        if sample.at - since.at < SHORTEST_S:
             since = self._older
         self._older, self._before = self._before, sample
-        if since is not None and (values := job_scalars(since, sample)):
+        if values := job_scalars(since, sample):
             self._writer.add(event_of(sample.global_step, encoding.scalars(values)))
 
     def close(self) -> None:

@@ -214,6 +214,7 @@ def test_a_job_writes_its_own_numbers_and_tensorboard_serves_them(tmp_path: Path
     assert step >= 300
     assert value == pytest.approx(-0.1 * step, rel=1e-3)
     assert len(os.listdir(tmp_path / "mine")) == 1  # the chief's
+    assert "its numbers: windlass tensorboard model" in output
     _serves(tmp_path / "model", ["tensorboard/eval", "tensorboard/job"])
 
 

@@ -5,7 +5,7 @@ import math
 import pytest
 
 from windlass.cluster.job import Job
-from windlass.cluster.job_scalars import job_scalars, sample_every_s, sample_job
+from windlass.cluster.job_scalars import JobSample, job_scalars, sample_every_s, sample_job
 from windlass.core.report import PsCounters, TaskReport
 from windlass.core.states import Outcome
 from windlass.core.task import Incarnation, TaskId
@@ -84,6 +84,13 @@ def test_of_many_tasks_there_are_means_alone() -> None:
     found = job_scalars(before, sample_job(running.job, 1))
     assert found["job/workers"] == 71
     assert not [tag for tag in found if tag.startswith("tasks/")]
+
+
+def test_a_job_that_resumes_did_not_make_the_steps_of_its_checkpoint_now() -> None:
+    running = Running(CHIEF, WORKER)
+    running.heard(WORKER, TaskReport(steps=6, global_step=1006), now=2)
+    found = job_scalars(JobSample.of_nothing(0), sample_job(running.job, 2))
+    assert found["job/steps_per_second"] == 3
 
 
 def test_no_time_no_numbers() -> None:

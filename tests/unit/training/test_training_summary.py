@@ -17,6 +17,7 @@ from windlass.core.settings import Settings
 from windlass.core.task import TaskId
 from windlass.distribute.program_cluster import in_cluster
 from windlass.distribute.runtime import ClusterRuntime
+from windlass.launch.cli import windlass
 from windlass.training import summary
 from windlass.worker.job_summaries import open_job_summaries
 
@@ -156,3 +157,13 @@ def test_a_job_without_a_model_directory_has_no_place_for_its_numbers(tmp_path: 
     assert open_job_summaries(Settings(model_dir=str(tmp_path)), 0.0) is None
     with pytest.raises(ConfigurationError, match="give --model-dir"):
         open_job_summaries(Settings(tensorboard=True), 0.0)
+
+
+def test_a_local_job_that_cannot_write_its_numbers_does_not_begin(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(encoding, "find_spec", lambda _: None)
+    (tmp_path / "train.py").write_text("")
+    command = ["local", "--tensorboard", str(tmp_path / "train.py")]
+    with pytest.raises(MissingExtraError, match=r"windlass\[tensorboard\]"):
+        windlass.main(args=command, prog_name="windlass", standalone_mode=False)
