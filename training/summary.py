@@ -19,6 +19,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import cached_property
+from threading import Lock
 from typing import Any
 
 import numpy as np
@@ -71,6 +72,7 @@ class SummaryWriter:
         self._chief_only = chief_only
         self._options = {"max_queue": max_queue, "flush_s": flush_s, "suffix": suffix}
         self._events: EventWriter | None = None
+        self._opening = Lock()
         self._closed = False
 
     @cached_property
@@ -105,8 +107,9 @@ class SummaryWriter:
         """
         if self._closed or self.logdir is None:
             return
-        if self._events is None:
-            self._events = EventWriter(self.logdir, **self._options)  # type: ignore[arg-type]
+        with self._opening:
+            if self._events is None:
+                self._events = EventWriter(self.logdir, **self._options)  # type: ignore[arg-type]
         for event in events:
             self._events.add(event)
 
