@@ -115,7 +115,7 @@ def test_every_bridge_goes_on_under_the_next_strategy(tmp_path: Path) -> None:
     def run(command: list[str], kind: str, steps: int) -> dict[str, list[float]]:
         where = [] if kind == "alone" else ["--model-dir", "model"]
         code, output, errors = processes.run(
-            [*command, *where, "train.py", kind, str(steps)], timeout_s=scaled(90), cwd=tmp_path
+            [*command, *where, "train.py", kind, str(steps)], timeout_s=scaled(150), cwd=tmp_path
         )
         assert code == 0, output + errors
         curves: list[dict[str, list[float]]]

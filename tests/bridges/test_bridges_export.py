@@ -83,7 +83,7 @@ def test_a_checkpoint_is_a_keras_file_by_the_command(tmp_path: Path) -> None:
     export = ["export", "model", "-o", "net.keras", "--model", "train:make_model"]
     for command in (run, export):
         code, output, errors = processes.run(
-            [*processes.WINDLASS, *command], timeout_s=scaled(60), cwd=tmp_path
+            [*processes.WINDLASS, *command], timeout_s=scaled(150), cwd=tmp_path
         )
         assert code == 0, output + errors
     plain = keras.models.load_model(tmp_path / "net.keras")

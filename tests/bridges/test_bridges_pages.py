@@ -38,6 +38,6 @@ def test_a_program_of_a_page_runs(code: str, needs: str, tmp_path: Path) -> None
     program = tmp_path / "train.py"
     program.write_text(code)
     status, output, errors = processes.run(
-        [sys.executable, program], timeout_s=scaled(60), cwd=tmp_path
+        [sys.executable, program], timeout_s=scaled(150), cwd=tmp_path
     )
     assert status == 0, output + errors

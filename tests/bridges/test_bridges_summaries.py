@@ -198,7 +198,7 @@ def test_a_job_writes_its_own_numbers_and_tensorboard_serves_them(tmp_path: Path
     command = ["local", "--plain", "--workers", "1", "--evaluator", "--tensorboard"]
     code, output, errors = processes.run(
         [*processes.WINDLASS, *command, "--model-dir", "model", "train.py"],
-        timeout_s=scaled(60),
+        timeout_s=scaled(150),
         cwd=tmp_path,
     )
     assert code == 0, output + errors
@@ -242,7 +242,7 @@ def _serves(folder: Path, runs: list[str]) -> None:
             with urllib.request.urlopen(f"http://127.0.0.1:{port}/data/runs", timeout=10) as answer:
                 return sorted(json.load(answer))
 
-        wait_until(lambda: served() == runs, scaled(30), "TensorBoard has read the files")
+        wait_until(lambda: served() == runs, scaled(90), "TensorBoard has read the files")
     finally:
         process.terminate()
         process.communicate(timeout=scaled(20))
@@ -256,7 +256,7 @@ def test_what_was_recorded_is_in_the_file_when_the_program_fails(tmp_path: Path)
         "wl.summary.scalar('loss', 0.5)\n"
         "raise ValueError('on purpose')\n"
     )
-    code, _, errors = processes.run([sys.executable, program], timeout_s=scaled(60), cwd=tmp_path)
+    code, _, errors = processes.run([sys.executable, program], timeout_s=scaled(150), cwd=tmp_path)
     assert code == 1
     assert "on purpose" in errors
     assert points(tmp_path / "run", "loss") == [(1, 0.5)]
