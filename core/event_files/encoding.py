@@ -2,7 +2,7 @@
 
 It is loaded when the first summary is made, since it imports PyTorch where that is installed.
 tensorboardX's own writers are not used: their queue is a pipe that ``flush`` does not wait for, and
-a disk that is full ends their thread without a word (ADR 0028).
+a disk that is full ends their thread without a word (ADR 0030).
 """
 
 import struct
