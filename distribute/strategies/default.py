@@ -59,6 +59,8 @@ class _DefaultExtended(StrategyExtended):
 class DefaultStrategy(Strategy):
     """The default strategy: one replica, no distribution, a scope without effect."""
 
+    _is_chosen = False
+
     def __init__(self) -> None:
         super().__init__(_DefaultExtended(self, [HOST]))
 

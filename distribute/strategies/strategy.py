@@ -5,6 +5,7 @@ from contextlib import AbstractContextManager
 from types import TracebackType
 from typing import Any, NoReturn, Self
 
+from ...core import on_import
 from ...core.tracebacks import fold_uncaught
 from ..base.contexts import (
     Frame,
@@ -72,9 +73,13 @@ class Scope:
 class Strategy:
     """As ``tf.distribute.Strategy``: state and computation over a set of replicas."""
 
+    _is_chosen = True  # by a program: the default strategy is there anyway
+
     def __init__(self, extended: StrategyExtended | None = None) -> None:
         self._extended = extended if extended is not None else StrategyExtended(self, [HOST])
         fold_uncaught()
+        if self._is_chosen:
+            on_import.watch()  # a framework's models are to follow its scope
 
     @property
     def extended(self) -> StrategyExtended:

@@ -15,6 +15,8 @@ Everything below is loaded when it is first used, so that ``import windlass`` co
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from .core import on_import
+
 if TYPE_CHECKING:
     from . import distribute, testing, training
     from .cluster.spec import ClusterSpec
@@ -81,6 +83,12 @@ __all__ = [
     "training",
     "variable_creator_scope",
 ]
+
+
+# Models of Keras that are made in a strategy's scope belong to it.
+on_import.register(
+    "keras", lambda: import_module(".training.keras_bridge.scoping", __name__).follow_scopes()
+)
 
 
 def __getattr__(name: str) -> Any:

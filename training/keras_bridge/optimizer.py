@@ -3,12 +3,10 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from ..core.errors import ConfigurationError
-from .extras import require
-from .own_optimizer import Deltas, choose_place
-from .rule_table import OnServer, OnWorker, Place, place_keras
-
-keras: Any = require("keras", "keras")
+from ...core.errors import ConfigurationError
+from ..own_optimizer import Deltas, choose_place
+from ..rule_table import OnServer, OnWorker, Place, place_keras
+from .frameworks import keras
 
 
 def place_optimizer(optimizer: Any, weights: Sequence[Any], deltas: Deltas) -> Place:
@@ -23,16 +21,26 @@ def place_optimizer(optimizer: Any, weights: Sequence[Any], deltas: Deltas) -> P
         ConfigurationError: It has no rule, and deltas are forbidden; or it has made steps already,
             and the servers would begin with a fresh state.
     """
-    kind = type(optimizer).__name__
-    place = choose_place(_found_place(optimizer, weights), deltas, kind)
-    if isinstance(place, OnServer) and int(optimizer.iterations) > 0:
+    place = choose_place(_found_place(optimizer, weights), deltas, type(optimizer).__name__)
+    if isinstance(place, OnServer):
+        require_fresh(optimizer)
+    return place
+
+
+def require_fresh(optimizer: Any) -> None:
+    """Refuse an optimizer that is to run on the servers, and has a state already.
+
+    Raises:
+        ConfigurationError: It has made steps.
+    """
+    kind, steps = type(optimizer).__name__, int(optimizer.iterations)
+    if steps:
         raise ConfigurationError(
-            f"this {kind} has made {int(optimizer.iterations)} steps already, and the servers "
-            "begin with a fresh state; compile the model with a new one before it is distributed, "
-            'or keep this one on the worker with deltas="always"',
+            f"this {kind} has made {steps} steps already, and the servers begin with a fresh "
+            "state; compile the model with a new one before it is distributed, or keep this one on "
+            'the worker with deltas="always"',
             optimizer=kind,
         )
-    return place
 
 
 def _found_place(optimizer: Any, weights: Sequence[Any]) -> Place:
@@ -60,7 +68,7 @@ def _rate(optimizer: Any) -> float | Callable[[int], float]:
     if isinstance(rate, keras.optimizers.schedules.LearningRateSchedule):
         return lambda step: float(rate(step))
     if isinstance(rate, keras.Variable):
-        return float(rate.value)
+        return float(rate.numpy())
     return lambda _: float(rate())
 
 

@@ -1,0 +1,80 @@
+"""Something to do once a framework has been imported, by whomever and whenever.
+
+A program that uses a framework imports it before or after it makes what the bridge to it has to
+know of. Nothing here imports a framework: a function is called at once if its module is there, else
+when the program imports it. Until :func:`watch` is called, the import system is left alone.
+"""
+
+import sys
+import threading
+from collections.abc import Callable, Sequence
+from importlib.abc import MetaPathFinder
+from importlib.machinery import ModuleSpec
+from importlib.util import find_spec
+from types import ModuleType
+
+_lock = threading.Lock()
+_waiting: dict[str, Callable[[], None]] = {}
+_watching = False
+
+
+def register(module: str, then: Callable[[], None]) -> None:
+    """Call ``then`` after :func:`watch`, once, when a top-level module has been imported."""
+    with _lock:
+        _waiting[module] = then
+
+
+def watch() -> None:
+    """Look at what is imported, now and from now on. Cheap when there is nothing new."""
+    global _watching  # noqa: PLW0603
+    for module in [name for name in _waiting if _is_imported(name)]:
+        _call(module)
+    if not _watching and _waiting:
+        with _lock:
+            _watching = True
+            sys.meta_path.insert(0, _Finder())
+
+
+def _is_imported(module: str) -> bool:
+    found = sys.modules.get(module)
+    spec = getattr(found, "__spec__", None)
+    return found is not None and not getattr(spec, "_initializing", False)
+
+
+def _call(module: str) -> None:
+    with _lock:
+        then = _waiting.pop(module, None)
+    if then is not None:
+        then()
+
+
+class _Finder(MetaPathFinder):
+    """Finds nothing itself; of the modules waited for, it has the loader report."""
+
+    def __init__(self) -> None:
+        self._asking = threading.local()
+
+    def find_spec(
+        self,
+        name: str,
+        path: Sequence[str] | None,  # noqa: ARG002 - the import system's
+        target: ModuleType | None = None,  # noqa: ARG002
+    ) -> ModuleSpec | None:
+        """What the other finders find."""
+        if name not in _waiting or getattr(self._asking, "name", None) == name:
+            return None
+        self._asking.name = name
+        try:
+            spec = find_spec(name)
+        finally:
+            self._asking.name = None
+        if spec is None or spec.loader is None:
+            return spec
+        execute = spec.loader.exec_module
+
+        def then(module: ModuleType) -> None:
+            execute(module)
+            _call(name)
+
+        spec.loader.exec_module = then  # type: ignore[method-assign]
+        return spec

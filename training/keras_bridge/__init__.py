@@ -1,0 +1,11 @@
+"""Keras 3 on JAX, PyTorch or TensorFlow: a compiled model whose weights all workers share.
+
+The model stays the object it was: ``fit``, ``evaluate``, ``predict`` and ``train_on_batch`` are
+Keras' own, callbacks see the model, files are Keras'.
+"""
+
+from .inputs import DatasetCreator
+from .model import distribute, shared_weights
+from .weights import SharedWeights
+
+__all__ = ["DatasetCreator", "SharedWeights", "distribute", "shared_weights"]

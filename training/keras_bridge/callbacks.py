@@ -1,0 +1,68 @@
+"""Which callbacks of ``fit`` run on which worker: those that write files run on the chief alone."""
+
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+from .frameworks import keras
+
+_WRITERS = ("BackupAndRestore", "CSVLogger", "ModelCheckpoint", "RemoteMonitor", "TensorBoard")
+
+
+def runs_here(callback: Any, *, is_chief: bool) -> bool:
+    """Whether a callback runs on this worker. ``chief_only = True`` makes another one a writer."""
+    writers = tuple(getattr(keras.callbacks, name) for name in _WRITERS)
+    return is_chief or not (isinstance(callback, writers) or getattr(callback, "chief_only", False))
+
+
+def arguments_here(
+    fit: Any,
+    args: tuple[Any, ...],
+    kwargs: Any,
+    *,
+    is_chief: bool,
+    take_input: Callable[[Any, int | None], Any],
+    job: Callable[[int], Any],
+) -> Any:
+    """The arguments of a model's ``fit`` for this worker.
+
+    Elsewhere than on the chief writers are left out, and no progress is shown unless it is asked
+    for. Callbacks of the program are given ``validation_data``, as Keras once did.
+
+    Args:
+        fit: The model's.
+        args: As the program gave them.
+        kwargs: As the program gave them.
+        is_chief: Whether writers run here.
+        take_input: Makes what Keras takes of data and a number of steps.
+        job: Makes the job's callback, of the first epoch.
+
+    Returns:
+        ``inspect.BoundArguments``.
+    """
+    bound = inspect.signature(fit).bind(*args, **kwargs)
+    given = bound.arguments
+    for data, steps in (("x", "steps_per_epoch"), ("validation_data", "validation_steps")):
+        if data in given:
+            given[data] = take_input(given[data], given.get(steps))
+    callbacks = given.get("callbacks")
+    ours = job(given.get("initial_epoch", 0))
+    if isinstance(callbacks, keras.callbacks.CallbackList):
+        callbacks.callbacks = _chosen(callbacks.callbacks, is_chief=is_chief)
+        callbacks.append(ours)
+        ours.set_model(callbacks.model)
+        chosen = callbacks.callbacks
+    else:
+        every = callbacks if isinstance(callbacks, (list, tuple)) else [callbacks]
+        chosen = _chosen([each for each in every if each is not None], is_chief=is_chief)
+        given["callbacks"] = [*chosen, ours]
+    for callback in chosen:
+        if not hasattr(callback, "validation_data"):
+            callback.validation_data = given.get("validation_data")
+    if not is_chief and "verbose" in bound.signature.parameters:
+        given.setdefault("verbose", 0)
+    return bound
+
+
+def _chosen(callbacks: list[Any], *, is_chief: bool) -> list[Any]:
+    return [callback for callback in callbacks if runs_here(callback, is_chief=is_chief)]

@@ -1,0 +1,131 @@
+"""What steps of PyTorch and TensorFlow have in common: variables that are changed in place."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ...core.arrays import Array
+from .frameworks import keras
+
+if TYPE_CHECKING:
+    from .weights import SharedWeights
+
+
+class EagerSteps(ABC):
+    """Gradients go out and values come back between the framework's own calls.
+
+    What others have assigned is recognised by a mark of each variable, which is another one after
+    each assignment.
+    """
+
+    def __init__(self, weights: "SharedWeights") -> None:
+        self._weights = weights
+        self._model = weights.model
+        self._marks: dict[str, object] = {}
+        self._rate_mark: object = None
+        self._trainable: dict[str, Any] = {}
+        self._averages: list[str] = []
+
+    # -- of the framework --------------------------------------------------------------------
+
+    @abstractmethod
+    def array(self, variable: Any) -> Array:
+        """A variable's value on the host; of the same memory where that is possible."""
+
+    @abstractmethod
+    def assign(self, variables: Sequence[Any], values: Sequence[Array]) -> None:
+        """Copy values into variables, in place."""
+
+    @abstractmethod
+    def mark(self, variable: Any) -> object:
+        """Another one after each assignment."""
+
+    @abstractmethod
+    def gradient(self, tensor: Any) -> Array:
+        """A dense gradient, of the same memory on the CPU."""
+
+    @abstractmethod
+    def tensor(self, gradient: Array, variable: Any) -> Any:
+        """The gradient of a variable, as its optimizer takes it."""
+
+    @abstractmethod
+    def apply_here(self, gradients: Sequence[Any], variables: Sequence[Any]) -> None:
+        """A step of the model's own optimizer."""
+
+    # -- values ------------------------------------------------------------------------------
+
+    def load(self, names: Mapping[str, Any], values: Mapping[str, Array]) -> None:
+        """In place."""
+        self.assign(list(names.values()), [values[name] for name in names])
+        self._marks.update((name, self.mark(variable)) for name, variable in names.items())
+
+    def changed(self) -> Mapping[str, Array]:
+        """Variables of other values."""
+        return self._other_values(self._weights.variables)
+
+    def _other_values(self, variables: Mapping[str, Any]) -> Mapping[str, Array]:
+        arrays = ((name, self.array(variable)) for name, variable in variables.items())
+        values = self._weights.values
+        return {name: array for name, array in arrays if not np.array_equal(array, values[name])}
+
+    def sync(self) -> None:  # noqa: B027 - of JAX there is something to do
+        """Variables have everything."""
+
+    # -- steps -------------------------------------------------------------------------------
+
+    def begin(self) -> None:
+        """Know what is trained from now on."""
+        weights = self._weights
+        self._trainable = {name: weights.variables[name] for name in weights.trained_names()}
+        self._averages = weights.pushed_averages()
+        self._rate_mark = None
+
+    def follow(self) -> None:
+        """Before a step: what a callback or the program has assigned."""
+        marked = [n for n, v in self._trainable.items() if self.mark(v) != self._marks[n]]
+        if marked:
+            self._weights.follow(self._other_values({n: self._trainable[n] for n in marked}))
+
+    def push(self, gradients: Sequence[Any], variables: Sequence[Any]) -> None:
+        """Push the gradients of a step, and load what comes back."""
+        weights, optimizer = self._weights, self._weights.optimizer
+        names = [weights.name_of(variable) for variable in variables]
+        named = {
+            name: self.gradient(gradient)
+            for name, gradient in zip(names, gradients, strict=True)
+            if gradient is not None and name is not None
+        }
+        averages = {name: self.array(weights.variables[name]) for name in self._averages}
+        if weights.worker_reason is None:
+            self._follow_rate(optimizer)
+            values = weights.exchange(named, averages=averages)
+            steps = weights.store.step or int(optimizer._iterations.numpy()) + 1
+            optimizer._iterations.assign(steps)
+        else:
+            before = weights.values
+
+            def update(reduced: Mapping[str, Array]) -> Mapping[str, Array]:
+                self.apply_here(
+                    [
+                        None if name is None or given is None else self.tensor(reduced[name], v)
+                        for name, given, v in zip(names, gradients, variables, strict=True)
+                    ],
+                    variables,
+                )
+                return {
+                    name: self.array(weights.variables[name]) - before[name] for name in reduced
+                }
+
+            values = weights.exchange(named, update=update, averages=averages)
+        self.load(self._trainable, values)
+
+    def _follow_rate(self, optimizer: Any) -> None:
+        rate = optimizer._learning_rate
+        if not isinstance(rate, keras.Variable):
+            return
+        mark = self.mark(rate)
+        if self._rate_mark is None or mark != self._rate_mark:
+            self._rate_mark = mark
+            self._weights.set_rate(float(rate.numpy()))

@@ -1,0 +1,112 @@
+"""Metrics of the whole job: the states of Keras' metrics, added up over the workers.
+
+A metric of Keras keeps sums (a total and a count, counts per threshold, a confusion matrix), and
+says of each variable how several replicas make one value of it (``aggregation``, sums unless it
+says otherwise). So the result over all examples of all workers is that of the added states, to the
+last decimal; means of results would not be.
+
+Workers in sync add up when an epoch or an evaluation ends, in one all-reduce, and all have the same
+logs. In the same call averages (batch norm) are averaged: as in tf.distribute, whose variables of
+batch norm are ON_READ and MEAN.
+
+Workers of parameter servers end their epochs at different times and wait for nobody: each adds its
+epoch to a sum on the servers when it ends, and the chief takes what is there, with its own, for the
+logs of its epoch. So nothing counts twice; what others end after the chief's last epoch is in no
+log. Others than the chief see their own.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from ...core.arrays import Array
+from ...distribute.base.reductions import ReduceOp, VariableAggregation
+from ...distribute.strategies.strategy import Strategy
+from ...distribute.variables.variable import Variable
+
+MOST_NUMBERS = 8192
+"""The numbers that metrics of an asynchronous job may keep: 64 KiB on a ps."""
+
+
+class InSync:
+    """Totals of workers in sync, who all call this at the same places.
+
+    Args:
+        strategy: Theirs.
+    """
+
+    def __init__(self, strategy: Strategy) -> None:
+        self._extended = strategy.extended
+        self._count = strategy.num_replicas_in_sync
+        self._is_first = self._extended.first_replica == 0
+
+    def combine(self, metrics: Sequence[Any], averages: Sequence[Any]) -> None:
+        """Give metrics' variables their totals, and averages their mean."""
+        pairs = [(v, getattr(v, "aggregation", None) or "sum") for v in metrics]
+        pairs += [(variable, "mean") for variable in averages]
+        if not pairs:
+            return
+        mine = packed([variable for variable, _ in pairs])
+        counts = not_first = np.ones(len(mine))
+        if not self._is_first:
+            not_first = np.zeros(len(mine))
+        kinds = np.repeat([how for _, how in pairs], [_size(variable) for variable, _ in pairs])
+        counts = np.where(kinds == "mean", self._count, counts)
+        given = np.where(kinds == "only_first_replica", mine * not_first, mine)
+        total = np.asarray(self._extended.reduce_to_all(ReduceOp.SUM, given)) / counts
+        unpack(total, [variable for variable, _ in pairs])
+
+
+class OnServers:
+    """Totals of workers that are not in sync.
+
+    Args:
+        strategy: Theirs.
+        name: Of the variable on the servers.
+        is_chief: Whether the totals are for this worker's logs.
+    """
+
+    def __init__(self, strategy: Strategy, name: str, *, is_chief: bool) -> None:
+        self._is_chief = is_chief
+        with strategy.scope():
+            self._sum: Variable = Variable(
+                np.zeros((1, MOST_NUMBERS), np.float64),
+                name=name,
+                trainable=False,
+                aggregation=VariableAggregation.SUM,
+            )
+        if is_chief:  # of a job that resumes: what was left when it was saved
+            self._sum.assign(np.zeros((1, MOST_NUMBERS)))
+
+    def combine(self, metrics: Sequence[Any]) -> None:
+        """Add this worker's epoch; on the chief give metrics' variables what there is."""
+        mine = packed(metrics)
+        if not 0 < len(mine) <= MOST_NUMBERS:
+            return
+        whole = np.zeros((1, MOST_NUMBERS))
+        whole[0, : len(mine)] = mine
+        self._sum.assign_add(whole)
+        if self._is_chief:
+            total = np.array(self._sum.read_value())
+            self._sum.assign_sub(total)
+            unpack(total[0], metrics)
+
+
+def packed(variables: Sequence[Any]) -> Array:
+    """Variables of Keras as one array of float64, in which counts above 2**24 stay exact."""
+    parts = [np.asarray(variable.numpy(), np.float64).reshape(-1) for variable in variables]
+    return np.concatenate(parts) if parts else np.zeros(0)
+
+
+def unpack(numbers: Array, variables: Sequence[Any]) -> None:
+    """Give variables of Keras the numbers that :func:`packed` made of some."""
+    start = 0
+    for variable in variables:
+        part = numbers[start : start + _size(variable)]
+        start += len(part)
+        variable.assign(part.reshape(tuple(variable.shape)).astype(variable.dtype))
+
+
+def _size(variable: Any) -> int:
+    return int(np.prod(tuple(variable.shape), dtype=np.int64))

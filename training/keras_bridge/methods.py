@@ -1,0 +1,163 @@
+"""What stands in front of some methods of a model that is distributed.
+
+The model keeps its class, so callbacks, files and ``isinstance`` stay as they are; of this one
+object some methods are replaced. Keras makes the functions of its steps when they are needed
+(``make_train_function``): that is where a step is changed, and where a model without weights until
+its first batch begins to share them.
+"""
+
+import inspect
+from typing import Any
+
+from ...core.errors import ConfigurationError
+from ...distribute.strategies.strategy import Strategy
+from ..own_optimizer import Deltas
+from .callbacks import arguments_here
+from .frameworks import build_on_first_batch
+from .inputs import as_input
+from .job_callback import JobCallback
+from .job_totals import InSync, OnServers
+from .weights import SharedWeights, averages_of
+
+ATTRIBUTE = "_windlass"
+"""Of a model: its :class:`DistributedMethods`."""
+
+
+class DistributedMethods:
+    """Methods of a model under a strategy.
+
+    Attributes:
+        strategy: Under which.
+        options: As they were given.
+        weights: Those that are shared; None: the model is not built.
+    """
+
+    def __init__(
+        self, model: Any, strategy: Strategy, *, deltas: Deltas, mean: bool, name: str
+    ) -> None:
+        self._model = model
+        self.strategy = strategy
+        self.options: dict[str, Any] = {"deltas": deltas, "mean": mean, "name": name}
+        self.weights: SharedWeights | None = None
+        self._is_chief = bool(strategy.extended.should_checkpoint)
+        self._totals: InSync | OnServers | None = None
+        self._in_epoch = False  # else an evaluation is under way
+        self._epoch_began = 0  # with so many steps made
+        self._promised: int | None = None  # steps of an epoch
+        if is_built(model):
+            self._share()
+        else:
+            build_on_first_batch(model)
+        model.train_function = model.test_function = model.predict_function = None
+        # Beside Keras' tracking of attributes, which is for layers and variables.
+        for attribute, value in (
+            (ATTRIBUTE, self),
+            ("fit", self._fit),
+            ("evaluate", self._evaluate),
+            ("make_train_function", self._make_train_function),
+            ("make_test_function", self._make_test_function),
+            ("make_predict_function", self._make_predict_function),
+            ("_get_metrics_result_or_logs", self._metrics_of_job),
+        ):
+            object.__setattr__(model, attribute, value)
+
+    def _share(self) -> SharedWeights:
+        if self.weights is None:
+            self.weights = SharedWeights(self._model, self.strategy, **self.options)
+            if self.strategy.num_replicas_in_sync > 1:
+                self._totals = InSync(self.strategy)
+            elif self.strategy.extended.num_input_pipelines > 1:
+                name = "/".join(filter(None, (self.options["name"], self._model.name, "metrics")))
+                self._totals = OnServers(self.strategy, name, is_chief=self._is_chief)
+        return self.weights
+
+    def _refresh(self) -> None:
+        """Have the values of now; before the first batch there may be none."""
+        if self.weights is not None:
+            self.weights.refresh()
+        elif is_built(self._model):
+            self._share()
+
+    # -- what programs call ------------------------------------------------------------------
+
+    def _fit(self, *args: Any, **kwargs: Any) -> Any:
+        """Keras' ``fit`` with the callbacks that run here; it ends with the values of now."""
+        fit = type(self._model).fit.__get__(self._model)
+        bound = arguments_here(
+            fit,
+            args,
+            kwargs,
+            is_chief=self._is_chief,
+            take_input=lambda data, steps: as_input(data, self.strategy, steps),
+            job=lambda first: JobCallback(self.strategy, first, self._begin_epoch),
+        )
+        self._promised = bound.arguments.get("steps_per_epoch")
+        self._refresh()
+        history = fit(*bound.args, **bound.kwargs)
+        self._refresh()
+        return history
+
+    def _evaluate(self, *args: Any, **kwargs: Any) -> Any:
+        """Keras' ``evaluate``, of what a strategy's program gives it."""
+        evaluate = type(self._model).evaluate.__get__(self._model)
+        bound = inspect.signature(evaluate).bind(*args, **kwargs)
+        given = bound.arguments
+        if "x" in given:
+            given["x"] = as_input(given["x"], self.strategy, given.get("steps"))
+        return evaluate(*bound.args, **bound.kwargs)
+
+    # -- what Keras calls --------------------------------------------------------------------
+
+    def _make_train_function(self, force: bool = False) -> None:
+        if self._model.train_function is not None and not force:
+            return
+        weights = self._share()
+        weights.take_optimizer()
+        weights.backend.make_train_function()
+
+    def _make_test_function(self, force: bool = False) -> Any:
+        self._refresh()
+        self._in_epoch = False
+        return type(self._model).make_test_function(self._model, force)
+
+    def _make_predict_function(self, force: bool = False) -> Any:
+        self._refresh()
+        return type(self._model).make_predict_function(self._model, force)
+
+    def _begin_epoch(self) -> None:
+        self._in_epoch = True
+        self._epoch_began = self.weights.steps if self.weights is not None else 0
+
+    def _metrics_of_job(self, logs: Any) -> Any:
+        """Of an epoch, or of an evaluation."""
+        model, in_epoch = self._model, self._in_epoch
+        self._in_epoch = False
+        if in_epoch and self.weights is not None:
+            self._check_length(self.weights.steps - self._epoch_began)
+        if isinstance(self._totals, InSync):
+            self._totals.combine(model.metrics_variables, averages_of(model) if in_epoch else ())
+        elif isinstance(self._totals, OnServers) and in_epoch:
+            self._totals.combine(model.metrics_variables)
+        return type(model)._get_metrics_result_or_logs(model, logs)
+
+    def _check_length(self, made: int) -> None:
+        """Workers in sync must make the steps that they were to make.
+
+        Raises:
+            ConfigurationError: This one's input has ended before.
+        """
+        promised, model = self._promised, self._model
+        if promised is None or made >= promised or model.stop_training:
+            return
+        if isinstance(self._totals, InSync):
+            task = self.strategy.extended.task_name
+            raise ConfigurationError(
+                f"{task}: the input of this worker ended after {made} of {promised} steps of an "
+                "epoch (steps_per_epoch), and workers in sync wait for each other in each; repeat "
+                "the dataset, or ask for fewer steps"
+            )
+
+
+def is_built(model: Any) -> bool:
+    """Whether a model has all of its weights."""
+    return bool(model.built) and all(layer.built for layer in model._flatten_layers())

@@ -1,0 +1,104 @@
+"""``strategy.scope()`` and ``compile(distribute=strategy)``, as in programs for tf.distribute.
+
+A model that is made in a scope belongs to its strategy, and ``compile`` distributes it. For that
+``keras.Model.__init__`` notes the current strategy and ``compile`` takes ``distribute=``; outside
+of scopes, and without that argument, both do what they did. They are changed where Keras defines
+them, since it compares a model's ``compile`` with its own when it loads a file, and when a program
+has made a strategy and imported Keras, in whatever order (``core/on_import.py``).
+
+Source: tf.distribute, of which Keras 2 asked for the strategy at the same two places.
+"""
+
+import functools
+from typing import Any
+
+from ...core.errors import ConfigurationError
+from ...distribute.base.contexts import default_strategy, top_frame
+from ...distribute.strategies.strategy import Strategy
+
+_MADE_UNDER = "_windlass_made_under"
+_CHANGED = "_windlass_scopes"
+
+
+def current_strategy() -> Any:
+    """The strategy whose scope this thread is in; None: it is in none."""
+    frame = top_frame()
+    default: object = default_strategy()
+    if frame is None or frame.replica is not None or frame.strategy is default:
+        return None
+    return frame.strategy
+
+
+def follow_scopes() -> None:
+    """Change ``keras.Model``; a second time does nothing."""
+    from .frameworks import keras
+
+    model = keras.Model
+    if _CHANGED in vars(model):
+        return
+    make, compile_model = model.__init__, model.compile
+
+    @functools.wraps(make)
+    def made(self: Any, *args: Any, **kwargs: Any) -> None:
+        make(self, *args, **kwargs)
+        object.__setattr__(self, _MADE_UNDER, current_strategy())
+
+    @functools.wraps(compile_model)
+    def compiled(self: Any, *args: Any, distribute: Strategy | None = None, **kwargs: Any) -> None:
+        strategy = strategy_for(self, distribute)
+        compile_model(self, *args, **kwargs)
+        if strategy is not None:
+            _distribute(self, strategy)
+
+    model.__init__ = made
+    owner = next(kind for kind in model.__mro__ if "compile" in vars(kind))
+    owner.compile = compiled
+    setattr(model, _CHANGED, True)
+
+
+def strategy_for(model: Any, given: Any) -> Any:
+    """The strategy that a model is to be distributed under when it is compiled; None: it is not.
+
+    Args:
+        model: Of Keras.
+        given: As ``compile(distribute=…)`` was given it; None: not at all.
+
+    Raises:
+        ConfigurationError: ``given`` is no strategy; or the model was made elsewhere than in the
+            scope it is compiled in, or under another strategy.
+    """
+    if given is not None and not isinstance(given, Strategy):
+        raise ConfigurationError(
+            f"distribute={given!r} is no strategy of Windlass; give compile one, such as "
+            "wl.distribute.ParameterServerStrategy()"
+        )
+    made, current = getattr(model, _MADE_UNDER, None), current_strategy()
+    if given is not None:
+        for other in (made, current):
+            if other is not None and other is not given:
+                raise ConfigurationError(
+                    f"{model.name!r} belongs to the scope of a {type(other).__name__}, and compile "
+                    f"was given another strategy, a {type(given).__name__}"
+                )
+        return given
+    if current is not None and made is not current:
+        where = f"in the scope of another {type(made).__name__}" if made else "outside of any scope"
+        raise ConfigurationError(
+            f"{model.name!r} was made {where} and is compiled in the scope of a "
+            f"{type(current).__name__}: its weights were not created there. Make the model in the "
+            "same `with strategy.scope():`, or compile it outside with distribute=strategy"
+        )
+    return made
+
+
+def _distribute(model: Any, strategy: Strategy) -> None:
+    from .methods import ATTRIBUTE
+    from .model import distribute
+
+    methods = getattr(model, ATTRIBUTE, None)
+    if methods is None:
+        distribute(model, strategy)
+    elif methods.strategy is not strategy:
+        raise ConfigurationError(
+            f"{model.name!r} is distributed under a {type(methods.strategy).__name__} already"
+        )

@@ -1,0 +1,141 @@
+"""Keras on TensorFlow: the model's ``train_step`` is one graph, which gives its gradients.
+
+Its optimizer hands the gradients out instead of applying them. They are pushed between two calls of
+the graph, by eager code, so nothing of a graph waits for the network, and the graph may be compiled
+by XLA. What comes back is loaded into the same ``tf.Variable`` objects.
+"""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ...core.arrays import Array
+from ...core.errors import ConfigurationError
+from ..extras import require
+from .eager_steps import EagerSteps
+
+if TYPE_CHECKING:
+    from .weights import SharedWeights
+
+tf: Any = require("tensorflow", "keras,tensorflow")
+
+
+class Steps(EagerSteps):
+    """Steps of Keras on TensorFlow."""
+
+    def __init__(self, weights: "SharedWeights") -> None:
+        super().__init__(weights)
+        self._assigned: dict[int, int] = {}  # how often each variable was assigned, by its id
+        self._apply: Any = None
+        for variable in weights.variables.values():
+            self._watch(variable)
+
+    def _watch(self, variable: Any) -> None:
+        """Count what is assigned to a variable of Keras; TensorFlow does not."""
+        if id(variable) in self._assigned:
+            return
+        key, counts = id(variable), self._assigned
+        counts[key] = 0
+        assign = variable._direct_assign
+
+        def counted(value: Any) -> None:
+            counts[key] += 1
+            assign(value)
+
+        object.__setattr__(variable, "_direct_assign", counted)
+
+    def array(self, variable: Any) -> Array:
+        """Of the same memory on the CPU."""
+        return np.asarray(variable._value.read_value())
+
+    def assign(self, variables: Sequence[Any], values: Sequence[Array]) -> None:
+        """Into the same variables."""
+        for variable, value in zip(variables, values, strict=True):
+            tf.raw_ops.AssignVariableOp(resource=variable._value.handle, value=value)
+
+    def mark(self, variable: Any) -> object:
+        """How often it was assigned by others."""
+        return self._assigned.get(id(variable), 0)
+
+    def gradient(self, tensor: Any) -> Array:
+        """Of the same memory on the CPU."""
+        return np.asarray(tensor)
+
+    def tensor(self, gradient: Array, variable: Any) -> Any:  # noqa: ARG002
+        """A tensor."""
+        return tf.convert_to_tensor(gradient)
+
+    def apply_here(self, gradients: Sequence[Any], variables: Sequence[Any]) -> None:
+        """Keras' own, as one graph."""
+        self._apply(gradients, variables)
+
+    def make_train_function(self) -> None:
+        """The graph of ``train_step``, and eager code around it."""
+        model, optimizer = self._model, self._weights.optimizer
+        self.begin()
+        if not optimizer.built:
+            optimizer.build(model.trainable_variables)  # a graph makes none, and files want them
+        if isinstance(optimizer._learning_rate, type(optimizer._iterations)):
+            self._watch(optimizer._learning_rate)
+        compute: Any = self._compute
+        if model.run_eagerly:
+            self._apply = self._apply_gradients
+        else:
+            # As Keras does: what a train_step writes in Python runs while it is traced.
+            compute = tf.function(
+                compute, autograph=False, reduce_retracing=True, jit_compile=model.jit_compile
+            )
+            self._apply = self._compiled_apply()
+        compute = model._autoconvert_optionals(compute)
+
+        def step(data: Any) -> Any:
+            self.follow()
+            logs, gradients = compute(data)
+            self.push(gradients, list(self._trainable.values()))
+            return logs
+
+        def function(iterator: Any) -> Any:
+            logs = step(next(iterator))
+            for _ in range(model.steps_per_execution - 1):
+                try:
+                    data = next(iterator)
+                except StopIteration:
+                    break
+                logs = step(data)
+            return logs
+
+        model.train_function = function
+
+    def _compute(self, data: Any) -> Any:
+        """The model's ``train_step``; its logs, and a dense gradient or None for each weight."""
+        handed: list[Any] = []
+        optimizer = self._weights.optimizer
+
+        def hand_out(gradients: Any, trainable_variables: Any = None) -> None:
+            trained = trainable_variables or self._trainable.values()
+            handed.append(dict(zip(map(id, trained), gradients, strict=True)))
+
+        object.__setattr__(optimizer, "apply", hand_out)
+        try:
+            logs = self._model.train_step(data)
+        finally:
+            object.__delattr__(optimizer, "apply")
+        if len(handed) != 1:
+            raise ConfigurationError(
+                f"train_step of {type(self._model).__name__} has to call self.optimizer.apply or "
+                f"apply_gradients once; it called it {len(handed)} times"
+            )
+        found = (handed[0].get(id(variable)) for variable in self._trainable.values())
+        return logs, [None if each is None else tf.convert_to_tensor(each) for each in found]
+
+    def _apply_gradients(self, gradients: Sequence[Any], variables: Sequence[Any]) -> None:
+        optimizer = self._weights.optimizer
+        type(optimizer).apply(optimizer, gradients, variables)
+
+    def _compiled_apply(self) -> Any:
+        variables = list(self._trainable.values())
+        compiled = tf.function(
+            lambda gradients: self._apply_gradients(gradients, variables), autograph=False
+        )
+        return lambda gradients, _: compiled(gradients)

@@ -1,0 +1,84 @@
+"""Keras on PyTorch: every operation runs at once, and the optimizer is given ``Tensor.grad``.
+
+The model's own ``train_step`` runs, with an optimizer whose ``apply`` pushes the gradients and
+loads what comes back into the same parameters.
+"""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from ...core.arrays import Array
+from ...core.errors import ConfigurationError
+from ..torch_tensors import to_array, to_tensor, torch
+from .eager_steps import EagerSteps
+
+
+class Steps(EagerSteps):
+    """Steps of Keras on PyTorch."""
+
+    def array(self, variable: Any) -> Array:
+        """Of the same memory on the CPU."""
+        return to_array(variable._value)
+
+    def assign(self, variables: Sequence[Any], values: Sequence[Array]) -> None:
+        """Into the same parameters."""
+        with torch.no_grad():
+            for variable, value in zip(variables, values, strict=True):
+                variable._value.copy_(to_tensor(value))
+
+    def mark(self, variable: Any) -> object:
+        """PyTorch counts what is done to a tensor in place."""
+        tensor = variable._value
+        return id(tensor), tensor._version
+
+    def gradient(self, tensor: Any) -> Array:
+        """Of the same memory on the CPU."""
+        return to_array(tensor.to_dense() if tensor.is_sparse else tensor)
+
+    def tensor(self, gradient: Array, variable: Any) -> Any:
+        """On the parameter's device."""
+        return to_tensor(gradient).to(variable._value)
+
+    def apply_here(self, gradients: Sequence[Any], variables: Sequence[Any]) -> None:
+        """Keras' own."""
+        optimizer = self._weights.optimizer
+        with torch.no_grad():
+            type(optimizer).apply(optimizer, gradients, variables)
+
+    def make_train_function(self) -> None:
+        """Keras' own function, with the optimizer's ``apply`` taken while it runs."""
+        model = self._model
+        self.begin()
+        type(model).make_train_function(model, force=True)
+        run = model.train_function
+
+        def step(data: Any) -> Any:
+            self.follow()
+            before = self._weights.steps
+            with self._taking_gradients():
+                logs = run(data)
+            if self._weights.steps != before + 1:
+                raise ConfigurationError(
+                    f"train_step of {type(model).__name__} has to call self.optimizer.apply once; "
+                    f"it called it {self._weights.steps - before} times"
+                )
+            return logs
+
+        model.train_function = step
+
+    @contextmanager
+    def _taking_gradients(self) -> Iterator[None]:
+        optimizer = self._weights.optimizer
+
+        def apply(gradients: Any, trainable_variables: Any = None) -> None:
+            trained = trainable_variables or list(self._trainable.values())
+            with torch.no_grad():
+                self.push(list(gradients), list(trained))
+
+        # Of a step that torch.compile compiles, this part stays as it is.
+        object.__setattr__(optimizer, "apply", torch.compiler.disable(apply))
+        try:
+            yield
+        finally:
+            object.__delattr__(optimizer, "apply")

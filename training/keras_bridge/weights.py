@@ -1,0 +1,210 @@
+"""The weights of a Keras model that all workers share.
+
+What is the same on every framework is here: names, the store, where the optimizer runs, and whose
+values count. How a step is made to hand its gradients out is ``jax_steps``, ``torch_steps`` and
+``tensorflow_steps``.
+"""
+
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+from ...core.arrays import Array
+from ...core.errors import ConfigurationError
+from ...distribute.strategies.strategy import Strategy
+from ..array_store import ArrayStore, Update
+from ..own_optimizer import Deltas
+from ..rule_table import OnServer, OnWorker
+from .frameworks import keras, steps_module
+from .optimizer import place_optimizer, require_fresh, settings_of
+
+
+class Steps(Protocol):
+    """How a framework under Keras makes steps whose gradients can be taken; made of weights."""
+
+    def array(self, variable: Any) -> Array:
+        """A variable's value on the host; of the same memory where that is possible."""
+
+    def load(self, names: Mapping[str, Any], values: Mapping[str, Array]) -> None:
+        """Give variables, by name, values that came."""
+
+    def changed(self) -> Mapping[str, Array]:
+        """What others than steps and :meth:`load` have made of variables, by name."""
+
+    def sync(self) -> None:
+        """Bring into the variables what a step keeps elsewhere."""
+
+    def make_train_function(self) -> None:
+        """As Keras' ``make_train_function``: sets ``model.train_function``."""
+
+
+class SharedWeights:
+    """The weights of a model under a strategy; ``wl.training.keras.distribute`` makes it.
+
+    Attributes:
+        model: Whose they are.
+        store: The weights by their paths, such as ``dense/kernel``.
+        worker_reason: Why the optimizer runs on this worker; None: it runs on the servers.
+        variables: Those of Keras, by name.
+        values: As they came last, by name.
+        is_chief: Whether this worker's changes by hand count for all.
+        steps: Of training, that this worker has made.
+    """
+
+    def __init__(
+        self, model: Any, strategy: Strategy, *, deltas: Deltas, mean: bool, name: str
+    ) -> None:
+        self.model = model
+        self.is_chief = bool(strategy.extended.should_checkpoint)
+        self.steps = 0
+        self._prefix = f"{name}/" if name else ""
+        _require_weights(model)
+        place = place_optimizer(model.optimizer, model.trainable_variables, deltas)
+        self.worker_reason = place.reason if isinstance(place, OnWorker) else None
+        self._rule = place.optimizer() if isinstance(place, OnServer) else None
+        self.optimizer, self._settings = model.optimizer, settings_of(model.optimizer)
+        self.variables = self._shared_variables(in_sync=strategy.num_replicas_in_sync > 1)
+        self._names = {id(variable): name for name, variable in self.variables.items()}
+        self.values: Mapping[str, Array] = {}
+        self.backend: Steps = steps_module().Steps(self)
+        self.store = ArrayStore(
+            {each: self.backend.array(variable) for each, variable in self.variables.items()},
+            self._rule,
+            strategy,
+            mean=mean,
+        )
+        self.load(self.store.pull())
+
+    def _shared_variables(self, *, in_sync: bool) -> dict[str, Any]:
+        """Floating-point weights by name; workers in sync keep their own averages.
+
+        Of seed generators and counters every worker has its own.
+        """
+        found: dict[str, Any] = {}
+        for variable in self.model.trainable_variables if in_sync else self.model.weights:
+            if not keras.backend.is_float_dtype(variable.dtype):
+                continue
+            name = self._prefix + variable.path
+            if name in found:
+                raise ConfigurationError(
+                    f"two weights of {self.model.name!r} have the path {variable.path!r}; give "
+                    "their layers different names",
+                    variable=name,
+                )
+            found[name] = variable
+        return found
+
+    # -- values ------------------------------------------------------------------------------
+
+    def refresh(self) -> None:
+        """Load the weights as they are now, with what other workers have pushed.
+
+        What was loaded or assigned on the chief since (``load_weights``) is given to all workers
+        first; on other workers the chief's takes its place.
+        """
+        self.backend.sync()  # a callback may call this within an epoch
+        self.follow(self.backend.changed())
+
+    def follow(self, changed: Mapping[str, Array]) -> None:
+        """Give what was changed on the chief to all, and load what all have."""
+        if changed and self.is_chief:
+            self.store.assign(changed)
+        self.load(self.store.pull())
+
+    def load(self, values: Mapping[str, Array]) -> None:
+        """Have these values in all variables."""
+        self.values = values
+        self.backend.load(self.variables, values)
+
+    # -- steps -------------------------------------------------------------------------------
+
+    def trained_names(self) -> list[str]:
+        """The names of the weights that are trained, in Keras' order.
+
+        Raises:
+            ConfigurationError: One was not there when the model was distributed.
+        """
+        try:
+            return [self._names[id(v)] for v in self.model.trainable_variables]
+        except KeyError:
+            raise ConfigurationError(
+                f"{self.model.name!r} has a weight to train that it had not when it was "
+                "distributed; build all of it before"
+            ) from None
+
+    def pushed_averages(self) -> list[str]:
+        """The names of those that no gradient changes and this worker pushes: the chief's."""
+        averages = averages_of(self.model) if self.is_chief else []
+        return [self._names[id(v)] for v in averages if id(v) in self._names]
+
+    def name_of(self, variable: Any) -> str | None:
+        """The name of a variable of Keras; None: it is not shared."""
+        return self._names.get(id(variable))
+
+    def take_optimizer(self) -> None:
+        """Train with the optimizer that the model was compiled with last.
+
+        Raises:
+            ConfigurationError: The servers have a state of another one.
+        """
+        optimizer = self.model.optimizer
+        kind = type(optimizer).__name__
+        if self.worker_reason is None and settings_of(optimizer) != self._settings:
+            raise ConfigurationError(
+                f"{self.model.name!r} was compiled with another {kind} than when it was "
+                "distributed, and its state is on the servers; only a rate that is a number may "
+                "change. Distribute a new model for it",
+                optimizer=kind,
+            )
+        if self.worker_reason is None and not self.steps:
+            require_fresh(optimizer)
+        self.optimizer = optimizer
+
+    def exchange(
+        self,
+        gradients: Mapping[str, Any],
+        *,
+        update: Update | None = None,
+        averages: Mapping[str, Array] | None = None,
+    ) -> Mapping[str, Array]:
+        """A step: push, and the values of all shared weights that come back.
+
+        Args:
+            gradients: By name; of weights that have none, none.
+            update: This worker's optimizer; None: the servers'.
+            averages: What to overwrite in the same push.
+        """
+        self.steps += 1
+        values: Mapping[str, Array] = self.store.exchange(
+            gradients, update=update, assigned=averages or None
+        )
+        self.values = values
+        return values
+
+    def set_rate(self, rate: float) -> None:
+        """What a callback or the program has set counts from this step on."""
+        if self._rule is not None and self._rule.learning_rate != rate:
+            self._rule.learning_rate = rate
+
+
+def averages_of(model: Any) -> list[Any]:
+    """What a model computes while it trains, such as the averages of batch norm.
+
+    Weights that were frozen are not among them.
+    """
+    found = {
+        id(variable): variable
+        for layer in model._flatten_layers()
+        for variable in layer._non_trainable_variables
+        if keras.backend.is_float_dtype(variable.dtype)
+    }
+    return list(found.values())
+
+
+def _require_weights(model: Any) -> None:
+    if not model.built or not all(layer.built for layer in model._flatten_layers()):
+        raise ConfigurationError(
+            f"{model.name!r} is not built, so it has no weights to share; give it a keras.Input, "
+            "or call it on one batch before it is distributed"
+        )
+    if not model.trainable_variables:
+        raise ConfigurationError(f"{model.name!r} has no weight to train")
