@@ -68,12 +68,13 @@ $(PARITY_STAMP): pyproject.toml
 	$(PARITY_VENV)/bin/python -m pip install --quiet --editable . --group parity
 	touch $@
 
-# Where the index has no CPU build of PyTorch, its tests are skipped, and say so.
+# Where the index has no CPU build of PyTorch or TensorFlow, its tests are skipped, and say so.
 $(BRIDGES_STAMP): pyproject.toml
 	$(PYTHON) -m venv $(BRIDGES_VENV)
 	$(BRIDGES_VENV)/bin/python -m pip install --quiet --upgrade 'pip>=25.1'
 	$(BRIDGES_VENV)/bin/python -m pip install --quiet --editable . --group bridges
 	-$(BRIDGES_VENV)/bin/python -m pip install --quiet --group bridges-torch
+	-$(BRIDGES_VENV)/bin/python -m pip install --quiet --group bridges-tensorflow
 	touch $@
 
 setup: $(DEV_STAMP)  ## create .venv with the package and everything to develop it
@@ -86,6 +87,10 @@ test: $(DEV_STAMP)  ## the test suite; ARGS='tests/unit -x' runs a part, JOBS=0 
 
 test-bridges: $(BRIDGES_STAMP)  ## the bridges to JAX, Keras and PyTorch, in .venv-bridges
 	JAX_PLATFORMS=cpu $(BRIDGES_VENV)/bin/python -m pytest -m bridges -n 2 tests/bridges tests/docs/test_docs_pytorch.py $(ARGS)
+	for backend in torch tensorflow; do \
+	    KERAS_BACKEND=$$backend OMP_NUM_THREADS=1 $(BRIDGES_VENV)/bin/python -m pytest -m bridges -n 2 \
+	        tests/bridges/test_bridges_keras*.py || exit 1; \
+	done
 
 soak: $(DEV_STAMP)  ## the long random runs, more examples, and every process of a cluster started for real
 	SOAK=1 $(BIN)/python -m pytest -m 'soak or hypothesis' $(XDIST) $(ARGS)

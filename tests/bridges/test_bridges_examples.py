@@ -1,5 +1,6 @@
 """The examples of bridges learn the digits, alone and on a cluster of processes."""
 
+import os
 import re
 import sys
 from pathlib import Path
@@ -14,18 +15,27 @@ pytestmark = pytest.mark.bridges
 
 LOCAL = [*processes.WINDLASS, "local", "--plain", "--workers", "2", "--ps", "2"]
 CASES = [
-    pytest.param(framework, command, id=f"{framework}-{where}")
+    pytest.param(framework, command, "jax", id=f"{framework}-{where}")
     for framework in ("jax", "keras", "torch")
     for where, command in (("alone", [sys.executable]), ("cluster", LOCAL))
-]
+] + [pytest.param("keras", LOCAL, below, id=f"keras-{below}") for below in ("torch", "tensorflow")]
 
 
-@pytest.mark.parametrize(("framework", "command"), CASES)
-def test_the_example_learns_the_digits(framework: str, command: list[str], tmp_path: Path) -> None:
+@pytest.mark.parametrize(("framework", "command", "below"), CASES)
+def test_the_example_learns_the_digits(
+    framework: str, command: list[str], below: str, tmp_path: Path
+) -> None:
     pytest.importorskip(framework)
+    pytest.importorskip(below)
     program = ROOT / "examples" / f"digits_{framework}.py"
-    code, output, errors = processes.run([*command, program], timeout_s=scaled(90), cwd=tmp_path)
+    code, output, errors = processes.run(
+        [*command, program],
+        timeout_s=scaled(90),
+        cwd=tmp_path,
+        env={**os.environ, "KERAS_BACKEND": below, "OMP_NUM_THREADS": "1"},
+    )
     assert code == 0, output + errors
+    assert framework != "keras" or (tmp_path / "digits.keras").is_file()
     found = re.findall(r"test accuracy ([\d.]+)$", output, flags=re.MULTILINE)
     assert found, output
     assert float(found[-1]) >= 0.9

@@ -1,4 +1,4 @@
-"""The program of docs/keras.md runs, in a process of its own: its Keras is on JAX."""
+"""The programs of docs/keras.md run, in processes of their own: their Keras is on JAX."""
 
 import re
 import sys
@@ -14,11 +14,12 @@ PAGE = (ROOT / "docs" / "keras.md").read_text()
 EXAMPLES = re.findall(r"^``` {\.python \.keras}\n(.*?)^```", PAGE, flags=re.M | re.S)
 
 
-def test_the_example_of_the_page_runs(tmp_path: Path) -> None:
+@pytest.mark.parametrize("number", range(2))
+def test_the_examples_of_the_page_run(number: int, tmp_path: Path) -> None:
     pytest.importorskip("jax")
-    assert len(EXAMPLES) == 1
+    assert len(EXAMPLES) == 2
     program = tmp_path / "train.py"
-    program.write_text(EXAMPLES[0])
+    program.write_text(EXAMPLES[number])
     code, output, errors = processes.run(
         [sys.executable, program], timeout_s=scaled(60), cwd=tmp_path
     )

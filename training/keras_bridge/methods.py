@@ -9,7 +9,7 @@ its first batch begins to share them.
 import inspect
 from typing import Any
 
-from ...core.errors import ConfigurationError
+from ...core.errors import CollectiveMismatchError
 from ...distribute.strategies.strategy import Strategy
 from ..own_optimizer import Deltas
 from .callbacks import arguments_here
@@ -132,30 +132,25 @@ class DistributedMethods:
         """Of an epoch, or of an evaluation."""
         model, in_epoch = self._model, self._in_epoch
         self._in_epoch = False
-        if in_epoch and self.weights is not None:
-            self._check_length(self.weights.steps - self._epoch_began)
         if isinstance(self._totals, InSync):
-            self._totals.combine(model.metrics_variables, averages_of(model) if in_epoch else ())
+            try:
+                averages = averages_of(model) if in_epoch else ()
+                self._totals.combine(model.metrics_variables, averages)
+            except CollectiveMismatchError as error:
+                raise CollectiveMismatchError(
+                    f"{self._what_ended(in_epoch=in_epoch)}, and another worker has not: {error}"
+                ) from error
         elif isinstance(self._totals, OnServers) and in_epoch:
             self._totals.combine(model.metrics_variables)
         return type(model)._get_metrics_result_or_logs(model, logs)
 
-    def _check_length(self, made: int) -> None:
-        """Workers in sync must make the steps that they were to make.
-
-        Raises:
-            ConfigurationError: This one's input has ended before.
-        """
-        promised, model = self._promised, self._model
-        if promised is None or made >= promised or model.stop_training:
-            return
-        if isinstance(self._totals, InSync):
-            task = self.strategy.extended.task_name
-            raise ConfigurationError(
-                f"{task}: the input of this worker ended after {made} of {promised} steps of an "
-                "epoch (steps_per_epoch), and workers in sync wait for each other in each; repeat "
-                "the dataset, or ask for fewer steps"
-            )
+    def _what_ended(self, *, in_epoch: bool) -> str:
+        task = self.strategy.extended.task_name
+        if not in_epoch or self.weights is None:
+            return f"{task} has ended an evaluation (in sync all evaluate together)"
+        made = self.weights.steps - self._epoch_began
+        promised = "" if self._promised is None else f" of {self._promised}"
+        return f"{task} has ended an epoch after {made}{promised} steps"
 
 
 def is_built(model: Any) -> bool:

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any, Protocol
 
 from ...core.arrays import Array
-from ...core.errors import ConfigurationError
+from ...core.errors import CollectiveMismatchError, ConfigurationError
 from ...distribute.strategies.strategy import Strategy
 from ..array_store import ArrayStore, Update
 from ..own_optimizer import Deltas
@@ -174,9 +174,15 @@ class SharedWeights:
             averages: What to overwrite in the same push.
         """
         self.steps += 1
-        values: Mapping[str, Array] = self.store.exchange(
-            gradients, update=update, assigned=averages or None
-        )
+        try:
+            values: Mapping[str, Array] = self.store.exchange(
+                gradients, update=update, assigned=averages or None
+            )
+        except CollectiveMismatchError as error:
+            raise CollectiveMismatchError(
+                f"{error}. In sync all make as many steps in an epoch: give each worker as many "
+                "examples, or steps_per_epoch, and repeat what is shorter"
+            ) from error
         self.values = values
         return values
 
