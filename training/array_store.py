@@ -52,6 +52,7 @@ class ArrayStore:
         name: Comes first in every name.
         mean: Gradients of replicas in sync are averaged, for losses that are means over a replica's
             examples; False: added up.
+        tables: Variables by name that are read and pushed by rows alone: no tree has them.
 
     Attributes:
         strategy: As given.
@@ -71,6 +72,7 @@ class ArrayStore:
         *,
         name: str = "",
         mean: bool = False,
+        tables: Mapping[str, Variable] | None = None,
     ) -> None:
         self.strategy = strategy if strategy is not None else get_strategy()
         self._mean = mean
@@ -83,8 +85,13 @@ class ArrayStore:
             }
         self._all = list(self.variables.values())
         self._places = {each: place for place, each in enumerate(names)}
-        by_name = optimizer if isinstance(optimizer, Mapping) else dict.fromkeys(names, optimizer)
-        self._optimizers = {each: by_name[each] for each in names if by_name.get(each) is not None}
+        self._tree_names = names
+        if tables:
+            _refuse_doubles([*names, *tables])
+            self.variables |= {each: self._variable(each, table) for each, table in tables.items()}
+        every = list(self.variables)
+        by_name = optimizer if isinstance(optimizer, Mapping) else dict.fromkeys(every, optimizer)
+        self._optimizers = {each: by_name[each] for each in every if by_name.get(each) is not None}
 
     def _variable(self, name: str, leaf: Any) -> Variable:
         if isinstance(leaf, Variable):
@@ -110,7 +117,7 @@ class ArrayStore:
     @property
     def names(self) -> list[str]:
         """Of the arrays, in the order of the tree."""
-        return list(self.variables)
+        return list(self._tree_names)
 
     @property
     def step(self) -> int:
@@ -258,6 +265,7 @@ class ArrayStore:
         *,
         update: Update | None = None,
         assigned: Mapping[str, Any] | None = None,
+        rows: Mapping[str, IndexedSlices] | None = None,
     ) -> Any:
         """A step of its own, outside of ``run``: push, and return the values that come back.
 
@@ -268,6 +276,7 @@ class ArrayStore:
                 empty dict.
             update: The worker's optimizer, as :meth:`push_by` takes it; None: the servers'.
             assigned: What to overwrite in the same push; not with replicas in sync.
+            rows: Gradients of tables, by name: applied by the rule, also where ``update`` is given.
 
         Returns:
             The tree of values after the step.
@@ -290,6 +299,8 @@ class ArrayStore:
                 self.push_by(update, {} if gradients is None else gradients)
             elif gradients is not None:
                 self.push(gradients)
+            if rows:
+                self.push(rows)
             if assigned is not None:
                 self.assign(assigned)
 
@@ -337,7 +348,7 @@ class ArrayStore:
                 f"the tree given to this store is not that of its values: {structure} instead of "
                 f"{self._structure}; give such a tree, or a mapping of names"
             )
-        return dict(zip(self.variables, found, strict=True))
+        return dict(zip(self._tree_names, found, strict=True))
 
 
 def _refuse_doubles(names: Sequence[str]) -> None:

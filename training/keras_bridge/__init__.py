@@ -4,8 +4,9 @@ The model stays the object it was: ``fit``, ``evaluate``, ``predict`` and ``trai
 Keras' own, callbacks see the model, files are Keras'.
 """
 
+from .embedding import Embedding
 from .inputs import DatasetCreator
 from .model import distribute, shared_weights
 from .weights import SharedWeights
 
-__all__ = ["DatasetCreator", "SharedWeights", "distribute", "shared_weights"]
+__all__ = ["DatasetCreator", "Embedding", "SharedWeights", "distribute", "shared_weights"]

@@ -7,10 +7,22 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ...core.arrays import Array
+from ...core.indexed_slices import IndexedSlices
 from .frameworks import keras
 
 if TYPE_CHECKING:
     from .weights import SharedWeights
+
+
+def joined(parts: Sequence[tuple[Array, Array]]) -> IndexedSlices | None:
+    """Gradients of several reads of a table, (ids, gradient of their rows), as one."""
+    if not parts:
+        return None
+    if len(parts) == 1:
+        return IndexedSlices(parts[0][1], parts[0][0])
+    ids = np.concatenate([ids.reshape(-1) for ids, _ in parts])
+    dim = parts[0][1].shape[-1]
+    return IndexedSlices(np.concatenate([g.reshape(-1, dim) for _, g in parts]), ids)
 
 
 class EagerSteps(ABC):
@@ -81,6 +93,8 @@ class EagerSteps(ABC):
         self._trainable = {name: weights.variables[name] for name in weights.trained_names()}
         self._averages = weights.pushed_averages()
         self._rate_mark = None
+        if weights.worker_reason is not None and not weights.optimizer.built:
+            weights.optimizer.build(self._model.trainable_variables)
 
     def follow(self) -> None:
         """Before a step: what a callback or the program has assigned."""
@@ -88,9 +102,20 @@ class EagerSteps(ABC):
         if marked:
             self._weights.follow(self._other_values({n: self._trainable[n] for n in marked}))
 
+    def make_test_function(self) -> None:
+        """Keras' own."""
+        type(self._model).make_test_function(self._model, True)
+
+    def make_predict_function(self) -> None:
+        """Keras' own."""
+        type(self._model).make_predict_function(self._model, True)
+
     def push(self, gradients: Sequence[Any], variables: Sequence[Any]) -> None:
         """Push the gradients of a step, and load what comes back."""
         weights, optimizer = self._weights, self._weights.optimizer
+        pairs = zip(gradients, variables, strict=True)
+        kept = [(g, v) for g, v in pairs if not weights.is_gradient_way(v)]
+        gradients, variables = [g for g, _ in kept], [v for _, v in kept]
         names = [weights.name_of(variable) for variable in variables]
         named = {
             name: self.gradient(gradient)

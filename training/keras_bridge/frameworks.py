@@ -57,6 +57,13 @@ def steps_module() -> Any:
     return import_module(f".{framework_of_keras()}_steps", __package__)
 
 
+def looks_for_shapes() -> bool:
+    """Whether Keras calls layers for the shapes of their outputs alone, while it builds a model."""
+    from keras.src.backend.common.symbolic_scope import in_symbolic_scope
+
+    return bool(in_symbolic_scope())
+
+
 def build_on_first_batch(model: Any) -> None:
     """Have Keras make a model's weights before its first step, rather than in it.
 

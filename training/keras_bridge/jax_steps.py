@@ -12,14 +12,20 @@ import numpy as np
 
 from ...core.arrays import Array
 from ...core.errors import ConfigurationError
+from ...distribute.variables.variable import Variable
 from ..extras import require
 from ..jax_arrays import on_device
+from .jax_rows import RowFeed, RowReader
 from .optimizer import position_of
 
 if TYPE_CHECKING:
     from .weights import SharedWeights
 
 jax: Any = require("jax", "keras")
+
+
+COMPILES_ROWS = True
+"""A compiled step is given the rows that it needs."""
 
 
 class Steps:
@@ -33,9 +39,12 @@ class Steps:
         self._rate_at: int | None = None
         self._iterations_at: int | None = None
         self._trainable: list[str] = []  # in the order of Keras' state
+        self._positions: list[int] = []  # where they are in it
         self._averages: list[tuple[int, str]] = []  # that this worker pushes
         self._gradients: Any = None
         self._apply: Any = None
+        self._readers: list[RowReader] = []
+        self._rows: RowFeed | None = None
 
     # -- values ------------------------------------------------------------------------------
 
@@ -81,28 +90,85 @@ class Steps:
         self._rate_at = position_of(optimizer, "_learning_rate")
         self._iterations_at = position_of(optimizer, "_iterations")
         self._trainable = weights.trained_names()
+        self._positions = [
+            i for i, v in enumerate(model.trainable_variables) if not weights.is_gradient_way(v)
+        ]
         pushed = set(weights.pushed_averages())
         names = ((i, weights.name_of(v)) for i, v in enumerate(model.non_trainable_variables))
         self._averages = [(i, name) for i, name in names if name in pushed]
-        jitted = model.jit_compile and not model.run_eagerly
-        wrap = jax.jit if jitted else lambda function: function
-        self._gradients = wrap(self._gradients_of)
+        wrap = self._wrap()
+        self._gradients = self._fed(self._gradients_of, wrap)
         self._apply = wrap(optimizer.stateless_apply)
         model.train_function = model._make_function(self._step)
+
+    def make_test_function(self) -> None:
+        """Keras' own, if it needs no rows."""
+        model = self._model
+        if not self._readers:
+            type(model).make_test_function(model, True)
+            return
+        model.test_function = model._make_function(self._with_rows(model.test_step))
+
+    def make_predict_function(self) -> None:
+        """Keras' own, if it needs no rows."""
+        model = self._model
+        if not self._readers:
+            type(model).make_predict_function(model, True)
+            return
+
+        def predict_step(state: Any, data: Any) -> Any:
+            outputs, others = model.predict_step(state, data)
+            return outputs, (state[0], others)
+
+        model.predict_function = model._make_function(
+            self._with_rows(predict_step), concatenate_outputs=True
+        )
+
+    def reader(self, layer: Any, table: Variable) -> RowReader:
+        """For steps that are given rows."""
+        reader = RowReader(layer, table)
+        self._readers.append(reader)
+        return reader
+
+    def _wrap(self) -> Any:
+        jitted = self._model.jit_compile and not self._model.run_eagerly
+        return jax.jit if jitted else lambda function: function
+
+    def _fed(self, function: Any, wrap: Any) -> Any:
+        """A function of (state, data) whose state has the rows that data needs."""
+        if not self._readers:
+            return wrap(function)
+        self._rows = self._rows or RowFeed(self._model, self._readers, wrap)
+        return self._rows.fed(wrap(self._rows.traced(function)))
+
+    def _with_rows(self, function: Any) -> Any:
+        """A step of Keras', which gives back the weights that it was given."""
+        fed = self._fed(function, self._wrap())
+
+        def step(state: Any, data: Any) -> Any:
+            outputs, (_, *others) = fed(state, data)
+            return outputs, (state[0], *others)
+
+        return step
 
     def _step(self, state: Any, data: Any) -> Any:
         """A step of training: what Keras' own compiled ``train_step`` takes and returns."""
         weights = self._weights
-        trainable, others, of_optimizer, metrics = state
+        every, others, of_optimizer, metrics = state
+        trainable: Sequence[Any] = [every[i] for i in self._positions]
         if any(
             array is not self._arrays[name]
             for name, array in zip(self._trainable, trainable, strict=True)
         ):
             trainable = self._follow(trainable)
+        every = self._placed(trainable, every)
         logs, gradients, others, metrics = self._gradients(
-            (trainable, others, of_optimizer, metrics), data
+            (every, others, of_optimizer, metrics), data
         )
-        named = dict(zip(self._trainable, map(np.asarray, gradients), strict=True))
+        if self._rows is not None:
+            self._rows.note(gradients)
+        handed = (np.asarray(gradients[i]) for i in self._positions)
+        named = dict(zip(self._trainable, handed, strict=True))
         averages = {name: np.asarray(others[i]) for i, name in self._averages}
         if weights.worker_reason is None:
             self._follow_rate(of_optimizer)
@@ -112,18 +178,27 @@ class Steps:
             updated: list[Any] = []
 
             def update(reduced: Mapping[str, Any]) -> Mapping[str, Any]:
-                new, state = self._apply(
-                    of_optimizer, [reduced[name] for name in self._trainable], trainable
-                )
+                # What stands for rows has no gradient of its own.
+                given = [np.zeros(array.shape, array.dtype) for array in every]
+                given = self._placed([reduced[name] for name in self._trainable], given)
+                new, state = self._apply(of_optimizer, given, every)
                 updated.append(state)
                 return {
-                    name: np.asarray(after) - np.asarray(before)
-                    for name, after, before in zip(self._trainable, new, trainable, strict=True)
+                    name: np.asarray(new[i]) - np.asarray(every[i])
+                    for name, i in zip(self._trainable, self._positions, strict=True)
                 }
 
             values = weights.exchange(named, update=update, averages=averages)
             of_optimizer = updated[-1]
-        return logs, (self._take(values, self._trainable), others, of_optimizer, metrics)
+        every = self._placed(self._take(values, self._trainable), every)
+        return logs, (every, others, of_optimizer, metrics)
+
+    def _placed(self, trainable: Sequence[Any], every: Sequence[Any]) -> list[Any]:
+        """Weights among what stands for rows, in the order of Keras' state."""
+        placed = list(every)
+        for i, array in zip(self._positions, trainable, strict=True):
+            placed[i] = array
+        return placed
 
     def _gradients_of(self, state: Any, data: Any) -> Any:
         """The model's ``train_step``, whose optimizer gives the gradients for the weights."""

@@ -118,11 +118,21 @@ class DistributedMethods:
     def _make_test_function(self, force: bool = False) -> Any:
         self._refresh()
         self._in_epoch = False
-        return type(self._model).make_test_function(self._model, force)
+        model = self._model
+        if model.test_function is not None and not force:
+            return model.test_function
+        if self.weights is not None:
+            return self.weights.backend.make_test_function()
+        return type(model).make_test_function(model, force)
 
     def _make_predict_function(self, force: bool = False) -> Any:
         self._refresh()
-        return type(self._model).make_predict_function(self._model, force)
+        model = self._model
+        if model.predict_function is not None and not force:
+            return model.predict_function
+        if self.weights is not None:
+            return self.weights.backend.make_predict_function()
+        return type(model).make_predict_function(model, force)
 
     def _begin_epoch(self) -> None:
         self._in_epoch = True

@@ -12,13 +12,63 @@ import numpy as np
 
 from ...core.arrays import Array
 from ...core.errors import ConfigurationError
+from ...core.indexed_slices import IndexedSlices
+from ...distribute.variables.variable import Variable
 from ..extras import require
-from .eager_steps import EagerSteps
+from .eager_steps import EagerSteps, joined
 
 if TYPE_CHECKING:
     from .weights import SharedWeights
 
 tf: Any = require("tensorflow", "keras,tensorflow")
+
+
+COMPILES_ROWS = False
+"""XLA refuses what a graph asks Python for."""
+
+
+class RowReader:
+    """Rows of a table, for which a graph asks Python.
+
+    Its gradient goes towards a small weight, which gets none: without one there would be no way
+    back from the loss to the rows.
+
+    Args:
+        table: Of the strategy.
+        way: The small weight, of Keras.
+    """
+
+    def __init__(self, table: Variable, way: Any) -> None:
+        self._table, self._way = table, way
+        self._reads: list[tuple[Array, Array]] = []
+
+    def read(self, ids: Any) -> Any:
+        """In a graph or at once."""
+        table = self._table
+
+        def rows_of(way: Any, ids: Any) -> Any:
+            rows = tf.numpy_function(
+                lambda asked: np.asarray(table.sparse_read(asked)), [ids], table.dtype
+            )
+            rows.set_shape((*ids.shape, *table.shape[1:]))
+
+            def back(gradient: Any) -> Any:
+                noted = tf.numpy_function(self._note, [ids, gradient], tf.int32)
+                with tf.control_dependencies([noted]):
+                    return tf.zeros_like(way), None
+
+            return rows, back
+
+        return tf.custom_gradient(rows_of)(tf.convert_to_tensor(self._way.value), ids)
+
+    def _note(self, ids: Array, gradient: Array) -> Array:
+        self._reads.append((np.array(ids), np.array(gradient)))  # the graph's memory goes
+        return np.zeros((), np.int32)
+
+    def take(self) -> IndexedSlices | None:
+        """Of all reads that the loss depends on."""
+        reads, self._reads = self._reads, []
+        return joined(reads)
 
 
 class Steps(EagerSteps):
@@ -106,6 +156,10 @@ class Steps(EagerSteps):
             return logs
 
         model.train_function = function
+
+    def reader(self, layer: Any, table: Variable) -> RowReader:
+        """By the table, and the layer's weight."""
+        return RowReader(table, layer._rows)
 
     def _compute(self, data: Any) -> Any:
         """The model's ``train_step``; its logs, and a dense gradient or None for each weight."""

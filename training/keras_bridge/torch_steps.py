@@ -10,8 +10,40 @@ from typing import Any
 
 from ...core.arrays import Array
 from ...core.errors import ConfigurationError
+from ...core.indexed_slices import IndexedSlices
+from ...distribute.variables.variable import Variable
 from ..torch_tensors import to_array, to_tensor, torch
-from .eager_steps import EagerSteps
+from .eager_steps import EagerSteps, joined
+
+COMPILES_ROWS = False
+"""``torch.compile`` has nothing to compile in a read of rows."""
+
+
+class RowReader:
+    """Rows of a table as leaves of the graph that ``backward`` goes through.
+
+    Args:
+        table: Of the strategy.
+    """
+
+    def __init__(self, table: Variable) -> None:
+        self._table = table
+        self._reads: list[tuple[Array, Any]] = []
+
+    def read(self, ids: Any) -> Any:
+        """Rows, of the same memory as they came in."""
+        asked = to_array(ids)
+        rows = to_tensor(self._table.sparse_read(asked)).to(ids.device)
+        if torch.is_grad_enabled():
+            rows.requires_grad_()
+            self._reads.append((asked, rows))
+        return rows
+
+    def take(self) -> IndexedSlices | None:
+        """Of all reads that the loss depends on."""
+        reads, self._reads = self._reads, []
+        parts = [(ids, to_array(rows.grad)) for ids, rows in reads if rows.grad is not None]
+        return joined(parts)
 
 
 class Steps(EagerSteps):
@@ -66,6 +98,10 @@ class Steps(EagerSteps):
             return logs
 
         model.train_function = step
+
+    def reader(self, layer: Any, table: Variable) -> RowReader:  # noqa: ARG002
+        """By the table alone."""
+        return RowReader(table)
 
     @contextmanager
     def _taking_gradients(self) -> Iterator[None]:

@@ -5,15 +5,18 @@ values count. How a step is made to hand its gradients out is ``jax_steps``, ``t
 ``tensorflow_steps``.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 from ...core.arrays import Array
 from ...core.errors import CollectiveMismatchError, ConfigurationError
+from ...distribute.optimizer import Optimizer
 from ...distribute.strategies.strategy import Strategy
+from ...distribute.variables.variable import Variable
 from ..array_store import ArrayStore, Update
 from ..own_optimizer import Deltas
 from ..rule_table import OnServer, OnWorker
+from .embedding import Embedding, RowReader, embeddings_of
 from .frameworks import keras, steps_module
 from .optimizer import place_optimizer, require_fresh, settings_of
 
@@ -36,6 +39,15 @@ class Steps(Protocol):
     def make_train_function(self) -> None:
         """As Keras' ``make_train_function``: sets ``model.train_function``."""
 
+    def make_test_function(self) -> None:
+        """As Keras' ``make_test_function``."""
+
+    def make_predict_function(self) -> None:
+        """As Keras' ``make_predict_function``."""
+
+    def reader(self, layer: Embedding, table: Variable) -> RowReader:
+        """By which an embedding comes by its rows."""
+
 
 class SharedWeights:
     """The weights of a model under a strategy; ``wl.training.keras.distribute`` makes it.
@@ -48,6 +60,7 @@ class SharedWeights:
         values: As they came last, by name.
         is_chief: Whether this worker's changes by hand count for all.
         steps: Of training, that this worker has made.
+        readers: Of the tables of embeddings, by name.
     """
 
     def __init__(
@@ -62,17 +75,46 @@ class SharedWeights:
         self.worker_reason = place.reason if isinstance(place, OnWorker) else None
         self._rule = place.optimizer() if isinstance(place, OnServer) else None
         self.optimizer, self._settings = model.optimizer, settings_of(model.optimizer)
+        embeddings = embeddings_of(model)
+        self._gradient_ways = {id(layer._rows) for layer in embeddings}
         self.variables = self._shared_variables(in_sync=strategy.num_replicas_in_sync > 1)
         self._names = {id(variable): name for name, variable in self.variables.items()}
         self.values: Mapping[str, Array] = {}
         self.backend: Steps = steps_module().Steps(self)
+        with strategy.scope():
+            tables = [layer.make_table(self._prefix) for layer in embeddings]
+        self.readers = {
+            table.name: self.backend.reader(layer, table)
+            for layer, table in zip(embeddings, tables, strict=True)
+        }
         self.store = ArrayStore(
             {each: self.backend.array(variable) for each, variable in self.variables.items()},
-            self._rule,
+            self._optimizers(embeddings, tables),
             strategy,
             mean=mean,
+            tables={table.name: table for table in tables},
         )
+        for layer, reader in zip(embeddings, self.readers.values(), strict=True):
+            layer.read_from(reader)
         self.load(self.store.pull())
+
+    def _optimizers(
+        self, embeddings: Sequence[Embedding], tables: Sequence[Variable]
+    ) -> dict[str, Optimizer]:
+        found = {} if self._rule is None else dict.fromkeys(self.variables, self._rule)
+        for layer, table in zip(embeddings, tables, strict=True):
+            rule = layer.optimizer or self._rule
+            if rule is None:
+                kind = type(self.model.optimizer).__name__
+                raise ConfigurationError(
+                    f"{kind} {self.worker_reason}, so it runs on this worker, and cannot train "
+                    f"{table.name!r}, of which no worker has more than some rows; give the "
+                    "Embedding an optimizer of wl.optimizers",
+                    variable=table.name,
+                    optimizer=kind,
+                )
+            found[table.name] = rule
+        return found
 
     def _shared_variables(self, *, in_sync: bool) -> dict[str, Any]:
         """Floating-point weights by name; workers in sync keep their own averages.
@@ -81,7 +123,7 @@ class SharedWeights:
         """
         found: dict[str, Any] = {}
         for variable in self.model.trainable_variables if in_sync else self.model.weights:
-            if not keras.backend.is_float_dtype(variable.dtype):
+            if not keras.backend.is_float_dtype(variable.dtype) or self.is_gradient_way(variable):
                 continue
             name = self._prefix + variable.path
             if name in found:
@@ -124,7 +166,11 @@ class SharedWeights:
             ConfigurationError: One was not there when the model was distributed.
         """
         try:
-            return [self._names[id(v)] for v in self.model.trainable_variables]
+            return [
+                self._names[id(v)]
+                for v in self.model.trainable_variables
+                if not self.is_gradient_way(v)
+            ]
         except KeyError:
             raise ConfigurationError(
                 f"{self.model.name!r} has a weight to train that it had not when it was "
@@ -139,6 +185,10 @@ class SharedWeights:
     def name_of(self, variable: Any) -> str | None:
         """The name of a variable of Keras; None: it is not shared."""
         return self._names.get(id(variable))
+
+    def is_gradient_way(self, variable: Any) -> bool:
+        """Whether it is the weight of an Embedding, which stands for the rows of a batch."""
+        return id(variable) in self._gradient_ways
 
     def take_optimizer(self) -> None:
         """Train with the optimizer that the model was compiled with last.
@@ -176,7 +226,10 @@ class SharedWeights:
         self.steps += 1
         try:
             values: Mapping[str, Array] = self.store.exchange(
-                gradients, update=update, assigned=averages or None
+                gradients,
+                update=update,
+                assigned=averages or None,
+                rows={n: g for n, reader in self.readers.items() if (g := reader.take())},
             )
         except CollectiveMismatchError as error:
             raise CollectiveMismatchError(

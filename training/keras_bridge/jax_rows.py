@@ -1,0 +1,157 @@
+"""Rows of tables for compiled steps of JAX: found out, read, and given, before a step runs.
+
+A compiled step cannot wait for rows. So the model is traced twice. The first function gives the ids
+that its embeddings are asked for, and the compiler drops all else of it; it works for ids that the
+model computes, too. Their rows are read, and the second function, the step, is given them in place
+of each embedding's small weight: so the framework's gradient for that weight is that of the rows.
+
+A callback out of the step (``jax.pure_callback``) would need only one, but waits in a thread of the
+device for arrays that the same thread may have to copy.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, Literal
+
+import numpy as np
+
+from ...core.arrays import Array
+from ...core.errors import ConfigurationError
+from ...core.indexed_slices import IndexedSlices
+from ...distribute.variables.variable import Variable
+from ..extras import require
+from .frameworks import keras
+
+jax: Any = require("jax", "keras")
+
+
+class RowReader:
+    """The part of an embedding, of whose calls in a step the rows come one after the other.
+
+    Args:
+        layer: The embedding.
+        table: Of the strategy.
+
+    Attributes:
+        layer: As given.
+        ids: Asked for in the first function: of each call, flat.
+    """
+
+    def __init__(self, layer: Any, table: Variable) -> None:
+        self.layer, self._table = layer, table
+        self.ids: list[Any] = []
+        self._mode: Literal["ask", "given", ""] = ""
+        self._next = 0
+        self._gradient: IndexedSlices | None = None
+
+    def read(self, ids: Any) -> Any:
+        """Rows of the step; outside of one as they are now."""
+        dim = self.layer.output_dim
+        if self._mode == "given":
+            start, self._next = self._next, self._next + ids.size
+            return self.layer._rows.value[start : self._next].reshape(*ids.shape, dim)
+        if self._mode == "ask":
+            self.ids.append(ids.reshape(-1))
+            return jax.numpy.zeros((*ids.shape, dim), self.layer.compute_dtype)
+        if isinstance(ids, jax.core.Tracer):
+            raise ConfigurationError(
+                f"{self.layer.name!r} is called in a function that JAX compiles, which cannot wait "
+                "for rows of its table; call the model outside, or use predict"
+            )
+        return jax.numpy.asarray(self._table.sparse_read(np.asarray(ids)))
+
+    def rows(self, ids: Array) -> Array:
+        """Of the table, read now."""
+        rows: Array = self._table.sparse_read(ids)
+        return rows
+
+    @contextmanager
+    def mode(self, mode: Literal["ask", "given"]) -> Iterator[None]:
+        """While a function is traced."""
+        self._mode, self._next, self.ids = mode, 0, []
+        try:
+            yield
+        finally:
+            self._mode = ""
+
+    def note(self, gradient: Array, ids: Array) -> None:
+        """What a step gave."""
+        self._gradient = IndexedSlices(gradient, ids) if ids.size else None
+
+    def take(self) -> IndexedSlices | None:
+        """Of the last step."""
+        gradient, self._gradient = self._gradient, None
+        return gradient
+
+
+class RowFeed:
+    """Gives functions of (state, data) the rows that the data needs.
+
+    Args:
+        model: Of Keras.
+        readers: Of its embeddings.
+        wrap: ``jax.jit``, or nothing.
+    """
+
+    def __init__(self, model: Any, readers: Sequence[RowReader], wrap: Any) -> None:
+        self._model, self._readers = model, readers
+        self._ask = wrap(self._ids)
+        self._asked: list[Array] = []  # by the last step, of each table
+
+    def _ids(self, trainable: Any, others: Any, x: Any) -> list[Any]:
+        with _all(self._readers, "ask"):
+            given = {"training": False} if self._model._call_has_training_arg else {}
+            self._model.stateless_call(trainable, others, x, **given)
+            jnp = jax.numpy
+            nothing = jnp.zeros(0, "int32")
+            return [jnp.concatenate([nothing, *reader.ids]) for reader in self._readers]
+
+    def _places(self) -> list[int]:
+        places = {id(v): i for i, v in enumerate(self._model.trainable_variables)}
+        return [places[id(reader.layer._rows)] for reader in self._readers]
+
+    def traced(self, function: Any) -> Any:
+        """A function to compile, in which embeddings have the rows of its state."""
+
+        def run(state: Any, data: Any) -> Any:
+            variables = [reader.layer._rows for reader in self._readers]
+            shapes = [variable._shape for variable in variables]
+            for variable, place in zip(variables, self._places(), strict=True):
+                variable._shape = tuple(state[0][place].shape)
+            try:
+                with _all(self._readers, "given"):
+                    return function(state, data)
+            finally:
+                for variable, shape in zip(variables, shapes, strict=True):
+                    variable._shape = shape
+
+        return run
+
+    def fed(self, compiled: Any) -> Callable[[Any, Any], Any]:
+        """What was compiled, called with rows in its state."""
+
+        def call(state: Any, data: Any) -> Any:
+            trainable, others = list(state[0]), state[1]
+            x, _, _ = keras.utils.unpack_x_y_sample_weight(data)
+            self._asked = [np.asarray(ids) for ids in self._ask(trainable, others, x)]
+            places = self._places()
+            for reader, ids, place in zip(self._readers, self._asked, places, strict=True):
+                trainable[place] = jax.numpy.asarray(reader.rows(ids))
+            return compiled((trainable, *state[1:]), data)
+
+        return call
+
+    def note(self, gradients: Sequence[Any]) -> None:
+        """Keep the gradients of rows that a step gave."""
+        places = self._places()
+        for reader, ids, place in zip(self._readers, self._asked, places, strict=True):
+            reader.note(np.asarray(gradients[place]), ids)
+
+
+@contextmanager
+def _all(readers: Sequence[RowReader], mode: Literal["ask", "given"]) -> Iterator[None]:
+    if not readers:
+        yield
+        return
+    with readers[0].mode(mode), _all(readers[1:], mode):
+        yield
