@@ -66,12 +66,16 @@ OPTIMIZERS: dict[str, tuple[Callable[[Any], Any], bool]] = {
     "accumulating": (lambda o: o.SGD(0.1, gradient_accumulation_steps=4), False),
 }
 
+LEFT_TO_JAX = [OPTIMIZERS[name][0] for name in ("adam-clipped", "accumulating")]
+
 
 @pytest.mark.parametrize(("make", "served"), OPTIMIZERS.values(), ids=OPTIMIZERS.keys())
 def test_the_curve_is_that_of_keras_alone(
     keras: Any, make: Callable[[Any], Any], served: bool
 ) -> None:
     """Validation between the epochs and a second ``fit`` change nothing."""
+    if keras.backend.backend() != "jax" and make in LEFT_TO_JAX:
+        pytest.skip("the rule is the same on each framework")
     alone, shared = (compiled(keras, make(keras.optimizers)) for _ in range(2))
     distributed(shared)
     assert (wl.training.keras.shared_weights(shared).worker_reason is None) is served
