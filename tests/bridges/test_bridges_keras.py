@@ -52,7 +52,7 @@ def distributed(model: Any, strategy: Any = None, **more: Any) -> Any:
     return wl.training.keras.distribute(model, strategy, **more)
 
 
-def curve(model: Any, *, epochs: int = 25, **more: Any) -> list[float]:
+def curve(model: Any, epochs: int = 25, **more: Any) -> list[float]:
     """Of two steps per epoch."""
     found = model.fit(X, Y, batch_size=32, epochs=epochs, shuffle=False, verbose=0, **more)
     return found.history["loss"]  # type: ignore[no-any-return]
@@ -79,7 +79,7 @@ def test_the_curve_is_that_of_keras_alone(
     alone, shared = (compiled(keras, make(keras.optimizers)) for _ in range(2))
     distributed(shared)
     assert (wl.training.keras.shared_weights(shared).worker_reason is None) is served
-    given = {"validation_data": (X, Y), "sample_weight": np.linspace(0, 2, 64)}
+    given: dict[str, Any] = {"validation_data": (X, Y), "sample_weight": np.linspace(0, 2, 64)}
     for _ in range(2):
         np.testing.assert_allclose(curve(shared, **given), curve(alone, **given), rtol=1e-4)
     np.testing.assert_allclose(

@@ -86,7 +86,7 @@ def test_two_workers_train_a_table_that_neither_of_them_has(keras: Any) -> None:
             model.compile(keras.optimizers.Adam(0.02), "mse")
         model.fit(IDS, Y, epochs=8, verbose=0)
         strategy.barrier()
-        return model.evaluate(IDS, Y, verbose=0)
+        return float(model.evaluate(IDS, Y, verbose=0))
 
     with wl.testing.LocalCluster(workers=1, ps=2) as cluster:
         chief, worker = cluster.run(program).values()
