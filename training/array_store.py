@@ -84,12 +84,12 @@ class ArrayStore:
                 each: self._variable(each, leaf) for each, leaf in zip(names, found, strict=True)
             }
         self._all = list(self.variables.values())
-        self._places = {each: place for place, each in enumerate(names)}
         self._tree_names = names
         if tables:
             _refuse_doubles([*names, *tables])
             self.variables |= {each: self._variable(each, table) for each, table in tables.items()}
         every = list(self.variables)
+        self._places = {each: place for place, each in enumerate(every)}
         by_name = optimizer if isinstance(optimizer, Mapping) else dict.fromkeys(every, optimizer)
         self._optimizers = {each: by_name[each] for each in every if by_name.get(each) is not None}
 
@@ -289,7 +289,7 @@ class ArrayStore:
         if len(self.strategy.extended.replica_devices) > 1:
             raise self._not_in_run("exchange")
         extended = self.strategy.extended
-        if update is None and assigned is None and gradients is not None:
+        if update is None and assigned is None and not rows and gradients is not None:
             require_own(self.strategy, "this store")
             return self._tree(extended.apply_and_read(self._updates(gradients), self._all))
 
