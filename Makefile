@@ -16,6 +16,7 @@ S3_VENV := .venv-s3
 S3_STAMP := $(S3_VENV)/.installed
 BRIDGES_VENV := .venv-bridges
 BRIDGES_STAMP := $(BRIDGES_VENV)/.installed
+BRIDGES_TF_STAMP := $(BRIDGES_VENV)/.installed-tensorflow
 
 ENGINE ?= docker
 TARGET ?= runtime
@@ -28,7 +29,7 @@ XDIST = -n $(JOBS) --dist worksteal
 # Since Python 3.12 the interpreter itself tells which lines run, at a fraction of the cost.
 COVERAGE_CORE = $(shell $(BIN)/python -c 'import sys; print("sysmon" if sys.version_info >= (3, 12) else "ctrace")')
 
-.PHONY: help setup demo test test-bridges soak coverage mutants check docs format parity s3 image bench bench-paired bench-peers bench-plots protos clean
+.PHONY: help setup demo test bridges-setup test-bridges test-bridges-short soak coverage mutants check docs format parity s3 image bench bench-paired bench-peers bench-plots protos clean
 
 help:  ## this list
 	@grep -E '^[a-z-]+:.*##' Makefile | sed -E 's/:.*## /\t/' | expand -t 14
@@ -74,6 +75,9 @@ $(BRIDGES_STAMP): pyproject.toml
 	$(BRIDGES_VENV)/bin/python -m pip install --quiet --upgrade 'pip>=25.1'
 	$(BRIDGES_VENV)/bin/python -m pip install --quiet --editable . --group bridges
 	-$(BRIDGES_VENV)/bin/python -m pip install --quiet --group bridges-torch
+	touch $@
+
+$(BRIDGES_TF_STAMP): $(BRIDGES_STAMP)
 	-$(BRIDGES_VENV)/bin/python -m pip install --quiet --group bridges-tensorflow
 	touch $@
 
@@ -85,7 +89,14 @@ demo: $(STAMP)  ## train examples/digits on a local cluster: chief, 2 workers, 2
 test: $(DEV_STAMP)  ## the test suite; ARGS='tests/unit -x' runs a part, JOBS=0 in one process
 	$(BIN)/python tools/run_tests.py $(XDIST) $(ARGS)
 
-test-bridges: $(BRIDGES_STAMP)  ## the bridges to JAX, Keras and PyTorch, in .venv-bridges
+bridges-setup: $(BRIDGES_STAMP)  ## install the frameworks of the bridges into .venv-bridges
+
+test-bridges-short: $(BRIDGES_STAMP)  ## of test-bridges what takes a minute or two, as CI runs it
+	JAX_PLATFORMS=cpu $(BRIDGES_VENV)/bin/python -m pytest -m bridges -n 3 --dist worksteal \
+	    tests/bridges/test_bridges_jax.py tests/bridges/test_bridges_torch.py \
+	    tests/bridges/test_bridges_keras.py tests/bridges/test_bridges_copies.py $(ARGS)
+
+test-bridges: $(BRIDGES_TF_STAMP)  ## the bridges to JAX, Keras and PyTorch, in .venv-bridges
 	JAX_PLATFORMS=cpu $(BRIDGES_VENV)/bin/python -m pytest -m bridges -n 2 tests/bridges tests/docs/test_docs_pytorch.py $(ARGS)
 	for backend in torch tensorflow; do \
 	    KERAS_BACKEND=$$backend OMP_NUM_THREADS=1 $(BRIDGES_VENV)/bin/python -m pytest -m bridges -n 2 \
