@@ -1,13 +1,9 @@
 """Write the table of roles into docs/security.md, or check with ``--check`` that it is current."""
 
-import sys
-from pathlib import Path
+from page_table import PageTable
 
 from windlass.cluster.access import RULES
 from windlass.cluster.principal import ROLES
-
-PAGE = Path(__file__).parents[1] / "docs" / "security.md"
-_BEGIN, _END = "<!-- table of roles: cluster/access.py -->", "<!-- end of the table -->"
 
 
 def table() -> str:
@@ -29,22 +25,10 @@ def table() -> str:
     return "\n".join(lines)
 
 
-def with_table(text: str) -> str:
-    """The page with the current table."""
-    before, _, rest = text.partition(_BEGIN)
-    after = rest.partition(_END)[2] or rest
-    return f"{before}{_BEGIN}\n\n{table()}\n\n{_END}{after}"
-
-
-def main() -> None:
-    """Entry point."""
-    text = PAGE.read_text()
-    if "--check" in sys.argv:
-        if with_table(text) != text:
-            sys.exit(f"{PAGE} is not current; run python tools/access_table.py")
-        return
-    PAGE.write_text(with_table(text))
+PAGE = PageTable(
+    "security.md", "<!-- table of roles: cluster/access.py -->", table, "tools/access_table.py"
+)
 
 
 if __name__ == "__main__":
-    main()
+    PAGE.main()

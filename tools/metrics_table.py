@@ -1,13 +1,10 @@
 """Write the table of metrics into docs/metrics.md, or check with ``--check`` that it is current."""
 
-import sys
 from itertools import groupby
-from pathlib import Path
+
+from page_table import PageTable
 
 from windlass.core.metric_catalogue import CATALOGUE
-
-PAGE = Path(__file__).parents[1] / "docs" / "metrics.md"
-_BEGIN, _END = "<!-- table of metrics: core/metric_catalogue.py -->", "<!-- end of the table -->"
 
 
 def table() -> str:
@@ -21,22 +18,13 @@ def table() -> str:
     return "\n".join(lines)
 
 
-def with_table(text: str) -> str:
-    """The page with the current table."""
-    before, _, rest = text.partition(_BEGIN)
-    after = rest.partition(_END)[2]
-    return f"{before}{_BEGIN}\n\n{table()}\n\n{_END}{after}"
-
-
-def main() -> None:
-    """Entry point."""
-    text = PAGE.read_text()
-    if "--check" in sys.argv:
-        if with_table(text) != text:
-            sys.exit(f"{PAGE} is not current; run python tools/metrics_table.py")
-        return
-    PAGE.write_text(with_table(text))
+PAGE = PageTable(
+    "metrics.md",
+    "<!-- table of metrics: core/metric_catalogue.py -->",
+    table,
+    "tools/metrics_table.py",
+)
 
 
 if __name__ == "__main__":
-    main()
+    PAGE.main()

@@ -61,21 +61,7 @@ def model_to_estimator(
     model = keras_model
     if model is None:
         model = keras.models.load_model(keras_model_path, custom_objects=custom_objects)
-    if not model.compiled or model.optimizer is None:
-        raise ConfigurationError(
-            f"{model.name!r} is not compiled; call compile with an optimizer before it becomes an "
-            "Estimator"
-        )
-    if not model.built:
-        raise ConfigurationError(
-            f"{model.name!r} is not built; give it a keras.Input, or call it on one batch"
-        )
-    compiled = model.get_compile_config()
-    if compiled is None:
-        raise ConfigurationError(
-            f"{model.name!r} was compiled with what has no configuration (a function, an object "
-            "of a class that is not registered), so there can be no copy of it"
-        )
+    compiled = _compile_config(model)
     first = [np.array(weight) for weight in model.get_weights()]
     names = dict(metric_names_map or {})
 
@@ -123,6 +109,30 @@ def model_to_estimator(
         return EstimatorSpec(mode, loss=logs["loss"], eval_metric_ops=metrics)
 
     return Estimator(model_fn, model_dir=model_dir, config=config)
+
+
+def _compile_config(model: Any) -> Any:
+    """With what a copy of a model is compiled.
+
+    Raises:
+        ConfigurationError: The model is not compiled or not built, or cannot be copied.
+    """
+    if not model.compiled or model.optimizer is None:
+        raise ConfigurationError(
+            f"{model.name!r} is not compiled; call compile with an optimizer before it becomes an "
+            "Estimator"
+        )
+    if not model.built:
+        raise ConfigurationError(
+            f"{model.name!r} is not built; give it a keras.Input, or call it on one batch"
+        )
+    compiled = model.get_compile_config()
+    if compiled is None:
+        raise ConfigurationError(
+            f"{model.name!r} was compiled with what has no configuration (a function, an object "
+            "of a class that is not registered), so there can be no copy of it"
+        )
+    return compiled
 
 
 class _MetricSums:
