@@ -41,10 +41,10 @@ with strategy.scope():
     )
     bias = wl.Variable(np.zeros(1, np.float32), name="bias")
     optimizer = wl.optimizers.RMSprop(0.01)
-    accuracy = wl.metrics.BinaryAccuracy()
+    accuracies = [wl.metrics.BinaryAccuracy() for _ in range(EPOCHS)]
 
 
-def step(batch):
+def step(batch, accuracy):
     words, labels = batch
     mean = embedding.sparse_read(words).mean(axis=1)
     probability = 1 / (1 + np.exp(-(mean @ kernel.read_value() + bias.read_value())[:, 0]))
@@ -65,9 +65,8 @@ batches = iter(
         wl.data.from_arrays(load_examples(), BATCH, epochs=None)
     )
 )
-for epoch in range(EPOCHS):
+for epoch, accuracy in enumerate(accuracies):
     while strategy.global_step < (epoch + 1) * STEPS_PER_EPOCH:
-        strategy.run(step, args=(next(batches),))
+        strategy.run(step, args=(next(batches), accuracy))
     if strategy.is_chief:
         print(f"epoch {epoch + 1}: accuracy {accuracy.result():.4f}")  # of all workers
-        accuracy.reset_state()
