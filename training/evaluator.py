@@ -18,6 +18,7 @@ from ..core.settings import load_settings
 from ..core.waiting import WaitLog
 from ..distribute.program_cluster import join_cluster, program_cluster
 from .evaluations import Evaluation, write_evaluation
+from .job_end import JobEnd
 from .progress import is_evaluator
 
 log = logging.getLogger(__name__)
@@ -36,7 +37,9 @@ class SidecarEvaluator:
         evaluate: Given all variables by name, returns metrics by name.
         checkpoint_dir: Where the job writes; None: ``model_dir`` of the settings.
         poll_s: Time between looks for a new checkpoint. Unit: seconds.
-        max_evaluations: End after so many; None: with the job's final checkpoint.
+        max_evaluations: End after so many; None: with the job's final checkpoint. One that was
+            there before is none if a job goes on from it, which is waited for as long as tasks
+            wait for each other (``join_timeout_s``), in a cluster.
         idle_timeout_s: End if no checkpoint comes for this long; None: ``orphan_timeout_s``, or
             twice ``save_every_s`` if that is longer.
     """
@@ -61,6 +64,8 @@ class SidecarEvaluator:
                 "SidecarEvaluator needs checkpoint_dir, or model_dir as the other tasks have it "
                 "(--model-dir, or the variable WINDLASS_MODEL_DIR)"
             )
+        in_cluster = runtime is not None and not runtime.alone
+        self._end = JobEnd(self._model_dir, settings, in_cluster=in_cluster)
         self._check = runtime.check if runtime is not None else lambda: None
         self._progress = runtime.progress if runtime is not None else None
         self._poll_s = poll_s
@@ -92,7 +97,7 @@ class SidecarEvaluator:
 
     def _evaluate_all(self) -> list[Evaluation]:
         results: list[Evaluation] = []
-        done = ""
+        done, final = "", False
         changed = time.monotonic()
         pause = threading.Event()
         waits = WaitLog("the evaluator", limit_s=self._idle_timeout_s, limit="idle_timeout_s")
@@ -107,16 +112,18 @@ class SidecarEvaluator:
                 if result is None:
                     continue
                 results.append(result)
-                if result.final:
-                    return results
+                final = result.final
                 continue
+            waits_for = self._end.goes_on_from(done) if final else "a new checkpoint"
+            if waits_for is None:
+                return results
             if time.monotonic() - changed > self._idle_timeout_s:
                 raise PeerLostError(
                     f"no new checkpoint in {self._model_dir} for {self._idle_timeout_s:g} s "
                     "(idle_timeout_s); is the job still running, with the same model_dir?",
                     model_dir=self._model_dir,
                 )
-            waits.tick(f"a new checkpoint in {self._model_dir}")
+            waits.tick(f"{waits_for} in {self._model_dir}")
             pause.wait(self._poll_s)
         return results
 

@@ -52,12 +52,13 @@ NAMES = {
         ArrayStore SidecarEvaluator export is_evaluator read_evaluations report task_type
     """,
     "windlass.training.estimator": """
-        BestExporter CheckpointSaverListener DistributeConfig Estimator EstimatorSpec EvalSpec
-        Exporter FinalExporter LatestExporter LoggingTensorHook ModeKeys NanLossDuringTrainingError
-        NanTensorHook RunConfig Scaffold SecondOrStepTimer ServingInputReceiver SessionRunArgs
-        SessionRunContext SessionRunHook SessionRunValues StepCounterHook StopAtStepHook
-        SummarySaverHook TrainSpec WarmStartSettings add_metrics build_raw_serving_input_receiver_fn
-        experimental metrics numpy_input_fn once read_eval_metrics record train_and_evaluate
+        BestExporter CheckpointSaverHook CheckpointSaverListener DistributeConfig Estimator
+        EstimatorSpec EvalSpec Exporter FinalExporter FinalOpsHook LatestExporter LoggingTensorHook
+        ModeKeys NanLossDuringTrainingError NanTensorHook ProfilerHook RunConfig Scaffold
+        SecondOrStepTimer ServingInputReceiver SessionRunArgs SessionRunContext SessionRunHook
+        SessionRunValues StepCounterHook StopAtStepHook SummarySaverHook TrainSpec WarmStartSettings
+        add_metrics build_raw_serving_input_receiver_fn experimental metrics numpy_input_fn once
+        read_eval_metrics record train_and_evaluate
     """,
     "windlass.testing": "FaultPlan LocalCluster ProcessResult TaskResult run_script",
 }

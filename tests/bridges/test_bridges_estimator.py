@@ -102,20 +102,20 @@ def test_a_model_fn_of_a_framework_goes_on_where_it_stopped(
     np.testing.assert_allclose(np.mean((predicted - points()[1]) ** 2), loss, rtol=1e-4)
 
 
-PAGE = (ROOT / "docs" / "estimator.md").read_text()
-EXAMPLES = re.findall(r"^``` {\.python \.bridges}\n(.*?)^```", PAGE, flags=re.M | re.S)
+PAGES = [(ROOT / "docs" / f"{name}.md").read_text() for name in ("estimator", "canned-estimators")]
+EXAMPLES = re.findall(r"^``` {\.python \.bridges}\n(.*?)^```", "\n".join(PAGES), flags=re.M | re.S)
 
 
-@pytest.mark.parametrize("number", range(2))
+@pytest.mark.parametrize("number", range(3))
 def test_an_example_of_the_page_runs(
     number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("TF_CONFIG", raising=False)
-    assert len(EXAMPLES) == 2
+    assert len(EXAMPLES) == 3
     monkeypatch.setenv("KERAS_BACKEND", os.environ.get("KERAS_BACKEND", "jax"))
     pytest.importorskip("torch" if number == 0 else "keras")
-    program = compile(EXAMPLES[number], f"estimator.md, example {number + 1}", "exec")
+    program = compile(EXAMPLES[number], f"the pages' example {number + 1}", "exec")
     exec(program, {"__name__": "example"})  # noqa: S102 - our own page
 
 

@@ -24,6 +24,7 @@ from .basic_hooks import (
     SummarySaverHook,
 )
 from .building import once
+from .elsewhere import ELSEWHERE, attribute_error
 from .estimator import Estimator
 from .evaluation_results import read_eval_metrics
 from .exporters import BestExporter, Exporter, FinalExporter, LatestExporter
@@ -39,8 +40,10 @@ from .hooks import (
 )
 from .inputs import numpy_input_fn
 from .modes import ModeKeys
+from .rarer_hooks import FinalOpsHook, ProfilerHook
 from .recording import record
 from .run_config import DistributeConfig, RunConfig
+from .saver_hook import CheckpointSaverHook
 from .spec import EstimatorSpec, Scaffold
 from .specs import EvalSpec, TrainSpec
 from .timers import SecondOrStepTimer
@@ -50,9 +53,10 @@ if TYPE_CHECKING:
     from .keras_estimator import model_to_estimator as model_to_estimator
 
 __all__ = [
-    "BestExporter", "CheckpointSaverListener", "DistributeConfig", "Estimator", "EstimatorSpec",
-    "EvalSpec", "Exporter", "FinalExporter", "LatestExporter", "LoggingTensorHook", "ModeKeys",
-    "NanLossDuringTrainingError", "NanTensorHook", "RunConfig", "Scaffold", "SecondOrStepTimer",
+    "BestExporter", "CheckpointSaverHook", "CheckpointSaverListener", "DistributeConfig",
+    "Estimator", "EstimatorSpec", "EvalSpec", "Exporter", "FinalExporter", "FinalOpsHook",
+    "LatestExporter", "LoggingTensorHook", "ModeKeys", "NanLossDuringTrainingError",
+    "NanTensorHook", "ProfilerHook", "RunConfig", "Scaffold", "SecondOrStepTimer",
     "ServingInputReceiver", "SessionRunArgs", "SessionRunContext", "SessionRunHook",
     "SessionRunValues", "StepCounterHook", "StopAtStepHook", "SummarySaverHook", "TrainSpec",
     "WarmStartSettings", "add_metrics", "build_raw_serving_input_receiver_fn", "experimental",
@@ -64,4 +68,4 @@ def __getattr__(name: str) -> Any:
     # Not in `__all__`: it needs Keras.
     if name == "model_to_estimator":
         return import_module(".keras_estimator", __name__).model_to_estimator
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    raise attribute_error("wl.estimator", name, ELSEWHERE)

@@ -16,6 +16,7 @@ from ...core.errors import ConfigurationError
 from ...distribute.base.reductions import VariableAggregation
 from ...distribute.strategies.parameter_server import ParameterServerExtended
 from ...distribute.variables.variable import Variable
+from .elsewhere import EXPERIMENTAL, attribute_error
 from .estimator import Estimator
 from .evaluation_results import read_eval_metrics
 from .hooks import RunningModel, SessionRunContext, SessionRunHook, SessionRunValues
@@ -297,3 +298,7 @@ class InMemoryEvaluatorHook(SessionRunHook):
     def _evaluate(self) -> None:
         if self._estimator.latest_checkpoint() is not None:
             self._estimator.evaluate(self._input_fn, self._steps, self._hooks, name=self._name)
+
+
+def __getattr__(name: str) -> Any:
+    raise attribute_error("wl.estimator.experimental", name, EXPERIMENTAL)

@@ -15,13 +15,11 @@ class Found:
         path: Of the checkpoint.
         global_step: Of the checkpoint.
         final: A job wrote it at its end.
-        old: It was there before the evaluator: of a job that may go on from it.
     """
 
     path: str
     global_step: int
     final: bool
-    old: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,8 +74,7 @@ def next_of_evaluator(
     max_steps: int | None,
     start_delay_s: float,
     throttle_s: float,
-    job_runs: bool,
-    join_s: float,
+    goes_on: str | None,
 ) -> Evaluate | Wait | Stop:
     """What an evaluator does next.
 
@@ -88,8 +85,8 @@ def next_of_evaluator(
         max_steps: Of the training; None: it ends with its input.
         start_delay_s: Before the first evaluation.
         throttle_s: From the beginning of one to that of the next.
-        job_runs: The model directory says so; it may not know yet.
-        join_s: So long after the evaluator's start a job may still go on.
+        goes_on: Why a job may still go on from the checkpoint, if that is a final one; None: it is
+            the end.
     """
     if past.last is not None and past.was_last:
         why = "the last checkpoint of the job" if past.last.final else f"max_steps={max_steps}"
@@ -100,10 +97,10 @@ def next_of_evaluator(
     if past.last is not None and found.path == past.last.path:
         if not found.final:
             return Wait("a new checkpoint")
-        if job_runs or now < past.started + join_s:
-            return Wait(f"a job that goes on from step {found.global_step}")
+        if goes_on is not None:
+            return Wait(goes_on)
         return Evaluate(found, is_last=True)
-    if reached or (found.final and not found.old):
+    if reached or (found.final and goes_on is None):
         return Evaluate(found, is_last=True)
     left = past.started + start_delay_s - now
     if left > 0:

@@ -12,12 +12,37 @@ it is handed the values of its batch (:meth:`~SessionRunHook.renew`).
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 from ...core.arrays import Array
 from ...core.errors import UnknownVariableError
 from ...distribute.strategies.strategy import Strategy
 from ...distribute.variables.variable import Variable
+from .timers import SecondOrStepTimer
+
+
+class Saving(Protocol):
+    """Where a training saves, for the hook that says when."""
+
+    model_dir: str
+
+    def use(self, timer: SecondOrStepTimer, listeners: "list[CheckpointSaverListener]") -> None:
+        """Save when this timer says so, and tell these."""
+
+    def elsewhere(
+        self, directory: str, timer: SecondOrStepTimer, listeners: "list[CheckpointSaverListener]"
+    ) -> "SavingElsewhere | None":
+        """Save to another directory as well; None: this task does not."""
+
+
+class SavingElsewhere(Protocol):
+    """Asked after every step whether it is time."""
+
+    def after_step(self, step: int) -> None:
+        """Save if it is time."""
+
+    def end(self, step: int) -> None:
+        """Save what was not saved yet."""
 
 
 class RunningModel:
@@ -33,6 +58,7 @@ class RunningModel:
         strategy: As given.
         is_chief: As given.
         ending: The last step was made.
+        saving: Of a training.
     """
 
     def __init__(
@@ -49,6 +75,7 @@ class RunningModel:
         self._global_step = global_step
         self._stop = False
         self.ending = False
+        self.saving: Saving | None = None
 
     @property
     def global_step(self) -> int:

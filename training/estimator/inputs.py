@@ -14,6 +14,7 @@ from ...distribute import data as datasets
 from ...distribute.base.values import leaves
 from ...distribute.data.dataset import Dataset
 from ...distribute.strategies.strategy import Strategy
+from .elsewhere import ELSEWHERE, attribute_error
 from .model_calls import call_with_known
 
 InputFn = Callable[..., Any]
@@ -139,3 +140,7 @@ def numpy_input_fn(
         )
 
     return input_fn
+
+
+def __getattr__(name: str) -> Any:  # programs write wl.estimator.inputs.numpy_input_fn, too
+    raise attribute_error("wl.estimator.inputs", name, ELSEWHERE)

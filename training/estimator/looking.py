@@ -5,12 +5,11 @@ before.
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
-from ...distribute.base.reductions import VariableSynchronization
 from ...distribute.checkpoint import Checkpoint
 from ...distribute.saved_variables import saved_value
 from ...distribute.variables.variable import Variable
 from .building import Registry
-from .saving import has_value
+from .saving import has_value, shared_values
 
 _COPIES = "evaluated"
 
@@ -50,9 +49,5 @@ def write_copy(model_dir: str, variables: Mapping[str, Variable], global_step: i
             to read it together.
         global_step: As far as this task knows.
     """
-    kept = [
-        each
-        for each in variables.values()
-        if each.synchronization is not VariableSynchronization.ON_READ
-    ]
+    kept = list(shared_values(variables).values())
     return Checkpoint(kept, keep=1).save(f"{model_dir}/{_COPIES}", global_step)

@@ -17,7 +17,9 @@ from ...core.settings import load_settings, set_environment
 from ...distribute.job_snapshots import JobSnapshots
 from ...distribute.program_cluster import join_cluster, program_cluster
 from ...distribute.runtime import ClusterRuntime
+from ...distribute.strategies.central_storage import CentralStorageStrategy
 from ...distribute.strategies.default import the_default_strategy
+from ...distribute.strategies.mirrored import MirroredStrategy
 from ...distribute.strategies.multi_worker import MultiWorkerMirroredStrategy
 from ...distribute.strategies.parameter_server import (
     ParameterServerExtended,
@@ -132,24 +134,27 @@ def _train_strategy(config: RunConfig) -> Strategy:
 
 
 def eval_strategy(config: RunConfig) -> Strategy:
-    """The strategy that evaluates and predicts.
+    """The strategy that evaluates and predicts: on the devices of this process.
 
-    Raises:
-        ConfigurationError: It is one of several processes.
+    One of several processes is what it is on this machine alone, as TensorFlow configured an
+    evaluator's: its variables are a checkpoint's, which are in this process' memory.
     """
     if config.eval_distribute is None:
         return the_default_strategy()
     strategy = _made(config.eval_distribute, "eval_distribute")
-    several = isinstance(strategy, MultiWorkerMirroredStrategy) and (
-        strategy.num_replicas_in_sync > len(strategy.extended.replica_devices)
+    devices = strategy.extended.replica_devices
+    on_servers = isinstance(strategy.extended, ParameterServerExtended)
+    in_sync = isinstance(strategy, MultiWorkerMirroredStrategy)
+    if not on_servers and not (in_sync and strategy.num_replicas_in_sync > len(devices)):
+        return strategy
+    log.info(
+        "eval_distribute is %s: evaluations are of this process, on %s",
+        type(strategy).__name__,
+        ", ".join(devices),
     )
-    if several or isinstance(strategy.extended, ParameterServerExtended):
-        raise ConfigurationError(
-            f"eval_distribute is {type(strategy).__name__}: an evaluation is one process's, whose "
-            "variables are a checkpoint's. Give MirroredStrategy, OneDeviceStrategy, "
-            "CentralStorageStrategy, or None"
-        )
-    return strategy
+    if len(devices) == 1:
+        return the_default_strategy()
+    return CentralStorageStrategy(devices) if on_servers else MirroredStrategy(devices)
 
 
 def _made(given: GivenStrategy, name: str) -> Strategy:

@@ -57,7 +57,8 @@ class RunConfig:
             ``wl.distribute.ParameterServerStrategy``. In a cluster give what makes one: a strategy
             joins the cluster where it is made, and would not know ``model_dir``. None: parameter
             servers where the cluster has some, else one device.
-        eval_distribute: A strategy of one process, or what makes one; None: one device.
+        eval_distribute: A strategy, or what makes one; None: one device. An evaluation is one
+            process's: of a strategy of several it has the devices of this one.
         experimental_distribute: Both of these, and a remote cluster.
         experimental_max_worker_delay_secs: Without ``train_distribute`` worker ``i`` begins
             ``5 * (i + 1)`` s later, and at most so many; None: 60.

@@ -59,6 +59,27 @@ def values_writer(variables: Mapping[str, Variable]) -> CheckpointWriter:
     return lambda folder, step, *, final: _write_memory(variables, folder, step, final=final)
 
 
+def shared_values_writer(variables: Mapping[str, Variable]) -> CheckpointWriter:
+    """What writes the variables that one task of a job can read by itself.
+
+    Args:
+        variables: By name; grows while the model is made. What replicas count for themselves is
+            left out: all workers would have to read it together.
+    """
+    return lambda folder, step, *, final: _write_memory(
+        shared_values(variables), folder, step, final=final
+    )
+
+
+def shared_values(variables: Mapping[str, Variable]) -> dict[str, Variable]:
+    """Those that one task can read by itself."""
+    return {
+        name: each
+        for name, each in variables.items()
+        if each.synchronization is not VariableSynchronization.ON_READ
+    }
+
+
 def _write_memory(
     variables: Mapping[str, Variable], folder: Folder, global_step: int, *, final: bool
 ) -> Manifest:

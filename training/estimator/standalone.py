@@ -21,6 +21,7 @@ from ...distribute.coordinator.remote_value import RemoteValue
 from ...distribute.strategies.parameter_server import ParameterServerStrategy
 from .arrays import to_float, to_numpy
 from .building import Build, Registry
+from .checkpoint_times import Checkpoints
 from .first_values import AsTheyAre, FirstValues
 from .hooks import CheckpointSaverListener, HookCalls, RunningModel, SessionRunHook
 from .inputs import InputFn, features_and_labels, source_of
@@ -28,7 +29,7 @@ from .model_calls import Model
 from .modes import ModeKeys
 from .saving import OwnCheckpoints, values_writer
 from .timers import SecondOrStepTimer
-from .training_loop import Checkpoints, StepCount, values_of
+from .training_loop import StepCount, values_of
 
 if TYPE_CHECKING:
     from .run_config import RunConfig
@@ -102,16 +103,20 @@ class RemoteTraining:
             registry = Registry()
             step = StepCount(strategy, self.first, of_strategy=False)
             session = RunningModel(strategy, registry.variables, step)
-            own = OwnCheckpoints(
-                self.model_dir,
-                values_writer(registry.variables),
-                self.config.keep_checkpoint_max or 0,
-            )
+
+            def checkpoints_in(directory: str) -> OwnCheckpoints:
+                keep = self.config.keep_checkpoint_max or 0
+                return OwnCheckpoints(directory, values_writer(registry.variables), keep)
+
+            own = checkpoints_in(self.model_dir)
             own.prepare()
             timer = SecondOrStepTimer(
                 self.config.save_checkpoints_secs, self.config.save_checkpoints_steps
             )
-            checkpoints = Checkpoints(self.model_dir, own, timer, list(listeners), session)
+            checkpoints = Checkpoints(
+                self.model_dir, own, timer, list(listeners), session, checkpoints_in
+            )
+            session.saving = checkpoints
             calls = HookCalls(list(hooks), session)
             model = Model(
                 self.model_fn,

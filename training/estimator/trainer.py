@@ -16,6 +16,7 @@ from ...distribute.strategies.parameter_server import ParameterServerExtended
 from ...distribute.strategies.strategy import Strategy
 from .basic_hooks import usual_hooks
 from .building import Build, Registry, registry_of
+from .checkpoint_times import Checkpoints
 from .first_values import Anew, AsTheyAre, FirstValues, Resumed, WarmStart, WarmStartSettings
 from .hooks import CheckpointSaverListener, HookCalls, RunningModel, SessionRunHook
 from .inputs import InputFn, batches
@@ -24,9 +25,10 @@ from .model_calls import Model, ModelFn
 from .modes import ModeKeys
 from .places import job_of, train_strategy
 from .run_config import SAVE_SECS, RunConfig
-from .saving import OwnCheckpoints, writer_for
+from .saver_hook import with_interval_of_hook
+from .saving import OwnCheckpoints, shared_values_writer, writer_for
 from .timers import SecondOrStepTimer
-from .training_loop import Checkpoints, StepCount, TrainingLoop
+from .training_loop import StepCount, TrainingLoop
 
 log = logging.getLogger(__name__)
 
@@ -74,11 +76,12 @@ class Trainer:
             return self._train_remotely(
                 experimental.remote_cluster, input_fn, hooks, steps, max_steps, listeners
             )
+        wanted = with_interval_of_hook(config, hooks, self._model_dir)
         if self._strategy is None:
-            self._strategy = train_strategy(self._model_dir, config)
+            self._strategy = train_strategy(self._model_dir, wanted)
         strategy = self._strategy
         job = job_of(strategy, self._model_dir)
-        _tell_of_job(job, config)
+        _tell_of_job(job, wanted)
         newest, registry = newest_checkpoint(self._model_dir), self._registry(strategy)
         saved = newest.manifest.global_step if newest is not None else 0
         if max_steps is not None and max(saved, registry.live_step or 0) >= max_steps:
@@ -92,18 +95,21 @@ class Trainer:
         is_chief = bool(strategy.extended.should_checkpoint)
         session = RunningModel(strategy, registry.variables, step, is_chief=is_chief)
         build = Build(registry, values)
+        checkpoints = Checkpoints(
+            self._model_dir,
+            self._own_checkpoints(strategy, registry) if job is None else None,
+            SecondOrStepTimer(config.save_checkpoints_secs, config.save_checkpoints_steps),
+            list(listeners) if is_chief else [],
+            session,
+            lambda directory: self._checkpoints_in(directory, strategy, registry, job),
+        )
+        session.saving = checkpoints
         loop = TrainingLoop(
             Model(self._model_fn, ModeKeys.TRAIN, self._params, config, strategy, build),
             session,
             HookCalls([*self._usual_hooks(max_steps, is_chief=is_chief), *hooks], session),
             step,
-            Checkpoints(
-                self._model_dir,
-                self._own_checkpoints(strategy, registry) if job is None else None,
-                SecondOrStepTimer(config.save_checkpoints_secs, config.save_checkpoints_steps),
-                list(listeners) if is_chief else [],
-                session,
-            ),
+            checkpoints,
             _check_of(job),
             steps,
             max_steps,
@@ -203,10 +209,22 @@ class Trainer:
         return AsTheyAre(), saved
 
     def _own_checkpoints(self, strategy: Strategy, registry: Registry) -> OwnCheckpoints:
-        writer = writer_for(strategy, registry.variables)
-        own = OwnCheckpoints(self._model_dir, writer, self._config.keep_checkpoint_max or 0)
+        own = self._checkpoints_in(self._model_dir, strategy, registry, None)
         own.prepare()
         return own
+
+    def _checkpoints_in(
+        self, directory: str, strategy: Strategy, registry: Registry, job: ClusterRuntime | None
+    ) -> OwnCheckpoints:
+        """Of a job the values alone: what replicas count for themselves, all workers would have to
+        read together.
+        """
+        writer = (
+            writer_for(strategy, registry.variables)
+            if job is None
+            else shared_values_writer(registry.variables)
+        )
+        return OwnCheckpoints(directory, writer, self._config.keep_checkpoint_max or 0)
 
     def _usual_hooks(self, max_steps: int | None, *, is_chief: bool) -> list[SessionRunHook]:
         return usual_hooks(

@@ -12,13 +12,12 @@ from dataclasses import replace
 from typing import Any
 
 from ...cluster.roles import CHIEF, EVALUATOR, PS, WORKER
-from ...core.checkpoint import CheckpointReader, latest_checkpoint, list_checkpoints
-from ...core.checkpoint.job_record import read_job_record
-from ...core.checkpoint.storage import open_model_dir
+from ...core.checkpoint import CheckpointReader, latest_checkpoint
 from ...core.errors import CheckpointError, ConfigurationError, PeerLostError
 from ...core.settings import load_settings
 from ...core.waiting import WaitLog
 from ...distribute.program_cluster import program_cluster
+from ..job_end import JobEnd
 from ..progress import report
 from .arrays import is_scalar
 from .estimator import Estimator
@@ -145,8 +144,9 @@ class _Evaluator:
         self._runtime = runtime
         self._check = runtime.check if runtime is not None else lambda: None
         settings = runtime.settings if runtime is not None else load_settings()
-        self._join_s = settings.join_timeout_s
-        self._old: set[str] = set()
+        self._end = JobEnd(
+            estimator.model_dir, settings, in_cluster=not estimator.config.task.is_local
+        )
         # A job that saves rarely is not gone.
         self._idle_s = max(settings.orphan_timeout_s, 2 * settings.save_every_s)
         if eval_spec.throttle_secs == 0:
@@ -165,7 +165,6 @@ class _Evaluator:
         """
         past = Past(time.monotonic())
         changed, seen = time.monotonic(), ""
-        self._old = {info.path for info in list_checkpoints(self._estimator.model_dir)}
         waits = WaitLog("the evaluator", limit_s=self._idle_s, limit="orphan_timeout_s")
         while True:
             self._check()
@@ -179,8 +178,7 @@ class _Evaluator:
                 max_steps=self._max_steps,
                 start_delay_s=self._spec.start_delay_secs,
                 throttle_s=self._spec.throttle_secs,
-                job_runs=self._job_runs(),
-                join_s=self._join_s,
+                goes_on=self._goes_on(found),
             )
             if isinstance(step, Stop):
                 log.info("%s", step.reason)
@@ -211,12 +209,12 @@ class _Evaluator:
             if latest_checkpoint(self._estimator.model_dir) != info:
                 return None  # pruned meanwhile; the next look finds a newer one
             raise
-        return Found(info.path, info.global_step, final, old=info.path in self._old)
+        return Found(info.path, info.global_step, final)
 
-    def _job_runs(self) -> bool:
-        """Whether a job has begun in the model directory and not ended, as far as is written."""
-        record = read_job_record(open_model_dir(self._estimator.model_dir))
-        return bool(record.job) and not record.phase.is_over
+    def _goes_on(self, found: Found | None) -> str | None:
+        if found is None or not found.final:
+            return None
+        return self._end.goes_on_from(found.path)
 
     def _evaluate(self, step: Evaluate) -> bool:
         """Evaluate and export; False if the checkpoint was removed meanwhile."""

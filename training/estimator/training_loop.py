@@ -5,17 +5,13 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from ...core.checkpoint import latest_checkpoint
 from ...core.errors import ConfigurationError
 from ...distribute.strategies.strategy import Strategy
-from .hooks import CheckpointSaverListener, HookCalls, RunningModel
+from .checkpoint_times import Checkpoints
+from .hooks import HookCalls, RunningModel
 from .model_calls import Called, Model, count_examples
-from .saving import OwnCheckpoints
-from .timers import SecondOrStepTimer
 
 log = logging.getLogger(__name__)
-
-_LOOK_S = 0.25  # for checkpoints that the job writes
 
 
 class StepCount:
@@ -42,72 +38,6 @@ class StepCount:
         """A step was made here."""
         if self._strategy is None:
             self._own += 1
-
-
-class Checkpoints:
-    """When a training saves, and who is told.
-
-    Args:
-        model_dir: Where checkpoints are.
-        own: Writes them; None: the job does, or another task.
-        timer: When this process saves; it is due at the first step, which counts as saved.
-        listeners: Are told, on the chief.
-        session: What is trained.
-    """
-
-    def __init__(
-        self,
-        model_dir: str,
-        own: OwnCheckpoints | None,
-        timer: SecondOrStepTimer,
-        listeners: list[CheckpointSaverListener],
-        session: RunningModel,
-    ) -> None:
-        self._model_dir, self._own = model_dir, own
-        self._listeners, self._session = listeners, session
-        self._timer = timer if own is not None else SecondOrStepTimer(every_secs=_LOOK_S)
-        self.saved_step = session.global_step
-
-    def begin(self) -> None:
-        """Before the first step."""
-        self._timer.note(self._session.global_step)
-        for listener in self._listeners:
-            listener.begin()
-
-    def after_step(self, step: int) -> None:
-        """Save if it is time, or look whether the job has saved."""
-        if not self._timer.is_due(step):
-            return
-        self._timer.note(step)
-        if self._own is not None:
-            self._save(step)
-        elif self._listeners:
-            found = latest_checkpoint(self._model_dir)
-            if found is not None and found.global_step > self.saved_step:
-                self._tell(found.global_step, before=True)
-
-    def end(self, step: int) -> None:
-        """Save what was not saved yet."""
-        if self._own is not None and step > self.saved_step:
-            self._save(step)
-        for listener in self._listeners:
-            listener.end(self._session, step)
-
-    def _save(self, step: int) -> None:
-        for listener in self._listeners:
-            listener.before_save(self._session, step)
-        assert self._own is not None  # noqa: S101 - the callers look
-        self._own.save(step)
-        self._tell(step, before=False)
-
-    def _tell(self, step: int, *, before: bool) -> None:
-        self.saved_step = step
-        for listener in self._listeners:
-            if before:
-                listener.before_save(self._session, step)
-            if listener.after_save(self._session, step):
-                log.info("a listener of checkpoints has asked for the end of the training")
-                self._session.request_stop()
 
 
 @dataclass

@@ -228,14 +228,6 @@ def test_two_estimators_do_not_share_variables_under_one_strategy(tmp_path: Path
         estimator(tmp_path / "b", train_distribute=strategy).train(input_fn(), steps=1)
 
 
-def test_servers_do_not_evaluate(tmp_path: Path) -> None:
-    strategy = wl.distribute.ParameterServerStrategy
-    model = estimator(tmp_path, train_distribute=strategy, eval_distribute=strategy)
-    model.train(input_fn(), steps=1)
-    with pytest.raises(ConfigurationError, match="an evaluation is one process's"):
-        model.evaluate(input_fn())
-
-
 def test_once_and_record_are_for_model_fn() -> None:
     with pytest.raises(RuntimeError, match="in a model_fn"):
         e.once(dict)

@@ -21,16 +21,15 @@ from windlass.training.estimator.timers import SecondOrStepTimer
 
 FIRST, SECOND = Found("ckpt-5", 5, False), Found("ckpt-10", 10, False)
 MAX = Found("ckpt-20", 20, False)
-FINAL, OLD_FINAL = Found("ckpt-7", 7, True), Found("ckpt-7", 7, True, old=True)
+FINAL = Found("ckpt-7", 7, True)
 AFTER_FIRST = Past(started=0, last=FIRST, began=130)
-AFTER_OLD = Past(started=0, last=OLD_FINAL, began=130)
+AFTER_FINAL = Past(started=0, last=FINAL, began=130)
 
 
-def decide(past: Past, found: Found | None, now: float, *, job_runs: bool = True) -> object:
+def decide(past: Past, found: Found | None, now: float, goes_on: str | None = None) -> object:
     return next_of_evaluator(
-        past, found, now, max_steps=20, start_delay_s=120, throttle_s=600,
-        job_runs=job_runs, join_s=200,
-    )  # fmt: skip
+        past, found, now, max_steps=20, start_delay_s=120, throttle_s=600, goes_on=goes_on
+    )
 
 
 @pytest.mark.parametrize(
@@ -76,14 +75,13 @@ def test_an_evaluator_does_what_tensorflows_does(
     assert decide(past, found, now) == expected
 
 
-def test_the_end_of_an_earlier_job_is_not_the_end() -> None:
-    assert decide(Past(0), OLD_FINAL, 120, job_runs=False) == Evaluate(OLD_FINAL, is_last=False)
-    goes_on = Wait("a job that goes on from step 7")
-    assert decide(AFTER_OLD, OLD_FINAL, 199, job_runs=False) == goes_on  # it may not have begun
-    assert decide(AFTER_OLD, OLD_FINAL, 9999, job_runs=True) == goes_on
-    assert decide(AFTER_OLD, SECOND, 730) == Evaluate(SECOND, is_last=False)
+def test_a_final_checkpoint_from_which_a_job_goes_on_is_not_the_end() -> None:
+    why = "a job that goes on from it"
+    assert decide(Past(0), FINAL, 120, why) == Evaluate(FINAL, is_last=False)
+    assert decide(AFTER_FINAL, FINAL, 199, why) == Wait(why)
+    assert decide(AFTER_FINAL, SECOND, 730) == Evaluate(SECOND, is_last=False)
     # Nobody goes on: then it was the end after all.
-    assert decide(AFTER_OLD, OLD_FINAL, 200, job_runs=False) == Evaluate(OLD_FINAL, is_last=True)
+    assert decide(AFTER_FINAL, FINAL, 200) == Evaluate(FINAL, is_last=True)
 
 
 def test_a_local_evaluation_leaves_out_step_0_and_what_comes_too_soon() -> None:

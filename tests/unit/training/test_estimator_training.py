@@ -53,12 +53,8 @@ def test_evaluations_and_predictions_are_of_the_newest_checkpoint_or_of_a_given_
 ) -> None:
     # One strategy may do both: an evaluation leaves alone what is trained.
     made = strategy() if strategy is not None else None
-    on_servers = isinstance(made, wl.distribute.ParameterServerStrategy)
     model = estimator(
-        tmp_path,
-        train_distribute=made,
-        eval_distribute=None if on_servers else made,
-        save_checkpoints_steps=50,
+        tmp_path, train_distribute=made, eval_distribute=made, save_checkpoints_steps=50
     )
     model.train(input_fn(), max_steps=200)
     x, y = points(seed=1)
@@ -78,6 +74,28 @@ def test_evaluations_and_predictions_are_of_the_newest_checkpoint_or_of_a_given_
     model.train(input_fn(), steps=1)
     assert model.latest_checkpoint().endswith("ckpt-0000000201")
     assert np.abs(model.get_variable_value("w") - w).max() < 0.1  # not the older one's
+
+
+def test_an_evaluation_under_servers_runs_on_the_devices_of_its_process(tmp_path: Path) -> None:
+    replicas = []
+
+    def counting(features: Any, labels: Any, mode: str) -> EstimatorSpec:
+        context = wl.distribute.get_replica_context()
+        assert context is not None
+        replicas.append(context.num_replicas_in_sync)
+        return line(features, labels, mode)
+
+    estimator(tmp_path).train(input_fn(), steps=1)
+    wl.config.set_logical_cpu_devices(2)
+    try:
+        model = estimator(tmp_path, counting, eval_distribute=wl.distribute.ParameterServerStrategy)
+        x, y = points(seed=1)
+        results = model.evaluate(input_fn(epochs=1, seed=1))
+    finally:
+        wl.config.set_logical_cpu_devices(1)
+    assert set(replicas) == {2}
+    expected = np.mean((x @ model.get_variable_value("w") - y) ** 2)
+    np.testing.assert_allclose(results["mse"], expected, rtol=1e-5)
 
 
 def test_whole_batches_of_predictions(tmp_path: Path) -> None:

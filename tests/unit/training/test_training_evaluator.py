@@ -20,6 +20,8 @@ from windlass.core.checkpoint import (
     manifest_bytes,
     prune,
 )
+from windlass.core.checkpoint.job_record import JobRecord, write_job_record
+from windlass.core.checkpoint.storage import open_model_dir
 from windlass.core.definitions import ShardDefinition, VariableDefinition
 from windlass.core.errors import (
     CheckpointError,
@@ -28,6 +30,7 @@ from windlass.core.errors import (
     PeerLostError,
 )
 from windlass.core.settings import Settings
+from windlass.core.states import Phase
 from windlass.core.steps import LayoutEntry, Operation
 from windlass.core.task import Incarnation, TaskId
 from windlass.distribute.program_cluster import in_cluster
@@ -216,14 +219,54 @@ def test_it_needs_to_know_where_checkpoints_are(
     assert len(SidecarEvaluator(evaluate, poll_s=0.005).start()) == 1
 
 
-def runtime_of_evaluator(model_dir: Path) -> ClusterRuntime:
+def runtime_of_evaluator(model_dir: Path, **settings: Any) -> ClusterRuntime:
     task = ResolvedTask(TaskId("evaluator", 0), wl.ClusterSpec({}), TaskId("chief", 0))
-    return ClusterRuntime(task, Settings(model_dir=str(model_dir)))
+    return ClusterRuntime(task, Settings(model_dir=str(model_dir), **settings))
+
+
+def record(model_dir: Path, job: str, phase: Phase) -> None:
+    write_job_record(open_model_dir(str(model_dir)), JobRecord(job=job, phase=phase))
+
+
+def test_beside_a_job_that_goes_on_it_does_not_leave_with_the_earlier_runs_end(
+    tmp_path: Path,
+) -> None:
+    write_checkpoint(tmp_path, 30, final=True)
+    record(tmp_path, "first", Phase.DONE)
+
+    def evaluate_and_go_on(values: Mapping[str, Array]) -> dict[str, Any]:
+        if values["b"] == 30:  # the chief of the second run begins only now
+            record(tmp_path, "second", Phase.RUNNING)
+            write_checkpoint(tmp_path, 40)
+        elif values["b"] == 40:
+            write_checkpoint(tmp_path, 50, final=True)
+        return evaluate(values)
+
+    with in_cluster(runtime_of_evaluator(tmp_path, job_id="second")):
+        results = evaluator(tmp_path, evaluate_and_go_on).start()
+    assert [result.global_step for result in results] == [30, 40, 50]
+
+
+def test_an_evaluator_that_comes_when_its_job_is_over_waits_for_nothing(tmp_path: Path) -> None:
+    write_checkpoint(tmp_path, 30, final=True)
+    record(tmp_path, "mine", Phase.DONE)
+    with in_cluster(runtime_of_evaluator(tmp_path, job_id="mine", join_timeout_s=3600)):
+        [result] = evaluator(tmp_path).start()
+    assert result.final
+
+
+def test_a_job_that_does_not_go_on_is_waited_for_no_longer_than_its_tasks_wait(
+    tmp_path: Path,
+) -> None:
+    write_checkpoint(tmp_path, 30, final=True)
+    record(tmp_path, "first", Phase.DONE)
+    with in_cluster(runtime_of_evaluator(tmp_path, job_id="second", join_timeout_s=0.05)):
+        assert len(evaluator(tmp_path).start()) == 1
 
 
 def test_in_a_cluster_it_reports_and_takes_the_jobs_model_dir(tmp_path: Path) -> None:
     write_checkpoint(tmp_path, 40, final=True)
-    mine = runtime_of_evaluator(tmp_path)
+    mine = runtime_of_evaluator(tmp_path, join_timeout_s=0.05)
     with in_cluster(mine):
         wl.training.SidecarEvaluator(evaluate).start()
     assert mine.report().metrics == {"mean": 40.0, "b": 40.0}

@@ -1,0 +1,114 @@
+"""When a training saves, and who is told of it."""
+
+import logging
+from collections.abc import Callable
+
+from ...core.checkpoint import latest_checkpoint
+from .hooks import CheckpointSaverListener, RunningModel
+from .saving import OwnCheckpoints
+from .timers import SecondOrStepTimer
+
+log = logging.getLogger(__name__)
+
+_LOOK_S = 0.25  # for checkpoints that the job writes
+
+
+class Checkpoints:
+    """When a training saves, and who is told.
+
+    Args:
+        model_dir: Where checkpoints are. Also an attribute.
+        own: Writes them; None: the job does, or another task.
+        timer: When this process saves; it is due at the first step, which counts as saved.
+        listeners: Are told, on the chief.
+        session: What is trained.
+        save_elsewhere: Makes what writes into another directory; None: nothing does.
+    """
+
+    def __init__(
+        self,
+        model_dir: str,
+        own: OwnCheckpoints | None,
+        timer: SecondOrStepTimer,
+        listeners: list[CheckpointSaverListener],
+        session: RunningModel,
+        save_elsewhere: Callable[[str], OwnCheckpoints] | None = None,
+    ) -> None:
+        self.model_dir, self._own = model_dir, own
+        self._save_elsewhere = save_elsewhere
+        self._listeners, self._session = listeners, session
+        self._timer = timer if own is not None else SecondOrStepTimer(every_secs=_LOOK_S)
+        self.saved_step = session.global_step
+
+    def begin(self) -> None:
+        """Before the first step."""
+        self._timer.note(self._session.global_step)
+        for listener in self._listeners:
+            listener.begin()
+
+    def use(self, timer: SecondOrStepTimer, listeners: list[CheckpointSaverListener]) -> None:
+        """A hook says when to save from the first step on, and who else is told.
+
+        A job that saves by itself does so when it was started to.
+        """
+        if self._own is not None:
+            self._timer = timer
+            timer.note(self.saved_step)
+        if self._session.is_chief:
+            self._listeners += listeners
+            for listener in listeners:
+                listener.begin()
+
+    def elsewhere(
+        self, directory: str, timer: SecondOrStepTimer, listeners: list[CheckpointSaverListener]
+    ) -> "Checkpoints | None":
+        """Checkpoints in another directory as well; None: this task writes none.
+
+        Raises:
+            StorageError: It cannot be written.
+        """
+        if self._save_elsewhere is None or not self._session.is_chief:
+            return None
+        own = self._save_elsewhere(directory)
+        own.prepare()
+        other = Checkpoints(directory, own, timer, listeners, self._session)
+        other.saved_step = self.saved_step
+        timer.note(self.saved_step)
+        for listener in listeners:
+            listener.begin()
+        return other
+
+    def after_step(self, step: int) -> None:
+        """Save if it is time, or look whether the job has saved."""
+        if not self._timer.is_due(step):
+            return
+        self._timer.note(step)
+        if self._own is not None:
+            self._save(step)
+        elif self._listeners:
+            found = latest_checkpoint(self.model_dir)
+            if found is not None and found.global_step > self.saved_step:
+                self._tell(found.global_step, before=True)
+
+    def end(self, step: int) -> None:
+        """Save what was not saved yet."""
+        if self._own is not None and step > self.saved_step:
+            self._save(step)
+        for listener in self._listeners:
+            listener.end(self._session, step)
+
+    def _save(self, step: int) -> None:
+        for listener in self._listeners:
+            listener.before_save(self._session, step)
+        assert self._own is not None  # noqa: S101 - the callers look
+        self._own.save(step)
+        self._tell(step, before=False)
+
+    def _tell(self, step: int, *, before: bool) -> None:
+        self.saved_step = step
+        for listener in self._listeners:
+            if before:
+                listener.before_save(self._session, step)
+            if listener.after_save(self._session, step):
+                log.info("a listener of checkpoints has asked for the end of the training")
+                self._session.request_stop()

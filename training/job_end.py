@@ -1,0 +1,70 @@
+"""Whether a final checkpoint is the end of the job that an evaluator follows.
+
+A job writes a final checkpoint and ends. A job that is started again in the same model directory
+goes on from there, and its evaluator may look before its chief has begun: then the final checkpoint
+is an earlier run's. The record in the model directory tells one from the other where it can: by the
+job's id, if the evaluator was told its own, and by what has changed since the evaluator began.
+"""
+
+import time
+
+from ..core.checkpoint import list_checkpoints
+from ..core.checkpoint.job_record import JobRecord, read_job_record
+from ..core.checkpoint.storage import open_model_dir
+from ..core.settings import Settings
+
+
+def goes_on(
+    before: JobRecord, record: JobRecord, *, job_id: str, old: bool, waits_s: float
+) -> str | None:
+    """Why a job may still go on from a final checkpoint; None: that is the end.
+
+    Args:
+        before: The record when the evaluator began; an empty one if there was none.
+        record: As of now.
+        job_id: Of the evaluator's job; empty: it was not told.
+        old: The checkpoint was there before the evaluator began.
+        waits_s: How much longer a job that has not begun yet is waited for. Unit: seconds.
+    """
+    if not old:
+        return None
+    if record.job and not record.phase.is_over:
+        return f"job {record.job!r}, which has begun, to go on from it"
+    if record.job and (record.job == job_id if job_id else record != before):
+        return None  # its own job is over; or some job has ended since it began
+    if waits_s <= 0:
+        return None
+    return f"a job that goes on from it, {waits_s:.0f} s more (join_timeout_s)"
+
+
+class JobEnd:
+    """Looks into a model directory, from the evaluator's beginning on.
+
+    Args:
+        model_dir: Path or fsspec URL.
+        settings: Of the evaluator.
+        in_cluster: Whether it is a task of a cluster; if not, nobody is about to start a job.
+    """
+
+    def __init__(self, model_dir: str, settings: Settings, *, in_cluster: bool) -> None:
+        self._folder = open_model_dir(model_dir)
+        self._job_id = settings.job_id
+        self._old = {info.path for info in list_checkpoints(model_dir)}
+        self._before = read_job_record(self._folder)
+        self._until = time.monotonic() + (settings.join_timeout_s if in_cluster else 0)
+
+    def goes_on_from(self, path: str) -> str | None:
+        """Why a job may still go on from a final checkpoint; None: that is the end.
+
+        Args:
+            path: Of the checkpoint.
+        """
+        if path not in self._old:
+            return None
+        return goes_on(
+            self._before,
+            read_job_record(self._folder),
+            job_id=self._job_id,
+            old=True,
+            waits_s=self._until - time.monotonic(),
+        )
