@@ -232,7 +232,10 @@ class ChiefLoop:
                 for member in job.members.values()
             )
         written = step > 0 or (pushes > 0 and phase is Phase.RUNNING)
-        is_saved = save_first and phase is not Phase.RUNNING
+        # One that fails before its first step has made variables, maybe another model's: its
+        # checkpoint stays the newest.
+        no_step = phase is Phase.FAILED and 0 < step <= self._saved_step
+        is_saved = no_step or (save_first and phase is not Phase.RUNNING)
         if written and not ps_lost and not is_saved:
             if phase is Phase.RUNNING:
                 self.failure = None  # of an earlier save

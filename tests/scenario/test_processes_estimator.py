@@ -9,7 +9,7 @@ import pytest
 import windlass as wl
 from helpers import processes
 from helpers.clusters import HandStarted, tf_configs
-from helpers.pages import ROOT
+from helpers.pages import ROOT, examples
 from helpers.waiting import scaled
 
 pytestmark = [pytest.mark.scenario, pytest.mark.usefixtures("no_process_left")]
@@ -31,6 +31,22 @@ def test_the_example_learns_the_digits_alone_and_resumes(tmp_path: Path) -> None
     assert float(accuracy) >= 0.9
     saved = sorted(path.name for path in (tmp_path / "model").glob("ckpt-*"))
     assert saved == ["ckpt-0000000600", "ckpt-0000000800", "ckpt-0000001000"]
+
+
+def test_the_pages_program_runs_as_the_page_starts_it(tmp_path: Path) -> None:
+    page = ROOT / "docs" / "estimator.md"
+    [program] = [each for each in examples(page) if "train_and_evaluate(" in each]
+    (tmp_path / "train.py").write_text(program)
+    [line] = re.findall(r"^windlass (local .* train\.py)$", page.read_text(), flags=re.MULTILINE)
+    arguments = line.replace("--workers 2 --ps 2", "--workers 1 --ps 1").split()
+    command = [*processes.WINDLASS, *arguments]
+    code, output, errors = processes.run(command, timeout_s=scaled(90), cwd=tmp_path)
+    assert code == 0, output + errors
+    results = wl.training.read_evaluations(str(tmp_path / "model"))
+    assert results[-1].global_step >= 300
+    assert results[-1].metrics["loss"] < 0.05
+    [export] = (tmp_path / "model" / "export" / "final").iterdir()
+    assert (export / "variables.safetensors").exists()
 
 
 def test_every_role_does_its_part_and_ends(tmp_path: Path) -> None:

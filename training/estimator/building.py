@@ -11,14 +11,15 @@ checkpoint: where they are made (``first_values.py``).
 """
 
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, nullcontext
 from contextvars import ContextVar
 from typing import Any, TypeVar
 
 import numpy as np
 
-from ...core.errors import ConfigurationError
+from ...core.checkpoint import CheckpointReader
+from ...core.errors import CheckpointError, ConfigurationError
 from ...distribute.base.contexts import get_replica_context
 from ...distribute.base.values import DistributedValues
 from ...distribute.strategies.default import the_default_strategy
@@ -60,14 +61,18 @@ class Build:
     Args:
         registry: Variables that are there already.
         values: What new ones, and those that are found, begin with.
+        resumes: The checkpoint that a training goes on from; None: it begins, or it is none.
 
     Attributes:
         kept: Results of :func:`once`, by key.
         was_called: model_fn has returned once.
     """
 
-    def __init__(self, registry: Registry, values: FirstValues) -> None:
+    def __init__(
+        self, registry: Registry, values: FirstValues, resumes: CheckpointReader | None = None
+    ) -> None:
         self.registry = registry
+        self._resumes = resumes
         self._values = values
         self._met: set[str] = set()  # in this build
         self._direct: set[str] = set()
@@ -111,6 +116,26 @@ class Build:
         self._met.add(name)
         return found
 
+    def check_model(self) -> None:
+        """Whether a training goes on with a model of its own: model_fn has returned first.
+
+        Raises:
+            CheckpointError: The checkpoint has no variable of it.
+        """
+        reader = self._resumes
+        mine = [each.name for each in self.registry.variables.values() if each.trainable]
+        if reader is None or not mine:
+            return
+        self._resumes = None
+        if any(reader.variable(name) is not None for name in mine):
+            return
+        raise CheckpointError(
+            f"{reader.path} is of another model: it has {_some(reader.manifest.variables)}, and "
+            f"model_fn makes {_some(mine)}. Give this model a model_dir of its own, or its "
+            "variables the names they had",
+            path=reader.path,
+        )
+
     def checkpoint_has(self, name: str) -> bool:
         """Whether the checkpoint that is looked at has a variable of this name."""
         return self._values.has(name)
@@ -128,6 +153,10 @@ class Build:
                 variable=name,
             )
         return variable
+
+
+def _some(names: Iterable[str]) -> str:
+    return ", ".join(map(repr, sorted(names)[:8]))
 
 
 class _Names:

@@ -68,6 +68,11 @@ def source_of(input_fn: InputFn, known: Mapping[str, Any]) -> Any:
         return given
     if _is_batch(given):
         return datasets.Dataset.from_tensors(given).repeat()
+    if isinstance(given, str | bytes):
+        raise ConfigurationError(
+            f"input_fn returned {given!r:.80}; return what is read from it: a dataset, or an "
+            "iterable of batches"
+        )
     if isinstance(given, Mapping):
         raise ConfigurationError(
             "input_fn returned a dict that is no batch of arrays; return (features, labels), a "

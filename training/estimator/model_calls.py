@@ -22,6 +22,7 @@ from .recording import Recording
 from .spec import EstimatorSpec
 
 ModelFn = Callable[..., EstimatorSpec]
+_NAMES = {ModeKeys.TRAIN: "TRAIN", ModeKeys.EVAL: "EVAL", ModeKeys.PREDICT: "PREDICT"}
 _ARGUMENTS = ("features", "labels", "mode", "params", "config")
 
 
@@ -131,6 +132,7 @@ class Model:
             return Called(EstimatorSpec(ModeKeys.EVAL, loss=0.0), {}, None, 0)
         with self.build.call(), Recording() as recorded:
             spec = self._spec(features, labels)
+            self.build.check_model()
             called = Called(spec, recorded, spec.loss, count_examples(features))
             if self.mode == ModeKeys.TRAIN and not alone:
                 called = _with_update(called)
@@ -155,7 +157,9 @@ class Model:
         spec = call_with_known(self.model_fn, given)
         if not isinstance(spec, EstimatorSpec):
             raise ConfigurationError(
-                f"model_fn should return an EstimatorSpec, it returned a {type(spec).__name__}"
+                "model_fn should return an EstimatorSpec, it returned a "
+                f"{type(spec).__name__} when it was called with mode={self.mode!r} "
+                f"(ModeKeys.{_NAMES[self.mode]})"
             )
         if spec.mode != self.mode:
             raise ConfigurationError(

@@ -64,6 +64,9 @@ class RunConfig:
             ``5 * (i + 1)`` s later, and at most so many; None: 60.
         session_config: TensorFlow's; not used.
         session_creation_timeout_secs: TensorFlow's; not used (``join_timeout_s`` bounds joining).
+        device_fn: TensorFlow's; not used: the strategy places variables.
+        protocol: TensorFlow's; not used: tasks find the quickest connection by themselves.
+        checkpoint_save_graph_def: TensorFlow's; not used.
 
     Raises:
         ConfigurationError: A value is not allowed, or both steps and seconds are given.
@@ -83,6 +86,9 @@ class RunConfig:
     experimental_max_worker_delay_secs: float | None = None
     session_config: Any = None
     session_creation_timeout_secs: float = 7200
+    device_fn: Any = None
+    protocol: str | None = None
+    checkpoint_save_graph_def: bool = True
 
     def __post_init__(self) -> None:
         if self.model_dir == "":

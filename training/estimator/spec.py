@@ -83,6 +83,8 @@ class EstimatorSpec:
             )
         if loss is None and (mode == ModeKeys.EVAL or _has_no_loss(mode, train_op)):
             raise ConfigurationError(f"Missing loss: in mode {mode!r} an EstimatorSpec has one")
+        if isinstance(loss, str):
+            raise ConfigurationError(f"Loss must be a number, it is {loss!r}")
         if loss is not None and not is_scalar(loss):
             raise ConfigurationError(
                 f"Loss must be scalar, it has shape {np.shape(loss)}; take the mean over the batch"

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ...core.checkpoint import CheckpointReader
 from ...core.errors import ConfigurationError, OutOfRangeError
 from ...distribute.coordinator.cluster_coordinator import ClusterCoordinator
 from ...distribute.coordinator.remote_value import RemoteValue
@@ -63,6 +64,7 @@ class RemoteTraining:
         params: Of the Estimator.
         values: What variables begin with.
         first: The global step of these.
+        resumes: The checkpoint of which they are; None: there is none.
     """
 
     model_fn: Callable[..., Any]
@@ -71,6 +73,7 @@ class RemoteTraining:
     params: Any
     values: FirstValues
     first: int
+    resumes: CheckpointReader | None
 
     def run(
         self,
@@ -124,7 +127,7 @@ class RemoteTraining:
                 self.params,
                 self._config_of_workers(),
                 strategy,
-                Build(registry, self.values),
+                Build(registry, self.values, self.resumes),
             )
             calls.begin()
             checkpoints.begin()

@@ -94,7 +94,7 @@ class Trainer:
         step = StepCount(strategy, first, of_strategy=_counts(strategy, job))
         is_chief = bool(strategy.extended.should_checkpoint)
         session = RunningModel(strategy, registry.variables, step, is_chief=is_chief)
-        build = Build(registry, values)
+        build = Build(registry, values, newest)
         checkpoints = Checkpoints(
             self._model_dir,
             self._own_checkpoints(strategy, registry) if job is None else None,
@@ -141,7 +141,7 @@ class Trainer:
             return None
         values = Resumed(newest) if newest is not None else self._anew()
         training = RemoteTraining(
-            self._model_fn, self._model_dir, self._config, self._params, values, saved
+            self._model_fn, self._model_dir, self._config, self._params, values, saved, newest
         )
         return training.run(
             address,

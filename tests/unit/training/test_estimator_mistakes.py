@@ -37,8 +37,13 @@ def unfit(function: Any) -> Any:
     [
         pytest.param(
             returning(lambda mode: 3),
-            "should return an EstimatorSpec, it returned a int",
+            r"should return an EstimatorSpec, it returned a int when .* \(ModeKeys.TRAIN\)",
             id="kind",
+        ),
+        pytest.param(
+            returning(lambda mode: EstimatorSpec(mode, loss=unfit("0.5"), train_op=True)),
+            "Loss must be a number, it is '0.5'",
+            id="loss-of-letters",
         ),
         pytest.param(
             returning(lambda mode: EstimatorSpec(ModeKeys.EVAL, loss=1.0)),
@@ -155,6 +160,7 @@ def test_what_the_program_says_is_checked(
         (lambda m: m.train(input_fn(), hooks=[1], steps=1), TypeError, "must be a SessionRunHook"),
         (lambda m: m.train(3, steps=1), TypeError, "input_fn must be a function"),
         (lambda m: m.train(lambda: None, steps=1), ConfigurationError, "input_fn returned None"),
+        (lambda m: m.train(lambda: "a.csv", steps=1), ConfigurationError, "returned 'a.csv'; ret"),
         (lambda m: m.train(list, steps=1), ConfigurationError, "returned no batch"),
         (lambda m: m.train(lambda: [(1, 2, 3)], steps=1), ConfigurationError, "has 3 parts"),
         (lambda m: m.evaluate(input_fn(), steps=0), ConfigurationError, "steps > 0"),
@@ -193,6 +199,46 @@ def test_a_checkpoint_of_another_model_is_named(tmp_path: Path) -> None:
     name = "v"
     with pytest.raises(CheckpointError, match="has no variable 'v'; it has 'w'"):
         estimator(tmp_path, other).evaluate(input_fn())
+
+
+@pytest.mark.parametrize("servers", [False, True])
+def test_a_training_does_not_go_on_in_the_directory_of_another_model(
+    servers: bool, tmp_path: Path
+) -> None:
+    estimator(tmp_path).train(input_fn(), steps=3)
+    seen = []
+
+    def other(features: Any, labels: Any, mode: str) -> EstimatorSpec:
+        v = wl.Variable(np.zeros(3, np.float32), name="v")
+        seen.append(v)
+        wl.optimizers.SGD(0.1).apply_gradients([(np.ones(3, np.float32), v)])
+        return EstimatorSpec(mode, loss=1.0, train_op=True)
+
+    def program() -> None:
+        estimator(tmp_path, other).train(input_fn(), steps=1)
+
+    def in_a_job() -> None:
+        with wl.testing.LocalCluster(workers=0, ps=1, model_dir=str(tmp_path)) as cluster:
+            cluster.run(program)
+
+    said = "ckpt-0000000003 is of another model: it has 'w', and model_fn makes 'v'"
+    with pytest.raises(CheckpointError, match=said):
+        (in_a_job if servers else program)()
+    assert len(seen) == 1
+    assert [path.name for path in tmp_path.glob("ckpt-*")] == ["ckpt-0000000003"]
+
+
+def test_a_model_that_has_grown_goes_on_and_the_log_names_what_begins_anew(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    estimator(tmp_path).train(input_fn(), steps=3)
+
+    def grown(features: Any, labels: Any, mode: str) -> EstimatorSpec:
+        wl.Variable(np.zeros(3, np.float32), name="bias")
+        return line(features, labels, mode)
+
+    estimator(tmp_path, grown).train(input_fn(), steps=1)
+    assert "has no 'bias': it begins anew" in caplog.text
 
 
 def test_a_variable_of_another_shape_for_the_next_batch_is_named(tmp_path: Path) -> None:
