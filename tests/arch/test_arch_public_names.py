@@ -57,8 +57,8 @@ NAMES = {
         ModeKeys NanLossDuringTrainingError NanTensorHook ProfilerHook RunConfig Scaffold
         SecondOrStepTimer ServingInputReceiver SessionRunArgs SessionRunContext SessionRunHook
         SessionRunValues StepCounterHook StopAtStepHook SummarySaverHook TrainSpec WarmStartSettings
-        add_metrics build_raw_serving_input_receiver_fn experimental metrics numpy_input_fn once
-        read_eval_metrics record train_and_evaluate
+        add_metrics build_raw_serving_input_receiver_fn experimental get_global_step metrics
+        numpy_input_fn once read_eval_metrics record train_and_evaluate
     """,
     "windlass.testing": "FaultPlan LocalCluster ProcessResult TaskResult run_script",
 }

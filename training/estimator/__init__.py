@@ -23,7 +23,7 @@ from .basic_hooks import (
     StopAtStepHook,
     SummarySaverHook,
 )
-from .building import once
+from .building import get_global_step, once
 from .elsewhere import ELSEWHERE, attribute_error
 from .estimator import Estimator
 from .evaluation_results import read_eval_metrics
@@ -60,7 +60,8 @@ __all__ = [
     "ServingInputReceiver", "SessionRunArgs", "SessionRunContext", "SessionRunHook",
     "SessionRunValues", "StepCounterHook", "StopAtStepHook", "SummarySaverHook", "TrainSpec",
     "WarmStartSettings", "add_metrics", "build_raw_serving_input_receiver_fn", "experimental",
-    "metrics", "numpy_input_fn", "once", "read_eval_metrics", "record", "train_and_evaluate",
+    "get_global_step", "metrics", "numpy_input_fn", "once", "read_eval_metrics", "record",
+    "train_and_evaluate",
 ]  # fmt: skip
 
 

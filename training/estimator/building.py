@@ -62,16 +62,23 @@ class Build:
         registry: Variables that are there already.
         values: What new ones, and those that are found, begin with.
         resumes: The checkpoint that a training goes on from; None: it begins, or it is none.
+        global_step: Asked for the step; None: it is not known where this is called.
 
     Attributes:
+        global_step: As given.
         kept: Results of :func:`once`, by key.
         was_called: model_fn has returned once.
     """
 
     def __init__(
-        self, registry: Registry, values: FirstValues, resumes: CheckpointReader | None = None
+        self,
+        registry: Registry,
+        values: FirstValues,
+        resumes: CheckpointReader | None = None,
+        global_step: Callable[[], int] | None = None,
     ) -> None:
         self.registry = registry
+        self.global_step = global_step
         self._resumes = resumes
         self._values = values
         self._met: set[str] = set()  # in this build
@@ -243,6 +250,23 @@ def once(function: Callable[..., _T], *args: Any, name: str | None = None, **kwa
         _for_all_replicas(make)
     kept: _T = build.kept[key]
     return kept
+
+
+def get_global_step() -> int:
+    """The global step before this batch, in a model_fn: as far as this worker knows; in an
+    evaluation and a prediction the checkpoint's. In place of ``tf.train.get_global_step()``.
+
+    Raises:
+        RuntimeError: Outside of a model_fn, or in one that a remote cluster's worker calls.
+    """
+    names = _names.get()
+    step = names.build.global_step if names is not None else None
+    if step is None:
+        raise RuntimeError(
+            "wl.estimator.get_global_step is of use in a model_fn, which an Estimator calls; under "
+            "remote_cluster workers do not know the step"
+        )
+    return step()
 
 
 def checkpoint_has(name: str) -> bool:

@@ -232,8 +232,12 @@ class Estimator:
             self._eval_strategy = eval_strategy(self.config)
         strategy = self._eval_strategy
         registry = registry_of(strategy, self.model_dir)
-        model = self._model(mode, strategy, Build(registry, ToLookAt(reader)))
-        session = RunningModel(strategy, registry.variables, lambda: reader.manifest.global_step)
+
+        def step() -> int:
+            return reader.manifest.global_step
+
+        model = self._model(mode, strategy, Build(registry, ToLookAt(reader), global_step=step))
+        session = RunningModel(strategy, registry.variables, step)
         with looking_at(registry):
             yield model, session
 

@@ -172,7 +172,8 @@ class ToLookAt(Anew):
             known = ", ".join(map(repr, sorted(self._reader.manifest.variables)[:8]))
             raise CheckpointError(
                 f"{self._reader.path} has no variable {spec.name!r}; it has {known}. model_fn has "
-                "to make the variables of its training in every mode, under the same names",
+                "to make the variables of its training in every mode, under the same names; and "
+                "each model has a model_dir of its own",
                 variable=spec.name,
                 path=self._reader.path,
             )

@@ -94,7 +94,7 @@ class Trainer:
         step = StepCount(strategy, first, of_strategy=_counts(strategy, job))
         is_chief = bool(strategy.extended.should_checkpoint)
         session = RunningModel(strategy, registry.variables, step, is_chief=is_chief)
-        build = Build(registry, values, newest)
+        build = Build(registry, values, newest, step)
         checkpoints = Checkpoints(
             self._model_dir,
             self._own_checkpoints(strategy, registry) if job is None else None,

@@ -228,6 +228,22 @@ def test_once_makes_one_object_for_each_training_and_evaluation(tmp_path: Path) 
     assert model.get_variable_names() == ["v", "w", "w_1"]
 
 
+def test_model_fn_knows_the_global_step_before_its_batch(strategy: Any, tmp_path: Path) -> None:
+    seen: list[tuple[str, int]] = []
+
+    def model_fn(features: Any, labels: Any, mode: str) -> EstimatorSpec:
+        seen.append((mode, wl.estimator.get_global_step()))
+        return line(features, labels, mode)
+
+    model = estimator(tmp_path, model_fn, train_distribute=strategy)
+    model.train(input_fn(), steps=2).train(input_fn(), steps=2)
+    model.evaluate(input_fn(), steps=1)
+    train, evaluation = wl.estimator.ModeKeys.TRAIN, wl.estimator.ModeKeys.EVAL
+    assert sorted(set(seen)) == [(evaluation, 4), *((train, step) for step in range(4))]
+    with pytest.raises(RuntimeError, match="is of use in a model_fn"):
+        wl.estimator.get_global_step()
+
+
 def test_what_train_op_makes_belongs_to_the_model_and_it_may_give_the_loss(tmp_path: Path) -> None:
     def model_fn(features: Any, labels: Any, mode: str) -> EstimatorSpec:
         def train_op() -> float:  # as a bridge that shares its arrays with the first update
