@@ -34,7 +34,8 @@ class ExitCode(IntEnum):
 _MEANINGS = {
     ExitCode.DONE: "the task's work is complete",
     ExitCode.PROGRAM_FAILED: "the user's program raised an exception",
-    ExitCode.USAGE: "wrong usage or configuration: flags, TF_CONFIG, a script that does not exist",
+    ExitCode.USAGE: "wrong usage or configuration: flags, TF_CONFIG, a script that does not exist, "
+    "or how a program uses Windlass",
     ExitCode.ADDRESS_IN_USE: "the task's port is taken by another process",
     ExitCode.CHECKPOINT_UNUSABLE: "the checkpoint is truncated, altered or not ours",
     ExitCode.INCOMPATIBLE: "tasks disagree: definitions of variables, collective calls, "

@@ -91,11 +91,16 @@ def _kinds(frames: Sequence[traceback.FrameSummary]) -> list[str]:
         inside = bool(kinds) and kinds[-1] == "windlass"
         if name.startswith("<frozen "):
             kinds.append("windlass" if inside else "python")
-        elif name.startswith(_OURS) or (inside and name.startswith(_LIBRARIES)):
+        elif name.startswith(_OURS) or (inside and _is_library(name)):
             kinds.append("windlass")
         else:
             kinds.append("program")
     return kinds
+
+
+def _is_library(name: str) -> bool:
+    """Also one of another folder of packages than this Python's own: a user's, or a mounted one."""
+    return name.startswith(_LIBRARIES) or "/site-packages/" in name or "/dist-packages/" in name
 
 
 def program_traceback(error: BaseException, program: str) -> str:

@@ -3,6 +3,8 @@
 A module of its own, since ``display`` loads rich: a launcher starts its tasks before that.
 """
 
+import re
+import shutil
 import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Protocol, TextIO
@@ -14,6 +16,9 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from ..client.chief.calls import JobStatus
+
+
+_ESCAPES = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]")  # of ECMA-48: colours, and where to write
 
 
 class Display(Protocol):
@@ -57,7 +62,6 @@ def choose_display(tasks: Sequence[TaskId], *, plain: bool) -> Display:
 class PlainDisplay:
     """Lines only, for pipes, files and people who prefer them."""
 
-    width = 120
     _EVERY_S = 2.0
 
     def __init__(self, tasks: Sequence[TaskId], stream: TextIO | None = None) -> None:
@@ -66,9 +70,14 @@ class PlainDisplay:
         self._shown_at = -self._EVERY_S
         self._shown = ""
 
+    @property
+    def width(self) -> int:
+        """Columns of ``COLUMNS`` or of the terminal, if there is one; 120 in pipes and files."""
+        return min(120, shutil.get_terminal_size((120, 24)).columns)
+
     def line(self, task: TaskId, text: str, *, is_error: bool) -> None:  # noqa: ARG002
-        """A line a task printed."""
-        self._write(f"{task.short:>{self._width}} | {text}")
+        """A line a task printed, without colours: Keras' bar has them wherever it is printed to."""
+        self._write(f"{task.short:>{self._width}} | {_ESCAPES.sub('', text)}")
 
     def say(self, text: str, *, is_error: bool = False) -> None:  # noqa: ARG002
         """A line from the launcher."""

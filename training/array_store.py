@@ -239,7 +239,7 @@ class ArrayStore:
         for name in named:
             self._found(name)
         if self.strategy.num_replicas_in_sync == 1:
-            self.push_delta(update(named))
+            self._push_made(update(named))
             return
         context = get_replica_context()
         if context is None or not is_running(self.strategy):
@@ -255,9 +255,18 @@ class ArrayStore:
             ]
             op = ReduceOp.MEAN if self._mean else ReduceOp.SUM
             reduced = extended.batch_reduce_to(op, pairs)
-            self.push_delta(update(dict(zip(names, map(_first, reduced), strict=True))))
+            self._push_made(update(dict(zip(names, map(_first, reduced), strict=True))))
 
         context.merge_call(merged, tuple(named.values()))
+
+    def _push_made(self, deltas: Mapping[str, Any]) -> None:
+        known = {
+            name: each if isinstance(each, IndexedSlices) else as_array(each)
+            for name, each in deltas.items()
+            if each is not None
+        }
+        if not self.strategy.extended.refuses_deltas(known):
+            self.push_delta(known)
 
     def exchange(
         self,

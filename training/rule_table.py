@@ -99,6 +99,8 @@ def place_keras(name: str, config: Hyperparameters) -> Place:
         return OnWorker("scales the loss (loss_scale_factor)")
     if config.get("amsgrad"):
         return OnWorker("keeps the maximum of its velocities (amsgrad)")
+    if name == "LossScaleOptimizer":
+        return OnWorker("scales the loss, as mixed_float16 needs")
     return _look_up(_KERAS, name, config)
 
 

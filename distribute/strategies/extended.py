@@ -1,6 +1,6 @@
 """StrategyExtended: a strategy's algorithms, with defaults for strategies of one worker."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
@@ -347,6 +347,21 @@ class StrategyExtended:
         for _, variable in pairs:
             self._require_own(variable)
         apply_locally(optimizer, pairs)
+
+    def refuses_deltas(self, deltas: Mapping[str, Any]) -> bool:
+        """Whether a step's deltas, made by an optimizer of this worker, are to change nothing.
+
+        They are if they hold NaN or infinity, where a job's other workers would suffer. In sync
+        every worker asks, with the same deltas.
+
+        Args:
+            deltas: By name of the variable: arrays or IndexedSlices.
+
+        Raises:
+            NonFiniteGradientError: So many steps in a row are refused that the model has diverged.
+        """
+        del deltas
+        return False
 
     def iterations(self, variables: Sequence[Variable]) -> int:
         """How often an optimizer has updated these variables."""

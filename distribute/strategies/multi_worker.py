@@ -5,6 +5,7 @@ the ring of workers (``collectives``).
 """
 
 import sys
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -18,10 +19,13 @@ from ...core.errors import ConfigurationError, DefinitionMismatchError
 from ...core.task import TaskId
 from ..base.communication import CommunicationImplementation, CommunicationOptions
 from ..base.devices import compute_devices, is_gpu, physical_gpu, task_name
+from ..base.values import DistributedValues
 from ..job_snapshots import JobSnapshots
 from ..runtime import ClusterRuntime
 from ..variables.spec import VariableSpec
+from ..variables.variable import Variable
 from .all_reduce import choose_cross_device_ops
+from .finite_updates import DELTAS, FiniteUpdates
 from .joining import runtime_of_workers
 from .mirrored import MirroredExtended
 from .strategy import Strategy
@@ -118,6 +122,8 @@ class MultiWorkerExtended(MirroredExtended):
             )
         _require_whole(task)
         self._job: JobSnapshots | None = None
+        self._finite = FiniteUpdates(runtime)
+        self._finite_deltas = FiniteUpdates(runtime, DELTAS)
         self.group = CollectiveGroup(
             task,
             runtime.settings,
@@ -199,6 +205,23 @@ class MultiWorkerExtended(MirroredExtended):
         self.group.barrier(timeout_s=timeout_s)
 
     # -- variables ---------------------------------------------------------------------------
+
+    def apply_gradients(self, optimizer: Any, pairs: Sequence[tuple[Any, Variable]]) -> None:
+        """As for other strategies; gradients with NaN or infinity change nothing on any worker.
+
+        Raises:
+            NonFiniteGradientError: So many steps in a row are refused that the model has diverged.
+        """
+        reduced = {
+            variable.name: each.values[0] if isinstance(each, DistributedValues) else each
+            for each, variable in pairs
+        }
+        if not self._finite.refuses(reduced, self.steps.global_step):
+            super().apply_gradients(optimizer, pairs)
+
+    def refuses_deltas(self, deltas: Mapping[str, Any]) -> bool:
+        """Whether they hold NaN or infinity."""
+        return self._finite_deltas.refuses(deltas, self.steps.global_step)
 
     def _first_value(self, spec: VariableSpec) -> Any:
         """The first worker's, so that random ones agree.

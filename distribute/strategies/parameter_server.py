@@ -6,7 +6,7 @@ everything its optimizers were given, and the same round trip brings the values 
 
 import logging
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from ...cluster.partitioners import PartitionFunction, parts_of
@@ -28,6 +28,7 @@ from ..variables.parameter_server import PsShard, PsShardedVariable, PsVariable,
 from ..variables.spec import VariableSpec
 from ..variables.variable import Variable
 from .extended import StrategyExtended
+from .finite_updates import DELTAS, FiniteUpdates
 from .joining import runtime_with_servers
 from .server_step import Gradients, ServerStep
 from .strategy import Strategy
@@ -99,16 +100,6 @@ class ParameterServerStrategy(Strategy):
         """Steps of all workers that the servers had applied when this worker last asked."""
         return self._ps.runtime.session.global_step
 
-    @property
-    def is_chief(self) -> bool:
-        """Whether this task leads: it creates variables and writes checkpoints."""
-        return self._ps.runtime.task.is_chief
-
-    @property
-    def task_index(self) -> int:
-        """Number of this task among those that train, the chief first; a seed for its input."""
-        return self._ps.input_pipeline_id
-
 
 class ParameterServerExtended(StrategyExtended):
     """Algorithms of :class:`ParameterServerStrategy`. Thread-safe over a step's replicas."""
@@ -139,6 +130,7 @@ class ParameterServerExtended(StrategyExtended):
         self._beside_others = 0  # variables created near another
         self._bound: dict[str, object] = {}
         self._step = ServerStep(runtime, prefetch=prefetch)
+        self._finite_deltas = FiniteUpdates(runtime, DELTAS)
         self.assign_in_step: Callable[[str, Array], bool] = self._step.assign_in_step
 
     @property
@@ -346,6 +338,10 @@ class ParameterServerExtended(StrategyExtended):
             self._step.end(push=True)
         self.runtime.progress.steps += 1
         return result
+
+    def refuses_deltas(self, deltas: Mapping[str, Any]) -> bool:
+        """Whether they hold NaN or infinity."""
+        return self._finite_deltas.refuses(deltas, self.runtime.session.global_step)
 
     def apply_gradients(self, optimizer: Any, pairs: Sequence[tuple[Any, Variable]]) -> None:
         """Put gradients into this step's push; outside ``run``, push them now.

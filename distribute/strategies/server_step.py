@@ -6,7 +6,6 @@ round trip of its own goes out early: a variable that no earlier step read, or t
 added to, large assignments, a second update of one variable.
 """
 
-import logging
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -18,14 +17,11 @@ from ...client.ps.parameter_session import ParameterSession
 from ...client.ps.pending_step import PendingStep, StepResult
 from ...client.ps.push_plans import PushPayload, Write, unpacked
 from ...core.arrays import Array
-from ...core.errors import NonFiniteGradientError
-from ...core.finite import first_not_finite
 from ...core.indexed_slices import IndexedSlices
 from ...core.steps import Operation
 from ..base.reductions import clip_scale
 from ..runtime import ClusterRuntime
-
-log = logging.getLogger(__name__)
+from .finite_updates import FiniteUpdates
 
 Gradients = dict[str, Array | IndexedSlices]
 """By name of the variable."""
@@ -68,7 +64,7 @@ class ServerStep:
         self._waiting_bytes = 0
         self._unsettled: dict[str, None] = {}  # written, with a result that only the servers know
         self._counted = False  # whether the servers have counted this step
-        self._refused_in_a_row = 0
+        self._finite = FiniteUpdates(runtime)
         self._prefetch = prefetch
         self._under_way: PendingStep | None = None
         self._waiter: ThreadPoolExecutor | None = None
@@ -280,14 +276,10 @@ class ServerStep:
         hyperparameters, self._hyperparameters = self._hyperparameters, None
         self._pushes, self._clip = {}, None
         progress = self._runtime.progress
-        bad = self._not_finite(pushes)
-        if bad is not None:
-            self._refuse(bad)
+        if self._finite.refuses(pushes, self._session.global_step):
             if not (assigned or writes):
                 return
             pushes = {}
-        elif pushes:
-            self._refused_in_a_row = 0
         self._counted = True
         scale = 1.0 if clip is None else clip_scale(list(pushes.values()), clip)
         arrived = self._arrived()
@@ -346,39 +338,3 @@ class ServerStep:
         if self._waiter is None:
             self._waiter = ThreadPoolExecutor(1, thread_name_prefix="prefetch")
         self._waiter.submit(pending.wait)
-
-    def _not_finite(self, pushes: Mapping[str, Array | IndexedSlices]) -> str | None:
-        if self._runtime.settings.nonfinite_gradients == "allow":
-            return None
-        dense: Mapping[str, Any] = pushes
-        if IndexedSlices in set(map(type, pushes.values())):
-            dense = {
-                name: value.values if isinstance(value, IndexedSlices) else value
-                for name, value in pushes.items()
-            }
-        return first_not_finite(dense)
-
-    def _refuse(self, variable: str) -> None:
-        """Drop a step with NaN or infinite gradients; only here can every ps drop it at once."""
-        progress, limit = self._runtime.progress, self._runtime.settings.nonfinite_limit
-        progress.refused_pushes += 1
-        self._refused_in_a_row += 1
-        task = self._runtime.task.task
-        if self._refused_in_a_row >= limit:
-            raise NonFiniteGradientError(
-                f"{task}: the gradient of {variable!r} was NaN or infinite {limit} steps in a row "
-                f"(global step {self._session.global_step}): the model has diverged. Lower the "
-                "learning rate, clip gradients, or allow it with "
-                "WINDLASS_NONFINITE_GRADIENTS=allow",
-                task=task,
-                variable=variable,
-                in_a_row=limit,
-            )
-        if progress.refused_pushes == 1 or progress.refused_pushes % 100 == 0:
-            log.warning(
-                "refused a push: the gradient of %r is NaN or infinite (global step %d; %d refused "
-                "so far)",
-                variable,
-                self._session.global_step,
-                progress.refused_pushes,
-            )

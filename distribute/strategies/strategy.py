@@ -92,6 +92,23 @@ class Strategy:
         return self._extended.num_replicas_in_sync
 
     @property
+    def is_chief(self) -> bool:
+        """Whether this task leads: it gives variables their first values and writes checkpoints."""
+        return self._extended.should_checkpoint
+
+    @property
+    def task_index(self) -> int:
+        """Number of this task among those that train, the chief first: a seed for its input, and
+        which part is its own. 0 in one process. TensorFlow has none in its API.
+        """
+        return self._extended.input_pipeline_id
+
+    @property
+    def num_training_tasks(self) -> int:
+        """How many tasks train, the chief among them: so many parts an input may be cut into."""
+        return self._extended.num_input_pipelines
+
+    @property
     def cluster_resolver(self) -> Any:
         """Where the cluster comes from; None for one worker."""
         return None

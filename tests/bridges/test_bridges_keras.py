@@ -249,6 +249,19 @@ def test_a_loss_of_nan_changes_nothing_and_ends_fit(keras: Any) -> None:
         np.testing.assert_array_equal(before, after)
 
 
+def test_a_loss_of_nan_ends_fit_where_the_optimizer_runs_on_the_worker(keras: Any) -> None:
+    """And where the loss is scaled: Keras leaves out such steps for ever."""
+    own = keras.optimizers.Adafactor()
+    scaled = keras.optimizers.LossScaleOptimizer(keras.optimizers.Adam())
+    for optimizer, what in ((own, "an optimizer on the worker"), (scaled, "scales the loss by")):
+        model = distributed(compiled(keras, optimizer), name=type(optimizer).__name__)
+        start = model.get_weights()
+        with pytest.raises(wl.errors.NonFiniteGradientError, match=what):
+            model.fit(X * np.nan, Y, batch_size=2, epochs=10, verbose=0)
+        for before, after in zip(start, model.get_weights(), strict=True):
+            np.testing.assert_array_equal(before, after)
+
+
 def test_each_mistake_is_named(keras: Any) -> None:
     fails = pytest.raises
     error = wl.errors.ConfigurationError

@@ -10,6 +10,7 @@ from ...core.errors import ConfigurationError, RefusedError
 from ...distribute.strategies.strategy import Strategy
 from ..progress import report
 from .frameworks import keras
+from .optimizer import require_scale
 
 _UNKNOWN = -1
 
@@ -35,6 +36,7 @@ class JobCallback(keras.callbacks.Callback):  # type: ignore[misc]
         self._first_epoch = first_epoch
         self._begin_epoch = begin_epoch
         self._in_sync = strategy.num_replicas_in_sync > 1
+        self._task = strategy.extended.task_name.replace("/replica:0", "")
 
     def on_train_begin(self, logs: Any = None) -> None:  # noqa: ARG002
         """Once per ``fit``."""
@@ -76,7 +78,12 @@ class JobCallback(keras.callbacks.Callback):  # type: ignore[misc]
         self._begin_epoch()
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:  # noqa: ARG002
-        """Show the numbers of this epoch; stop if one stops."""
+        """Show the numbers of this epoch; stop if one stops.
+
+        Raises:
+            NonFiniteGradientError: The loss is scaled, and its gradients overflow nevertheless.
+        """
+        require_scale(getattr(self.model, "optimizer", None), self._task)
         numbers: dict[str, Any] = {
             name: float(value) for name, value in (logs or {}).items() if np.ndim(value) == 0
         }

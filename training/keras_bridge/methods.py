@@ -7,6 +7,7 @@ its first batch begins to share them.
 """
 
 import inspect
+import logging
 from typing import Any
 
 from ...core.errors import CollectiveMismatchError
@@ -18,6 +19,8 @@ from .inputs import as_input
 from .job_callback import JobCallback
 from .job_totals import InSync, OnServers
 from .weights import SharedWeights, averages_of
+
+log = logging.getLogger(__name__)
 
 ATTRIBUTE = "_windlass"
 """Of a model: its :class:`DistributedMethods`."""
@@ -142,6 +145,12 @@ class DistributedMethods:
         """Of an epoch, or of an evaluation."""
         model, in_epoch = self._model, self._in_epoch
         self._in_epoch = False
+        if in_epoch and self._made < (self._promised or 0):
+            log.warning(
+                "%s; its input has no more, and what there was has counted. Other workers go on "
+                "without it: give each as many batches, or repeat the input",
+                self._what_ended(in_epoch=True),
+            )
         if isinstance(self._totals, InSync):
             try:
                 averages = averages_of(model) if in_epoch else ()
@@ -155,12 +164,16 @@ class DistributedMethods:
         return type(model)._get_metrics_result_or_logs(model, logs)
 
     def _what_ended(self, *, in_epoch: bool) -> str:
-        task = self.strategy.extended.task_name
+        task = self.strategy.extended.task_name.replace("/replica:0", "")
         if not in_epoch or self.weights is None:
             return f"{task} has ended an evaluation (in sync all evaluate together)"
-        made = self.weights.steps - self._epoch_began
         promised = "" if self._promised is None else f" of {self._promised}"
-        return f"{task} has ended an epoch after {made}{promised} steps"
+        return f"{task} has ended an epoch after {self._made}{promised} steps"
+
+    @property
+    def _made(self) -> int:
+        """Steps of this epoch."""
+        return self.weights.steps - self._epoch_began if self.weights is not None else 0
 
 
 def is_built(model: Any) -> bool:

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from ...core.errors import ConfigurationError
+from ...core.errors import ConfigurationError, NonFiniteGradientError
 from ..own_optimizer import Deltas, choose_place
 from ..rule_table import OnServer, OnWorker, Place, place_keras
 from .frameworks import keras
@@ -88,3 +88,29 @@ def position_of(optimizer: Any, attribute: str) -> int | None:
         if variable is wanted:
             return position
     return None
+
+
+def require_scale(optimizer: Any, task: str) -> None:
+    """End the training of a model whose gradients overflow however little its loss is scaled.
+
+    An optimizer that scales the loss leaves out the step of such a gradient and halves its scale,
+    so it would go on for ever without a change. From 32768 it is below 1 after 16 steps.
+
+    Args:
+        optimizer: Of the model; it counts if it scales the loss.
+        task: Whose it is, for people.
+
+    Raises:
+        NonFiniteGradientError: The scale is below 1.
+    """
+    variable = getattr(optimizer, "dynamic_scale", None)
+    scale = 1.0 if variable is None else float(keras.ops.convert_to_numpy(variable))
+    if scale >= 1:
+        return
+    raise NonFiniteGradientError(
+        f"{task}: gradients were NaN or infinite so often that {type(optimizer).__name__} scales "
+        f"the loss by {scale:.3g} (it began with {optimizer.initial_scale:g}): the model has "
+        "diverged, and its weights have stayed as they were. Lower the learning rate, clip "
+        "gradients, or look for NaN in the input",
+        task=task,
+    )

@@ -107,6 +107,33 @@ def test_without_a_cluster_the_strategy_of_workers_is_this_process_alone(
         v = wl.Variable(np.zeros(2), aggregation=SUM)
     strategy.run(lambda: v.assign_add(np.ones(2)))
     assert v.numpy().tolist() == [strategy.num_replicas_in_sync] * 2
+    assert strategy.is_chief
+    assert (strategy.task_index, strategy.num_training_tasks) == (0, 1)
+    strategy.close()
+
+
+def test_workers_in_sync_refuse_what_is_not_finite_and_end_if_nothing_else_comes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Gradients, and what an optimizer on the worker makes of them."""
+    monkeypatch.delenv("TF_CONFIG", raising=False)
+    monkeypatch.setenv("WINDLASS_NONFINITE_LIMIT", "3")
+    strategy = wl.distribute.MultiWorkerMirroredStrategy()
+    with strategy.scope():
+        w = wl.Variable(np.zeros(2, np.float32), name="w")
+    optimizer = wl.optimizers.SGD(1.0)
+
+    def step(gradient: float) -> None:
+        optimizer.apply_gradients([(np.full(2, gradient, np.float32), w)])
+
+    for gradient in (np.nan, np.inf, -1.0, np.nan, np.nan):  # never three in a row
+        strategy.run(step, args=(gradient,))
+    assert w.numpy().tolist() == [1.0 * strategy.num_replicas_in_sync] * 2
+    assert strategy.global_step == 1
+    with pytest.raises(wl.errors.NonFiniteGradientError, match=r"'w' was NaN or infinite 3 steps"):
+        strategy.run(step, args=(np.nan,))
+    assert strategy.extended.refuses_deltas({"w": np.array([np.nan])})
+    assert not strategy.extended.refuses_deltas({"w": np.array([1.0])})
     strategy.close()
 
 

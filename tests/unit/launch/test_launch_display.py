@@ -306,6 +306,22 @@ def test_plain_lines_are_prefixed_by_task_and_aligned() -> None:
     assert stream.getvalue() == "     ps:0 | ready\nworker:11 | x [bold] │\nthe end\n"
 
 
+def test_plain_lines_have_no_colours_and_plain_tables_the_width_that_is_asked_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Keras' bar has colours wherever it is printed to."""
+    stream = io.StringIO()
+    display = PlainDisplay(TASKS, stream)
+    display.line(
+        PS, "\x1b[1m20/20\x1b[0m \x1b[32m━━\x1b[0m\x1b[37m\x1b[0m loss: 0.1", is_error=False
+    )
+    assert stream.getvalue() == "     ps:0 | 20/20 ━━ loss: 0.1\n"
+    monkeypatch.setenv("COLUMNS", "80")
+    assert display.width == 80
+    monkeypatch.setenv("COLUMNS", "200")
+    assert display.width == 120
+
+
 def test_plain_progress_comes_every_two_seconds_and_only_when_it_changed() -> None:
     stream = io.StringIO()
     display = PlainDisplay(TASKS, stream)

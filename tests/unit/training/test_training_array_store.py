@@ -254,3 +254,21 @@ def test_with_prefetch_an_exchange_does_not_wait_for_its_push_and_none_is_lost()
     assert all(-step <= value <= 2 - step for step, value in enumerate(seen, 1))
     strategy.barrier()
     assert store.pull()["w"].tolist() == [-10] * 4
+
+
+def test_deltas_that_are_not_finite_change_nothing_and_end_the_program(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """One worker's optimizer would ruin the values of all."""
+    monkeypatch.setenv("WINDLASS_NONFINITE_LIMIT", "3")
+    store = ArrayStore({"w": np.ones(4, F32)}, None, wl.distribute.ParameterServerStrategy())
+
+    def update(gradients: dict[str, Any]) -> dict[str, Any]:
+        return gradients
+
+    for factor in (np.nan, np.nan, 1.0, np.inf, np.nan):  # never three in a row
+        values = store.exchange({"w": np.full(4, factor, F32)}, update=update)
+        assert np.isfinite(values["w"]).all()
+    assert store.pull()["w"].tolist() == [2.0] * 4
+    with pytest.raises(wl.errors.NonFiniteGradientError, match=r"an optimizer on the worker.*'w'"):
+        store.exchange({"w": np.full(4, np.nan, F32)}, update=update)

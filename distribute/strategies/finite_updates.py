@@ -1,0 +1,93 @@
+"""FiniteUpdates: refuse steps with NaN or infinity, and end a program that makes nothing else.
+
+One such update ruins the model for every worker and every later checkpoint. Asynchronous workers
+look at what they are about to push; those in sync at what they have reduced, which is the same on
+all of them, so all refuse the same step.
+"""
+
+import logging
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from ...core.arrays import Array
+from ...core.errors import NonFiniteGradientError
+from ...core.finite import first_not_finite
+from ...core.indexed_slices import IndexedSlices
+from ..runtime import ClusterRuntime
+
+log = logging.getLogger(__name__)
+
+_LOGGED_EVERY = 100
+DELTAS = "what an optimizer on the worker has made"
+
+
+class FiniteUpdates:
+    """Of one task's program. Not thread-safe.
+
+    Args:
+        runtime: Of this task: ``nonfinite_gradients`` and ``nonfinite_limit`` of its settings
+            count, and its progress gets the refused steps.
+        what: Is looked at, for people.
+    """
+
+    def __init__(self, runtime: ClusterRuntime, what: str = "the gradient") -> None:
+        self._runtime = runtime
+        self._what = what
+        self._in_a_row = 0
+
+    def refuses(self, updates: Mapping[str, Any], global_step: int) -> bool:
+        """Whether a step is to change nothing. Arrays on GPUs are not looked at.
+
+        Args:
+            updates: By name of the variable: arrays or IndexedSlices. None at all is no step.
+            global_step: For people.
+
+        Raises:
+            NonFiniteGradientError: So many steps in a row are refused that the model has diverged.
+        """
+        if self._runtime.settings.nonfinite_gradients == "allow":
+            return False
+        variable = first_not_finite(_on_host(updates))
+        if variable is not None:
+            self._refuse(variable, global_step)
+            return True
+        if updates:
+            self._in_a_row = 0
+        return False
+
+    def _refuse(self, variable: str, global_step: int) -> None:
+        progress, limit = self._runtime.progress, self._runtime.settings.nonfinite_limit
+        task = self._runtime.task.task
+        progress.refused_pushes += 1
+        self._in_a_row += 1
+        if self._in_a_row >= limit:
+            raise NonFiniteGradientError(
+                f"{task}: {self._what} of {variable!r} was NaN or infinite {limit} steps in a row "
+                f"(global step {global_step}): the model has diverged. Lower the learning rate, "
+                "clip gradients, or allow it with WINDLASS_NONFINITE_GRADIENTS=allow",
+                task=task,
+                variable=variable,
+                in_a_row=limit,
+            )
+        if progress.refused_pushes == 1 or progress.refused_pushes % _LOGGED_EVERY == 0:
+            log.warning(
+                "refused a push: %s of %r is NaN or infinite (global step %d; %d refused so far)",
+                self._what,
+                variable,
+                global_step,
+                progress.refused_pushes,
+            )
+
+
+def _on_host(updates: Mapping[str, Any]) -> Mapping[str, Array]:
+    arrays = updates
+    if IndexedSlices in set(map(type, updates.values())):
+        arrays = {
+            name: update.values if isinstance(update, IndexedSlices) else update
+            for name, update in updates.items()
+        }
+    if all(isinstance(array, np.ndarray) for array in arrays.values()):
+        return arrays
+    return {name: array for name, array in arrays.items() if isinstance(array, np.ndarray)}
