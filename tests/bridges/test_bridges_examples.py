@@ -41,6 +41,23 @@ def test_the_example_learns_the_digits(
     assert float(found[-1]) >= 0.9
 
 
+def test_a_moved_program_trains_by_fit_on_parameter_servers(tmp_path: Path) -> None:
+    pytest.importorskip("keras")
+    pytest.importorskip("jax")
+    program = ROOT / "examples" / "ported" / "parameter_server_fit.py"
+    code, output, errors = processes.run(
+        [*LOCAL, program],
+        timeout_s=scaled(90),
+        cwd=tmp_path,
+        env={**os.environ, "KERAS_BACKEND": "jax", "OMP_NUM_THREADS": "1"},
+    )
+    assert code == 0, output + errors
+    found = re.findall(r"accuracy ([\d.]+)$", output, flags=re.MULTILINE)
+    assert float(found[-1]) >= 0.93, output
+    assert len(list(tmp_path.glob("digits-*.weights.h5"))) == 5  # the chief's alone
+    assert len((tmp_path / "digits.csv").read_text().splitlines()) == 6
+
+
 LARGER = [
     pytest.param("wide_and_deep_jax", r"AUC", 0.72, 1.0, [sys.executable], id="clicks"),
     pytest.param("gpt_torch", r"test loss", 1.0, 2.6, LOCAL, id="gpt"),
