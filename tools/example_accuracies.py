@@ -18,6 +18,11 @@ from pathlib import Path
 _ROOT = Path(__file__).resolve().parent.parent
 _ACCURACY = re.compile(r"accuracy (?:= )?(\d\.\d+)")
 _TIMEOUT_S = 300
+# A chief that begins before the others have started would make all steps of a small example.
+_LOCAL = (
+    *("-m", "windlass", "local", "--plain", "--workers", "2", "--ps", "2"),
+    "--wait-for-workers=2",
+)
 
 
 @dataclass(frozen=True)
@@ -55,7 +60,7 @@ def accuracy_of(program: Program, *, on_cluster: bool) -> float:
     Raises:
         RuntimeError: It failed, or printed no accuracy.
     """
-    local = ["-m", "windlass", "local", "--plain", "--workers", "2", "--ps", "2", *program.flags]
+    local = [*_LOCAL, *program.flags]
     command = [
         sys.executable,
         *(local if on_cluster else ()),
