@@ -29,6 +29,9 @@ Update = Callable[[dict[str, Any]], Mapping[str, Any]]
 """What a worker's own optimizer does: gradients by name in, what to add to the values by name
 out."""
 
+Kept = Callable[[], Mapping[str, Any]]
+"""What a worker's own optimizer has for the job's checkpoints: overwrites variables by name."""
+
 
 class ArrayStore:
     """A tree of named arrays under a strategy.
@@ -52,7 +55,7 @@ class ArrayStore:
         name: Comes first in every name.
         mean: Gradients of replicas in sync are averaged, for losses that are means over a replica's
             examples; False: added up.
-        tables: Variables by name that are read and pushed by rows alone: no tree has them.
+        tables: Variables by name that are read by their names or by rows alone: no tree has them.
 
     Attributes:
         strategy: As given.
@@ -224,7 +227,7 @@ class ArrayStore:
             else:
                 variable.assign_add(delta)
 
-    def push_by(self, update: Update, gradients: Any) -> None:
+    def push_by(self, update: Update, gradients: Any, *, kept: Kept | None = None) -> None:
         """Let an optimizer of this worker make deltas of gradients, and push those.
 
         Between replicas in sync gradients are reduced first, so that each worker's optimizer is
@@ -234,12 +237,14 @@ class ArrayStore:
         Args:
             update: Is called once per worker.
             gradients: The tree, or a mapping of names.
+            kept: Is called after ``update``, and says what to overwrite in the same push: with
+                asynchronous workers give it on the chief alone, between workers in sync on all.
         """
         named = {name: g for name, g in self._by_name(gradients).items() if g is not None}
         for name in named:
             self._found(name)
         if self.strategy.num_replicas_in_sync == 1:
-            self._push_made(update(named))
+            self._push_made(update(named), kept)
             return
         context = get_replica_context()
         if context is None or not is_running(self.strategy):
@@ -255,18 +260,21 @@ class ArrayStore:
             ]
             op = ReduceOp.MEAN if self._mean else ReduceOp.SUM
             reduced = extended.batch_reduce_to(op, pairs)
-            self._push_made(update(dict(zip(names, map(_first, reduced), strict=True))))
+            self._push_made(update(dict(zip(names, map(_first, reduced), strict=True))), kept)
 
         context.merge_call(merged, tuple(named.values()))
 
-    def _push_made(self, deltas: Mapping[str, Any]) -> None:
+    def _push_made(self, deltas: Mapping[str, Any], kept: Kept | None) -> None:
         known = {
             name: each if isinstance(each, IndexedSlices) else as_array(each)
             for name, each in deltas.items()
             if each is not None
         }
-        if not self.strategy.extended.refuses_deltas(known):
-            self.push_delta(known)
+        if self.strategy.extended.refuses_deltas(known):
+            return  # what the optimizer has now may be NaN too
+        self.push_delta(known)
+        if kept is not None:
+            self.assign(kept())
 
     def exchange(
         self,
@@ -275,6 +283,7 @@ class ArrayStore:
         update: Update | None = None,
         assigned: Mapping[str, Any] | None = None,
         rows: Mapping[str, IndexedSlices] | None = None,
+        kept: Kept | None = None,
     ) -> Any:
         """A step of its own, outside of ``run``: push, and return the values that come back.
 
@@ -286,6 +295,7 @@ class ArrayStore:
             update: The worker's optimizer, as :meth:`push_by` takes it; None: the servers'.
             assigned: What to overwrite in the same push; not with replicas in sync.
             rows: Gradients of tables, by name: applied by the rule, also where ``update`` is given.
+            kept: With ``update``, as :meth:`push_by` takes it.
 
         Returns:
             The tree of values after the step.
@@ -305,7 +315,7 @@ class ArrayStore:
         def step() -> None:
             extended.will_read(self._all)
             if update is not None:
-                self.push_by(update, {} if gradients is None else gradients)
+                self.push_by(update, {} if gradients is None else gradients, kept=kept)
             elif gradients is not None:
                 self.push(gradients)
             if rows:

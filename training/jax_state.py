@@ -11,10 +11,12 @@ from typing import Any
 import numpy as np
 
 from ..distribute.base.contexts import is_running
+from ..distribute.strategies.default import get_strategy
 from ..distribute.strategies.strategy import Strategy
-from .array_store import ArrayStore
+from .array_store import ArrayStore, Kept
 from .extras import require
-from .jax_arrays import on_device
+from .jax_arrays import on_device, start_copies
+from .kept_state import KeptState, can_keep
 from .optax_reading import place_transformation
 from .own_optimizer import Deltas, choose_place
 from .rule_table import OnServer, OnWorker
@@ -89,12 +91,23 @@ class TrainState:
         self._names_of_tree: dict[Any, list[str | None]] = {}
         self.worker_reason = place.reason if isinstance(place, OnWorker) else None
         self._decay = place.decay if isinstance(place, OnServer) else 0.0
+        strategy = strategy if strategy is not None else get_strategy()
+        first = {each: np.asarray(self._leaves[i]) for each, i in names.items()}
+        kept = self._kept = None
+        if self.worker_reason is not None:
+            made = self._jax.eval_shape(optimizer.init, first)
+            kept = self._kept = KeptState(
+                _zeros(self._state_leaves(made)), kind="optax", prefix=name
+            )
         self.store = ArrayStore(
-            {each: np.asarray(self._leaves[i]) for each, i in names.items()},
+            first,
             place.optimizer() if isinstance(place, OnServer) else None,
             strategy,
             mean=mean,
+            tables=None if kept is None else kept.variables(strategy),
         )
+        in_sync = strategy.num_replicas_in_sync > 1
+        self._keeps = kept is not None and (in_sync or strategy.extended.should_checkpoint)
         self._positions = [names[each] for each in self.store.names]
         self._values: Mapping[str, Any] = self.store.pull()
         self._arrays: list[Any] | None = None
@@ -102,6 +115,7 @@ class TrainState:
         if self.worker_reason is not None:
             self.opt_state = optimizer.init(self._own_arrays())
             self._update = self._jax.jit(optimizer.update)
+            self._take_state()
 
     def _is_shared(self, leaf: Any) -> bool:
         dtype = getattr(leaf, "dtype", None)
@@ -119,6 +133,8 @@ class TrainState:
     def refresh(self) -> Any:
         """The tree as it is now, with what other workers have pushed; outside of ``run``."""
         self._values, self._arrays = self.store.pull(), None
+        if self._keeps and self._kept is not None and self._kept.is_other(self.store.pull):
+            self._take_state()
         return self.params
 
     @property
@@ -160,11 +176,13 @@ class TrainState:
             if self.worker_reason is None:
                 self.store.push(self._with_decay(named, self.store.pull()))
             else:
-                self.store.push_by(self._update_here, named)
+                self.store.push_by(self._update_here, named, kept=self._state_pushed())
             return
         named = self._with_decay(named, self._values)
         update = None if self.worker_reason is None else self._update_here
-        self._values, self._arrays = self.store.exchange(named, update=update), None
+        kept = None if update is None else self._state_pushed()
+        self._values = self.store.exchange(named, update=update, kept=kept)
+        self._arrays = None
 
     def _with_decay(self, gradients: dict[str, Any], values: Mapping[str, Any]) -> dict[str, Any]:
         if not self._decay:
@@ -179,12 +197,52 @@ class TrainState:
         updates, self.opt_state = self._update(whole, self.opt_state, dict(values))
         return {name: updates[name] for name in gradients}
 
+    # -- the state of an optimizer on this worker --------------------------------------------
+
+    def _state_leaves(self, opt_state: Any) -> dict[str, Any]:
+        """Its arrays by name; keys of random numbers stay this worker's."""
+        leaves = self._jax.tree_util.tree_flatten_with_path(opt_state)[0]
+        return {
+            _name_of(path): leaf
+            for path, leaf in leaves
+            if not self._jax.dtypes.issubdtype(
+                getattr(leaf, "dtype", np.float32), self._jax.dtypes.extended
+            )
+        }
+
+    def _state_pushed(self) -> Kept | None:
+        kept = self._kept
+        if kept is None or not self._keeps:
+            return None
+
+        def pushed() -> Mapping[str, Any]:
+            leaves = self._state_leaves(self.opt_state)
+            start_copies(list(leaves.values()))
+            return kept.pushed(leaves)
+
+        return pushed
+
+    def _take_state(self) -> None:
+        """Go on with the state that the job has, if it has one."""
+        kept = self._kept
+        entries = {} if kept is None else kept.found(self.store.pull(kept.names()))
+        if not entries:
+            return
+        tree = self._jax.tree_util
+        paths, structure = tree.tree_flatten_with_path(self.opt_state)
+        leaves = []
+        for path, leaf in paths:
+            entry = entries.get(_name_of(path))
+            leaves.append(leaf if entry is None else self._jax.numpy.asarray(entry))
+        self.opt_state = tree.tree_unflatten(structure, leaves)
+
     def _named(self, gradients: Any) -> dict[str, Any]:
         leaves, structure = self._jax.tree_util.tree_flatten(gradients)
         names = self._names_of_tree.get(structure)
         if names is None:
             names = self._names_of_tree[structure] = self._learn_names(gradients)
         found = {}
+        start_copies(leaves)
         for name, leaf in zip(names, leaves, strict=True):
             if name is not None:
                 if getattr(leaf, "is_deleted", bool)():
@@ -209,6 +267,11 @@ class TrainState:
             else:
                 names.append(None)  # float0, of an integer; or no array at all
         return names
+
+
+def _zeros(leaves: Mapping[str, Any]) -> dict[str, Any]:
+    made = {name: np.zeros(leaf.shape, leaf.dtype) for name, leaf in leaves.items()}
+    return {name: array for name, array in made.items() if can_keep(array)}
 
 
 def _name_of(path: Any) -> str:

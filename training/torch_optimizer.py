@@ -13,11 +13,13 @@ from ..distribute.strategies.default import get_strategy
 from ..distribute.strategies.strategy import Strategy
 from .array_store import ArrayStore
 from .extras import require
+from .kept_state import KeptState
 from .own_optimizer import Deltas, choose_place
 from .rule_table import OnServer, OnWorker, Place, place_torch
 from .torch_checkpoint import write_checkpoint
 from .torch_names import named_buffers, named_parameters
-from .torch_tensors import Targets, from_gradient, to_array, to_gradient
+from .torch_state import TorchState
+from .torch_tensors import HostCopies, Targets, from_gradient, to_array
 
 torch: Any = require("torch", "torch")
 
@@ -103,12 +105,20 @@ class DistributedOptimizer(torch.optim.Optimizer):  # type: ignore[misc]
             for parameter in group["params"]
         }
         everything = self._parameters | self._buffers
+        self._state = TorchState(optimizer, self._parameters) if left else None
+        kept = self._kept = None
+        if self._state is not None and self._state.entries:
+            kept = self._kept = KeptState(self._state.entries, kind=self._kind, prefix=name)
         self.store = ArrayStore(
             {each: to_array(tensor) for each, tensor in everything.items()},
             optimizers,
             strategy,
             mean=mean,
+            tables=None if kept is None else kept.variables(strategy),
         )
+        self._keeps = kept is not None and _keeps(strategy)
+        self._take_state()
+        self._copies = HostCopies()
         self._writes_buffers = bool(self._buffers) and strategy.extended.should_checkpoint
         self._values: Mapping[str, Any] = {}
         self._trained, self._everything = Targets(self._parameters), Targets(everything)
@@ -120,6 +130,8 @@ class DistributedOptimizer(torch.optim.Optimizer):  # type: ignore[misc]
         """Load parameters and buffers as they are now, with what other workers have pushed."""
         self._values = self.store.pull()
         self._everything.load(self._values)
+        if self._keeps and self._kept is not None and self._kept.is_other(self.store.pull):
+            self._take_state()
 
     def publish(self) -> None:
         """Overwrite the values of all workers with this one's parameters and buffers."""
@@ -146,11 +158,9 @@ class DistributedOptimizer(torch.optim.Optimizer):  # type: ignore[misc]
                 loss = closure()
         if not self._unscale():
             return loss
-        gradients = {
-            name: to_gradient(parameter.grad)
-            for name, parameter in self._parameters.items()
-            if parameter.grad is not None
-        }
+        gradients = self._copies.gradients(
+            {name: p.grad for name, p in self._parameters.items() if p.grad is not None}
+        )
         buffers = (
             {name: to_array(buffer) for name, buffer in self._buffers.items()}
             if self._writes_buffers
@@ -160,7 +170,12 @@ class DistributedOptimizer(torch.optim.Optimizer):  # type: ignore[misc]
             self._follow_settings()
             values = self.store.exchange(self._with_decay(gradients), assigned=buffers)
         else:
-            values = self.store.exchange(gradients, update=self._update_here, assigned=buffers)
+            values = self.store.exchange(
+                gradients,
+                update=self._update_here,
+                assigned=buffers,
+                kept=self._pushed_state if self._keeps else None,
+            )
         self._values = values
         self._trained.load(values)
         return loss
@@ -225,6 +240,14 @@ class DistributedOptimizer(torch.optim.Optimizer):  # type: ignore[misc]
                     parameter.grad = from_gradient(gradient, parameter)
         self._optimizer.step()
         return {name: to_array(self._parameters[name]) - self._values[name] for name in gradients}
+
+    def _take_state(self) -> None:
+        """Go on with the state that the job has, if it has one."""
+        if self._kept is not None and self._state is not None:
+            self._state.load(self._kept.found(self.store.pull(self._kept.names())))
+
+    def _pushed_state(self) -> Mapping[str, Any]:
+        return self._kept.pushed(self._state.now()) if self._kept and self._state else {}
 
     # -- an Optimizer of torch ---------------------------------------------------------------
 
@@ -350,6 +373,11 @@ def _buffers(module: Any, strategy: Strategy, prefix: str) -> dict[str, Any]:
     if module is None or strategy.num_replicas_in_sync > 1:
         return {}
     return named_buffers(module, prefix)
+
+
+def _keeps(strategy: Strategy) -> bool:
+    """Whether this worker pushes its optimizer's state; in sync all do, and have the same."""
+    return strategy.num_replicas_in_sync > 1 or bool(strategy.extended.should_checkpoint)
 
 
 def _settings(group: Mapping[str, Any]) -> dict[str, Any]:

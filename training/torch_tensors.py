@@ -1,7 +1,7 @@
 """Tensors of PyTorch as arrays, and back; memory of the host is shared, not copied."""
 
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import ml_dtypes
@@ -38,6 +38,71 @@ def to_gradient(tensor: Any) -> Array | IndexedSlices:
         return to_array(tensor.to_dense())
     rows = to_array(tensor._indices()[0])
     return IndexedSlices(to_array(tensor._values()), rows, tuple(tensor.shape))
+
+
+class HostCopies:
+    """Copies of gradients on another device, in memory of the host that is kept for them.
+
+    Copies of all gradients are started before any is waited for, into pinned memory of one buffer
+    for each parameter, which takes as much of the host's memory as the gradients do.
+
+    Args:
+        on_host: Whether a tensor's memory is the host's.
+        allocate: A buffer like a tensor; None: pinned if the device is CUDA's.
+        synchronize: Waits for the copies from a device; None: torch's of the device.
+    """
+
+    def __init__(
+        self,
+        on_host: Callable[[Any], bool] | None = None,
+        allocate: Callable[[Any], Any] | None = None,
+        synchronize: Callable[[Any], None] | None = None,
+    ) -> None:
+        self._on_host = on_host if on_host is not None else _on_host
+        self._allocate = allocate if allocate is not None else _buffer_like
+        self._synchronize = synchronize if synchronize is not None else _synchronize
+        self._buffers: dict[str, Any] = {}
+
+    def gradients(self, tensors: Mapping[str, Any]) -> dict[str, Array | IndexedSlices]:
+        """Gradients by name. Those of another device stay as they are until the next call.
+
+        Args:
+            tensors: By name, dense or sparse.
+        """
+        found = dict.fromkeys(tensors)
+        devices: dict[Any, None] = {}
+        for name, tensor in tensors.items():
+            if self._on_host(tensor) or tensor.layout is not torch.strided:
+                continue
+            buffer = self._buffers.get(name)
+            if buffer is None or buffer.shape != tensor.shape or buffer.dtype != tensor.dtype:
+                buffer = self._buffers[name] = self._allocate(tensor)
+            with torch.no_grad():
+                buffer.copy_(tensor, non_blocking=True)
+            devices[tensor.device] = None
+            found[name] = buffer
+        for device in devices:
+            self._synchronize(device)
+        return {
+            name: to_gradient(tensor if buffer is None else buffer)
+            for (name, tensor), buffer in zip(tensors.items(), found.values(), strict=True)
+        }
+
+
+def _on_host(tensor: Any) -> bool:
+    return bool(tensor.is_cpu)
+
+
+def _buffer_like(tensor: Any) -> Any:
+    pinned = tensor.device.type == "cuda"
+    return torch.empty(tensor.shape, dtype=tensor.dtype, device="cpu", pin_memory=pinned)
+
+
+def _synchronize(device: Any) -> None:
+    if device.type == "cuda":
+        torch.cuda.current_stream(device).synchronize()
+    elif device.type != "cpu":
+        torch.accelerator.synchronize(device)
 
 
 def from_gradient(gradient: Array | IndexedSlices, parameter: Any) -> Any:

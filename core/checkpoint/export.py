@@ -11,16 +11,20 @@ from ..new_path import new_path
 from .reader import CheckpointReader
 from .tensor_file import TensorFileWriter, TensorSpec
 
+OPTIMIZER_STATE = "optimizer_state"
+"""The part of a name that marks a variable as the state of an optimizer on a worker."""
+
 _NOT_A_NAME = "__metadata__"  # safetensors' own
 
 
 def export_checkpoint(checkpoint: str, target: str | Path, *, overwrite: bool = True) -> list[str]:
     """Write the whole variables of a checkpoint, verified, to one local file.
 
-    Slot variables are left out: this is for using a model, not for going on with training. A
-    ``.safetensors`` file is put together from the pieces that ps have written, 4 MiB at a time, so
-    tables may be larger than memory; an ``.npz`` takes memory for all variables. The file appears
-    whole or not at all. ``wl.training.export`` writes other formats.
+    Slot variables, and the state of optimizers that run on workers, are left out: this is for using
+    a model, not for going on with training. A ``.safetensors`` file is put together from the pieces
+    that ps have written, 4 MiB at a time, so tables may be larger than memory; an ``.npz`` takes
+    memory for all variables. The file appears whole or not at all. ``wl.training.export`` writes
+    other formats.
 
     Args:
         checkpoint: Directory of the checkpoint.
@@ -50,15 +54,21 @@ def export_checkpoint(checkpoint: str, target: str | Path, *, overwrite: bool = 
         raise
     except OSError as error:
         raise CheckpointError(f"cannot write {path}: {error}", path=path) from error
-    return sorted(reader.manifest.variables)
+    return [spec.name for spec in tensors_of(reader)]
 
 
 def tensors_of(reader: CheckpointReader) -> list[TensorSpec]:
-    """Names, shapes and dtypes of a checkpoint's variables, by name."""
+    """Names, shapes and dtypes of a checkpoint's variables, by name; of no optimizer's state."""
     return [
         TensorSpec(name, tuple(record.shape), as_dtype(record.dtype))
         for name, record in sorted(reader.manifest.variables.items())
+        if not is_optimizer_state(name)
     ]
+
+
+def is_optimizer_state(name: str) -> bool:
+    """Whether a variable is the state of an optimizer on a worker."""
+    return OPTIMIZER_STATE in name.split("/")
 
 
 def write_tensors(
@@ -89,6 +99,7 @@ def _write_npz(path: Path, reader: CheckpointReader) -> None:
     plain = {
         name: value.astype(np.float32) if value.dtype == BFLOAT16 else value
         for name, value in values.items()
+        if not is_optimizer_state(name)
     }
     with path.open("wb") as stream:
         np.savez(stream, **plain, allow_pickle=False)

@@ -72,7 +72,21 @@ if strategy is not None:
         optimizer, strategy, module=module, name="torch"
     )
     wl.training.keras.distribute(model, strategy, name="keras")
-losses = {"jax": [], "torch": [], "keras": []}
+# The same with optimizers that run on the worker.
+rule_here = optax.adabelief(1e-2)
+values_here, state_here = values, rule_here.init(values)
+module_here = Net()
+optimizer_here = torch.optim.Adamax(module_here.parameters(), 1e-2)
+model_here = keras.models.clone_model(model)
+model_here.set_weights([W, V])
+model_here.compile(keras.optimizers.Adam(1e-2, amsgrad=True), "mse")
+if strategy is not None:
+    jax_here = wl.training.jax.TrainState(values_here, rule_here, strategy, name="jax_here")
+    optimizer_here = wl.training.torch.DistributedOptimizer(
+        optimizer_here, strategy, module=module_here, name="torch_here"
+    )
+    wl.training.keras.distribute(model_here, strategy, name="keras_here")
+losses = {name: [] for name in ("jax", "torch", "keras", "jax_here", "torch_here", "keras_here")}
 for _ in range(steps):
     if strategy is not None:
         values = state.params
@@ -91,6 +105,25 @@ for _ in range(steps):
     w, v = (weight.numpy() for weight in model.weights)
     losses["keras"].append(float(((np.tanh(X @ w) @ v - Y) ** 2).mean()))
     model.train_on_batch(x, y)
+
+    if strategy is not None:
+        values_here = jax_here.params
+    losses["jax_here"].append(float(loss_of(values_here, X, Y)))
+    gradients = gradients_of(values_here, x, y)
+    if strategy is not None:
+        jax_here.apply_gradients(gradients)
+    else:
+        updates, state_here = rule_here.update(gradients, state_here, values_here)
+        values_here = optax.apply_updates(values_here, updates)
+    with torch.no_grad():
+        out = module_here(torch.tensor(X))
+    losses["torch_here"].append(float((out - torch.tensor(Y)).square().mean()))
+    optimizer_here.zero_grad()
+    (module_here(torch.tensor(x)) - torch.tensor(y)).square().mean().backward()
+    optimizer_here.step()
+    w, v = (weight.numpy() for weight in model_here.weights)
+    losses["keras_here"].append(float(((np.tanh(X @ w) @ v - Y) ** 2).mean()))
+    model_here.train_on_batch(x, y)
 print("curve", json.dumps(losses))
 if hasattr(strategy, "close"):
     strategy.close()

@@ -188,7 +188,9 @@ class Steps:
                     for name, i in zip(self._trainable, self._positions, strict=True)
                 }
 
-            values = weights.exchange(named, update=update, averages=averages)
+            values = weights.exchange(
+                named, update=update, averages=averages, state=lambda: updated[-1]
+            )
             of_optimizer = updated[-1]
         every = self._placed(self._take(values, self._trainable), every)
         return logs, (every, others, of_optimizer, metrics)

@@ -5,7 +5,7 @@ values count. How a step is made to hand its gradients out is ``jax_steps``, ``t
 ``tensorflow_steps``.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 from ...core.arrays import Array
@@ -19,6 +19,7 @@ from ..rule_table import OnServer, OnWorker
 from .embedding import Embedding, RowReader, embeddings_of
 from .frameworks import keras, steps_module
 from .optimizer import place_optimizer, require_fresh, settings_of
+from .own_state import OwnState
 
 
 class Steps(Protocol):
@@ -87,16 +88,24 @@ class SharedWeights:
             table.name: self.backend.reader(layer, table)
             for layer, table in zip(embeddings, tables, strict=True)
         }
+        self._own_state: OwnState | None = None
+        kept: Mapping[str, Variable] = {}
+        if self.worker_reason is not None:
+            trained, array = model.trainable_variables, self.backend.array
+            self._own_state = OwnState(self.optimizer, trained, strategy, name, array)
+            kept = self._own_state.variables(strategy)
         self.store = ArrayStore(
             {each: self.backend.array(variable) for each, variable in self.variables.items()},
             self._optimizers(embeddings, tables),
             strategy,
             mean=mean,
-            tables={table.name: table for table in tables},
+            tables={table.name: table for table in tables} | dict(kept),
         )
         for layer, reader in zip(embeddings, self.readers.values(), strict=True):
             layer.read_from(reader)
         self.load(self.store.pull())
+        if self._own_state is not None:
+            self._own_state.restore(self.optimizer, self.store)
 
     def _optimizers(
         self, embeddings: Sequence[Embedding], tables: Sequence[Variable]
@@ -145,6 +154,8 @@ class SharedWeights:
         """
         self.backend.sync()  # a callback may call this within an epoch
         self.follow(self.backend.changed())
+        if self._own_state is not None and self._own_state.is_other(self.store):
+            self._own_state.restore(self.optimizer, self.store)
 
     def follow(self, changed: Mapping[str, Array]) -> None:
         """Give what was changed on the chief to all, and load what all have."""
@@ -215,6 +226,7 @@ class SharedWeights:
         *,
         update: Update | None = None,
         averages: Mapping[str, Array] | None = None,
+        state: Callable[[], Sequence[Any]] | None = None,
     ) -> Mapping[str, Array]:
         """A step: push, and the values of all shared weights that come back.
 
@@ -222,13 +234,17 @@ class SharedWeights:
             gradients: By name; of weights that have none, none.
             update: This worker's optimizer; None: the servers'.
             averages: What to overwrite in the same push.
+            state: With ``update``, what the optimizer's variables are after it; None: what they
+                have.
         """
+        own = self._own_state if update is not None else None
         self.steps += 1
         try:
             values: Mapping[str, Array] = self.store.exchange(
                 gradients,
                 update=update,
                 assigned=averages or None,
+                kept=None if own is None else own.pushed(self.optimizer, state),
                 rows={n: g for n, reader in self.readers.items() if (g := reader.take())},
             )
         except CollectiveMismatchError as error:

@@ -1,0 +1,103 @@
+"""The state of an optimizer of PyTorch as arrays by name, and back."""
+
+import copy
+import logging
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from ..core.arrays import Array
+from .extras import require
+from .kept_state import can_keep
+from .torch_tensors import to_array, to_tensor
+
+torch: Any = require("torch", "torch")
+
+log = logging.getLogger(__name__)
+
+
+class TorchState:
+    """What an optimizer knows of each parameter.
+
+    torch makes a state with the first step, and says nowhere what it will be; so a copy of the
+    optimizer makes one step of zeros. That takes memory for parameters, gradients and state once
+    more, for a moment.
+
+    Args:
+        optimizer: Whose state it is. Is not changed.
+        parameters: By name.
+
+    Attributes:
+        entries: First values, by ``parameter/entry``; empty if the state cannot be kept.
+    """
+
+    def __init__(self, optimizer: Any, parameters: Mapping[str, Any]) -> None:
+        self._optimizer, self._parameters = optimizer, parameters
+        self._like: dict[str, dict[str, Any]] = {}
+        self.entries: dict[str, Array] = {}
+        try:
+            self._like = _after_a_step(optimizer, parameters)
+            self.entries = self._flat(self._like)
+        except Exception as error:  # noqa: BLE001 - whatever an optimizer that is not torch's may raise
+            log.warning(
+                "the state of %s is not in the job's checkpoints, since a step of a copy failed: "
+                "%s. Save its state_dict yourself",
+                type(optimizer).__name__,
+                error,
+            )
+            self._like = {}
+
+    def now(self) -> dict[str, Array]:
+        """The entries as they are, of the same memory where that is possible."""
+        state = self._optimizer.state
+        found = {n: state[p] for n, p in self._parameters.items() if state.get(p)}
+        return {name: a for name, a in self._flat(found).items() if name in self.entries}
+
+    def load(self, entries: Mapping[str, Array]) -> None:
+        """Have these entries, and of parameters that have none no state."""
+        for name, like in self._like.items():
+            given = {
+                key: _as(entries[f"{name}/{key}"], value)
+                for key, value in like.items()
+                if f"{name}/{key}" in entries
+            }
+            if given:
+                none = {key: None for key, value in like.items() if value is None}
+                self._optimizer.state[self._parameters[name]] = given | none
+
+    @staticmethod
+    def _flat(state: Mapping[str, Mapping[str, Any]]) -> dict[str, Array]:
+        flat: dict[str, Array] = {}
+        for name, entries in state.items():
+            for key, value in entries.items():
+                if value is None:
+                    continue
+                array = to_array(value) if isinstance(value, torch.Tensor) else np.asarray(value)
+                if not can_keep(array):
+                    raise TypeError(f"{key!r} of {name!r} is a {type(value).__name__}")
+                flat[f"{name}/{key}"] = array
+        return flat
+
+
+def _after_a_step(optimizer: Any, parameters: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    probe = copy.deepcopy(optimizer)
+    probe.state.clear()
+    names = {id(parameter): name for name, parameter in parameters.items()}
+    pairs = [
+        (names[id(own)], copied)
+        for group, twin in zip(optimizer.param_groups, probe.param_groups, strict=True)
+        for own, copied in zip(group["params"], twin["params"], strict=True)
+    ]
+    for _, parameter in pairs:
+        rows = isinstance(optimizer, torch.optim.SparseAdam)
+        zeros = torch.zeros_like(parameter, requires_grad=False)
+        parameter.grad = zeros.to_sparse(1) if rows else zeros
+    probe.step()
+    return {name: dict(probe.state[parameter]) for name, parameter in pairs}
+
+
+def _as(array: Array, like: Any) -> Any:
+    if isinstance(like, torch.Tensor):
+        return to_tensor(array).to(like).clone()
+    return type(like)(array.item())
