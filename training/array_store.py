@@ -12,12 +12,14 @@ In ``strategy.run`` these are parts of the step, as reads and updates of variabl
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import optree
 
 from ..core.errors import ConfigurationError, UnknownVariableError
 from ..core.indexed_slices import IndexedSlices
 from ..distribute.base.arrays import as_array
 from ..distribute.base.contexts import get_replica_context, is_running, require_own
+from ..distribute.base.devices import HOST
 from ..distribute.base.reductions import ReduceOp, VariableAggregation
 from ..distribute.base.values import DistributedValues, PerReplica, on_every_replica
 from ..distribute.optimizer import Optimizer
@@ -55,6 +57,8 @@ class ArrayStore:
         name: Comes first in every name.
         mean: Gradients of replicas in sync are averaged, for losses that are means over a replica's
             examples; False: added up.
+        of_worker: :meth:`exchange` is given what all replicas of this process have made together,
+            and ``mean`` is over workers: for a framework that adds up over its devices by itself.
         tables: Variables by name that are read by their names or by rows alone: no tree has them.
 
     Attributes:
@@ -75,10 +79,12 @@ class ArrayStore:
         *,
         name: str = "",
         mean: bool = False,
+        of_worker: bool = False,
         tables: Mapping[str, Variable] | None = None,
     ) -> None:
         self.strategy = strategy if strategy is not None else get_strategy()
         self._mean = mean
+        self._of_worker = of_worker
         paths, found, self._structure = optree.tree_flatten_with_path(arrays, none_is_leaf=True)
         names = ["/".join(filter(None, (name, *map(str, path)))) or "value" for path in paths]
         _refuse_doubles(names)
@@ -174,12 +180,13 @@ class ArrayStore:
             ConfigurationError: One has no optimizer.
             ShapeMismatchError: A gradient is not of its array's shape.
         """
-        for optimizer, pairs in self._updates(gradients):
+        for optimizer, pairs in self._updates(gradients, self._scale()):
             optimizer.apply_gradients(pairs)
 
-    def _updates(self, gradients: Any) -> list[tuple[Optimizer, list[tuple[Any, Variable]]]]:
+    def _updates(
+        self, gradients: Any, scale: float | None
+    ) -> list[tuple[Optimizer, list[tuple[Any, Variable]]]]:
         """What each optimizer has to apply."""
-        scale = self._scale()
         found: dict[int, tuple[Optimizer, list[tuple[Any, Variable]]]] = {}
         variables, optimizers = self.variables, self._optimizers
         named = self._by_name(gradients)
@@ -301,16 +308,21 @@ class ArrayStore:
             The tree of values after the step.
 
         Raises:
-            RuntimeError: In ``run``, or with several replicas in this process.
+            RuntimeError: In ``run``, or with several replicas in this process, unless the store is
+                ``of_worker``.
         """
         if is_running(self.strategy):
             raise RuntimeError("exchange is a step of its own; in strategy.run use pull and push")
-        if len(self.strategy.extended.replica_devices) > 1:
-            raise self._not_in_run("exchange")
         extended = self.strategy.extended
+        if len(extended.replica_devices) > 1:
+            if not self._of_worker:
+                raise self._not_in_run("exchange")
+            self._exchange_of_worker(gradients or {}, update, assigned or {}, rows or {})
+            return self._tree(extended.read_all(self._all, arrived=True))
         if update is None and assigned is None and not rows and gradients is not None:
             require_own(self.strategy, "this store")
-            return self._tree(extended.apply_and_read(self._updates(gradients), self._all))
+            updates = self._updates(gradients, self._scale())
+            return self._tree(extended.apply_and_read(updates, self._all))
 
         def step() -> None:
             extended.will_read(self._all)
@@ -325,6 +337,54 @@ class ArrayStore:
 
         self.strategy.run(step)
         return self._tree(extended.read_all(self._all, arrived=True))
+
+    def _exchange_of_worker(
+        self,
+        gradients: Any,
+        update: Update | None,
+        assigned: Mapping[str, Any],
+        rows: Mapping[str, IndexedSlices],
+    ) -> None:
+        """A step of which all is done once, in a merge of the replicas."""
+        strategy = self.strategy
+        named = {name: g for name, g in self._by_name(gradients).items() if g is not None}
+
+        def merged(_: Strategy) -> None:
+            reduced = self._over_workers({**named, **rows})
+            pushed = rows.keys() if update is not None else reduced.keys()
+            if update is not None:
+                self.push_delta(update({name: reduced[name] for name in named}))
+            if pushed:
+                for optimizer, pairs in self._updates({n: reduced[n] for n in pushed}, None):
+                    optimizer.apply_gradients(pairs)
+            if assigned:
+                self.assign(assigned)
+
+        def step() -> None:
+            strategy.extended.will_read(self._all)
+            context = get_replica_context()
+            assert context is not None  # noqa: S101 - in run
+            context.merge_call(merged)
+
+        strategy.run(step)
+
+    def _over_workers(self, named: Mapping[str, Any]) -> dict[str, Any]:
+        """What each worker in sync has one of, added up or averaged over them."""
+        extended = self.strategy.extended
+        replicas = len(extended.replica_devices)
+        workers = self.strategy.num_replicas_in_sync // replicas
+        if workers == 1:
+            return dict(named)
+        # The first replica has it all, the others have nothing to add.
+        factor = 1 / workers if self._mean else 1
+        pairs = []
+        for value in named.values():
+            given = _scaled(value, factor)
+            nothing = _none(given) if isinstance(given, IndexedSlices) else np.zeros_like(given)
+            everyones = PerReplica([given, *[nothing] * (replicas - 1)])
+            pairs.append((everyones, HOST))
+        reduced = extended.batch_reduce_to(ReduceOp.SUM, pairs)
+        return dict(zip(named, map(_first, reduced), strict=True))
 
     # -- trees -------------------------------------------------------------------------------
 
@@ -386,6 +446,11 @@ def _scaled(gradient: Any, factor: float) -> Any:
         return PerReplica(_scaled(each, factor) for each in gradient.values)
     array = as_array(gradient)
     return array * array.dtype.type(factor)
+
+
+def _none(slices: IndexedSlices) -> IndexedSlices:
+    """No rows of the same table."""
+    return IndexedSlices(slices.values[:0], slices.indices[:0], slices.dense_shape)
 
 
 def _first(value: Any) -> Any:

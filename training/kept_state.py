@@ -15,6 +15,7 @@ import numpy as np
 
 from ..core.arrays import Array
 from ..core.checkpoint.export import OPTIMIZER_STATE
+from ..distribute.base.arrays import to_host
 from ..distribute.strategies.strategy import Strategy
 from ..distribute.variables.variable import Variable
 
@@ -88,7 +89,7 @@ class KeptState:
         Args:
             read: Gives values of variables by name.
         """
-        updates, program, *_ = read([self._vector])[self._vector]
+        updates, program, *_ = to_host(read([self._vector])[self._vector])
         return (int(updates), float(program)) != self._known
 
     def found(self, values: Mapping[str, Array]) -> dict[str, Array]:
@@ -97,7 +98,7 @@ class KeptState:
         Args:
             values: Of the variables.
         """
-        vector = values[self._vector]
+        vector = to_host(values[self._vector])
         self.updates = int(vector[0])
         self._known = (self.updates, float(vector[1]))
         if not self.updates:
@@ -108,7 +109,7 @@ class KeptState:
         return {
             name: np.asarray(numbers[name], dtype)
             if name in numbers
-            else np.array(values[f"{self._folder}/{name}"], dtype)
+            else np.array(to_host(values[f"{self._folder}/{name}"]), dtype)
             for name, dtype in self._dtypes.items()
             if has[name]
         }

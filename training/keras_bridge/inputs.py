@@ -3,7 +3,11 @@
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import numpy as np
+
 from ...core.errors import ConfigurationError
+from ...distribute.base.arrays import to_host
+from ...distribute.base.values import PerReplica, map_structure
 from ...distribute.data.dataset import Dataset
 from ...distribute.data.distributed import DistributedDataset
 from ...distribute.data.options import InputContext, InputOptions
@@ -98,4 +102,12 @@ def _adapted(dataset: Dataset | DistributedDataset) -> Any:
 
 def _batches(dataset: Dataset | DistributedDataset) -> Iterator[Any]:
     for batch in dataset:
-        yield batch if isinstance(batch, tuple) else (batch,)
+        whole = map_structure(_whole, batch)
+        yield whole if isinstance(whole, tuple) else (whole,)
+
+
+def _whole(leaf: Any) -> Any:
+    """A batch that was cut for replicas, as one: the model divides it itself."""
+    if not isinstance(leaf, PerReplica):
+        return leaf
+    return np.concatenate([to_host(part) for part in leaf.values])

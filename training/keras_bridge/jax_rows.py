@@ -18,6 +18,7 @@ import numpy as np
 from ...core.arrays import Array
 from ...core.errors import ConfigurationError
 from ...core.indexed_slices import IndexedSlices
+from ...distribute.base.arrays import to_host
 from ...distribute.variables.variable import Variable
 from ..extras import require
 from .frameworks import keras
@@ -58,11 +59,20 @@ class RowReader:
                 f"{self.layer.name!r} is called in a function that JAX compiles, which cannot wait "
                 "for rows of its table; call the model outside, or use predict"
             )
-        return jax.numpy.asarray(self._table.sparse_read(np.asarray(ids)))
+        return jax.numpy.asarray(self.rows(np.asarray(ids)))
+
+    @property
+    def asks(self) -> bool:
+        """Whether the first function is traced, which finds out ids."""
+        return self._mode == "ask"
+
+    def restart(self) -> None:
+        """A replica's part of the rows begins anew."""
+        self._next = 0
 
     def rows(self, ids: Array) -> Array:
         """Of the table, read now."""
-        rows: Array = self._table.sparse_read(ids)
+        rows: Array = to_host(self._table.sparse_read(ids))
         return rows
 
     @contextmanager

@@ -15,6 +15,7 @@ from ...core.errors import ConfigurationError
 from ...distribute.variables.variable import Variable
 from ..extras import require
 from ..jax_arrays import on_device
+from .jax_replicas import OnMesh
 from .jax_rows import RowFeed, RowReader
 from .optimizer import position_of
 
@@ -43,7 +44,10 @@ class Steps:
         self._averages: list[tuple[int, str]] = []  # that this worker pushes
         self._gradients: Any = None
         self._apply: Any = None
-        self._readers: list[RowReader] = []
+        placement = weights.placement
+        several = placement is not None and placement.mesh is not None
+        self._mesh: OnMesh | None = placement if several else None
+        self._readers: list[RowReader] = placement.readers if placement is not None else []
         self._rows: RowFeed | None = None
 
     # -- values ------------------------------------------------------------------------------
@@ -96,23 +100,22 @@ class Steps:
         pushed = set(weights.pushed_averages())
         names = ((i, weights.name_of(v)) for i, v in enumerate(model.non_trainable_variables))
         self._averages = [(i, name) for i, name in names if name in pushed]
-        wrap = self._wrap()
-        self._gradients = self._fed(self._gradients_of, wrap)
-        self._apply = wrap(optimizer.stateless_apply)
+        self._gradients = self._fed(self._gradients_of, [True] * 4)
+        self._apply = self._wrap()(optimizer.stateless_apply)
         model.train_function = model._make_function(self._step)
 
     def make_test_function(self) -> None:
-        """Keras' own, if it needs no rows."""
+        """Keras' own, if it needs neither rows nor several devices."""
         model = self._model
-        if not self._readers:
+        if not self._readers and self._mesh is None:
             type(model).make_test_function(model, True)
             return
         model.test_function = model._make_function(self._with_rows(model.test_step))
 
     def make_predict_function(self) -> None:
-        """Keras' own, if it needs no rows."""
+        """Keras' own, if it needs neither rows nor several devices."""
         model = self._model
-        if not self._readers:
+        if not self._readers and self._mesh is None:
             type(model).make_predict_function(model, True)
             return
 
@@ -134,16 +137,28 @@ class Steps:
         jitted = self._model.jit_compile and not self._model.run_eagerly
         return jax.jit if jitted else lambda function: function
 
-    def _fed(self, function: Any, wrap: Any) -> Any:
-        """A function of (state, data) whose state has the rows that data needs."""
-        if not self._readers:
-            return wrap(function)
-        self._rows = self._rows or RowFeed(self._model, self._readers, wrap)
-        return self._rows.fed(wrap(self._rows.traced(function)))
+    def _fed(self, function: Any, whole: Sequence[bool]) -> Any:
+        """A compiled function of (state, data) whose state has the rows that data needs.
+
+        Args:
+            function: To compile.
+            whole: Which of its results every device has, of several.
+        """
+        wrap = self._wrap()
+        if self._readers:
+            self._rows = self._rows or RowFeed(self._model, self._readers, wrap)
+            function = self._rows.traced(function)
+        mesh = self._mesh if wrap is jax.jit else None
+        compiled = wrap(function) if mesh is None else mesh.jit(function, whole=whole)
+        if self._rows is not None:
+            compiled = self._rows.fed(compiled)
+        if mesh is None:
+            return compiled
+        return lambda state, data: compiled(state, mesh.placed(data))
 
     def _with_rows(self, function: Any) -> Any:
         """A step of Keras', which gives back the weights that it was given."""
-        fed = self._fed(function, self._wrap())
+        fed = self._fed(function, [False, True])
 
         def step(state: Any, data: Any) -> Any:
             outputs, (_, *others) = fed(state, data)
@@ -233,7 +248,7 @@ class Steps:
             return trainable
         if self._weights.is_chief:
             self._weights.store.assign(changed)
-        values = self._weights.values = self._weights.store.pull()
+        values = self._weights.values = self._weights.pull()
         return self._take(values, self._trainable)
 
     def _follow_rate(self, of_optimizer: Sequence[Any]) -> None:

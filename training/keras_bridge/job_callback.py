@@ -10,6 +10,7 @@ from ...core.errors import ConfigurationError, RefusedError
 from ...distribute.strategies.strategy import Strategy
 from ..progress import report
 from .frameworks import keras
+from .in_sync import of_all_workers, workers_in_sync
 from .optimizer import require_scale
 
 _UNKNOWN = -1
@@ -35,7 +36,7 @@ class JobCallback(keras.callbacks.Callback):  # type: ignore[misc]
         self._strategy = strategy
         self._first_epoch = first_epoch
         self._begin_epoch = begin_epoch
-        self._in_sync = strategy.num_replicas_in_sync > 1
+        self._in_sync = workers_in_sync(strategy) > 1
         self._task = strategy.extended.task_name.replace("/replica:0", "")
 
     def on_train_begin(self, logs: Any = None) -> None:  # noqa: ARG002
@@ -53,7 +54,7 @@ class JobCallback(keras.callbacks.Callback):  # type: ignore[misc]
 
     def _agree(self, steps: int, epochs: int, first: int) -> int:
         mine = np.array([[steps, epochs, first]], np.int64)
-        every = np.asarray(self._strategy.extended.gather_to_all(mine, 0))
+        every = of_all_workers(self._strategy, mine)
         self.model._initial_epoch = first = int(every[0, 2])
         for column, what in ((0, "steps per epoch"), (1, "epochs")):
             numbers = every[:, column].tolist()

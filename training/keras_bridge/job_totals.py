@@ -21,9 +21,10 @@ from typing import Any
 import numpy as np
 
 from ...core.arrays import Array
-from ...distribute.base.reductions import ReduceOp, VariableAggregation
+from ...distribute.base.reductions import VariableAggregation
 from ...distribute.strategies.strategy import Strategy
 from ...distribute.variables.variable import Variable
+from .in_sync import sum_over_workers, workers_in_sync
 
 MOST_NUMBERS = 8192
 """The numbers that metrics of an asynchronous job may keep: 64 KiB on a ps."""
@@ -37,9 +38,9 @@ class InSync:
     """
 
     def __init__(self, strategy: Strategy) -> None:
-        self._extended = strategy.extended
-        self._count = strategy.num_replicas_in_sync
-        self._is_first = self._extended.first_replica == 0
+        self._strategy = strategy
+        self._count = workers_in_sync(strategy)
+        self._is_first = strategy.extended.first_replica == 0
 
     def combine(self, metrics: Sequence[Any], averages: Sequence[Any]) -> None:
         """Give metrics' variables their totals, and averages their mean."""
@@ -54,7 +55,7 @@ class InSync:
         kinds = np.repeat([how for _, how in pairs], [_size(variable) for variable, _ in pairs])
         counts = np.where(kinds == "mean", self._count, counts)
         given = np.where(kinds == "only_first_replica", mine * not_first, mine)
-        total = np.asarray(self._extended.reduce_to_all(ReduceOp.SUM, given)) / counts
+        total = sum_over_workers(self._strategy, given) / counts
         unpack(total, [variable for variable, _ in pairs])
 
 

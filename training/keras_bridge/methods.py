@@ -14,10 +14,13 @@ from ...core.errors import CollectiveMismatchError
 from ...distribute.strategies.strategy import Strategy
 from ..own_optimizer import Deltas
 from .callbacks import arguments_here
-from .frameworks import build_on_first_batch
+from .frameworks import build_on_first_batch, framework_of_keras
+from .in_sync import workers_in_sync
 from .inputs import as_input
 from .job_callback import JobCallback
 from .job_totals import InSync, OnServers
+from .replica_devices import placement_of
+from .replicas import Replicas
 from .weights import SharedWeights, averages_of
 
 log = logging.getLogger(__name__)
@@ -47,6 +50,13 @@ class DistributedMethods:
         self._in_epoch = False  # else an evaluation is under way
         self._epoch_began = 0  # with so many steps made
         self._promised: int | None = None  # steps of an epoch
+        self._replicas: Replicas | None = None
+        count = len(strategy.extended.replica_devices)
+        self._placement = placement_of(strategy) if count > 1 else None
+        if self._placement is not None:
+            self._replicas = Replicas(model, count, self._placement)
+            if getattr(self._placement, "distinct", False) and framework_of_keras() != "torch":
+                model.jit_compile = False  # XLA compiles for one device of TensorFlow
         if is_built(model):
             self._share()
         else:
@@ -66,8 +76,10 @@ class DistributedMethods:
 
     def _share(self) -> SharedWeights:
         if self.weights is None:
-            self.weights = SharedWeights(self._model, self.strategy, **self.options)
-            if self.strategy.num_replicas_in_sync > 1:
+            self.weights = SharedWeights(
+                self._model, self.strategy, **self.options, placement=self._placement
+            )
+            if workers_in_sync(self.strategy) > 1:
                 self._totals = InSync(self.strategy)
             elif self.strategy.extended.num_input_pipelines > 1:
                 name = "/".join(filter(None, (self.options["name"], self._model.name, "metrics")))
@@ -117,6 +129,7 @@ class DistributedMethods:
         weights = self._share()
         weights.take_optimizer()
         weights.backend.make_train_function()
+        self._model.train_function = self._stepping(self._model.train_function)
 
     def _make_test_function(self, force: bool = False) -> Any:
         self._refresh()
@@ -124,18 +137,26 @@ class DistributedMethods:
         model = self._model
         if model.test_function is not None and not force:
             return model.test_function
-        if self.weights is not None:
-            return self.weights.backend.make_test_function()
-        return type(model).make_test_function(model, force)
+        if self.weights is None:
+            return type(model).make_test_function(model, force)
+        self.weights.backend.make_test_function()
+        model.test_function = self._stepping(model.test_function)
+        return model.test_function
 
     def _make_predict_function(self, force: bool = False) -> Any:
         self._refresh()
         model = self._model
         if model.predict_function is not None and not force:
             return model.predict_function
-        if self.weights is not None:
-            return self.weights.backend.make_predict_function()
-        return type(model).make_predict_function(model, force)
+        if self.weights is None:
+            return type(model).make_predict_function(model, force)
+        self.weights.backend.make_predict_function()
+        model.predict_function = self._stepping(model.predict_function)
+        return model.predict_function
+
+    def _stepping(self, function: Any) -> Any:
+        """A function of Keras' whose calls of the model are divided among replicas."""
+        return function if self._replicas is None else self._replicas.stepping(function)
 
     def _begin_epoch(self) -> None:
         self._in_epoch = True

@@ -36,7 +36,7 @@ def distribute(
     Args:
         model: Compiled: sequential, functional or subclassed. One that is not built shares its
             weights as soon as its first batch has built it.
-        strategy: With one replica in this process; None: the current one.
+        strategy: None: the current one. Its replicas of this process share a batch.
         deltas: Whether the optimizer may run on the worker: ``allow`` it if it has no rule,
             ``forbid`` it, or ``always``.
         mean: Gradients of workers in sync are averaged; False: added up.
@@ -49,7 +49,7 @@ def distribute(
     Raises:
         MissingExtraError: Keras or the framework below it is not installed.
         ConfigurationError: The model is not compiled, or distributed already; Keras runs on a
-            framework without gradients; the strategy has several replicas in this process; the
+            framework without gradients, or without a device that the strategy names; the
             optimizer has no rule, and deltas are forbidden, or has made steps already.
         DefinitionMismatchError: Another task's model has a weight of this name and another shape,
             or another optimizer.
@@ -60,7 +60,7 @@ def distribute(
     options: dict[str, Any] = {"deltas": deltas, "mean": mean, "name": name}
     if methods is not None and methods.strategy is strategy and methods.options == options:
         return model  # by compile, in the strategy's scope
-    _check(model, strategy)
+    _check(model)
     DistributedMethods(model, strategy, **options)
     return model
 
@@ -84,8 +84,8 @@ def shared_weights(model: Any) -> SharedWeights:
     return methods.weights  # type: ignore[no-any-return]
 
 
-def _check(model: Any, strategy: Strategy) -> None:
-    """Whether a model can share its weights under a strategy.
+def _check(model: Any) -> None:
+    """Whether a model can share its weights.
 
     Raises:
         ConfigurationError: It cannot; says why and what to do.
@@ -100,10 +100,4 @@ def _check(model: Any, strategy: Strategy) -> None:
         raise ConfigurationError(
             f"{model.name!r} is not compiled; call compile with an optimizer before it is "
             "distributed"
-        )
-    replicas = len(strategy.extended.replica_devices)
-    if replicas > 1:
-        raise ConfigurationError(
-            f"{type(strategy).__name__} has {replicas} replicas in this process, which would share "
-            "one model; start a process for each (`windlass local --workers`)"
         )

@@ -13,6 +13,7 @@ import numpy as np
 from ...core.arrays import Array
 from ...core.errors import ConfigurationError
 from ...core.indexed_slices import IndexedSlices
+from ...distribute.base.arrays import to_host
 from ...distribute.variables.variable import Variable
 from ..extras import require
 from .eager_steps import EagerSteps, joined
@@ -48,7 +49,7 @@ class RowReader:
 
         def rows_of(way: Any, ids: Any) -> Any:
             rows = tf.numpy_function(
-                lambda asked: np.asarray(table.sparse_read(asked)), [ids], table.dtype
+                lambda asked: np.asarray(to_host(table.sparse_read(asked))), [ids], table.dtype
             )
             rows.set_shape((*ids.shape, *table.shape[1:]))
 

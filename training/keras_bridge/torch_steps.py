@@ -11,6 +11,7 @@ from typing import Any
 from ...core.arrays import Array
 from ...core.errors import ConfigurationError
 from ...core.indexed_slices import IndexedSlices
+from ...distribute.base.arrays import to_host
 from ...distribute.variables.variable import Variable
 from ..torch_tensors import to_array, to_tensor, torch
 from .eager_steps import EagerSteps, joined
@@ -33,7 +34,7 @@ class RowReader:
     def read(self, ids: Any) -> Any:
         """Rows, of the same memory as they came in."""
         asked = to_array(ids)
-        rows = to_tensor(self._table.sparse_read(asked)).to(ids.device)
+        rows = to_tensor(to_host(self._table.sparse_read(asked))).to(ids.device)
         if torch.is_grad_enabled():
             rows.requires_grad_()
             self._reads.append((asked, rows))

@@ -10,6 +10,8 @@ from typing import Any, Protocol
 
 from ...core.arrays import Array
 from ...core.errors import CollectiveMismatchError, ConfigurationError
+from ...distribute.base.arrays import to_host
+from ...distribute.base.devices import is_gpu
 from ...distribute.optimizer import Optimizer
 from ...distribute.strategies.strategy import Strategy
 from ...distribute.variables.variable import Variable
@@ -18,8 +20,10 @@ from ..own_optimizer import Deltas
 from ..rule_table import OnServer, OnWorker
 from .embedding import Embedding, RowReader, embeddings_of
 from .frameworks import keras, steps_module
+from .in_sync import workers_in_sync
 from .optimizer import place_optimizer, require_fresh, settings_of
 from .own_state import OwnState
+from .replicas import Placement
 
 
 class Steps(Protocol):
@@ -55,6 +59,7 @@ class SharedWeights:
 
     Attributes:
         model: Whose they are.
+        placement: Where the replicas of this process compute; None: there is one.
         store: The weights by their paths, such as ``dense/kernel``.
         worker_reason: Why the optimizer runs on this worker; None: it runs on the servers.
         variables: Those of Keras, by name.
@@ -65,12 +70,21 @@ class SharedWeights:
     """
 
     def __init__(
-        self, model: Any, strategy: Strategy, *, deltas: Deltas, mean: bool, name: str
+        self,
+        model: Any,
+        strategy: Strategy,
+        *,
+        deltas: Deltas,
+        mean: bool,
+        name: str,
+        placement: Placement | None = None,
     ) -> None:
         self.model = model
+        self.placement: Any = placement
         self.is_chief = bool(strategy.extended.should_checkpoint)
         self.steps = 0
         self._prefix = f"{name}/" if name else ""
+        self._on_gpus = any(map(is_gpu, strategy.extended.replica_devices))
         _require_weights(model)
         place = place_optimizer(model.optimizer, model.trainable_variables, deltas)
         self.worker_reason = place.reason if isinstance(place, OnWorker) else None
@@ -78,7 +92,7 @@ class SharedWeights:
         self.optimizer, self._settings = model.optimizer, settings_of(model.optimizer)
         embeddings = embeddings_of(model)
         self._gradient_ways = {id(layer._rows) for layer in embeddings}
-        self.variables = self._shared_variables(in_sync=strategy.num_replicas_in_sync > 1)
+        self.variables = self._shared_variables(in_sync=workers_in_sync(strategy) > 1)
         self._names = {id(variable): name for name, variable in self.variables.items()}
         self.values: Mapping[str, Array] = {}
         self.backend: Steps = steps_module().Steps(self)
@@ -99,11 +113,12 @@ class SharedWeights:
             self._optimizers(embeddings, tables),
             strategy,
             mean=mean,
+            of_worker=True,
             tables={table.name: table for table in tables} | dict(kept),
         )
         for layer, reader in zip(embeddings, self.readers.values(), strict=True):
             layer.read_from(reader)
-        self.load(self.store.pull())
+        self.load(self.pull())
         if self._own_state is not None:
             self._own_state.restore(self.optimizer, self.store)
 
@@ -146,6 +161,15 @@ class SharedWeights:
 
     # -- values ------------------------------------------------------------------------------
 
+    def pull(self) -> Mapping[str, Array]:
+        """The values of now, on the host."""
+        return self._on_host(self.store.pull())
+
+    def _on_host(self, values: Mapping[str, Any]) -> Mapping[str, Array]:
+        if not self._on_gpus:
+            return values
+        return {name: to_host(value) for name, value in values.items()}
+
     def refresh(self) -> None:
         """Load the weights as they are now, with what other workers have pushed.
 
@@ -161,7 +185,7 @@ class SharedWeights:
         """Give what was changed on the chief to all, and load what all have."""
         if changed and self.is_chief:
             self.store.assign(changed)
-        self.load(self.store.pull())
+        self.load(self.pull())
 
     def load(self, values: Mapping[str, Array]) -> None:
         """Have these values in all variables."""
@@ -240,7 +264,7 @@ class SharedWeights:
         own = self._own_state if update is not None else None
         self.steps += 1
         try:
-            values: Mapping[str, Array] = self.store.exchange(
+            arrived = self.store.exchange(
                 gradients,
                 update=update,
                 assigned=averages or None,
@@ -252,7 +276,7 @@ class SharedWeights:
                 f"{error}. In sync all make as many steps in an epoch: give each worker as many "
                 "examples, or steps_per_epoch, and repeat what is shorter"
             ) from error
-        self.values = values
+        self.values = values = self._on_host(arrived)
         return values
 
     def set_rate(self, rate: float) -> None:

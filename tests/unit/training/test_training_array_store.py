@@ -165,6 +165,37 @@ def test_two_replicas_reduce_gradients_and_what_their_optimizer_is_given(
         wl.config.set_logical_cpu_devices(1)
 
 
+@pytest.mark.parametrize("name", ["MirroredStrategy", "ParameterServerStrategy"])
+def test_a_store_of_a_worker_is_given_what_its_replicas_made_together(name: str) -> None:
+    """Gradients, rows and deltas count once; each exchange is one step."""
+    wl.config.set_logical_cpu_devices(2)
+    try:
+        strategy: Any = getattr(wl.distribute, name)()
+        with strategy.scope():
+            table: Any = wl.Variable(np.zeros((4, 2), F32), name="table")
+        rule = wl.optimizers.SGD(1.0)
+        store = ArrayStore(
+            {"w": np.zeros(3, F32), "average": np.zeros(1, F32)},
+            {"w": rule, "table": rule},
+            strategy,
+            mean=True,
+            of_worker=True,
+            tables={"table": table},
+        )
+        rows = {"table": wl.IndexedSlices(np.ones((2, 2), F32), np.array([1, 1]))}
+        ones = {"w": np.ones(3, F32)}
+        values = store.exchange(ones, rows=rows, assigned={"average": np.full(1, 7, F32)})
+        assert values["w"].tolist() == [-1, -1, -1]
+        assert values["average"].tolist() == [7]
+        assert store.pull_rows("table", [0, 1])[:, 0].tolist() == [0, -2]
+        values = store.exchange(ones, update=lambda g: {"w": 10 * g["w"]}, rows=rows)
+        assert values["w"].tolist() == [9, 9, 9]
+        assert store.pull_rows("table", [1])[0, 0] == -4
+        assert strategy.global_step == 2
+    finally:
+        wl.config.set_logical_cpu_devices(1)
+
+
 def test_rows_alone_are_read_and_pushed_of_a_table_made_on_the_servers() -> None:
     strategy = wl.distribute.ParameterServerStrategy()
     with strategy.scope():
