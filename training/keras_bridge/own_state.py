@@ -7,7 +7,7 @@ from ...core.arrays import Array
 from ...distribute.strategies.strategy import Strategy
 from ...distribute.variables.variable import Variable
 from ..array_store import ArrayStore, Kept
-from ..kept_state import KeptState, can_keep
+from ..kept_state import KeptState
 
 
 class OwnState:
@@ -76,10 +76,13 @@ class OwnState:
 
 
 def _entries(optimizer: Any) -> dict[str, Any]:
-    """Its variables by name, in its own order; names alone may repeat."""
+    """Its variables by name, in its own order; names alone may repeat.
+
+    Within an epoch on JAX they have no values: what they are is asked, not what they have.
+    """
     rate = getattr(optimizer, "_learning_rate", None)
     return {
         f"{number}-{variable.name}": variable
         for number, variable in enumerate(optimizer.variables)
-        if variable is not rate and can_keep(variable.numpy())
+        if variable is not rate and variable.dtype != "string"
     }
