@@ -3,6 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 RESULTS := runs/bench.json
+FITS := $(basename $(RESULTS))-fits.json
 PLOTS := runs/plots
 STAMP := $(VENV)/.installed
 DEV_STAMP := $(VENV)/.installed-dev
@@ -159,8 +160,11 @@ bench-paired: $(DEV_STAMP)  ## this checkout and the one in BASE by turns: what 
 	$(BIN)/python -m benchmarks.paired $(BASE) $(ARGS)
 
 # A peer that cannot be installed is shown as such by the comparison.
-bench-peers: $(DEV_STAMP)  ## compare with TensorFlow, Ray and gloo, installed into .venv-peers; RESULTS is written
+bench-peers: $(DEV_STAMP)  ## compare with TensorFlow, Ray and gloo, installed into .venv-peers; RESULTS and FITS are written
 	-$(MAKE) --no-print-directory $(PEERS_STAMP)
+	-$(MAKE) --no-print-directory $(BRIDGES_TF_STAMP)
+	mkdir -p $(dir $(FITS))
+	$(BIN)/python -m benchmarks.fits --json $(FITS)
 	$(BIN)/python -m benchmarks.compare --json $(RESULTS) $(ARGS)
 
 bench-plots: $(BENCH_STAMP)  ## draw the figures in RESULTS as PLOTS/*.svg

@@ -63,7 +63,9 @@ class Steps:
 
     def _take(self, values: Mapping[str, Array], names: Sequence[str]) -> list[Any]:
         """Note what came; returns arrays of JAX for these names."""
-        arrays = on_device([values[name] for name in names])
+        return self._note(on_device([values[name] for name in names]), names)
+
+    def _note(self, arrays: list[Any], names: Sequence[str]) -> list[Any]:
         self._arrays.update(zip(names, arrays, strict=True))
         return arrays
 
@@ -188,7 +190,7 @@ class Steps:
         if weights.worker_reason is None:
             self._follow_rate(of_optimizer)
             values = weights.exchange(named, averages=averages)
-            of_optimizer = self._counted(of_optimizer)
+            taken, of_optimizer = self._take_and_count(values, of_optimizer)
         else:
             updated: list[Any] = []
 
@@ -206,8 +208,8 @@ class Steps:
             values = weights.exchange(
                 named, update=update, averages=averages, state=lambda: updated[-1]
             )
-            of_optimizer = updated[-1]
-        every = self._placed(self._take(values, self._trainable), every)
+            taken, of_optimizer = self._take(values, self._trainable), updated[-1]
+        every = self._placed(taken, every)
         return logs, (every, others, of_optimizer, metrics)
 
     def _placed(self, trainable: Sequence[Any], every: Sequence[Any]) -> list[Any]:
@@ -257,11 +259,18 @@ class Steps:
         self._rate = of_optimizer[self._rate_at]
         self._weights.set_rate(float(self._rate))
 
-    def _counted(self, of_optimizer: Sequence[Any]) -> list[Any]:
-        """``optimizer.iterations`` is the job's step; of strategies without one, this worker's."""
-        counted = list(of_optimizer)
-        if self._iterations_at is not None:
-            before = counted[self._iterations_at]
-            steps = self._weights.store.step or int(before) + 1
-            counted[self._iterations_at] = np.asarray(steps, before.dtype)
-        return counted
+    def _take_and_count(
+        self, values: Mapping[str, Array], of_optimizer: Sequence[Any]
+    ) -> tuple[list[Any], list[Any]]:
+        """The weights that came, and the optimizer's state with one step more.
+
+        ``optimizer.iterations`` is the job's step; of strategies without one, this worker's. It
+        becomes an array of JAX in one call with the weights: by itself that takes 0.1 ms.
+        """
+        counted, at = list(of_optimizer), self._iterations_at
+        if at is None:
+            return self._take(values, self._trainable), counted
+        before = counted[at]
+        steps = np.asarray(self._weights.store.step or int(before) + 1, before.dtype)
+        *taken, counted[at] = on_device([*(values[name] for name in self._trainable), steps])
+        return self._note(taken, self._trainable), counted
