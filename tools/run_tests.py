@@ -6,12 +6,20 @@ failures are tried again, one after the other. One that fails again fails the ru
 is named at the end, since a test that needs two tries is a test to mend. More failures are no
 accident and are not tried again.
 
+Every process of the run may keep the bytecode that it compiles, whatever PYTHONDONTWRITEBYTECODE
+says: without it, each worker of the run rewrites the assertions of 400 modules, half of what
+collecting costs, and each process of a cluster compiles Windlass. On a fresh checkout the tests are
+collected once beforehand, in as many parts as there are processors: workers that begin at once
+would all compile the same modules.
+
     python tools/run_tests.py [arguments of pytest]
 """
 
 import json
+import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -22,8 +30,11 @@ _LAST_FAILED = ROOT / ".pytest_cache/v/cache/lastfailed"
 
 def main(arguments: list[str]) -> int:
     """Run pytest with these arguments; returns the exit code."""
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     _LAST_FAILED.unlink(missing_ok=True)
     print("left out: bridges to frameworks (make test-bridges), long runs (make soak)", flush=True)
+    if not _has_paths(arguments):
+        _compile_tests()
     code = _pytest(*arguments)
     failed = _last_failed()
     if code != _FAILED or not 0 < len(failed) <= MOST:
@@ -35,6 +46,35 @@ def main(arguments: list[str]) -> int:
         if name not in still:
             print(f"PASSED ONLY THE SECOND TIME, to be mended: {name}")
     return code
+
+
+def _has_paths(arguments: list[str]) -> bool:
+    return any((ROOT / each.partition("::")[0]).exists() for each in arguments)
+
+
+def _compile_tests() -> None:
+    """Collect the tests in parts, at the same time, unless a run has kept their bytecode."""
+    files = sorted((ROOT / "tests").rglob("test_*.py"), key=lambda file: file.stat().st_size)
+    missing = [file for file in files if not list(_kept(file))]
+    if len(missing) < len(files) / 2:
+        return
+    parts = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1
+    command = [sys.executable, "-m", "pytest", "--collect-only", "-q", "-p", "no:cacheprovider"]
+    collecting = [
+        subprocess.Popen(
+            [*command, *map(str, missing[part::parts])],
+            cwd=ROOT,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,  # the run itself shows what cannot be collected
+        )
+        for part in range(parts)
+    ]
+    for process in collecting:
+        process.wait()
+
+
+def _kept(file: Path) -> Iterator[Path]:
+    return (file.parent / "__pycache__").glob(f"{file.stem}.*-pytest-*.pyc")
 
 
 def _pytest(*arguments: str) -> int:
