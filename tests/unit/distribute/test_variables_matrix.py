@@ -7,6 +7,7 @@ plain numbers.
 """
 
 from collections.abc import Callable, Sequence
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,7 @@ import pytest
 import windlass as wl
 from helpers.local_strategies import CPUS
 from helpers.replicas import FIRST, MEAN, NONE, ON_READ, ON_WRITE, SUM, copies, mirrored, replica
+from helpers.rows import row
 from windlass.distribute import (
     Mirrored,
     MirroredVariable,
@@ -209,24 +211,20 @@ def cell(
     np.testing.assert_allclose(copies(v), outcome(rule, operation, replicas), rtol=3e-7)
 
 
-@pytest.mark.parametrize("replicas", [2, 3], ids=lambda n: f"{n}-replicas")
 @pytest.mark.parametrize("context", CONTEXTS)
-@pytest.mark.parametrize("operation", OPERATIONS)
 @pytest.mark.parametrize("aggregation", list(Aggregation), ids=lambda a: a.name)
-def test_mirrored_variables_follow_the_table(
-    aggregation: Aggregation, operation: str, context: str, replicas: int
-) -> None:
-    cell(on_write, ON_WRITE, aggregation, operation, context, replicas)
+def test_mirrored_variables_follow_the_table(aggregation: Aggregation, context: str) -> None:
+    for operation, replicas in product(OPERATIONS, (2, 3)):
+        with row(operation, f"{replicas} replicas"):
+            cell(on_write, ON_WRITE, aggregation, operation, context, replicas)
 
 
-@pytest.mark.parametrize("replicas", [2, 3], ids=lambda n: f"{n}-replicas")
 @pytest.mark.parametrize("context", ON_READ_CONTEXTS)
-@pytest.mark.parametrize("operation", OPERATIONS)
 @pytest.mark.parametrize("aggregation", list(Aggregation), ids=lambda a: a.name)
-def test_sync_on_read_variables_follow_the_table(
-    aggregation: Aggregation, operation: str, context: str, replicas: int
-) -> None:
-    cell(on_read, ON_READ, aggregation, operation, context, replicas)
+def test_sync_on_read_variables_follow_the_table(aggregation: Aggregation, context: str) -> None:
+    for operation, replicas in product(OPERATIONS, (2, 3)):
+        with row(operation, f"{replicas} replicas"):
+            cell(on_read, ON_READ, aggregation, operation, context, replicas)
 
 
 @pytest.mark.parametrize("operation", OPERATIONS)
