@@ -34,6 +34,7 @@ from windlass.proto.v1 import session_pb2
 USER = 65534
 _GREETED = {"chief": "who", "ps": "ps", "worker": "ring"}
 _FLOOD = 1000
+_LISTENS = 0x10000  # __SO_ACCEPTCON, in the flags of /proc/net/unix
 
 
 def _became(user: int) -> None:
@@ -69,9 +70,17 @@ def _callers(port: int) -> list[Caller]:
 
 def unix_sockets() -> list[str]:
     """Names of all listening Unix sockets of this machine that are ours by their names."""
-    lines = Path("/proc/net/unix").read_text().splitlines()[1:]
-    names = [line.split()[7] for line in lines if len(line.split()) > 7]
-    return [name for name in names if "windlass" in name]
+    # Number, references, protocol, flags, type, state, inode, name. A connection that was accepted
+    # is in the list as well, under its listener's name.
+    rows = [line.split() for line in Path("/proc/net/unix").read_text().splitlines()[1:]]
+    names = {row[7] for row in rows if len(row) > 7 and int(row[3], 16) & _LISTENS}
+    return sorted(name for name in names if "windlass" in name)
+
+
+def _at_unix_sockets(names: list[str]) -> list[str]:
+    """What they answer, all asked at once: those of other tests may not answer, for 5 s each."""
+    with futures.ThreadPoolExecutor(max_workers=64) as pool:
+        return sorted(set(pool.map(_at_a_unix_socket, names)))
 
 
 def _at_a_unix_socket(name: str) -> str:
@@ -103,8 +112,8 @@ def look(key_file: str, ports: list[tuple[str, int, int]]) -> dict[str, Any]:
                 for name in (_GREETED[role], "who"):
                     greetings[caller.greet_tcp(name).verdict] += 1
     found["calls"], found["greetings"] = sorted(calls), sorted(greetings)
-    found["unix"] = sorted({_at_a_unix_socket(name) for name in unix_sockets()})
-    found["sockets"] = len(unix_sockets())
+    names = unix_sockets()
+    found["unix"], found["sockets"] = _at_unix_sockets(names), len(names)
     processes = []
     for _, _, pid in ports:
         paths = [f"/proc/{pid}/{name}" for name in ("fd", "map_files")]
