@@ -224,16 +224,30 @@ class _Evaluator:
                 spec.input_fn, spec.steps, spec.hooks, checkpoint_path=path, name=spec.name
             )
         except (CheckpointError, FileNotFoundError):
-            newest = latest_checkpoint(self._estimator.model_dir)
-            if newest is not None and newest.path != path:
+            if self._has_newer(path):
                 return False
             raise
-        _export(self._estimator, spec, path, results, is_last=step.is_last)
+        try:
+            _export(self._estimator, spec, path, results, is_last=step.is_last)
+        except (CheckpointError, FileNotFoundError):
+            if not self._has_newer(path):
+                raise
+            log.warning(
+                "%s was removed before it was exported, since a job keeps its newest "
+                "keep_checkpoint_max=%s alone: raise that, or save less often",
+                path,
+                self._estimator.config.keep_checkpoint_max,
+            )
         report(**{k: v for k, v in results.items() if k != "global_step" and is_scalar(v)})
         if self._runtime is not None:
             progress = self._runtime.progress
             progress.steps = progress.global_step = results["global_step"]
         return True
+
+    def _has_newer(self, path: str) -> bool:
+        """Whether a checkpoint is not the newest any more, and so may be gone."""
+        newest = latest_checkpoint(self._estimator.model_dir)
+        return newest is not None and newest.path != path
 
 
 class _Local(CheckpointSaverListener):
