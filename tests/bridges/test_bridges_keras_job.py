@@ -161,6 +161,31 @@ def test_a_callback_that_raises_on_one_worker_in_sync_ends_all_with_its_error(
 # -- workers of parameter servers ------------------------------------------------------------
 
 
+def test_a_worker_begins_with_the_epoch_of_the_chiefs_backup(
+    keras: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """And writes nothing. One that cannot read it makes all epochs, and says so."""
+    from windlass.training.keras_bridge.callbacks import _chosen
+
+    def epochs(folder: Path, *, is_chief: bool, until: int) -> list[int]:
+        model = keras.Sequential([keras.Input((8,)), keras.layers.Dense(1)])
+        model.compile("sgd", "mse")
+        backup = keras.callbacks.BackupAndRestore(str(folder), delete_checkpoint=False)
+        callbacks = _chosen([backup], is_chief=is_chief)
+        return list(model.fit(X, Y, epochs=until, verbose=0, callbacks=callbacks).epoch)
+
+    folder = tmp_path / "backup"
+    assert epochs(folder, is_chief=False, until=2) == [0, 1]
+    assert not folder.exists()
+    assert epochs(folder, is_chief=True, until=2) == [0, 1]
+    before = {path: path.stat().st_mtime_ns for path in folder.iterdir()}
+    assert epochs(folder, is_chief=False, until=4) == [2, 3]
+    assert {path: path.stat().st_mtime_ns for path in folder.iterdir()} == before
+    (folder / "training_metadata.json").write_text("{")
+    assert epochs(folder, is_chief=False, until=1) == [0]
+    assert "cannot be read, so all epochs are made" in caplog.text
+
+
 def test_the_chiefs_history_has_the_metrics_of_all_workers(keras: Any) -> None:
     """Each example counts once. The rate is 0, so an example has one loss whoever looks at it."""
 

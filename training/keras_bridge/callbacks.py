@@ -4,6 +4,7 @@ import inspect
 from collections.abc import Callable
 from typing import Any
 
+from .epoch_of_backup import EpochOfBackup
 from .frameworks import keras
 
 _WRITERS = ("BackupAndRestore", "CSVLogger", "ModelCheckpoint", "RemoteMonitor", "TensorBoard")
@@ -65,4 +66,10 @@ def arguments_here(
 
 
 def _chosen(callbacks: list[Any], *, is_chief: bool) -> list[Any]:
-    return [callback for callback in callbacks if runs_here(callback, is_chief=is_chief)]
+    chosen: list[Any] = []
+    for callback in callbacks:
+        if runs_here(callback, is_chief=is_chief):
+            chosen.append(callback)
+        elif isinstance(callback, keras.callbacks.BackupAndRestore):
+            chosen.append(EpochOfBackup(callback.backup_dir))
+    return chosen
