@@ -8,7 +8,7 @@ pushes the gradients and loads what comes back.
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from ..core.errors import ConfigurationError
+from ..core.errors import ConfigurationError, NonFiniteGradientError
 from ..distribute.strategies.default import get_strategy
 from ..distribute.strategies.strategy import Strategy
 from .array_store import ArrayStore
@@ -170,12 +170,16 @@ class DistributedOptimizer(torch.optim.Optimizer):  # type: ignore[misc]
             self._follow_settings()
             values = self.store.exchange(self._with_decay(gradients), assigned=buffers)
         else:
-            values = self.store.exchange(
-                gradients,
-                update=self._update_here,
-                assigned=buffers,
-                kept=self._pushed_state if self._keeps else None,
-            )
+            try:
+                values = self.store.exchange(
+                    gradients,
+                    update=self._update_here,
+                    assigned=buffers,
+                    kept=self._pushed_state if self._keeps else None,
+                )
+            except NonFiniteGradientError:  # what was refused is in the parameters by now
+                self._trained.load(self._values)
+                raise
         self._values = values
         self._trained.load(values)
         return loss

@@ -442,9 +442,10 @@ def test_mistakes_are_named() -> None:
         wl.config.set_logical_cpu_devices(1)
 
 
-def test_a_loss_of_nan_changes_nothing_and_ends_the_program_in_the_end() -> None:
+@pytest.mark.parametrize("make", [adam, torch.optim.RMSprop], ids=["on the servers", "here"])
+def test_a_loss_of_nan_changes_nothing_and_ends_the_program_in_the_end(make: Any) -> None:
     module = net()
-    optimizer = wrap(adam, module)
+    optimizer = wrap(make, module)
     start = module[0].weight.detach().clone()
 
     def diverge() -> None:

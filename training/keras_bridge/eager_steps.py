@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ...core.arrays import Array
+from ...core.errors import NonFiniteGradientError
 from ...core.indexed_slices import IndexedSlices
 from .frameworks import keras
 
@@ -143,7 +144,11 @@ class EagerSteps(ABC):
                     name: self.array(weights.variables[name]) - before[name] for name in reduced
                 }
 
-            values = weights.exchange(named, update=update, averages=averages)
+            try:
+                values = weights.exchange(named, update=update, averages=averages)
+            except NonFiniteGradientError:  # what was refused is in the variables by now
+                self.load(self._trainable, before)
+                raise
         self.load(self._trainable, values)
 
     def _follow_rate(self, optimizer: Any) -> None:
