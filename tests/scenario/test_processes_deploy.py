@@ -150,9 +150,14 @@ def test_the_pods_of_a_standing_cluster_take_a_program(
     )
     for name, address in running.addresses.items():
         wait_until(lambda address=address: serves(address), 40, f"a probe of {name}")
-    gateway = metrics_of(running.addresses["desk-chief-0"])
-    assert gateway['windlass_cluster_nodes{state="alive"}'] >= 1
-    assert gateway["windlass_node_tasks"] == 0
+
+    def nodes() -> float:
+        return metrics_of(running.addresses["desk-chief-0"]).get(
+            'windlass_cluster_nodes{state="alive"}', 0
+        )
+
+    wait_until(lambda: nodes() >= 1, 20, "a node of the cluster")
+    assert metrics_of(running.addresses["desk-chief-0"])["windlass_node_tasks"] == 0
     write_program()
     chief = f"{running.addresses['desk-chief-0']}:2222"
     arguments = ["--cluster", chief, "--insecure", "--workers", "1", "--ps", "1"]

@@ -57,10 +57,8 @@ def test_the_tasks_of_srun_train_together(
     else:
         flags = ["--replicas", roles, "--port", str(port)]
         command, said = ["windlass", "run", *flags, program, "100", "0.002"], {}
-    model_dir = str(tmp_path / "model")
-    started = HandStarted(
-        command, step_of(4), tmp_path, **QUICK, **said, WINDLASS_MODEL_DIR=model_dir
-    )
+    said |= {"WINDLASS_MODEL_DIR": str(tmp_path / "model"), "WINDLASS_WAIT_FOR_WORKERS": "2"}
+    started = HandStarted(command, step_of(4), tmp_path, **QUICK, **said)
     ended = started.wait()
     assert {task: end.code for task, end in ended.items()} == dict.fromkeys(ended, 0), ended
     assert "chief:0 has done 5 steps" in ended["rank:0"].text
