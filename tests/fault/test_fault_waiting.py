@@ -124,6 +124,8 @@ import windlass as wl
 strategy = wl.distribute.ParameterServerStrategy()
 with strategy.scope():
     w = wl.Variable(np.zeros(2, np.float32), name="w")
+strategy.run(w.read_value)  # by then a task knows both ps
+strategy.barrier()
 while strategy.global_step < 10**6:
     strategy.run(lambda: w.assign_add(np.ones(2, np.float32)))
     time.sleep(0.01)
