@@ -185,3 +185,24 @@ def test_a_keras_model_that_cannot_become_one_is_named(keras: Any) -> None:
     model.compile("sgd", "mse")
     with pytest.raises(ValueError, match="is not built"):
         wl.estimator.model_to_estimator(model)
+
+
+@pytest.mark.parametrize("setting", ["train_distribute", "eval_distribute"])
+def test_several_replicas_would_share_the_keras_model_of_an_estimator(
+    keras: Any, setting: str, tmp_path: Path
+) -> None:
+    wl.config.set_logical_cpu_devices(2)
+    try:
+        distributed: dict[str, Any] = {setting: wl.distribute.MirroredStrategy()}
+        config = wl.estimator.RunConfig(**distributed)
+        found = wl.estimator.model_to_estimator(
+            compiled(keras), model_dir=str(tmp_path), config=config
+        )
+        refused: Any = found.train
+        if setting == "eval_distribute":
+            found.train(input_fn(), max_steps=2)
+            refused = found.evaluate
+        with pytest.raises(wl.errors.ConfigurationError, match=f"{setting} is .* 2 replicas"):
+            refused(input_fn(), steps=2)
+    finally:
+        wl.config.set_logical_cpu_devices(1)

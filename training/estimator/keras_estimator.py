@@ -75,16 +75,12 @@ def model_to_estimator(
         return made
 
     def to_train() -> Any:
+        instead = "start a process for each, or train the model by its own `fit`, which divides"
+        _require_one_replica("train_distribute", f"{instead} batches")
         return keras_bridge.distribute(copy(), get_strategy())
 
     def to_look_at() -> Any:
-        strategy = get_strategy()
-        replicas = len(strategy.extended.replica_devices)
-        if replicas > 1:
-            raise ConfigurationError(
-                f"eval_distribute is {type(strategy).__name__} with {replicas} replicas in this "
-                "process, which would share one Keras model; leave it out"
-            )
+        _require_one_replica("eval_distribute", "leave it out")
         made = copy()
         _load(made, keras)
         return made, _MetricSums(made)
@@ -109,6 +105,16 @@ def model_to_estimator(
         return EstimatorSpec(mode, loss=logs["loss"], eval_metric_ops=metrics)
 
     return Estimator(model_fn, model_dir=model_dir, config=config)
+
+
+def _require_one_replica(setting: str, instead: str) -> None:
+    strategy = get_strategy()
+    replicas = len(strategy.extended.replica_devices)
+    if replicas > 1:
+        raise ConfigurationError(
+            f"{setting} is {type(strategy).__name__} with {replicas} replicas in this process, "
+            f"each of which calls model_fn, and they would share one Keras model; {instead}"
+        )
 
 
 def _compile_config(model: Any) -> Any:
