@@ -1,5 +1,8 @@
-"""The array types of the core, and the dtypes a variable may have."""
+"""The array types of the core, the dtypes a variable may have, and those of arrays that peers
+describe by text.
+"""
 
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -25,6 +28,12 @@ DTYPES: tuple[DType, ...] = (*FLOATS, *INTEGERS, np.dtype(np.bool_))
 
 _BY_NAME = {dtype.name: dtype for dtype in DTYPES}
 
+# NumPy's own `dtype.str`: byte order, kind, size. NumPy reads far more, some of it as Python.
+_DESCRIBED = re.compile(
+    r"[<>|=]?(?:b1|[iu][1248]|f(?:2|4|8|16)|c(?:8|16|32)|[SU][1-9][0-9]{0,7}"
+    r"|[mM]8(?:\[(?:[1-9][0-9]{0,8})?(?:Y|M|W|D|h|m|s|ms|us|ns|ps|fs|as)\])?)"
+)
+
 
 def as_dtype(value: object) -> DType:
     """The variable dtype ``value`` names, e.g. ``"bfloat16"`` or ``np.float32``.
@@ -42,6 +51,38 @@ def as_dtype(value: object) -> DType:
         names = ", ".join(_BY_NAME)
         raise TypeError(f"{value!r} is no dtype of a variable; those are {names}")
     return dtype
+
+
+def described_dtype(text: object) -> DType:
+    """The dtype that a peer or a file describes: what :func:`describe_dtype` makes, nothing else.
+
+    Booleans, numbers, strings and times, which no code is run to read.
+
+    Raises:
+        ValueError: It is another text, or none.
+    """
+    if text == BFLOAT16.name:
+        return BFLOAT16
+    if not isinstance(text, str) or not _DESCRIBED.fullmatch(text):
+        raise ValueError(f"{str(text)[:40]!r} is no dtype of numbers, strings or times")
+    try:
+        return np.dtype(text)
+    except TypeError as error:  # more characters than an element may have
+        raise ValueError(str(error)) from None
+
+
+def describe_dtype(dtype: DType) -> str:
+    """A dtype as text: NumPy's ``dtype.str``, or the name where NumPy has none.
+
+    Raises:
+        TypeError: Its arrays have something else than numbers, strings or times: objects, fields.
+    """
+    text = dtype.name if dtype == BFLOAT16 else dtype.str
+    try:
+        described_dtype(text)
+    except ValueError as error:
+        raise TypeError(str(error)) from None
+    return text
 
 
 def is_float(dtype: DType) -> bool:

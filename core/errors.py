@@ -52,20 +52,15 @@ An error says what happened, to which task or variable, with which numbers, and 
 """
 
 from .exit_codes import ExitCode
-
-_CONTROLS = {
-    code: "\N{REPLACEMENT CHARACTER}"
-    for code in (*range(0x20), *range(0x7F, 0xA0))
-    if chr(code) not in "\n\t"
-}
+from .terminal import terminal_text
 
 
 class WindlassError(Exception):
     """Base class of all errors.
 
     Attributes:
-        message: For people. Parts of it may be a stranger's, so characters are replaced that a
-            terminal would obey.
+        message: For people. Parts of it may be a stranger's, so it has nothing that a terminal
+            would obey.
         fields: The names and numbers in it as strings, e.g. ``{"variable": "w", "task":
             "/job:ps/task:1"}``.
         exit_code: Exit code of a process that this error ends.
@@ -74,9 +69,15 @@ class WindlassError(Exception):
     exit_code = ExitCode.PROGRAM_FAILED
 
     def __init__(self, message: str, /, **fields: object) -> None:
-        self.message = message.translate(_CONTROLS)
+        self.message = terminal_text(message)
         super().__init__(self.message)
         self.fields = {name: str(value) for name, value in fields.items()}
+
+
+def said_of(error: BaseException) -> str:
+    """An error in a sentence. One that nobody expected says little without its class."""
+    known = isinstance(error, OSError | WindlassError)
+    return str(error) if known else f"{type(error).__name__}: {error}"
 
 
 class ConfigurationError(WindlassError, ValueError):

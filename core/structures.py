@@ -5,15 +5,14 @@ as they are. Whoever reads it gets plain data, whatever the other side sent.
 """
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from .arrays import BFLOAT16, Array, DType
+from .arrays import Array, describe_dtype, described_dtype
 from .errors import RefusedError
 
-_KINDS = "biufcSUmM"  # of NumPy's dtypes; bfloat16 is known by its name
 _MAX_DEPTH = 64
 
 
@@ -43,7 +42,7 @@ def from_parts(structure: bytes, parts: Sequence[memoryview]) -> Any:
         value = _build(json.loads(structure), left)
         if next(left, None) is not None:
             raise ValueError("more parts than arrays")
-    except (ValueError, TypeError, KeyError, IndexError, RecursionError, StopIteration) as error:
+    except (ValueError, TypeError, OverflowError, RecursionError, StopIteration) as error:
         raise RefusedError(f"a result cannot be read: {error}") from error
     return value
 
@@ -82,30 +81,35 @@ def _describe_array(value: Any, parts: list[memoryview], where: str) -> Any:
             "numbers and strings, in lists, tuples and dicts"
         )
     array = np.asarray(value)
-    if array.dtype.kind not in _KINDS and array.dtype != BFLOAT16:
-        raise TypeError(f"{where} is an array of {array.dtype}, which cannot be sent")
+    try:
+        dtype = describe_dtype(array.dtype)
+    except TypeError:
+        raise TypeError(f"{where} is an array of {array.dtype}, which cannot be sent") from None
     parts.append(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
-    return ["array", array.dtype.name if array.dtype == BFLOAT16 else array.dtype.str, array.shape]
+    return ["array", dtype, array.shape]
 
 
-def _build(described: Any, parts: Any) -> Any:
+def _build(described: Any, parts: Iterator[memoryview]) -> Any:
     if not isinstance(described, list):
+        if isinstance(described, dict):
+            raise ValueError("an object is no kind of value")
         return described
-    kind, *rest = described
-    if kind == "bytes":
-        return bytes(next(parts))
-    if kind == "array":
-        return _array(rest[0], rest[1], next(parts))
-    if kind == "dict":
-        return {_build(key, parts): _build(item, parts) for key, item in rest[0]}
-    if kind in ("list", "tuple"):
-        items = [_build(item, parts) for item in rest[0]]
-        return items if kind == "list" else tuple(items)
-    raise ValueError(f"{kind!r} is no kind of value")
+    match described:
+        case ["bytes"]:
+            return bytes(next(parts))
+        case ["array", dtype, [*shape]]:
+            return _array(dtype, shape, next(parts))
+        case ["dict", [*items]]:
+            return {_build(key, parts): _build(item, parts) for key, item in items}
+        case ["list", [*items]]:
+            return [_build(item, parts) for item in items]
+        case ["tuple", [*items]]:
+            return tuple([_build(item, parts) for item in items])  # of a list: it may stop
+    raise ValueError(f"{str(described[:1])[:40]} begins no kind of value")
 
 
-def _array(name: str, shape: Sequence[int], part: memoryview) -> Array:
-    dtype: DType = BFLOAT16 if name == BFLOAT16.name else np.dtype(name)
-    if dtype.kind not in _KINDS and dtype != BFLOAT16:
-        raise ValueError(f"no result has the dtype {name!r}")
-    return np.frombuffer(part, dtype).reshape(shape)
+def _array(dtype: object, shape: Sequence[object], part: memoryview) -> Array:
+    extents = [extent for extent in shape if type(extent) is int and extent >= 0]
+    if len(extents) != len(shape):
+        raise ValueError(f"{str(shape)[:40]} is no shape")
+    return np.frombuffer(part, described_dtype(dtype)).reshape(extents)

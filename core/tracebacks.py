@@ -21,6 +21,7 @@ from pathlib import Path
 from types import TracebackType
 
 from .errors import WindlassError
+from .terminal import terminal_text
 
 _OURS = str(Path(__file__).parent.parent) + "/"  # the package; its rooms are folders or links here
 _LIBRARIES = tuple(  # Python's own, and what is installed
@@ -51,7 +52,8 @@ def _show(kind: type[BaseException], error: BaseException, trace: TracebackType 
         sys.__excepthook__(kind, error, trace)
         return
     program = getattr(sys.modules.get("__main__"), "__file__", None) or ""
-    sys.stderr.write(program_traceback(error.with_traceback(trace), program))
+    shown = program_traceback(error.with_traceback(trace), program)
+    sys.stderr.write(terminal_text(shown, colours=True))
     sys.stderr.flush()
 
 

@@ -1,11 +1,14 @@
 """Dtypes a variable may have, and the one-pass check for NaN and infinity."""
 
+import contextlib
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays_of
 
+from helpers.strategies import text_of
 from windlass.core.arrays import (
     BFLOAT16,
     DTYPES,
@@ -13,6 +16,8 @@ from windlass.core.arrays import (
     Array,
     DType,
     as_dtype,
+    describe_dtype,
+    described_dtype,
     is_float,
     num_rows,
     row_shape,
@@ -36,6 +41,39 @@ def test_a_dtype_is_found_by_its_name_and_by_itself(dtype: DType) -> None:
 def test_what_is_no_dtype_of_a_variable_is_refused_with_the_list(value: object) -> None:
     with pytest.raises(TypeError, match=r"is no dtype of a variable; those are float32, .*bool"):
         as_dtype(value)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["|b1", "|i1", "<u8", ">f4", "<f2", "<f16", "<c8", "<c32", "|S3", "<U12", "<M8", "<m8[ns]",
+     "<M8[25s]", "bfloat16"],
+)  # fmt: skip
+def test_a_dtype_survives_its_description(text: str) -> None:
+    assert describe_dtype(described_dtype(text)) == text
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "(1,f4", "(2,)<f4", "<f4,<f4", "V8", "|V8", "O", "|O", "<f3", "<f4 ", "<f4\n", "<U0",
+     "<U999999999", "float32", "int", "<M8[B]", "<M8[1/3s]", "<M8[ns]//2", "\u0661", 4, None,
+     ["<f4"], {"names": ["a"], "formats": ["<f4"]}],
+    ids=repr,
+)  # fmt: skip
+def test_other_descriptions_are_refused_without_asking_numpy(text: object) -> None:
+    with pytest.raises(ValueError):  # noqa: PT011 - the sentence is the caller's, who knows where
+        described_dtype(text)
+
+
+@given(text_of("<>|=(),[]1248bBiufcSUmMOV:s{} ", max_size=8))
+def test_any_description_is_a_dtype_or_refused(text: str) -> None:
+    with contextlib.suppress(ValueError):
+        assert described_dtype(text).kind in "biufcSUmM"
+
+
+@pytest.mark.parametrize("dtype", [np.dtype(object), np.dtype("f4,f4"), np.dtype("V8")], ids=str)
+def test_what_is_not_numbers_strings_or_times_has_no_description(dtype: DType) -> None:
+    with pytest.raises(TypeError):
+        describe_dtype(dtype)
 
 
 def test_update_rules_run_on_floats_alone() -> None:

@@ -107,4 +107,4 @@ def test_what_a_restart_may_cure_exits_above_127(cls: type[errors.WindlassError]
 
 def test_a_message_of_a_stranger_cannot_move_the_cursor_or_name_the_window() -> None:
     error = errors.WindlassError("\x1b]0;title\x07\x9b2J two\r\n\tlines")
-    assert error.message == str(error) == "\ufffd]0;title\ufffd\ufffd2J two\ufffd\n\tlines"
+    assert error.message == str(error) == " two\ufffd\n\tlines"

@@ -7,7 +7,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as st_numpy
 
@@ -116,6 +116,53 @@ def test_nonsense_is_refused(described: Any) -> None:
 def test_any_bytes_are_refused_or_read(data: bytes) -> None:
     with contextlib.suppress(RefusedError):
         from_parts(data, [])
+
+
+@pytest.mark.parametrize(
+    "described",
+    [
+        ["array", "(1,f4", [1]],
+        ["array", "(2,)f4", [1]],
+        ["array", "f4,f4", [1]],
+        ["array", "V8", [1]],
+        ["array", "float64", [1]],
+        ["array", "<f4", 2],
+        ["array", "<f4", [True, 2]],
+        ["array", "<f4", [10**30]],
+        ["array", "<f4", [2], 1],
+        ["array", 4, [2]],
+        ["list", "ab"],
+        ["dict", {"a": 1}],
+        {"a": 1},
+        [["list", []], []],
+    ],
+    ids=str,
+)
+def test_what_is_almost_an_array_is_refused(described: Any) -> None:
+    parts = [memoryview(bytearray(8))]
+    with pytest.raises(RefusedError, match="a result cannot be read"):
+        from_parts(json.dumps(described).encode(), parts if "array" in described else [])
+
+
+JSON = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats()
+    | text_of("(1,f4<UM8[s]", max_size=6)
+    | st.sampled_from(["array", "bytes", "dict", "list", "tuple", "<f4", "|b1", "<U3"]),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(TEXT, inner, max_size=2),
+    max_leaves=12,
+)
+
+
+@given(JSON, st.lists(st.binary(max_size=9), max_size=3))
+@example(["array", "(1,f4", [1]], [b"abcd"])
+@example(["array", "<f4", [2**70]], [b"abcd"])
+@example(["tuple", [["bytes"]]], [])
+def test_any_structure_is_refused_or_read(described: Any, parts: list[bytes]) -> None:
+    with contextlib.suppress(RefusedError):
+        from_parts(json.dumps(described).encode(), [memoryview(part) for part in parts])
 
 
 def test_deep_nonsense_is_refused() -> None:
