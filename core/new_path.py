@@ -3,9 +3,10 @@
 import contextlib
 import os
 import secrets
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
+
+from .tree_removal import remove_tree
 
 
 @contextlib.contextmanager
@@ -38,7 +39,7 @@ def _put_file(temporary: Path, target: Path, *, overwrite: bool) -> None:
         os.fsync(stream.fileno())
     if overwrite:
         if target.is_dir():
-            shutil.rmtree(target)
+            remove_tree(target)
         temporary.replace(target)
         return
     os.link(temporary, target)  # unlike a rename it fails if somebody was faster
@@ -56,6 +57,6 @@ def _put_folder(temporary: Path, target: Path, *, overwrite: bool) -> None:
 
 def _remove(path: Path) -> None:
     if path.is_dir():
-        shutil.rmtree(path)
+        remove_tree(path)
     else:
         path.unlink(missing_ok=True)

@@ -33,6 +33,7 @@ _cgutils: Any = cgutils
 INT64 = types.int64
 # `numba.config` is of the whole process, and programs have functions of their own.
 _config_lock = threading.Lock()
+_given_up: set[Path] = set()  # folders that another process did not let go of
 
 
 def changed(dtype: DType) -> Any:
@@ -63,11 +64,13 @@ def compile_function(
     Returns:
         (what to call; it releases the GIL, whether it came from the cache)
     """
-    if folder is not None:
+    if folder is not None and folder not in _given_up:
         for _ in range(2):
             try:
                 return _compile_cached(function, arguments, folder)
             except TimeoutError as error:
+                # Whoever holds it does not go on: it is not waited for with each kernel.
+                _given_up.add(folder)
                 log.warning("%s; %s is compiled in memory", error, function.__qualname__)
                 break
             except Exception as error:  # noqa: BLE001 - a damaged file fails in any way that unpickling can
@@ -93,7 +96,7 @@ def _compile_cached(
     # Numba takes the next place it knows if it cannot write to this one, and we did not check that.
     if folder not in Path(dispatcher.stats.cache_path).parents:
         raise OSError(f"Numba chose {dispatcher.stats.cache_path} instead")
-    with locked(folder):
+    with locked(folder, dispatcher.py_func.__qualname__):
         compiled = _compile(dispatcher, arguments)
     if dispatcher.signatures != [arguments]:
         raise ValueError(f"the file holds a kernel for {dispatcher.signatures}")

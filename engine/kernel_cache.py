@@ -15,18 +15,21 @@ import os
 import shutil
 import stat
 import tempfile
-import time
+import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from ..core.clock import Clock, SystemClock
 from ..core.settings import read_environment
 from ..core.trusted_folder import UnsafeFolderError, check_owner, check_private
+from ..core.waiting import WaitLog
 
 log = logging.getLogger(__name__)
 
 _HERE = Path(__file__).parent
 _SOURCES = ("jit.py", "kernels.py", "row_kernels.py")
+_LOCK_LOOK_S = 0.01
 _LOCK_TIMEOUT_S = 60.0  # far longer than compiling one kernel; a process may have been stopped
 
 
@@ -113,10 +116,19 @@ def check_folder(folder: Path) -> None:
 
 
 @contextlib.contextmanager
-def locked(folder: Path, timeout_s: float = _LOCK_TIMEOUT_S) -> Iterator[None]:
+def locked(
+    folder: Path, kernel: str, timeout_s: float = _LOCK_TIMEOUT_S, clock: Clock | None = None
+) -> Iterator[None]:
     """Lock a folder between processes: one compiles a kernel, the others load it.
 
-    Numba alone would mix up the files of two that save kernels of one name at once.
+    Numba alone would mix up the files of two that save kernels of one name at once. A wait is
+    logged.
+
+    Args:
+        folder: Which.
+        kernel: What it is locked for, for messages.
+        timeout_s: How long to wait at most. Unit: seconds.
+        clock: For tests.
 
     Raises:
         TimeoutError: Another process kept it for so long.
@@ -124,17 +136,21 @@ def locked(folder: Path, timeout_s: float = _LOCK_TIMEOUT_S) -> Iterator[None]:
     """
     descriptor = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
     try:
-        deadline = time.monotonic() + timeout_s
+        clock, pause = clock or SystemClock(), threading.Event()
+        began = clock.now()
+        waits = WaitLog(f"the kernel {kernel}", limit_s=timeout_s, clock=clock)
         while True:
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 break
             except BlockingIOError:
-                if time.monotonic() > deadline:
+                if clock.now() - began > timeout_s:
                     raise TimeoutError(
                         f"another process has held {folder} for {timeout_s:g} s"
                     ) from None
-                time.sleep(0.01)
+                waits.tick(f"another process, which compiles kernels into {folder}")
+                clock.wait(pause, _LOCK_LOOK_S)
+        waits.done()
         yield
     finally:
         os.close(descriptor)

@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ import numpy as np
 
 from ..core.arrays import DType
 from ..core.settings import load_settings
+from ..core.threads import new_thread, nobody_waits
 from .kernel_cache import CacheFolder, candidates, choose_folder
 from .update_kernel import UpdateKernel
 
@@ -111,7 +113,7 @@ class KernelLibrary:
         if key in self._kernels or key in self._background:
             return
         self._background.add(key)
-        threading.Thread(target=self._try_load, args=key, name="kernel-loader", daemon=True).start()
+        new_thread("kernel-loader", partial(self._try_load, *key), failed=nobody_waits).start()
 
     def load_all(self) -> Iterator[Loaded]:
         """Load or compile every kernel there is; yields each."""

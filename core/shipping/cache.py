@@ -12,13 +12,13 @@ import contextlib
 import fcntl
 import os
 import secrets
-import shutil
 import time
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
 from ..errors import LimitExceededError, StorageError
+from ..tree_removal import remove_tree
 from ..trusted_folder import check_private
 from .package import MAX_FILES, MAX_PACKAGE_BYTES, check_digest
 from .unpacking import TEMPORARY, unpack
@@ -190,7 +190,8 @@ def _evict(path: Path) -> bool:
     try:
         away = path.with_name(f"{_EVICTED}{secrets.token_hex(8)}")
         path.rename(away)
-        shutil.rmtree(away, ignore_errors=True)
+        with contextlib.suppress(OSError):  # what is left is tried again by the next process
+            remove_tree(away)
     finally:
         os.close(descriptor)
     return True
@@ -221,15 +222,12 @@ def _lock(path: Path, kind: int) -> int | None:
 
 def _bytes_below(folder: Path) -> int:
     """Sizes of all files of a folder and those below; what vanishes meanwhile counts nothing."""
-    return sum(
-        size
-        for parent, _, names, descriptor in os.fwalk(folder)
-        for size in (_size(name, descriptor) for name in names)
-    )
-
-
-def _size(name: str, folder: int) -> int:
-    try:
-        return os.stat(name, dir_fd=folder, follow_symlinks=False).st_size
-    except FileNotFoundError:
-        return 0
+    total, folders = 0, [str(folder)]
+    while folders:
+        with contextlib.suppress(OSError), os.scandir(folders.pop()) as entries:
+            for entry in entries:
+                if entry.is_dir(follow_symlinks=False):
+                    folders.append(entry.path)
+                else:
+                    total += entry.stat(follow_symlinks=False).st_size
+    return total

@@ -10,10 +10,10 @@ import errno
 import fcntl
 import os
 import secrets
-import shutil
 from pathlib import Path
 
 from ..errors import StorageError
+from ..tree_removal import remove_tree
 from .archive import ArchivedFile, read_archive
 from .package import MAX_FILES, MAX_PACKAGE_BYTES, check_digest
 
@@ -74,7 +74,8 @@ def unpack(
             path=folder,
         ) from error
     finally:
-        shutil.rmtree(temporary, ignore_errors=True)
+        with contextlib.suppress(OSError):  # it has been renamed, or was never made
+            remove_tree(temporary)
 
 
 def _write(file: ArchivedFile, top: int) -> str:

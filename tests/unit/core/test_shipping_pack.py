@@ -3,7 +3,6 @@
 import io
 import os
 import random
-import shutil
 import socket
 import subprocess
 import tarfile
@@ -121,7 +120,7 @@ def test_ignore_files_leave_out_what_git_leaves_out(
     assert set(pack(tmp_path).names) == kept
 
 
-@pytest.mark.skipif(shutil.which("git") is None, reason="compares with git")
+@pytest.mark.needs("git")  # to compare with
 @pytest.mark.parametrize("seed", range(12))
 def test_patterns_of_any_kind_mean_what_they_mean_to_git(tmp_path: Path, seed: int) -> None:
     draw = random.Random(seed)

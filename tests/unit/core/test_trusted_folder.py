@@ -10,7 +10,7 @@ from windlass.core.errors import StorageError
 from windlass.core.trusted_folder import UnsafeFolderError, check_shared
 
 SELF = os.geteuid()
-as_root = pytest.mark.skipif(SELF != 0, reason="needs a folder of another user")
+as_root = pytest.mark.needs("root")  # for a folder of another user
 
 
 @pytest.mark.parametrize("mode", [0o700, 0o755, 0o770, 0o2775], ids=oct)

@@ -2,12 +2,14 @@
 said.
 """
 
+import logging
 import os
 from pathlib import Path
 
 import pytest
 
-from windlass.engine.kernel_cache import candidates, choose_folder
+from helpers.clock import ManualClock
+from windlass.engine.kernel_cache import candidates, choose_folder, locked
 
 SELF = os.geteuid()
 
@@ -105,7 +107,7 @@ def test_a_folder_under_one_that_anybody_may_rename_is_refused(home: Path) -> No
     assert refused == []
 
 
-@pytest.mark.skipif(SELF != 0, reason="needs a link that belongs to another user")
+@pytest.mark.needs("root")  # for a link that belongs to another user
 def test_a_link_that_another_user_put_on_the_way_is_refused(home: Path) -> None:
     path, _ = chosen(home / "real")
     assert path is not None
@@ -171,3 +173,20 @@ def test_without_a_home_there_is_no_candidate(monkeypatch: pytest.MonkeyPatch) -
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(Path, "home", nobody)
     assert candidates() == []
+
+
+def test_a_wait_for_another_process_is_told_and_bounded(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with (
+        caplog.at_level(logging.WARNING),
+        locked(tmp_path, "adam"),
+        pytest.raises(TimeoutError, match="another process has held"),
+        locked(tmp_path, "sgd", 60.0, ManualClock()),
+    ):
+        pass
+    assert len(caplog.messages) == 3, "after 3, 10 and 30 seconds"
+    start = (
+        f"the kernel sgd waits for another process, which compiles kernels into {tmp_path} since"
+    )
+    assert caplog.messages[0].startswith(start)

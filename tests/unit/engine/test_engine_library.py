@@ -154,9 +154,9 @@ def test_processes_that_start_at_once_compile_a_kernel_once(tmp_path: Path) -> N
 
 def test_a_folder_that_another_process_holds_for_ever_is_gone_without(tmp_path: Path) -> None:
     with (
-        locked(tmp_path),
+        locked(tmp_path, "one"),
         pytest.raises(TimeoutError, match="another process has held"),
-        locked(tmp_path, timeout_s=0.02),
+        locked(tmp_path, "another", timeout_s=0.02),
     ):
         pass
 
