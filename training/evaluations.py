@@ -1,8 +1,12 @@
 """Results of evaluations, kept beside the checkpoints: one small JSON file each."""
 
-from pydantic import BaseModel, ConfigDict
+import logging
+
+from pydantic import BaseModel, ConfigDict, ValidationError
 
 from ..core.checkpoint.file_systems import open_folder, remove_temporaries
+
+log = logging.getLogger(__name__)
 
 _FOLDER = "eval"
 
@@ -37,10 +41,19 @@ def write_evaluation(model_dir: str, evaluation: Evaluation, name: str = "") -> 
 
 
 def read_evaluations(model_dir: str, name: str = "") -> list[Evaluation]:
-    """All results, or those of this name, by step; empty if there are none."""
+    """All results, or those of this name, by step; empty if there are none.
+
+    A file that is damaged is left out, and named in the log.
+    """
     folder = open_folder(model_dir).subfolder(_folder(name))
-    files = sorted(file for file in folder.names() if file.endswith(".json"))
-    return [Evaluation.model_validate_json(folder.read(file)) for file in files]
+    found = []
+    for file in sorted(file for file in folder.names() if file.endswith(".json")):
+        try:
+            found.append(Evaluation.model_validate_json(folder.read(file)))
+        except ValidationError as error:
+            what = error.errors()[0]["msg"]
+            log.warning("%s/%s is no result of an evaluation: %s", folder.url, file, what)
+    return found
 
 
 def _folder(name: str) -> str:

@@ -91,11 +91,14 @@ def nested(arrays: Mapping[str, Any]) -> dict[str, Any]:
     """Names as paths: ``layers/0/w`` is ``["layers"]["0"]["w"]``.
 
     Raises:
-        ValueError: One is another's beginning.
+        ValueError: One is another's beginning, or has a part that is no name of a file: none, ``.``
+            or ``..``.
     """
     tree: dict[str, Any] = {}
     for name, array in arrays.items():
         *folders, last = name.split("/")
+        if {"", ".", ".."} & {*folders, last}:
+            raise ValueError(f"{name!r} is no path of names; rename the variable")
         inner = tree
         for folder in folders:
             inner = inner.setdefault(folder, {})

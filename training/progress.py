@@ -1,5 +1,6 @@
 """Numbers that a program reports for the progress bar and the status."""
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -25,12 +26,25 @@ def report(*, total_steps: int | None = None, **metrics: Any) -> None:
     runtime = program_cluster()
     if runtime is None:
         return
-    task = runtime.task.task
     if total_steps is not None:
+        task = runtime.task.task
         bounds.check_number(int(total_steps), bounds.MAX_STEP, "total_steps", task)
         runtime.progress.total_steps = int(total_steps)
+    report_metrics(metrics)
+
+
+def report_metrics(metrics: Mapping[str, Any]) -> None:
+    """As :func:`report`, for scalars whose names somebody else has chosen: ``total_steps`` too.
+
+    Raises:
+        RefusedError: These are too many metrics, or their names too long.
+    """
+    runtime = program_cluster()
+    if runtime is None:
+        return
+    task = runtime.task.task
     if metrics.keys() - runtime.progress.metrics.keys():
-        bounds.check_metrics(runtime.progress.metrics | metrics, task)
+        bounds.check_metrics({**runtime.progress.metrics, **metrics}, task)
     runtime.progress.metrics |= {name: float(np.asarray(value)) for name, value in metrics.items()}
 
 

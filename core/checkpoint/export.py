@@ -1,5 +1,6 @@
 """Whole variables as one file other programs read: ``.safetensors`` or ``.npz``."""
 
+import zipfile
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
@@ -23,8 +24,8 @@ def export_checkpoint(checkpoint: str, target: str | Path, *, overwrite: bool = 
     Slot variables, and the state of optimizers that run on workers, are left out: this is for using
     a model, not for going on with training. A ``.safetensors`` file is put together from the pieces
     that ps have written, 4 MiB at a time, so tables may be larger than memory; an ``.npz`` takes
-    memory for all variables. The file appears whole or not at all. ``wl.training.export`` writes
-    other formats.
+    memory for one variable at a time. The file appears whole or not at all. ``wl.training.export``
+    writes other formats.
 
     Args:
         checkpoint: Directory of the checkpoint.
@@ -36,7 +37,7 @@ def export_checkpoint(checkpoint: str, target: str | Path, *, overwrite: bool = 
         Names of the variables.
 
     Raises:
-        ValueError: Another ending.
+        ValueError: Another ending, or a variable has a name that the format has no place for.
         FileExistsError: The file is there, and is not to be replaced.
         CheckpointError: The checkpoint is damaged, or the file cannot be written.
     """
@@ -95,11 +96,15 @@ def write_tensors(
 
 
 def _write_npz(path: Path, reader: CheckpointReader) -> None:
-    values = reader.read_all()
-    plain = {
-        name: value.astype(np.float32) if value.dtype == BFLOAT16 else value
-        for name, value in values.items()
-        if not is_optimizer_state(name)
-    }
-    with path.open("wb") as stream:
-        np.savez(stream, **plain, allow_pickle=False)
+    """As ``np.savez``, whose own arguments no variable may be called, and array by array."""
+    names = [spec.name for spec in tensors_of(reader)]
+    for name in names:
+        # NumPy gives an array by its name, and without the ending of its entry.
+        if "\0" in name or (name.endswith(".npy") and name.removesuffix(".npy") in names):
+            raise ValueError(f"an .npz cannot tell {name!r} from another; rename the variable")
+    with zipfile.ZipFile(path, "w") as archive:
+        for name in names:
+            value = reader.read(name)
+            plain = value.astype(np.float32) if value.dtype == BFLOAT16 else value
+            with archive.open(f"{name}.npy", "w", force_zip64=True) as entry:
+                np.lib.format.write_array(entry, plain, allow_pickle=False)

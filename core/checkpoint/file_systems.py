@@ -1,22 +1,28 @@
-"""Folders by path or URL: of this machine, or of any file system that fsspec knows."""
+"""Folders by path or URL: of this machine, or of any file system that fsspec knows.
+
+A path does not load fsspec, which takes 0.04 s of every task's start.
+"""
 
 import contextlib
+import os
 import re
-from collections.abc import Iterator
-from typing import IO, Any, cast
+from typing import TYPE_CHECKING
 
-import fsspec
-from fsspec.implementations.local import LocalFileSystem
-
-from .folder import Folder, plain_name
+from .folder import Folder
 from .local_folder import LocalFolder
 
+if TYPE_CHECKING:
+    from fsspec import AbstractFileSystem
+
 _TEMPORARY = re.compile(r"^\.(.+\.tmp|write-test)-[0-9a-f]{8,32}$")
+_URL = re.compile(r"^[A-Za-z][A-Za-z0-9+.-]*:")
 
 
-def open_fs(url: str) -> tuple[Any, str]:
+def open_fs(url: str) -> "tuple[AbstractFileSystem, str]":
     """(fsspec file system, path on it) of a path or URL."""
-    fs, path = fsspec.core.url_to_fs(url)
+    from fsspec.core import url_to_fs
+
+    fs, path = url_to_fs(url)
     return fs, str(path)
 
 
@@ -27,9 +33,17 @@ def open_folder(url: str) -> Folder:
         ValueError: No file system has such URLs.
         ImportError: The package for it is not installed.
     """
+    plain = url.rstrip("/") or "/"
+    if not _URL.match(url):
+        # As fsspec has it: ".." is left to the system, which follows links.
+        return LocalFolder(plain, os.path.join(os.getcwd(), os.path.expanduser(plain)))
+    from fsspec.implementations.local import LocalFileSystem
+
+    from .remote_folder import RemoteFolder
+
     fs, path = open_fs(url)
     if isinstance(fs, LocalFileSystem):
-        return LocalFolder(url.rstrip("/") or "/", path)
+        return LocalFolder(plain, path)
     return RemoteFolder(url.rstrip("/"), fs, path.rstrip("/"))
 
 
@@ -39,70 +53,3 @@ def remove_temporaries(folder: Folder) -> None:
         if _TEMPORARY.match(name):
             with contextlib.suppress(FileNotFoundError):
                 folder.remove(name)
-
-
-class RemoteFolder:
-    """Of an object store, or of another file system of fsspec. See :class:`~.folder.Folder`."""
-
-    def __init__(self, url: str, fs: Any, root: str) -> None:
-        self.url = url
-        self._fs, self._root = fs, root
-
-    def subfolder(self, name: str) -> Folder:
-        """A folder in this one."""
-        plain_name(name)
-        return RemoteFolder(f"{self.url}/{name}", self._fs, f"{self._root}/{name}")
-
-    def make(self) -> None:
-        """Make the folder."""
-        self._fs.makedirs(self._root, exist_ok=True)
-
-    def check_trusted(self) -> None:
-        """Nothing: who may write is for the store to say."""
-
-    def open(self, name: str) -> IO[bytes]:
-        """Open a file for reading."""
-        return cast(IO[bytes], self._fs.open(self._path(name), "rb"))
-
-    def read(self, name: str) -> bytes:
-        """All of a file."""
-        return bytes(self._fs.cat_file(self._path(name)))
-
-    @contextlib.contextmanager
-    def create(self, name: str) -> Iterator[IO[bytes]]:
-        """Write a file, in place of an older one."""
-        with self._fs.open(self._path(name), "wb") as stream:
-            yield stream
-
-    def put(self, name: str, data: bytes) -> None:
-        """Write a small file in one step."""
-        self._fs.pipe_file(self._path(name), data)  # a store puts whole objects
-
-    def size(self, name: str) -> int | None:
-        """Bytes of a file; None: there is none."""
-        self._fs.invalidate_cache()
-        try:
-            return int(self._fs.size(self._path(name)))
-        except FileNotFoundError:
-            return None
-
-    def names(self) -> list[str]:
-        """What is in the folder now."""
-        self._fs.invalidate_cache()
-        if not self._fs.isdir(self._root):
-            return []
-        paths = self._fs.ls(self._root, detail=False)
-        return [str(path).rstrip("/").rsplit("/", 1)[-1] for path in paths]
-
-    def remove(self, name: str) -> None:
-        """Remove a file or a folder."""
-        self._fs.rm(self._path(name), recursive=True)
-
-    def rename(self, name: str, to: str) -> None:
-        """Rename a file or folder."""
-        self._fs.mv(self._path(name), self._path(to), recursive=True)
-
-    def _path(self, name: str) -> str:
-        if set("*?[") & set(name):  # fsspec would take it for a pattern
-            raise FileNotFoundError(f"{self.url}/{name}")
-        return f"{self._root}/{plain_name(name)}"

@@ -1,9 +1,11 @@
 """``job.json`` in a model directory: what a job has to know of itself after a restart."""
 
 import logging
+from typing import Annotated
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from ..bounds import MAX_GENERATION, MAX_STEP
 from ..states import Phase
 from .folder import Folder
 
@@ -27,8 +29,8 @@ class JobRecord(BaseModel):
 
     job: str = ""
     phase: Phase = Phase.RUNNING
-    last_generation: int = 0
-    global_step: int = 0
+    last_generation: Annotated[int, Field(ge=0, le=MAX_GENERATION)] = 0
+    global_step: Annotated[int, Field(ge=0, le=MAX_STEP)] = 0
 
 
 def read_job_record(folder: Folder) -> JobRecord:

@@ -11,12 +11,12 @@ import contextlib
 import errno
 import os
 import secrets
-import shutil
 import stat
 from collections.abc import Iterator
 from pathlib import Path
 from typing import IO
 
+from ..tree_removal import remove_tree
 from ..trusted_folder import check_shared
 from .folder import Folder, UnsafeFileError, plain_name
 
@@ -110,7 +110,7 @@ class LocalFolder:
         with self._descriptor() as folder:
             status = os.stat(plain_name(name), dir_fd=folder, follow_symlinks=False)
             if stat.S_ISDIR(status.st_mode):
-                shutil.rmtree(name, dir_fd=folder)
+                remove_tree(name, dir_fd=folder)
             else:
                 os.unlink(name, dir_fd=folder)
 

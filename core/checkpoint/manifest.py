@@ -5,16 +5,22 @@ written or refused. It has the digests of everything else: of the head of each f
 number drawn for this save binds the file to it, and of each array.
 """
 
-from typing import Any, Literal
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
+from ..arrays import as_dtype
+from ..bounds import MAX_COUNT
 from ..errors import CheckpointError, RefusedError
 from .digests import DIGEST_CHARS, digest
 from .folder import plain_name
 
 _BEGINS = b'{\n "digest": "'
 _THEN = b'",'
+_MAX_DIMENSIONS = 64  # NumPy's
+
+_Count = Annotated[int, Field(ge=0, le=MAX_COUNT)]
+_Shape = Annotated[tuple[_Count, ...], Field(max_length=_MAX_DIMENSIONS)]
 
 
 class _Record(BaseModel):
@@ -29,11 +35,23 @@ class VariableRecord(_Record):
         rule: Fields of its update rule, or None.
     """
 
-    shape: tuple[int, ...]
+    shape: _Shape
     dtype: str
     trainable: bool = True
-    updates: int = 0
+    updates: _Count = 0
     rule: dict[str, Any] | None = None
+
+    @model_validator(mode="after")
+    def _is_possible(self) -> Self:
+        try:
+            num_bytes = as_dtype(self.dtype).itemsize
+        except TypeError as error:
+            raise ValueError(str(error)) from None
+        for extent in self.shape:
+            num_bytes *= max(1, extent)
+        if num_bytes > MAX_COUNT:
+            raise ValueError(f"no array has the shape {self.shape}")
+        return self
 
 
 class TensorRecord(_Record):
@@ -48,12 +66,12 @@ class TensorRecord(_Record):
 
     variable: str
     slot: str = ""
-    row_offset: int
-    rows: int
+    row_offset: _Count
+    rows: _Count
     file: str
     tensor: str
     digest: str
-    num_bytes: int
+    num_bytes: _Count
 
 
 class BlockRecord(_Record):
@@ -64,7 +82,7 @@ class BlockRecord(_Record):
             Small shards were copied at that moment, large ones from then on, in ranges of rows.
     """
 
-    ps: int
+    ps: _Count
     shards: tuple[str, ...]
     applied: dict[str, tuple[int, int]] = {}
 
@@ -78,8 +96,8 @@ class FileRecord(_Record):
         header_digest: Of these.
     """
 
-    num_bytes: int
-    header_bytes: int
+    num_bytes: _Count
+    header_bytes: _Count
     header_digest: str
 
 
@@ -96,7 +114,7 @@ class Manifest(_Record):
 
     format: Literal["windlass-checkpoint"] = "windlass-checkpoint"
     version: Literal[1, 2] = 2
-    global_step: int
+    global_step: _Count
     final: bool = False
     saved_at: str = ""
     windlass: str = ""
@@ -130,7 +148,7 @@ def parse_manifest(text: bytes, *, path: str) -> Manifest:
                 path=path,
             )
     try:
-        manifest = Manifest.model_validate_json(text)
+        manifest = Manifest.model_validate_json(text, strict=True)
     except ValidationError as error:
         problem = error.errors()[0]
         where = ".".join(str(part) for part in problem["loc"]) or "the file"

@@ -85,27 +85,26 @@ class CheckpointReader:
             CheckpointError: Pieces are missing, truncated or altered.
         """
         record = self._record(name)
-        scalar = not record.shape
-        out: Array | None = None
+        chosen: list[tuple[TensorRecord, int, int]] = []
         covered, reached = 0, start
         # Only rows from `reached` on: a row in two pieces counts once.
         for piece in sorted(self._pieces.get((name, slot), []), key=lambda it: it.row_offset):
             low, high = max(reached, piece.row_offset), min(stop, piece.row_offset + piece.rows)
-            if low >= high:
-                continue
-            reached = high
-            rows = self._read_piece(piece)
-            if out is None:
-                out = np.empty((stop - start, *row_shape(record.shape)), rows.dtype)
-            if scalar:
-                rows = rows.reshape(1)
-            out[low - start : high - start] = rows[low - piece.row_offset : high - piece.row_offset]
-            covered += high - low
+            if low < high:
+                chosen.append((piece, low, high))
+                covered, reached = covered + high - low, high
         if covered != stop - start:
             raise self._lacks_rows(name, slot, covered, stop - start)
-        if out is None:
-            out = np.empty((0, *row_shape(record.shape)), as_dtype(record.dtype))
-        return out.reshape(()) if scalar else out
+        # Before memory is taken: each piece is as long in its file as the manifest says.
+        dtypes = [self._find_piece(piece)[1].dtype for piece, _, _ in chosen]
+        dtype = dtypes[0] if dtypes else as_dtype(record.dtype)
+        out = np.empty((stop - start, *row_shape(record.shape)), dtype)
+        for piece, low, high in chosen:
+            rows = self._read_piece(piece)
+            if not record.shape:
+                rows = rows.reshape(1)
+            out[low - start : high - start] = rows[low - piece.row_offset : high - piece.row_offset]
+        return out if record.shape else out.reshape(())
 
     def parts(self, name: str, slot: str = "") -> Iterator[memoryview]:
         """The bytes of a whole variable, or of a slot of it, in order; each part is short-lived.

@@ -127,6 +127,14 @@ def check_head(stream: IO[bytes], record: FileRecord, *, path: str) -> None:
             expected=record.num_bytes,
             found=found,
         )
+    if record.header_bytes > found:
+        raise CheckpointError(
+            f"{path} has {found} bytes, and its header is to have {record.header_bytes}: one of "
+            "the two was altered",
+            path=path,
+            expected=record.header_bytes,
+            found=found,
+        )
     stream.seek(0)
     is_digest = digest(stream.read(record.header_bytes))
     if is_digest != record.header_digest:
@@ -147,8 +155,10 @@ def read_header(
         (offset of the data, name -> spec, name -> offset in the data)
 
     Raises:
-        CheckpointError: The file is no safetensors file.
+        CheckpointError: The file is no safetensors file, or is shorter than its header says.
     """
+    end = stream.seek(0, io.SEEK_END)
+    stream.seek(0)
     prefix = stream.read(8)
     length = struct.unpack("<Q", prefix)[0] if len(prefix) == 8 else _MAX_HEADER_BYTES + 1
     if length > _MAX_HEADER_BYTES:
@@ -161,17 +171,22 @@ def read_header(
             name: TensorSpec(name, _shape(entry["shape"]), _DTYPES[entry["dtype"]])
             for name, entry in header.items()
         }
-        offsets = {name: int(entry["data_offsets"][0]) for name, entry in header.items()}
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        offsets = {name: _shape(entry["data_offsets"])[0] for name, entry in header.items()}
+    except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
         raise CheckpointError(
             f"{path} is no safetensors file, or is truncated in its header "
             f"({len(text)} of {length} bytes)",
             path=path,
         ) from error
+    for name, spec in specs.items():  # before memory is taken for it
+        left = max(0, end - 8 - length - offsets[name])
+        if spec.num_bytes > left:
+            raise truncated(path, spec, 8 + length + offsets[name], left)
     return 8 + length, specs, offsets
 
 
 def _shape(extents: Any) -> tuple[int, ...]:
+    """Numbers from 0 on, of a header."""
     if not all(type(extent) is int and extent >= 0 for extent in extents):
         raise ValueError(extents)
     return tuple(extents)

@@ -13,9 +13,11 @@ import threading
 import time
 import weakref
 from collections import deque
+from functools import partial
 
 from ..errors import StorageError, WindlassError
 from ..rare_log import RareLog
+from ..threads import new_thread, nobody_waits
 from .files import EventFile, open_event_file
 
 log = logging.getLogger(__name__)
@@ -72,8 +74,8 @@ class EventWriter:
             file = open_event_file(self.logdir, self._suffix)
         except OSError as error:
             raise self._storage_error(error) from error
-        self._thread = threading.Thread(
-            target=self._empty_queue, args=(file,), name="event-file", daemon=True
+        self._thread = new_thread(
+            "event-file", partial(self._empty_queue, file), failed=nobody_waits
         )
         self._thread.start()
 

@@ -3,12 +3,12 @@
 import json
 import logging
 import math
-import shutil
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ...core.errors import ConfigurationError
+from ...core.tree_removal import remove_tree
 from .exporting import exports_in
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ class _Exporter(Exporter):
         path = estimator.export_saved_model(export_path, self._receiver, checkpoint_path)
         if self._keep is not None:
             for old in exports_in(export_path)[: -self._keep]:
-                shutil.rmtree(old)
+                remove_tree(old)
         log.info("%s exported %s to %s", self.name, checkpoint_path, path)
         return path
 
@@ -163,13 +163,27 @@ class BestExporter(_Exporter):
         if eval_result is None:
             return None
         kept = Path(export_path) / _BEST
-        best = json.loads(kept.read_text()) if kept.exists() else None
+        best = _best_in(kept)
         if best is not None and not self._compare(best, eval_result):
             return None
         path = self._export(estimator, export_path, checkpoint_path)
         numbers = {key: _number(value) for key, value in eval_result.items()}
         kept.write_text(json.dumps({k: v for k, v in numbers.items() if v is not None}))
         return path
+
+
+def _best_in(kept: Path) -> Any:
+    """The numbers of the best result so far; None: there are none, or none that can be read."""
+    if not kept.exists():
+        return None
+    try:
+        best = json.loads(kept.read_bytes())
+        if not isinstance(best, dict):
+            raise ValueError("it is not an object")
+    except (ValueError, RecursionError) as error:
+        log.warning("%s is not used, so the next export counts as the best: %s", kept, error)
+        return None
+    return best
 
 
 def _number(value: Any) -> float | None:

@@ -18,7 +18,7 @@ from ...core.settings import load_settings
 from ...core.waiting import WaitLog
 from ...distribute.program_cluster import program_cluster
 from ..job_end import JobEnd
-from ..progress import report
+from ..progress import report_metrics
 from .arrays import is_scalar
 from .estimator import Estimator
 from .evaluation_timing import (
@@ -238,7 +238,7 @@ class _Evaluator:
                 path,
                 self._estimator.config.keep_checkpoint_max,
             )
-        report(**{k: v for k, v in results.items() if k != "global_step" and is_scalar(v)})
+        report_metrics({k: v for k, v in results.items() if k != "global_step" and is_scalar(v)})
         if self._runtime is not None:
             progress = self._runtime.progress
             progress.steps = progress.global_step = results["global_step"]

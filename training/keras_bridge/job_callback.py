@@ -8,7 +8,7 @@ import numpy as np
 
 from ...core.errors import ConfigurationError, RefusedError
 from ...distribute.strategies.strategy import Strategy
-from ..progress import report
+from ..progress import report, report_metrics
 from .frameworks import keras
 from .in_sync import of_all_workers, workers_in_sync
 from .optimizer import require_scale
@@ -89,7 +89,7 @@ class JobCallback(keras.callbacks.Callback):  # type: ignore[misc]
             name: float(value) for name, value in (logs or {}).items() if np.ndim(value) == 0
         }
         with suppress(RefusedError):  # more metrics than a status has place for
-            report(**numbers)
+            report_metrics(numbers)
         if self._in_sync:
             stop = self._strategy.extended.any_worker(bool(self.model.stop_training))
             self.model.stop_training = stop

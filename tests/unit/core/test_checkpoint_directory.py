@@ -1,6 +1,5 @@
 """Finding, naming and removing checkpoints: what is half there does not exist."""
 
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,6 +11,7 @@ from windlass.core.checkpoint import (
     checkpoint_path,
     latest_checkpoint,
     list_checkpoints,
+    local_folder,
     prune,
     remove_incomplete,
 )
@@ -135,7 +135,7 @@ def test_pruning_that_is_interrupted_leaves_no_half_checkpoint_visible(
     def killed(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(shutil, "rmtree", killed)
+    monkeypatch.setattr(local_folder, "remove_tree", killed)
     with pytest.raises(KeyboardInterrupt):
         prune(str(tmp_path), 1)
     assert _steps(str(tmp_path)) == [2]

@@ -117,6 +117,19 @@ def test_the_best_export_is_remembered_over_a_restart(tmp_path: Path) -> None:
         smaller_loss({"loss": 1}, {})
 
 
+@pytest.mark.parametrize("text", ["", "[1]", "{", "\xff"], ids=repr)
+def test_a_damaged_note_of_the_best_export_is_named_and_not_used(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, text: str
+) -> None:
+    model = estimator(tmp_path / "model").train(input_fn(), steps=1)
+    path, where = model.latest_checkpoint(), tmp_path / "best"
+    assert wl.estimator.BestExporter().export(model, str(where), path, {"loss": 2.0}, False)
+    [note] = [each for each in where.iterdir() if each.is_file()]
+    note.write_text(text, encoding="latin-1")
+    assert wl.estimator.BestExporter().export(model, str(where), path, {"loss": 2.5}, False)
+    assert f"{note} is not used" in caplog.text
+
+
 def test_an_early_stop_ends_the_training(tmp_path: Path) -> None:
     model = estimator(tmp_path, save_checkpoints_steps=5)
     hook = wl.estimator.experimental.stop_if_no_decrease_hook(

@@ -338,6 +338,20 @@ def test_a_metric_that_is_not_finite_is_read_back(tmp_path: Path, value: float) 
     np.testing.assert_equal(found.metrics["loss"], value)
 
 
+@pytest.mark.parametrize(
+    "text", ["", "[]", "{", '{"global_step": "x"}', "[" * 100_000, "\xff"], ids=range(6)
+)
+def test_a_damaged_evaluation_is_named_and_the_others_are_read(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, text: str
+) -> None:
+    for step in (5, 6):
+        write_evaluation(str(tmp_path), evaluation(step))
+    damaged = tmp_path / "eval" / "step-0000000005.json"
+    damaged.write_text(text, encoding="latin-1")
+    assert read_evaluations(str(tmp_path)) == [evaluation(6)]
+    assert f"{damaged} is no result of an evaluation" in caplog.text
+
+
 def test_other_files_beside_evaluations_are_left_alone(tmp_path: Path) -> None:
     write_evaluation(str(tmp_path), evaluation(5))
     (tmp_path / "eval" / "notes.txt").write_text("mine")

@@ -158,6 +158,12 @@ def test_names_are_paths_of_a_tree() -> None:
             nested(dict.fromkeys(names, 0))
 
 
+@pytest.mark.parametrize("name", ["", "/", "a//b", "a/", "../a", "a/..", ".", "a/./b"])
+def test_a_name_that_is_no_path_makes_no_tree(name: str) -> None:
+    with pytest.raises(ValueError, match="is no path of names; rename the variable"):
+        nested({name: 0})
+
+
 def test_the_command_writes_a_file_and_says_what_is_in_it(model_dir: Path, tmp_path: Path) -> None:
     command = [*processes.WINDLASS, "export", str(model_dir)]
     code, output, errors = processes.run(command, timeout_s=60, cwd=tmp_path)

@@ -12,6 +12,7 @@ from windlass.core.settings import Settings
 from windlass.core.task import TaskId
 from windlass.distribute.program_cluster import in_cluster, program_cluster
 from windlass.distribute.runtime import ClusterRuntime
+from windlass.training.progress import report_metrics
 
 
 def runtime(task: TaskId) -> ClusterRuntime:
@@ -27,6 +28,15 @@ def test_reported_numbers_are_in_the_tasks_report_and_the_last_ones_stay() -> No
     assert report.metrics == {"loss": 0.25, "accuracy": 1.0}
     assert report.total_steps == 100
     assert all(type(value) is float for value in report.metrics.values())
+
+
+def test_numbers_that_others_have_named_are_numbers_whatever_they_are_called() -> None:
+    """A metric of Keras or of an Estimator may be called as an argument of ours is."""
+    mine = runtime(TaskId("worker", 1))
+    with in_cluster(mine):
+        report_metrics({"total_steps": 0.5, "loss": 1})
+    assert mine.report().metrics == {"total_steps": 0.5, "loss": 1.0}
+    assert mine.report().total_steps == 0
 
 
 def test_reporting_in_a_process_of_its_own_does_nothing() -> None:
