@@ -1,10 +1,9 @@
-"""What a gRPC call costs through a task's one port, beside a gRPC server's own port.
+"""What a gRPC call costs at a task's one port, beside a server of the library grpcio.
 
     python -m benchmarks.one_port        # ten seconds
 
-Both servers are in one process, this one calls them by turns. A unary call echoes 64 bytes; a
-stream takes 64 MB in messages of 512 KiB, as a tunnel does. The bar for the unary call is a ratio
-of 1.25.
+Both servers are in one process, this one calls them by turns, with grpcio's client. A unary call
+echoes 64 bytes. (What a tunnel costs is a column of ``benchmarks.step``.)
 """
 
 import multiprocessing
@@ -20,37 +19,37 @@ from benchmarks.pairs import Pair, compare, measure_pair
 from windlass.cluster.principal import Principal
 from windlass.core.settings import Settings
 from windlass.net.channel import open_channel
+from windlass.net.http2.peer import Accepted
+from windlass.net.http2.server import Http2Server
 from windlass.net.listener import Listener
-from windlass.net.pass_through import PassThrough
 from windlass.net.tcp import listen_tcp, tcp_stream
 
 SERVICE = "benchmark.Echo"
-MESSAGE = bytes(64)
-CHUNK = bytes(512 * 1024)
-CHUNKS = 128
+PATH = f"/{SERVICE}/Echo"
+MESSAGES = {"64 bytes": bytes(64), "1 MB": bytes(1024 * 1024)}
+_MOST_BYTES = 2 * 1024 * 1024
 
 
 def add(server: grpc.Server) -> None:
     """The service that is measured; its messages are bytes."""
-
-    def count(requests: Iterator[bytes], _: grpc.ServicerContext) -> bytes:
-        return str(sum(map(len, requests))).encode()
-
     handlers: dict[str, Any] = {
-        "Echo": grpc.unary_unary_rpc_method_handler(lambda request, _: request),
-        "Count": grpc.stream_unary_rpc_method_handler(count),
+        "Echo": grpc.unary_unary_rpc_method_handler(lambda request, _: request)
     }
     server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, handlers),))
 
 
 def serve(ports: Connection) -> None:
     """Both servers; they end with the process."""
-    inner = grpc.server(futures.ThreadPoolExecutor(4))
-    add(inner)
-    pass_through = PassThrough(8)
-    pass_through.listen(inner.add_insecure_port)
-    inner.start()
-    listener = Listener(lambda stream, _: stream.close(), pass_through.accept, 0)
+    calls = Http2Server(
+        {PATH: lambda _: Accepted(lambda request: request)},
+        futures.ThreadPoolExecutor(4),
+        most_calls=4,
+        limit=8,
+        most_bytes=_MOST_BYTES,
+        idle_s=60.0,
+    )
+    calls.start()
+    listener = Listener(lambda stream, _: stream.close(), calls, 0)
     listening = listen_tcp("127.0.0.1", 0, 8)
     listener.add(listening, tcp_stream)
     listener.start()
@@ -64,7 +63,7 @@ def serve(ports: Connection) -> None:
 
 @contextmanager
 def servers() -> Iterator[tuple[int, int]]:
-    """The ports: gRPC's own, and the one of a task."""
+    """The ports: of grpcio's server, and the one of a task."""
     ours, theirs = multiprocessing.Pipe()
     process = multiprocessing.get_context("spawn").Process(target=serve, args=(theirs,))
     process.start()
@@ -77,17 +76,16 @@ def servers() -> Iterator[tuple[int, int]]:
 
 def calls(channel: grpc.Channel) -> dict[str, Callable[[], object]]:
     """What is timed, by name."""
-    echo: Any = channel.unary_unary(f"/{SERVICE}/Echo")
-    count: Any = channel.stream_unary(f"/{SERVICE}/Count")
+    echo: Any = channel.unary_unary(PATH)
 
-    def stream() -> None:
-        assert int(count(iter([CHUNK] * CHUNKS))) == CHUNKS * len(CHUNK)
+    def call(message: bytes) -> Callable[[], object]:
+        return lambda: echo(message)
 
-    return {"unary call": lambda: echo(MESSAGE), "64 MB in a stream": stream}
+    return {f"call with {name}": call(message) for name, message in MESSAGES.items()}
 
 
 def measure(budget_s: float) -> list[Pair]:
-    """Each call directly and through the one port."""
+    """Each call to grpcio's server and to the one port."""
     with servers() as ports:
         settings, who = Settings(insecure=True), Principal("worker", index=0)
         channels = [open_channel(f"127.0.0.1:{port}", settings, who) for port in ports]
@@ -99,4 +97,4 @@ def measure(budget_s: float) -> list[Pair]:
 
 
 if __name__ == "__main__":
-    compare(measure, "gRPC through the one port, ms", "direct", "one port", __doc__)
+    compare(measure, "gRPC at the one port, ms", "grpcio", "one port", __doc__)

@@ -1,6 +1,6 @@
 """Open files: as many as the system lets us have, and some kept back from connections.
 
-Each connection costs a descriptor, one of gRPC seven. Without a reserve, strangers that connect and
+Each connection costs a descriptor. Without a reserve, strangers that connect and
 say nothing take the last one, and then no checkpoint can be written.
 """
 
@@ -8,7 +8,6 @@ import resource
 
 _MOST = 65_536
 _RESERVE = 128  # for checkpoints, logs, shared memory and connections of our own
-PER_GRPC_CONNECTION = 7  # the client's, two of the private socket, two pipes
 
 
 def raise_limit() -> int:
@@ -44,4 +43,4 @@ def most_grpc_connections(wanted: int) -> int:
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft == resource.RLIM_INFINITY:
         return wanted
-    return max(1, min(wanted, soft // 2 // PER_GRPC_CONNECTION))
+    return max(1, min(wanted, soft // 2))

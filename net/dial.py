@@ -5,7 +5,6 @@ import time
 from collections.abc import Callable
 from typing import TypeVar
 
-import grpc
 from google.protobuf.message import DecodeError, Message
 
 from ..cluster.principal import principal_of_task
@@ -31,7 +30,7 @@ from .stream import NEVER, ByteStream
 from .tcp import connect_tcp
 from .tls.dial import PROBE_TIMEOUT_S, TlsClient
 from .tls.files import credential_files
-from .tunnel import open_tunnel
+from .tunnel import METHOD, open_tunnel
 from .unix import CONNECT_TIMEOUT_S, connect_unix
 
 _REFUSAL_BYTES = 64 * 1024
@@ -116,9 +115,25 @@ class Dialer:
         """
         return self._begin(connect_unix(name), time.monotonic() + CONNECT_TIMEOUT_S)
 
-    def tunnel(self, channel: grpc.Channel) -> Connection:
-        """Open a tunnel, without a greeting yet."""
-        return self._connection(self._wrap(open_tunnel(channel, self._settings.chunk_bytes)))
+    def tunnel(self, timeout_s: float) -> Connection:
+        """Open a tunnel, without a greeting yet.
+
+        Raises:
+            OSError: Nobody listens there, or TLS does not come about.
+            UnauthenticatedError: One of the two sides refuses the other one's certificate.
+            PermissionDeniedError: It is another task.
+        """
+        deadline = time.monotonic() + timeout_s
+        plain = connect_tcp(self._address, timeout_s)
+        stream = plain if self._tls is None else self._tls.connect(plain, deadline)
+        tunnel = open_tunnel(
+            stream,
+            self._address,
+            self._credentials.authorization(METHOD),
+            self._settings.chunk_bytes,
+            deadline,
+        )
+        return self._connection(self._wrap(tunnel))
 
     def greet(
         self, connection: Connection, timeout_s: float, unix_ticket: bytes = b""

@@ -31,7 +31,6 @@ from .connection import Connection, frame_of
 from .listener import GREETING_TIMEOUT_S
 from .newcomers import Newcomers
 from .stream import NEVER, ByteStream
-from .tls.http2 import Duplex
 from .unix import listen_unix
 from .unix_tickets import UnixTickets
 
@@ -287,13 +286,9 @@ def _say_who(greeting: Greeting) -> bool:
     return False
 
 
-def refuse_greeting(stream: Duplex, _first: bytes, error: WindlassError, deadline: float) -> None:
-    """Answer a greeting that nobody reads with an error.
-
-    Raises:
-        OSError: The connection is broken.
-    """
-    stream.send(frame_of(_failure(error)), deadline)
+def refusal_frame(error: WindlassError) -> bytes:
+    """The answer to a greeting that is not read."""
+    return frame_of(_failure(error))
 
 
 def _failure(error: Exception) -> bytes:

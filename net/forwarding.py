@@ -11,7 +11,9 @@ import socket
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 
+from ..core.threads import new_thread
 from .arrival import TICKET_BYTES
 from .splice import copy_all
 from .tcp import notice_loss, split_address
@@ -68,9 +70,8 @@ class Forwarder:
         with self._lock:
             self._open.add((client, task))
         try:
-            threading.Thread(
-                target=self._serve, args=(client, task), name="forward", daemon=True
-            ).start()
+            serve = partial(self._serve, client, task)
+            new_thread("forward", serve, failed=lambda _: _end(client, task)).start()
         except RuntimeError as error:  # no more threads
             task.close()
             with self._lock:
@@ -100,12 +101,8 @@ class Forwarder:
         try:
             for end in ends:
                 notice_loss(end)
-            back = threading.Thread(
-                target=_run,
-                args=(lambda: copy_all(task, client), ends),
-                name="forward",
-                daemon=True,
-            )
+            copy_back = partial(_run, lambda: copy_all(task, client), ends)
+            back = new_thread("forward", copy_back, failed=lambda _: _end(*ends))
             back.start()
             _run(lambda: copy_all(client, task), ends)
             back.join()

@@ -1,16 +1,14 @@
 """The standard health service (grpc.health.v1), which is open to anybody and says one word.
 
-Nothing of a call is read, not even which service it asks for: a peer that nobody knows costs a
-moment of one thread, and no memory.
+Nothing of a call is read, not even which service it asks for: a peer that nobody knows costs no
+memory. ``Watch``, which would last for as long as somebody likes, is not served.
 """
 
-from collections.abc import Iterator
-from typing import Any
-
-import grpc
 from grpc_health.v1 import health_pb2
 
-_SERVICE = "grpc.health.v1.Health"
+from .http2.peer import Accepted, Method
+
+PATH = "/grpc.health.v1.Health/Check"
 _Status = health_pb2.HealthCheckResponse
 
 
@@ -25,10 +23,6 @@ class Health:
         status = _Status.SERVING if serving else _Status.NOT_SERVING
         self._answer = _Status(status=status).SerializeToString()
 
-    def add_to(self, server: grpc.Server) -> None:
-        """Serve it; ``Watch``, which would keep a thread for as long as somebody likes, is not."""
-        handlers: dict[str, Any] = {"Check": grpc.stream_unary_rpc_method_handler(self._check)}
-        server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(_SERVICE, handlers),))
-
-    def _check(self, messages: Iterator[bytes], context: grpc.ServicerContext) -> bytes:  # noqa: ARG002
-        return self._answer
+    def methods(self) -> dict[str, Method]:
+        """What is served, by path."""
+        return {PATH: lambda _: Accepted(lambda _: self._answer, lets_in=False)}

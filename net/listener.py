@@ -1,11 +1,13 @@
 """One port for everything: connections are accepted, and sorted by their first bytes.
 
-One thread accepts and sorts (:mod:`~windlass.net.arrival`): ours get a thread when their greeting
-has come, gRPC's are handed through to the gRPC server of this process. A connection that says
+One thread accepts, sorts, and takes connections through TLS (:mod:`~windlass.net.caller`): ours get
+a thread when their greeting has come, gRPC's go to the server of calls. A connection that says
 nothing, or does not come to the end of its greeting, costs a descriptor until it is closed, and no
-thread.
+thread. All of them together cost a share of the thread's time: beyond it, who connects waits in the
+system's queue.
 """
 
+import contextlib
 import logging
 import selectors
 import socket
@@ -13,11 +15,19 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
+from typing import Protocol
 
+from ..core.errors import UnauthenticatedError, WindlassError
 from ..core.rare_log import RareLog
+from ..core.threads import new_thread, nobody_waits
 from .arrival import MAGIC, Arrival
+from .caller import Caller, MakeStream, Sorted
 from .descriptors import has_spare, most_silent_connections
-from .stream import SocketStream
+from .stream import Buffer, SocketStream
+from .tls.accept import TlsServer
+from .tls.stream import TlsStream
+from .work_budget import WorkBudget
 
 __all__ = ["GREETING_TIMEOUT_S", "MAGIC", "Listener"]
 
@@ -25,16 +35,36 @@ log = logging.getLogger(__name__)
 
 GREETING_TIMEOUT_S = 10.0
 _MAX_UNSORTED = 256
+_MAX_HANDSHAKES = 64  # of TLS: each has 100 KB and more of OpenSSL's
+_LEAST_STAY_S = 0.1  # of a handshake, before another one takes its place
 _RETRY_S = 0.1
+_FULL_S = 0.02  # until it is looked again whether there is room for calls
+_SHARE, _BURST_S = 0.2, 0.5
+_LINGER_S = 1.0
+_LINGER_BYTES = 64 * 1024
 
-MakeStream = Callable[[socket.socket], SocketStream]
+
+class CallServer(Protocol):
+    """Where connections of gRPC go."""
+
+    def has_room(self) -> bool:
+        """Whether one more may come; until then nobody is accepted over TCP."""
+        ...
+
+    def accept(
+        self, stream: SocketStream | TlsStream, first: bytes, refusal: WindlassError | None
+    ) -> None:
+        """Serve a connection, or tell whoever calls why not; owns it and does not wait."""
+        ...
 
 
 @dataclass(slots=True)
 class _Unsorted:
-    make_stream: MakeStream
+    caller: Caller
+    began: float
     until: float
-    arrival: Arrival
+    is_leaving: bool = False  # it was told that it is refused
+    read: int = 0  # bytes of one that leaves
 
 
 class Listener:
@@ -43,44 +73,51 @@ class Listener:
     Args:
         greeted: Called with a connection of ours and its greeting, as it came, in a thread of its
             own; owns it.
-        other: Called with one that begins as gRPC's do, and with its first bytes; owns it and does
-            not wait. None: it is closed.
+        calls: Serves connections that begin as gRPC's do. None: they are closed.
         limit: Most connections that ``greeted`` handles at once; further ones are closed.
         greeting_timeout_s: How long the greeting may take, all of it. Unit: seconds.
         routed: Called with a connection that is to be forwarded, and with its ticket; owns it and
             does not wait. None: it is closed.
         make_arrival: Makes what tells by a connection's first bytes what it is.
+        refusal: Makes what a connection of ours hears that is refused before its greeting is read.
 
     Attributes:
         refused: Connections that were closed since there were too many, or no room for them.
+        tls: What connections over TCP have to go through; None: they are plain.
     """
 
     def __init__(
         self,
-        greeted: Callable[[SocketStream, bytes], None],
-        other: Callable[[socket.socket, bytes], None] | None,
+        greeted: Callable[[SocketStream | TlsStream, bytes], None],
+        calls: CallServer | None,
         limit: int,
         greeting_timeout_s: float = GREETING_TIMEOUT_S,
         routed: Callable[[socket.socket, bytes], None] | None = None,
         make_arrival: Callable[[], Arrival] = Arrival,
+        refusal: Callable[[WindlassError], Buffer] = lambda _: b"",
     ) -> None:
         self.refused = 0
+        self.tls: TlsServer | None = None
         self._make_arrival = make_arrival
         self._greeted = greeted
-        self._other = other
+        self._calls = calls
         self._routed = routed
+        self._refusal = refusal
         self._limit = limit
         self._greeting_timeout_s = greeting_timeout_s
         self._lock = threading.Lock()
         self._open = 0
         self._max_unsorted = most_silent_connections(_MAX_UNSORTED)
         self._refused = RareLog(log)
+        self._budget = WorkBudget(_SHARE, _BURST_S)
         self._selector = selectors.DefaultSelector()
+        self._listening: dict[socket.socket, MakeStream] = {}
+        self._is_paused = False
         self._unsorted: dict[socket.socket, _Unsorted] = {}
         self._stopped = threading.Event()
         self._wake, self._woken = socket.socketpair()
         self._selector.register(self._woken, selectors.EVENT_READ)
-        self._thread = threading.Thread(target=self._run, name="listen", daemon=True)
+        self._thread = new_thread("listen", self._run, failed=nobody_waits)
 
     def add(self, listening: socket.socket, make_stream: MakeStream) -> None:
         """Accept connections there, from :meth:`start` on.
@@ -90,6 +127,7 @@ class Listener:
             make_stream: Makes a stream of a connection; raises OSError if it is not let in.
         """
         listening.setblocking(False)
+        self._listening[listening] = make_stream
         self._selector.register(listening, selectors.EVENT_READ, make_stream)
 
     def start(self) -> None:
@@ -115,11 +153,45 @@ class Listener:
     def _run(self) -> None:
         try:
             while not self._stopped.is_set():
-                for key, _ in self._selector.select(self._next_timeout_s()):
-                    self._look_at(key)
-                self._drop_silent()
+                try:
+                    self._turn()
+                except Exception:  # the port must not close for it
+                    log.exception("a turn of accepting connections failed")
+                    self._stopped.wait(_RETRY_S)
         finally:
             self._close_all()
+
+    def _turn(self) -> None:
+        self._pace()
+        ready = self._selector.select(self._next_timeout_s())
+        began = time.thread_time()
+        for key, _ in ready:
+            self._look_at(key)
+            time.sleep(0)  # threads that serve steps wait for the interpreter otherwise
+        self._drop_silent()
+        self._budget.spend(time.thread_time() - began)
+
+    def _pace(self) -> None:
+        """Keep to the share of time, and accept over TCP only while there is room for calls."""
+        if self._unsorted and (wait_s := self._budget.wait_s(time.monotonic())):
+            self._stopped.wait(min(wait_s, _RETRY_S))
+        full = (self._calls is not None and not self._calls.has_room()) or self._is_busy()
+        if full == self._is_paused:
+            return
+        self._is_paused = full
+        for listening, make_stream in self._listening.items():
+            if listening.family == socket.AF_UNIX:
+                continue
+            if full:
+                self._selector.unregister(listening)
+            else:
+                self._selector.register(listening, selectors.EVENT_READ, make_stream)
+
+    def _is_busy(self) -> bool:
+        """Whether as many are shaking hands as may be, and none has been at it for long."""
+        if self.tls is None or len(self._unsorted) < _MAX_HANDSHAKES:
+            return False
+        return time.monotonic() - next(iter(self._unsorted.values())).began < _LEAST_STAY_S
 
     def _look_at(self, key: selectors.SelectorKey) -> None:
         try:
@@ -133,8 +205,10 @@ class Listener:
 
     def _next_timeout_s(self) -> float | None:
         if not self._unsorted:
-            return None
-        return max(0.0, min(each.until for each in self._unsorted.values()) - time.monotonic())
+            return _FULL_S if self._is_paused else None
+        soonest = min(each.until for each in self._unsorted.values())
+        left_s = max(0.0, soonest - time.monotonic())
+        return min(left_s, _FULL_S) if self._is_paused else left_s
 
     def _accept(self, listening: socket.socket, make_stream: MakeStream) -> None:
         try:
@@ -156,63 +230,107 @@ class Listener:
             self.refused += 1
             connection.close()
             return
-        if not has_room or len(self._unsorted) >= self._max_unsorted:
+        most = self._max_unsorted if self.tls is None else min(_MAX_HANDSHAKES, self._max_unsorted)
+        if not has_room or len(self._unsorted) >= most:
             # The one that has said nothing for longest makes room.
             self.refused += 1
-            self._forget(next(iter(self._unsorted))).close()
-        until = time.monotonic() + self._greeting_timeout_s
+            self._close(next(iter(self._unsorted)))
+        now = time.monotonic()
         try:
             self._selector.register(connection, selectors.EVENT_READ)
         except OSError:
             connection.close()
             raise
-        self._unsorted[connection] = _Unsorted(make_stream, until, self._make_arrival())
+        caller = Caller(connection, make_stream, self._make_arrival(), self.tls)
+        self._unsorted[connection] = _Unsorted(caller, now, now + self._greeting_timeout_s)
+        self._sort(connection)  # most have said at once what they are
 
-    def _forget(self, connection: socket.socket) -> socket.socket:
-        del self._unsorted[connection]
+    def _forget(self, connection: socket.socket) -> Caller:
+        unsorted = self._unsorted.pop(connection)
         self._selector.unregister(connection)
-        return connection
+        return unsorted.caller
+
+    def _close(self, connection: socket.socket) -> None:
+        self._forget(connection).close()
 
     def _drop_silent(self) -> None:
         now = time.monotonic()
         for connection in [c for c, each in self._unsorted.items() if each.until <= now]:
-            self._forget(connection).close()
+            self._close(connection)
 
     def _sort(self, connection: socket.socket) -> None:
         unsorted = self._unsorted[connection]
-        arrival = unsorted.arrival
+        if unsorted.is_leaving:
+            self._see_out(connection, unsorted)
+            return
         try:
-            # Read, not looked at: a selector says again and again that looked-at bytes are there.
-            while wanted := arrival.wanted():
-                more = connection.recv(wanted, socket.MSG_DONTWAIT)
-                if not more:
-                    break
-                arrival.first += more
-        except BlockingIOError:
-            return  # the rest is on its way, or the time for it runs out
-        except OSError as error:
-            log.debug("a connection broke off: %s", error)
-        self._forget(connection)
-        try:
-            if arrival.wanted():  # it ended
-                connection.close()
-            elif arrival.is_ours:
-                self._hand_over(unsorted.make_stream(connection), arrival.greeting)
-            elif self._other is not None and arrival.is_grpc:
-                self._other(connection, arrival.first)
-            elif self._routed is not None and arrival.ticket:
-                self._routed(connection, arrival.ticket)
-            else:
-                connection.close()
+            found = unsorted.caller.step()
+        except UnauthenticatedError:
+            self._begin_leaving(unsorted)
+            return
+        except EOFError:
+            self._close(connection)
+            return
         except OSError as error:
             self.refused += 1
             self._refused.warning("a connection was not let in: %s", error)
-            connection.close()
+            self._close(connection)
+            return
         except Exception:
-            connection.close()
+            self._close(connection)
+            raise
+        if found is not None:
+            self._hand_on(connection, unsorted, found)
+
+    def _hand_on(self, connection: socket.socket, unsorted: _Unsorted, found: Sorted) -> None:
+        stream, arrival = found.stream, found.arrival
+        if arrival.is_ours and found.refusal is not None:
+            with contextlib.suppress(OSError):  # it does not hear it then
+                stream.send_now([self._refusal(found.refusal)])
+            self._begin_leaving(unsorted)
+            return
+        caller = self._forget(connection)
+        try:
+            if arrival.is_ours:
+                self._hand_over(stream, arrival.greeting)
+            elif self._calls is not None and arrival.is_grpc:
+                first = b"" if isinstance(stream, TlsStream) else arrival.first
+                self._calls.accept(stream, first, found.refusal)
+            elif self._routed is not None and arrival.ticket:
+                self._routed(connection, arrival.ticket)
+            else:
+                caller.close()
+        except OSError as error:
+            self.refused += 1
+            self._refused.warning("a connection was not let in: %s", error)
+            caller.close()
+        except Exception:
+            caller.close()
             raise
 
-    def _hand_over(self, stream: SocketStream, greeting: bytes) -> None:
+    def _begin_leaving(self, unsorted: _Unsorted) -> None:
+        """Let who was refused read why.
+
+        A socket that is closed with bytes unread resets the connection, and then the peer may not
+        see what was sent to it: so its bytes are read, for a moment.
+        """
+        unsorted.is_leaving = True
+        unsorted.until = time.monotonic() + _LINGER_S
+        with contextlib.suppress(OSError):
+            unsorted.caller.connection.shutdown(socket.SHUT_WR)
+
+    def _see_out(self, connection: socket.socket, unsorted: _Unsorted) -> None:
+        try:
+            more = connection.recv(_LINGER_BYTES, socket.MSG_DONTWAIT)
+        except BlockingIOError:
+            return
+        except OSError:
+            more = b""
+        unsorted.read += len(more)
+        if not more or unsorted.read > _LINGER_BYTES:
+            self._close(connection)
+
+    def _hand_over(self, stream: SocketStream | TlsStream, greeting: bytes) -> None:
         with self._lock:
             full = self._open >= self._limit
             self._open += not full
@@ -221,9 +339,8 @@ class Listener:
             self._refused.warning("a connection was refused: %d are open already", self._limit)
             stream.close()
             return
-        handler = threading.Thread(
-            target=self._handle, args=(stream, greeting), name="session", daemon=True
-        )
+        handle = partial(self._handle, stream, greeting)
+        handler = new_thread("session", handle, failed=nobody_waits)
         try:
             handler.start()
         except RuntimeError as error:  # no more threads
@@ -232,15 +349,21 @@ class Listener:
             with self._lock:
                 self._open -= 1
 
-    def _handle(self, stream: SocketStream, greeting: bytes) -> None:
+    def _handle(self, stream: SocketStream | TlsStream, greeting: bytes) -> None:
         try:
             self._greeted(stream, greeting)
+        except Exception:
+            log.exception("a connection could not be served")
+            stream.close()
         finally:
             with self._lock:
                 self._open -= 1
 
     def _close_all(self) -> None:
-        for key in list(self._selector.get_map().values()):
-            key.fileobj.close()  # type: ignore[union-attr]
+        for each in self._unsorted.values():
+            each.caller.close()
+        for listening in self._listening:
+            listening.close()
         self._selector.close()
+        self._woken.close()
         self._unsorted.clear()

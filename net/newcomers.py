@@ -1,8 +1,8 @@
-"""Peers that have begun a call and not yet said what they want: bounded in number and in time.
+"""Tunnels whose greeting has not come: bounded in number and in time.
 
-A gRPC call costs a thread before its first message has come. Whoever opens many and says nothing
-would have all threads, so only so many may be silent at once: one more takes the place of the one
-that has been silent for longest, whose call is cancelled.
+A tunnel costs a thread before its greeting has come. Whoever opens many and says nothing would have
+all threads, so only so many may be silent at once: one more takes the place of the one that has
+been silent for longest, which is cancelled.
 """
 
 import itertools
@@ -10,6 +10,8 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+
+from ..core.threads import new_thread
 
 # A message comes with its call, or soon after; whoever has been here for less is not cancelled.
 _LEAST_S = 0.1
@@ -64,9 +66,14 @@ class Newcomers:
                     self._left.wait(left_s)
             self._silent[number] = time.monotonic(), cancel
             if not self._watching:
+                new_thread("newcomers", self._watch, failed=self._watch_failed).start()
                 self._watching = True
-                threading.Thread(target=self._watch, name="newcomers", daemon=True).start()
             return number
+
+    def _watch_failed(self, _: BaseException) -> None:
+        """The next one that is silent has a new thread."""
+        with self._left:
+            self._watching = False
 
     def _watch(self) -> None:
         """Cancel those whose time is over. Ends when there were none for a while."""

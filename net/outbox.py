@@ -5,6 +5,7 @@ import threading
 from collections import deque
 from collections.abc import Callable
 
+from ..core.threads import new_thread
 from .stream import ByteStream
 
 log = logging.getLogger(__name__)
@@ -45,7 +46,7 @@ class Outbox:
                 raise TimeoutError("the peer takes nothing")
             self._raise_if_broken()
             if self._thread is None:  # before the frame waits: there may be no more threads
-                thread = threading.Thread(target=self._run, name="outbox", daemon=True)
+                thread = new_thread("outbox", self._run, failed=self._failed)
                 thread.start()
                 self._thread = thread
             self._waiting.append(send)
@@ -83,6 +84,14 @@ class Outbox:
             raise ConnectionError(f"an earlier frame could not be sent: {self._failure}")
         if self._closed:
             raise ConnectionError("the connection is closed")
+
+    def _failed(self, error: BaseException) -> None:
+        with self._changed:
+            self._failure = ConnectionError(str(error))
+            self._sending = False
+            self._waiting.clear()
+            self._changed.notify_all()
+        self._stream.cancel()
 
     def _run(self) -> None:
         while True:

@@ -7,10 +7,7 @@ then moves to a Unix socket, where memory can be shared.
 
 import logging
 import time
-from collections.abc import Callable
 from dataclasses import dataclass, replace
-
-import grpc
 
 from ..cluster.connection_choice import ConnectionChoice, Findings, choose_connection
 from ..core.errors import WindlassError
@@ -47,7 +44,6 @@ class Reached:
 
 def reach(
     dialer: Dialer,
-    channel: Callable[[], grpc.Channel],
     settings: Settings,
     timeout_s: float,
     *,
@@ -57,7 +53,6 @@ def reach(
 
     Args:
         dialer: Dials it.
-        channel: gRPC's channel to it, for a tunnel.
         settings: What may be used.
         timeout_s: For all of it. Unit: seconds.
         peer: Who it is, for messages.
@@ -73,9 +68,9 @@ def reach(
         memory_obstacle=unavailable() if settings.shared_memory else "",
     )
     if settings.tcp_sessions:
-        first, findings = _greet_port(dialer, channel, findings, deadline)
+        first, findings = _greet_port(dialer, findings, deadline)
     else:
-        first = _open_tunnel(dialer, channel, deadline, "")
+        first = _open_tunnel(dialer, deadline, "")
     reached = first
     if settings.shared_memory:
         better, failure = _upgrade_to_unix(dialer, reached[1])
@@ -93,17 +88,13 @@ def reach(
     return Reached(*reached, choice)
 
 
-def _greet_port(
-    dialer: Dialer, channel: Callable[[], grpc.Channel], findings: Findings, deadline: float
-) -> tuple[_Greeted, Findings]:
+def _greet_port(dialer: Dialer, findings: Findings, deadline: float) -> tuple[_Greeted, Findings]:
     """Greet the peer's port; over a tunnel if nothing of ours answers there."""
     try:
         connection = dialer.tcp(_left(deadline))
     except OSError as error:  # something answers that does not begin TLS with us
         failure = f"its port does not begin TLS: {error}"
-        return _open_tunnel(dialer, channel, deadline, failure), replace(
-            findings, tcp_failure=failure
-        )
+        return _open_tunnel(dialer, deadline, failure), replace(findings, tcp_failure=failure)
     stream = connection.stream
     findings = replace(
         findings, is_local=stream.is_local, encrypts=stream.description == TlsStream.description
@@ -116,7 +107,7 @@ def _greet_port(
         # A mesh that waits for HTTP/2, or a peer that is busy: a busy one takes as long with both.
         failure = f"its port did not greet within {timeout_s:.1f} s"
         try:
-            tunnel = _open_tunnel(dialer, channel, deadline, failure)
+            tunnel = _open_tunnel(dialer, deadline, failure)
             try:
                 late = connection, dialer.read_welcome(connection, _LATE_S)
             except OSError:
@@ -133,7 +124,7 @@ def _greet_port(
         connection.cancel()
         connection.close()
         failure = f"its port does not greet: {error}"
-        tunnel = _open_tunnel(dialer, channel, deadline, failure)
+        tunnel = _open_tunnel(dialer, deadline, failure)
         return tunnel, replace(findings, tcp_failure=failure, is_local=False)
     except BaseException:
         connection.cancel()
@@ -141,11 +132,9 @@ def _greet_port(
         raise
 
 
-def _open_tunnel(
-    dialer: Dialer, channel: Callable[[], grpc.Channel], deadline: float, failure: str
-) -> _Greeted:
-    connection = dialer.tunnel(channel())
+def _open_tunnel(dialer: Dialer, deadline: float, failure: str) -> _Greeted:
     try:
+        connection = dialer.tunnel(_left(deadline))
         return connection, dialer.greet(connection, _left(deadline))
     except OSError as error:
         dialer.check_tls()

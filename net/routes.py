@@ -12,9 +12,12 @@ import os
 import socket
 import threading
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
+from ..core.errors import WindlassError
 from ..core.temporary import TemporaryFolder
+from ..core.threads import new_thread, nobody_waits
 from .splice import move_all
 
 log = logging.getLogger(__name__)
@@ -23,6 +26,7 @@ Connect = Callable[[float], socket.socket]
 """Makes a connection to the task within so many seconds; raises OSError."""
 
 _BACKLOG = 32
+_RETRY_S = 0.1
 
 
 class _Route:
@@ -35,33 +39,43 @@ class _Route:
         self._listening.bind(str(path))
         path.chmod(0o600)
         self._listening.listen(_BACKLOG)
-        threading.Thread(target=self._accept, name="route", daemon=True).start()
+        self._closed = threading.Event()
+        new_thread("route", self._accept, failed=nobody_waits).start()
 
     def close(self) -> None:
         """Accept no connections any more."""
+        self._closed.set()
         with contextlib.suppress(OSError):
             self._listening.shutdown(socket.SHUT_RDWR)
         self._listening.close()
         self.path.unlink(missing_ok=True)
 
     def _accept(self) -> None:
-        while True:
+        while not self._closed.is_set():
             try:
                 client, _ = self._listening.accept()
-            except OSError:
-                return
-            threading.Thread(target=self._serve, args=(client,), name="route", daemon=True).start()
+            except OSError as error:
+                if not self._closed.wait(_RETRY_S):  # no descriptor is left; one may be soon
+                    log.debug("a connection to a task could not be accepted: %s", error)
+                continue
+            serve = partial(self._serve, client)
+            try:
+                new_thread("route", serve, failed=partial(_fail, client)).start()
+            except RuntimeError as error:  # no more threads
+                log.debug("a connection to a task could not be served: %s", error)
+                client.close()
 
     def _serve(self, client: socket.socket) -> None:
         with client:
             try:
                 task = self.connect(5.0)
-            except OSError as error:
+            except (OSError, WindlassError) as error:
                 log.debug("no way to a task: %s", error)
                 return
             with task:
-                back = threading.Thread(
-                    target=_move, args=(task, client), name="route", daemon=True
+                both = (task, client)
+                back = new_thread(
+                    "route", partial(_move, task, client), failed=lambda _: _end(*both)
                 )
                 back.start()
                 _move(client, task)
@@ -72,9 +86,17 @@ def _move(source: socket.socket, target: socket.socket) -> None:
     try:
         move_all(source, target)
     except OSError:
-        for end in (source, target):
-            with contextlib.suppress(OSError):
-                end.shutdown(socket.SHUT_RDWR)
+        _end(source, target)
+
+
+def _fail(client: socket.socket, _: BaseException) -> None:
+    _end(client)
+
+
+def _end(*ends: socket.socket) -> None:
+    for end in ends:
+        with contextlib.suppress(OSError):
+            end.shutdown(socket.SHUT_RDWR)
 
 
 _routes: dict[str, _Route] = {}

@@ -126,6 +126,18 @@ class ByteStream(Protocol):
         ...
 
 
+class PolledStream(ByteStream, Protocol):
+    """A byte stream that can be read by whoever watches many."""
+
+    def receive_now(self, most_bytes: int) -> bytes | None:
+        """Some bytes that have come already; None: none have, empty at the end of the stream."""
+        ...
+
+    def readiness_fileno(self) -> int:
+        """For a selector, after :meth:`receive_now` has said that there is nothing more."""
+        ...
+
+
 class SocketStream:
     """A connected stream socket. See :class:`ByteStream`.
 
@@ -185,6 +197,14 @@ class SocketStream:
             count = self._await(lambda: self._try_receive_into(piece), deadline)
         return count
 
+    def receive_now(self, most_bytes: int) -> bytes | None:
+        """Some bytes that have come already."""
+        self._raise_if_cancelled()
+        try:
+            return self._socket.recv(most_bytes, socket.MSG_DONTWAIT)
+        except BlockingIOError:
+            return None
+
     def is_silent(self) -> bool:
         """Whether nothing has come."""
         if self._cancelled:
@@ -199,6 +219,10 @@ class SocketStream:
 
     def fileno(self) -> int:
         """The socket's."""
+        return self._socket.fileno()
+
+    def readiness_fileno(self) -> int:
+        """For a selector, after :meth:`receive_now` has said that there is nothing more."""
         return self._socket.fileno()
 
     @property

@@ -2,97 +2,117 @@
 
 The call is bidirectional and its messages are plain bytes: nothing of protobuf is in them, and
 their boundaries mean nothing. Both ends are alike; a client's outgoing messages are the requests of
-the call, a server's its responses.
+the call, a server's its responses. Neither end keeps a thread or a queue for it: the thread that
+waits for bytes reads the connection, and large payloads are read to where they belong.
 """
 
-import threading
+import contextlib
+import struct
 import time
-from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
-
-import grpc
 
 from ..cluster.principal import Principal
-from ..core import error_table
-from ..core.errors import RefusedError, WindlassError
-from .stream import LONGEST_WAIT_S, NEVER, Buffer
+from ..core.errors import RefusedError
+from .http2.call import check_answer, request_fields
+from .http2.frames import LARGEST_FRAME_BYTES
+from .http2.idle import idle_links
+from .http2.link import Http2Link
+from .http2.protocol import Limits
+from .http2.served import ServedCall
+from .http2.stream import Http2Stream
+from .stream import Buffer, PolledStream, SocketStream
 
 METHOD = "/windlass.proto.v1.Tunnel/Open"
+WINDOW_BYTES = 8 * 1024 * 1024  # that wait to be read; a chunk is far less
 _ROOM_BYTES = 4096  # of a message beside the chunk, and more than enough
-_BACKLOG = 8  # messages that wait for gRPC, or for us
+_PREFIX = struct.Struct(">BI")
 _CLOSE_TIMEOUT_S = 5.0  # a neighbour that computes reads what was sent to it later
 
-
-_Call = Callable[[], object]
-
-
-def _nothing() -> None:
-    pass
+CheckAnswer = Callable[[Http2Stream], None]
+"""Raises ConnectionError if what the server answered is not a tunnel, or says why it ended."""
 
 
 class TunnelStream:
     """One end of a tunnel. See :class:`~windlass.net.stream.ByteStream`.
 
-    gRPC's iterator of messages cannot be waited at for a time, so a thread reads it ahead.
-
     Args:
+        link: The connection.
+        stream: The call's.
         chunk_bytes: Most bytes in one message.
+        check: Looks at what the other side has said about the call.
+        finish: Ends this side of the call in order; called once, by :meth:`close`.
+        cancel: Ends the call at once; called once, unless it was finished.
+        release: Gives up what a cancelled call has left; called once, by :meth:`close`.
     """
 
     description = "grpc"
     is_local = False  # not known: it may go through a proxy
     passes_files = False
 
-    def __init__(self, chunk_bytes: int) -> None:
+    def __init__(
+        self,
+        link: Http2Link,
+        stream: Http2Stream,
+        chunk_bytes: int,
+        *,
+        check: CheckAnswer = lambda _: None,
+        finish: Callable[[float], object],
+        cancel: Callable[[], object],
+        release: Callable[[], object] = lambda: None,
+    ) -> None:
         self.principal: Principal | None = None
         self.peer_address = "a tunnel"
-        self._chunk_bytes = chunk_bytes
-        self._outgoing = _Messages()
-        self._incoming = _Messages()
-        self._end_call: Callable[[], object] = _nothing
-        self._rest = memoryview(b"")
-        self._over = threading.Event()
         self.on_silence: Callable[[], object] = lambda: None
+        self._link = link
+        self._stream = stream
+        self._chunk_bytes = chunk_bytes
+        self._check = check
+        self._finish = finish
+        self._end = cancel
+        self._release = release
+        self._piece = memoryview(b"")  # came, and was not taken
+        self._message_left = 0
+        self._ahead = 0  # bytes that are on their way, and that the caller was not told of
+        self._cancelled = False
+        self._is_checked = False
 
-    def attach(self, incoming: Iterator[bytes], end_call: Callable[[], object]) -> None:
-        """The call has begun.
-
-        Args:
-            incoming: The other end's messages.
-            end_call: Cancels the call.
-        """
-        self._end_call = end_call
-        threading.Thread(target=self._pump, args=(incoming,), name="tunnel", daemon=True).start()
-
-    def outgoing(self) -> Iterator[bytes]:
-        """This end's messages, for gRPC; in its own thread, which so copies while ours goes on."""
-        try:
-            while message := self._outgoing.take(NEVER):
-                yield message
-        except ConnectionError:  # cancelled
-            return
-
-    def call_over(self, why: str = "") -> None:
-        """The call has ended."""
-        self._over.set()
-        self._outgoing.cut(why or "the call has ended")
+    # -- sending -----------------------------------------------------------------------------
 
     def send(self, data: Buffer, deadline: float) -> None:
         """Send all of it."""
-        view = memoryview(data)
-        for start in range(0, len(view), self._chunk_bytes):
-            message = bytes(view[start : start + self._chunk_bytes])
-            self._outgoing.put(message, deadline, self.on_silence)
+        self._raise_if_cancelled()
+        view = memoryview(data)[self._ahead :]
+        self._ahead = 0
+        while view:
+            chunk, view = view[: self._chunk_bytes], view[self._chunk_bytes :]
+            prefix = _PREFIX.pack(0, len(chunk))
+            self._link.send_data(self._stream, [prefix, chunk], deadline, self._silence)
 
     def send_now(self, buffers: Sequence[Buffer]) -> int:
-        """Send as much as the queue takes, a message as large as it may be."""
-        whole = b"".join(buffers)[: self._chunk_bytes]
-        try:
-            self._outgoing.put(whole, 0.0)
-        except TimeoutError:
+        """Send as much as is taken at once, one message at most.
+
+        What has begun to be sent cannot be taken back: if the end of it waits for the socket, one
+        byte less is reported, so that the caller comes back with the rest.
+        """
+        self._raise_if_cancelled()
+        whole = memoryview(b"".join(buffers))[self._ahead :][: self._chunk_bytes]
+        if not whole:
+            return 0 if self._link.is_blocked else self._no_longer_ahead()
+        room = self._link.room_of(self._stream) - _PREFIX.size
+        whole = whole[: max(0, room)]
+        if not whole:
             return 0
-        return len(whole)
+        message = _PREFIX.pack(0, len(whole)) + whole
+        if not self._link.send_data_now(self._stream, message):
+            return 0
+        done = len(whole) + self._no_longer_ahead()
+        if self._link.is_blocked:
+            self._ahead = 1
+        return done - self._ahead
+
+    def _no_longer_ahead(self) -> int:
+        ahead, self._ahead = self._ahead, 0
+        return ahead
 
     def send_with_descriptor(self, data: bytes, descriptor: int, deadline: float) -> None:
         """Refuse."""
@@ -102,21 +122,72 @@ class TunnelStream:
         """Refuse."""
         raise RefusedError("no file comes through a tunnel")
 
+    # -- receiving ---------------------------------------------------------------------------
+
     def receive(self, deadline: float) -> bytes:
-        """The next message, or what is left of the last one."""
-        if self._rest:
-            data, self._rest = bytes(self._rest), memoryview(b"")
-            return data
-        return self._incoming.take(deadline, self.on_silence)
+        """Some bytes, of one message."""
+        if not self._next_message(deadline):
+            return b""
+        if not self._piece:
+            self._piece = self._take(deadline)
+            if not self._piece:
+                raise ConnectionError("the call ended inside a message")
+        count = min(len(self._piece), self._message_left)
+        data, self._piece = bytes(self._piece[:count]), self._piece[count:]
+        self._message_left -= count
+        return data
 
     def receive_into(self, target: memoryview, deadline: float) -> int:
-        """Bytes of the next message, or of what is left of the last one."""
-        if not self._rest:
-            self._rest = memoryview(self._incoming.take(deadline, self.on_silence))
-        count = min(len(target), len(self._rest))
-        target[:count] = self._rest[:count]
-        self._rest = self._rest[count:]
+        """Bytes of one message, read to where they belong if they have not come yet."""
+        if not self._next_message(deadline):
+            return 0
+        target = target[: self._message_left]
+        if self._piece:
+            count = min(len(target), len(self._piece))
+            target[:count] = self._piece[:count]
+            self._piece = self._piece[count:]
+        else:
+            with self._failing():
+                count = self._link.take_into(self._stream, target, deadline, self._silence)
+            if not count:
+                raise ConnectionError("the call ended inside a message")
+        self._message_left -= count
         return count
+
+    def _next_message(self, deadline: float) -> bool:
+        """Have bytes of a message to read; False: the call has ended."""
+        while not self._message_left:
+            while len(self._piece) < _PREFIX.size:
+                more = self._take(deadline)
+                if not more or not self._is_checked:
+                    self._check(self._stream)
+                    self._is_checked = True
+                if not more:
+                    if self._piece:
+                        raise ConnectionError("the call ended inside a message")
+                    return False
+                self._piece = memoryview(b"".join([self._piece, more])) if self._piece else more
+            compressed, self._message_left = _PREFIX.unpack_from(self._piece)
+            if compressed:
+                raise ConnectionError("a message of a tunnel is compressed")
+            self._piece = self._piece[_PREFIX.size :]
+        return True
+
+    def _take(self, deadline: float) -> memoryview:
+        self._raise_if_cancelled()
+        with self._failing():
+            return self._link.take(self._stream, deadline, self._silence)
+
+    @contextlib.contextmanager
+    def _failing(self) -> Iterator[None]:
+        """What the server has said about an end goes before what was seen of it."""
+        try:
+            yield
+        except TimeoutError:
+            raise
+        except OSError:
+            self._check(self._stream)
+            raise
 
     def is_silent(self) -> bool:
         """Not known."""
@@ -130,163 +201,126 @@ class TunnelStream:
         """Send no longer ones from now on."""
         self._chunk_bytes = min(self._chunk_bytes, max(1, num_bytes - _ROOM_BYTES))
 
+    # -- ending ------------------------------------------------------------------------------
+
     def cancel(self) -> None:
         """End the call."""
-        # First: at the end of its messages gRPC would tell the other end of an orderly close.
-        # It knows this stream: without a circle it is freed now, not at some collection of garbage,
-        # until which gRPC's server counts it among the calls of its connection.
-        end_call, self._end_call = self._end_call, _nothing
-        end_call()
-        self._incoming.drop("cancelled")
-        self._outgoing.drop("cancelled")
+        self._cancelled = True
+        end, self._end = self._end, _nothing
+        end()
 
     def close(self) -> None:
-        """Send what waits, and end the call."""
-        self._outgoing.end()
-        self._over.wait(_CLOSE_TIMEOUT_S)
-        self.cancel()
-
-    def _pump(self, incoming: Iterator[bytes]) -> None:
-        try:
-            for message in incoming:
-                if message:
-                    self._incoming.put(message, NEVER)
-            self._incoming.end()
-        except grpc.RpcError as error:
-            self._incoming.cut(_reason(error))
-            error.__traceback__ = None  # its call keeps it; see cancel
-        except ConnectionError:  # cancelled here
+        """End the call in order; what was sent still arrives, unless it was cancelled."""
+        was_cancelled, self._end = self._end is _nothing, _nothing
+        finish, self._finish = self._finish, _nothing_until
+        if was_cancelled:
+            self._release()
             return
-        # Its other end is closed, and takes nothing either.
-        self._outgoing.end()
+        with contextlib.suppress(OSError):
+            finish(time.monotonic() + _CLOSE_TIMEOUT_S)
+
+    def _silence(self) -> None:
+        self.on_silence()
+
+    def _raise_if_cancelled(self) -> None:
+        if self._cancelled:
+            raise ConnectionError("cancelled")
 
 
-class _Messages:
-    """A bounded queue of messages, with an end. Both sides may wait; a cut wakes them."""
-
-    def __init__(self) -> None:
-        self._changed = threading.Condition()
-        self._waiting: deque[bytes] = deque()
-        self._ended = False
-        self._broken = ""  # why nothing more comes
-
-    def put(self, message: bytes, deadline: float, on_silence: _Call = _nothing) -> None:
-        """Add a message.
-
-        Raises:
-            TimeoutError: There was no room until the deadline.
-            ConnectionError: It has ended, or was cut.
-        """
-        with self._changed:
-            has_room = self._wait_for(
-                lambda: len(self._waiting) < _BACKLOG or self._ended or bool(self._broken),
-                deadline,
-                on_silence,
-            )
-            if self._broken or self._ended:
-                raise ConnectionError(self._broken or "the connection is closed")
-            if not has_room:
-                raise TimeoutError("timed out")
-            self._waiting.append(message)
-            self._changed.notify_all()
-
-    def take(self, deadline: float, on_silence: _Call = _nothing) -> bytes:
-        """The next message; empty at the end.
-
-        Raises:
-            TimeoutError: None came until the deadline.
-            ConnectionError: It was cut, and all that came before was taken.
-        """
-        with self._changed:
-            if not self._wait_for(
-                lambda: bool(self._waiting or self._ended or self._broken), deadline, on_silence
-            ):
-                raise TimeoutError("timed out")
-            if self._waiting:
-                message = self._waiting.popleft()
-                self._changed.notify_all()
-                return message
-            if self._ended:
-                return b""
-            raise ConnectionError(self._broken)
-
-    def end(self) -> None:
-        """No more messages."""
-        with self._changed:
-            self._ended = True
-            self._changed.notify_all()
-
-    def cut(self, why: str) -> None:
-        """No more messages, and that was not meant to be."""
-        with self._changed:
-            self._broken = self._broken or why
-            self._changed.notify_all()
-
-    def drop(self, why: str) -> None:
-        """The same, and those that wait are not wanted either."""
-        with self._changed:
-            self._broken, self._ended = self._broken or why, False
-            self._waiting.clear()
-            self._changed.notify_all()
-
-    def _wait_for(self, there: Callable[[], bool], deadline: float, on_silence: _Call) -> bool:
-        """Wait until something is ``there``; False: it was not until the deadline."""
-        while True:
-            left_s = max(0.0, deadline - time.monotonic())
-            if self._changed.wait_for(there, min(left_s, LONGEST_WAIT_S)):
-                return True
-            if left_s <= LONGEST_WAIT_S:
-                return False
-            on_silence()
+def _nothing() -> None:
+    pass
 
 
-def open_tunnel(channel: grpc.Channel, chunk_bytes: int) -> TunnelStream:
-    """A tunnel to the server of a channel. Whether it is there shows at the first receive."""
-    stream = TunnelStream(chunk_bytes)
-    call: Any = _stream_stream(channel)(stream.outgoing())
-    stream.attach(call, call.cancel)
-    if not call.add_callback(lambda: stream.call_over(call.details())):
-        stream.call_over(call.details())
-    return stream
+def _nothing_until(_: float) -> None:
+    pass
 
 
-def _stream_stream(channel: grpc.Channel) -> Any:
-    return channel.stream_stream(METHOD)  # without serializers: messages are bytes
-
-
-def serve_tunnels(
-    server: grpc.Server,
-    handle: Callable[[TunnelStream], None],
+def open_tunnel(
+    stream: PolledStream,
+    authority: str,
+    authorization: str,
     chunk_bytes: int,
-    admit: Callable[[grpc.ServicerContext], Principal | None] = lambda context: None,  # noqa: ARG005
-) -> None:
-    """Accept tunnels.
+    deadline: float,
+) -> TunnelStream:
+    """A tunnel over a connection of its own. Whether it is there shows at the first receive.
 
     Args:
-        server: Not started yet.
-        handle: Called with every tunnel, in a thread of its own; owns it.
+        stream: Connected, through TLS if the server wants that; owned from now on.
+        authority: host:port that was dialled.
+        authorization: Shows who calls; empty: nothing does.
         chunk_bytes: Most bytes in one message.
-        admit: Lets the caller in, and says who it is if its connection showed that; raises
-            WindlassError.
+        deadline: On the clock of ``time.monotonic``.
+
+    Raises:
+        OSError: The connection is broken.
     """
+    scheme = "http" if isinstance(stream, SocketStream) else "https"
+    link = Http2Link(stream, Limits(frame_bytes=LARGEST_FRAME_BYTES))
+    try:
+        link.begin()
+        call = link.open(
+            request_fields(METHOD, scheme, authority, authorization), deadline, WINDOW_BYTES
+        )
+    except OSError:
+        link.close()
+        raise
+    idle_links.watch(link)
 
-    def accept(requests: Iterator[bytes], context: grpc.ServicerContext) -> Iterator[bytes]:
-        stream = TunnelStream(chunk_bytes)
+    def finish(until: float) -> None:
         try:
-            stream.principal = admit(context)
-        except WindlassError as error:
-            error_table.abort(context, error)
-        stream.attach(requests, context.cancel)
-        context.add_callback(stream.call_over)
-        threading.Thread(target=handle, args=(stream,), name="tunnel", daemon=True).start()
-        yield from stream.outgoing()
+            link.finish(call, until)
+        finally:
+            idle_links.see_out(link, until)
 
-    service, _, method = METHOD.strip("/").partition("/")
-    handlers: dict[str, Any] = {method: grpc.stream_stream_rpc_method_handler(accept)}
-    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(service, handlers),))
+    return TunnelStream(
+        link,
+        call,
+        chunk_bytes,
+        check=check_answer,
+        finish=finish,
+        cancel=lambda: link.fail("cancelled"),
+        release=link.close,
+    )
 
 
-def _reason(error: grpc.RpcError) -> str:
-    details = getattr(error, "details", None)
-    text = details() if callable(details) else None
-    return str(text or error) or "the call was cancelled"
+def serve_tunnel(
+    call: ServedCall,
+    principal: Principal | None,
+    chunk_bytes: int,
+    handle: Callable[[TunnelStream], None],
+    left: Callable[[], None],
+) -> None:
+    """Serve a tunnel.
+
+    Args:
+        call: Let in, and its answer has begun.
+        principal: Who calls, if that is known.
+        chunk_bytes: Most bytes in one message.
+        handle: Called with the tunnel, and owns it; may go on with it when it has returned.
+        left: Called once, when nobody reads the connection for this tunnel any more.
+
+    Raises:
+        OSError: The connection is broken.
+    """
+    link = call.link
+
+    def cancel() -> None:
+        call.cancel()
+        if not link.streams:  # whoever reads it for this tunnel hears of it at once
+            link.fail("cancelled")
+        left()
+
+    def finish(deadline: float) -> None:
+        try:
+            call.finish_stream(deadline)
+        finally:
+            left()
+
+    try:
+        link.widen(call.stream, WINDOW_BYTES)
+    except OSError:
+        left()
+        raise
+    stream = TunnelStream(link, call.stream, chunk_bytes, finish=finish, cancel=cancel)
+    stream.principal = principal
+    handle(stream)

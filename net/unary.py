@@ -1,34 +1,30 @@
-"""Unary calls, served: who calls, may they, what do they say, and only then the servicer.
+"""Calls of one message, served: who calls, may they, what do they say, and only then the servicer.
 
-Requests arrive as bytes and are parsed here: a request that gRPC itself cannot parse keeps 17 KB
-for good, and nothing of a caller is read before it is known who calls.
+A request is read and parsed after it is known who calls.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
-import grpc
 from google.protobuf.descriptor import MethodDescriptor, ServiceDescriptor
 from google.protobuf.message import DecodeError, Message
 from google.protobuf.message_factory import GetMessageClass
 
-from ..core import codec, error_table
-from ..core.errors import RefusedError, UnauthenticatedError, WindlassError
+from ..core import codec
+from ..core.errors import RefusedError, UnauthenticatedError
 from ..core.task import Incarnation
 from ..proto.v1 import common_pb2
 from .auth.guard import Guard, Visitor
 from .auth.metadata import ANSWER, AUTHORIZATION
-from .newcomers import Newcomers
-from .pass_through import Origin
+from .http2.fields import Fields
+from .http2.peer import Accepted, Method
+from .http2.served import ServedCall
 
 _MAX_AUTHORIZATION = 8192
 
 Servicer = Mapping[str, Callable[[Any, Visitor], Message]]
 """Answers the methods of a service, by name; raises WindlassError or OSError to refuse."""
-
-FindOrigin = Callable[[str], Origin | None]
-"""Where the connection comes from that gRPC calls so."""
 
 
 def servicer(service: ServiceDescriptor, implementation: object) -> Servicer:
@@ -36,54 +32,33 @@ def servicer(service: ServiceDescriptor, implementation: object) -> Servicer:
     return {method.name: getattr(implementation, method.name) for method in service.methods}
 
 
-def add_service(
-    server: grpc.Server,
-    service: ServiceDescriptor,
-    methods: Servicer,
-    guard: Guard,
-    find_origin: FindOrigin,
-    newcomers: Newcomers,
-) -> None:
-    """Serve a service, as its contract describes it.
+def methods_of(service: ServiceDescriptor, methods: Servicer, guard: Guard) -> dict[str, Method]:
+    """A service's methods as they are served, by path.
 
     Args:
-        server: Not started yet.
         service: The contract.
         methods: Its methods.
         guard: Lets callers in.
-        find_origin: Of the port.
-        newcomers: Bounds those whose message does not come.
     """
-    handlers: dict[str, grpc.RpcMethodHandler[Any, Any]] = {
-        # On the wire a call with one message and one with a stream of one are the same; as a
-        # stream the message is not read before it is known who calls.
-        method.name: grpc.stream_unary_rpc_method_handler(
-            _handler(method, methods[method.name], guard, find_origin, newcomers)
-        )
-        for method in service.methods
+    return {
+        path_of(method): _method(method, methods[method.name], guard) for method in service.methods
     }
-    server.add_generic_rpc_handlers(
-        (grpc.method_handlers_generic_handler(service.full_name, handlers),)
-    )
 
 
-def _handler(
-    method: MethodDescriptor,
-    answer: Callable[[Any, Visitor], Message],
-    guard: Guard,
-    find_origin: FindOrigin,
-    newcomers: Newcomers,
-) -> Callable[[Iterator[bytes], grpc.ServicerContext], bytes]:
-    operation = f"/{method.containing_service.full_name}/{method.name}"
+def path_of(method: MethodDescriptor) -> str:
+    """How a method is called on the wire."""
+    return f"/{method.containing_service.full_name}/{method.name}"
+
+
+def _method(
+    method: MethodDescriptor, answer: Callable[[Any, Visitor], Message], guard: Guard
+) -> Method:
     request_class = GetMessageClass(method.input_type)
 
-    def handle(messages: Iterator[bytes], context: grpc.ServicerContext) -> bytes:
-        try:
-            visitor = admit(guard, operation, context, find_origin)
-            with newcomers.silent(context.cancel):
-                data = next(messages, None)
-            if data is None:
-                raise RefusedError(f"{operation}: no message came")
+    def accept(call: ServedCall) -> Accepted:
+        visitor, metadata = admit(guard, call)
+
+        def handle(data: bytes) -> bytes:
             try:
                 request = request_class.FromString(data)
             except DecodeError as error:
@@ -92,36 +67,24 @@ def _handler(
             if claimed is not None:
                 visitor.check_claim(claimed)
             return answer(request, visitor).SerializeToString()
-        except (WindlassError, OSError) as error:
-            error_table.abort(context, error)
-            raise
 
-    return handle
+        return Accepted(handle, metadata=metadata)
+
+    return accept
 
 
-def admit(
-    guard: Guard, operation: str, context: grpc.ServicerContext, find_origin: FindOrigin
-) -> Visitor:
-    """The caller of a gRPC call, who is let in.
+def admit(guard: Guard, call: ServedCall) -> tuple[Visitor, Fields]:
+    """The caller of a call, who is let in, and what shows it that this server is the right one.
 
     Raises:
         AccessError: Nobody knows who that is, or they may not.
     """
-    origin = find_origin(context.peer())
-    if origin is None:
-        raise UnauthenticatedError("this call did not come through the port of the task")
-    said = ""
-    for name, value in context.invocation_metadata() or ():
-        if name == AUTHORIZATION:
-            said = value if isinstance(value, str) else ""
+    said = call.metadata.get(AUTHORIZATION, "")
     if len(said) > _MAX_AUTHORIZATION:
         raise UnauthenticatedError(f"the authorization is longer than {_MAX_AUTHORIZATION} bytes")
-    visitor = guard.admit(operation, said, origin.principal, origin.address)
-    origin.is_admitted = True
-    answer = guard.answer(operation, said)
-    if answer:
-        context.send_initial_metadata(((ANSWER, answer),))
-    return replace(visitor, is_waiting=context.is_active)
+    visitor = guard.admit(call.path, said, call.origin.principal, call.origin.address)
+    answer = guard.answer(call.path, said)
+    return replace(visitor, is_waiting=call.is_waiting), [(ANSWER, answer)] if answer else []
 
 
 def claim_of(request: Message) -> Incarnation | None:

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from ...cluster.access import check_access, check_claim, rule_of
+from ...cluster.leadership import Leadership
 from ...cluster.principal import Principal
 from ...core.errors import (
     AccessError,
@@ -35,7 +36,7 @@ class Guard:
         task: The server.
         settings: How tasks show who they are.
         job: Tells the server's job; empty: not known yet.
-        has_chief: Whether the cluster is known to have a task of the type chief.
+        leadership: Tells what the server knows of who leads its job.
 
     Attributes:
         mode: As of :meth:`begin`.
@@ -48,12 +49,12 @@ class Guard:
         settings: Settings,
         *,
         job: Callable[[], str] = str,
-        has_chief: bool = False,
+        leadership: Callable[[], Leadership] = Leadership,
     ) -> None:
         self._task = task
         self._settings = settings
         self._job = job
-        self._has_chief = has_chief
+        self._leadership = leadership
         self._lock = threading.Lock()
         self._addresses: frozenset[str] = frozenset()
         self._key = b""
@@ -169,7 +170,7 @@ class Guard:
                 operation,
                 server=self._task,
                 job=self._job(),
-                has_chief=self._has_chief,
+                leadership=self._leadership(),
                 is_proven=self.mode.encrypts,
             )
         except (AccessError, OtherJobError) as error:
@@ -226,6 +227,15 @@ class Visitor:
     def mode(self) -> SecurityMode:
         """How callers of this server show who they are."""
         return self._guard.mode
+
+    @property
+    def has_own_index(self) -> bool:
+        """Whether the credentials they showed are good for the task of one index alone.
+
+        A key is good for all tasks, whichever one uses it.
+        """
+        shown = self.principal
+        return self.mode.encrypts and shown is not None and shown.index is not None
 
     def check(self, operation: str) -> None:
         """Check that they may do something.

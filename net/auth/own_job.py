@@ -1,4 +1,4 @@
-"""The job of a task's own credentials, which the task then belongs to.
+"""The job and the index of a task's own credentials, which the task then belongs to.
 
 A ps that knows its job from the start takes no chief of another one, whoever comes first.
 """
@@ -23,14 +23,9 @@ def with_own_job(settings: Settings) -> Settings:
     """
     if settings.insecure or settings.security == "insecure":
         return settings
-    named = {"job_id": settings.job_id}
-    if settings.tls_cert:
-        mutual = security_mode(settings, "") is SecurityMode.MTLS
-        principal = credential_files(settings, mutual=mutual).current().principal
-        named["tls_cert"] = principal.job if principal is not None else ""
-    if settings.token_file:
-        claims = token.claims_of(token.TokenFile(settings.token_file).token())
-        named["token_file"] = str(claims.get("job", ""))
+    named = {"job_id": settings.job_id} | {
+        name: job for name, (job, _) in _credentials(settings).items()
+    }
     jobs = {job: name for name, job in named.items() if job}
     if len(jobs) > 1:
         told = " and ".join(f"{job!r} in {name}" for job, name in jobs.items())
@@ -39,3 +34,28 @@ def with_own_job(settings: Settings) -> Settings:
             "certificates and tokens of its own"
         )
     return settings.model_copy(update={"job_id": next(iter(jobs), "")})
+
+
+def are_of_one_index(settings: Settings) -> bool:
+    """Whether this task's certificate or token is good for its own index alone.
+
+    Raises:
+        ConfigurationError: The files cannot be used.
+    """
+    if settings.insecure or settings.security == "insecure":
+        return False
+    return any(has_index for _, has_index in _credentials(settings).values())
+
+
+def _credentials(settings: Settings) -> dict[str, tuple[str, bool]]:
+    """For each credential by its setting: the job that it names, and whether it has an index."""
+    found = {}
+    if settings.tls_cert:
+        mutual = security_mode(settings, "") is SecurityMode.MTLS
+        principal = credential_files(settings, mutual=mutual).current().principal
+        if principal is not None:
+            found["tls_cert"] = principal.job, principal.index is not None
+    if settings.token_file:
+        claims = token.claims_of(token.TokenFile(settings.token_file).token())
+        found["token_file"] = str(claims.get("job", "")), claims.get("index") is not None
+    return found

@@ -1,31 +1,25 @@
-"""TLS on the accepting side: one context for sessions, links and gRPC."""
+"""TLS on the accepting side: one context for sessions, links and gRPC, a handshake step by step.
 
-import contextlib
+A handshake costs no thread: whoever watches the connection takes a step whenever bytes have come.
+"""
+
 import logging
-import threading
-import time
-from collections.abc import Callable
+import ssl
 
 from ...core.errors import ConfigurationError, UnauthenticatedError, WindlassError
+from ...core.rare_log import RareLog
 from ..stream import SocketStream
 from .certificate import principal_of_certificate
-from .failures import PLAINTEXT_CLIENT
+from .failures import PLAINTEXT_CLIENT, explain
 from .files import CredentialFiles
-from .http2 import Duplex
-from .stream import TlsStream, say_last, shake_hands
+from .stream import TlsStream
 
 log = logging.getLogger(__name__)
 
 TLS_BEGINS = b"\x16\x03"
 _LOG_EVERY_S = 1.0
-_TELL_S = 2.0
-_MOST_AT_ONCE = 64  # handshakes; the oldest one goes first
-
-
-Refuse = Callable[[Duplex, bytes, WindlassError, float], None]
-"""``refuse(stream, first, error, deadline)``: tell an error to who dialled, whose first bytes were
-read already.
-"""
+_STEP_BYTES = 16 * 1024
+_MOST_BYTES = 128 * 1024  # a chain of certificates has a few thousand
 
 
 class TlsServer:
@@ -35,21 +29,13 @@ class TlsServer:
         files: Certificate, key and CA.
         name: Of this task, for messages.
         mutual: Whether who dials must show a certificate, which names a principal.
-        timeout_s: For a handshake. Unit: seconds.
     """
 
-    def __init__(
-        self, files: CredentialFiles, name: str, *, mutual: bool, timeout_s: float
-    ) -> None:
+    def __init__(self, files: CredentialFiles, name: str, *, mutual: bool) -> None:
         self._files = files
         self._name = name
         self._mutual = mutual
-        self._timeout_s = timeout_s
-        self._lock = threading.Lock()
-        self._under_way: dict[SocketStream, None] = {}  # the oldest first
-        self._stopped = False
-        self._quiet_until = 0.0
-        self._unsaid = 0
+        self._refused = RareLog(log, _LOG_EVERY_S)
 
     def check(self) -> None:
         """Check that there is a certificate to show.
@@ -63,107 +49,106 @@ class TlsServer:
                 "(WINDLASS_TLS_CERT, WINDLASS_TLS_KEY) beside tls_ca; `windlass certs` makes them"
             )
 
-    def accept(
-        self,
-        stream: SocketStream,
-        first: bytes,
-        refuse: Refuse,
-    ) -> TlsStream:
-        """Begin TLS with who dialled; the stream is closed if that fails.
+    def begin(self, stream: SocketStream, first: bytes) -> "Handshake":
+        """Begin TLS with who dialled.
 
         Args:
             stream: Connected.
             first: What was read of it.
-            refuse: Tells an error to who dialled.
 
         Raises:
-            UnauthenticatedError: Who dialled speaks no TLS, or shows no certificate that counts.
-            OSError: The connection broke, or the handshake took too long.
+            ConnectionError: There is no certificate to show.
         """
-        peer = stream.peer_address
-        self._begin(stream)
-        deadline = time.monotonic() + self._timeout_s
+        context = self._files.current().server
+        if context is None:  # check() has said it
+            raise ConnectionError("there is no certificate to show")
+        return Handshake(context, stream, first)
+
+    def principal_missing(self, secured: TlsStream) -> UnauthenticatedError | None:
+        """Find out who a connection comes from; the error if it must say and does not."""
+        if not self._mutual:
+            return None
+        peer = secured.peer_address
         try:
-            first = _beginning(stream, first, deadline)
-            if not first.startswith(TLS_BEGINS):
-                plain = UnauthenticatedError(f"{self._name}: {PLAINTEXT_CLIENT}")
-                _tell(refuse, stream, first, plain, deadline)
-                say_last(stream, b"")
-                raise plain
-            context = self._files.current().server
-            if context is None:  # check() has said it
-                raise ConnectionError("there is no certificate to show")
-            secured = shake_hands(
-                stream, context, host=None, peer=peer, deadline=deadline, first=first
-            )
-            if self._mutual:
-                try:
-                    secured.principal = principal_of_certificate(secured.certificate(), peer)
-                except UnauthenticatedError as error:
-                    _tell(refuse, secured, b"", error, deadline)
-                    say_last(stream, b"")
-                    raise
-        except (OSError, UnauthenticatedError) as error:
-            stream.close()
-            self._log(peer, error)
-            raise
-        finally:
-            with self._lock:
-                self._under_way.pop(stream, None)
-        return secured
+            secured.principal = principal_of_certificate(secured.certificate(), peer)
+        except UnauthenticatedError as error:
+            self.log_refusal(peer, error)
+            return error
+        return None
 
-    def stop(self) -> None:
-        """End handshakes that are under way, and begin none."""
-        with self._lock:
-            self._stopped = True
-            streams = list(self._under_way)
-        for stream in streams:
-            stream.cancel()
+    def plaintext(self, peer: str) -> UnauthenticatedError:
+        """The error for who speaks no TLS."""
+        error = UnauthenticatedError(f"{self._name}: {PLAINTEXT_CLIENT}")
+        self.log_refusal(peer, error)
+        return error
 
-    def _begin(self, stream: SocketStream) -> None:
-        with self._lock:
-            oldest = next(iter(self._under_way)) if len(self._under_way) >= _MOST_AT_ONCE else None
-            if oldest is not None:
-                del self._under_way[oldest]
-            self._under_way[stream] = None
-            stopped = self._stopped
-        if oldest is not None:
-            oldest.cancel()
-        if stopped:
-            stream.cancel()
-
-    def _log(self, peer: str, error: Exception) -> None:
+    def log_refusal(self, peer: str, error: Exception) -> None:
         """One line a second at most: whoever dials could fill the log."""
-        with self._lock:
-            now = time.monotonic()
-            if now < self._quiet_until:
-                self._unsaid += 1
-                return
-            unsaid, self._unsaid, self._quiet_until = self._unsaid, 0, now + _LOG_EVERY_S
         said = error.message if isinstance(error, WindlassError) else str(error)
         if peer not in said:
             said = f"{peer}: {said}"
-        log.warning(
-            "a connection was refused: %s%s", said, f" (and {unsaid} more)" if unsaid else ""
-        )
+        self._refused.warning("a connection was refused: %s", said)
 
 
-def _tell(
-    refuse: Refuse, stream: Duplex, first: bytes, error: WindlassError, deadline: float
-) -> None:
-    with contextlib.suppress(OSError):  # it does not hear it then
-        refuse(stream, first, error, min(deadline, time.monotonic() + _TELL_S))
+class Handshake:
+    """A handshake on the accepting side.
 
-
-def _beginning(stream: SocketStream, first: bytes, deadline: float) -> bytes:
-    """As many bytes as tell TLS from anything else of ours: a frame that begins with these two has
-    790 bytes or more, and a longer greeting than ours.
+    Args:
+        context: Of this side.
+        stream: Connected; owned by the result.
+        first: What was read of it.
     """
-    while len(first) < len(TLS_BEGINS):
-        if time.monotonic() >= deadline:
-            raise TimeoutError("it began no TLS handshake in time")
-        more = stream.receive(deadline)
+
+    def __init__(self, context: ssl.SSLContext, stream: SocketStream, first: bytes) -> None:
+        self._incoming, self._outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+        self._tls = context.wrap_bio(self._incoming, self._outgoing, server_side=True)
+        self._incoming.write(first)
+        self._stream = stream
+        self._peer = stream.peer_address
+        self._begun = first[:8]
+        self._received = len(first)
+
+    def step(self) -> TlsStream | None:
+        """Go on as far as what has come allows; the stream once it is done, None: not yet.
+
+        Raises:
+            UnauthenticatedError: The two sides do not get together; the other one was told why.
+            OSError: The connection is broken, or the other side reads nothing.
+        """
+        while True:
+            try:
+                self._tls.do_handshake()
+            except ssl.SSLWantReadError:
+                self._send()
+                if not self._read():
+                    return None
+            except ssl.SSLError as error:
+                failure = explain(error, side="server", peer=self._peer, began=self._begun)
+                self._send()  # the alert, which tells the other side
+                raise failure from error
+            else:
+                self._send()
+                return self._secured()
+
+    def _read(self) -> bool:
+        more = self._stream.receive_now(_STEP_BYTES)
+        if more is None:
+            return False
         if not more:
-            raise ConnectionError("it closed the connection before the TLS handshake")
-        first += more
-    return first
+            raise explain(None, side="server", peer=self._peer, began=self._begun)
+        self._begun = self._begun or more[:8]
+        self._received += len(more)
+        if self._received > _MOST_BYTES:
+            raise ConnectionError(f"a TLS handshake has more than {_MOST_BYTES} bytes")
+        self._incoming.write(more)
+        return True
+
+    def _send(self) -> None:
+        data = self._outgoing.read()
+        if data and self._stream.send_now([data]) < len(data):
+            raise ConnectionError("it reads nothing of the TLS handshake")
+
+    def _secured(self) -> TlsStream:
+        return TlsStream(
+            self._stream, self._tls, self._incoming, self._outgoing, side="server", peer=self._peer
+        )

@@ -199,7 +199,7 @@ def _server_context(ca: str) -> ssl.SSLContext:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_3
     context.num_tickets = 0  # nobody resumes; one that is on its way disturbs what is counted
-    context.set_alpn_protocols(["h2"])  # gRPC's clients insist; ours do not ask
+    context.set_alpn_protocols(["h2"])  # gRPC's clients insist
     if ca:
         _load_authorities(context, ca)
         context.verify_mode = ssl.CERT_REQUIRED
@@ -209,6 +209,7 @@ def _server_context(ca: str) -> ssl.SSLContext:
 def _client_context(ca: str, *, only_itself: bool) -> ssl.SSLContext:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.minimum_version = ssl.TLSVersion.TLSv1_3
+    context.set_alpn_protocols(["h2"])  # for tunnels, where a proxy may end TLS
     if only_itself:
         context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
     _load_authorities(context, ca)

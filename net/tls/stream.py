@@ -153,29 +153,41 @@ class TlsStream:
 
     def receive(self, deadline: float) -> bytes:
         """Some bytes."""
-        while True:
-            with self._lock:
-                if self._ended:
-                    return b""
-                if self._incoming.pending or self._tls.pending():
-                    with contextlib.suppress(ssl.SSLWantReadError):
-                        data = self._read_record()
-                        self._ended = not data
-                        return data
-            came = self._stream.receive(deadline)
-            if not came:
-                raise ConnectionError("the connection was cut off")
-            self._incoming.write(came)
+        while (data := self._next_record(READ_BYTES)) is None:
+            self._take_in(self._stream.receive(deadline))
+        return data
 
-    def _read_record(self) -> bytes:
-        try:
-            return self._tls.read(READ_BYTES)
-        except ssl.SSLZeroReturnError:
-            return b""
-        except ssl.SSLWantReadError:
-            raise
-        except ssl.SSLError as error:
-            raise self._failure(error) from error
+    def receive_now(self, most_bytes: int) -> bytes | None:
+        """Some bytes that have come already, at most one record."""
+        while (data := self._next_record(most_bytes)) is None:
+            came = self._stream.receive_now(READ_BYTES)
+            if came is None:
+                return None
+            self._take_in(came)
+        return data
+
+    def _take_in(self, came: bytes) -> None:
+        if not came:
+            raise ConnectionError("the connection was cut off")
+        self._incoming.write(came)
+
+    def _next_record(self, most_bytes: int) -> bytes | None:
+        """Decrypted bytes that have come; empty at the end of the stream, None: none yet."""
+        with self._lock:
+            if self._ended:
+                return b""
+            if not self._incoming.pending and not self._tls.pending():
+                return None
+            try:
+                data = self._tls.read(most_bytes)
+            except ssl.SSLZeroReturnError:
+                data = b""
+            except ssl.SSLWantReadError:
+                return None
+            except ssl.SSLError as error:
+                raise self._failure(error) from error
+            self._ended = not data
+            return data
 
     def receive_into(self, target: memoryview, deadline: float) -> int:
         """Some bytes into ``target``."""
@@ -232,6 +244,10 @@ class TlsStream:
     def fileno(self) -> int:
         """There is none: bytes may wait here while the socket has none."""
         return -1
+
+    def readiness_fileno(self) -> int:
+        """For a selector, after :meth:`receive_now` has said that there is nothing more."""
+        return self._stream.readiness_fileno()
 
     def limit_messages(self, num_bytes: int) -> None:
         """Nothing: the bytes have no boundaries."""

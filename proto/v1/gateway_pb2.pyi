@@ -7,7 +7,7 @@ from typing import ClassVar as _ClassVar, Iterable as _Iterable, Mapping as _Map
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class PollRequest(_message.Message):
-    __slots__ = ("node", "instance", "host", "ports", "events", "first_event", "orders_taken", "wait_s", "versions")
+    __slots__ = ("node", "instance", "host", "ports", "events", "first_event", "orders_taken", "wait_s", "versions", "running", "has_own_index")
     NODE_FIELD_NUMBER: _ClassVar[int]
     INSTANCE_FIELD_NUMBER: _ClassVar[int]
     HOST_FIELD_NUMBER: _ClassVar[int]
@@ -17,6 +17,8 @@ class PollRequest(_message.Message):
     ORDERS_TAKEN_FIELD_NUMBER: _ClassVar[int]
     WAIT_S_FIELD_NUMBER: _ClassVar[int]
     VERSIONS_FIELD_NUMBER: _ClassVar[int]
+    RUNNING_FIELD_NUMBER: _ClassVar[int]
+    HAS_OWN_INDEX_FIELD_NUMBER: _ClassVar[int]
     node: _common_pb2.Task
     instance: str
     host: str
@@ -26,17 +28,35 @@ class PollRequest(_message.Message):
     orders_taken: int
     wait_s: float
     versions: _common_pb2.Versions
-    def __init__(self, node: _Optional[_Union[_common_pb2.Task, _Mapping]] = ..., instance: _Optional[str] = ..., host: _Optional[str] = ..., ports: _Optional[_Iterable[int]] = ..., events: _Optional[_Iterable[_Union[TaskEvent, _Mapping]]] = ..., first_event: _Optional[int] = ..., orders_taken: _Optional[int] = ..., wait_s: _Optional[float] = ..., versions: _Optional[_Union[_common_pb2.Versions, _Mapping]] = ...) -> None: ...
+    running: RunningTasks
+    has_own_index: bool
+    def __init__(self, node: _Optional[_Union[_common_pb2.Task, _Mapping]] = ..., instance: _Optional[str] = ..., host: _Optional[str] = ..., ports: _Optional[_Iterable[int]] = ..., events: _Optional[_Iterable[_Union[TaskEvent, _Mapping]]] = ..., first_event: _Optional[int] = ..., orders_taken: _Optional[int] = ..., wait_s: _Optional[float] = ..., versions: _Optional[_Union[_common_pb2.Versions, _Mapping]] = ..., running: _Optional[_Union[RunningTasks, _Mapping]] = ..., has_own_index: bool = ...) -> None: ...
+
+class RunningTasks(_message.Message):
+    __slots__ = ("tasks",)
+    TASKS_FIELD_NUMBER: _ClassVar[int]
+    tasks: _containers.RepeatedCompositeFieldContainer[RunningTask]
+    def __init__(self, tasks: _Optional[_Iterable[_Union[RunningTask, _Mapping]]] = ...) -> None: ...
+
+class RunningTask(_message.Message):
+    __slots__ = ("job", "task")
+    JOB_FIELD_NUMBER: _ClassVar[int]
+    TASK_FIELD_NUMBER: _ClassVar[int]
+    job: str
+    task: _common_pb2.Task
+    def __init__(self, job: _Optional[str] = ..., task: _Optional[_Union[_common_pb2.Task, _Mapping]] = ...) -> None: ...
 
 class PollResponse(_message.Message):
-    __slots__ = ("orders", "events_taken", "gateway")
+    __slots__ = ("orders", "events_taken", "gateway", "waits_for")
     ORDERS_FIELD_NUMBER: _ClassVar[int]
     EVENTS_TAKEN_FIELD_NUMBER: _ClassVar[int]
     GATEWAY_FIELD_NUMBER: _ClassVar[int]
+    WAITS_FOR_FIELD_NUMBER: _ClassVar[int]
     orders: _containers.RepeatedCompositeFieldContainer[Order]
     events_taken: int
     gateway: str
-    def __init__(self, orders: _Optional[_Iterable[_Union[Order, _Mapping]]] = ..., events_taken: _Optional[int] = ..., gateway: _Optional[str] = ...) -> None: ...
+    waits_for: str
+    def __init__(self, orders: _Optional[_Iterable[_Union[Order, _Mapping]]] = ..., events_taken: _Optional[int] = ..., gateway: _Optional[str] = ..., waits_for: _Optional[str] = ...) -> None: ...
 
 class Order(_message.Message):
     __slots__ = ("number", "start", "stop")

@@ -148,7 +148,7 @@ class GetJobRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class GetJobResponse(_message.Message):
-    __slots__ = ("chief_address", "phase", "job", "chief_silent_s", "last_generation", "shards", "global_step")
+    __slots__ = ("chief_address", "phase", "job", "chief_silent_s", "last_generation", "shards", "global_step", "gives_way")
     CHIEF_ADDRESS_FIELD_NUMBER: _ClassVar[int]
     PHASE_FIELD_NUMBER: _ClassVar[int]
     JOB_FIELD_NUMBER: _ClassVar[int]
@@ -156,6 +156,7 @@ class GetJobResponse(_message.Message):
     LAST_GENERATION_FIELD_NUMBER: _ClassVar[int]
     SHARDS_FIELD_NUMBER: _ClassVar[int]
     GLOBAL_STEP_FIELD_NUMBER: _ClassVar[int]
+    GIVES_WAY_FIELD_NUMBER: _ClassVar[int]
     chief_address: str
     phase: _common_pb2.JobPhase
     job: str
@@ -163,7 +164,8 @@ class GetJobResponse(_message.Message):
     last_generation: int
     shards: int
     global_step: int
-    def __init__(self, chief_address: _Optional[str] = ..., phase: _Optional[_Union[_common_pb2.JobPhase, str]] = ..., job: _Optional[str] = ..., chief_silent_s: _Optional[float] = ..., last_generation: _Optional[int] = ..., shards: _Optional[int] = ..., global_step: _Optional[int] = ...) -> None: ...
+    gives_way: bool
+    def __init__(self, chief_address: _Optional[str] = ..., phase: _Optional[_Union[_common_pb2.JobPhase, str]] = ..., job: _Optional[str] = ..., chief_silent_s: _Optional[float] = ..., last_generation: _Optional[int] = ..., shards: _Optional[int] = ..., global_step: _Optional[int] = ..., gives_way: bool = ...) -> None: ...
 
 class SaveShardsRequest(_message.Message):
     __slots__ = ("checkpoint", "probe")

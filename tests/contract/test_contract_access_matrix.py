@@ -60,12 +60,20 @@ Collective/Probe            .       x       x         x       .        .        
 Health/Check                x       x       x         x       x        x          x
 Health/Watch                -       -       -         -       -        -          -
 """
-WITHOUT_A_CHIEF = """
+# Of a ps whose TF_CONFIG names only itself: until a chief attaches nobody knows that there is one.
+BEFORE_A_CHIEF = """
+                          driver  worker:0  worker:1  ps:0  evaluator:0  reader
+ParameterServer/Attach      .       x         .       .        .          .
+ParameterServer/SaveShards  .       x         .       .        .          .
+ParameterServer/VerifyShards .      x         .       .        .          .
+ParameterServer/EndJob      .       x         .       .        .          .
+"""
+AFTER_A_CHIEF = """
                           driver  chief  worker:0  worker:1  ps:0  evaluator:0  reader
-ParameterServer/Attach      .       x       x         .       .        .          .
-ParameterServer/SaveShards  .       x       x         .       .        .          .
-ParameterServer/VerifyShards .      x       x         .       .        .          .
-ParameterServer/EndJob      .       x       x         .       .        .          .
+ParameterServer/Attach      .       x       .         .       .        .          .
+ParameterServer/SaveShards  .       x       .         .       .        .          .
+ParameterServer/VerifyShards .      x       .         .       .        .          .
+ParameterServer/EndJob      .       x       .         .       .        .          .
 """
 DEFINITIONS = """
                           driver  chief  worker:0  worker:1  ps:0  evaluator:0  reader
@@ -231,13 +239,19 @@ def test_calls_of_each_role(cluster: Cluster) -> None:
     assert marks(table, ask) == table
 
 
-def test_who_leads_where_there_is_no_chief(cluster: Cluster) -> None:
-    table = read_table(WITHOUT_A_CHIEF)
-
+def test_who_leads_a_ps_that_knows_only_itself(cluster: Cluster) -> None:
     def ask(name: str, who: str) -> str:
-        return called(cluster.at("leaderless", principal(who)), name)
+        fields: dict[str, Any] = {"lease_s": 1000.0} if name.endswith("/Attach") else {}
+        return called(cluster.at("leaderless", principal(who)), name, **fields)
 
-    assert marks(table, ask) == table
+    before, after = read_table(BEFORE_A_CHIEF), read_table(AFTER_A_CHIEF)
+    assert marks(before, ask) == before
+    assert ask("ParameterServer/Attach", "chief") == LET_IN, "it wins over worker 0, which leads"
+    assert marks(after, ask) == after
+    chief = cluster.at("leaderless", principal("chief"))
+    again = Incarnation(TaskId("chief", 0), 2, JOB)
+    assert called(chief, "ParameterServer/Attach", again) == LET_IN, "a restart is the same chief"
+    assert marks(after, lambda name, who: ask(name, who) if who != "chief" else LET_IN) == after
 
 
 def test_definitions_of_each_role(cluster: Cluster) -> None:

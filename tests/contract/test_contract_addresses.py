@@ -13,7 +13,7 @@ from helpers.hosts import (
     Serve,
     can_call,
     dial,
-    dialled,
+    dialer_to,
     echoes,
     make_host,
     tcp_sockets,
@@ -104,10 +104,8 @@ def test_a_folder_gets_a_socket_for_this_user_alone_and_loses_it(
         left_behind.bind(str(path))
     host = serve(Settings(insecure=True, socket_dir=str(tmp_path)))
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
-    with (
-        dialled(host.port, Settings(insecure=True)) as (dialer, _),
-        closing(dialer.unix(str(path))) as connection,
-    ):
+    dialer = dialer_to(host.port, Settings(insecure=True))
+    with closing(dialer.unix(str(path))) as connection:
         assert str(path) in dialer.greet(connection, scaled(5)).unix_sockets
         assert echoes(connection)
     host.stop(0)
@@ -133,12 +131,12 @@ def test_a_session_stays_with_its_task_where_another_job_has_the_socket(
     first, _second = (serve(settings) for _ in range(2))
     # As seen from another network namespace, where names without a file do not reach.
     first.endpoint.unix_sockets[:] = [str(tmp_path / "ps-0.sock")]
-    with dialled(first.port, settings) as (dialer, channel):
-        found = reach(dialer, lambda: channel, settings, scaled(5), peer="ps")
-        with closing(found.connection) as connection:
-            assert found.choice.kind == "tcp"
-            assert "another process has" in found.choice.reason
-            assert echoes(connection)
+    dialer = dialer_to(first.port, settings)
+    found = reach(dialer, settings, scaled(5), peer="ps")
+    with closing(found.connection) as connection:
+        assert found.choice.kind == "tcp"
+        assert "another process has" in found.choice.reason
+        assert echoes(connection)
 
 
 @needs_memory
@@ -153,7 +151,7 @@ def test_a_folder_that_cannot_be_used_is_an_error_that_names_it_and_leaves_nothi
 
 
 @pytest.mark.filterwarnings("ignore:.*fork")  # Python's, and JAX's if another test has loaded it
-@pytest.mark.skipif(os.getuid() != 0, reason="only root can be somebody else")
+@pytest.mark.needs("root")  # which can be somebody else
 def test_another_user_is_neither_let_in_nor_trusted() -> None:
     ours, theirs = (f"@windlass-test-{who}-{os.getpid()}" for who in ("ours", "theirs"))
     with listen_unix(ours, 1) as listening, socket.socket(socket.AF_UNIX) as ready:

@@ -1,5 +1,6 @@
 """Sending on a connection: in the background, by pieces, and never into the middle of a frame."""
 
+import contextlib
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import closing
@@ -63,8 +64,10 @@ def test_a_payload_that_cannot_be_made_breaks_the_connection_at_both_ends(
         raise MemoryError("no memory to gather an array")
 
     pair[0].send_in_background([b"m"], parts(), 2 * KIB64)
-    with pytest.raises(OSError, match=r"."):
-        received(pair[1])
+    # A stream that gives up what it has not sent yet may end before the frame begins.
+    with contextlib.suppress(OSError):
+        assert received(pair[1]) is None
+    assert ended(pair[1])
     assert ended(pair[0])
     with pytest.raises(ConnectionError, match="an earlier frame could not be sent: no memory"):
         pair[0].send([b"next"])

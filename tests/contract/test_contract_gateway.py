@@ -10,7 +10,9 @@ from contextlib import closing, suppress
 from unittest.mock import Mock
 
 import pytest
+from click.testing import CliRunner
 
+from helpers.certificates import with_tls
 from helpers.waiting import scaled
 from windlass.client.gateway.calls import GatewayClient
 from windlass.cluster.principal import Principal
@@ -27,6 +29,7 @@ from windlass.core.settings import Settings
 from windlass.core.shipping import own_environment
 from windlass.core.task import TaskId
 from windlass.core.versions import own_versions
+from windlass.launch.cli import windlass
 from windlass.net import forwarding
 from windlass.net.arrival import ROUTE
 from windlass.net.forwarding import Forwarder
@@ -44,7 +47,8 @@ class Gateway:
 
     def __init__(self) -> None:
         self.settings = Settings()
-        self.server = GatewayServer(CHIEF, JobTable(Limits()), self.settings)
+        self.table = JobTable(Limits())
+        self.server = GatewayServer(CHIEF, self.table, self.settings)
         self.server.start("127.0.0.1:0")
         self.address = f"127.0.0.1:{self.server.port}"
         self.driver = self.client("driver")
@@ -55,7 +59,11 @@ class Gateway:
         return GatewayClient(self.address, self.settings, Principal(role, index=index))
 
     def poll(
-        self, task: TaskId, events: list[gateway_pb2.TaskEvent] | None = None, first: int = 1
+        self,
+        task: TaskId,
+        events: list[gateway_pb2.TaskEvent] | None = None,
+        first: int = 1,
+        **fields: object,
     ) -> gateway_pb2.PollResponse:
         return self.polling[task].poll(
             gateway_pb2.PollRequest(
@@ -66,6 +74,7 @@ class Gateway:
                 events=events or [],
                 first_event=first,
                 versions=codec.versions_to_wire(own_versions()),
+                **fields,  # type: ignore[arg-type]
             )
         )
 
@@ -113,6 +122,36 @@ def test_what_a_node_repeats_counts_once_and_no_line_is_lost(gateway: Gateway) -
     assert gateway.driver.follow("j", 0, wait_s=0, drives=False).lines == news.lines
 
 
+def test_ticks_go_on_whatever_one_of_them_raises(
+    gateway: Gateway, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    real, left = JobTable.tick, [KeyError("a bug"), OSError("no space")]
+    ticked = threading.Event()
+
+    def tick(self: JobTable, *, now: float) -> None:
+        if left:
+            raise left.pop()
+        real(self, now=now)
+        ticked.set()
+
+    monkeypatch.setattr(JobTable, "tick", tick)
+    assert ticked.wait(scaled(20))
+    assert "the gateway cannot tidy up" in caplog.text
+
+
+def test_logs_show_what_tasks_print_and_steer_no_terminal(gateway: Gateway) -> None:
+    gateway.begin()
+    texts = ["\x1b]52;c;cm0=\x07clip", "one\nps:0 | two", "\x1b[31mred\x1b[2J", "\u202eback"]
+    gateway.poll(W0, [gateway.line(text) for text in texts])
+    shown = CliRunner().invoke(windlass, ["logs", "j", "--cluster", gateway.address], color=True)
+    assert shown.output.splitlines() == [
+        "worker:0 | clip",
+        "worker:0 | one\ufffdps:0 | two",
+        "worker:0 | \x1b[31mred\x1b[0m",
+        "worker:0 | \ufffdback",
+    ]
+
+
 def test_a_driver_that_waits_hears_of_a_line_at_once(gateway: Gateway) -> None:
     gateway.begin()
     timer = threading.Timer(0.2, lambda: gateway.poll(W0, [gateway.line("news")]))
@@ -122,6 +161,61 @@ def test_a_driver_that_waits_hears_of_a_line_at_once(gateway: Gateway) -> None:
     assert [line.text for line in news.lines] == ["news"]
     assert time.monotonic() - began < scaled(3)
     timer.join()
+
+
+def test_a_job_ends_if_a_node_says_that_it_runs_nothing_of_it(gateway: Gateway) -> None:
+    gateway.begin()
+    [order] = gateway.poll(PS).orders
+    runs = gateway_pb2.RunningTasks(
+        tasks=[gateway_pb2.RunningTask(job="j", task=codec.task_to_wire(PS))]
+    )
+    gateway.poll(PS, orders_taken=order.number)
+    gateway.poll(PS, orders_taken=order.number, running=runs)
+    [job], _ = gateway.driver.jobs()
+    assert job.tasks[PS] is None, "a node that does not say runs what it was given"
+    gateway.poll(PS, orders_taken=order.number, running=gateway_pb2.RunningTasks())
+    [job], _ = gateway.driver.jobs()
+    assert job.tasks[PS] == -9
+    assert job.reason == "ps:0 was lost: its node ps:0 runs it no longer"
+
+
+@pytest.mark.parametrize(
+    ("own_index", "says", "has_own_index"),
+    [
+        pytest.param(1, False, True, id="a certificate with an index"),
+        pytest.param(None, False, False, id="one without"),
+        pytest.param(None, True, True, id="the node knows better"),
+    ],
+)
+def test_the_gateway_knows_which_node_may_run_one_task_alone(
+    own_index: int | None, says: bool, has_own_index: bool
+) -> None:
+    table = JobTable(Limits())
+    server = GatewayServer(CHIEF, table, with_tls(Settings(), "chief", 0))
+    server.start("127.0.0.1:0")
+    settings = with_tls(Settings(), "worker", own_index)
+    node = TaskId("worker", 1)
+    client = GatewayClient(f"127.0.0.1:{server.port}", settings, Principal("worker", index=1))
+    try:
+        client.poll(
+            gateway_pb2.PollRequest(
+                node=codec.task_to_wire(node),
+                instance="a",
+                host="127.0.0.1",
+                first_event=1,
+                has_own_index=says,
+                versions=codec.versions_to_wire(own_versions()),
+            )
+        )
+        assert table.nodes[node].has_own_index is has_own_index
+    finally:
+        client.close()
+        server.stop()
+
+
+def test_with_a_key_alone_any_node_may_run_any_task(gateway: Gateway) -> None:
+    gateway.begin()
+    assert not any(node.has_own_index for node in gateway.table.nodes.values())
 
 
 def test_an_order_is_given_until_it_is_taken(gateway: Gateway) -> None:

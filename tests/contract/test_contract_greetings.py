@@ -11,8 +11,7 @@ from helpers.hosts import (
     SETTINGS,
     Proxy,
     Serve,
-    channel_of,
-    dialled,
+    dialer_to,
     echoes,
     every_kind,
     hello,
@@ -37,8 +36,8 @@ pytestmark = pytest.mark.timeout(60)
 
 def other_protocol() -> session_pb2.ClientMessage:
     greeting = hello()
-    with dialled(1, SETTINGS["tcp"], greeting):
-        greeting.versions.protocol += 1
+    dialer_to(1, SETTINGS["tcp"], greeting)
+    greeting.versions.protocol += 1
     return session_pb2.ClientMessage(hello=greeting)
 
 
@@ -64,27 +63,27 @@ def test_a_greeting_that_is_refused_is_told_why(
     serve: Serve, kind: str, message: bytes, error: type[WindlassError], says: str
 ) -> None:
     host = serve()
-    with dialled(host.port, SETTINGS[kind]) as (dialer, channel):
-        connection = dialer.tcp(scaled(5)) if kind == "tcp" else dialer.tunnel(channel)
-        with closing(connection):
-            connection.deadline = time.monotonic() + scaled(5)
-            connection.send([message])
-            with pytest.raises(error, match=says):
-                receive_message(connection)
-            with pytest.raises(OSError, match=r"."):
-                receive_message(connection)
+    dialer = dialer_to(host.port, SETTINGS[kind])
+    connection = dialer.tcp(scaled(5)) if kind == "tcp" else dialer.tunnel(scaled(5))
+    with closing(connection):
+        connection.deadline = time.monotonic() + scaled(5)
+        connection.send([message])
+        with pytest.raises(error, match=says):
+            receive_message(connection)
+        with pytest.raises(OSError, match=r"."):
+            receive_message(connection)
 
 
 @every_kind
 def test_a_refusal_comes_out_of_dialling_and_leaves_nothing(serve: Serve, kind: str) -> None:
     host = serve(SETTINGS[kind])
-    with dialled(host.port, SETTINGS[kind], hello("ring")) as (dialer, channel):
-        for turn in range(3):
-            with pytest.raises(RefusedError, match="no service 'ring'"):
-                reach(dialer, lambda: channel, SETTINGS[kind], scaled(5), peer="ps")
-            wait_until(lambda: set(own_threads()) <= {"listen", "grpc"}, 5)
-            if not turn:
-                before = open_descriptors()
+    dialer = dialer_to(host.port, SETTINGS[kind], hello("ring"))
+    for turn in range(3):
+        with pytest.raises(RefusedError, match="no service 'ring'"):
+            reach(dialer, SETTINGS[kind], scaled(5), peer="ps")
+        wait_until(lambda: set(own_threads()) <= {"listen", "grpc"}, 5)
+        if not turn:
+            before = open_descriptors()
     wait_until(lambda: open_descriptors() <= before, 5)
 
 
@@ -92,13 +91,11 @@ def test_nobody_at_the_port_is_a_lost_peer_soon(serve: Serve) -> None:
     host = serve()
     host.stop(0)
     for settings in SETTINGS.values():
-        with dialled(host.port, settings) as (dialer, channel):
-            began = time.monotonic()
-            with pytest.raises(
-                PeerLostError, match=r"/job:ps/task:0 .*cannot be reached: .*refused"
-            ):
-                reach(dialer, channel_of(channel), settings, 30, peer="ps")
-            assert time.monotonic() - began < scaled(5)
+        dialer = dialer_to(host.port, settings)
+        began = time.monotonic()
+        with pytest.raises(PeerLostError, match=r"/job:ps/task:0 .*cannot be reached: .*refused"):
+            reach(dialer, settings, 30, peer="ps")
+        assert time.monotonic() - began < scaled(5)
 
 
 # -- where only HTTP/2 passes ------------------------------------------------------------------

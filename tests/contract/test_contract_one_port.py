@@ -20,7 +20,7 @@ from helpers.hosts import (
     Serve,
     can_call,
     dial,
-    dialled,
+    dialer_to,
     echo,
     echoes,
     every_kind,
@@ -45,6 +45,7 @@ from windlass.net.reach import reach
 from windlass.net.shared_memory import unavailable
 from windlass.net.stream import NEVER, SocketStream
 from windlass.net.tcp import listen_tcp, tcp_stream
+from windlass.net.tls.stream import TlsStream
 from windlass.net.unix import UnixStream, connect_unix, listen_unix, unix_stream
 
 pytestmark = pytest.mark.timeout(60)
@@ -192,10 +193,10 @@ def test_connections_beyond_the_limit_are_refused_and_leave_room_when_they_end(
 ) -> None:
     host = serve(max_sessions=2)
     with reached(host.port, SETTINGS["tcp"]) as first, reached(host.port, SETTINGS["tcp"]):
-        with dialled(host.port, SETTINGS["tcp"]) as (dialer, _):
-            third = dialer.tcp(scaled(5))
-            with pytest.raises(TooManyWorkersError, match="serves 2 connections already"):
-                dialer.greet(third, scaled(5))
+        dialer = dialer_to(host.port, SETTINGS["tcp"])
+        third = dialer.tcp(scaled(5))
+        with pytest.raises(TooManyWorkersError, match="serves 2 connections already"):
+            dialer.greet(third, scaled(5))
         assert echoes(first.connection)
 
     def has_room() -> bool:
@@ -207,7 +208,7 @@ def test_connections_beyond_the_limit_are_refused_and_leave_room_when_they_end(
 
 
 def test_whatever_goes_wrong_with_one_connection_others_are_accepted() -> None:
-    heard: list[SocketStream] = []
+    heard: list[SocketStream | TlsStream] = []
     mishaps = iter(
         [RuntimeError("no more threads"), PermissionError("another user"), ValueError("?")]
     )
@@ -217,10 +218,14 @@ def test_whatever_goes_wrong_with_one_connection_others_are_accepted() -> None:
             raise mishap
         return tcp_stream(connection)
 
-    def other(connection: socket.socket, first: bytes) -> None:
-        raise ConnectionError("too many")
+    class Full:
+        def has_room(self) -> bool:
+            return True
 
-    listener = Listener(lambda stream, greeting: heard.append(stream), other, 1)
+        def accept(self, *_: object) -> None:
+            raise ConnectionError("too many")
+
+    listener = Listener(lambda stream, greeting: heard.append(stream), Full(), 1)
     listening = listen_tcp("127.0.0.1", 0, 8)
     port = listening.getsockname()[1]
     listener.add(listening, make_stream)
@@ -232,6 +237,34 @@ def test_whatever_goes_wrong_with_one_connection_others_are_accepted() -> None:
                 continue
     wait_until(lambda: heard, 5)
     heard[0].close()
+    listener.stop()
+
+
+def test_a_greeting_beyond_the_limit_is_shown_out_until_there_is_room() -> None:
+    over = threading.Event()
+    heard: list[SocketStream | TlsStream] = []
+
+    def greeted(stream: SocketStream | TlsStream, _: bytes) -> None:
+        heard.append(stream)
+        over.wait(scaled(10))
+        stream.close()
+
+    listener = Listener(greeted, None, 1)
+    listening = listen_tcp("127.0.0.1", 0, 8)
+    listener.add(listening, tcp_stream)
+    listener.start()
+    port = listening.getsockname()[1]
+    with dial(port) as first, dial(port) as second:
+        first.sendall(hello_frame())
+        wait_until(lambda: heard, 5)
+        second.sendall(hello_frame())
+        assert is_shown_out(second)
+        assert (listener.served, listener.refused) == (1, 1)
+        over.set()
+        wait_until(lambda: not listener.served, 5)
+    with dial(port) as third:
+        third.sendall(hello_frame())
+        wait_until(lambda: len(heard) == 2, 5)
     listener.stop()
 
 
@@ -289,26 +322,26 @@ def test_workers_that_come_and_go_leave_nothing(serve: Serve, kind: str, count: 
         pytest.skip(unavailable())
     settings = SETTINGS[kind]
     host = serve(settings, max_sessions=64)
-    with dialled(host.port, settings) as (dialer, channel):
+    dialer = dialer_to(host.port, settings)
 
-        def once(number: int) -> None:
-            found = reach(dialer, lambda: channel, settings, scaled(5), peer="ps")
-            if number % 2:
-                assert echoes(found.connection)
-            if number % 3 == 0:
-                found.connection.cancel()
-            found.connection.close()
+    def once(number: int) -> None:
+        found = reach(dialer, settings, scaled(5), peer="ps")
+        if number % 2:
+            assert echoes(found.connection)
+        if number % 3 == 0:
+            found.connection.cancel()
+        found.connection.close()
 
-        def sessions() -> int:
-            return len([name for name in own_threads() if name in ("session", "tunnel", "outbox")])
+    def sessions() -> int:
+        return len([name for name in own_threads() if name in ("session", "tunnel", "outbox")])
 
-        once(1)
-        wait_until(lambda: not sessions(), 5)
-        before = open_descriptors()
-        for number in range(count):
-            once(number)
-        wait_until(lambda: not sessions(), 5, "the end of the threads")
-        wait_until(lambda: open_descriptors() <= before, 5, "files to be closed")
+    once(1)
+    wait_until(lambda: not sessions(), 5)
+    before = open_descriptors()
+    for number in range(count):
+        once(number)
+    wait_until(lambda: not sessions(), 5, "the end of the threads")
+    wait_until(lambda: open_descriptors() <= before, 5, "files to be closed")
 
 
 @pytest.mark.parametrize("kind", ["tcp", "grpc"])
@@ -321,9 +354,8 @@ from helpers import hosts as t
 host = t.make_host(t.SETTINGS[{kind!r}], daemon=True)
 host.start("127.0.0.1:0")
 address, settings = f"127.0.0.1:{{host.port}}", t.SETTINGS[{kind!r}]
-channel = t.open_channel(address, settings, t.WHO)
 dialer = t.Dialer(address, "ps", t.hello(), t.Incarnation(t.PS, 1), settings)
-found = t.reach(dialer, lambda: channel, settings, 30, peer="ps")
+found = t.reach(dialer, settings, 30, peer="ps")
 print(t.echoes(found.connection), t.can_call(host.port), flush=True)
 """
     ran = subprocess.run(

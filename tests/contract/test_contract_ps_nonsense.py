@@ -54,8 +54,7 @@ def ps() -> Iterator[Ps]:
 def connection(request: pytest.FixtureRequest, ps: Ps) -> Iterator[Connection]:
     """A greeted connection, without any of a worker's checks."""
     dialer = Dialer(ps.address, "the ps", session_pb2.Hello(service="ps"), WHO, SETTINGS)
-    channel = open_channel(ps.address, SETTINGS, CALLER)
-    made = dialer.tunnel(channel) if request.param == "grpc" else dialer.tcp(5)
+    made = dialer.tunnel(5) if request.param == "grpc" else dialer.tcp(5)
     welcome = dialer.greet(made, 5)
     if request.param == "shm":
         made.close()
@@ -63,7 +62,6 @@ def connection(request: pytest.FixtureRequest, ps: Ps) -> Iterator[Connection]:
         dialer.greet(made, 5)
     yield made
     made.close()
-    channel.close()
 
 
 def still_serves(ps: Ps) -> None:

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 import windlass as wl
+from helpers.waiting import scaled
 from windlass.cluster.resolved import resolve
 from windlass.cluster.spec import ClusterSpec
 from windlass.collectives.group import CollectiveGroup
@@ -190,7 +191,7 @@ def test_a_strategy_that_cannot_be_made_gives_its_port_back(
 def test_a_worker_of_another_job_is_refused_by_the_ring() -> None:
     def group(rank: int) -> CollectiveGroup:
         task = resolve(SimpleClusterResolver(spec, "", "worker", rank))
-        return CollectiveGroup(task, Settings(job_id=f"job-{rank}", join_timeout_s=20))
+        return CollectiveGroup(task, Settings(job_id=f"job-{rank}", join_timeout_s=scaled(3)))
 
     def open_it(rank: int) -> None:
         one = group(rank)

@@ -17,6 +17,7 @@ import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from helpers.certificates import issued, tls_settings, with_tls, write
+from helpers.hosts import is_shown_out
 from helpers.streams import own_threads
 from helpers.waiting import scaled, wait_until
 from windlass.cluster.principal import Principal
@@ -108,13 +109,11 @@ def reached(
 ) -> Iterator[Reached]:
     address = address or server.address
     hello = session_pb2.Hello(service=SERVICE)
-    with closing(open_channel(address, settings, WHO)) as channel:
-        dialer = Dialer(
-            address, f"{PS} ({address})", hello, Incarnation(WORKER, 1), settings, task=task
-        )
-        found = reach(dialer, lambda: channel, settings, scaled(15), peer=str(PS))
-        with closing(found.connection):
-            yield found
+    who = Incarnation(WORKER, 1)
+    dialer = Dialer(address, f"{PS} ({address})", hello, who, settings, task=task)
+    found = reach(dialer, settings, scaled(15), peer=str(PS))
+    with closing(found.connection):
+        yield found
 
 
 def echoes(connection: Connection) -> bool:
@@ -386,8 +385,9 @@ def test_stopping_ends_handshakes_that_are_under_way(serve: Callable[..., Server
     server = serve()
     with socket.create_connection(("127.0.0.1", server.host.port), scaled(5)) as bare:
         bare.sendall(MAGIC + b"\x16\x03\x01\x02\x00" + bytes(20))  # the hello goes on, it says
-        wait_until(lambda: "session" in own_threads(), 5)
+        assert not is_shown_out(bare, 0.2)
         server.host.stop(0)
+        assert is_shown_out(bare)
         wait_until(lambda: sorted(own_threads()) == before, 5)
 
 
@@ -408,11 +408,10 @@ def test_nobody_there_is_no_failure_of_tls() -> None:
         address = f"127.0.0.1:{closed.getsockname()[1]}"
     who = Incarnation(WORKER, 1)
     dialer = Dialer(address, "ps", session_pb2.Hello(service=SERVICE), who, settings)
-    with closing(open_channel(address, settings, WHO)) as channel:
-        with pytest.raises(PeerLostError):
-            reach(dialer, lambda: channel, settings, 2, peer="ps")
-        with pytest.raises(grpc.RpcError):
-            check_health(channel)
+    with pytest.raises(PeerLostError):
+        reach(dialer, settings, 2, peer="ps")
+    with closing(open_channel(address, settings, WHO)) as channel, pytest.raises(grpc.RpcError):
+        check_health(channel)
 
 
 def test_a_unix_socket_of_a_task_with_tls_speaks_no_tls(serve: Callable[..., Server]) -> None:

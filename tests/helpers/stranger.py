@@ -186,7 +186,9 @@ class Impostor:
         if not self._lies:
             context.send_initial_metadata(((ANSWER, f"{proof.SCHEME} mac={'0' * 64}"),))
             return b""
-        error_table.abort(context, JobStoppedError("the job is done"))
+        code, message, details = error_table.status_of(JobStoppedError("the job is done"))
+        context.set_trailing_metadata((("grpc-status-details-bin", details),))
+        context.abort(next(each for each in grpc.StatusCode if each.value[0] == code), message)
         raise AssertionError
 
     def _accept(self) -> None:

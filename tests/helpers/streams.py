@@ -6,21 +6,22 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from contextlib import closing, contextmanager
 from typing import TypeVar
-
-import grpc
 
 from helpers.certificates import tls_settings
 from helpers.waiting import scaled
 from windlass.core.settings import Settings
 from windlass.net.host import DaemonThreads
+from windlass.net.http2.peer import Accepted
+from windlass.net.http2.served import ServedCall
+from windlass.net.http2.server import Http2Server
 from windlass.net.stream import ByteStream, SocketStream
 from windlass.net.tcp import tcp_stream
 from windlass.net.tls.files import credential_files
 from windlass.net.tls.stream import shake_hands
-from windlass.net.tunnel import TunnelStream, open_tunnel, serve_tunnels
+from windlass.net.tunnel import METHOD, TunnelStream, open_tunnel, serve_tunnel
 from windlass.net.unix import UnixStream
 
 T = TypeVar("T")
@@ -41,18 +42,37 @@ def stream_pairs(kind: str) -> Iterator[Callable[[], StreamPair]]:
         with socket.create_server(("127.0.0.1", 0)) as listener:
             yield lambda: _tls_pair(*_tcp_pair(listener))
     else:
-        arrived: queue.SimpleQueue[TunnelStream] = queue.SimpleQueue()
-        with ThreadPoolExecutor(16) as pool:
-            server = grpc.server(pool)
-            serve_tunnels(server, arrived.put, _CHUNK_BYTES)
-            port = server.add_insecure_port("127.0.0.1:0")
-            server.start()
-            with grpc.insecure_channel(f"127.0.0.1:{port}") as channel:
-                yield lambda: (
-                    open_tunnel(channel, _CHUNK_BYTES),
-                    arrived.get(timeout=scaled(10)),
-                )
-            server.stop(0).wait()
+        with socket.create_server(("127.0.0.1", 0)) as listener, _tunnels() as make:
+            yield lambda: make(*_tcp_pair(listener))
+
+
+@contextmanager
+def _tunnels() -> Iterator[Callable[[SocketStream, SocketStream], StreamPair]]:
+    arrived: queue.SimpleQueue[TunnelStream] = queue.SimpleQueue()
+
+    def accept(call: ServedCall) -> Accepted:
+        def serve(left: Callable[[], None]) -> None:
+            call.begin_stream([])
+            serve_tunnel(call, None, _CHUNK_BYTES, arrived.put, left)
+
+        return Accepted(serve=serve)
+
+    methods = {METHOD: accept}
+    server = Http2Server(
+        methods, DaemonThreads("test"), most_calls=1, limit=1000, most_bytes=1, idle_s=60.0
+    )
+    server.start()
+
+    def make(calling: SocketStream, called: SocketStream) -> StreamPair:
+        server.accept(called, b"")
+        until = time.monotonic() + scaled(10)
+        dialled = open_tunnel(calling, "127.0.0.1:1", "", _CHUNK_BYTES, until)
+        return dialled, arrived.get(timeout=scaled(10))
+
+    try:
+        yield make
+    finally:
+        server.stop(0)
 
 
 def _unix_pair() -> StreamPair:

@@ -4,6 +4,7 @@ import threading
 from collections.abc import Callable, Iterator
 from functools import partial
 
+import pytest
 from click.testing import Result
 
 from helpers.connected_api import SELECTOR
@@ -11,8 +12,10 @@ from helpers.job_objects import ended, finish, ready, started, task_pod
 from helpers.kubernetes_cluster import KubernetesCluster, Refused
 from helpers.pod_listings import pulling
 from helpers.waiting import wait_until
+from windlass.core.errors import WindlassError
 from windlass.launch.k8s.client import KubernetesApi
 from windlass.launch.k8s.log_following import LogFollower, Said, read_logs
+from windlass.launch.k8s.log_lines import LogCursor
 from windlass.launch.k8s.operations import (
     observe,
 )
@@ -55,6 +58,51 @@ class Followed:
         self._thread.join(60)
         assert not self._thread.is_alive()
         return self.said
+
+
+def test_a_watch_that_breaks_ends_the_command_with_the_reason(
+    cluster: KubernetesCluster, api: KubernetesApi, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started(cluster)
+    cluster.put("Pod", task_pod("chief", 0, ready()))
+
+    def broken(self: LogFollower, *_: object) -> None:
+        raise KeyError("a pod without a name")
+
+    monkeypatch.setattr(LogFollower, "_begin", broken)
+    with pytest.raises(WindlassError, match="not watched any more: KeyError: 'a pod without"):
+        list(LogFollower(api, "digits", lambda task: True, watch_s=1).lines())
+
+
+def test_a_reader_that_breaks_says_so(
+    cluster: KubernetesCluster, api: KubernetesApi, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started(cluster)
+    cluster.put("Pod", task_pod("chief", 0, ended(0)))
+    write(cluster, "digits-chief-0-x7k2p", range(3))
+    finish(cluster, "chief")
+
+    def broken(self: LogCursor, *_: object) -> None:
+        raise KeyError("a line")
+
+    monkeypatch.setattr(LogCursor, "feed", broken)
+    notes = [said.text for said in Followed(api).end() if said.is_note]
+    assert "its log is not read any more: KeyError: 'a line'" in notes
+
+
+def test_what_a_program_prints_steers_no_terminal(
+    cluster: KubernetesCluster, run: Callable[..., Result]
+) -> None:
+    started(cluster)
+    cluster.put("Pod", task_pod("chief", 0, ended(0)))
+    name = "digits-chief-0-x7k2p"
+    for number, text in enumerate(
+        ["\x1b]52;c;cm0=\x07clip", "\x1bcreset", "\x9b2Jwiped", " 0%\r50%\r100%\r", "\x1b[31mred"]
+    ):
+        cluster.say(name, stamp(number), text)
+    finish(cluster, "chief")
+    said = run("logs", "--name", "digits", "chief").output.splitlines()
+    assert said[:5] == [f"chief:0 | {text}" for text in ("clip", "reset", "wiped", "100%", "red")]
 
 
 def test_a_log_that_is_cut_within_a_line_loses_none_and_shows_none_twice(

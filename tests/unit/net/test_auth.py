@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from windlass.cluster.leadership import Leadership
 from windlass.cluster.principal import Principal
 from windlass.core.errors import (
     ConfigurationError,
@@ -253,7 +254,7 @@ def settings(tmp_path: Path) -> Settings:
 
 @pytest.fixture
 def guard(settings: Settings) -> Guard:
-    made = Guard(PS, settings, job=lambda: "mnist", has_chief=True)
+    made = Guard(PS, settings, job=lambda: "mnist", leadership=lambda: Leadership(True))
     made.begin("localhost:2222", "127.0.0.1", 2222)
     return made
 

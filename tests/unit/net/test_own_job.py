@@ -1,4 +1,4 @@
-"""A task belongs to the job of its certificate and token."""
+"""A task belongs to the job of its certificate and token, and may have an index of its own."""
 
 from pathlib import Path
 
@@ -8,7 +8,7 @@ from helpers.certificates import issued, write
 from windlass.cluster.principal import Principal
 from windlass.core.errors import ConfigurationError
 from windlass.core.settings import Settings
-from windlass.net.auth.own_job import with_own_job
+from windlass.net.auth.own_job import are_of_one_index, with_own_job
 from windlass.net.auth.token import new_keys, sign_token
 
 
@@ -49,3 +49,19 @@ def test_credentials_of_another_job_are_refused(tmp_path: Path) -> None:
 def test_insecure_tasks_have_no_use_for_their_files() -> None:
     settings = Settings(insecure=True, tls_cert="/nowhere", job_id="mnist")
     assert with_own_job(settings) == settings
+
+
+@pytest.mark.parametrize(
+    ("of_certificate", "of_token", "one"),
+    [(1, 1, True), (1, None, True), (None, 0, True), (None, None, False)],
+)
+def test_credentials_are_of_one_index_if_any_of_them_is(
+    tmp_path: Path, of_certificate: int | None, of_token: int | None, one: bool
+) -> None:
+    settings = Settings(
+        **write(tmp_path, issued("worker", of_certificate)),
+        token_file=token_file(tmp_path, Principal("worker", index=of_token)),
+    )
+    assert are_of_one_index(settings) is one
+    assert not are_of_one_index(settings.model_copy(update={"insecure": True}))
+    assert not are_of_one_index(Settings()), "a key is good for all"

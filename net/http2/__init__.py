@@ -1,0 +1,1 @@
+"""HTTP/2 and gRPC's calls on top of it, on our own sockets."""

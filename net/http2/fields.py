@@ -1,0 +1,69 @@
+"""Header fields, compressed and not.
+
+What is sent is never put into the dynamic table, so blocks can be made by any thread and sent in
+any order.
+"""
+
+from collections.abc import Iterable
+
+from hpack import Decoder, Encoder, HPACKError, NeverIndexedHeaderTuple
+
+from .frames import END_HEADERS, END_STREAM, Code, Http2Error, Kind, frame
+
+Fields = list[tuple[str, str]]
+
+_ENCODER = Encoder()  # without a dynamic table it has no state
+
+
+def encode_fields(fields: Iterable[tuple[str, str]]) -> bytes:
+    """A header block."""
+    return bytes(
+        _ENCODER.encode([NeverIndexedHeaderTuple(*each) for each in fields], huffman=False)
+    )
+
+
+def fields_frames(number: int, fields: Fields, most_bytes: int, *, end: bool) -> bytes:
+    """The frames of a block of fields, to be sent in one piece.
+
+    Args:
+        number: Of the stream.
+        fields: What it says.
+        most_bytes: Largest payload of one frame.
+        end: This side of the stream ends with it.
+    """
+    block = encode_fields(fields)
+    pieces = [block[at : at + most_bytes] for at in range(0, len(block), most_bytes)]
+    kinds = [Kind.HEADERS] + [Kind.CONTINUATION] * (len(pieces) - 1)
+    flags = [0] * (len(pieces) - 1) + [END_HEADERS]
+    flags[0] |= END_STREAM if end else 0
+    return b"".join(
+        frame(kind, flag, number, piece)
+        for kind, flag, piece in zip(kinds, flags, pieces, strict=True)
+    )
+
+
+class FieldsDecoder:
+    """Reads the header blocks of one connection, in their order.
+
+    Args:
+        most_bytes: Most bytes of one block's fields, names, values and 32 for each counted.
+    """
+
+    def __init__(self, most_bytes: int) -> None:
+        self._decoder = Decoder(most_bytes)
+
+    def read(self, block: bytes) -> Fields:
+        """The fields of a block.
+
+        Raises:
+            Http2Error: It cannot be read, or has too many.
+        """
+        try:
+            found = self._decoder.decode(block, raw=True)
+        except HPACKError as error:
+            raise Http2Error(Code.COMPRESSION_ERROR, f"fields cannot be read: {error}") from error
+        return [(_text(name), _text(value)) for name, value in found]
+
+
+def _text(data: bytes) -> str:
+    return bytes(data).decode("latin-1")

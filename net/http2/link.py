@@ -1,0 +1,427 @@
+"""One HTTP/2 connection on a byte stream of ours, of either side.
+
+Any thread may send, and any thread may wait for something: see :mod:`~windlass.net.http2.reading`.
+"""
+
+import contextlib
+from collections.abc import Callable, Sequence
+
+from ..stream import Buffer, PolledStream
+from . import frames
+from .fields import Fields, fields_frames
+from .frames import DEFAULT_WINDOW, END_STREAM, MAX_WINDOW, Code, Kind
+from .outlet import Outlet
+from .protocol import CONNECTION_WINDOW, Handler, Http2Protocol, Limits
+from .reading import CLOSED, Reading, Silences, nothing
+from .stream import Http2Stream
+
+
+class Http2Link:
+    """One HTTP/2 connection.
+
+    Args:
+        stream: Owned from now on.
+        limits: What the peer is told to keep to.
+        handler: Serves the peer's streams; None: this is the client's side.
+
+    Attributes:
+        state: What the peer's frames have made of the connection.
+        reading: Who reads it.
+        is_closed: The stream below was closed.
+        silences: What threads that wait want called.
+    """
+
+    def __init__(
+        self, stream: PolledStream, limits: Limits, handler: Handler | None = None
+    ) -> None:
+        self.stream = stream
+        self.is_closed = False
+        self._limits = limits
+        self._is_client = handler is None
+        self._outlet = Outlet(stream)
+        self.silences = Silences()
+        stream.on_silence = self.silences
+        self._broken = ""
+        self.state = Http2Protocol(limits, handler, self._outlet.note)
+        self.reading = Reading(self)
+
+    # -- beginning and ending ----------------------------------------------------------------
+
+    def begin(self) -> None:
+        """Say what this side wants; the first thing that is sent.
+
+        Raises:
+            OSError: The connection is broken.
+        """
+        opening = self._limits.as_settings(is_client=self._is_client)
+        opening += frames.window_update(0, CONNECTION_WINDOW - DEFAULT_WINDOW)
+        self._outlet.put_soon((frames.PREFACE if self._is_client else b"") + opening)
+
+    @property
+    def streams(self) -> dict[int, Http2Stream]:
+        """Those that are not over, by number."""
+        return self.state.streams
+
+    @property
+    def broken(self) -> str:
+        """Why nothing passes any more; empty: it does."""
+        return self._broken
+
+    def go_away(self, code: Code = Code.NO_ERROR) -> None:
+        """Take no more streams; those that are there go on. Idempotent."""
+        with self.state.changed:
+            if self.state.refuses:
+                return
+            self.state.refuses = True
+            last = max(0, self.state.last)
+        self.put_soon(frames.go_away(last, code))
+
+    def fail(self, why: str) -> None:
+        """End everything, and wake whoever waits. From any thread."""
+        with self.state.changed:
+            self._broken = self._broken or why
+            live = list(self.streams.values())
+            self.streams.clear()
+            for each in live:
+                each.broken = each.broken or self._broken
+            self.state.changed.notify_all()
+        self.stream.cancel()
+        for each in live:
+            self.state.tell(each)
+
+    def close(self) -> None:
+        """Close the connection; what was sent still arrives."""
+        with contextlib.suppress(OSError):
+            self._outlet.flush_now()
+        with self.state.changed:
+            self._broken = self._broken or CLOSED
+            self.is_closed = True
+        self.stream.close()
+        self.fail(CLOSED)
+        self.state.forget()
+
+    def wake(self) -> None:
+        """Have threads that wait look again."""
+        with self.state.changed:
+            self.state.changed.notify_all()
+
+    # -- sending -----------------------------------------------------------------------------
+
+    def open(self, fields: Fields, deadline: float, window_bytes: int = 0) -> Http2Stream:
+        """Open a stream, as the client.
+
+        Args:
+            fields: Its first fields.
+            deadline: On the clock of ``time.monotonic``.
+            window_bytes: More that may wait to be taken than the limits say.
+
+        Raises:
+            OSError: The connection is broken.
+        """
+        with self.state.changed:
+            self.raise_if_broken()
+            self.state.last += 2
+            stream = Http2Stream(self.state.last, self.state.peer_window, self._limits.window_bytes)
+            self.streams[stream.number] = stream
+        self.send_fields(stream, fields, deadline)
+        self.widen(stream, window_bytes)
+        return stream
+
+    def widen(self, stream: Http2Stream, window_bytes: int) -> None:
+        """Let the peer send more of a stream before it is taken: up to ``window_bytes``.
+
+        Raises:
+            OSError: The connection is broken.
+        """
+        more = window_bytes - self._limits.window_bytes
+        if more > 0:
+            with self.state.changed:
+                stream.inbound += more
+            self.put_soon(frames.window_update(stream.number, more))
+
+    def send_fields(
+        self, stream: Http2Stream, fields: Fields, deadline: float, *, end: bool = False
+    ) -> None:
+        """Send fields of a stream; the last ones end this side of it.
+
+        Raises:
+            OSError: The stream or the connection is over.
+        """
+        self._raise_if_over(stream)
+        block = self._fields_frames(stream, fields, end=end)
+        self._put([block], deadline)
+        if end:
+            self._finished(stream)
+
+    def send_last_fields_soon(self, stream: Http2Stream, fields: Fields) -> None:
+        """The same as the end of a stream, without waiting: for the thread that reads.
+
+        Raises:
+            OSError: The connection is over.
+        """
+        self.put_soon(self._fields_frames(stream, fields, end=True))
+        self._finished(stream)
+
+    def send_answer(
+        self,
+        stream: Http2Stream,
+        fields: Fields,
+        data: Sequence[Buffer],
+        trailers: Fields,
+        deadline: float,
+    ) -> None:
+        """Send a whole answer: fields, bytes and trailers; in one piece if the windows allow.
+
+        Raises:
+            TimeoutError: The peer takes nothing.
+            OSError: The stream or the connection is over.
+        """
+        size = sum(map(len, data))
+        with self.state.changed:
+            self._raise_if_over(stream)
+            fits = self.room_of(stream) >= size
+            if fits:
+                stream.window -= size
+                self.state.window -= size
+        first = self._fields_frames(stream, fields, end=False)
+        last = self._fields_frames(stream, trailers, end=True)
+        if fits:
+            head = frames.head(size, Kind.DATA, 0, stream.number)
+            self._put([first, head, *data, last] if size else [first, last], deadline)
+        else:
+            self._put([first], deadline)
+            self.send_data(stream, data, deadline)
+            self._put([last], deadline)
+        self._finished(stream)
+
+    def send_data(
+        self,
+        stream: Http2Stream,
+        data: Sequence[Buffer],
+        deadline: float,
+        on_silence: Callable[[], object] = nothing,
+    ) -> None:
+        """Send bytes of a stream, as far as windows allow at a time.
+
+        Raises:
+            TimeoutError: The peer takes nothing.
+            OSError: The stream or the connection is over.
+        """
+        views = [memoryview(each) for each in data if len(each)]
+        while views:
+            room = self._await_window(stream, sum(map(len, views)), deadline, on_silence)
+            piece, views = _split(views, room)
+            head = frames.head(room, Kind.DATA, 0, stream.number)
+            self._put([head, *piece], deadline, on_silence)
+
+    def send_data_now(self, stream: Http2Stream, data: Buffer) -> bool:
+        """Send bytes of a stream in one frame if the peer and the socket take it now.
+
+        The socket may have taken a part only: see :attr:`is_blocked`.
+
+        Raises:
+            OSError: The stream or the connection is over.
+        """
+        size = len(data)
+        with self.state.changed:
+            self._raise_if_over(stream)
+            if min(stream.window, self.state.window, self.state.peer_frame) < size:
+                return False
+            stream.window -= size
+            self.state.window -= size
+        try:
+            taken = self._outlet.put_now([frames.head(size, Kind.DATA, 0, stream.number), data])
+        except OSError as error:
+            self.fail(str(error))
+            raise
+        if not taken:
+            with self.state.changed:
+                stream.window += size
+                self.state.window += size
+        return taken
+
+    def room_of(self, stream: Http2Stream) -> int:
+        """Bytes that could be sent of a stream in one frame now."""
+        return max(0, min(stream.window, self.state.window, self.state.peer_frame))
+
+    @property
+    def is_blocked(self) -> bool:
+        """Whether something waits until the socket takes it."""
+        return self._outlet.is_blocked
+
+    def finish(self, stream: Http2Stream, deadline: float) -> None:
+        """End this side of a stream with an empty frame.
+
+        Raises:
+            OSError: The connection is broken.
+        """
+        if not stream.has_finished and not stream.broken:
+            self._put([frames.frame(Kind.DATA, END_STREAM, stream.number)], deadline)
+            self._finished(stream)
+
+    def reset(self, stream: Http2Stream, code: Code, why: str) -> None:
+        """End a stream at once, both ways. From any thread; idempotent."""
+        with self.state.changed:
+            if stream.is_over:
+                return
+            stream.broken = why
+            self.streams.pop(stream.number, None)
+            self.state.changed.notify_all()
+        with contextlib.suppress(OSError):
+            self.put_soon(frames.reset(stream.number, code))
+
+    def put_soon(self, *data: bytes) -> None:
+        """Send frames without waiting for anybody.
+
+        Raises:
+            OSError: The connection is broken, or the peer does not read.
+        """
+        try:
+            self._outlet.put_soon(*data)
+        except OSError as error:
+            self.fail(str(error))
+            raise
+
+    def _put(
+        self,
+        buffers: Sequence[Buffer],
+        deadline: float,
+        on_silence: Callable[[], object] = nothing,
+    ) -> None:
+        try:
+            with self.silences.of_this_thread(on_silence):
+                self._outlet.put(buffers, deadline)
+        except OSError as error:  # a part of a frame is out: nothing can follow it
+            self.fail(str(error))
+            raise
+
+    def _fields_frames(self, stream: Http2Stream, fields: Fields, *, end: bool) -> bytes:
+        return fields_frames(stream.number, fields, self.state.peer_frame, end=end)
+
+    def _finished(self, stream: Http2Stream) -> None:
+        with self.state.changed:
+            stream.has_finished = True
+            if stream.is_over:
+                self.streams.pop(stream.number, None)
+
+    def _await_window(
+        self, stream: Http2Stream, wanted: int, deadline: float, on_silence: Callable[[], object]
+    ) -> int:
+        """Bytes that may be sent now, at least one; they are taken off the windows."""
+        room = self._take_window(stream, wanted)
+        while not room:
+            self.reading.wait(
+                lambda: bool(stream.broken) or min(stream.window, self.state.window) > 0,
+                deadline,
+                on_silence,
+            )
+            room = self._take_window(stream, wanted)
+        return room
+
+    def _take_window(self, stream: Http2Stream, wanted: int) -> int:
+        with self.state.changed:
+            self._raise_if_over(stream)
+            room = max(0, min(wanted, stream.window, self.state.window, self.state.peer_frame))
+            stream.window -= room
+            self.state.window -= room
+        return room
+
+    # -- receiving ---------------------------------------------------------------------------
+
+    def take(
+        self, stream: Http2Stream, deadline: float, on_silence: Callable[[], object] = nothing
+    ) -> memoryview:
+        """The next bytes of a stream; empty at its end.
+
+        Raises:
+            TimeoutError: None came.
+            OSError: The stream or the connection is over.
+        """
+        if not stream.pieces:
+            self.reading.wait(lambda: stream.has_news, deadline, on_silence)
+        return self._take_piece(stream)
+
+    def take_into(
+        self,
+        stream: Http2Stream,
+        target: memoryview,
+        deadline: float,
+        on_silence: Callable[[], object] = nothing,
+    ) -> int:
+        """The next bytes of a stream, into ``target``; 0 at its end.
+
+        Raises:
+            TimeoutError: None came.
+            OSError: The stream or the connection is over.
+        """
+        if not stream.pieces:
+            count = self.reading.wait(
+                lambda: stream.has_news, deadline, on_silence, (stream, target)
+            )
+            if count:
+                self._consumed(stream, count)
+                return count
+        piece = self._take_piece(stream, len(target))
+        target[: len(piece)] = piece
+        return len(piece)
+
+    def _take_piece(self, stream: Http2Stream, most: int = MAX_WINDOW) -> memoryview:
+        with self.state.changed:
+            if not stream.pieces:
+                if stream.has_ended:
+                    return memoryview(b"")
+                self._raise_if_over(stream)
+            piece = stream.pieces.popleft()
+            if len(piece) > most:
+                stream.pieces.appendleft(piece[most:])
+                piece = piece[:most]
+        self._consumed(stream, len(piece))
+        return piece
+
+    def _consumed(self, stream: Http2Stream, count: int) -> None:
+        """Let the peer send as much more, once it is worth a frame."""
+        with self.state.changed:
+            stream.credit += count
+            if stream.has_ended or stream.broken or stream.credit < self._limits.window_bytes // 2:
+                return
+            credit, stream.credit = stream.credit, 0
+            stream.inbound += credit
+        with contextlib.suppress(OSError):  # the next call says so
+            self.put_soon(frames.window_update(stream.number, credit))
+
+    def flush_now(self) -> None:
+        """Send what waits, as far as the socket takes it.
+
+        Raises:
+            OSError: The connection is broken.
+        """
+        self._outlet.flush_now()
+
+    # -- state -------------------------------------------------------------------------------
+
+    def raise_if_broken(self) -> None:
+        """Check that something passes.
+
+        Raises:
+            ConnectionError: Nothing does any more.
+        """
+        if self._broken:
+            raise ConnectionError(self._broken)
+
+    def _raise_if_over(self, stream: Http2Stream) -> None:
+        if stream.broken or stream.has_finished:
+            raise ConnectionError(stream.broken or "this side of the stream has ended")
+        self.raise_if_broken()
+
+
+def _split(views: list[memoryview], count: int) -> tuple[list[memoryview], list[memoryview]]:
+    """The first ``count`` bytes of some buffers, and the rest."""
+    first: list[memoryview] = []
+    while count:
+        view = views[0]
+        if len(view) > count:
+            first.append(view[:count])
+            return first, [view[count:], *views[1:]]
+        first.append(view)
+        views, count = views[1:], count - len(view)
+    return first, views

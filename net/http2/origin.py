@@ -1,0 +1,18 @@
+"""Where a connection comes from."""
+
+from dataclasses import dataclass
+
+from ...cluster.principal import Principal
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """Where a connection comes from.
+
+    Attributes:
+        address: Of the client, for people.
+        principal: Who the client is, if the connection itself shows that.
+    """
+
+    address: str
+    principal: Principal | None = None

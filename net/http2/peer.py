@@ -1,0 +1,321 @@
+"""One connection of a client, and the calls on it.
+
+A caller is a stranger until a call of it was let in, and has little to spend until then.
+"""
+
+import contextlib
+import logging
+import selectors
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from ...core import error_table
+from ...core.errors import WindlassError
+from ...core.threads import new_thread
+from ..stream import SocketStream
+from ..tls.stream import TlsStream
+from .call import Status
+from .fields import Fields
+from .frames import Code, Http2Error
+from .idle import idle_links
+from .link import Http2Link
+from .origin import Origin
+from .protocol import Limits
+from .served import ServedCall
+from .stream import Http2Stream
+
+log = logging.getLogger(__name__)
+
+_STRANGER_FRAMES, _STRANGER_FRAMES_PER_S = 100, 4
+_STRANGER_BYTES, _STRANGER_BYTES_PER_S = 48 * 1024, 1024
+_STRANGER_REFUSALS = 2  # calls of one connection
+_FRAMES, _FRAMES_PER_S = 20_000, 5_000
+_CALLS_PER_CONNECTION = 64
+_MESSAGE_S = 10.0  # for a request to come, all of it
+_NO_MORE_CALLS = Status(8, "Concurrent RPC limit exceeded")  # gRPC's words
+
+
+@dataclass(frozen=True, slots=True)
+class Accepted:
+    """A call that was let in. One of ``answer`` and ``serve`` is given.
+
+    Attributes:
+        answer: Called with the request, in a thread of the pool; raises WindlassError or OSError.
+        serve: Serves a call of many messages, in a thread of its own, which reads the connection
+            from then on, until it calls what it is given.
+        metadata: Of the answer.
+        lets_in: Whoever calls this is a stranger no longer.
+    """
+
+    answer: Callable[[bytes], bytes] | None = None
+    serve: Callable[[Callable[[], None]], None] | None = None
+    metadata: Fields = field(default_factory=list)
+    lets_in: bool = True
+
+
+Method = Callable[[ServedCall], Accepted]
+"""Lets a call in; called as soon as its fields are there, by the thread that reads. Raises
+WindlassError to refuse.
+"""
+
+
+class ConnectionServer(Protocol):
+    """The server, as its connections know it."""
+
+    methods: Mapping[str, Method]
+    most_bytes: int
+
+    def let_in(self, peer: "Peer") -> bool:
+        """A call of a stranger was let in; False: there are too many connections."""
+        ...
+
+    def run(self, work: Callable[[], None]) -> bool:
+        """Have something done in a thread; False: too much is being done."""
+        ...
+
+    def take_back(self, peer: "Peer") -> None:
+        """Read a connection that a tunnel has read by itself."""
+        ...
+
+
+class Peer:
+    """A connection, and the calls on it. See :class:`~windlass.net.http2.protocol.Handler`.
+
+    Args:
+        server: Serves it.
+        stream: Owned from now on.
+        first: What was read of it.
+        refusal: What every call is answered with; None: they are served.
+
+    Attributes:
+        link: The connection.
+        number: For selectors.
+        origin: Where it comes from.
+        since: When it came, on the clock of ``time.monotonic``.
+        idle_since: When its last call ended.
+        is_known: A call of it was let in.
+        has_called: It has called something.
+        is_held: It has sent too much, is not read any more, and will be closed.
+        watched_by: The selector that it is registered with.
+    """
+
+    def __init__(
+        self,
+        server: ConnectionServer,
+        stream: SocketStream | TlsStream,
+        first: bytes,
+        refusal: WindlassError | None,
+    ) -> None:
+        self.link = Http2Link(stream, Limits(streams=_CALLS_PER_CONNECTION), self)
+        self.link.state.is_trusted = False
+        self.link.state.frames_left = _STRANGER_FRAMES
+        self.number = stream.readiness_fileno()
+        self.origin = Origin(stream.peer_address, stream.principal)
+        self.since = self.idle_since = time.monotonic()
+        self.is_known = False
+        self.has_called = False
+        self.is_held = False
+        self.watched_by: selectors.BaseSelector | None = None
+        self._server = server
+        self._first: bytes | None = first
+        self._refusal = refusal
+        self._refusals = 0
+        self._bytes_left = float(_STRANGER_BYTES)
+        self._frames_earned = 0.0
+        self._lock = threading.Lock()
+        self._running = 0
+        self._tunnels = 0
+
+    def begin(self) -> None:
+        """Say what this side wants; once."""
+        first, self._first = self._first, None
+        if first is None:
+            return
+        try:
+            self.link.begin()
+            if first:
+                self.link.reading.feed(first)
+        except OSError as error:
+            self.link.fail(str(error))
+
+    def trust(self) -> None:
+        """A call of it was let in."""
+        self.is_known = True
+        self.link.state.is_trusted = True
+        self.link.state.frames_left = _FRAMES
+
+    def check_bytes(self) -> None:
+        """Check that a stranger has not sent too much.
+
+        Raises:
+            Http2Error: It has.
+        """
+        if self.link.reading.received_bytes > self._bytes_left:
+            raise Http2Error(Code.ENHANCE_YOUR_CALM, "too many bytes before a call was let in")
+
+    def refill(self, elapsed_s: float) -> None:
+        """Time has passed."""
+        if self.is_known:
+            more = int(_FRAMES_PER_S * elapsed_s)
+            self.link.state.frames_left = min(_FRAMES, self.link.state.frames_left + more)
+            return
+        self._bytes_left += _STRANGER_BYTES_PER_S * elapsed_s
+        self._frames_earned += _STRANGER_FRAMES_PER_S * elapsed_s
+        more, self._frames_earned = int(self._frames_earned), self._frames_earned % 1
+        self.link.state.frames_left = min(_STRANGER_FRAMES, self.link.state.frames_left + more)
+
+    def is_busy(self) -> bool:
+        """Whether a call is under way."""
+        return bool(self.link.streams) or self._running > 0
+
+    def end_late_requests(self, now: float) -> None:
+        """Refuse calls whose request does not come."""
+        for stream in list(self.link.streams.values()):
+            waiting: Any = stream.context
+            if not isinstance(waiting, _Request) or waiting.call.was_dispatched:
+                continue
+            if now - waiting.call.began > _MESSAGE_S:
+                with contextlib.suppress(OSError):
+                    waiting.call.fail_soon(Status(4, f"no message came within {_MESSAGE_S:.0f} s"))
+
+    # -- the link's ----------------------------------------------------------------------------
+
+    def opened(self, stream: Http2Stream) -> None:
+        """A call begins."""
+        self.has_called = True
+        call = ServedCall(self.link, stream, self.origin, self._server.most_bytes)
+        if not call.is_grpc:
+            self._count_refusal()
+            call.refuse_http("415")
+            return
+        method = self._server.methods.get(call.path)
+        try:
+            if self._refusal is not None:
+                raise self._refusal
+            if method is None:
+                self._count_refusal()
+                call.fail_soon(Status(12, f"there is no method {call.path[:200]}"))
+                return
+            accepted = method(call)
+        except WindlassError as error:
+            self._count_refusal()
+            call.fail_soon(Status(*error_table.status_of(error)))
+            return
+        if accepted.lets_in and not self.is_known and not self._server.let_in(self):
+            call.fail_soon(_NO_MORE_CALLS)
+        elif accepted.serve is not None:
+            self._serve(call, accepted.serve)
+        elif accepted.answer is not None:
+            stream.context = _Request(call, accepted.answer, accepted.metadata)
+            self.progressed(stream)
+
+    def progressed(self, stream: Http2Stream) -> None:
+        """More of a call has come."""
+        waiting: Any = stream.context
+        if not isinstance(waiting, _Request) or waiting.call.was_dispatched or stream.broken:
+            return
+        call = waiting.call
+        try:
+            request = call.request()
+        except WindlassError as error:
+            call.fail_soon(Status(*error_table.status_of(error)))
+            return
+        if request is None:
+            return
+        call.was_dispatched = True
+        if not self._begin_work():
+            call.fail_soon(_NO_MORE_CALLS)
+        elif not self._server.run(lambda: self._answer(waiting, request)):
+            self._end_work()
+            call.fail_soon(_NO_MORE_CALLS)
+
+    def _count_refusal(self) -> None:
+        self._refusals += 1
+        if not self.is_known and self._refusals >= _STRANGER_REFUSALS:
+            self.link.state.frames_left = 0  # this one is answered yet
+
+    def _begin_work(self) -> bool:
+        # A call that was reset has its thread until that one looks up.
+        with self._lock:
+            if self._running >= 2 * _CALLS_PER_CONNECTION:
+                return False
+            self._running += 1
+        return True
+
+    def _end_work(self) -> None:
+        with self._lock:
+            self._running -= 1
+            self.idle_since = time.monotonic()
+
+    def _answer(self, waiting: "_Request", request: bytes) -> None:
+        call = waiting.call
+        try:
+            if not call.is_waiting():
+                return
+            try:
+                message = waiting.answer(request)
+            except (WindlassError, OSError) as error:
+                call.fail(Status(*error_table.status_of(error)), waiting.metadata)
+            except Exception as error:
+                log.exception("%s failed", call.path)
+                call.fail(Status(*error_table.status_of(error)), waiting.metadata)
+            else:
+                call.answer(message, waiting.metadata)
+        finally:
+            self._end_work()
+
+    def _serve(
+        self,
+        call: ServedCall,
+        serve: Callable[[Callable[[], None]], None],
+    ) -> None:
+        """Let a tunnel read the connection from now on."""
+        call.was_dispatched = True
+        with self._lock:
+            self._tunnels += 1
+        self.link.reading.is_driven = False
+
+        is_left = threading.Event()
+
+        def left() -> None:
+            if not is_left.is_set():
+                is_left.set()
+                self._left()
+
+        def run() -> None:
+            try:
+                serve(left)
+            except OSError as error:
+                log.debug("a tunnel broke off: %s", error)
+                left()
+
+        def failed(_: BaseException) -> None:
+            call.cancel()
+            left()
+
+        try:
+            new_thread("tunnel", run, failed=failed).start()
+        except RuntimeError as error:  # no more threads
+            call.fail_soon(Status(8, str(error)))
+            left()
+
+    def _left(self) -> None:
+        """A tunnel is over; after the last one the server reads again."""
+        with self._lock:
+            self._tunnels -= 1
+            last = not self._tunnels
+        if last:
+            idle_links.forget(self.link)
+            self._server.take_back(self)
+
+
+@dataclass(frozen=True, slots=True)
+class _Request:
+    """A call whose request is on its way."""
+
+    call: ServedCall
+    answer: Callable[[bytes], bytes]
+    metadata: Fields

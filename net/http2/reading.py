@@ -1,0 +1,222 @@
+"""Who reads an HTTP/2 connection.
+
+Whoever needs something: the thread that waits for bytes of a stream, or for a window, reads the
+connection itself, so nothing is handed from thread to thread, and the payload of a large frame goes
+from the socket to where it belongs. While one thread reads, others that wait are woken when their
+turn has come. Where a server's selector reads (:attr:`Reading.is_driven`), nobody else does.
+"""
+
+import contextlib
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
+
+from ..stream import LONGEST_WAIT_S, READ_BYTES
+from .frames import Http2Error
+from .stream import Http2Stream
+
+if TYPE_CHECKING:
+    from .link import Http2Link
+
+CLOSED = "the connection was closed"
+
+
+def nothing() -> None:
+    """Called while nothing moves, where nobody wants to know."""
+
+
+class Silences:
+    """What each thread that waits for a stream of bytes wants called while nothing moves."""
+
+    def __init__(self) -> None:
+        self._calls: dict[int, Callable[[], object]] = {}
+
+    @contextlib.contextmanager
+    def of_this_thread(self, call: Callable[[], object]) -> Iterator[None]:
+        """Call this, as long as the block runs."""
+        thread = threading.get_ident()
+        self._calls[thread] = call
+        try:
+            yield
+        finally:
+            del self._calls[thread]
+
+    def __call__(self) -> None:
+        """The stream waits for something, in this thread."""
+        call = self._calls.get(threading.get_ident())
+        if call is not None:
+            call()
+
+
+class Reading:
+    """Takes turns at reading one connection.
+
+    Args:
+        link: The connection.
+
+    Attributes:
+        is_driven: Another thread reads, by :meth:`receive_now`, whenever something has come.
+        received_bytes: Of all that has come.
+        last_read: When the connection was read last, on the clock of ``time.monotonic``.
+    """
+
+    def __init__(self, link: "Http2Link") -> None:
+        self.is_driven = False
+        self.received_bytes = 0
+        self.last_read = time.monotonic()
+        self._link = link
+        self._waiting = 0  # threads at the condition
+        self._is_read = False
+
+    def wait(
+        self,
+        there: Callable[[], bool],
+        deadline: float,
+        on_silence: Callable[[], object] = nothing,
+        direct: tuple[Http2Stream, memoryview] | None = None,
+    ) -> int:
+        """Wait until something is ``there``, and read the connection meanwhile if nobody else does.
+
+        Args:
+            there: Looked at whenever something came.
+            deadline: On the clock of ``time.monotonic``.
+            on_silence: Called after every second in which nothing came.
+            direct: A stream, and memory that its bytes may be read into.
+
+        Returns:
+            How many bytes were read into ``direct``; 0: ``there`` is true.
+
+        Raises:
+            TimeoutError: It was not there until the deadline.
+            OSError: The connection is broken.
+        """
+        while True:
+            with self._link.state.changed:
+                if there():
+                    return 0
+                self._link.raise_if_broken()
+                reads = not self._is_read and not self.is_driven
+                if not reads:
+                    self._wait_for_turn(deadline, on_silence)
+                    continue
+                self._is_read = True
+            try:
+                return self._read_until(there, deadline, on_silence, direct)
+            finally:
+                self._end_reading()
+
+    def _end_reading(self) -> None:
+        self.last_read = time.monotonic()
+        with self._link.state.changed:
+            self._is_read = False
+            if self._waiting:
+                self._link.state.changed.notify_all()
+
+    def _wait_for_turn(self, deadline: float, on_silence: Callable[[], object]) -> None:
+        """Wait for a moment, with the lock held around it."""
+        left_s = deadline - time.monotonic()
+        if left_s <= 0:
+            raise TimeoutError("timed out")
+        self._waiting += 1
+        try:
+            if not self._link.state.changed.wait(min(left_s, LONGEST_WAIT_S)):
+                on_silence()
+        finally:
+            self._waiting -= 1
+
+    def _read_until(
+        self,
+        there: Callable[[], bool],
+        deadline: float,
+        on_silence: Callable[[], object],
+        direct: tuple[Http2Stream, memoryview] | None,
+    ) -> int:
+        stream = self._link.stream
+
+        def silence() -> None:
+            with contextlib.suppress(OSError):
+                self._link.flush_now()
+            if there():  # cancelled, say
+                raise _NoLongerWaitingError
+            on_silence()
+
+        try:
+            with self._link.silences.of_this_thread(silence):
+                while not there():
+                    if direct is not None and self._is_next_of(direct[0]):
+                        return self._read_into(direct[1], deadline)
+                    self.feed(stream.receive(deadline))
+        except _NoLongerWaitingError:
+            return 0
+        except TimeoutError:
+            raise
+        except OSError as error:
+            self._link.fail(str(error))
+            if not there():
+                raise
+        return 0
+
+    def _read_into(self, target: memoryview, deadline: float) -> int:
+        state = self._link.state
+        count = self._link.stream.receive_into(target[: state.reader.data_left], deadline)
+        if not count:
+            raise ConnectionError(CLOSED)
+        state.took_data(count)
+        if self._link.is_blocked:
+            self._link.flush_now()
+        return count
+
+    def receive_now(self, most_bytes: int = READ_BYTES) -> bool:
+        """Handle what has come, without waiting; returns whether there may be more.
+
+        Raises:
+            Http2Error: The peer breaks the protocol: :meth:`fail` is due.
+            OSError: The connection is over.
+        """
+        with self._link.state.changed:
+            if self._is_read:
+                return False
+            self._is_read = True
+        try:
+            data = self._link.stream.receive_now(most_bytes)
+            if data is None:
+                self._link.flush_now()
+                return False
+            self.feed(data)
+        except Http2Error:
+            raise  # who drives the link says when it ends
+        except OSError as error:
+            self._link.fail(str(error))
+            raise
+        finally:
+            self._end_reading()
+        return True
+
+    def _is_next_of(self, stream: Http2Stream) -> bool:
+        state = self._link.state
+        return state.data_of is stream and state.reader.is_inside_data and not stream.pieces
+
+    def feed(self, data: bytes) -> None:
+        """Handle bytes of the peer, by the one thread that reads.
+
+        Raises:
+            Http2Error: The peer breaks the protocol; it was told so.
+            OSError: The connection has ended.
+        """
+        if not data:
+            raise ConnectionError(CLOSED)
+        self.received_bytes += len(data)
+        try:
+            self._link.state.feed(data)
+        except Http2Error as error:
+            with contextlib.suppress(OSError):
+                self._link.go_away(error.code)
+            raise
+        self._link.flush_now()
+        if self._waiting:
+            self._link.wake()
+
+
+class _NoLongerWaitingError(Exception):
+    """What was waited for is there."""

@@ -1,0 +1,170 @@
+"""A call that is served: what it says, and its answer."""
+
+import contextlib
+import time
+
+from ...core.errors import LimitExceededError, ProtocolMismatchError, RefusedError
+from ..stream import Buffer
+from .call import CONTENT_TYPE, PREFIX, Status, response_fields, timeout_s
+from .fields import Fields
+from .frames import Code
+from .link import Http2Link
+from .origin import Origin
+from .stream import Http2Stream
+
+_ANSWER_S = 60.0  # for a client to take its answer
+_NO_MESSAGE_YET = -1
+
+
+class ServedCall:
+    """A call of a client.
+
+    Args:
+        link: Its connection.
+        stream: Its stream.
+        origin: Where it comes from.
+        most_bytes: Longest request.
+
+    Attributes:
+        path: The method, as ``/package.Service/Method``.
+        metadata: Of the client, by name.
+        began: When, on the clock of ``time.monotonic``.
+        was_dispatched: Somebody works on the answer, or it was refused: the rest of what the client
+            sends is theirs to take.
+    """
+
+    def __init__(
+        self, link: Http2Link, stream: Http2Stream, origin: Origin, most_bytes: int
+    ) -> None:
+        self.link = link
+        self.stream = stream
+        self.origin = origin
+        self.metadata = dict(stream.fields)
+        self.path = self.metadata.get(":path", "")
+        self.began = time.monotonic()
+        self.was_dispatched = False
+        limit_s = timeout_s(self.metadata.get("grpc-timeout", ""))
+        self._deadline = None if limit_s is None else self.began + limit_s
+        self._most_bytes = most_bytes
+        self._request = bytearray()
+        self._size = _NO_MESSAGE_YET
+
+    @property
+    def is_grpc(self) -> bool:
+        """Whether it is a call of gRPC's at all."""
+        said = self.metadata
+        return said.get(":method") == "POST" and said.get("content-type", "").startswith(
+            CONTENT_TYPE
+        )
+
+    def is_waiting(self) -> bool:
+        """Whether the client still waits for the answer."""
+        if self.stream.broken or self.link.broken:
+            return False
+        return self._deadline is None or time.monotonic() < self._deadline
+
+    def request(self) -> bytes | None:
+        """The message of a call that has one, once all of it has come.
+
+        Raises:
+            LimitExceededError: It is too long.
+            ProtocolMismatchError: It is compressed.
+            RefusedError: The call has ended without one.
+        """
+        while self.stream.pieces:
+            self._request += self.link.take(self.stream, 0.0)
+            self._read_prefix()
+            if self._size != _NO_MESSAGE_YET and len(self._request) >= PREFIX.size + self._size:
+                return bytes(memoryview(self._request)[PREFIX.size : PREFIX.size + self._size])
+        if self.stream.has_ended:
+            raise RefusedError(f"{self.path}: no message came")
+        return None
+
+    def _read_prefix(self) -> None:
+        if self._size != _NO_MESSAGE_YET or len(self._request) < PREFIX.size:
+            return
+        compressed, self._size = PREFIX.unpack_from(self._request)
+        if compressed:
+            raise ProtocolMismatchError(
+                f"{self.path}: the request is compressed, which is not read"
+            )
+        if self._size > self._most_bytes:
+            raise LimitExceededError(
+                f"{self.path}: the request has {self._size} bytes, more than "
+                f"max_message_bytes={self._most_bytes}",
+                limit="max_message_bytes",
+            )
+
+    # -- answering ---------------------------------------------------------------------------
+
+    def answer(self, message: bytes, metadata: Fields) -> None:
+        """Answer with a message. Blocks while the client reads nothing.
+
+        Raises:
+            OSError: Nobody hears it.
+        """
+        self._say([PREFIX.pack(0, len(message)), message], metadata, Status())
+
+    def fail(self, status: Status, metadata: Fields) -> None:
+        """Answer with an error. Blocks while the client reads nothing.
+
+        Raises:
+            OSError: Nobody hears it.
+        """
+        self._say([], metadata, status)
+
+    def fail_soon(self, status: Status) -> None:
+        """The same, for the thread that reads the connection: it does not wait.
+
+        Raises:
+            OSError: Nobody hears it.
+        """
+        self.was_dispatched = True
+        self.link.send_last_fields_soon(self.stream, [*response_fields([]), *status.as_fields()])
+        self._end()
+
+    def refuse_http(self, status: str) -> None:
+        """Answer a request that is no call of gRPC's.
+
+        Raises:
+            OSError: Nobody hears it.
+        """
+        self.was_dispatched = True
+        self.link.send_last_fields_soon(self.stream, [(":status", status)])
+        self._end()
+
+    def begin_stream(self, metadata: Fields) -> None:
+        """Begin an answer of many messages.
+
+        Raises:
+            OSError: Nobody hears it.
+        """
+        self.link.send_fields(self.stream, response_fields(metadata), self._until())
+
+    def finish_stream(self, deadline: float) -> None:
+        """End an answer of many messages in order.
+
+        Raises:
+            OSError: Nobody hears it.
+        """
+        self.link.send_fields(self.stream, Status().as_fields(), deadline, end=True)
+        self._end()
+
+    def cancel(self) -> None:
+        """End the call at once."""
+        self.link.reset(self.stream, Code.CANCEL, "cancelled")
+
+    def _say(self, data: list[Buffer], metadata: Fields, status: Status) -> None:
+        self.link.send_answer(
+            self.stream, response_fields(metadata), data, status.as_fields(), self._until()
+        )
+        self._end()
+
+    def _end(self) -> None:
+        """Have a client that still sends stop; the answer is out."""
+        if not self.stream.has_ended:
+            with contextlib.suppress(OSError):
+                self.link.reset(self.stream, Code.NO_ERROR, "answered")
+
+    def _until(self) -> float:
+        return time.monotonic() + _ANSWER_S
