@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from ..core.errors import OtherJobError, PermissionDeniedError
 from ..core.task import TaskId, is_other_job
+from .leadership import Leadership
 from .principal import DRIVER, READER, Principal
 from .roles import CHIEF, EVALUATOR, PS, WORKER
 
@@ -33,6 +34,7 @@ class Rule:
 _PS = "windlass.proto.v1.ParameterServer"
 _CHIEF = "windlass.proto.v1.Chief"
 _GATEWAY = "windlass.proto.v1.Gateway"
+_UNKNOWN = Leadership()
 _NOBODY = Rule(frozenset({"nobody"}))
 _LEAD = Rule(_TRAIN, leads=True)
 _AUDITED_LEAD = Rule(_TRAIN, leads=True, audited=True)
@@ -96,7 +98,7 @@ def check_access(
     *,
     server: TaskId,
     job: str = "",
-    has_chief: bool = False,
+    leadership: Leadership = _UNKNOWN,
     is_proven: bool = True,
 ) -> None:
     """Check a principal against the table.
@@ -106,7 +108,7 @@ def check_access(
         operation: A key of :data:`RULES`.
         server: Is asked.
         job: Of the server; empty: not known yet.
-        has_chief: Whether the cluster is known to have a task of the type chief.
+        leadership: What the server knows of who leads the job.
         is_proven: Whether the job of ``who`` is proven, and not only what it says.
 
     Raises:
@@ -130,10 +132,12 @@ def check_access(
             principal=who,
             operation=operation,
         )
-    if rule.leads and not _may_lead(who, has_chief):
+    if rule.leads and not leadership.allows(who):
+        leader = leadership.leader
+        led = f"; {leader.short} leads this one" if leader is not None else ""
         raise PermissionDeniedError(
             f"{server}: {who} may not {_title(operation)}: that is for the chief, or for worker 0 "
-            "of a cluster without one",
+            f"of a cluster without one{led}",
             task=server,
             principal=who,
             operation=operation,
@@ -161,12 +165,6 @@ def check_claim(who: Principal, claimed: TaskId, job: str, *, server: TaskId) ->
             principal=who,
             claimed=claimed,
         )
-
-
-def _may_lead(who: Principal, has_chief: bool) -> bool:
-    if who.role == CHIEF:
-        return True
-    return who.role == WORKER and who.index == 0 and not has_chief
 
 
 def _title(operation: str) -> str:

@@ -94,7 +94,7 @@ class WorkerClient:
             ring=session_pb2.RingMember(ring=member.ring, rank=member.rank, size=member.size),
         )
         dialer = Dialer(self.address, self.peer, hello, who, settings, self._wrap, self.task)
-        reached = reach(dialer, lambda: self._channel, settings, _ATTEMPT_TIMEOUT_S, peer=self.peer)
+        reached = reach(dialer, settings, _ATTEMPT_TIMEOUT_S, peer=self.peer)
         connection = reached.connection
         connection.deadline = time.monotonic() + _ATTEMPT_TIMEOUT_S
         try:

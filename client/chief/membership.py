@@ -4,6 +4,7 @@ import contextlib
 import logging
 import threading
 from collections.abc import Callable
+from functools import partial
 
 from ...core.backoff import attempts
 from ...core.clock import Clock, SystemClock
@@ -14,12 +15,14 @@ from ...core.errors import (
     JoinTimeoutError,
     PeerLostError,
     WindlassError,
+    said_of,
 )
 from ...core.launcher_tells import LAUNCHER_TELLS
 from ...core.report import TaskReport
 from ...core.settings import Settings
 from ...core.states import Outcome, Phase
 from ...core.task import Incarnation, TaskId
+from ...core.threads import new_thread
 from ...core.waiting import WaitLog
 from .calls import ChiefClient
 
@@ -101,8 +104,12 @@ class Membership:
                 missing="chief",
             ) from error
         waits.done()
-        self._thread = threading.Thread(
-            target=self._beat, args=(heartbeat_s,), name=f"{self.task.short}-heartbeat", daemon=True
+        self._thread = new_thread(
+            f"{self.task.short}-heartbeat",
+            partial(self._beat, heartbeat_s),
+            failed=lambda error: self._lose(
+                WindlassError(f"{self.task} cannot send heartbeats any more: {said_of(error)}")
+            ),
         )
         self._thread.start()
         if self.phase is Phase.DONE:

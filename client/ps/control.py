@@ -38,6 +38,7 @@ class JobOnPs:
         last_generation: Of the last chief that led it.
         shards: Held there.
         global_step: As far as this ps knows.
+        gives_way: Worker 0 leads it, and a chief that comes leads instead.
     """
 
     job: str
@@ -46,6 +47,7 @@ class JobOnPs:
     last_generation: int = 0
     shards: int = 0
     global_step: int = 0
+    gives_way: bool = False
 
 
 class PsControl:
@@ -108,6 +110,7 @@ class PsControl:
             response.last_generation,
             response.shards,
             response.global_step,
+            response.gives_way,
         )
 
     def try_model_dir(self, probe: str, *, timeout_s: float) -> str:

@@ -326,7 +326,11 @@ class ParameterSession:
                 return
             self._under_way = None
             mine.plan.pool.forget()
-            results, failure = self._fan_out.receive(mine.requests, mine.targets)
+            try:
+                results, failure = self._fan_out.receive(mine.requests, mine.targets)
+            except BaseException:  # the session has broken off; nobody may hear it where this is
+                mine.failure = self._fan_out.broken
+                raise
             if self._feedback is not None:
                 self._feedback.sent(results.keys())
             if failure is not None:

@@ -101,9 +101,7 @@ class RemotePs:
         if self._closing.is_set():
             raise PeerLostError(f"the session with {self._peer} was closed", peer=self._peer)
         self._drop_session()
-        reached = reach(
-            self._dialer, lambda: self._channel, self._settings, timeout_s, peer=self._peer
-        )
+        reached = reach(self._dialer, self._settings, timeout_s, peer=self._peer)
         welcome = reached.welcome
         self._dialer.hello.expected_ps_generation = welcome.ps_generation
         self._max_step_bytes = min(self._settings.max_step_bytes, welcome.max_step_bytes)

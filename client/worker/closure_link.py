@@ -1,21 +1,27 @@
 """The coordinator's connection to one worker: closures there, answers back, and dialling again."""
 
+import contextlib
 import logging
 import threading
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-import grpc
 import numpy as np
 
-from ...cluster.principal import principal_of_task
 from ...core.arrays import Array
-from ...core.errors import LimitExceededError, PeerLostError, RefusedError, WindlassError
+from ...core.errors import (
+    LimitExceededError,
+    PeerLostError,
+    RefusedError,
+    WindlassError,
+    said_of,
+)
 from ...core.settings import Settings
 from ...core.task import Incarnation, TaskId
+from ...core.threads import new_thread
 from ...core.waiting import WaitLog
-from ...net.channel import open_channel
 from ...net.connection import Connection
 from ...net.dial import Dialer, receive_message
 from ...net.reach import reach
@@ -25,7 +31,7 @@ log = logging.getLogger(__name__)
 
 SERVICE = "closures"
 _CONNECT_TIMEOUT_S = 5.0
-_PAUSES_S = (0.05, 0.1, 0.2, 0.5, 1.0)
+_PAUSES_S = (0.05, 0.1, 0.2, 0.5, 1.0)  # also after a connection that lasted no longer
 _SEND_TIMEOUT_S = 60.0  # for room behind what is being sent
 
 Frame = tuple[session_pb2.ClientMessage, Sequence[memoryview]]
@@ -122,14 +128,11 @@ class ClosureLink:
         self._who = who
         hello = session_pb2.Hello(service=SERVICE)
         self._address = address
-        self._channel: grpc.Channel | None = None  # of a tunnel
         self._dialer = Dialer(address, self._peer, hello, who, settings, task=worker)
         self._lock = threading.Lock()
         self._connection: Connection | None = None
         self._closing = threading.Event()
-        self._thread = threading.Thread(
-            target=self._run, name=f"closures-{worker.short}", daemon=True
-        )
+        self._thread = new_thread(f"closures-{worker.short}", self._run, failed=self._failed)
 
     def start(self) -> None:
         """Begin to dial."""
@@ -144,8 +147,8 @@ class ClosureLink:
             try:
                 for message, parts in frames(self._known):
                     connection.post(message.SerializeToString(), _joined(parts), _SEND_TIMEOUT_S)
-            except OSError as error:
-                log.warning("%s: %s", self._peer, error)
+            except Exception as error:  # noqa: BLE001 - also one of a message that cannot be made
+                log.warning("%s: a closure could not be sent: %s", self._peer, said_of(error))
                 connection.cancel()  # the link's thread notices
 
     def drop(self) -> None:
@@ -161,8 +164,6 @@ class ClosureLink:
             if self._connection is not None:
                 self._connection.cancel()
         self._thread.join(_CONNECT_TIMEOUT_S + 1)
-        if self._channel is not None:
-            self._channel.close()
 
     def _run(self) -> None:
         waits, pause = self._wait_log(), 0
@@ -171,54 +172,59 @@ class ClosureLink:
                 connection = self._connect()
             except (PeerLostError, OSError) as error:
                 waits.tick(self._peer, error)
-                self._closing.wait(_PAUSES_S[min(pause, len(_PAUSES_S) - 1)])
-                pause += 1
-                continue
             except WindlassError as error:
                 self._events.refused(self, error)
                 return
-            waits.done()
-            waits, pause = self._wait_log(), 0
-            try:
+            else:
+                waits.done()
+                waits, began = self._wait_log(), time.monotonic()
                 self._serve(connection)
-            finally:
-                with self._lock:
-                    self._connection = None
-                    connection.cancel()
-                    connection.close()
-                if not self._closing.is_set():
-                    self._events.lost(self)
+                if time.monotonic() - began > _PAUSES_S[-1]:
+                    pause = 0
+            self._closing.wait(_PAUSES_S[min(pause, len(_PAUSES_S) - 1)])
+            pause += 1
+
+    def _failed(self, error: BaseException) -> None:
+        """The thread has ended early: nobody hears this worker any more."""
+        with contextlib.suppress(Exception):  # it may be what has failed
+            self._events.lost(self)
+        why = f"{self._peer} is not heard any more: {said_of(error)}; the log shows where"
+        self._events.refused(self, PeerLostError(why, peer=self._peer))
 
     def _wait_log(self) -> WaitLog:
         return WaitLog(self._who.task, limit="the others work on")
 
     def _connect(self) -> Connection:
-        reached = reach(
-            self._dialer, self._open_channel, self._settings, _CONNECT_TIMEOUT_S, peer=self._peer
-        )
+        reached = reach(self._dialer, self._settings, _CONNECT_TIMEOUT_S, peer=self._peer)
         with self._lock:
             self._connection = reached.connection
             self.connections += 1
             self._known = Knowledge()
         return reached.connection
 
-    def _open_channel(self) -> grpc.Channel:
-        if self._channel is None:
-            who = principal_of_task(self._who.task, self._who.job)
-            self._channel = open_channel(self._address, self._settings, who)
-        return self._channel
-
     def _serve(self, connection: Connection) -> None:
-        """Hear answers until the connection ends."""
-        self._events.ready(self)
+        """Hear answers until the connection ends, or one of them is none."""
         try:
+            self._events.ready(self)
             while not self._closing.is_set():
                 answer = receive_message(connection).closure
                 parts = receive_parts(connection, answer.part_bytes, self._settings.max_step_bytes)
                 self._events.answered(self.worker, answer, parts)
-        except (OSError, WindlassError) as error:
+        except Exception as error:  # whatever an answer does: its worker is lost
             if not self._closing.is_set():
-                log.warning("%s is lost: %s; its closures are run elsewhere", self._peer, error)
+                log.warning(
+                    "%s is lost: %s; its closures are run elsewhere",
+                    self._peer,
+                    said_of(error),
+                    exc_info=not isinstance(error, OSError | WindlassError),
+                )
+        finally:
+            with self._lock:
+                self._connection = None
+                connection.cancel()
+                connection.close()
+            if not self._closing.is_set():
+                self._events.lost(self)
 
 
 def receive_parts(

@@ -15,6 +15,8 @@ from .submission import Submission
 MOST_ATTEMPTS = 10  # of a worker that was lost
 _STOP_S = 15.0  # after the chief's end, or a request to stop, before tasks are asked by SIGTERM
 _KILL_S = 105.0  # and after that, before they are killed: a large checkpoint is being written
+_GIVE_UP_S = 30.0  # and after that, before they count as ended: a node cannot end them
+LOST = -9  # the code of a task of which its node knows nothing, or that it cannot end
 
 
 class JobState(StrEnum):
@@ -73,7 +75,7 @@ class StandaloneJob:
     tasks: dict[TaskId, PlacedTask] = field(default_factory=dict)
     _over_since: float | None = None
     _was_asked: bool = False
-    _was_killed: bool = False
+    _killed: float | None = None
     _first_failure: tuple[TaskId, int] | None = None
 
     @property
@@ -123,7 +125,13 @@ class StandaloneJob:
         )
 
     def task_ended(
-        self, task: TaskId, code: int, settings: Mapping[str, str] | None, *, now: float
+        self,
+        task: TaskId,
+        code: int,
+        settings: Mapping[str, str] | None,
+        *,
+        why: str = "",
+        now: float,
     ) -> list[tuple[TaskId, Start]]:
         """A task's process has ended.
 
@@ -131,6 +139,7 @@ class StandaloneJob:
             task: Which.
             code: How, as ``subprocess`` has it.
             settings: To start it again with; None: its node is lost.
+            why: For people, if its code does not say why.
             now: The time.
 
         Returns:
@@ -145,8 +154,7 @@ class StandaloneJob:
         verdict = on_exit(task, code, chief=chief.task, stopping=over)
         if verdict.failed and self._first_failure is None:
             self._first_failure = task, code
-            lost = settings is None
-            self.reason = f"{task.short} was lost with its node" if lost else verdict.message
+            self.reason = why or verdict.message
         job_over = code in (ExitCode.PEER_LOST, ExitCode.DRAINED)
         again = task.type == WORKER and code != 0 and is_retryable(code) and not job_over
         again = again and not over and not chief.has_ended and placed.attempt < MOST_ATTEMPTS
@@ -189,7 +197,7 @@ class StandaloneJob:
             self.state, self.reason = JobState.STOPPING, reason
             self._over_since = now
         if kill:
-            return self._stop_all(kill=True)
+            return self._kill_all(now)
         chief = self.tasks[TaskId(CHIEF, 0)]
         return [] if chief.has_ended else [(chief.node, Stop(self.id, chief.task))]
 
@@ -198,13 +206,22 @@ class StandaloneJob:
         if self._over_since is None or self.has_ended:
             return []
         waited_s = now - self._over_since
-        if waited_s >= _STOP_S + _KILL_S and not self._was_killed:
-            self._was_killed = True
-            return self._stop_all(kill=True)
+        if self._killed is not None and now - self._killed >= _GIVE_UP_S:
+            for task in [each.task for each in self.tasks.values() if not each.has_ended]:
+                why = f"{task.short} was given up: its node could not end it in {_GIVE_UP_S:g} s"
+                self.task_ended(task, LOST, None, why=why, now=now)
+            return []
+        if waited_s >= _STOP_S + _KILL_S and self._killed is None:
+            return self._kill_all(now)
         if waited_s >= _STOP_S and not self._was_asked:
             self._was_asked = True
             return self._stop_all(kill=False)
         return []
+
+    def _kill_all(self, now: float) -> list[tuple[TaskId, Stop]]:
+        if self._killed is None:
+            self._killed = now
+        return self._stop_all(kill=True)
 
     def _stop_all(self, *, kill: bool) -> list[tuple[TaskId, Stop]]:
         return [

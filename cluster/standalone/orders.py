@@ -48,10 +48,11 @@ class Orders:
         self._waiting: list[tuple[int, Order]] = []
         self._last = 0
 
-    def add(self, order: Order) -> None:
-        """Give an order."""
+    def add(self, order: Order) -> int:
+        """Give an order; returns its number."""
         self._last += 1
         self._waiting.append((self._last, order))
+        return self._last
 
     def clear(self) -> None:
         """Withdraw those that the node has not taken; numbers go on, as the node knows them."""

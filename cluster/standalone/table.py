@@ -4,17 +4,17 @@ Events come in with their time, orders to nodes come out. Not thread-safe: the c
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from ...core.errors import LimitExceededError, RefusedError
 from ...core.task import TaskId
 from ..roles import CHIEF, PS, WORKER
-from .job import JobState, PlacedTask, StandaloneJob
-from .orders import Order, Orders, Stop
+from .job import LOST, JobState, PlacedTask, StandaloneJob
+from .nodes import Node, choose_nodes
+from .orders import Order, Start, Stop
 from .submission import ALL, Submission
 
 NODE_LEASE_S = 15.0
-LOST = -9  # the code of a task whose node was lost
 _KEPT = 100  # jobs that have ended
 _FORGOTTEN_S = 3600.0  # after its last message a lost node is no longer listed
 
@@ -36,31 +36,6 @@ class Limits:
     workers: int = 0
     tasks_per_node: int = 8
     nodes: int = 1024
-
-
-@dataclass(slots=True)
-class Node:
-    """A daemon that runs tasks of one role.
-
-    Attributes:
-        task: Its role and number.
-        instance: Of its process.
-        host: Where others reach its tasks.
-        ports: Free there, and given to no task.
-        heard: Time of its last message.
-        running: Tasks that were given to it, each as (job, task).
-        orders: To it.
-    """
-
-    task: TaskId
-    instance: str
-    host: str
-    heard: float
-    ports: list[int] = field(default_factory=list)
-    running: set[tuple[str, TaskId]] = field(default_factory=set)
-    used: set[int] = field(default_factory=set)
-    orders: Orders = field(default_factory=Orders)
-    is_lost: bool = False
 
 
 class JobTable:
@@ -94,37 +69,74 @@ class JobTable:
 
     # -- nodes -------------------------------------------------------------------------------
 
+    def why_wait(self, task: TaskId, instance: str, host: str, *, now: float) -> str:
+        """Why a process that comes as a node has to wait; empty: it may poll.
+
+        Raises:
+            RefusedError: Another process is this node.
+        """
+        node = self.nodes.get(task)
+        return node.why_wait(instance, host, now=now) if node is not None else ""
+
     def node_polls(
-        self, task: TaskId, instance: str, host: str, ports: Iterable[int], *, now: float
+        self,
+        task: TaskId,
+        instance: str,
+        host: str,
+        ports: Iterable[int],
+        *,
+        has_own_index: bool = False,
+        now: float,
     ) -> Node:
-        """A node gives a sign of life, and offers free ports.
+        """A node that need not wait gives a sign of life, and offers free ports.
 
         Raises:
             LimitExceededError: There are too many nodes.
         """
         node = self.nodes.get(task)
-        if node is None or node.instance != instance:
-            if node is not None:
-                self._lose(node, now=now)
-            elif len(self.nodes) >= self._limits.nodes:
+        if node is None:
+            if len(self.nodes) >= self._limits.nodes:
                 self._forget_a_node(task)
             node = self.nodes[task] = Node(task, instance, host, now)
+        elif node.instance != instance:
+            self._lose(node, now=now)
+            node = self.nodes[task] = node.replaced_by(instance, host, now=now)
         node.heard, node.host, node.is_lost = now, host, False
+        node.has_own_index = has_own_index
         offered = list(ports)
         node.used &= set(offered)  # the node has replaced the others
         node.ports = [port for port in offered if port not in node.used]
         return node
 
-    def task_ended(self, node: TaskId, job: str, task: TaskId, code: int, *, now: float) -> None:
-        """A node tells how a task ended."""
+    def node_runs(
+        self, node: TaskId, running: Iterable[tuple[str, TaskId]], orders_taken: int, *, now: float
+    ) -> None:
+        """A node tells all that it runs: whatever else was given to it has ended unheard.
+
+        Args:
+            node: Which.
+            running: What runs there, or has ended without that this was told yet.
+            orders_taken: As it had taken orders up to this number.
+            now: The time.
+        """
+        given, told = self.nodes[node].running, set(running)
+        for job, task in [key for key, number in given.items() if number <= orders_taken]:
+            if (job, task) not in told:
+                why = f"{task.short} was lost: its node {node.short} runs it no longer"
+                self.task_ended(node, job, task, LOST, why=why, now=now)
+
+    def task_ended(
+        self, node: TaskId, job: str, task: TaskId, code: int, *, why: str = "", now: float
+    ) -> None:
+        """A node tells how a task ended; ``why``, for people, if not by itself."""
         found = self.jobs.get(job)
         if node in self.nodes:
-            self.nodes[node].running.discard((job, task))
+            self.nodes[node].running.pop((job, task), None)
         if found is None or task not in found.tasks or found.tasks[task].node != node:
             return
         here = self.nodes.get(node)
         settings = self._settings_of(found) if here is not None and not here.is_lost else None
-        self._give(found.task_ended(task, code, settings, now=now))
+        self._give(found.task_ended(task, code, settings, why=why, now=now))
 
     def was_placed(self, job: str, task: TaskId, node: TaskId) -> bool:
         """Whether a task of a job that is known was given to this node."""
@@ -135,7 +147,8 @@ class JobTable:
         node.is_lost = True
         node.orders.clear()
         for job, task in sorted(node.running):
-            self.task_ended(node.task, job, task, LOST, now=now)
+            why = f"{task.short} was lost with its node"
+            self.task_ended(node.task, job, task, LOST, why=why, now=now)
             # Should the node come back, what it still runs belongs to nobody.
             node.orders.add(Stop(job, task, kill=True))
         node.used.clear()
@@ -294,9 +307,14 @@ class JobTable:
                     f"it waits for {wanted} nodes for {role}: {len(nodes)} are registered, of "
                     f"which {len(free)} have room"
                 )
-            # Those with the fewest tasks first.
-            free.sort(key=lambda node: (len(node.running), node.task.index))
-            for index, node in enumerate(sorted(free[:wanted], key=lambda node: node.task.index)):
+            chosen, missing = choose_nodes(free, wanted)
+            if missing is not None:
+                return [], (
+                    f"it waits for room at the node {role}:{missing}: the credentials of "
+                    f"{free[0].task.short} and others are good for the task of their own index "
+                    "alone"
+                )
+            for index, node in enumerate(chosen):
                 offered = (f"{node.host}:{port}" for port in node.ports)
                 address = next((each for each in offered if each not in taken), "")
                 if not address:
@@ -320,5 +338,6 @@ class JobTable:
             node = self.nodes.get(task)
             if node is None or node.is_lost:
                 continue
-            node.running.add((order.job, order.task))
-            node.orders.add(order)
+            number = node.orders.add(order)
+            if isinstance(order, Start):
+                node.running[order.job, order.task] = number

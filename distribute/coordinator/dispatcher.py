@@ -20,12 +20,15 @@ from ...core.errors import (
     ClosureError,
     ConfigurationError,
     DeadlineExceededError,
+    RefusedError,
     WindlassError,
+    said_of,
 )
 from ...core.metric_catalogue import Sample
 from ...core.structures import from_parts
 from ...core.task import TaskId
 from ...core.task_metrics import closure_samples
+from ...core.threads import new_thread
 from ...proto.v1 import session_pb2
 from ..strategies.parameter_server import ParameterServerStrategy
 from .failures import rebuild
@@ -197,7 +200,7 @@ class Dispatcher:
     def _start_ticks(self) -> None:
         with self._changed:
             if self._ticks is None:
-                self._ticks = threading.Thread(target=self._tick, name="deadlines", daemon=True)
+                self._ticks = new_thread("deadlines", self._tick, failed=self._failed)
                 self._ticks.start()
 
     def _tick(self) -> None:
@@ -206,6 +209,15 @@ class Dispatcher:
             with self._changed:
                 todo = self._plan(self._queue.tick(time.monotonic()))
             self._carry_out(todo)
+
+    def _failed(self, error: BaseException) -> None:
+        """Nobody looks at deadlines any more: whoever waits hears why."""
+        why = WindlassError(f"{self._who.task}: no deadline counts any more: {said_of(error)}")
+        with self._changed:
+            self._failures = dict.fromkeys(self._links, why)
+            for number in list(self._closures):
+                self._settle(number, None, why)
+            self._changed.notify_all()
 
     # -- the links' --------------------------------------------------------------------------
 
@@ -232,7 +244,13 @@ class Dispatcher:
     def answered(
         self, worker: TaskId, answer: session_pb2.ClosureAnswer, parts: list[memoryview]
     ) -> None:
-        """See :class:`~windlass.client.worker.closure_link.Events`."""
+        """See :class:`~windlass.client.worker.closure_link.Events`.
+
+        Raises:
+            RefusedError: It is no answer to anything.
+        """
+        if not answer.attempt:
+            raise RefusedError(f"{worker} answers closure {answer.id} without an attempt")
         if answer.began:
             with self._changed:
                 self._queue.began(answer.id, answer.attempt, time.monotonic())
@@ -262,7 +280,9 @@ class Dispatcher:
 
     def _settle(self, number: int, value: Any, error: Exception | None) -> None:
         """A closure is over; the caller holds the lock."""
-        closure = self._closures.pop(number)
+        closure = self._closures.pop(number, None)
+        if closure is None:  # whoever waited was told that nothing is decided any more
+            return
         self.told.release(closure.function)
         if error is None:
             closure.result.settle(value)

@@ -4,6 +4,7 @@ import builtins
 
 from ...core.error_table import from_detail, to_detail
 from ...core.errors import ClosureError, OutOfRangeError, WindlassError
+from ...core.terminal import terminal_text
 from ...core.tracebacks import program_traceback
 from ...proto.v1 import session_pb2
 
@@ -33,12 +34,13 @@ def rebuild(failure: session_pb2.ClosureFailure, worker: str) -> Exception:
     """The exception to raise where the closure was scheduled.
 
     An exception of Python or of Windlass has its own class, any other is a ClosureError. The
-    worker's traceback is a note on it.
+    worker's traceback is a note on it. Both have nothing that a terminal would obey.
 
     Args:
         failure: As :func:`describe` made it.
         worker: Who ran the closure.
     """
+    message, trace = terminal_text(failure.message), terminal_text(failure.traceback.rstrip())
     error: Exception | None = None
     if failure.HasField("detail"):
         error = from_detail(failure.detail)
@@ -46,10 +48,10 @@ def rebuild(failure: session_pb2.ClosureFailure, worker: str) -> Exception:
         kind = getattr(builtins, failure.type, None)
         if isinstance(kind, type) and issubclass(kind, Exception):
             try:
-                error = kind(failure.message)
+                error = kind(message)
             except Exception:  # noqa: BLE001 - it takes other arguments, as UnicodeDecodeError
                 error = None
     if error is None:
-        error = ClosureError(f"{failure.type}: {failure.message}", type=failure.type, worker=worker)
-    error.add_note(f"raised in a closure on {worker}:\n{failure.traceback.rstrip()}")
+        error = ClosureError(f"{failure.type}: {message}", type=failure.type, worker=worker)
+    error.add_note(f"raised in a closure on {worker}:\n{trace}")
     return error

@@ -1,14 +1,19 @@
 """The worker of a coordinator that is alone in its process: closures run in a thread of it."""
 
+import logging
 import queue
-import threading
+from collections.abc import Callable
 
 from ...client.worker.closure_link import Events, Frame, Knowledge, MakeFrames
 from ...cluster.roles import WORKER
+from ...core.errors import said_of
 from ...core.task import TaskId
+from ...core.threads import new_thread
 from ...proto.v1 import session_pb2
 from ..strategies.parameter_server import ParameterServerStrategy
 from .closure_runner import ClosureRunner
+
+log = logging.getLogger(__name__)
 
 
 class LocalWorker:
@@ -29,19 +34,28 @@ class LocalWorker:
     def start(self) -> None:
         """Begin."""
         self.connections += 1
-        self._closures = _Thread(self.worker, self._strategy, self._events)
+        self._closures = _Thread(self.worker, self._strategy, self._events, self._failed)
         self._events.ready(self)
 
     def send(self, number: int, frames: MakeFrames) -> None:
         """Have the thread do what frames say."""
-        if self._closures is not None and number == self.connections:
+        if self._closures is None or number != self.connections:
+            return
+        try:
             self._closures.do(frames)
+        except Exception as error:  # noqa: BLE001 - a message that cannot be made
+            log.warning("a closure could not be sent: %s", said_of(error))
+            self.drop()
 
     def drop(self) -> None:
         """Go on in a new thread: nothing ends the one whose closure does not end."""
         self.close()
         self._events.lost(self)
         self.start()
+
+    def _failed(self, thread: "_Thread") -> None:
+        if thread is self._closures and not thread.is_left:
+            self.drop()
 
     def close(self) -> None:
         """End the thread, after what it has been told."""
@@ -50,33 +64,39 @@ class LocalWorker:
 
 
 class _Thread:
-    def __init__(self, worker: TaskId, strategy: ParameterServerStrategy, events: Events) -> None:
+    def __init__(
+        self,
+        worker: TaskId,
+        strategy: ParameterServerStrategy,
+        events: Events,
+        failed: Callable[["_Thread"], None],
+    ) -> None:
         self._worker = worker
         self._events = events
         self._known = Knowledge()
-        self._is_left = False
+        self.is_left = False
         self._frames: queue.SimpleQueue[Frame | None] = queue.SimpleQueue()  # bounded: in flight
         self._runner = ClosureRunner(0, strategy.extended.runtime, strategy)
-        threading.Thread(target=self._run, name="closures", daemon=True).start()
+        new_thread("closures", self._run, failed=lambda _: failed(self)).start()
 
     def do(self, frames: MakeFrames) -> None:
         for frame in frames(self._known):
             self._frames.put(frame)
 
     def leave(self) -> None:
-        self._is_left = True
+        self.is_left = True
         self._frames.put(None)
 
     def _run(self) -> None:
         while (frame := self._frames.get()) is not None:
             message, parts = frame
             done = self._runner.handle(message, parts, self._began)
-            if done is not None and not self._is_left:
+            if done is not None and not self.is_left:
                 answer, results = done
                 # As if they had travelled: the closure may go on with its arrays.
                 copies = [memoryview(bytearray(part)) for part in results]
                 self._events.answered(self._worker, answer, copies)
 
     def _began(self, answer: session_pb2.ClosureAnswer) -> None:
-        if not self._is_left:
+        if not self.is_left:
             self._events.answered(self._worker, answer, [])

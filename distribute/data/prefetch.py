@@ -6,10 +6,12 @@ import threading
 import time
 import weakref
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import numpy as np
 
+from ...core.threads import new_thread, nobody_waits
 from ..base.values import map_structure
 
 _LAST_ELEMENT_S = 2.0  # at the end of the process, for threads that are at work
@@ -63,11 +65,10 @@ class Prefetcher:
             self._free.put(None)
         self._stop = _Stop(self._free)
         self._end: _End | None = None
-        thread = threading.Thread(
-            target=_fill,
-            args=(source, self._ready, self._free, self._stop, fresh),
-            name="prefetch",
-            daemon=True,
+        thread = new_thread(
+            "prefetch",
+            partial(_fill, source, self._ready, self._free, self._stop, fresh),
+            failed=nobody_waits,  # it hands on what it raises itself
         )
         thread.start()
         _running[thread] = self._stop

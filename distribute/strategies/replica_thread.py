@@ -4,6 +4,8 @@ import threading
 from collections.abc import Callable
 from contextlib import suppress
 
+from ...core.threads import new_thread, nobody_waits
+
 
 def closed_gate() -> threading.Lock:
     """A locked lock: acquiring it waits until another thread releases it."""
@@ -23,7 +25,8 @@ class ReplicaThread:
         self._go = closed_gate()
         self._work: Callable[[], None] | None = None
         self._ended = False
-        threading.Thread(target=self._loop, name=name, daemon=True).start()
+        # Whoever gives it work catches what that raises, and does it himself if nobody has begun.
+        new_thread(name, self._loop, failed=nobody_waits).start()
 
     def start(self, work: Callable[[], None]) -> None:
         """Do this next."""

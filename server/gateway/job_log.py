@@ -1,13 +1,14 @@
 """The lines that a job's tasks have printed: on disk, within a bound, read from an offset on."""
 
+import contextlib
 import json
 import os
-import shutil
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from ...core.errors import RefusedError
 from ...core.task import TaskId
+from ...core.tree_removal import remove_tree
 
 _SEGMENT_BYTES = 8 * 1024 * 1024
 _SEGMENTS = 8
@@ -113,4 +114,5 @@ class JobLog:
         for segment in self._segments:
             segment.path.unlink(missing_ok=True)
         self._segments.clear()
-        shutil.rmtree(self.folder, ignore_errors=True)
+        with contextlib.suppress(OSError):  # the gateway's folder goes with all in it
+            remove_tree(self.folder)

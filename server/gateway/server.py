@@ -5,12 +5,15 @@ import secrets
 import threading
 from collections.abc import Iterator
 
+from ...cluster.leadership import Leadership
 from ...cluster.standalone.table import JobTable
+from ...core.errors import said_of
 from ...core.metric_catalogue import Sample
 from ...core.rare_log import RareLog
 from ...core.settings import Settings
 from ...core.task import TaskId
 from ...core.temporary import TemporaryFolder
+from ...core.threads import new_thread, nobody_waits
 from ...net.auth.guard import Guard
 from ...net.forwarding import Forwarder
 from ...net.host import TaskHost
@@ -42,12 +45,17 @@ class GatewayServer:
             daemon=True,  # callers wait for news for seconds
             settings=settings,
             calls={SERVICE: servicer(SERVICE, self._servicer)},
-            guard=Guard(task, settings, job=lambda: settings.job_id, has_chief=True),
+            guard=Guard(
+                task,
+                settings,
+                job=lambda: settings.job_id,
+                leadership=lambda: Leadership(has_chief=True),
+            ),
             routed=self._forwarder.accept,
         )
         self._stopping = threading.Event()
         self._losses = RareLog(log)
-        self._ticks = threading.Thread(target=self._tick, name="gateway", daemon=True)
+        self._ticks = new_thread("gateway", self._tick, failed=nobody_waits)
 
     def start(self, address: str) -> None:
         """Listen.
@@ -84,5 +92,6 @@ class GatewayServer:
         while not self._stopping.wait(TICK_S):
             try:
                 self._servicer.tick()
-            except OSError as error:  # files of jobs; without ticks no job would ever end
-                self._losses.warning("the gateway cannot tidy up: %s", error)
+            except Exception as error:  # without ticks no job would ever end
+                self._losses.warning("the gateway cannot tidy up: %s", said_of(error))
+                log.debug("the gateway cannot tidy up", exc_info=True)

@@ -34,6 +34,7 @@ TICK_S = 0.25
 _MAX_WAIT_S = 20.0
 _MAX_PORTS = 64
 _MAX_EVENTS = 4096
+_MAX_RUNNING = 4096  # 512 jobs, of eight tasks each
 _MAX_ORDERS = 64  # in one answer
 _MAX_LINE_BYTES = 256 * 1024  # twice what a node makes of what a task prints
 
@@ -76,13 +77,28 @@ class GatewayServicer:
         check_text(request.host, bounds.MAX_NAME_BYTES, "its host", task)
         check_count(request.ports, _MAX_PORTS, "ports", task)
         check_count(request.events, _MAX_EVENTS, "events", task)
+        running = request.running.tasks
+        check_count(running, _MAX_RUNNING, "running tasks", task)
         check_number(request.orders_taken, bounds.MAX_COUNT, "orders taken", task)
         until = time.monotonic() + _wait_s(request.wait_s)
         with self._open() as table:
             now = time.monotonic()
-            node = table.node_polls(task, request.instance, request.host, request.ports, now=now)
+            why = table.why_wait(task, request.instance, request.host, now=now)
+            if why:
+                return gateway_pb2.PollResponse(gateway=self._instance, waits_for=why)
+            node = table.node_polls(
+                task,
+                request.instance,
+                request.host,
+                request.ports,
+                has_own_index=request.has_own_index or visitor.has_own_index,
+                now=now,
+            )
             node.orders.taken(request.orders_taken)
             taken = self._take_events(request, now=now)
+            if request.HasField("running"):
+                runs = [(each.job, codec.task_from_wire(each.task)) for each in running]
+                table.node_runs(task, runs, request.orders_taken, now=now)
             table.tick(now=now)
         with self._changed:
             while not self._stopped and (left := until - time.monotonic()) > 0:

@@ -3,6 +3,7 @@
 import logging
 import threading
 
+from ...cluster.leadership import may_follow
 from ...core.bounds import (
     MAX_LEASE_S,
     MAX_NAME_BYTES,
@@ -14,7 +15,7 @@ from ...core.bounds import (
 from ...core.clock import Clock
 from ...core.errors import FencedError, OtherJobError, RefusedError
 from ...core.states import Phase
-from ...core.task import Incarnation, is_other_job
+from ...core.task import Incarnation, TaskId, is_other_job
 
 log = logging.getLogger(__name__)
 
@@ -49,7 +50,7 @@ class ChiefLease:
 
         Raises:
             RefusedError: The lease is not a possible one, or the address too long.
-            FencedError: Another chief's lease has not expired.
+            FencedError: Another task leads; see :mod:`~windlass.cluster.leadership`.
             OtherJobError: It is the chief of another job.
         """
         check_number(lease_s, MAX_LEASE_S, "lease_s", chief.task)
@@ -59,13 +60,16 @@ class ChiefLease:
         now = self._clock.now()
         with self._lock:
             holder = self._chief
-            if is_other_job(self._job, chief.job) and (self._given or now < self._until):
+            is_heard, is_other = now < self._until, is_other_job(self._job, chief.job)
+            if is_other and (self._given or is_heard):
                 raise self._other_job(chief)
-            self._job = self._given or chief.job or self._job
             if holder is not None and holder != chief:
-                same = holder.task == chief.task
-                newer = same and chief.generation > holder.generation
-                if not newer and (same or now < self._until):
+                follows = (
+                    chief.generation > holder.generation
+                    if holder.task == chief.task
+                    else is_other or may_follow(holder.task, chief.task, is_heard=is_heard)
+                )
+                if not follows:
                     raise FencedError(
                         f"this ps serves the job of {holder} at {self._address}, which was here "
                         f"{now - self._heard:.0f} s ago; {chief} at {address} cannot lead it as "
@@ -73,6 +77,7 @@ class ChiefLease:
                         holder=holder,
                         chief=chief,
                     )
+            self._job = self._given or chief.job or self._job
             self._chief, self._address = chief, address
             self._heard, self._until = now, now + lease_s
 
@@ -100,6 +105,12 @@ class ChiefLease:
         """Id of the job served here; empty: none yet."""
         with self._lock:
             return self._job
+
+    @property
+    def leader(self) -> TaskId | None:
+        """The task that led last; None: nobody yet."""
+        with self._lock:
+            return self._chief.task if self._chief is not None else None
 
     @property
     def chief_generation(self) -> int:

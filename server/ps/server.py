@@ -4,6 +4,7 @@ import logging
 import secrets
 from collections.abc import Iterator
 
+from ...cluster.leadership import Leadership
 from ...core.clock import Clock, SystemClock
 from ...core.exit_codes import ExitCode
 from ...core.launcher_tells import LAUNCHER_TELLS
@@ -49,7 +50,8 @@ class PsServer:
         task: Which one.
         settings: Of this task.
         clock: For tests.
-        has_chief: Whether the cluster is known to have a task of the type chief.
+        has_chief: Whether the cluster is known to have a task of the type chief; else it is once
+            one has attached.
     """
 
     def __init__(
@@ -80,7 +82,12 @@ class PsServer:
             threads=2 * settings.max_sessions + 16,
             settings=settings,
             calls={SERVICE: servicer(SERVICE, calls)},
-            guard=Guard(task, settings, job=lambda: self.lease.job, has_chief=has_chief),
+            guard=Guard(
+                task,
+                settings,
+                job=lambda: self.lease.job,
+                leadership=lambda: Leadership(has_chief, self.lease.leader),
+            ),
             sessions={session_service.SERVICE: sessions.serve},
             max_sessions=most,
         )

@@ -2,6 +2,7 @@
 
 from concurrent.futures import ThreadPoolExecutor
 
+from ...cluster.roles import CHIEF
 from ...core import codec
 from ...core.checkpoint import CheckpointReader
 from ...core.checkpoint.saved_part import SavedPart
@@ -81,6 +82,7 @@ class ParameterServerServicer:
         _: Visitor,
     ) -> ps_pb2.GetJobResponse:
         """Where the chief is."""
+        leader = self._lease.leader
         return ps_pb2.GetJobResponse(
             chief_address=self._lease.chief_address,
             phase=common_pb2.JOB_PHASE_RUNNING,
@@ -89,6 +91,7 @@ class ParameterServerServicer:
             last_generation=self._lease.chief_generation,
             shards=self._store.counters(0).shards,
             global_step=self._store.global_step,
+            gives_way=leader is not None and leader.type != CHIEF,
         )
 
     def SaveShards(

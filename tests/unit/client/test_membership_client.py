@@ -270,6 +270,23 @@ def test_an_error_of_the_chief_is_not_waited_out(played: Played, error: Windlass
     assert played.lost == [error]
 
 
+def test_heartbeats_that_cannot_be_made_end_the_program_and_whoever_waits(
+    played: Played, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    played.membership.join()
+
+    def no_report() -> TaskReport:
+        raise ValueError("a measure of the program's")
+
+    monkeypatch.setattr(played.membership, "_report", no_report)
+    played.say(RUNNING)
+    assert played.membership.wait_over(5)
+    [error] = played.lost
+    assert "worker/task:1 cannot send heartbeats any more: ValueError: a measure" in error.message
+    with pytest.raises(PeerLostError, match="cannot send heartbeats"):
+        played.membership.check()
+
+
 def test_finishing_reports_the_outcome_and_is_not_interrupted_afterwards(played: Played) -> None:
     played.membership.join()
     played.membership.finish(Outcome.FAILED, "ValueError: boom")

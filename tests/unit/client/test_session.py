@@ -4,6 +4,7 @@ import gc
 import threading
 import time
 import weakref
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -581,6 +582,25 @@ def test_closing_ends_the_threads_of_a_session() -> None:
     for thread in mine:
         thread.join(3)
         assert not thread.is_alive()
+
+
+def test_a_step_whose_answer_breaks_in_another_thread_says_so_where_it_is_awaited(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As with prefetching, where nobody looks at what the reading thread raises."""
+    session = Cluster().session()
+    session.define([variable("w", 2)], {"w": np.zeros(2, np.float32)}, create=True)
+    push = PushPayload({"w": np.ones(2, np.float32)}, Operation.ASSIGN_ADD)
+
+    def broken(self: LocalPs, target: PullTarget = NO_TARGET) -> PushResult:
+        raise ValueError("a bug")
+
+    monkeypatch.setattr(FaultyTransport, "receive", broken)
+    pending = session.begin(push)
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(pending.wait)
+    with pytest.raises(PeerLostError, match=r"interrupted \(ValueError\) and its outcome is not"):
+        pending.result()
 
 
 def test_a_step_that_was_interrupted_half_way_ends_the_session(

@@ -4,6 +4,7 @@ import pytest
 
 from helpers.rows import row
 from windlass.cluster.access import RULES, check_access, check_claim
+from windlass.cluster.leadership import Leadership
 from windlass.cluster.principal import (
     ROLES,
     Principal,
@@ -62,10 +63,20 @@ def test_what_is_no_principal_is_an_error(uri: str, said: str) -> None:
 def test_one_task_leads(who: Principal, has_chief: bool, allowed: bool) -> None:
     operation = "/windlass.proto.v1.ParameterServer/EndJob"
     if allowed:
-        check_access(who, operation, server=PS, has_chief=has_chief)
+        check_access(who, operation, server=PS, leadership=Leadership(has_chief))
     else:
         with pytest.raises(PermissionDeniedError, match="may not EndJob"):
-            check_access(who, operation, server=PS, has_chief=has_chief)
+            check_access(who, operation, server=PS, leadership=Leadership(has_chief))
+
+
+def test_who_may_not_lead_is_told_who_does() -> None:
+    with pytest.raises(PermissionDeniedError, match="without one; chief:0 leads this one"):
+        check_access(
+            Principal("worker", index=0),
+            "/windlass.proto.v1.ParameterServer/EndJob",
+            server=PS,
+            leadership=Leadership(leader=TaskId("chief", 0)),
+        )
 
 
 @pytest.mark.parametrize("role", ROLES)

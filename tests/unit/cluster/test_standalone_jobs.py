@@ -6,10 +6,11 @@ from collections.abc import Iterable
 
 import pytest
 
-from windlass.cluster.standalone.job import JobState, StandaloneJob
+from windlass.cluster.standalone.job import LOST, JobState, StandaloneJob
+from windlass.cluster.standalone.nodes import TAKEOVER_S
 from windlass.cluster.standalone.orders import Orders, Start, Stop
 from windlass.cluster.standalone.submission import Submission
-from windlass.cluster.standalone.table import LOST, NODE_LEASE_S, JobTable, Limits
+from windlass.cluster.standalone.table import NODE_LEASE_S, JobTable, Limits
 from windlass.core.errors import LimitExceededError, RefusedError
 from windlass.core.exit_codes import ExitCode
 from windlass.core.task import TaskId
@@ -105,6 +106,43 @@ def test_nodes_of_one_machine_that_offer_the_same_port_get_different_ones() -> N
         cluster.table.node_polls(task, "a", "one-host", range(1000, 1004), now=0)
     addresses = [each.address for each in cluster.submit().tasks.values()]
     assert sorted(addresses) == [f"one-host:{port}" for port in range(1000, 1004)]
+
+
+def indexed(cluster: Cluster, *tasks: TaskId) -> None:
+    """Nodes whose credentials are good for their own index alone."""
+    for number, task in enumerate(tasks):
+        ports = range(100 * number + 2000, 100 * number + 2008)
+        cluster.table.node_polls(task, "a", "host", ports, has_own_index=True, now=0)
+
+
+def test_a_node_with_credentials_of_one_index_runs_the_task_of_that_index() -> None:
+    cluster = Cluster(nodes=())
+    indexed(cluster, CHIEF, PS, W0, W1)
+    first = cluster.submit("a", workers=1)
+    assert first.tasks[W0].node == W0
+    second = cluster.submit("b", workers=1)
+    assert second.tasks[W0].node == W0, "though worker:1 has fewer tasks"
+    assert {task: each.node for task, each in cluster.submit("c").tasks.items()} == {
+        task: task for task in NODES
+    }
+
+
+def test_a_job_waits_for_the_node_of_the_index_if_no_other_one_may_be_it() -> None:
+    cluster = Cluster(nodes=(CHIEF, PS), limits=Limits(tasks_per_node=1))
+    indexed(cluster, W1)
+    job = cluster.submit(workers=1)
+    assert job.state is JobState.QUEUED
+    assert job.reason == (
+        "it waits for room at the node worker:0: the credentials of worker:1 and others are good "
+        "for the task of their own index alone"
+    )
+    cluster.table.node_polls(TaskId("worker", 5), "a", "host", [3000], now=0)
+    cluster.table.tick(now=0)
+    assert job.tasks[W0].node == TaskId("worker", 5), "one whose credentials are good for any"
+    both = cluster.submit("k", workers=1)
+    cluster.table.node_polls(W0, "a", "host", [3001], has_own_index=True, now=0)
+    cluster.table.node_polls(CHIEF, "b", "host", [3002], now=0)
+    assert both.state is JobState.QUEUED
 
 
 def test_a_job_is_done_when_all_its_tasks_are() -> None:
@@ -216,6 +254,41 @@ def test_lost_nodes_make_room_for_others_and_are_forgotten_after_an_hour() -> No
     assert set(cluster.table.nodes) == {CHIEF}
 
 
+def test_a_task_that_its_node_runs_no_longer_has_ended_and_the_job_with_it() -> None:
+    cluster = Cluster()
+    job = cluster.submit()
+    numbers = {task: cluster.table.nodes[task].orders.waiting()[0][0] for task in NODES}
+    cluster.table.node_runs(PS, [], numbers[PS] - 1, now=0)
+    assert job.tasks[PS].code is None, "the node had not taken the order when it said so"
+    cluster.table.node_runs(PS, [("j", PS)], numbers[PS], now=0)
+    assert job.tasks[PS].code is None
+    cluster.poll()
+    cluster.table.node_runs(PS, [("other", PS)], numbers[PS], now=0)
+    assert job.tasks[PS].code == LOST
+    assert job.reason == "ps:0 was lost: its node ps:0 runs it no longer"
+    assert not cluster.table.nodes[PS].running
+    cluster.table.node_runs(W0, [], numbers[W0], now=0)
+    [(node, again)] = cluster.poll()
+    assert isinstance(again, Start)
+    assert (node, again.task, again.attempt) == (W0, W0, 1), "a worker is started again"
+    cluster.table.node_runs(W0, [], numbers[W0], now=0)
+    assert job.tasks[W0].code is None, "what was said before the new order says nothing of it"
+
+
+def test_a_job_whose_node_cannot_end_a_task_ends_without_it_and_the_node_keeps_its_place() -> None:
+    cluster = Cluster()
+    job = cluster.submit()
+    cluster.table.stop("j", "enough", kill=True, now=0)
+    cluster.end("j", {CHIEF: -9, PS: -9, W0: -9})
+    cluster.tick(29)
+    assert job.state is JobState.STOPPING
+    cluster.tick(2)
+    assert (job.state, job.tasks[W1].code) == (JobState.ENDED, LOST)
+    assert set(cluster.table.nodes[W1].running) == {("j", W1)}
+    cluster.end("j", {W1: -9})
+    assert not cluster.table.nodes[W1].running
+
+
 def test_a_node_that_was_forgotten_takes_new_orders() -> None:
     orders = Orders()
     orders.taken(7)
@@ -229,6 +302,60 @@ def test_a_node_that_restarts_has_lost_its_tasks_and_gets_new_ones() -> None:
     cluster.poll(W1, instance="b")
     assert job.tasks[TaskId("worker", 1)].code == LOST
     assert cluster.submit("k", workers=2).state is JobState.RUNNING
+
+
+def why_wait(cluster: Cluster, instance: str) -> str:
+    return cluster.table.why_wait(W0, instance, "other-host", now=cluster.now)
+
+
+def test_a_second_process_of_a_node_is_refused_once_the_first_is_heard_again() -> None:
+    cluster = Cluster()
+    cluster.now = 10.0
+    assert why_wait(cluster, "a") == ""
+    assert why_wait(cluster, "b") == (
+        "the process that was the node worker:0 on host-worker:0 to be silent"
+    )
+    cluster.now = 11.0
+    assert why_wait(cluster, "b") != ""
+    assert why_wait(cluster, "a") == ""
+    with pytest.raises(RefusedError, match="two processes for the node worker:0: one on host-work"):
+        why_wait(cluster, "b")
+
+
+def test_a_process_that_restarts_is_the_node_once_the_one_before_was_silent() -> None:
+    cluster = Cluster()
+    assert why_wait(cluster, "a") == ""
+    cluster.now = 1.0
+    assert why_wait(cluster, "b") != ""
+    cluster.now = 1.0 + TAKEOVER_S - 0.1
+    assert why_wait(cluster, "b") != ""
+    cluster.now = 1.0 + TAKEOVER_S
+    assert why_wait(cluster, "b") == ""
+    cluster.poll(W0, instance="b")
+    assert cluster.table.nodes[W0].instance == "b"
+    with pytest.raises(RefusedError, match=r"on host-worker:0, has become the node worker:0"):
+        why_wait(cluster, "a")
+    assert why_wait(cluster, "c") != "", "the next one waits as well"
+
+
+def test_a_lost_node_keeps_nobody_waiting() -> None:
+    cluster = Cluster()
+    cluster.tick(NODE_LEASE_S + 2, CHIEF, PS, W1)
+    assert why_wait(cluster, "b") == ""
+
+
+def test_of_two_processes_that_wait_for_one_place_one_gets_it_and_the_other_ends() -> None:
+    cluster = Cluster()
+    refused: list[str] = []
+    for second in range(12):
+        cluster.now = float(second)
+        for instance in {"b", "c"}.difference(refused):
+            try:
+                if not why_wait(cluster, instance):
+                    cluster.poll(W0, instance=instance)
+            except RefusedError:
+                refused.append(instance)
+    assert [cluster.table.nodes[W0].instance, *refused] in (["b", "c"], ["c", "b"])
 
 
 def test_a_job_waits_for_nodes_and_says_for_which() -> None:

@@ -3,13 +3,18 @@
 import gc
 import threading
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import pytest
 
 import windlass as wl
 from windlass.client.worker.closure_link import Frame, Knowledge
+from windlass.cluster.closure_queue import ClosureQueue
+from windlass.core.task import TaskId
+from windlass.distribute.coordinator.closure_runner import ClosureRunner
 from windlass.distribute.coordinator.told_once import ToldOnce
+from windlass.proto.v1 import session_pb2
 
 
 @pytest.fixture
@@ -51,6 +56,72 @@ def test_one_that_does_not_end_is_over_at_its_deadline_and_others_go_on(
     with pytest.raises(wl.errors.DeadlineExceededError):
         late.fetch()
     assert coordinator.schedule(abs, (-1,), deadline_s=60).fetch(timeout_s=60) == 1
+
+
+def test_a_thread_of_closures_that_breaks_is_replaced_and_its_closures_run(
+    coordinator: wl.distribute.coordinator.ClusterCoordinator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real, left = ClosureRunner.handle, [KeyError("a bug"), SystemExit(1)]
+
+    def handle(self: ClosureRunner, *arguments: Any) -> Any:
+        if left:
+            raise left.pop()
+        return real(self, *arguments)
+
+    monkeypatch.setattr(ClosureRunner, "handle", handle)
+    assert coordinator.schedule(abs, (-1,)).fetch(timeout_s=60) == 1
+
+
+def test_a_closure_that_breaks_every_thread_is_given_up(
+    coordinator: wl.distribute.coordinator.ClusterCoordinator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def handle(self: ClosureRunner, *arguments: Any) -> Any:
+        raise KeyError("a bug")
+
+    monkeypatch.setattr(ClosureRunner, "handle", handle)
+    with pytest.raises(wl.errors.ClosureError, match="was given up"):
+        coordinator.schedule(abs, (-1,)).fetch(timeout_s=60)
+
+
+def test_a_closure_that_cannot_be_sent_is_given_up(
+    coordinator: wl.distribute.coordinator.ClusterCoordinator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def frames(*arguments: Any) -> list[Frame]:
+        raise ValueError("the message is too large")
+
+    monkeypatch.setattr(ToldOnce, "frames", frames)
+    with pytest.raises(wl.errors.ClosureError, match="was given up"):
+        coordinator.schedule(abs, (-1,)).fetch(timeout_s=60)
+
+
+def test_whoever_waits_hears_that_deadlines_count_no_more(
+    coordinator: wl.distribute.coordinator.ClusterCoordinator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def tick(self: ClosureQueue, now: float) -> list[object]:
+        raise KeyError("a bug")
+
+    monkeypatch.setattr(ClosureQueue, "tick", tick)
+    late = coordinator.schedule(_wait_for_ever, deadline_s=60)
+    with pytest.raises(wl.errors.WindlassError, match="no deadline counts any more: KeyError"):
+        late.fetch(timeout_s=60)
+    with pytest.raises(wl.errors.WindlassError, match="no deadline counts any more"):
+        coordinator.join()
+
+
+def test_an_answer_to_nothing_is_refused(
+    coordinator: wl.distribute.coordinator.ClusterCoordinator,
+) -> None:
+    dispatcher = coordinator._dispatcher
+    for answer in (
+        session_pb2.ClosureAnswer(id=7),
+        session_pb2.ClosureAnswer(id=7, failure=session_pb2.ClosureFailure(type="ValueError")),
+    ):
+        with pytest.raises(wl.errors.RefusedError, match="closure 7 without an attempt"):
+            dispatcher.answered(TaskId("worker", 0), answer, [])
+    dispatcher.answered(
+        TaskId("worker", 0), session_pb2.ClosureAnswer(id=7, attempt=3, structure=b"1"), []
+    )
+    assert coordinator.schedule(abs, (-1,)).fetch(timeout_s=60) == 1
 
 
 def _wait_for_ever() -> None:

@@ -9,7 +9,8 @@ from windlass.core.task import Incarnation, TaskId
 from windlass.server.ps.lease import ChiefLease
 
 CHIEF = Incarnation(TaskId("chief", 0), 3)
-RIVAL = Incarnation(TaskId("worker", 0), 9)  # a cluster without a chief task is led by worker 0
+RIVAL = Incarnation(TaskId("chief", 1), 9)
+W0 = Incarnation(TaskId("worker", 0), 9)  # leads where there is no chief
 
 
 @pytest.fixture
@@ -43,25 +44,58 @@ def test_a_second_chief_is_refused_while_the_lease_runs(
     assert lease.chief_address == "chief:1"
 
 
-def test_being_refused_does_not_extend_or_shorten_the_lease(
-    lease: ChiefLease, clock: ManualClock
-) -> None:
+def test_being_refused_does_not_extend_or_shorten_the_lease(clock: ManualClock) -> None:
+    lease = ChiefLease(clock)
+    lease.renew(Incarnation(CHIEF.task, 3, "a"), "chief:1", 10.0)
+    other = Incarnation(RIVAL.task, 9, "b")
     clock.advance(9.0)
-    with pytest.raises(FencedError):
-        lease.renew(RIVAL, "rival:1", 100.0)
+    with pytest.raises(OtherJobError):
+        lease.renew(other, "rival:1", 100.0)
     assert lease.silent_s == 9.0
     clock.advance(1.0)
-    lease.renew(RIVAL, "rival:1", 10.0)
+    lease.renew(other, "rival:1", 10.0)
 
 
-def test_a_second_chief_may_lead_once_the_lease_has_run_out(
-    lease: ChiefLease, clock: ManualClock
+@pytest.mark.parametrize("rival", [RIVAL, W0], ids=str)
+def test_nobody_else_leads_the_job_of_a_chief_however_silent_it_is(
+    lease: ChiefLease, clock: ManualClock, rival: Incarnation
 ) -> None:
-    clock.advance(10.0)
-    lease.renew(RIVAL, "rival:1", 10.0)
-    assert lease.chief_address == "rival:1"
+    clock.advance(10_000.0)
     with pytest.raises(FencedError):
-        lease.renew(CHIEF, "chief:1", 10.0)
+        lease.renew(rival, "rival:1", 10.0)
+    assert (lease.leader, lease.chief_address) == (CHIEF.task, "chief:1")
+    lease.renew(Incarnation(CHIEF.task, CHIEF.generation + 1), "chief:2", 10.0)
+    assert lease.chief_address == "chief:2"
+
+
+def test_a_chief_wins_over_worker_0_at_once_and_for_good(clock: ManualClock) -> None:
+    lease = ChiefLease(clock)
+    led = [lease.leader]
+    for each in (W0, CHIEF):
+        lease.renew(each, f"{each.task.type}:1", 10.0)
+        led.append(lease.leader)
+    assert led == [None, W0.task, CHIEF.task]
+    assert (lease.leader, lease.chief_address) == (CHIEF.task, "chief:1")
+    with pytest.raises(FencedError):
+        lease.renew(W0, "worker:1", 10.0)
+
+
+def test_a_chief_of_another_job_does_not_win_over_worker_0(clock: ManualClock) -> None:
+    lease = ChiefLease(clock)
+    lease.renew(Incarnation(W0.task, 1, "a"), "worker:1", 10.0)
+    with pytest.raises(OtherJobError):
+        lease.renew(Incarnation(CHIEF.task, 1, "b"), "chief:1", 10.0)
+    clock.advance(10.0)
+    lease.renew(Incarnation(CHIEF.task, 1, "b"), "chief:1", 10.0)
+    assert (lease.leader, lease.job) == (CHIEF.task, "b")
+
+
+def test_whoever_is_refused_changes_nothing_of_the_job(clock: ManualClock) -> None:
+    lease = ChiefLease(clock)
+    lease.renew(CHIEF, "chief:1", 10.0)  # of a job without an id
+    with pytest.raises(FencedError):
+        lease.renew(Incarnation(RIVAL.task, 9, "b"), "rival:1", 10.0)
+    assert lease.job == ""
 
 
 def test_renewing_carries_the_lease_on(lease: ChiefLease, clock: ManualClock) -> None:
