@@ -16,10 +16,18 @@ from typing import Any
 from ..client.ps.control import PsAnswer, PsControl
 from ..cluster.roles import PS
 from ..core.checkpoint.job_record import JobRecord
-from ..core.errors import FencedError, OtherJobError, StorageError, WindlassError
+from ..core.errors import (
+    FencedError,
+    OtherJobError,
+    PermissionDeniedError,
+    StorageError,
+    WindlassError,
+    said_of,
+)
 from ..core.settings import Settings
 from ..core.states import Phase, State
 from ..core.task import Incarnation, TaskId
+from ..core.threads import new_thread
 from ..core.waiting import WaitLog
 from ..server.chief.servicer import LockedJob
 from .checkpoints import Checkpointer
@@ -63,7 +71,7 @@ class ChiefLoop:
         self._checkpointer = checkpointer
         self._settings = settings
         self._leaving = threading.Event()
-        self._thread = threading.Thread(target=self._lead, name="chief-loop", daemon=True)
+        self._thread = new_thread("chief-loop", self._lead, failed=self._failed)
         self._pool = ThreadPoolExecutor(len(controls) or 1, thread_name_prefix="attach")
         self._saved_at = self._recorded_at = locked_job.clock.now()
         self._recorded_step = 0
@@ -81,14 +89,12 @@ class ChiefLoop:
 
     def _lead(self) -> None:
         while not self._leaving.wait(self._settings.heartbeat_s):
-            try:
-                self._turn()
-            except Exception as error:
-                # A silent end would leave the job running without a chief.
-                log.exception("the chief's loop failed")
-                with self._locked_job.open() as (job, _):
-                    job.fail(f"the chief's loop failed: {type(error).__name__}: {error}")
-                return
+            self._turn()
+
+    def _failed(self, error: BaseException) -> None:
+        # A silent end would leave the job running without a chief.
+        with self._locked_job.open() as (job, _):
+            job.fail(f"the chief's loop failed: {said_of(error)}")
 
     def _turn(self) -> None:
         self._attach()
@@ -153,14 +159,17 @@ class ChiefLoop:
                 last_generation=job.last_generation,
                 global_step=job.global_step,
             )
-        self._checkpointer.record(record)
+        try:
+            self._checkpointer.record(record)
+        except Exception as error:  # a client of an object store raises its own
+            log.exception("what a restart has to know is not written: %s", said_of(error))
 
     def _attach(self) -> None:
         answers = list(self._pool.map(self._attach_one, self._controls))
         with self._locked_job.open() as (job, now):
             for control, answer in zip(self._controls, answers, strict=True):
-                if isinstance(answer, FencedError | OtherJobError):
-                    self.failure = answer if isinstance(answer, OtherJobError) else self.failure
+                if isinstance(answer, FencedError | OtherJobError | PermissionDeniedError):
+                    self.failure = self.failure if isinstance(answer, FencedError) else answer
                     job.ps_refused(control.task, answer.message, now=now)
                 elif isinstance(answer, PsAnswer):
                     job.ps_answered(control.task, answer.generation, answer.counters, now=now)
@@ -183,9 +192,13 @@ class ChiefLoop:
         saves.under_way = True
         try:
             path = self._checkpointer.save(step, final=final, changed=changed)
-        except WindlassError as error:
-            log.error("could not save a checkpoint of step %d: %s", step, error)
-            self.failure = self.failure or error
+        except Exception as error:  # nobody looks at what the saving thread raises
+            known = error if isinstance(error, WindlassError) else None
+            said = said_of(error)
+            log.error(
+                "could not save a checkpoint of step %d: %s", step, said, exc_info=known is None
+            )
+            self.failure = self.failure or known or WindlassError(said)
             saves.failed += 1
             return False
         finally:

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 from ..client.worker.closure_link import SERVICE, receive_parts
+from ..cluster.leadership import Leadership
 from ..cluster.roles import CHIEF
 from ..core.errors import PeerLostError
 from ..core.exit_codes import ExitCode
@@ -56,7 +57,12 @@ class ClosureServer:
             # Probes are answered since before the worker joined its job.
             settings=settings.model_copy(update={"health_port": 0}),
             calls={},
-            guard=Guard(task.task, settings, job=lambda: job, has_chief=task.chief.type == CHIEF),
+            guard=Guard(
+                task.task,
+                settings,
+                job=lambda: job,
+                leadership=lambda: Leadership(has_chief=task.chief.type == CHIEF),
+            ),
             sessions={SERVICE: self._serve},
             max_sessions=_MAX_SESSIONS,
         )

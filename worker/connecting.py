@@ -27,12 +27,15 @@ from ..core.errors import (
     PeerLostError,
     PermissionDeniedError,
     WindlassError,
+    said_of,
 )
 from ..core.exit_codes import ExitCode
 from ..core.settings import Settings, load_settings, quiet_grpc
 from ..core.shipping import own_environment
 from ..core.states import Outcome
 from ..core.task import TaskId
+from ..core.terminal import terminal_line
+from ..core.threads import new_thread, nobody_waits
 from ..distribute.program_cluster import enter_cluster, program_cluster
 from ..net.auth.own_job import with_own_job
 from ..proto.v1 import gateway_pb2
@@ -152,7 +155,7 @@ class ConnectedCluster:
         who = Principal(DRIVER, settings.job_id)
         self._client = GatewayClient(address, settings, who)
         self._stack.callback(self._client.close)
-        self._follower = threading.Thread(target=self._keep_alive, name="driver", daemon=True)
+        self._follower = new_thread("driver", self._keep_alive, failed=nobody_waits)
         try:
             job = self._begin(request, timeout_s)
             self._stack.callback(self._stop)
@@ -250,14 +253,15 @@ class ConnectedCluster:
         while not self._over.is_set():
             try:
                 news = self._client.follow(self.job, self._offset, wait_s=_WAIT_S, drives=True)
-            except (WindlassError, ValueError) as error:  # the channel was closed
-                log.debug("the gateway does not answer: %s", error)
+            except Exception as error:  # noqa: BLE001 - without this thread the job would be stopped
+                log.debug("the gateway does not answer: %s", said_of(error))
                 self._over.wait(_RETRY_S)
                 continue
             self._offset = news.offset
             # Whoever closed stderr does not want to see them; the job is not to end for that.
             with contextlib.suppress(OSError, ValueError):
                 for line in news.lines:
-                    print(f"{line.task.short} | {line.text}", file=sys.stderr)  # noqa: T201
+                    shown = terminal_line(f"{line.task.short} | {line.text}", colours=True)
+                    print(shown, file=sys.stderr)  # noqa: T201
             if news.job.has_ended and not news.lines:
                 return

@@ -14,13 +14,17 @@ from ..cluster.resolved import ResolvedTask
 from ..cluster.roles import CHIEF, EVALUATOR, PS, WORKER, ps_of
 from ..cluster.spec import ClusterSpec
 from ..core.errors import ConfigurationError, JobDoneError, JobStoppedError, WindlassError
+from ..core.loading import quick_loading
 from ..core.settings import Settings, take_environment
 from ..core.task import TaskId
+from ..core.threads import new_thread, nobody_waits
 from ..net.auth.own_job import with_own_job
 from .error_report import ERROR_FILE, ErrorReport
 from .interrupts import handle_signals
+from .limits import check_limits
 from .member import Member, task_of_role
 from .program import Program, run_program
+from .start_watch import StartWatch
 
 if TYPE_CHECKING:
     from .member import Task
@@ -42,13 +46,18 @@ def run_task(
     """
     _watch_parent_death()
     report = ErrorReport(take_environment(ERROR_FILE))
+    watch = StartWatch(task.task)
+    watch.begin()
     try:
+        check_limits()
         settings = with_own_job(settings)
-        code = _run_role(task, settings, program, arguments, report)
+        code = _run_role(task, settings, program, arguments, report, watch)
     except WindlassError as error:
         if not report.write(f"{error.message}\n"):
             raise
         code = int(error.exit_code)
+    finally:
+        watch.over()
     keep_exit_code(code)
     return code
 
@@ -66,6 +75,7 @@ def run_leader(task: ResolvedTask, settings: Settings) -> int:
     from .leading import lead
 
     _watch_parent_death()
+    check_limits()
     code = lead(task, with_own_job(settings))
     keep_exit_code(code)
     return code
@@ -95,27 +105,36 @@ def _run_role(
     program: Program | None,
     arguments: Sequence[str],
     report: ErrorReport,
+    watch: StartWatch,
 ) -> int:
     if task.task.type == PS:
-        return run_ps(task, settings)
+        return run_ps(task, settings, watch)
     if program is None and task.task.type == WORKER and not task.is_chief and ps_of(task.spec):
+        watch.over()  # the process that is forked starts, and this one waits for it
         return run_closures(task, settings)
     if program is None:
         raise ConfigurationError(f"this process is {task.task}: give the SCRIPT it should run")
     if task.is_local and task.task.type != EVALUATOR:
-        return _run_alone(task, settings, program, arguments, report)
-    return _run_program(task_of_role(task, settings), settings, program, arguments, report)
+        return _run_alone(task, settings, program, arguments, report, watch)
+    with quick_loading():
+        from ..distribute import program_cluster  # noqa: F401 - with all that a program names
+
+        own = task_of_role(task, settings)
+    return _run_program(own, settings, program, arguments, report, watch)
 
 
-def run_ps(task: ResolvedTask, settings: Settings) -> int:
+def run_ps(task: ResolvedTask, settings: Settings, watch: StartWatch | None = None) -> int:
     """Serve variables until the job is over; returns the exit code."""
-    from ..server.ps.server import PsServer
+    with quick_loading():
+        from ..server.ps.server import PsServer
 
     if not settings.rule_modules:  # nobody's code but ours runs in this process
         # Numba looks for it, for linear algebra that no kernel has: 0.2 s and 20 MB.
         sys.modules.setdefault("scipy", None)  # type: ignore[arg-type] # "as if not installed"
     server = PsServer(task.task, settings, has_chief=CHIEF in task.spec.jobs)
     server.start(task.address)
+    if watch is not None:
+        watch.over()
     handle_signals(lambda _: server.drain())
     code = server.wait()
     server.stop()
@@ -160,11 +179,13 @@ def _run_alone(
     program: Program,
     arguments: Sequence[str],
     report: ErrorReport,
+    watch: StartWatch,
 ) -> int:
     """Run a ps and the chief in this process, on loopback."""
-    from ..distribute.job_snapshots import JobSnapshots
-    from ..server.ps.server import PsServer
-    from .task import TrainingTask
+    with quick_loading():
+        from ..distribute.job_snapshots import JobSnapshots
+        from ..server.ps.server import PsServer
+        from .task import TrainingTask
 
     ps = TaskId(PS, 0)
     server = PsServer(ps, settings.model_copy(update={"host": "127.0.0.1", **_NO_PORTS}))
@@ -178,7 +199,7 @@ def _run_alone(
     member.runtime.measures.append(server.samples)
     member.runtime.snapshots = JobSnapshots(settings.drain_grace_s)
     try:
-        return _run_program(member, alone, program, arguments, report)
+        return _run_program(member, alone, program, arguments, report, watch)
     finally:
         server.stop()
 
@@ -189,6 +210,7 @@ def _run_program(
     program: Program,
     arguments: Sequence[str],
     report: ErrorReport,
+    watch: StartWatch,
 ) -> int:
     from ..distribute.program_cluster import in_cluster
 
@@ -197,6 +219,7 @@ def _run_program(
         runtime = member.join()
     except (JobStoppedError, JobDoneError) as error:
         return int(error.exit_code)
+    watch.over()
     with in_cluster(runtime, all_threads=True):
         ending = run_program(program, arguments, report.show)
     if ending.message and not ending.shown:
@@ -213,12 +236,12 @@ def _watch_parent_death() -> None:
     if not number.isdigit():
         return
 
-    def watch(fd: int) -> None:
+    def watch() -> None:
         with contextlib.suppress(OSError):
-            while os.read(fd, 1):
+            while os.read(int(number), 1):
                 pass
         os.kill(os.getpid(), signal.SIGTERM)
         threading.Event().wait(10)
         os._exit(137)
 
-    threading.Thread(target=watch, args=(int(number),), name="parent-death", daemon=True).start()
+    new_thread("parent-death", watch, failed=nobody_waits).start()

@@ -14,10 +14,11 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 from ..client.ps.control import JobOnPs, PsControl
+from ..cluster.roles import CHIEF
 from ..core.clock import Clock, SystemClock
 from ..core.errors import JoinTimeoutError, OtherJobError, RetryableError, WindlassError
 from ..core.settings import Settings
-from ..core.task import TaskId, new_job_id
+from ..core.task import TaskId, is_other_job, new_job_id
 from ..core.waiting import WaitLog
 
 log = logging.getLogger(__name__)
@@ -54,7 +55,7 @@ def find_job(
     """The job that ``chief`` begins or goes on with.
 
     Where another chief was heard of just now, this waits until it is silent for a quarter of a
-    lease.
+    lease. A chief does not wait for worker 0, which led because nobody knew of a chief.
 
     Raises:
         OtherJobError: Another chief leads these ps.
@@ -73,7 +74,13 @@ def find_job(
         else:
             joins.done()
             heard = next(
-                (pair for pair in answers.led if pair[1].silent_s < settings.lease_s / _QUIET), None
+                (
+                    (control, job)
+                    for control, job in answers.led
+                    if job.silent_s < settings.lease_s / _QUIET
+                    and not (chief.type == CHIEF and _gives_way(job, settings))
+                ),
+                None,
             )
             if heard is None:
                 return _found(answers, settings)
@@ -169,6 +176,10 @@ def _check_led(
         task=chief,
         job=job.job,
     )
+
+
+def _gives_way(job: JobOnPs, settings: Settings) -> bool:
+    return job.gives_way and not is_other_job(job.job, settings.job_id)
 
 
 def _names(pairs: list[tuple[PsControl, RetryableError]]) -> str:

@@ -5,6 +5,7 @@ import sys
 
 from ..core.launcher_tells import launcher_tells
 from ..core.settings import Settings
+from ..core.terminal import terminal_text
 
 _FORMATS = {
     "time": "%(asctime)s %(levelname)-7s %(message)s",
@@ -16,14 +17,14 @@ LAUNCHER_MARK = "\x1e"
 
 
 class _Formatter(logging.Formatter):
-    """Leaves out the level INFO."""
+    """Leaves out the level INFO, and what a terminal would obey: a message may quote anybody."""
 
     def __init__(self, pattern: str, mark: str) -> None:
         super().__init__(pattern, "%H:%M:%S")
         self._mark = mark
 
     def format(self, record: logging.LogRecord) -> str:
-        return self._mark + super().format(record).removeprefix("INFO ")
+        return self._mark + terminal_text(super().format(record).removeprefix("INFO "))
 
 
 def set_up_logging(settings: Settings) -> None:

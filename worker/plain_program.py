@@ -23,6 +23,7 @@ from ..core.errors import ConfigurationError, JobDoneError, JobStoppedError, Win
 from ..core.settings import Settings, load_settings, quiet_grpc
 from ..net.auth.own_job import with_own_job
 from ..net.own_host import own_host_towards
+from .limits import check_limits
 from .logs import set_up_logging
 from .member import Member, task_of_role
 from .program_end import ProgramEnd, set_exit_code
@@ -57,6 +58,7 @@ def join(resolver: ClusterResolver | None, *, synchronous: bool) -> "ClusterRunt
         return None  # no task of such a job: the strategy says so
     quiet_grpc()
     _log_unless_the_program_does(settings)
+    check_limits()
     settings = with_own_job(settings)
     if task.task.type == PS:
         from .daemon import run_ps

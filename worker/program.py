@@ -18,6 +18,7 @@ from ..core.errors import (
 )
 from ..core.exit_codes import ExitCode
 from ..core.states import Outcome
+from ..core.terminal import terminal_text
 from ..core.tracebacks import program_traceback
 
 
@@ -188,5 +189,5 @@ def exit_ending(code: object) -> Ending:
 
 def show_error(text: str) -> None:
     """Write a traceback to stderr."""
-    sys.stderr.write(text)
+    sys.stderr.write(terminal_text(text, colours=True))
     sys.stderr.flush()

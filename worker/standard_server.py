@@ -18,6 +18,7 @@ from ..cluster.simple import SimpleClusterResolver
 from ..cluster.spec import ClusterSpec
 from ..core.errors import ConfigurationError, JobStoppedError, WindlassError
 from ..core.settings import load_settings, quiet_grpc
+from ..core.threads import new_thread
 from ..net.auth.own_job import with_own_job
 from .interrupts import handle_signals
 
@@ -96,7 +97,7 @@ class Server:
         self._protocol = protocol or "grpc"
         self._ended = threading.Event()
         self._code = 0
-        self._error: WindlassError | None = None
+        self._error: BaseException | None = None
         self._on_signal: Callable[[str], object] = lambda name: None  # noqa: ARG005
         self._thread: threading.Thread | None = None
         if start:
@@ -138,7 +139,7 @@ class Server:
             return
         quiet_grpc()
         run = self._begin_ps() if self._task.task.type == PS else self._run_worker
-        self._thread = threading.Thread(target=self._run, args=(run,), name="server", daemon=True)
+        self._thread = new_thread("server", lambda: self._run(run), failed=self._failed)
         self._thread.start()
 
     def join(self) -> None:
@@ -164,8 +165,11 @@ class Server:
             self._code = int(run())
         except WindlassError as error:
             self._error = error
-        finally:
-            self._ended.set()
+        self._ended.set()
+
+    def _failed(self, error: BaseException) -> None:
+        self._error = error
+        self._ended.set()
 
     def _begin_ps(self) -> Callable[[], int]:
         from ..server.ps.server import PsServer

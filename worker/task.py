@@ -26,6 +26,7 @@ from ..core.metric_catalogue import Sample
 from ..core.settings import Settings
 from ..core.states import Outcome, Phase, State
 from ..core.task import Incarnation
+from ..core.threads import new_thread, nobody_waits
 from ..core.waiting import WaitLog
 from ..distribute.runtime import ClusterRuntime
 from .announcement import announce_chief
@@ -376,7 +377,7 @@ class EvaluatorTask:
         who = principal_of_task(task.task, settings.job_id)
         self._chief = ChiefClient(task.chief_address, settings, who) if task.chief_address else None
         self._membership: Membership | None = None
-        self._joining = threading.Thread(target=self._join, name="evaluator-join", daemon=True)
+        self._joining = new_thread("evaluator-join", self._join, failed=nobody_waits)
         self._probes = Probes(task, settings)
         self.runtime = ClusterRuntime(task, settings, check=self.check)
         self._metrics = metrics_port(

@@ -11,6 +11,7 @@ from windlass.cluster.principal import Principal
 from windlass.core.errors import ConfigurationError
 from windlass.core.settings import Settings
 from windlass.core.task import TaskId
+from windlass.server.ps.server import PsServer
 
 CLUSTER = {"chief": ["a:1"], "ps": ["b:1"], "worker": ["c:1", "d:1"]}
 
@@ -54,6 +55,18 @@ def test_what_there_is_one_of_need_not_be_named() -> None:
 def test_mistakes_are_told(arguments: dict[str, Any], says: str) -> None:
     with pytest.raises(ConfigurationError, match=says):
         server(**arguments)
+
+
+def test_a_server_that_breaks_does_not_end_as_if_the_job_were_over(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def broken(self: PsServer) -> int:
+        raise KeyError("a bug")
+
+    monkeypatch.setattr(PsServer, "wait", broken)
+    made = wl.distribute.Server.create_local_server()
+    with pytest.raises(KeyError, match="a bug"):
+        made.join()
 
 
 def test_a_local_server_is_a_ps_that_answers() -> None:

@@ -1,14 +1,19 @@
 """The end of a job: whom the chief waits for, and for how long."""
 
+from typing import cast
+
 import pytest
 
 from helpers.clock import ManualClock
+from windlass.client.ps.control import PsControl
 from windlass.cluster.job import Job
+from windlass.core.errors import PermissionDeniedError
 from windlass.core.report import TaskReport
 from windlass.core.settings import Settings
 from windlass.core.states import Outcome, Phase
 from windlass.core.task import Incarnation, TaskId
 from windlass.server.chief.servicer import LockedJob
+from windlass.worker.checkpoints import Checkpointer
 from windlass.worker.chief_loop import ChiefLoop
 
 CHIEF, W0, W1 = TaskId("chief", 0), TaskId("worker", 0), TaskId("worker", 1)
@@ -70,6 +75,65 @@ def test_a_worker_later_than_the_join_timeout_is_not_on_its_way() -> None:
     ending = Ending(now=121)
     assert ending.end() == 0
     assert ending.told == []
+
+
+class Refusing:
+    """A ps that does not let this task lead."""
+
+    task = TaskId("ps", 0)
+
+    def attach(self, *_: object, **__: object) -> None:
+        raise PermissionDeniedError("ps:0: worker:0 may not Attach; chief:0 leads this one")
+
+    end_job = attach
+
+
+def test_whoever_may_not_lead_fails_its_job_at_once_and_says_why() -> None:
+    clock = ManualClock()
+    job = Job([(task, "") for task in (CHIEF, Refusing.task)], chief=CHIEF, lease_s=1000, now=0)
+    locked_job, who = LockedJob(job, clock), job.register(CHIEF, now=0)
+    loop = ChiefLoop(locked_job, who, "", [cast(PsControl, Refusing())], None, SETTINGS)
+    loop._attach()
+    loop.close()
+    assert job.phase is Phase.FAILED
+    assert "chief:0 leads this one" in job.reason
+    assert isinstance(loop.failure, PermissionDeniedError)
+
+
+class Broken:
+    """A checkpointer whose object store raises errors of its own."""
+
+    last = None
+    saved_pushes = 0
+
+    def save(self, *_: object, **__: object) -> str:
+        raise KeyError("the store's own")
+
+    def record(self, _: object) -> None:
+        raise KeyError("the store's own")
+
+
+def test_a_save_that_fails_in_its_thread_is_heard_and_the_next_one_is_tried(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    ending = Ending(now=1)
+    locked_job = LockedJob(ending.job, ending.clock)
+    loop = ChiefLoop(
+        locked_job, ending.who, "", [], cast(Checkpointer, Broken()),
+        SETTINGS.model_copy(update={"save_every_steps": 1}),
+    )  # fmt: skip
+    report = TaskReport(steps=3, global_step=3)
+    ending.job.heartbeat(ending.who, report, now=ending.clock.now())
+    for failed in (1, 2):
+        loop._turn()
+        assert loop._save_under_way is not None
+        loop._save_under_way.result(10)
+        assert locked_job.saves.failed == failed
+    assert 'KeyError: "the store\'s own"' in str(loop.failure)
+    assert "could not save a checkpoint of step 3: KeyError" in caplog.text
+    loop.record()
+    assert "what a restart has to know is not written: KeyError" in caplog.text
+    loop.close()
 
 
 def test_nobody_is_waited_for_once_the_job_has_failed() -> None:

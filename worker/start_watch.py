@@ -1,0 +1,164 @@
+"""Watching a task while it starts: it is never silent for long, and never stuck for ever.
+
+Every wait that is known has its own words and its own bound (``core/waiting.py``). This is for the
+others: a folder on a network that does not answer, a lock in a library, a defect of ours. A thread
+looks where the main thread is. If nothing was logged for a while it says that; if the task has not
+moved for longer than any wait is silent, it ends the task, which a launcher may start again.
+"""
+
+import logging
+import os
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from ..core.clock import Clock, SystemClock
+from ..core.exit_codes import ExitCode
+from ..core.threads import new_thread, nobody_waits
+
+log = logging.getLogger(__name__)
+
+SILENT_S = 10.0
+"""A start without a line for so long is told; a loaded machine needs a few seconds."""
+
+STUCK_S = 180.0
+"""A task at one place for so long, without a line, ends: known waits speak every minute."""
+
+_LOOK_S = 1.0
+_BUSY_S = 1.0  # of processor time: a task that has used it was not stuck
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a process is.
+
+    Attributes:
+        stack: Of the main thread, the outermost call first: file, line, function.
+        cpu_s: Processor time that the process has used.
+    """
+
+    stack: tuple[tuple[str, int, str], ...]
+    cpu_s: float
+
+    def __str__(self) -> str:
+        """The innermost place in Windlass, or at all: ``net/probes.py:44 (start)``."""
+        ours = [call for call in self.stack if "/windlass/" in call[0]]
+        if not self.stack:
+            return "an unknown place"
+        file, line, name = (ours or list(self.stack))[-1]
+        return f"{file.rpartition('/windlass/')[2]}:{line} ({name})"
+
+
+def main_place() -> Place:
+    """Where this process is now."""
+    frame = sys._current_frames().get(threading.main_thread().ident or 0)
+    calls = traceback.extract_stack(frame) if frame is not None else []
+    stack = tuple((call.filename, call.lineno or 0, call.name) for call in calls)
+    return Place(stack, time.process_time())
+
+
+class Standstill:
+    """Decides what to do about a start that is silent. Pure.
+
+    Args:
+        now: The time. Unit: seconds.
+        place: Where the process is.
+    """
+
+    def __init__(self, now: float, place: Place) -> None:
+        self._place = place
+        self._here_since = now
+        self._told = now
+
+    def look(self, now: float, place: Place, last_line: float) -> tuple[bool, bool]:
+        """Look again.
+
+        Args:
+            now: The time.
+            place: Where the process is.
+            last_line: When something was last logged.
+
+        Returns:
+            (whether to say where it is, whether to end it)
+        """
+        moved = place.stack != self._place.stack or place.cpu_s - self._place.cpu_s > _BUSY_S
+        if moved:
+            self._place, self._here_since = place, now
+        if now - max(self._here_since, last_line) >= STUCK_S:
+            return True, True
+        if now - max(self._told, last_line) < SILENT_S:
+            return False, False
+        self._told = now + 2 * SILENT_S  # then every half a minute
+        return True, False
+
+
+class StartWatch:
+    """Watches this process from :meth:`begin` to :meth:`over`.
+
+    Args:
+        task: Which starts, for messages.
+        place: Where the process is.
+        end: Called if it is stuck.
+        clock: For tests.
+    """
+
+    def __init__(
+        self,
+        task: object,
+        place: Callable[[], Place] = main_place,
+        end: Callable[[], None] = lambda: os._exit(int(ExitCode.JOIN_TIMEOUT)),
+        clock: Clock | None = None,
+    ) -> None:
+        self._task = task
+        self._look = place
+        self._end = end
+        self._clock = clock or SystemClock()
+        self._over = threading.Event()
+        self._last_line = self._began = self._clock.now()
+        self._logger = logging.getLogger("windlass")
+        self._handlers = list(self._logger.handlers)
+
+    def begin(self) -> None:
+        """Watch, in a thread."""
+        for handler in self._handlers:
+            handler.addFilter(self._notice)
+        new_thread("start-watch", self._run, failed=nobody_waits).start()
+
+    def over(self) -> None:
+        """The task has started, or has failed to. Idempotent."""
+        self._over.set()
+        for handler in self._handlers:
+            handler.removeFilter(self._notice)
+
+    def _notice(self, record: logging.LogRecord) -> bool:
+        if record.name != __name__:
+            self._last_line = self._clock.now()
+        return True
+
+    def _run(self) -> None:
+        still = Standstill(self._began, self._look())
+        while not self._clock.wait(self._over, _LOOK_S):
+            now, place = self._clock.now(), self._look()
+            tells, ends = still.look(now, place, self._last_line)
+            if ends:
+                calls = "\n".join(f"  {file}:{line} ({name})" for file, line, name in place.stack)
+                log.error(
+                    "%s has not moved for %.0f s while it started, and ends; it is at\n%s",
+                    self._task,
+                    STUCK_S,
+                    calls,
+                )
+                self._end()
+                return
+            if tells:
+                log.warning(
+                    "%s has been starting for %.0f s and is at %s; it ends if it stays there for "
+                    "%.0f s",
+                    self._task,
+                    now - self._began,
+                    place,
+                    STUCK_S,
+                )
