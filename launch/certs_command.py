@@ -7,6 +7,7 @@ import click
 
 from ..cluster.principal import ROLES, Principal, principal_of_uri
 from ..core.errors import ConfigurationError
+from .echo import echo
 
 _CA_DAYS, _DAYS = 3650.0, 90.0
 
@@ -38,7 +39,7 @@ def init_command(folder: Path, days: float) -> None:
         )
     authority = make_authority(days)
     write_pair(folder / CA_CERTIFICATE, authority.pem, folder / CA_KEY, authority.key_pem)
-    click.echo(f"made the CA {folder / CA_CERTIFICATE}; keep {folder / CA_KEY} to yourself")
+    echo(f"made the CA {folder / CA_CERTIFICATE}; keep {folder / CA_KEY} to yourself")
 
 
 @certs_command.command("issue")
@@ -78,21 +79,21 @@ def issue_command(
     where = out or folder / (role if index is None else f"{role}-{index}")
     write_pair(where / "tls.crt", made.certificate, where / "tls.key", made.key)
     (where / "ca.crt").write_bytes(authority.pem)
-    click.echo(f"issued {where / 'tls.crt'} for {principal}; its task needs")
-    click.echo(f"  --tls-cert {where / 'tls.crt'} --tls-key {where / 'tls.key'} \\")
-    click.echo(f"  --tls-ca {where / 'ca.crt'}")
+    echo(f"issued {where / 'tls.crt'} for {principal}; its task needs")
+    echo(f"  --tls-cert {where / 'tls.crt'} --tls-key {where / 'tls.key'} \\")
+    echo(f"  --tls-ca {where / 'ca.crt'}")
 
 
 @certs_command.command("show")
 @click.argument("file", type=click.Path(exists=True, dir_okay=False, path_type=Path))
 def show_command(file: Path) -> None:
     """Show what the first certificate in FILE says, and whether it is valid now."""
-    from rich.console import Console
     from rich.table import Table
 
     from ..net.tls.certificate import read_facts
     from ..net.tls.failures import CertificateFacts
     from .certificate_authority import require_cryptography
+    from .terminal import TerminalConsole
 
     require_cryptography()
     facts: CertificateFacts | None = read_facts(file.read_bytes())
@@ -111,7 +112,7 @@ def show_command(file: Path) -> None:
         ("now", _state(facts.not_before, facts.not_after, datetime.now(UTC))),
     ):
         table.add_row(*row)
-    Console(highlight=False, markup=False).print(table)
+    TerminalConsole().print(table)
 
 
 def _principals(uris: tuple[str, ...]) -> str:

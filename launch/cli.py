@@ -9,11 +9,13 @@ import click
 from ..cluster.roles import CHIEF, PS
 from ..core.errors import ConfigurationError, WindlassError
 from ..core.exit_codes import ExitCode
+from ..core.loading import quick_loading
 from ..core.settings import quiet_grpc
 from ..worker.logs import set_up_logging
 from ..worker.program import find_program
 from .certs_command import certs_command
 from .doctor_command import doctor_command
+from .echo import echo
 from .export_command import export_command
 from .k8s.command import k8s_command
 from .kernels_command import warm_kernels_command
@@ -30,6 +32,7 @@ from .options import (
 from .program_options import SCRIPT_LAST, program_arguments
 from .standalone.jobs_commands import attach_command, jobs_command, logs_command, stop_command
 from .standalone.submit_command import submit_command
+from .standard_streams import output_failure, prepare_standard_streams, say_error
 from .status_command import status_command
 from .tensorboard_command import tensorboard_command
 from .token_command import token_command
@@ -42,7 +45,7 @@ def _show_version(context: click.Context, parameter: click.Parameter, value: boo
     if value and not context.resilient_parsing:
         from ..core.versions import package_version
 
-        click.echo(f"windlass, version {package_version()}")
+        echo(f"windlass, version {package_version()}")
         context.exit()
 
 
@@ -159,16 +162,17 @@ def _run(
     role = flags.get("role")
     task = resolve_task(TaskFlags(**flags))
     if print_tf_config:
-        from rich.console import Console
         from rich.table import Table
 
-        click.echo(task.tf_config())
+        from .terminal import TerminalConsole
+
+        echo(task.tf_config())
         table = Table(show_header=True, header_style="bold")
         for name in ("what", "value", "from"):
             table.add_column(name, overflow="fold")
         for row in explain(task):
             table.add_row(*row)
-        Console(stderr=True).print(table)
+        TerminalConsole(stderr=True).print(table)
         return
     if settings.standalone or (script is None and role == CHIEF):
         from .standalone.daemon import run_standalone
@@ -180,7 +184,8 @@ def _run(
             )
         sys.exit(run_standalone(task, settings))
     # Imported late: the daemon loads grpc, which printing the cluster does not need.
-    from ..worker.daemon import run_task
+    with quick_loading():
+        from ..worker.daemon import run_task
 
     is_ps = task.task.type == PS
     program = find_program(script, module=module) if script is not None and not is_ps else None
@@ -210,6 +215,7 @@ def main(arguments: list[str] | None = None) -> None:
     """Entry point. Windlass's own errors print one line and set the exit code, no traceback."""
     quiet_grpc()
     try:
+        prepare_standard_streams()
         windlass.main(args=arguments, prog_name="windlass", standalone_mode=False)
     except click.ClickException as error:
         error.show()
@@ -217,8 +223,22 @@ def main(arguments: list[str] | None = None) -> None:
     except click.Abort:
         sys.exit(int(ExitCode.DRAINED))
     except WindlassError as error:
-        click.echo(f"windlass: {error.message}", err=True)
+        say_error(error.message)
         sys.exit(int(error.exit_code))
+    except OSError:
+        failure = output_failure()
+        if failure is None:
+            raise
+        say_error(failure.message)
+        sys.exit(int(failure.exit_code))
+    except (MemoryError, RuntimeError) as error:
+        if isinstance(error, RuntimeError) and "start new thread" not in str(error):
+            raise
+        say_error(
+            f"this process gets no more {'threads' if error.args else 'memory'}: look at its "
+            "limits (ulimit -a) and its cgroup's (memory.max, pids.max)"
+        )
+        sys.exit(int(ExitCode.USAGE))
 
 
 if __name__ == "__main__":

@@ -2,14 +2,15 @@
 
 from collections.abc import Sequence
 
-from rich.console import Console
-from rich.markup import escape
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Column, Table
+from rich.text import Text
 
 from ..client.chief.calls import JobStatus
 from ..core.task import TaskId
+from ..core.terminal import terminal_line
 from .numbers import fitted, numbers
+from .terminal import TerminalConsole
 
 _COLOURS = (
     "cyan",
@@ -29,14 +30,14 @@ _ELAPSED = 10  # columns of the time, and of the blanks between everything
 class RichDisplay:
     """A progress bar at the bottom; log lines scroll above it, prefixed and coloured by task."""
 
-    def __init__(self, tasks: Sequence[TaskId], console: Console | None = None) -> None:
-        self._console = console or Console(highlight=False)
+    def __init__(self, tasks: Sequence[TaskId], console: TerminalConsole | None = None) -> None:
+        self._console = console or TerminalConsole()
         self._width = max(len(task.short) for task in tasks)
         self._colours = {task: _COLOURS[i % len(_COLOURS)] for i, task in enumerate(tasks)}
         self._bar = Progress(
-            TextColumn("[bold]{task.description}"),
+            TextColumn("{task.description}", style="bold", markup=False),
             BarColumn(bar_width=None, table_column=Column(min_width=_BAR, max_width=40, ratio=1)),
-            TextColumn("{task.fields[numbers]}", table_column=Column(no_wrap=True)),
+            TextColumn("{task.fields[numbers]}", markup=False, table_column=Column(no_wrap=True)),
             TimeElapsedColumn(),
             expand=True,
             console=self._console,
@@ -51,16 +52,15 @@ class RichDisplay:
         return self._console.width
 
     def line(self, task: TaskId, text: str, *, is_error: bool) -> None:  # noqa: ARG002
-        """A line a task printed."""
+        """A line a task printed, with its colours."""
         colour = self._colours.setdefault(task, _COLOURS[len(self._colours) % len(_COLOURS)])
-        self._console.print(
-            f"[{colour}]{task.short:>{self._width}}[/] │ {escape(text)}", soft_wrap=True
-        )
+        prefix = Text.assemble((f"{task.short:>{self._width}}", colour), " │ ")
+        shown = Text.from_ansi(terminal_line(text, colours=True))
+        self._console.print(prefix + shown, soft_wrap=True)
 
     def say(self, text: str, *, is_error: bool = False) -> None:
         """A line from the launcher."""
-        style = "bold red" if is_error else "bold"
-        self._console.print(f"[{style}]{escape(text)}[/]", soft_wrap=True)
+        self._console.print(text, style="bold red" if is_error else "bold", soft_wrap=True)
 
     def progress(self, status: JobStatus, steps_per_s: float) -> None:
         """Update the bar with the job's progress, as many of its numbers as fit."""

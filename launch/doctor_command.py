@@ -29,8 +29,9 @@ def doctor_command(address: str, timeout_s: float, **flags: Any) -> None:
 
 
 def _show(steps: "list[Step]") -> None:
-    from rich.console import Console
     from rich.table import Table
+
+    from .terminal import TerminalConsole
 
     table = Table(show_header=False, box=None, pad_edge=False)
     table.add_column(no_wrap=True)
@@ -39,4 +40,4 @@ def _show(steps: "list[Step]") -> None:
     for step in steps:
         mark = {True: "ok", False: "FAILS", None: "-"}[step.passed]
         table.add_row(step.name, mark, step.said or "not looked at")
-    Console(highlight=False, markup=False).print(table)
+    TerminalConsole().print(table)

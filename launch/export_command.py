@@ -8,6 +8,7 @@ from typing import Any
 import click
 
 from ..core.errors import ConfigurationError, WindlassError
+from .echo import echo
 
 _FORMATS = ("safetensors", "torch", "orbax", "keras")
 
@@ -69,7 +70,7 @@ def export_command(
             raise
         raise ConfigurationError(str(error)) from error
     plural = "" if len(found) == 1 else "s"
-    click.echo(f"{output}: {len(found)} variable{plural} ({kind})")
+    echo(f"{output}: {len(found)} variable{plural} ({kind})")
 
 
 def _make(name: str) -> Any:

@@ -3,6 +3,7 @@
 import click
 
 from ..core.errors import ConfigurationError
+from .echo import echo
 
 
 @click.command("warm-kernels")
@@ -21,7 +22,7 @@ def warm_kernels_command(kernel_cache: str | None) -> None:
     library = KernelLibrary(load_settings({"kernel_cache": kernel_cache}).kernel_cache)
     folder = library.folder
     for refusal in folder.refused:
-        click.echo(f"not used: {refusal}", err=True)
+        echo(f"not used: {refusal}", err=True)
     if folder.path is None:
         raise ConfigurationError(
             "there is no folder to keep kernels in; name one with --kernel-cache that belongs to "
@@ -32,5 +33,5 @@ def warm_kernels_command(kernel_cache: str | None) -> None:
         count += 1
         compiled += not kernel.from_cache
         what = "was there" if kernel.from_cache else f"compiled in {kernel.took_s:.1f} s"
-        click.echo(f"{kernel.name} {kernel.dtype.name}: {what}")
-    click.echo(f"{count} kernels, {compiled} compiled, in {folder.copied_from or folder.path}")
+        echo(f"{kernel.name} {kernel.dtype.name}: {what}")
+    echo(f"{count} kernels, {compiled} compiled, in {folder.copied_from or folder.path}")

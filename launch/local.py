@@ -16,17 +16,20 @@ from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING
 
+from ..cluster.exit_policy import Seen, whom_to_kill
 from ..cluster.roles import EVALUATOR, WORKER
 from ..core.exit_codes import ExitCode, describe_exit, is_retryable, shell_status
 from ..core.settings import Settings
 from ..core.task import TaskId, new_job_id
 from ..worker.error_report import ERROR_FILE, read_report
+from ..worker.limits import check_limits
 from ..worker.program import Program
 from ..worker.status import STATUS_FILE, read_status
 from .cluster import LocalCluster, RoleExtras, tf_config
 from .exits import Exits
 from .processes import Line, ParentDeathPipe, TaskProcess, new_line_queue, start_task
 from .result import LocalResult, failure_text, result_table
+from .stopped import StoppedSince
 from .stopping import Stop
 from .watch import Speed, StatusWatch
 
@@ -37,6 +40,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _POLL_S = 0.05
+_LOOK_S = 0.5  # between looks for tasks that hang
 _FOLLOWS_S = 1.0  # after a worker that has lost its peers the task that failed is noticed
 
 
@@ -80,6 +84,8 @@ class LocalJob:
         self._over_since: float | None = None
         self._exits = Exits(cluster, settings.leave_grace_s)
         self._speed = Speed()
+        self._stopped = StoppedSince()
+        self._looks_next = 0.0
         self._left: list[tuple[float, str]] = []  # tasks that the job goes on without, and when
         # Called with every new status, from the thread of `run`: for fault tests.
         self.on_status: Callable[[JobStatus], None] = lambda _: None
@@ -136,6 +142,7 @@ class LocalJob:
     # -- beginning ---------------------------------------------------------------------------
 
     def _start(self) -> None:
+        check_limits(len(self._cluster.tasks()))
         model_dir = self._settings.model_dir
         try:
             # Of an earlier job in this directory; this job writes its own when it ends.
@@ -206,6 +213,31 @@ class LocalJob:
             self._release_stragglers()
         elif self._exits.chief_is_late:
             self._begin_stop()
+        if self._stop is None:
+            self._kill_who_hangs()
+
+    def _kill_who_hangs(self) -> None:
+        """No task that hangs keeps the launcher longer than a lease and a grace."""
+        now = time.monotonic()
+        if self._watch is None or now < self._looks_next:
+            return
+        self._looks_next = now + _LOOK_S
+        found = whom_to_kill(
+            {task: self._seen(process, now) for task, process in self._processes.items()},
+            chief=self._cluster.chief_task,
+            chief_answered=self._watch.answered,
+            patience_s=self._settings.lease_s + self._settings.leave_grace_s,
+            now=now,
+        )
+        if found is not None:
+            task, why = found
+            self._display.say(f"{why}: killing it")
+            self._processes[task].signal(signal.SIGKILL)
+
+    def _seen(self, process: TaskProcess, now: float) -> Seen:
+        if process.code is not None:
+            return Seen(process.code, process.ended)
+        return Seen(None, self._stopped.look(process.process.pid, now=now))
 
     def _begin_stop(self) -> None:
         if self._stop is None:
@@ -232,7 +264,7 @@ class LocalJob:
             code = process.code
             if code is None or process.reported:
                 continue
-            process.reported = True
+            process.reported, process.ended = True, time.monotonic()
             for reader in process.readers:
                 reader.join(1)
             verdict = self._exits.judge(

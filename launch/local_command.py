@@ -12,6 +12,7 @@ from click.core import ParameterSource
 from ..core.errors import ConfigurationError
 from ..core.settings import Settings
 from ..worker.program import Program, find_program
+from .echo import echo
 from .options import settings_options, take_settings
 from .program_options import SCRIPT_LAST, program_arguments
 
@@ -151,9 +152,9 @@ def _run_standalone(workers: int, ps: int, port: int, settings: Settings) -> int
     cluster = LocalStandaloneCluster(workers, ps, f"127.0.0.1:{port}", settings)
     handle_signals(cluster.stop)
     cluster.start()
-    click.echo(f"the cluster is at {cluster.address}; send it a program from this machine with\n")
-    click.echo(f"    windlass submit SCRIPT --cluster {cluster.address}\n")
-    click.echo("Ctrl-C ends it, and its jobs")
+    echo(f"the cluster is at {cluster.address}; send it a program from this machine with\n")
+    echo(f"    windlass submit SCRIPT --cluster {cluster.address}\n")
+    echo("Ctrl-C ends it, and its jobs")
     return cluster.wait()
 
 
@@ -195,7 +196,7 @@ def _run_job_file(
     resume = _command_to_resume(sys.argv[1:], settings.model_dir)
     launcher = LocalLauncher(folder, settings, plain=plain, resume=resume)
     code, text = launch(launcher, job, dry_run=dry_run)
-    click.echo(text, nl=False)
+    echo(text, nl=False)
     sys.exit(code)
 
 

@@ -4,6 +4,7 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from ..cluster.roles import CHIEF, PS, WORKER
+from ..core.terminal import terminal_line
 
 if TYPE_CHECKING:
     from ..client.chief.calls import JobStatus
@@ -26,7 +27,9 @@ def numbers(status: "JobStatus", steps_per_s: float) -> list[str]:
         parts.append(f"refused {refused}")
     if steps_per_s and not status.phase.is_over:
         parts.append(f"{steps_per_s:.{0 if steps_per_s >= 10 else 1}f} steps/s")
-    parts += [f"{name} {value:.4g}" for name, value in _mean_metrics(reports).items()]
+    parts += [
+        f"{terminal_line(name)} {value:.4g}" for name, value in _mean_metrics(reports).items()
+    ]
     if reports and any(t.task.type == PS for t in status.tasks):  # in sync nothing is stale
         parts.append(f"staleness {sum(r.staleness for r in reports) / len(reports):.1f}")
     return parts

@@ -29,14 +29,14 @@ class LineSplitter:
         *ended, rest = whole.split(b"\n")
         lines = []
         for raw in ended:
-            text = _last_version(raw)
+            text = last_version(raw)
             if text != self._shown or not text:
                 lines.append(_decoded(text))
             self._shown = b""
         if b"\r" in rest:
             if not self._shown and ended:
                 self._shown_at = now
-            text = _last_version(rest)
+            text = last_version(rest)
             text = text[:_MAX_LINE_BYTES]  # no terminal is as wide
             rest = b"\r" + text + (b"\r" if rest.endswith(b"\r") else b"")
             if text and text != self._shown and now - self._shown_at >= _OVERWRITTEN_S:
@@ -50,11 +50,11 @@ class LineSplitter:
 
     def end(self) -> list[str]:
         """The last line, if it has no end."""
-        text, self._rest = _last_version(self._rest), b""
+        text, self._rest = last_version(self._rest), b""
         return [_decoded(text)] if text and text != self._shown else []
 
 
-def _last_version(raw: bytes) -> bytes:
+def last_version(raw: bytes) -> bytes:
     """What a terminal would show of a line whose parts overwrite each other."""
     return next((part for part in reversed(raw.split(b"\r")) if part.strip()), b"")
 

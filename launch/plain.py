@@ -3,22 +3,19 @@
 A module of its own, since ``display`` loads rich: a launcher starts its tasks before that.
 """
 
-import re
 import shutil
 import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Protocol, TextIO
 
 from ..core.task import TaskId
+from ..core.terminal import terminal_line, terminal_text
 from .numbers import fitted, numbers
 
 if TYPE_CHECKING:
     from rich.table import Table
 
     from ..client.chief.calls import JobStatus
-
-
-_ESCAPES = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]")  # of ECMA-48: colours, and where to write
 
 
 class Display(Protocol):
@@ -77,7 +74,7 @@ class PlainDisplay:
 
     def line(self, task: TaskId, text: str, *, is_error: bool) -> None:  # noqa: ARG002
         """A line a task printed, without colours: Keras' bar has them wherever it is printed to."""
-        self._write(f"{task.short:>{self._width}} | {_ESCAPES.sub('', text)}")
+        self._write(terminal_line(f"{task.short:>{self._width}} | {text}"))
 
     def say(self, text: str, *, is_error: bool = False) -> None:  # noqa: ARG002
         """A line from the launcher."""
@@ -92,15 +89,13 @@ class PlainDisplay:
 
     def table(self, table: "Table") -> None:
         """A table, at the end."""
-        from rich.console import Console
+        from .terminal import TerminalConsole
 
-        Console(file=self._stream, width=self.width, highlight=False, color_system=None).print(
-            table
-        )
+        TerminalConsole(file=self._stream, width=self.width, color_system=None).print(table)
 
     def close(self) -> None:
         """Nothing to undo."""
 
     def _write(self, text: str) -> None:
-        self._stream.write(text + "\n")
+        self._stream.write(terminal_text(text) + "\n")
         self._stream.flush()

@@ -12,11 +12,13 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import IO
 
 from ..core.errors import AddressInUseError
 from ..core.settings import child_environment
 from ..core.task import TaskId
+from ..core.threads import new_thread, nobody_waits
 from ..worker.logs import LAUNCHER_MARK
 from .output import LineSplitter
 
@@ -44,6 +46,7 @@ class TaskProcess:
     readers: list[threading.Thread]
     last_lines: deque[str] = field(default_factory=lambda: deque(maxlen=_LAST_LINES))
     reported: bool = False
+    ended: float | None = None  # when that was noticed, on the monotonic clock
 
     @property
     def code(self) -> int | None:
@@ -142,8 +145,9 @@ def read_output(
     for stream, is_error in ((process.stdout, False), (process.stderr, True)):
         if stream is None:
             continue
-        thread = threading.Thread(
-            target=read, args=(stream, is_error), name=f"{task.short}-output", daemon=True
+        # The end of the thread closes the pipe, which the task notices.
+        thread = new_thread(
+            f"{task.short}-output", partial(read, stream, is_error), failed=nobody_waits
         )
         thread.start()
         started.readers.append(thread)

@@ -83,8 +83,8 @@ def _listed(names: list[str]) -> str:
 def result_table(result: LocalResult, width: int = 120) -> "Table":
     """Tasks with exit codes, steps and shards; with room for it pushes and bytes, too."""
     from rich import box
-    from rich.markup import escape
     from rich.table import Table
+    from rich.text import Text
 
     from .status_table import activity
 
@@ -104,9 +104,9 @@ def result_table(result: LocalResult, width: int = 120) -> "Table":
         style = "green" if code == 0 else "red" if task == result.first_failure else "yellow"
         table.add_row(
             task.short,
-            f"[{style}]{shell_status(code)}[/]",
+            Text(str(shell_status(code)), style),
             *[numbers[column] for column in counted.values()],
-            escape(_notes(task, code, result)),
+            _notes(task, code, result),
         )
     return table
 

@@ -9,6 +9,7 @@ import click
 
 from ..core.errors import ConfigurationError, PeerLostError, WindlassError
 from ..core.settings import Settings
+from .echo import echo
 from .options import NO_CREDENTIALS, settings_options, take_settings
 
 if TYPE_CHECKING:
@@ -38,7 +39,7 @@ def status_command(
     found = _find(job, caller) if cluster is None else [_on_cluster(job, cluster, caller)]
     for number, status in enumerate(found):
         if as_json:
-            click.echo(status_json(status))
+            echo(status_json(status))
         else:
             _show(status, first=number == 0)
 
@@ -137,16 +138,15 @@ def _ask(address: str, caller: _Caller) -> "JobStatus":
 
 
 def _show(status: "JobStatus", *, first: bool) -> None:
-    from rich.console import Console
-
     from .status_table import status_lines, status_table
+    from .terminal import TerminalConsole
 
     # In a pipe lines are not cut, so that they can be searched.
-    console = Console(width=None if sys.stdout.isatty() else 1000, highlight=False)
+    console = TerminalConsole(width=None if sys.stdout.isatty() else 1000)
     if not first:
         console.print()
     title, *more = status_lines(status)
-    console.print(title, style="bold", markup=False)
+    console.print(title, style="bold")
     for line in more:
-        console.print(line, markup=False)
+        console.print(line)
     console.print(status_table(status, console.width))

@@ -3,11 +3,12 @@
 from collections.abc import Mapping, Sequence
 
 from rich import box
-from rich.markup import escape
 from rich.table import Table
+from rich.text import Text
 
 from ..client.chief.calls import JobStatus, TaskStatus
 from ..core.states import State
+from ..core.terminal import terminal_line
 from .numbers import ordered
 
 _WIDE = 110
@@ -92,11 +93,11 @@ def status_table(status: JobStatus, width: int = 200) -> Table:
         numbers = activity(item)
         table.add_row(
             item.task.short,
-            f"[{style}]{'ended' if ended else item.state}[/]",
+            Text("ended" if ended else item.state, style),
             human_seconds(item.since_s),
             *([item.address] if wide else []),
             *(numbers if wide else numbers[:1]),
-            escape(item.detail or _detail(item)),
+            item.detail or _detail(item),
         )
     return table
 
@@ -141,7 +142,7 @@ def transports_text(transports: Sequence[str]) -> str:
 
 def metrics_text(metrics: Mapping[str, float]) -> str:
     """``loss 0.09 · accuracy 0.975``."""
-    return " · ".join(f"{name} {metrics[name]:.4g}" for name in ordered(metrics))
+    return " · ".join(f"{terminal_line(name)} {metrics[name]:.4g}" for name in ordered(metrics))
 
 
 def placement_text(item: TaskStatus) -> str:

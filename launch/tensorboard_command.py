@@ -9,6 +9,7 @@ import click
 
 from ..core.errors import ConfigurationError, MissingExtraError
 from ..core.settings import read_environment
+from .echo import echo
 
 _RUNS = Path("runs")  # where `windlass local` makes model directories
 _EVENT_FILES = "**/*tfevents*"
@@ -43,7 +44,7 @@ def tensorboard_command(
             extra="tensorboard",
         )
     if "://" not in folder and next(Path(folder).glob(_EVENT_FILES), None) is None:
-        click.echo(
+        echo(
             f"there are no event files in {folder} yet: a job writes its own with --tensorboard, a "
             "program with wl.summary",
             err=True,

@@ -9,6 +9,7 @@ import click
 
 from ..cluster.principal import ROLES, TASK_ROLES, Principal
 from ..core.errors import ConfigurationError
+from .echo import echo
 
 _DAY_S = 24 * 3600
 
@@ -48,18 +49,18 @@ def new_command(
     public_file = key_file.with_name(f"{key_file.name}.pub")
     try:
         if not key_file.exists() and _write(key_file, new_keys()[0], 0o600, replace=False):
-            click.echo(f"made the key {key_file}; its public key is {public_file}", err=True)
+            echo(f"made the key {key_file}; its public key is {public_file}", err=True)
         key = read_secret(key_file, "the key that signs tokens").encode()
         if not public_file.exists():
             _write(public_file, public_key_of(key), 0o644)
         token = sign_token(key, who, days * _DAY_S)
         if out is None:
-            click.echo(token)
+            echo(token)
             return
         _write(out, f"{token}\n".encode(), 0o600)
     except OSError as error:
         raise ConfigurationError(f"{error.filename}: {error.strerror or error}") from error
-    click.echo(f"{out}: {who}, holds for {days:g} days", err=True)
+    echo(f"{out}: {who}, holds for {days:g} days", err=True)
 
 
 @token_command.command("show")
@@ -76,15 +77,15 @@ def show_command(file: IO[str]) -> None:
 
     claims = claims_of(file.read().strip())
     role, job, index = claims.get("role", "?"), claims.get("job", "any"), claims.get("index")
-    click.echo(f"role   {role}")
-    click.echo(f"job    {job}")
+    echo(f"role   {role}")
+    echo(f"job    {job}")
     if role in TASK_ROLES:
-        click.echo(f"index  {'any' if index is None else index}")
+        echo(f"index  {'any' if index is None else index}")
     for name, claim in (("made", "iat"), ("until", "exp")):
         if isinstance(claims.get(claim), int | float):
             moment = datetime.datetime.fromtimestamp(claims[claim], datetime.UTC)
             over = " (expired)" if claim == "exp" and claims[claim] < time.time() else ""
-            click.echo(f"{name:6} {moment:%Y-%m-%d %H:%M:%S} UTC{over}")
+            echo(f"{name:6} {moment:%Y-%m-%d %H:%M:%S} UTC{over}")
 
 
 def _write(path: Path, data: bytes, mode: int, *, replace: bool = True) -> bool:

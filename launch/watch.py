@@ -1,15 +1,16 @@
 """Following a job: its status, asked for in a thread, and its speed."""
 
-import contextlib
 import logging
 import socket
 import threading
+import time
 from typing import TYPE_CHECKING
 
-from ..core.errors import WindlassError
+from ..core.errors import PeerLostError, WindlassError
 from ..core.settings import Settings
 from ..core.states import Outcome
 from ..core.task import Incarnation, TaskId
+from ..core.threads import new_thread, nobody_waits
 from ..net.routes import connect_routed
 
 if TYPE_CHECKING:
@@ -30,14 +31,20 @@ class StatusWatch:
 
     def __init__(self, address: str, settings: Settings) -> None:
         self.last: JobStatus | None = None
+        self._answered = time.monotonic()
         self._address = address
         self._settings = settings
         self._over = threading.Event()
-        self._thread = threading.Thread(target=self._watch, name="status", daemon=True)
+        self._thread = new_thread("status", self._watch, failed=nobody_waits)
 
     def start(self) -> None:
         """Begin, in a thread."""
         self._thread.start()
+
+    @property
+    def answered(self) -> float:
+        """When the chief last answered, or this began; now, if nobody asks it. Monotonic time."""
+        return self._answered if self._thread.is_alive() else time.monotonic()
 
     def stop(self, timeout_s: float) -> None:
         """End the thread."""
@@ -74,8 +81,13 @@ class StatusWatch:
         client = ChiefClient(self._address, self._settings, Principal(READER))
         try:
             while not self._over.wait(_EVERY_S):
-                with contextlib.suppress(WindlassError):
+                try:
                     self.last = client.status(timeout_s=1.0)
+                except PeerLostError:
+                    continue
+                except WindlassError as error:
+                    log.debug("the chief answers, but not with a status: %s", error)
+                self._answered = time.monotonic()
         finally:
             client.close()
 

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ...core.exit_codes import ExitCode
+from ...core.terminal import terminal_line
+from ..echo import echo
 from ..job_option import job_option
 
 if TYPE_CHECKING:
@@ -56,9 +58,9 @@ def render_command(job_file: str, as_json: bool) -> None:
 
     documents = manifests(read_job(job_file))
     if as_json:
-        click.echo(json.dumps({"apiVersion": "v1", "kind": "List", "items": documents}))
+        echo(json.dumps({"apiVersion": "v1", "kind": "List", "items": documents}))
     else:
-        click.echo(dump_documents(documents), nl=False)
+        echo(dump_documents(documents), nl=False)
 
 
 @k8s_command.command("apply")
@@ -78,12 +80,12 @@ def apply_command(
     launcher = KubernetesLauncher(_api(context, namespace, job), force=force)
     done = launcher.apply(job, dry_run=dry_run)
     if as_json:
-        click.echo(json.dumps([{"kind": d.kind, "name": d.name, "what": d.what} for d in done]))
+        echo(json.dumps([{"kind": d.kind, "name": d.name, "what": d.what} for d in done]))
         return
     for each in done:
-        click.echo(f"{each.kind} {each.name} {each.what}")
+        echo(f"{each.kind} {each.name} {each.what}")
     if not dry_run:
-        click.echo(f"see it start: windlass k8s status --watch --name {job.name}")
+        echo(f"see it start: windlass k8s status --watch --name {job.name}")
 
 
 @k8s_command.command("status")
@@ -113,15 +115,14 @@ def status_command(
 
 
 def _show(status: "ClusterStatus", *, as_json: bool) -> None:
-    from rich.console import Console
-
+    from ..terminal import TerminalConsole
     from .status_view import status_json, status_view
 
     if as_json:
-        click.echo(status_json(status))
+        echo(status_json(status))
         return
     # In a pipe lines are not cut, so that they can be searched.
-    console = Console(width=None if sys.stdout.isatty() else 1000, highlight=False)
+    console = TerminalConsole(width=None if sys.stdout.isatty() else 1000)
     console.print(status_view(status, console.width))
 
 
@@ -139,12 +140,12 @@ def _live(*, as_json: bool) -> Iterator[Callable[["ClusterStatus"], None]]:
 
         yield show
         return
-    from rich.console import Console
     from rich.live import Live
 
+    from ..terminal import TerminalConsole
     from .status_view import status_view
 
-    console = Console(highlight=False)
+    console = TerminalConsole()
     with Live(console=console, auto_refresh=False) as live:
         yield lambda status: live.update(status_view(status, console.width), refresh=True)
 
@@ -186,8 +187,8 @@ def logs_command(
     )
     for line in lines:
         text = f"{line.task} | {line.text}" if not line.is_note else f"{line.task}: {line.text}"
-        click.echo(text, err=line.is_note)
-    click.echo(headline(observe(api, name)), err=True)
+        echo(terminal_line(text, colours=True), err=line.is_note)
+    echo(headline(observe(api, name)), err=True)
 
 
 @k8s_command.command("scale")
@@ -214,9 +215,9 @@ def scale_command(
     if dry_run:
         who = [f"worker:{index} would drain and leave" for index in plan.leaving]
         who += [f"worker:{index} would come" for index in plan.coming]
-        click.echo("\n".join(who) or f"{name} has {plan.now} workers already")
+        echo("\n".join(who) or f"{name} has {plan.now} workers already")
         return
-    scale(api, name, plan, click.echo, timeout_s=timeout_s)
+    scale(api, name, plan, echo, timeout_s=timeout_s)
 
 
 @k8s_command.command("delete")
@@ -234,13 +235,13 @@ def delete_command(
     api, name = _find(job_file, name, context, namespace)
     done = delete_all(api, name, checkpoints=checkpoints)
     if as_json:
-        click.echo(json.dumps([{"kind": d.kind, "name": d.name, "what": d.what} for d in done]))
+        echo(json.dumps([{"kind": d.kind, "name": d.name, "what": d.what} for d in done]))
         return
     for each in done:
         kept = " (--checkpoints deletes it)" if each.what == "kept" else ""
-        click.echo(f"{each.kind} {each.name} {each.what}{kept}")
+        echo(f"{each.kind} {each.name} {each.what}{kept}")
     if not done:
-        click.echo(f"there is nothing of {name} in namespace {api.namespace}")
+        echo(f"there is nothing of {name} in namespace {api.namespace}")
 
 
 def _find(job_file: str, name: str, context: str, namespace: str) -> "tuple[KubernetesApi, str]":

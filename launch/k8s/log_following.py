@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from ...cluster.pods import read_pod
-from ...core.errors import WindlassError
+from ...core.errors import WindlassError, said_of
+from ...core.threads import new_thread
 from .client import ByteChunks, KubernetesApi, RefusedRequestError
 from .log_lines import LogCursor, LogLine
 from .names import COMPONENT, CONTAINER, selector_text
@@ -115,7 +116,7 @@ class LogFollower:
         Raises:
             WindlassError: The API refuses, or has not answered for minutes.
         """
-        watcher = threading.Thread(target=self._watch, name="pods", daemon=True)
+        watcher = new_thread("pods", self._watch, failed=self._failed)
         watcher.start()
         try:
             while True:
@@ -154,11 +155,14 @@ class LogFollower:
             for reader in self._readers.values():
                 reader.finish()
             for reader in self._readers.values():
-                while reader.is_alive() and not self._stopped.is_set():
-                    reader.join(0.2)
+                while reader.thread.is_alive() and not self._stopped.is_set():
+                    reader.thread.join(0.2)
         except WindlassError as error:
             end = error
         self._put(end)
+
+    def _failed(self, error: BaseException) -> None:
+        self._put(WindlassError(f"the pods are not watched any more: {said_of(error)}"))
 
     def _begin(self, pod: Json, name: str) -> None:
         task = task_of(pod)
@@ -168,7 +172,7 @@ class LogFollower:
             return  # it has no log yet
         reader = _PodReader(self._api, pod, task, self._put, self._tail)
         self._readers[name] = reader
-        reader.start()
+        reader.thread.start()
 
     def _put(self, said: "Said | WindlassError | None") -> None:
         while not self._stopped.is_set():
@@ -177,7 +181,7 @@ class LogFollower:
                 return
 
 
-class _PodReader(threading.Thread):
+class _PodReader:
     """Reads the log of one pod's container to its end, through restarts and broken streams."""
 
     def __init__(
@@ -188,7 +192,11 @@ class _PodReader(threading.Thread):
         put: Callable[[Said], None],
         tail: int,
     ) -> None:
-        super().__init__(name=f"log of {task}", daemon=True)
+        self.thread = new_thread(
+            f"log of {task}",
+            self._run,
+            failed=lambda error: self._note(f"its log is not read any more: {said_of(error)}"),
+        )
         self._api = api
         self._pod = _name(pod)
         self._container = _container(pod)
@@ -214,7 +222,7 @@ class _PodReader(threading.Thread):
         if chunks is not None:
             chunks.cancel()
 
-    def run(self) -> None:
+    def _run(self) -> None:
         """Until the container has ended for good, or :meth:`finish`."""
         try:
             while not self._finish.is_set() and self._has_more():

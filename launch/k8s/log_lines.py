@@ -12,6 +12,8 @@ from collections import Counter, deque
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
+from ..output import last_version
+
 _STAMP = re.compile(rb"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)(?:\.\d+)?(Z|[+-]\d\d:\d\d) ?")
 _OVERLAP_S = 1  # beyond the whole second
 _MOST_REMEMBERED = 200_000  # beyond, lines may be shown twice; none is lost
@@ -75,7 +77,9 @@ class LogCursor:
         self._newest = max(at, self._newest or at)
         self._recent.append((at, digest))
         self._forget()
-        return LogLine(raw[match.end() :].decode(errors="replace").rstrip("\r"), at.isoformat())
+        # A progress bar writes its line over and over; the last one is what a terminal would show.
+        shown = last_version(raw[match.end() :])
+        return LogLine(shown.decode(errors="replace"), at.isoformat())
 
     def _since(self) -> datetime | None:
         return None if self._newest is None else self._newest - timedelta(seconds=_OVERLAP_S)

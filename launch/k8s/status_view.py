@@ -5,7 +5,6 @@ from dataclasses import asdict
 
 from rich import box
 from rich.console import Group
-from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
@@ -39,11 +38,11 @@ def status_view(status: ClusterStatus, width: int) -> Group:
         style = _STYLES.get(line.state, "yellow")
         table.add_row(
             line.task,
-            f"[{style}]{escape(line.state)}[/]",
+            Text(line.state, style),
             "" if line.age_s is None else human_seconds(line.age_s),
             str(line.restarts or ""),
-            *((escape(line.pod), escape(line.node)) if wide else ()),
-            escape(_reason(line)),
+            *((line.pod, line.node) if wide else ()),
+            _reason(line),
         )
     return Group(Text(headline(status), style="bold"), *([table] if status.tasks else []))
 

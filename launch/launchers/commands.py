@@ -6,6 +6,7 @@ from pathlib import Path
 
 import click
 
+from ..echo import echo
 from ..job_option import job_option
 
 EXAMPLE = """\
@@ -34,7 +35,7 @@ def job_command() -> None:
 @job_command.command("example")
 def example_command() -> None:
     """Print a job file to begin with."""
-    click.echo(EXAMPLE, nl=False)
+    echo(EXAMPLE, nl=False)
 
 
 @job_command.command("schema")
@@ -42,7 +43,7 @@ def schema_command() -> None:
     """Print the JSON Schema, by which editors complete and check a job file."""
     from ..job.schema import job_schema
 
-    click.echo(json.dumps(job_schema(), indent=2))
+    echo(json.dumps(job_schema(), indent=2))
 
 
 @job_command.command("check")
@@ -53,7 +54,7 @@ def check_command(job_file: str) -> None:
 
     job = read_job(job_file)
     counts = ", ".join(f"{role.count} {name}" for name, role in job.present)
-    click.echo(f"{job_file}: {job.name} has {len(job.tasks)} tasks: {counts}")
+    echo(f"{job_file}: {job.name} has {len(job.tasks)} tasks: {counts}")
 
 
 @click.group("compose")
@@ -70,7 +71,7 @@ def compose_render_command(job_file: str) -> None:
     from .interface import launch
 
     _, text = launch(ComposeLauncher(_folder(job_file)), read_job(job_file), dry_run=True)
-    click.echo(text, nl=False)
+    echo(text, nl=False)
 
 
 @compose_command.command("up")
@@ -84,7 +85,7 @@ def compose_up_command(job_file: str, dry_run: bool) -> None:
 
     launcher = ComposeLauncher(_folder(job_file))
     code, text = launch(launcher, read_job(job_file), dry_run=dry_run)
-    click.echo(text, nl=False)
+    echo(text, nl=False)
     sys.exit(code)
 
 
@@ -102,7 +103,7 @@ def slurm_render_command(job_file: str) -> None:
     from .slurm import SlurmLauncher
 
     _, text = launch(SlurmLauncher(_folder(job_file)), read_job(job_file), dry_run=True)
-    click.echo(text, nl=False)
+    echo(text, nl=False)
 
 
 @slurm_command.command("submit")
@@ -117,10 +118,10 @@ def slurm_submit_command(job_file: str, dry_run: bool) -> None:
     job = read_job(job_file)
     launcher = SlurmLauncher(_folder(job_file))
     _, text = launch(launcher, job, dry_run=dry_run)
-    click.echo(text, nl=False)
+    echo(text, nl=False)
     if not dry_run:
         number = launcher.job_id
-        click.echo(
+        echo(
             f"submitted as {number}; its output goes to {job.name}-{number}.log, and `squeue --job "
             f"{number}` shows its state"
         )

@@ -15,9 +15,11 @@ from ...core.metric_catalogue import NODE_TASKS, Sample
 from ...core.settings import Settings
 from ...core.task import TaskId
 from ...core.task_metrics import task_samples
+from ...core.threads import new_thread
 from ...net.auth.own_job import with_own_job
 from ...server.gateway.server import GatewayServer
 from ...worker.interrupts import handle_signals
+from ...worker.limits import check_limits
 from ...worker.metrics import metrics_port
 from ...worker.probes import Probes
 from .node import Node
@@ -39,10 +41,12 @@ def run_standalone(task: ResolvedTask, settings: Settings) -> int:
         settings: Of the daemon.
 
     Raises:
-        ConfigurationError: The cluster has no chief, or this task is an evaluator.
+        ConfigurationError: The cluster has no chief, this task is an evaluator, or this process may
+            have too few open files or too little address space.
         AddressInUseError: The gateway's port is taken.
         WindlassError: The gateway refuses this node.
     """
+    check_limits(tasks=settings.max_node_tasks)
     settings = with_own_job(with_absolute_paths(settings))
     if task.task.type == EVALUATOR:
         raise ConfigurationError("a standalone cluster has no evaluator of its own")
@@ -138,6 +142,7 @@ class LocalStandaloneCluster:
         self._nodes: list[Node] = []
         self._threads: list[threading.Thread] = []
         self._stopping = threading.Event()
+        self._failure: BaseException | None = None
         self.address = ""
 
     def start(self) -> None:
@@ -145,7 +150,9 @@ class LocalStandaloneCluster:
 
         Raises:
             AddressInUseError: The port is taken.
+            ConfigurationError: This process may have too few open files, or too little memory.
         """
+        check_limits(tasks=sum(count for _, count in self._roles))
         chief = TaskId(CHIEF, 0)
         gateway = self._stack.enter_context(serving_gateway(chief, self._where, self._settings))
         host = self._where.rpartition(":")[0]
@@ -154,12 +161,16 @@ class LocalStandaloneCluster:
             for index in range(count):
                 node = Node(TaskId(role, index), self.address, host, self._settings)
                 self._nodes.append(node)
-                thread = threading.Thread(target=node.run, name=f"node-{role}:{index}", daemon=True)
+                thread = new_thread(f"node-{role}:{index}", node.run, failed=self._node_failed)
                 self._threads.append(thread)
                 thread.start()
 
     def wait(self) -> int:
-        """Serve until :meth:`stop`, and end all tasks; returns the exit code."""
+        """Serve until :meth:`stop`, and end all tasks; returns the exit code.
+
+        Raises:
+            WindlassError: A node could not go on.
+        """
         while not self._stopping.wait(_LOOK_S):
             pass
         for node in self._nodes:
@@ -167,7 +178,13 @@ class LocalStandaloneCluster:
         for thread in self._threads:
             thread.join()
         self._stack.close()
+        if self._failure is not None:
+            raise self._failure
         return int(ExitCode.DRAINED)
+
+    def _node_failed(self, error: BaseException) -> None:
+        self._failure = self._failure or error
+        self._stopping.set()
 
     def stop(self, name: str = "") -> None:  # noqa: ARG002
         """End it."""

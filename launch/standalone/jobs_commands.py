@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ...core.settings import Settings
+from ...core.terminal import terminal_line
+from ..echo import echo
 from ..options import NO_CREDENTIALS, settings_options, take_settings
 from .cluster_option import cluster_option
 from .submit_command import follow_to_end
@@ -40,7 +42,7 @@ def jobs_command(cluster: str, as_json: bool, **flags: Any) -> None:
         import json
 
         for job in jobs:
-            click.echo(
+            echo(
                 json.dumps(
                     {
                         "id": job.id, "name": job.name, "state": job.state, "reason": job.reason,
@@ -52,11 +54,10 @@ def jobs_command(cluster: str, as_json: bool, **flags: Any) -> None:
                 )
             )  # fmt: skip
         return
-    from rich.console import Console
-
+    from ..terminal import TerminalConsole
     from .tables import jobs_table, nodes_table
 
-    console = Console(width=None if sys.stdout.isatty() else 160, highlight=False)
+    console = TerminalConsole(width=None if sys.stdout.isatty() else 160)
     console.print(jobs_table(jobs))
     console.print(nodes_table(nodes))
 
@@ -98,7 +99,7 @@ def logs_command(job: str, cluster: str, follow: bool, task: str | None, **flags
             silent, offset, job = 0, news.offset, news.job.id
             for line in news.lines:
                 if task in (None, line.task.short):
-                    click.echo(f"{line.task.short} | {line.text}")
+                    echo(terminal_line(f"{line.task.short} | {line.text}", colours=True))
             if not news.lines and (not follow or news.job.has_ended):
                 return
 
@@ -113,4 +114,4 @@ def stop_command(job: str, cluster: str, kill: bool, reason: str, **flags: Any) 
     """Ask JOB to save and end."""
     with _gateway(cluster, take_settings(flags)) as client:
         stopped = client.stop(job, reason, kill=kill)
-    click.echo(f"{stopped.id} is {stopped.state}: {stopped.reason}")
+    echo(f"{stopped.id} is {stopped.state}: {stopped.reason}")

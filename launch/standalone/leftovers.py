@@ -1,19 +1,41 @@
-"""What a task has left behind outside of its process group: a program that it has detached.
+"""What a task has left running: its process group, and programs that it has detached from it.
 
-Such a process is known by its environment, which has the task's own ``TF_CONFIG``. One that has
+A detached process is known by its environment, which has the task's own ``TF_CONFIG``. One that has
 cleared it is not found: a driver's programs have the rights of the daemon's user as it is.
 """
 
 import contextlib
+import logging
 import os
 import signal
 
+from ..processes import TaskProcess
 
-def end_leftovers(tf_config: str) -> int:
-    """End the processes of this user that were started within a task; returns how many.
+log = logging.getLogger(__name__)
+
+
+def end_leftovers(process: TaskProcess, tf_config: str) -> int:
+    """End what a task that has ended left running; returns how many processes it had detached.
+
+    What cannot be looked at is logged: the task has ended all the same.
 
     Args:
-        tf_config: Of the task, which has ended.
+        process: Of the task, which has ended.
+        tf_config: Of the task.
+    """
+    try:
+        process.signal(signal.SIGKILL)  # to the group
+        return end_detached(tf_config)
+    except OSError as error:
+        log.warning("what %s has left may still run: %s", process.task.short, error)
+        return 0
+
+
+def end_detached(tf_config: str) -> int:
+    """End the processes of this user that were started within a task; returns how many.
+
+    Raises:
+        OSError: ``/proc`` cannot be read.
     """
     mark = f"TF_CONFIG={tf_config}".encode()
     here, ended = os.getpid(), 0

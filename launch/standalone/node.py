@@ -4,24 +4,26 @@ import contextlib
 import json
 import logging
 import secrets
-import shutil
 import signal
 import threading
 import time
-from collections import deque
+from functools import partial
 from pathlib import Path
 
 from ...client.gateway.calls import GatewayClient
 from ...cluster.principal import principal_of_task
 from ...core import codec
-from ...core.errors import AccessError, PeerLostError, WindlassError
+from ...core.errors import AccessError, AddressInUseError, PeerLostError, WindlassError, said_of
 from ...core.exit_codes import ExitCode
+from ...core.rare_log import RareLog
 from ...core.settings import Settings
 from ...core.shipping import unpack
 from ...core.task import TaskId
 from ...core.temporary import TemporaryFolder
+from ...core.threads import new_thread
 from ...core.versions import own_versions
 from ...core.waiting import WaitLog
+from ...net.auth.own_job import are_of_one_index
 from ...proto.v1 import gateway_pb2
 from ..processes import (
     Line,
@@ -31,16 +33,16 @@ from ..processes import (
     read_output,
     task_environment,
 )
+from ..stopped import StoppedSince
+from .events import Events
 from .leftovers import end_leftovers
-from .spares import Spares
+from .spares import Spares, become
 
 log = logging.getLogger(__name__)
 
 _PORTS = 8  # offered at once
 _POLL_S = 2.0  # so long an order to stop this daemon may wait
 _RETRY_S = 0.5
-_MOST_EVENTS = 10_000  # that the gateway has not taken; a task that prints more has to wait
-_SENT_BYTES = 1024 * 1024
 _EXIT_OUTPUT_S = 5.0  # for the last lines of a task that has ended
 
 _Key = tuple[str, TaskId]
@@ -63,9 +65,12 @@ class Node:
         who = principal_of_task(task, settings.job_id)
         self._orders_from = GatewayClient(gateway, settings, who)
         self._events_to = GatewayClient(gateway, settings, who)
-        self._changed = threading.Condition()
+        self._has_own_index = are_of_one_index(settings)
+        self._changed = threading.Condition()  # its lock may be taken again by its holder
+        self._lacks = RareLog(log)
         self._unpacking = threading.Lock()
         self._stopping = False
+        self._failure: WindlassError | None = None
         self._temporary = TemporaryFolder("windlass-node")
         self._folder = self._temporary.path
         self._death_pipe = ParentDeathPipe()
@@ -73,22 +78,26 @@ class Node:
         self._ports: list[int] = []
         self._running: dict[_Key, TaskProcess | None] = {}  # None: it is being started
         self._cancelled: set[_Key] = set()
-        self._begin_anew("")
+        self._stopped = StoppedSince()
+        self._folders: dict[str, Path] = {}  # of each job that runs here
+        with self._changed:
+            self._events = Events(self._changed)
+            self._begin_anew("")
 
     def _begin_anew(self, gateway: str) -> None:
         self._gateway = gateway
         self._instance = secrets.token_hex(8)
         self._orders_taken = 0
-        self._events: deque[gateway_pb2.TaskEvent] = deque()
-        self._first_event = 1
+        self._events.begin_anew()
 
     def run(self) -> int:
         """Serve until :meth:`stop`; returns the exit code. No process is left.
 
         Raises:
-            WindlassError: The gateway refuses this node.
+            WindlassError: The gateway refuses this node, or cannot be told any more what happens
+                here; or another process is this node, or has become it.
         """
-        sender = threading.Thread(target=self._send_events, name="events", daemon=True)
+        sender = new_thread("events", self._send_events, failed=self._failed)
         sender.start()
         self._spares.start()
         heard = time.monotonic()
@@ -109,9 +118,15 @@ class Node:
                     with self._changed:
                         self._changed.wait_for(lambda: self._stopping, _RETRY_S)
                     continue
-                waits.done()
                 heard, was_let_in = time.monotonic(), True
+                if answer.waits_for:
+                    waits.tick(answer.waits_for)
+                    with self._changed:
+                        self._changed.wait_for(lambda: self._stopping, _RETRY_S)
+                    continue
+                waits.done()
                 self._take(answer)
+                self._kill_who_is_stopped()
         finally:
             self._kill_all(signal.SIGTERM)
             self._wait_for_ends(self._settings.drain_grace_s + self._settings.leave_grace_s)
@@ -119,14 +134,24 @@ class Node:
             self._wait_for_ends(_EXIT_OUTPUT_S)
             with self._changed:
                 self._stopping = True
-                self._changed.notify_all()
+                self._events.close()
             sender.join(_RETRY_S)
             self._spares.close()
             self._orders_from.close()
             self._events_to.close()
             self._death_pipe.close()
             self._temporary.remove()
+        if self._failure is not None:
+            raise self._failure
         return int(ExitCode.DRAINED)
+
+    def _failed(self, error: BaseException) -> None:
+        """The gateway would wait for news that never come: end."""
+        self._failure = self._failure or WindlassError(
+            f"{self._task.short}: the gateway cannot be told any more what happens here: "
+            f"{said_of(error)}"
+        )
+        self.stop()
 
     @property
     def running(self) -> int:
@@ -142,7 +167,7 @@ class Node:
         """End the tasks, and :meth:`run`."""
         with self._changed:
             self._stopping = True
-            self._changed.notify_all()
+            self._events.close()
         self._kill_all(signal.SIGTERM)
 
     # -- what is said ------------------------------------------------------------------------
@@ -152,16 +177,25 @@ class Node:
     ) -> gateway_pb2.PollRequest:
         with self._changed:
             if len(self._ports) < _PORTS:
-                self._ports += free_ports(_PORTS - len(self._ports))
+                try:
+                    self._ports += free_ports(_PORTS - len(self._ports))
+                except (AddressInUseError, OSError) as error:
+                    self._lacks.warning("fewer ports are offered: %s", error)
+            runs = [
+                gateway_pb2.RunningTask(job=job, task=codec.task_to_wire(task))
+                for job, task in self._events.ends().union(self._running)
+            ]
             return gateway_pb2.PollRequest(
                 node=codec.task_to_wire(self._task),
                 instance=self._instance,
                 host=self._host,
                 ports=self._ports,
                 events=events,
-                first_event=self._first_event,
+                first_event=self._events.first,
                 orders_taken=self._orders_taken,
                 wait_s=wait_s,
+                has_own_index=self._has_own_index,
+                running=gateway_pb2.RunningTasks(tasks=runs),
                 versions=codec.versions_to_wire(own_versions()),
             )
 
@@ -171,16 +205,11 @@ class Node:
                 self._changed.wait_for(lambda: self._events or self._stopping)
                 if not self._events:
                     return
-                instance, batch, size = self._instance, list[gateway_pb2.TaskEvent](), 0
-                for event in self._events:
-                    size += event.ByteSize()
-                    if batch and (size > _SENT_BYTES or len(batch) >= 1000):
-                        break
-                    batch.append(event)
-                request = self._request(0.0, batch)  # of the same instance as the batch
+                instance = self._instance
+                request = self._request(0.0, self._events.batch())
             try:
                 answer = self._events_to.poll(request)
-            except WindlassError as error:
+            except (WindlassError, OSError) as error:
                 log.debug("events are told later: %s", error)
                 with self._changed:
                     if self._changed.wait_for(lambda: self._stopping, _RETRY_S):
@@ -189,18 +218,11 @@ class Node:
             with self._changed:
                 if instance != self._instance:
                     continue
-                while self._events and self._first_event <= answer.events_taken:
-                    self._events.popleft()
-                    self._first_event += 1
-                self._changed.notify_all()
+                self._events.confirm(answer.events_taken)
 
-    def _tell(self, key: _Key, **event: object) -> None:
-        job, task = key
-        told = gateway_pb2.TaskEvent(job=job, task=codec.task_to_wire(task), **event)  # type: ignore[arg-type]
+    def _tell(self, event: gateway_pb2.TaskEvent) -> None:
         with self._changed:
-            self._changed.wait_for(lambda: len(self._events) < _MOST_EVENTS or self._stopping)
-            self._events.append(told)
-            self._changed.notify_all()
+            self._events.add(event)
 
     # -- what is ordered ---------------------------------------------------------------------
 
@@ -215,78 +237,87 @@ class Node:
         for order in answer.orders:
             if order.number <= self._orders_taken:
                 continue
-            self._orders_taken = order.number
             if order.WhichOneof("kind") == "start":
-                self._begin(order.start)
+                self._begin(order.start, order.number)
             else:
+                self._orders_taken = order.number
                 self._end(order.stop)
 
-    def _begin(self, start: gateway_pb2.StartTask) -> None:
+    def _begin(self, start: gateway_pb2.StartTask, number: int) -> None:
         key = start.job, codec.task_from_wire(start.task)
         with self._changed:
+            self._orders_taken = number  # at once with what runs: the gateway compares them
             self._running[key] = None
+            # A name of its own: what an earlier job of this id has left may still be there.
+            own_name = f"{start.job}-{secrets.token_hex(4)}"
+            self._folders.setdefault(start.job, self._folder / own_name)
             own = json.loads(start.tf_config)["cluster"].get(key[1].type, [])
             used = int(own[key[1].index].rpartition(":")[2]) if key[1].index < len(own) else 0
             self._ports = [port for port in self._ports if port != used]
         # A package may take long to come, and orders to stop something else are taken meanwhile.
-        threading.Thread(
-            target=self._run_task, args=(key, start), name=key[1].short, daemon=True
-        ).start()
+        thread = new_thread(key[1].short, partial(self._run_task, key, start), failed=self._failed)
+        try:
+            thread.start()
+        except RuntimeError as error:  # no more threads
+            self._tell_line(key, Line(key[1], f"it could not be started: {error}", is_error=True))
+            self._tell_end(key, int(ExitCode.PEER_LOST), start.attempt)
 
     def _run_task(self, key: _Key, start: gateway_pb2.StartTask) -> None:
         code = int(ExitCode.PEER_LOST)
         try:
             folder = self._unpacked(start.job, start.digest)
-            environment = {
-                **self._settings.model_copy(
-                    update={
-                        "health_port": 0,
-                        "metrics_port": 0,
-                        "stay_without_chief": False,
-                        "log_format": "bare",
-                        "model_dir": "",
-                        "standalone": False,
-                    }
-                ).environment(),
-                **{f"WINDLASS_{name.upper()}": value for name, value in start.settings.items()},
-                "TF_CONFIG": start.tf_config,
-            }
+            environment = _environment_of(start, self._settings)
+            started = self._spares.take()
+            process = read_output(key[1], started, lambda line: self._tell_line(key, line))
             with self._changed:
                 if key in self._cancelled or self._stopping:
+                    process.signal(signal.SIGKILL)
+                    started.wait()
+                    if started.stdin is not None:
+                        started.stdin.close()
                     code = int(ExitCode.DRAINED)
                     return
-                started = self._spares.become(
-                    start.command, task_environment(environment, self._death_pipe), folder
-                )
-                process = read_output(key[1], started, lambda line: self._tell_line(key, line))
                 self._running[key] = process
+            # From now on it can be killed, so nobody waits for one that does not read this.
+            become(started, start.command, task_environment(environment, self._death_pipe), folder)
             log.info("job %s: %s began, package %s", *_named(key), start.digest[:12] or "none")
             code = process.process.wait()
             for reader in process.readers:
                 reader.join(_EXIT_OUTPUT_S)
-            process.signal(signal.SIGKILL)  # to what it has left behind
-            if left := end_leftovers(start.tf_config):
+            if left := end_leftovers(process, start.tf_config):
                 log.info("job %s: %s had detached %d processes, which end", *_named(key), left)
-        except (WindlassError, OSError) as error:
+        except Exception as error:
+            if not isinstance(error, WindlassError | OSError):
+                log.exception("job %s: %s could not be run", *_named(key))
             code = int(getattr(error, "exit_code", ExitCode.STORAGE))
-            self._tell_line(key, Line(key[1], f"it could not be started: {error}", is_error=True))
+            why = f"it could not be started: {said_of(error)}"
+            self._tell_line(key, Line(key[1], why, is_error=True))
         finally:
-            with self._changed:
-                self._running.pop(key, None)
-                self._cancelled.discard(key)
-                gone = self._folder / f".gone-{secrets.token_hex(8)}"
-                if not any(job == key[0] for job, _ in self._running):
-                    with contextlib.suppress(OSError):  # it was never made
-                        (self._folder / key[0]).rename(gone)
-                self._changed.notify_all()
-            # Meanwhile orders are taken: a program may have left many files.
-            shutil.rmtree(gone, ignore_errors=True)
             log.info("job %s: %s ended with %d", *_named(key), code)
-            self._tell(key, exit_code=code, attempt=start.attempt)
+            self._tell_end(key, code, start.attempt)
+
+    def _tell_end(self, key: _Key, code: int, attempt: int) -> None:
+        """Tell that a task has ended, and only then have removed what its job leaves here.
+
+        A program may have left so much, or such a thing, that removing it takes long or fails.
+        """
+        job, task = key
+        end = gateway_pb2.TaskEvent(
+            job=job, task=codec.task_to_wire(task), exit_code=code, attempt=attempt
+        )
+        with self._changed:
+            self._tell(end)
+            self._running.pop(key, None)
+            self._cancelled.discard(key)
+            is_last = not any(other == job for other, _ in self._running)
+            folder = self._folders.pop(job, None) if is_last else None
+            self._changed.notify_all()
+        if folder is not None:
+            self._temporary.discard(folder)
 
     def _unpacked(self, job: str, digest: str) -> Path:
         """The job's folder on this node, with its package in it."""
-        folder = self._folder / job
+        folder = self._folders[job]
         if not digest:
             folder.mkdir(mode=0o700, exist_ok=True)
             return folder
@@ -297,10 +328,11 @@ class Node:
         return folder
 
     def _tell_line(self, key: _Key, line: Line) -> None:
-        wire = gateway_pb2.LogLine(
-            task=codec.task_to_wire(line.task), text=line.text, is_error=line.is_error
-        )
-        self._tell(key, line=wire)
+        task = codec.task_to_wire(line.task)
+        # A path in an error may have bytes that are no text.
+        text = line.text.encode(errors="replace").decode()
+        wire = gateway_pb2.LogLine(task=task, text=text, is_error=line.is_error)
+        self._tell(gateway_pb2.TaskEvent(job=key[0], task=codec.task_to_wire(key[1]), line=wire))
 
     def _end(self, stop: gateway_pb2.StopTask) -> None:
         key = stop.job, codec.task_from_wire(stop.task)
@@ -311,6 +343,19 @@ class Node:
                     self._cancelled.add(key)
                 return
         process.signal(signal.SIGKILL if stop.kill else signal.SIGTERM)
+
+    def _kill_who_is_stopped(self) -> None:
+        """No task that a signal keeps stopped holds its job up longer than a lease and a grace."""
+        now = time.monotonic()
+        patience_s = self._settings.lease_s + self._settings.leave_grace_s
+        with self._changed:
+            running = [(key, found) for key, found in self._running.items() if found is not None]
+        for key, process in running:
+            since = self._stopped.look(process.process.pid, now=now)
+            if since is not None and now - since >= patience_s:
+                why = f"it has been stopped (SIGSTOP) for {now - since:.0f} s and is killed"
+                self._tell_line(key, Line(key[1], why, is_error=True))
+                process.signal(signal.SIGKILL)
 
     def _kill_all(self, number: signal.Signals = signal.SIGKILL) -> None:
         with self._changed:
@@ -324,6 +369,22 @@ class Node:
     def _wait_for_ends(self, timeout_s: float) -> None:
         with self._changed:
             self._changed.wait_for(lambda: not self._running, timeout_s)
+
+
+def _environment_of(start: gateway_pb2.StartTask, settings: Settings) -> dict[str, str]:
+    """Of a task: the daemon's settings, but for what only a daemon has and what its job says."""
+    of_daemon = settings.model_copy(
+        update={
+            "health_port": 0,
+            "metrics_port": 0,
+            "stay_without_chief": False,
+            "log_format": "bare",
+            "model_dir": "",
+            "standalone": False,
+        }
+    )
+    of_job = {f"WINDLASS_{name.upper()}": value for name, value in start.settings.items()}
+    return {**of_daemon.environment(), **of_job, "TF_CONFIG": start.tf_config}
 
 
 def _named(key: _Key) -> tuple[str, str]:

@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import logging
 import subprocess
 import threading
 from collections.abc import Mapping, Sequence
@@ -10,6 +11,9 @@ from pathlib import Path
 from ...core.settings import child_environment
 from ...core.task import TaskId
 from ..processes import ParentDeathPipe, start_python
+from ..stopped import is_stopped
+
+log = logging.getLogger(__name__)
 
 # Of whoever was started just now, so that the next spare does not take its processor.
 _PAUSE_S = 2.0
@@ -38,27 +42,22 @@ class Spares:
             if self._ready is None and not self._closed:
                 self._ready = self._start()
 
-    def become(
-        self, arguments: Sequence[str], environment: Mapping[str, str], folder: Path
-    ) -> subprocess.Popen[bytes]:
-        """Make a process ``windlass ARGUMENTS``, at once if one is ready."""
+    def take(self) -> subprocess.Popen[bytes]:
+        """A process that waits for :func:`become`, at once if one is ready.
+
+        Raises:
+            OSError: None can be started.
+        """
         with self._lock:
             process, self._ready = self._ready, None
             if self._timer is None and not self._closed:
                 self._timer = threading.Timer(_PAUSE_S, self._refill)
                 self._timer.daemon = True
                 self._timer.start()
-        if process is None or process.poll() is not None:
-            process = self._start()
-        given = {
-            "arguments": list(arguments),
-            "environment": dict(environment),
-            "folder": str(folder),
-        }
-        if process.stdin is not None:
-            with contextlib.suppress(OSError), process.stdin:  # it has ended: its code says so
-                process.stdin.write(json.dumps(given).encode() + b"\n")
-        return process
+        if process is not None and (process.poll() is not None or is_stopped(process.pid)):
+            _end(process)  # it would never go on
+            process = None
+        return process or self._start()
 
     def close(self) -> None:
         """End the one that is ready."""
@@ -68,16 +67,15 @@ class Spares:
             if self._timer is not None:
                 self._timer.cancel()
         if process is not None:
-            process.kill()
-            for stream in (process.stdin, process.stdout, process.stderr):
-                if stream is not None:
-                    stream.close()
-            process.wait()
+            _end(process)
 
     def _refill(self) -> None:
         with self._lock:
             self._timer = None
-        self.start()
+        try:
+            self.start()
+        except OSError as error:  # no memory, or no more processes: the next task starts its own
+            log.warning("no process could be started for the next task: %s", error)
 
     def _start(self) -> subprocess.Popen[bytes]:
         return start_python(
@@ -86,3 +84,27 @@ class Spares:
             self._death_pipe,
             stdin=subprocess.PIPE,
         )
+
+
+def become(
+    process: "subprocess.Popen[bytes]",
+    arguments: Sequence[str],
+    environment: Mapping[str, str],
+    folder: Path,
+) -> None:
+    """Make a process of :meth:`Spares.take` ``windlass ARGUMENTS``.
+
+    Waits until it reads this: not longer than the process lives.
+    """
+    given = {"arguments": list(arguments), "environment": dict(environment), "folder": str(folder)}
+    if process.stdin is not None:
+        with contextlib.suppress(OSError), process.stdin:  # it has ended: its code says so
+            process.stdin.write(json.dumps(given).encode() + b"\n")
+
+
+def _end(process: "subprocess.Popen[bytes]") -> None:
+    process.kill()
+    for stream in (process.stdin, process.stdout, process.stderr):
+        if stream is not None:
+            stream.close()
+    process.wait()

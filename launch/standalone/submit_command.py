@@ -10,6 +10,7 @@ import click
 
 from ...core.errors import ConfigurationError
 from ...core.settings import Settings
+from ..echo import echo
 from ..options import NO_CREDENTIALS, settings_options, take_settings
 from ..plain import choose_display
 from ..program_options import program_arguments
@@ -104,16 +105,16 @@ def submit_command(
         with _sending(package.size) as on_progress:
             client.put_package(package.digest, package.data, on_progress)
         job = client.submit(request, _PATIENCE_S)
-        click.echo(
+        echo(
             f"job {job.id}: {package.files} files, {package.size / 1024:.0f} KiB, "
             f"package {package.digest[:12]}",
             err=True,
         )
         for warning in job.warnings:
-            click.echo(f"windlass: {warning}", err=True)
+            echo(f"windlass: {warning}", err=True)
         if detach:
-            click.echo(job.id)
-            click.echo(f"windlass attach {job.id} --cluster {cluster} shows it", err=True)
+            echo(job.id)
+            echo(f"windlass attach {job.id} --cluster {cluster} shows it", err=True)
             return
         sys.exit(follow_to_end(client, job.id, settings, plain=plain))
     finally:
@@ -123,11 +124,12 @@ def submit_command(
 @contextmanager
 def _sending(size: int) -> Iterator[Callable[[int], None]]:
     """A progress bar on stderr, if it is a terminal, for packages that may take a while."""
-    from rich.console import Console
     from rich.progress import BarColumn, DownloadColumn, Progress, TransferSpeedColumn
 
+    from ..terminal import TerminalConsole
+
     columns = ("sending", BarColumn(), DownloadColumn(), TransferSpeedColumn())
-    console = Console(stderr=True)
+    console = TerminalConsole(stderr=True)
     hidden = size < _LARGE_BYTES or not console.is_terminal
     with Progress(*columns, console=console, transient=True, disable=hidden) as progress:
         row = progress.add_task("sending", total=size)

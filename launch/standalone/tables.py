@@ -4,7 +4,6 @@ import time
 from collections.abc import Sequence
 
 from rich.table import Table
-from rich.text import Text
 
 from ...client.gateway.calls import JobView, NodeView
 from ...core.exit_codes import describe_exit
@@ -23,8 +22,8 @@ def jobs_table(jobs: Sequence[JobView]) -> Table:
             time.strftime("%H:%M:%S", time.localtime(job.started)) if job.started else "",
             f"{took_s:.0f} s" if job.started else "",
             str(job.exit_code) if job.has_ended else "",
-            _plain(job.owner),
-            _plain(job.reason),
+            job.owner,
+            job.reason,
         )
     return table
 
@@ -34,13 +33,8 @@ def nodes_table(nodes: Sequence[NodeView]) -> Table:
     table = Table("node", "host", "tasks", "state")
     for node in sorted(nodes, key=lambda each: (each.task.type, each.task.index)):
         state = "lost" if node.is_lost else "there"
-        table.add_row(node.task.short, _plain(node.host), str(node.running), state)
+        table.add_row(node.task.short, node.host, str(node.running), state)
     return table
-
-
-def _plain(text: str) -> Text:
-    """What somebody else has written, without what a terminal or rich would obey."""
-    return Text("".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in text))
 
 
 def result_table(job: JobView) -> Table:

@@ -131,6 +131,23 @@ def test_a_hanging_ps_fails_the_job_by_name(write_program: WriteProgram, tmp_pat
     assert str(PS0) in result.status.reason
 
 
+@pytest.mark.scenario
+def test_a_hanging_chief_ends_the_job_within_a_lease_and_a_grace(
+    write_program: WriteProgram, tmp_path: Path
+) -> None:
+    lease_s, grace_s = 2.0, 1.0
+    result = run_script(
+        write_program(), *ENDLESS, model_dir=str(tmp_path / "model"), workers=2,
+        faults=FaultPlan().pause("chief", at_step=20),
+        lease_s=lease_s, leave_grace_s=grace_s, reconnect_timeout_s=2.0,
+    )  # fmt: skip
+    assert result.first_failure == CHIEF, result.text
+    assert result.exit_code == ExitCode.KILLED
+    assert "chief:0 has been stopped (SIGSTOP) for" in said(result, None)
+    # Beyond them half a second to look, 4.5 s until the others are killed, and a moment.
+    assert result.stop_s < scaled(lease_s + grace_s + 0.5 + 4.5 + 2)
+
+
 # -- asked to leave --------------------------------------------------------------------------
 
 

@@ -120,6 +120,17 @@ def test_a_generation_that_a_worker_made_up_does_not_use_them_all_up() -> None:
         ps.close()
 
 
+@pytest.mark.parametrize(
+    "text", ["[]", '{"last_generation": -1}', '{"last_generation": 1e400}', '{"global_step": 1%s}']
+)
+def test_a_record_with_impossible_numbers_is_named_and_not_used(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, text: str
+) -> None:
+    (tmp_path / "job.json").write_text(text.replace("%s", "0" * 30))
+    assert read_job_record(open_folder(str(tmp_path))) == JobRecord()
+    assert "job.json is not used: it was altered" in caplog.text
+
+
 @pytest.mark.parametrize("in_sync", [False, True], ids=["on ps", "in sync"])
 def test_a_worker_that_comes_after_its_job_is_done_ends_with_0_at_once(
     run_cli: Callable[..., object],

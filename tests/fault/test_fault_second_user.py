@@ -27,7 +27,7 @@ from windlass.net.auth.key_file import load_key
 pytestmark = [
     pytest.mark.timeout(120),
     pytest.mark.scenario,
-    pytest.mark.skipif(os.getuid() != 0, reason="only root can become another user"),
+    pytest.mark.needs("root"),  # which can become another user
 ]
 
 
@@ -74,7 +74,7 @@ def ports_of(live: Live) -> list[tuple[str, int, int]]:
 def test_another_user_reaches_nothing_of_a_live_job(live: Live, key_file: Path) -> None:
     found = run(stranger("look", key_file=str(key_file), ports=ports_of(live)))
     assert found.pop("sockets") >= 3
-    assert found.pop("unix") == ["closed", "refused"]
+    assert set(found.pop("unix")) <= {"closed", "refused"}  # refused: those of other tests
     assert found == {
         "user": USER,
         "key": "PermissionError",
@@ -128,13 +128,11 @@ def test_another_user_cannot_stop_or_fill_up_a_live_job(live: Live) -> None:
     live.end()
 
 
+@pytest.mark.needs("a network namespace")
 def test_another_network_of_the_machine_reaches_nothing(live: Live) -> None:
-    unshare = shutil.which("unshare") or "unshare"
-    if subprocess.run([unshare, "-n", "true"], capture_output=True, check=False).returncode:
-        pytest.skip("a network namespace may not be made here")
     ours = unix_sockets()
     assert ours
-    command = stranger("elsewhere", unshare, "-n", ports=ports_of(live), names=ours)
+    command = stranger("elsewhere", "unshare", "-n", ports=ports_of(live), names=ours)
     found = run(command)
     assert found["seen"] == []
     assert all(not said.startswith("done") for said in found["tcp"] + found["unix"]), found

@@ -4,7 +4,7 @@ import json
 import re
 import signal
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -66,10 +66,12 @@ class Job:
 
 
 @pytest.fixture
-def job(start_cli: StartCli, tmp_path: Path, wait_until: Callable[..., None]) -> Job:
+def job(start_cli: StartCli, tmp_path: Path, wait_until: Callable[..., None]) -> Iterator[Job]:
     made = Job(start_cli, tmp_path)
     wait_until(lambda: _steps(made) > 0, 30)
-    return made
+    yield made
+    for role, (process, _) in made.tasks.items():  # shown if the test fails
+        print(f"== {role}, exit code {process.poll()}\n{made.said(role)}")
 
 
 def _steps(job: Job) -> int:
@@ -136,7 +138,7 @@ def test_a_chief_that_was_killed_goes_on_with_its_job_from_the_ps(
 ) -> None:
     job.tasks["chief"][0].kill()
     job.tasks["chief"] = start_cli(*job.command(), TF_CONFIG=job.config("chief"))
-    wait_until(lambda: _steps(job) > 0, 20)
+    wait_until(lambda: _steps(job) > 0, 20, "the worker's steps")
     assert job.end() == {"ps": 0, "chief": 0, "worker": 0}
     assert re.search(
         r"goes on with job \w+, which /job:ps/task:0 serves; its chief at \S+ has been silent for",
@@ -160,7 +162,7 @@ def test_a_chief_that_restarts_while_its_ps_hangs_waits_for_it_and_keeps_its_wor
         wait_until(lambda: re.search(waits, job.said("chief")), 20)
     finally:
         ps.send_signal(signal.SIGCONT)
-    wait_until(lambda: _steps(job) > 0, 20)
+    wait_until(lambda: _steps(job) > 0, 20, "the worker's steps")
     assert job.end() == {"ps": 0, "chief": 0, "worker": 0}
     assert "goes on with job" in job.said("chief")
 

@@ -506,7 +506,7 @@ from windlass.proto.v1 import session_pb2
 
 who = Incarnation(TaskId(sys.argv[1], 0), 1 << 40)
 hello = session_pb2.Hello(service="closures")
-reach(Dialer(sys.argv[2], "it", hello, who, Settings()), None, Settings(), 5, peer="it")
+reach(Dialer(sys.argv[2], "it", hello, who, Settings()), Settings(), 5, peer="it")
 print("let in")
 """
 

@@ -24,6 +24,7 @@ from windlass.core.metric_catalogue import CATALOGUE, REPORTED
 
 pytestmark = [
     pytest.mark.scenario,
+    pytest.mark.needs("mounts and host names of its own"),
     pytest.mark.real_start,
     pytest.mark.usefixtures("no_process_left"),
 ]
@@ -88,6 +89,7 @@ def check_training(model_dir: Path) -> None:
     assert CheckpointReader(saved.path).manifest.final
 
 
+@pytest.mark.needs("kubectl or kustomize")
 def test_the_pods_of_the_manifests_train(
     start: Callable[[list[Container]], Running],
     write_program: Callable[..., str],
@@ -135,6 +137,7 @@ def test_the_pods_of_the_manifests_train(
         assert took_part == (role in ("chief", "worker")), ended[name].text
 
 
+@pytest.mark.needs("kubectl or kustomize")
 def test_the_pods_of_a_standing_cluster_take_a_program(
     start: Callable[[list[Container]], Running],
     write_program: Callable[..., str],
@@ -187,7 +190,7 @@ def test_the_services_of_docker_compose_train_the_digits(
     shell, *words = credentials.in_place({**volumes, "./deploy": ROOT / "deploy"}).command
     made = subprocess.run(
         [
-            shutil.which(shell) or shell,
+            shell,
             *(str(tmp_path) if word == "/credentials" else word for word in words),
         ],
         env={**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"},

@@ -185,7 +185,8 @@ def test_in_a_terminal_there_is_a_progress_bar(
     process = subprocess.Popen(
         [sys.executable, "-m", "windlass.launch.cli", "local", write_program(), "150", "0.01"],
         cwd=tmp_path,
-        env={**os.environ, "TERM": "xterm", "COLUMNS": "120"},
+        # The rate is of two heartbeats: many fit into the job, however late its workers join.
+        env={**os.environ, "TERM": "xterm", "COLUMNS": "120", "WINDLASS_HEARTBEAT_S": "0.1"},
         stdin=subprocess.DEVNULL,
         stdout=slave,
         stderr=slave,

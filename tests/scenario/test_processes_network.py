@@ -24,6 +24,7 @@ from windlass.core.checkpoint import CheckpointReader, latest_checkpoint
 
 pytestmark = [
     pytest.mark.scenario,
+    pytest.mark.needs("a bridged network"),
     pytest.mark.real_start,
     pytest.mark.usefixtures("no_process_left"),
 ]
@@ -136,6 +137,7 @@ def check_final(model_dir: Path, steps: int) -> None:
     assert CheckpointReader(saved.path).manifest.final
 
 
+@pytest.mark.needs("packets lost by iptables")
 def test_a_job_with_certificates_trains_though_names_are_late_and_packets_are_lost(
     apply: Apply,
     write_program: Callable[..., str],
@@ -223,6 +225,7 @@ def test_a_job_of_one_replica_trains_alone(
     assert "has done 5 steps" in job.said("mnist-chief-0")
 
 
+@pytest.mark.needs("packets delayed by tc")
 def test_a_slow_link_is_trained_over(
     apply: Apply, write_program: Callable[..., str], tmp_path: Path
 ) -> None:

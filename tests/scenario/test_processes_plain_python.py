@@ -12,6 +12,7 @@ import pytest
 from helpers import processes
 from helpers.clusters import HandStarted, as_command, tf_configs
 from windlass.core.exit_codes import ExitCode
+from windlass.launch.processes import free_ports
 
 pytestmark = [pytest.mark.scenario, pytest.mark.usefixtures("no_process_left")]
 QUICK = {"WINDLASS_HEARTBEAT_S": "0.1", "WINDLASS_JOIN_TIMEOUT_S": "20"}
@@ -180,7 +181,8 @@ def test_sigterm_at_a_worker_in_sync_is_143(tmp_path: Path, wait_until: WaitUnti
 
 # -- the cluster cannot be joined --------------------------------------------------------------
 
-SPEC = {"ps": ["127.0.0.1:1"], "worker": {"0": "127.0.0.1:2"}}
+HERE = "127.0.0.1:HERE"  # with a free port
+SPEC = {"ps": ["127.0.0.1:1"], "worker": {"0": HERE}}
 TASK = {"type": "worker", "index": 0}
 
 
@@ -200,9 +202,10 @@ def test_nobody_trains_alone_who_was_told_of_a_cluster(
 ) -> None:
     text = f"import windlass as wl\nwl.distribute.{strategy}()\nprint('ready')\n"
     (tmp_path / "train.py").write_text(text)
+    [port] = free_ports(1)
     started = HandStarted(
         ["python", "train.py"],
-        {"worker:0": json.dumps(config)},
+        {"worker:0": json.dumps(config).replace(HERE, f"127.0.0.1:{port}")},
         tmp_path,
         WINDLASS_JOIN_TIMEOUT_S="1",
     )

@@ -62,6 +62,16 @@ while True:
 """
 
 
+NESTED = """\
+import os
+
+for _ in range(1500):
+    os.mkdir("d")
+    os.chdir("d")
+print("made them")
+"""
+
+
 class Standing:
     """A cluster that stands, and commands to it from a project folder."""
 
@@ -117,6 +127,7 @@ def standing(
     process, output = start_cli(
         "local", "--standalone", "--ps", "1", "--workers", "2", "--port", str(port),
         "--model-dir", str(tmp_path / "models"), "--heartbeat-s", "0.1",
+        "--lease-s", "2", "--leave-grace-s", "1",
     )  # fmt: skip
     project = tmp_path / "project"
     project.mkdir()
@@ -230,6 +241,43 @@ def test_a_job_ends_with_its_driver_and_a_killed_worker_comes_back(
     wait_until(lambda: standing.jobs()[job]["state"] == "ended", 40, "the end of the job")
     assert "driver was silent" in str(standing.jobs()[job]["reason"])
     assert standing.jobs()[job]["exit_code"] == 143
+
+
+def test_a_job_whose_program_leaves_nested_folders_ends_as_any_other(
+    standing: Standing, wait_until: WaitUntil
+) -> None:
+    (standing.project / "nested.py").write_text(NESTED)
+    code, output, errors = standing.run("submit", "nested.py", "--workers", "0")
+    assert code == 0, output + errors
+    assert "chief:0 | made them" in output
+    temporary = Path(os.environ["TMPDIR"])
+    wait_until(lambda: not list(temporary.glob("windlass-node-*/nested*")), 30, "the folders to go")
+
+
+def test_a_job_whose_chief_hangs_ends(standing: Standing, wait_until: WaitUntil) -> None:
+    (standing.project / "endless.py").write_text(ENDLESS)
+    code, job, errors = standing.run("submit", "endless.py", "--detach", "--workers", "1")
+    assert code == 0, errors
+    job = job.strip()
+    wait_until(lambda: standing.run("logs", job)[1].count("five steps") == 2, 30, "steps")
+    os.kill(_pid_of(standing, job, "chief:0"), signal.SIGSTOP)
+    wait_until(lambda: standing.jobs()[job]["state"] == "ended", 60, "the end of the job")
+    assert standing.jobs()[job]["exit_code"] == 137
+    assert "it has been stopped (SIGSTOP) for" in standing.run("logs", job)[1]
+
+
+def test_a_second_process_of_a_node_is_refused_and_the_first_one_works_on(
+    standing: Standing, start_cli: StartCli
+) -> None:
+    cluster = {"chief": [standing.address], "worker": [f"127.0.0.1:{n}" for n in free_ports(2)]}
+    config = json.dumps({"cluster": cluster, "task": {"type": "worker", "index": 1}})
+    second, output = start_cli("worker", "--standalone", TF_CONFIG=config)
+    assert second.wait(scaled(30)) == 6, output.read_text()
+    assert "there are two processes for the node worker:1" in output.read_text()
+    (standing.project / "short.py").write_text("print('it ran')\n")
+    code, lines, errors = standing.run("submit", "short.py", "--workers", "2")
+    assert code == 0, lines + errors
+    assert "worker:1 | it ran" in lines
 
 
 def _pid_of(standing: Standing, job: str, task: str) -> int:

@@ -205,6 +205,7 @@ def test_a_model_directory_that_cannot_be_written_is_found_before_the_program_be
     (tmp_path / "model").write_text("a file")
     configs = tf_configs(worker=2)
     environment = {**QUICK, "WINDLASS_MODEL_DIR": str(tmp_path / "model")}
+    environment["WINDLASS_JOIN_TIMEOUT_S"] = "3"  # of the other worker, which waits in vain
     command = ["windlass", "run", program, "9", "0"]
     ended = HandStarted(command, configs, tmp_path, **environment)
     codes = {task: end.code for task, end in ended.wait().items()}

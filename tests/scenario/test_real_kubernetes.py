@@ -15,7 +15,6 @@ be scaled and disrupted, and some four minutes more.
 import json
 import os
 import shlex
-import shutil
 import subprocess
 import threading
 from collections.abc import Callable, Iterator
@@ -32,8 +31,7 @@ from helpers.waiting import scaled, wait_until
 pytestmark = [
     pytest.mark.scenario,
     pytest.mark.timeout(1800),
-    pytest.mark.skipif("E2E_K8S" not in os.environ, reason="set E2E_K8S=1 where kubectl works"),
-    pytest.mark.skipif(shutil.which("kubectl") is None, reason="there is no kubectl in the path"),
+    pytest.mark.needs("a Kubernetes cluster"),
 ]
 
 JOB = """\

@@ -5,7 +5,6 @@
 """
 
 import os
-import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -18,8 +17,7 @@ from helpers.waiting import scaled
 
 pytestmark = [
     pytest.mark.scenario,
-    pytest.mark.skipif("E2E_SLURM" not in os.environ, reason="set E2E_SLURM=1 where srun works"),
-    pytest.mark.skipif(shutil.which("srun") is None, reason="there is no srun in the path"),
+    pytest.mark.needs("a Slurm cluster"),
 ]
 
 SHOW = """\
@@ -71,7 +69,7 @@ slurm: {port: 9300, options: [--wait, --nodes=1]}
 """
 
 
-@pytest.mark.skipif(shutil.which("sbatch") is None, reason="there is no sbatch in the path")
+@pytest.mark.needs("sbatch")
 def test_a_job_file_is_submitted_and_trains(
     write_program: Callable[..., str], tmp_path: Path
 ) -> None:

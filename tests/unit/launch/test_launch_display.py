@@ -1,12 +1,15 @@
 """What a launcher shows: lines, tables, numbers."""
 
 import io
+import re
+import unicodedata
 from dataclasses import replace
 
 import pytest
-from rich.console import Console
+from hypothesis import example, given
 from rich.table import Table
 
+from helpers.strategies import text_of
 from windlass.client.chief.calls import JobStatus, TaskStatus
 from windlass.core.report import PsCounters, TaskReport
 from windlass.core.states import Phase, State
@@ -14,7 +17,7 @@ from windlass.core.task import TaskId
 from windlass.core.versions import own_versions
 from windlass.launch.display import RichDisplay
 from windlass.launch.numbers import fitted, numbers
-from windlass.launch.plain import PlainDisplay
+from windlass.launch.plain import Display, PlainDisplay
 from windlass.launch.result import LocalResult, failure_text, result_table
 from windlass.launch.status_table import (
     human_bytes,
@@ -23,6 +26,7 @@ from windlass.launch.status_table import (
     status_lines,
     status_table,
 )
+from windlass.launch.terminal import TerminalConsole
 
 PS, CHIEF, WORKER = TaskId("ps", 0), TaskId("chief", 0), TaskId("worker", 11)
 EVALUATOR = TaskId("evaluator", 0)
@@ -66,7 +70,7 @@ def trainer(task: TaskId, **changes: object) -> TaskStatus:
 
 
 def rendered(table: Table, width: int = 200) -> str:
-    console = Console(file=io.StringIO(), width=width, highlight=False, color_system=None)
+    console = TerminalConsole(file=io.StringIO(), width=width, color_system=None)
     console.print(table)
     assert isinstance(console.file, io.StringIO)
     return console.file.getvalue()
@@ -343,7 +347,7 @@ def test_plain_tables_have_no_colour_codes() -> None:
 
 def rich_display(*, terminal: bool = True) -> tuple[RichDisplay, io.StringIO]:
     stream = io.StringIO()
-    console = Console(file=stream, force_terminal=terminal, width=100, highlight=False)
+    console = TerminalConsole(file=stream, force_terminal=terminal, width=100)
     return RichDisplay(TASKS, console), stream
 
 
@@ -373,6 +377,74 @@ def test_the_bar_shows_phase_and_numbers_and_is_gone_at_the_end(total: int) -> N
     assert "a line above the bar" in text
     assert "━" in text
     assert text.rstrip("\r").endswith("\x1b[2K")  # transient: the last thing is to wipe the line
+
+
+NASTY = text_of("\x1b\x9b\x9d\x07\\][Pc052;mJH/ \r\n\b\x00\u202e\ud800é", max_size=30)
+CLIPBOARD = "\x1b]52;c;cm0gLXJm\x07"
+OPEN_MARKUP = "[/red]"  # an error, where markup has a meaning
+
+
+def shows_it_all(display: Display, nasty: str) -> None:
+    """Everything that a display shows, with a text of somebody else in each place."""
+    status = job_status(
+        trainer(CHIEF, metrics={nasty: 0.5}, transports=(nasty, f"ps:0 {nasty}")),
+        task_status(PS, counters=replace(COUNTERS, labels=(nasty,)), address=nasty),
+        task_status(WORKER, detail=nasty),
+        reason=nasty, last_checkpoint=nasty, security=nasty,
+    )  # fmt: skip
+    result = LocalResult(
+        1, {CHIEF: 1, WORKER: 0, EVALUATOR: 0}, nasty, CHIEF, status, {nasty: 1.0}, {CHIEF: nasty}
+    )
+    display.line(WORKER, nasty, is_error=False)
+    display.line(TaskId(nasty, 0), "x", is_error=True)
+    display.say(failure_text(result), is_error=True)
+    for line in status_lines(status):
+        display.say(line)
+    display.progress(status, 1.0)
+    display.table(status_table(status, display.width))
+    display.table(result_table(result, display.width))
+    display.close()
+
+
+@given(NASTY)
+@example(CLIPBOARD)
+@example(OPEN_MARKUP)
+@example(":smile:")
+def test_whatever_others_say_a_pipe_gets_text_alone(nasty: str) -> None:
+    stream = io.StringIO()
+    shows_it_all(PlainDisplay(TASKS, stream), nasty)
+    plain = stream.getvalue()
+    display, stream = rich_display(terminal=False)
+    shows_it_all(display, nasty)
+    for text in (plain, stream.getvalue()):
+        text.encode()
+        assert not [c for c in text if unicodedata.category(c) in ("Cc", "Cs") and c not in "\n\t"]
+        assert "\u202e" not in text
+
+
+@given(NASTY)
+@example(CLIPBOARD)
+@example("\x1bc")
+@example("\x9b2J")
+@example(OPEN_MARKUP)
+def test_whatever_others_say_a_terminal_is_steered_by_rich_alone(nasty: str) -> None:
+    display, stream = rich_display()
+    shows_it_all(display, nasty)
+    text = stream.getvalue()
+    text.encode()
+    # Colours and styles; the cursor up, at a column, shown and hidden; wiping a line.
+    rest = re.sub(r"\x1b\[([0-9;]*m|[0-9]*A|1?G|\?25[hl]|2K)|\r", "", text)
+    assert not [c for c in rest if unicodedata.category(c) in ("Cc", "Cs") and c not in "\n\t"]
+
+
+def test_a_program_s_colours_are_its_line_s_on_a_terminal() -> None:
+    display, stream = rich_display()
+    display.line(WORKER, "\x1b[31mred\x1b[2J for ever", is_error=False)
+    display.line(WORKER, "not red", is_error=False)
+    display.close()
+    lines = [line for line in stream.getvalue().splitlines() if "red" in line]
+    assert re.search(r"\x1b\[31mred for ever\x1b\[0m", lines[0])
+    assert re.search(r"│ not red$", lines[1])
 
 
 def test_a_step_beyond_the_goal_does_not_overfill_the_bar() -> None:

@@ -4,7 +4,7 @@ import os
 import subprocess
 import sys
 
-from windlass.launch.standalone.leftovers import end_leftovers
+from windlass.launch.standalone.leftovers import end_detached
 
 
 def test_what_a_task_has_detached_is_ended_and_nothing_else() -> None:
@@ -24,7 +24,7 @@ def test_what_a_task_has_detached_is_ended_and_nothing_else() -> None:
 
     mine, other = (start(f"of {name} in {os.getpid()}") for name in ("mine", "other"))
     with mine, other:
-        assert end_leftovers(f"of mine in {os.getpid()}") == 1
+        assert end_detached(f"of mine in {os.getpid()}") == 1
         assert mine.wait(10) == -9
         assert other.poll() is None
         other.kill()

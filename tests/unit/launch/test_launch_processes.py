@@ -16,7 +16,7 @@ from windlass.core.task import TaskId
 from windlass.launch import processes
 from windlass.launch.cluster import LocalCluster, default_model_dir
 from windlass.launch.processes import free_ports, new_line_queue
-from windlass.worker.logs import set_up_logging
+from windlass.worker.logs import LAUNCHER_MARK, set_up_logging
 from windlass.worker.program import Program
 
 
@@ -146,6 +146,14 @@ def test_bare_lines_name_their_level_only_if_it_is_not_ordinary(
     restored_logger.warning("odd")
     restored_logger.debug("not shown")
     assert capsys.readouterr().err == "\x1esaved\n\x1eWARNING odd\n"
+
+
+def test_a_line_that_quotes_others_steers_no_terminal(
+    restored_logger: logging.Logger, capsys: pytest.CaptureFixture[str]
+) -> None:
+    set_up_logging(load_settings({"log_format": "bare"}))
+    restored_logger.warning("refused job %s", "\x1b]52;c;cm0=\x07a\x1b[2J\x1b[31mb\r")
+    assert capsys.readouterr().err == f"{LAUNCHER_MARK}WARNING refused job ab\ufffd\n"
 
 
 def test_lines_with_time_have_one_shape(

@@ -6,7 +6,6 @@
 import json
 import os
 import re
-import shutil
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -14,9 +13,9 @@ from typing import Any
 import pytest
 import yaml
 
-from helpers.job_objects import ROOT, digits
+from helpers.job_objects import digits
 from helpers.manifest_lints import problems
-from helpers.manifests import pod_templates, pods
+from helpers.manifests import build, pod_templates, pods
 from windlass.cluster.launchers import launcher_resolver
 from windlass.cluster.resolved import resolve
 from windlass.cluster.simple import SimpleClusterResolver
@@ -260,15 +259,9 @@ def test_without_an_image_it_says_so() -> None:
             render(job)
 
 
+@pytest.mark.needs("kubectl or kustomize")
 def test_it_has_the_shapes_of_the_kustomize_base() -> None:
-    overlay = ROOT / "deploy" / "k8s" / "overlays" / "dev"
-    if not overlay.is_dir() or shutil.which("kubectl") is None:
-        pytest.skip("needs deploy/k8s and kubectl")
-    built = subprocess.run(
-        ["kubectl", "kustomize", str(overlay)],  # noqa: S607
-        capture_output=True, text=True, check=True, timeout=120,
-    ).stdout  # fmt: skip
-    theirs = {_key(each): each for each in yaml.safe_load_all(built)}
+    theirs = {_key(each): each for each in build("overlays/dev")}
     ours = {_key(each): each for each in manifests(digits())}
     assert set(theirs) == set(ours)
     for key, each in ours.items():
@@ -388,6 +381,7 @@ def test_the_users_text_reaches_a_container_as_it_is() -> None:
 # -- Slurm -----------------------------------------------------------------------------------------
 
 
+@pytest.mark.needs("bash")
 @pytest.mark.parametrize("job", MANY, ids=IDS)
 def test_every_rank_of_the_script_is_the_task_that_its_command_is_for(
     job: Job, tmp_path: Path

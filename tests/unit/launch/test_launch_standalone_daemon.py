@@ -4,8 +4,32 @@ from pathlib import Path
 
 import pytest
 
+from windlass.core.errors import WindlassError
 from windlass.core.settings import Settings
-from windlass.launch.standalone.daemon import with_absolute_paths
+from windlass.launch.standalone.daemon import LocalStandaloneCluster, with_absolute_paths
+from windlass.launch.standalone.node import Node
+
+
+def test_a_cluster_whose_node_breaks_ends_with_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(self: Node) -> int:
+        raise KeyError("a bug")
+
+    monkeypatch.setattr(Node, "run", broken)
+    cluster = LocalStandaloneCluster(1, 1, "127.0.0.1:0", Settings())
+    cluster.start()
+    with pytest.raises(KeyError, match="a bug"):
+        cluster.wait()
+
+
+def test_a_node_that_cannot_tell_its_news_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(self: Node) -> None:
+        raise KeyError("a bug")
+
+    monkeypatch.setattr(Node, "_send_events", broken)
+    cluster = LocalStandaloneCluster(1, 1, "127.0.0.1:0", Settings())
+    cluster.start()
+    with pytest.raises(WindlassError, match="cannot be told any more what happens here: KeyError"):
+        cluster.wait()
 
 
 def test_paths_of_a_daemon_hold_in_the_folders_of_its_tasks(

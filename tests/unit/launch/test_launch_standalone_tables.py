@@ -2,11 +2,10 @@
 
 import io
 
-from rich.console import Console
-
 from windlass.client.gateway.calls import JobView, NodeView
 from windlass.core.task import TaskId
 from windlass.launch.standalone.tables import jobs_table, nodes_table
+from windlass.launch.terminal import TerminalConsole
 
 
 def test_what_others_have_written_is_shown_and_not_obeyed() -> None:
@@ -15,9 +14,9 @@ def test_what_others_have_written_is_shown_and_not_obeyed() -> None:
     )
     node = NodeView(TaskId("worker", 0), "[/host]\x07", is_lost=False, running=0)
     shown = io.StringIO()
-    console = Console(file=shown, width=120)
+    console = TerminalConsole(file=shown, width=120)
     console.print(jobs_table([stopped]))
     console.print(nodes_table([node]))
-    for text in ("[/x] \ufffd[2J", "[red]me", "[/host]\ufffd"):
+    for text in ("[/x] ", "[red]me", "[/host]\ufffd"):
         assert text in shown.getvalue()
     assert "\x1b" not in shown.getvalue()
