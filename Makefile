@@ -30,7 +30,7 @@ XDIST = -n $(JOBS) --dist worksteal
 # Since Python 3.12 the interpreter itself tells which lines run, at a fraction of the cost.
 COVERAGE_CORE = $(shell $(BIN)/python -c 'import sys; print("sysmon" if sys.version_info >= (3, 12) else "ctrace")')
 
-.PHONY: help setup demo test bridges-setup test-bridges test-bridges-short soak coverage mutants check docs format parity s3 image bench bench-paired bench-peers bench-plots protos clean
+.PHONY: help setup demo test test-tools fresh bridges-setup test-bridges test-bridges-short soak coverage mutants check docs format parity s3 image bench bench-paired bench-peers bench-plots protos clean
 
 help:  ## this list
 	@grep -E '^[a-z-]+:.*##' Makefile | sed -E 's/:.*## /\t/' | expand -t 14
@@ -89,6 +89,12 @@ demo: $(STAMP)  ## train examples/digits on a local cluster: chief, 2 workers, 2
 
 test: $(DEV_STAMP)  ## the test suite; ARGS='tests/unit -x' runs a part, JOBS=0 in one process
 	$(BIN)/python tools/run_tests.py $(XDIST) $(ARGS)
+
+test-tools: $(DEV_STAMP)  ## the tests that need a tool which the PATH in BARE lacks
+	$(BIN)/python tools/run_tests.py $(XDIST) --needing-more-than='$(BARE)' $(ARGS)
+
+fresh:  ## make demo and make test as an ordinary user of a bare Debian, by debootstrap; as root
+	$(PYTHON) tools/fresh.py
 
 bridges-setup: $(BRIDGES_STAMP)  ## install the frameworks of the bridges into .venv-bridges
 

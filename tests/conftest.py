@@ -1,5 +1,5 @@
-"""Every run's profile of Hypothesis and bounds; for tests that start processes: programs to run,
-the command, and a watch that none is left.
+"""Every run's environment, tools, profile of Hypothesis and bounds; for tests that start processes:
+programs to run, the command, and a watch that none is left.
 
 Annotations in tests: ``run_cli: Callable[..., subprocess.CompletedProcess[str]]``,
 ``start_cli: Callable[..., tuple[subprocess.Popen[bytes], Path]]``,
@@ -12,7 +12,7 @@ import signal
 import subprocess
 import textwrap
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -20,10 +20,12 @@ from uuid import uuid4
 import pytest
 from hypothesis import HealthCheck, Phase, settings
 
-from helpers import processes
+from helpers import ambient, failures, processes, tools
 from helpers.fork_server import FORKING
 from helpers.waiting import load_factor, scaled
 from helpers.waiting import wait_until as wait_until_true
+
+ambient.forget(os.environ)
 
 # Hypothesis draws the same examples in every run of CI, and stores none: a failure there is one of
 # the change. At a desk it draws others each time and remembers those that failed. Test machines are
@@ -43,6 +45,7 @@ settings.load_profile(
     or ("soak" if _SOAK else "ci" if "CI" in os.environ else "desk")
 )
 
+_NEEDING = "--needing-more-than"
 _SOAK_FACTOR = 10
 _increased: set[int] = set()
 _TIMEOUT_S = 120.0  # of one test, on an idle machine
@@ -82,13 +85,13 @@ def train():
         return (rest * rest).mean()
 
     count = 0
-    print(f"{me} begins at {strategy.global_step}")
+    print(f"{me} begins at {strategy.global_step}", flush=True)
     while strategy.global_step < STEPS:
         loss = strategy.run(step)
         count += 1
         wl.training.report(loss=loss, total_steps=STEPS)
         if count == 5:
-            print(f"{me} has done {count} steps")
+            print(f"{me} has done {count} steps", flush=True)
         # HOOK
         pause.wait(PACE_S)
 
@@ -100,10 +103,44 @@ else:
 """
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """What ``.ci/run`` asks for after a run with few programs."""
+    parser.addoption(
+        _NEEDING, metavar="PATH",
+        help="run only the tests that need something beyond the programs of this PATH",
+    )  # fmt: skip
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """A file without a need has no such test; most have none, and take long to import."""
+    if config.getoption(_NEEDING) is None or collection_path.suffix != ".py":
+        return None
+    return ".needs(" not in collection_path.read_text() or None
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Skip what needs a tool that is not here, unless it is skipped for a reason of its own."""
+    tools.skip_unless_met(item)
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_terminal_summary(
+    terminalreporter: pytest.TerminalReporter, config: pytest.Config
+) -> Generator[None]:
+    """At the very end, what has failed and which tools are missing."""
+    yield
+    failures.keep(terminalreporter, config)
+    tools.show_missing(terminalreporter)
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Stretch the bounds of a test's whole duration as those inside of tests are; soak
     for longer.
     """
+    if (path := config.getoption(_NEEDING)) is not None:
+        wanted = {item for item in items if tools.needs_more_than(item, path)}
+        config.hook.pytest_deselected(items=[item for item in items if item not in wanted])
+        items[:] = [item for item in items if item in wanted]
     factor = _SOAK_FACTOR * load_factor() if _SOAK else load_factor()
     for item in items:
         own = item.get_closest_marker("timeout")

@@ -74,9 +74,9 @@ def test_the_package_has_no_other_folders() -> None:
     assert entries - {"__pycache__"} == set(ROOMS)
 
 
+@pytest.mark.needs("git")
+@pytest.mark.skipif(not (ROOT / ".git").exists(), reason="an sdist has no index")
 def test_git_keeps_the_links_as_links() -> None:
-    if shutil.which("git") is None or not (ROOT / ".git").exists():
-        pytest.skip("needs git and a checkout: an sdist has no index")
     listed = subprocess.run(
         ["git", "ls-files", "-s", "src/windlass"],  # noqa: S607
         cwd=ROOT,
@@ -88,6 +88,48 @@ def test_git_keeps_the_links_as_links() -> None:
     modes = {line.split("\t")[1]: line.split()[0] for line in listed.splitlines()}
     for room in ROOMS:
         assert modes[f"src/windlass/{room}"] == "120000"
+
+
+# -- threads ---------------------------------------------------------------------------------
+
+
+def test_no_thread_ends_unheard() -> None:
+    """Threads are made by ``core/threads.py``, which asks whom their end concerns."""
+    # The threads of net end with their connections, which both sides notice.
+    makers = [path for path in sources() if path.parts[len(ROOT.parts)] != "net"]
+    found = [
+        f"{path.relative_to(ROOT)}:{node.lineno}"
+        for path in makers
+        for node in ast.walk(tree(path))
+        if (isinstance(node, ast.Call) and ast.unparse(node.func) == "threading.Thread")
+        or (isinstance(node, ast.ClassDef) and "threading.Thread" in map(ast.unparse, node.bases))
+    ]
+    assert [each.partition(":")[0] for each in found] == ["core/threads.py"], found
+
+
+# -- terminals -----------------------------------------------------------------------------
+
+
+# Whoever writes to a terminal, by what; each makes texts safe with core/terminal.py.
+_WRITERS = {
+    "click.echo": {"launch/echo.py"},
+    "Console": {"launch/terminal.py"},
+    "print": {"worker/connecting.py", "worker/program.py"},
+    "sys.stderr.write": {"worker/program.py", "core/tracebacks.py"},
+    "sys.stdout.write": set(),
+}
+
+
+def test_nothing_is_written_to_a_terminal_around_what_makes_it_safe() -> None:
+    found: dict[str, set[str]] = {name: set() for name in _WRITERS}
+    for path in sources():
+        for node in ast.walk(tree(path)):
+            names = [ast.unparse(node.func)] if isinstance(node, ast.Call) else []
+            if isinstance(node, ast.ImportFrom) and node.module == "rich.console":
+                names = [alias.name for alias in node.names]
+            for name in found.keys() & names:
+                found[name].add(str(path.relative_to(ROOT)))
+    assert found == _WRITERS
 
 
 # -- import ----------------------------------------------------------------------------------
@@ -123,10 +165,11 @@ _NOT_LOADED = {
     "a launcher": ("numba", "numpy", "grpc", "google", "rich", "fsspec", "optree",
                    "pydantic_settings"),
     "a worker": ("numba", "llvmlite", "rich", "windlass.server", "prometheus_client",
-                 "pydantic_settings"),
+                 "pydantic_settings", "fsspec", "http.server"),
     "a ps": (
         "numba", "llvmlite", "rich", "optree", "tenacity", "safetensors", "pydantic_settings",
-        "prometheus_client", "windlass.client", "windlass.distribute", "windlass.training",
+        "prometheus_client", "grpc", "fsspec", "asyncio", "http.server",
+        "windlass.client", "windlass.distribute", "windlass.training",
         "windlass.worker.task",
     ),
 }  # fmt: skip

@@ -41,7 +41,7 @@ FAMILY = "TEST_FORK_FAMILY"  # what /proc shows for the server and every fork: w
 
 _LIBRARIES = (
     "ml_dtypes", "numpy", "grpc", "google.rpc.status_pb2", "grpc_health.v1.health",
-    "grpc_status",
+    "hpack",
     "pydantic", "click", "rich.console", "rich.table", "tenacity", "optree", "safetensors.numpy",
     "fsspec", "sklearn.datasets", "numba",
 )  # fmt: skip

@@ -8,7 +8,6 @@ from contextlib import closing, contextmanager
 from functools import partial
 from typing import Any
 
-import grpc
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
@@ -71,26 +70,17 @@ def hello(service: str = "echo") -> session_pb2.Hello:
     return session_pb2.Hello(service=service)
 
 
-@contextmanager
-def dialled(
-    port: int, settings: Settings, greeting: session_pb2.Hello | None = None
-) -> Iterator[tuple[Dialer, grpc.Channel]]:
+def dialer_to(port: int, settings: Settings, greeting: session_pb2.Hello | None = None) -> Dialer:
     address = f"127.0.0.1:{port}"
     who = Incarnation(TaskId("worker", 3), 1)
-    with closing(open_channel(address, settings, WHO)) as channel:
-        yield Dialer(address, f"{PS} ({address})", greeting or hello(), who, settings), channel
+    return Dialer(address, f"{PS} ({address})", greeting or hello(), who, settings)
 
 
 @contextmanager
 def reached(port: int, settings: Settings) -> Iterator[Reached]:
-    with dialled(port, settings) as (dialer, channel):
-        found = reach(dialer, lambda: channel, settings, scaled(5), peer=str(PS))
-        with closing(found.connection):
-            yield found
-
-
-def channel_of(channel: grpc.Channel) -> Callable[[], grpc.Channel]:
-    return lambda: channel
+    found = reach(dialer_to(port, settings), settings, scaled(5), peer=str(PS))
+    with closing(found.connection):
+        yield found
 
 
 def echoes(connection: Connection) -> bool:
@@ -134,8 +124,9 @@ def is_shown_out(connection: socket.socket, within_s: float = 5.0) -> bool:
 def hello_frame() -> bytes:
     """What our greeting looks like on the wire."""
     left, right = socket.socketpair()
-    with dialled(1, SETTINGS["tcp"]) as (dialer, _), closing(right):
-        message = session_pb2.ClientMessage(hello=dialer.hello).SerializeToString()
+    with closing(right):
+        hello = dialer_to(1, SETTINGS["tcp"]).hello
+        message = session_pb2.ClientMessage(hello=hello).SerializeToString()
         with closing(Connection(UnixStream(left), 1)) as connection:
             connection.send([message])
             return MAGIC + right.recv(100_000)

@@ -1,18 +1,16 @@
 """Kubernetes manifests of the repository: built, and taken apart into what runs."""
 
-import json
 import re
-import shutil
 import subprocess
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-import pytest
 import yaml
 
 from .processes import ROOT
+from .tools import kustomize
 
 Manifest = dict[str, Any]
 K8S = ROOT / "deploy" / "k8s"
@@ -26,28 +24,9 @@ _NEEDED = (5, 0)  # of kustomize: components, replacements and anchors
 
 
 @cache
-def build_command() -> tuple[str, ...]:
-    """What builds a kustomization here: ``kubectl kustomize`` or ``kustomize build``."""
-    why = "neither kubectl nor kustomize is installed"
-    for command, asks in (
-        (("kubectl", "kustomize"), ("kubectl", "version", "--client", "--output=json")),
-        (("kustomize", "build"), ("kustomize", "version")),
-    ):
-        if shutil.which(command[0]) is None:
-            continue
-        said = subprocess.run(asks, capture_output=True, text=True, check=False, timeout=60).stdout
-        text = json.loads(said).get("kustomizeVersion", "") if command[0] == "kubectl" else said
-        found = re.search(r"v(\d+)\.(\d+)", text)
-        if found and (int(found[1]), int(found[2])) >= _NEEDED:
-            return command
-        why = f"{command[0]} has kustomize {text.strip() or 'of an unknown version'}, not v5"
-    pytest.skip(f"manifests cannot be built: {why}")
-
-
-@cache
 def build(name: str) -> tuple[Manifest, ...]:
-    """The objects of a kustomization below ``deploy/k8s``."""
-    command = [*build_command(), str(K8S / name)]
+    """The objects of a kustomization below ``deploy/k8s``; needs kubectl or kustomize."""
+    command = [*kustomize(), str(K8S / name)]
     result = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
     assert result.returncode == 0, result.stderr
     return tuple(yaml.safe_load_all(result.stdout))

@@ -5,19 +5,16 @@ names are found in an ``/etc/hosts`` that is mounted for these hosts alone and m
 """
 
 import os
-import shutil
 import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from uuid import uuid4
 
-import pytest
-
 _BEGIN = 'mount --bind "$0" /etc/hosts && hostname "$1" && shift && exec "$@"'
 
 
 class Network:
-    """Hosts on one network. Skips the test where it may not be made.
+    """Hosts on one network; the test needs ``a bridged network``.
 
     Args:
         names: By host the name by which others find it; each host also has its own as host name.
@@ -33,13 +30,11 @@ class Network:
         self.addresses = {host: f"10.77.0.{n}" for n, host in enumerate(names, 1)}
         self._hosts = folder / "hosts"
         self._hosts.write_text("127.0.0.1 localhost\n")
-        if shutil.which("ip") is None:
-            pytest.skip("there is no `ip` in the path")
         try:
             self._make()
         except subprocess.CalledProcessError as error:
             self.close()
-            pytest.skip(f"network namespaces may not be made here: {error.stderr.strip()[:200]}")
+            raise RuntimeError(f"{error}: {error.stderr.strip()[:200]}") from None
 
     def _make(self) -> None:
         _do("ip", "netns", "add", self._bridge)
@@ -72,21 +67,17 @@ class Network:
         _do("ip", "-n", self._bridge, "link", "set", self._ports[host], state)
 
     def lose_packets(self, host: str, part: float) -> None:
-        """Drop this part of what comes to a host."""
+        """Drop this part of what comes to a host; needs ``packets lost by iptables``."""
         words = ["-m", "statistic", "--mode", "random", "--probability", str(part), "-j", "DROP"]
         self._on(host, ["iptables", "-A", "INPUT", *words])
 
     def delay_packets(self, host: str, milliseconds: int) -> None:
-        """Hold back what a host sends."""
+        """Hold back what a host sends; needs ``packets delayed by tc``."""
         self._on(host, ["tc", "qdisc", "add", "dev", "eth0", "root", "netem",
                         "delay", f"{milliseconds}ms"])  # fmt: skip
 
     def _on(self, host: str, words: list[str]) -> None:
-        try:
-            _do("ip", "netns", "exec", self._spaces[host], *words)
-        except (OSError, subprocess.CalledProcessError) as error:
-            said = getattr(error, "stderr", "") or str(error)
-            pytest.skip(f"this kernel has no {' '.join(words[:2])} …: {said.strip()[:200]}")
+        _do("ip", "netns", "exec", self._spaces[host], *words)
 
     def close(self) -> None:
         """Take the network away, once its processes have ended."""

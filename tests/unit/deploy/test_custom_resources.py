@@ -14,6 +14,7 @@ import pytest
 from helpers.manifests import Manifest, build
 
 models = pytest.importorskip("kubeflow_trainer_api.models", reason="knows the custom resources")
+pytestmark = pytest.mark.needs("kubectl or kustomize")
 MODELS = {
     "JobSet": models.JobsetV1alpha2JobSet,
     "TrainJob": models.TrainerV1alpha1TrainJob,

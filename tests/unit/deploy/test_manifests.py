@@ -11,15 +11,17 @@ import yaml
 from helpers.manifest_lints import FIELDS, problems, unknown_fields
 from helpers.manifests import BUILT, K8S, Manifest, build, pod_templates, pods
 from windlass.cluster.principal import principal_of_uri
-from windlass.net.metrics_port import PATH
+from windlass.net.metrics_answer import PATH
 
 kubernetes_validate = pytest.importorskip("kubernetes_validate", reason="knows the schemas")
 KUBERNETES = "1.34"  # the oldest version whose fields these manifests use is older
 _WITHOUT_JOBS = {"rbac", "podmonitor"}
+builds = pytest.mark.needs("kubectl or kustomize")
 with_jobs = pytest.mark.parametrize("name", [name for name in BUILT if name not in _WITHOUT_JOBS])
 
 
 @pytest.mark.parametrize("name", BUILT)
+@builds
 def test_every_object_has_the_fields_that_its_kind_has_and_no_others(name: str) -> None:
     objects = build(name)
     for each in objects:
@@ -35,6 +37,7 @@ def test_every_object_has_the_fields_that_its_kind_has_and_no_others(name: str) 
 
 
 @with_jobs
+@builds
 def test_no_manifest_has_a_mistake_that_a_schema_does_not_see(name: str) -> None:
     objects = build(name)
     if name == "base":  # nobody has given the job its name yet
@@ -135,6 +138,7 @@ _CONTAINER = ("spec", "template", "spec", "containers", 0)
         ),
     ],
 )  # fmt: skip
+@builds
 def test_a_mistake_is_found(kind: str, change: Callable[[Manifest], None], said: str) -> None:
     objects = copy.deepcopy(build("overlays/dev"))
     change(next(each for each in objects if each["kind"] == kind))
@@ -149,6 +153,7 @@ def test_yaml_says_the_same_to_kubernetes_and_to_python() -> None:
                 assert event.value.lower() not in ambiguous, f"{path}: quote {event.value!r}"
 
 
+@builds
 def test_a_job_that_nobody_gave_an_identity_or_insecure_does_not_start() -> None:
     def variables(name: str) -> set[str]:
         return {
@@ -162,6 +167,7 @@ def test_a_job_that_nobody_gave_an_identity_or_insecure_does_not_start() -> None
     assert "WINDLASS_INSECURE" not in variables("overlays/prod")
 
 
+@builds
 def test_certificates_are_those_of_the_roles_that_mount_them() -> None:
     objects = build("overlays/prod")
     [service] = [each for each in objects if each["kind"] == "Service"]
@@ -184,6 +190,7 @@ def test_certificates_are_those_of_the_roles_that_mount_them() -> None:
     assert not certificates
 
 
+@builds
 def test_ps_are_not_evicted_one_by_one_in_production() -> None:
     [budget] = [each for each in build("overlays/prod") if each["kind"] == "PodDisruptionBudget"]
     assert budget["spec"]["maxUnavailable"] == 0
@@ -193,6 +200,7 @@ def test_ps_are_not_evicted_one_by_one_in_production() -> None:
     )
 
 
+@builds
 def test_a_policy_lets_the_tasks_of_a_job_alone_in() -> None:
     [policy] = [each for each in build("overlays/prod") if each["kind"] == "NetworkPolicy"]
     among, probes, metrics = policy["spec"]["ingress"]
@@ -218,6 +226,7 @@ def dev_with(folder: Path, *components: str) -> tuple[Manifest, ...]:
     return build(str(folder))
 
 
+@builds
 def test_the_gpu_component_gives_devices_to_those_who_compute(tmp_path: Path) -> None:
     objects = dev_with(tmp_path, "gpu")
     devices = {
@@ -230,6 +239,7 @@ def test_the_gpu_component_gives_devices_to_those_who_compute(tmp_path: Path) ->
     assert problems(objects) == []
 
 
+@builds
 def test_the_metrics_components_say_where_every_pod_shows_them(tmp_path: Path) -> None:
     objects = dev_with(tmp_path, "metrics")
     [monitor] = build("podmonitor")
@@ -246,6 +256,7 @@ def test_the_metrics_components_say_where_every_pod_shows_them(tmp_path: Path) -
     assert problems(objects) == []
 
 
+@builds
 def test_every_pod_is_named_as_its_peers_dial_it() -> None:
     for pod in pods(build("overlays/dev"), "training"):
         index = pod.name.rpartition("-")[2]
@@ -253,6 +264,7 @@ def test_every_pod_is_named_as_its_peers_dial_it() -> None:
         assert template.format(role=pod.role, index=index) == f"{pod.name}.{pod.domain}:2222"
 
 
+@builds
 def test_a_jobset_names_its_pods_as_they_dial_each_other() -> None:
     [jobset] = [each for each in build("overlays/jobset") if each["kind"] == "JobSet"]
     name = jobset["metadata"]["name"]
@@ -266,6 +278,7 @@ def test_a_jobset_names_its_pods_as_they_dial_each_other() -> None:
         assert made.format(role=role, index=0) == f"{kind.name}-0.{name}.ns.svc:2222"
 
 
+@builds
 def test_a_trainjob_changes_every_role() -> None:
     # Trainer sets image, command and arguments in containers called `node`, of Jobs with any label.
     objects = build("overlays/trainjob")
@@ -283,6 +296,7 @@ def test_a_trainjob_changes_every_role() -> None:
     assert counted == ["worker"]
 
 
+@builds
 def test_a_tfjob_is_what_its_operator_fills_in() -> None:
     [job] = [each for each in build("overlays/tfjob") if each["kind"] == "TFJob"]
     assert job["spec"]["runPolicy"]["cleanPodPolicy"] == "Running"
