@@ -79,14 +79,20 @@ class TunnelStream:
     # -- sending -----------------------------------------------------------------------------
 
     def send(self, data: Buffer, deadline: float) -> None:
-        """Send all of it."""
+        """Send all of it, unless the other side has said its last and wants no more."""
         self._raise_if_cancelled()
         view = memoryview(data)[self._ahead :]
         self._ahead = 0
         while view:
             chunk, view = view[: self._chunk_bytes], view[self._chunk_bytes :]
             prefix = _PREFIX.pack(0, len(chunk))
-            self._link.send_data(self._stream, [prefix, chunk], deadline, self._silence)
+            try:
+                with self._failing():
+                    self._link.send_data(self._stream, [prefix, chunk], deadline, self._silence)
+            except ConnectionError:
+                if not self._has_last_words:
+                    raise
+                return
 
     def send_now(self, buffers: Sequence[Buffer]) -> int:
         """Send as much as is taken at once, one message at most.
@@ -103,12 +109,26 @@ class TunnelStream:
         if not whole:
             return 0
         message = _PREFIX.pack(0, len(whole)) + whole
-        if not self._link.send_data_now(self._stream, message):
-            return 0
+        try:
+            with self._failing():
+                if not self._link.send_data_now(self._stream, message):
+                    return 0
+        except ConnectionError:
+            if not self._has_last_words:
+                raise
         done = len(whole) + self._no_longer_ahead()
         if self._link.is_blocked:
             self._ahead = 1
         return done - self._ahead
+
+    @property
+    def _has_last_words(self) -> bool:
+        """Whether the other side has ended the call in order and what it said is still to be read.
+
+        It wants no more then (RFC 9113, 8.1), and what it said may be why.
+        """
+        unread = self._piece or self._message_left or self._stream.pieces
+        return self._stream.has_ended and bool(unread)
 
     def _no_longer_ahead(self) -> int:
         ahead, self._ahead = self._ahead, 0

@@ -74,6 +74,20 @@ def test_a_greeting_that_is_refused_is_told_why(
             receive_message(connection)
 
 
+def test_who_goes_on_sending_hears_why_the_call_was_refused(serve: Serve) -> None:
+    host = serve()
+    connection = dialer_to(host.port, SETTINGS["grpc"]).tunnel(scaled(5))
+    with closing(connection):
+        connection.deadline = time.monotonic() + scaled(5)
+        connection.send([b"\xff\xff"])
+        for _ in range(1000):  # the answer comes meanwhile
+            connection.send([bytes(100)])
+        with pytest.raises(RefusedError, match="cannot be read"):
+            receive_message(connection)
+        with pytest.raises(OSError, match=r"."):
+            connection.send([bytes(100)])
+
+
 @every_kind
 def test_a_refusal_comes_out_of_dialling_and_leaves_nothing(serve: Serve, kind: str) -> None:
     host = serve(SETTINGS[kind])
