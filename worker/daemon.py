@@ -123,14 +123,19 @@ def _run_role(
     return _run_program(own, settings, program, arguments, report, watch)
 
 
+# Numba loads them if they are installed, for what no kernel has: linear algebra (0.2 s, 20 MB),
+# a file of settings, types of C and the coverage of tests (0.05 s).
+_ONLY_FOR_NUMBA = ("scipy", "yaml", "cffi", "coverage")
+
+
 def run_ps(task: ResolvedTask, settings: Settings, watch: StartWatch | None = None) -> int:
     """Serve variables until the job is over; returns the exit code."""
     with quick_loading():
         from ..server.ps.server import PsServer
 
     if not settings.rule_modules:  # nobody's code but ours runs in this process
-        # Numba looks for it, for linear algebra that no kernel has: 0.2 s and 20 MB.
-        sys.modules.setdefault("scipy", None)  # type: ignore[arg-type] # "as if not installed"
+        for name in _ONLY_FOR_NUMBA:
+            sys.modules.setdefault(name, None)  # type: ignore[arg-type] # "as if not installed"
     server = PsServer(task.task, settings, has_chief=CHIEF in task.spec.jobs)
     server.start(task.address)
     if watch is not None:

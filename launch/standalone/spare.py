@@ -12,7 +12,8 @@ import os
 import sys
 
 _LOADED = (
-    "numpy", "grpc", "windlass.launch.cli", "windlass.worker.daemon", "windlass.worker.task",
+    "numpy", "grpc", "windlass.launch.cli", "windlass.launch.task_commands",
+    "windlass.worker.daemon", "windlass.worker.task",
     "windlass.distribute", "windlass.training",
 )  # fmt: skip
 _LOADED_BY_CHIEF = ("windlass.server.chief.server", "windlass.worker.leading")

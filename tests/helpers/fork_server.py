@@ -46,7 +46,8 @@ _LIBRARIES = (
     "fsspec", "sklearn.datasets", "numba",
 )  # fmt: skip
 _OURS = (
-    "windlass.launch.cli", "windlass.launch.local", "windlass.launch.result",
+    "windlass.launch.cli", "windlass.launch.task_commands", "windlass.launch.local_command",
+    "windlass.launch.local", "windlass.launch.result",
     "windlass.worker.daemon",
     "windlass.server.ps.server", "windlass.server.chief.server", "windlass.client.chief.calls",
     "windlass.worker.task", "windlass.worker.synchronous_task", "windlass.distribute",

@@ -286,12 +286,19 @@ def test_a_bad_variable_is_named_as_a_variable(monkeypatch: pytest.MonkeyPatch) 
     assert "WINDLASS_LEASE_S='long'" in error.message
 
 
+def command_of(name: str) -> click.Command:
+    """A command as the program finds it."""
+    found = cli.windlass.get_command(click.Context(cli.windlass), name)
+    assert found is not None
+    return found
+
+
 # -- settings --------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("command", ["run", "ps", "chief", "worker", "evaluator", "local"])
 def test_every_setting_is_a_flag_with_its_meaning(command: str) -> None:
-    parameters = {item.name: item for item in cli.windlass.commands[command].params}
+    parameters = {item.name: item for item in command_of(command).params}
     for name, field in Settings.model_fields.items():
         option = parameters[name]
         assert isinstance(option, click.Option)
@@ -441,7 +448,7 @@ def test_what_follows_the_script_is_the_scripts(
     command: str, between: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     got: dict[str, Any] = {}
-    command_object = cli.windlass.commands[command]
+    command_object = command_of(command)
     monkeypatch.setattr(command_object, "callback", lambda **values: got.update(values))
     CliRunner().invoke(
         cli.windlass,
@@ -468,7 +475,7 @@ def test_the_version_is_told_without_an_install(
 @pytest.mark.parametrize("command", ["run", "worker", "local"])
 def test_with_m_the_script_is_a_module(command: str, monkeypatch: pytest.MonkeyPatch) -> None:
     got: dict[str, Any] = {}
-    monkeypatch.setattr(cli.windlass.commands[command], "callback", lambda **v: got.update(v))
+    monkeypatch.setattr(command_of(command), "callback", lambda **v: got.update(v))
     CliRunner().invoke(
         cli.windlass,
         [command, "--lease-s", "3", "-m", "package.train", "-m", "x"],

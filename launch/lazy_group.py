@@ -1,0 +1,32 @@
+"""A group of commands that are loaded when they are asked for."""
+
+from collections.abc import Mapping
+from importlib import import_module
+from typing import Any
+
+import click
+
+
+class LazyGroup(click.Group):
+    """A group that imports a command when its name is used, or all of them for its help.
+
+    Args:
+        members: Where each command is, by its name: ``".module:attribute"``, relative to this
+            package.
+        arguments: Those of :class:`click.Group`.
+    """
+
+    def __init__(self, *, members: Mapping[str, str], **arguments: Any) -> None:
+        super().__init__(**arguments)
+        self._members = dict(members)
+
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
+        """The names, in order."""
+        return sorted({*self._members, *self.commands})
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
+        """The command of a name; None: there is none."""
+        if cmd_name not in self.commands and cmd_name in self._members:
+            module, _, attribute = self._members[cmd_name].partition(":")
+            self.add_command(getattr(import_module(module, __package__), attribute), cmd_name)
+        return self.commands.get(cmd_name)
