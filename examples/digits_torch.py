@@ -13,32 +13,24 @@ from sklearn.datasets import load_digits
 
 import windlass as wl
 
-STEPS = 400  # of all workers together
-
 torch.manual_seed(0)
 module = torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.ReLU(), torch.nn.Linear(64, 10))
 optimizer = torch.optim.Adam(module.parameters(), lr=3e-3)
 
-strategy = wl.distribute.ParameterServerStrategy()
-optimizer = wl.training.torch.DistributedOptimizer(optimizer, strategy, module=module)
-
 digits = load_digits()
 images, labels = torch.tensor(digits.data / 16, dtype=torch.float32), torch.tensor(digits.target)
-loader = torch.utils.data.DataLoader(
-    torch.utils.data.TensorDataset(images[:1200], labels[:1200]),
-    batch_size=64,
-    shuffle=True,
-    generator=torch.Generator().manual_seed(strategy.task_index),  # each worker its own order
-)
-while strategy.global_step < STEPS:
+training = torch.utils.data.TensorDataset(images[:1200], labels[:1200])
+loader = torch.utils.data.DataLoader(training, batch_size=64, shuffle=True)
+
+strategy = wl.distribute.ParameterServerStrategy()
+module, optimizer, loader = wl.training.torch.prepare(strategy, module, optimizer, loader)
+
+for _ in range(20):  # epochs, of which each worker does its part
     for batch, wanted in loader:
         optimizer.zero_grad()
         loss = torch.nn.functional.cross_entropy(module(batch), wanted)
         loss.backward()
         optimizer.step()
-        wl.training.report(loss=loss.item(), total_steps=STEPS)
 
-if strategy.is_chief:
-    optimizer.refresh()  # what all workers have learned
-    accuracy = (module(images[1200:]).argmax(1) == labels[1200:]).float().mean()
-    print(f"test accuracy {accuracy:.4f}")
+accuracy = (module(images[1200:]).argmax(1) == labels[1200:]).float().mean()
+print(f"test accuracy {accuracy:.4f}")

@@ -10,7 +10,7 @@ from .progress import is_evaluator, report, task_type
 if TYPE_CHECKING:
     from . import jax_state as jax  # noqa: F401
     from . import keras_bridge as keras  # noqa: F401
-    from . import torch_optimizer as torch  # noqa: F401
+    from . import torch_bridge as torch  # noqa: F401
     from .array_store import ArrayStore
     from .exporting import export
 
@@ -27,7 +27,7 @@ __all__ = [
 # Loaded when they are first used. No module is called as a framework is. They are not in `__all__`,
 # since `import *` would load every framework, and fail without one.
 _LAZY = {"ArrayStore": "array_store", "export": "exporting"}
-_BRIDGES = {"jax": "jax_state", "keras": "keras_bridge", "torch": "torch_optimizer"}
+_BRIDGES = {"jax": "jax_state", "keras": "keras_bridge", "torch": "torch_bridge"}
 
 
 def __getattr__(name: str) -> Any:

@@ -41,6 +41,32 @@ def test_the_example_learns_the_digits(
     assert float(found[-1]) >= 0.9
 
 
+@pytest.mark.parametrize("framework", ["keras", "torch"])
+def test_three_lines_of_an_example_are_ours(framework: str, tmp_path: Path) -> None:
+    """Without them it is a program of the framework, with the same result on one seed."""
+    pytest.importorskip(framework)
+    pytest.importorskip("jax")
+    program = ROOT / "examples" / f"digits_{framework}.py"
+    _, _, code = program.read_text().split('"""')
+    lines = code.splitlines()
+    ours = [line for line in lines if re.search(r"\b(wl|windlass|strategy)\b", line)]
+    assert len(ours) <= 3, ours
+    plain = tmp_path / "plain.py"
+    without = ["if True:" if line == "with strategy.scope():" else line for line in lines]
+    plain.write_text("\n".join(line for line in without if line not in ours))
+    results = []
+    for each in (program, plain):
+        status, output, errors = processes.run(
+            [sys.executable, each],
+            timeout_s=scaled(90),
+            cwd=tmp_path,
+            env={**os.environ, "KERAS_BACKEND": "jax", "OMP_NUM_THREADS": "1"},
+        )
+        assert status == 0, output + errors
+        results.append(float(output.rpartition(" ")[2]))
+    assert results[0] == pytest.approx(results[1], abs=0.005 if framework == "torch" else 0.05)
+
+
 def test_a_moved_program_trains_by_fit_on_parameter_servers(tmp_path: Path) -> None:
     pytest.importorskip("keras")
     pytest.importorskip("jax")

@@ -1,0 +1,168 @@
+"""``wl.training.torch.prepare``: alone nothing changes; with workers each has its part."""
+
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+import windlass as wl
+from windlass.core.errors import ConfigurationError
+
+torch: Any = pytest.importorskip("torch")
+
+pytestmark = pytest.mark.bridges
+
+X = torch.from_numpy(np.random.default_rng(0).normal(size=(60, 4)).astype(np.float32))
+Y = X.sum(1, keepdim=True)
+
+
+def loader(**arguments: Any) -> Any:
+    given: dict[str, Any] = {"batch_size": 4, "shuffle": True} | arguments
+    if given["shuffle"] and "generator" not in given:
+        given["generator"] = torch.Generator().manual_seed(1)
+    return torch.utils.data.DataLoader(torch.utils.data.TensorDataset(X, Y), **given)
+
+
+def trained(prepare: Callable[..., Any]) -> tuple[list[float], list[float]]:
+    """Losses and rates of a program of PyTorch alone, but for the line of ``prepare``."""
+    torch.manual_seed(0)
+    module = torch.nn.Sequential(
+        torch.nn.Linear(4, 8), torch.nn.Dropout(0.2), torch.nn.Linear(8, 1)
+    )
+    optimizer = torch.optim.SGD(module.parameters(), lr=0.01, momentum=0.9)
+    rates = torch.optim.lr_scheduler.OneCycleLR(optimizer, 0.02, total_steps=30)
+    module, optimizer, batches, rates = prepare(module, optimizer, loader(), rates)
+    losses, seen = [], []
+    for _ in range(2):
+        for x, y in batches:
+            optimizer.zero_grad()
+            loss = torch.nn.functional.mse_loss(module(x), y)
+            loss.backward()
+            optimizer.step()
+            rates.step()
+            losses.append(loss.item())
+            seen.append(rates.get_last_lr()[0])
+    return losses, seen
+
+
+@pytest.mark.parametrize(
+    "make", [wl.distribute.ParameterServerStrategy, wl.distribute.get_strategy]
+)
+def test_alone_a_program_computes_what_it_did(make: Callable[[], Any]) -> None:
+    strategy = make()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")  # that the scheduler was stepped before its optimizer
+        shared = trained(lambda *things: wl.training.torch.prepare(strategy, *things))
+    plain = trained(lambda *things: things)
+    np.testing.assert_allclose(shared[0], plain[0], rtol=1e-5)
+    np.testing.assert_allclose(shared[1], plain[1], rtol=1e-12)
+
+
+def test_each_worker_has_its_part_of_every_epoch_and_another_order_in_each() -> None:
+    parts = [wl.training.torch.WorkerLoader(loader(), 3, worker) for worker in range(3)]
+    orders = []
+    for _ in range(2):
+        rows = [torch.cat([x for x, _ in part]) for part in parts]
+        assert [len(part) for part in parts] == [5, 5, 5]
+        assert [len(each) for each in rows] == [20, 20, 20]
+        together = torch.cat(rows)
+        assert sorted(map(tuple, together.tolist())) == sorted(map(tuple, X.tolist()))
+        orders.append(together)
+    assert not torch.equal(*orders)
+
+
+def test_a_loader_in_order_stays_in_order_and_keeps_its_settings() -> None:
+    part = wl.training.torch.WorkerLoader(loader(shuffle=False, drop_last=True, batch_size=7), 2, 1)
+    assert torch.equal(torch.cat([x for x, _ in part]), X[1::2][:28])
+    assert (part.batch_size, part.drop_last) == (7, True)
+
+
+class Iterable(torch.utils.data.IterableDataset):  # type: ignore[misc]
+    def __iter__(self) -> Any:
+        return iter(X)
+
+
+@pytest.mark.parametrize(
+    ("make", "says"),
+    [
+        (lambda: torch.utils.data.DataLoader(Iterable()), "iterable"),
+        (
+            lambda: loader(
+                shuffle=False,
+                sampler=torch.utils.data.WeightedRandomSampler([1.0] * 60, 60),
+            ),
+            "WeightedRandomSampler",
+        ),
+        (
+            lambda: loader(
+                shuffle=False, sampler=torch.utils.data.RandomSampler(X, replacement=True)
+            ),
+            "replacement",
+        ),
+    ],
+)
+def test_a_loader_that_cannot_be_divided_is_refused(make: Callable[[], Any], says: str) -> None:
+    with pytest.raises(ConfigurationError, match=f"(?s){says}.*input_pipeline_id"):
+        wl.training.torch.WorkerLoader(make(), 2, 0)
+
+
+def scheduled(**schedule: Any) -> tuple[Any, Any, Any]:
+    """An optimizer, its scheduler, and another optimizer of the same job."""
+    strategy = wl.distribute.ParameterServerStrategy()
+    made = [torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=1.0) for _ in range(2)]
+    rates = torch.optim.lr_scheduler.StepLR(made[0], **schedule)
+    shared, other = (
+        wl.training.torch.DistributedOptimizer(each, strategy, name=str(number))
+        for number, each in enumerate(made)
+    )
+    return shared, wl.training.torch.JobScheduler(rates, shared), other
+
+
+def stepped(optimizer: Any) -> None:
+    optimizer.param_groups[0]["params"][0].grad = torch.ones(1)
+    optimizer.step()
+
+
+def test_a_scheduler_follows_the_steps_of_the_job() -> None:
+    optimizer, rates, other = scheduled(step_size=10, gamma=0.5)
+    for _ in range(39):
+        stepped(other)
+    stepped(optimizer)  # of a worker that has come late
+    rates.step()
+    assert (rates.last_epoch, rates.get_last_lr()) == (40, [0.5**4])
+    stepped(other)
+    stepped(optimizer)
+    rates.step()
+    assert rates.last_epoch == 42
+
+
+@pytest.mark.parametrize("steps", [0, 3])
+def test_a_scheduler_of_epochs_is_refused(steps: int) -> None:
+    optimizer, rates, _ = scheduled(step_size=10)
+    for _ in range(steps):
+        stepped(optimizer)
+    with pytest.raises(ConfigurationError, match=f"StepLR.*after {steps} steps.*out of prepare"):
+        rates.step()
+
+
+def test_several_modules_keep_their_parameters_apart() -> None:
+    strategy = wl.distribute.ParameterServerStrategy()
+    one, other = torch.nn.Linear(2, 2), torch.nn.Linear(2, 2)
+    made = [torch.optim.SGD(each.parameters(), lr=0.1) for each in (one, other)]
+    both = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=0.1)
+    _, _, first, second = wl.training.torch.prepare(strategy, one, other, *made)
+    assert [sorted(each.store.variables) for each in (first, second)] == [
+        ["0/bias", "0/weight"],
+        ["1/bias", "1/weight"],
+    ]
+    with pytest.raises(TypeError, match="without its optimizer"):
+        wl.training.torch.prepare(strategy, torch.optim.lr_scheduler.StepLR(both, 1))
+
+
+@pytest.mark.parametrize("thing", [[1, 2], "loader", torch.zeros(1)])
+def test_anything_else_is_refused(thing: Any) -> None:
+    strategy = wl.distribute.ParameterServerStrategy()
+    with pytest.raises(TypeError, match=rf"not {type(thing).__name__}"):
+        wl.training.torch.prepare(strategy, thing)

@@ -1,0 +1,216 @@
+"""PyTorch: what a program trains with, each thing as one of several workers needs it."""
+
+from collections.abc import Iterator
+from typing import Any
+
+from ..core.errors import ConfigurationError
+from ..distribute.strategies.strategy import Strategy
+from .extras import require
+from .torch_optimizer import DistributedOptimizer
+
+torch: Any = require("torch", "torch")
+
+
+def prepare(strategy: Strategy, *things: Any) -> Any:
+    """Make what a PyTorch program trains with one worker's part of a job.
+
+    ::
+
+        strategy = wl.distribute.ParameterServerStrategy()
+        module, optimizer, loader = wl.training.torch.prepare(strategy, module, optimizer, loader)
+
+    Without a cluster the program computes what it computed before. The random numbers of PyTorch
+    (dropout, augmentation) are seeded anew on every worker but the first: with the program's seed
+    and the worker's number added to it.
+
+    Args:
+        strategy: With one replica in this process.
+        things: In any order and number:
+
+            - a ``torch.nn.Module``, returned as it is: it gives its parameters their names, which
+              begin with its number if there are several;
+            - an optimizer of their parameters: returned as a :class:`DistributedOptimizer`;
+            - a ``DataLoader``: returned as a :class:`WorkerLoader`, whose epoch is this worker's
+              part of the dataset;
+            - a scheduler of a given optimizer that is stepped once after each step of the
+              optimizer: returned as a :class:`JobScheduler`. Keep one that is stepped once per
+              epoch as it is: an epoch of all workers is one of the job.
+
+    Returns:
+        What was given, in that order; for one thing, itself.
+
+    Raises:
+        TypeError: One of them is none of these.
+        ConfigurationError: A loader draws its examples in a way that cannot be divided, or the
+            optimizer cannot be shared: :class:`DistributedOptimizer`.
+    """
+    modules = [each for each in things if isinstance(each, torch.nn.Module)]
+    optimizers = {
+        id(each): _shared(each, strategy, modules)
+        for each in things
+        if isinstance(each, torch.optim.Optimizer)
+    }
+    prepared = [_prepared(each, strategy, optimizers) for each in things]
+    worker = strategy.extended.input_pipeline_id
+    if worker:
+        torch.manual_seed((torch.initial_seed() + worker) % 2**63)
+    return prepared[0] if len(prepared) == 1 else tuple(prepared)
+
+
+def _shared(optimizer: Any, strategy: Strategy, modules: list[Any]) -> DistributedOptimizer:
+    if len(modules) <= 1:
+        return DistributedOptimizer(optimizer, strategy, module=next(iter(modules), None))
+    trained = {id(each) for group in optimizer.param_groups for each in group["params"]}
+    for number, module in enumerate(modules):
+        if trained <= {id(each) for each in module.parameters()}:
+            return DistributedOptimizer(optimizer, strategy, module=module, name=str(number))
+    return DistributedOptimizer(optimizer, strategy, module=torch.nn.ModuleList(modules))
+
+
+def _prepared(thing: Any, strategy: Strategy, optimizers: dict[int, DistributedOptimizer]) -> Any:
+    if isinstance(thing, torch.nn.Module):
+        return thing
+    if id(thing) in optimizers:
+        return optimizers[id(thing)]
+    if isinstance(thing, torch.utils.data.DataLoader):
+        extended = strategy.extended
+        if extended.num_input_pipelines == 1:
+            return thing
+        return WorkerLoader(thing, extended.num_input_pipelines, extended.input_pipeline_id)
+    if isinstance(thing, torch.optim.lr_scheduler.ReduceLROnPlateau):
+        raise TypeError(
+            "prepare takes no ReduceLROnPlateau, which looks at this worker's own metric: keep it "
+            "as it is, and give every worker the same metric"
+        )
+    if isinstance(thing, torch.optim.lr_scheduler.LRScheduler):
+        optimizer = optimizers.get(id(thing.optimizer))
+        if optimizer is None:
+            raise TypeError(
+                f"prepare was given a {type(thing).__name__} without its optimizer; give both, "
+                "the optimizer as torch made it"
+            )
+        return JobScheduler(thing, optimizer)
+    raise TypeError(
+        f"prepare takes modules, optimizers, DataLoaders and schedulers of PyTorch, not "
+        f"{type(thing).__name__}"
+    )
+
+
+class WorkerLoader:
+    """A worker's part of a ``DataLoader``: in each epoch another permutation, divided by workers.
+
+    An epoch has as many batches on every worker; if the dataset cannot be divided evenly, a few
+    examples come twice (``torch.utils.data.DistributedSampler``). Anything else is an attribute of
+    the loader.
+
+    Args:
+        loader: With a map-style dataset, in order or with ``shuffle=True``.
+        workers: Parts.
+        worker: Which one.
+
+    Raises:
+        ConfigurationError: The loader has a sampler of its own, or an iterable dataset.
+    """
+
+    def __init__(self, loader: Any, workers: int, worker: int) -> None:
+        data = torch.utils.data
+        shuffle = isinstance(loader.sampler, data.RandomSampler)
+        refused = _why_not(loader)
+        if refused:
+            raise ConfigurationError(
+                f"this DataLoader cannot be divided by workers: {refused}. Divide it yourself by "
+                "strategy.extended.input_pipeline_id of strategy.extended.num_input_pipelines, and "
+                "leave it out of prepare"
+            )
+        generator = loader.generator
+        self._sampler = data.DistributedSampler(
+            loader.dataset,
+            num_replicas=workers,
+            rank=worker,
+            shuffle=shuffle,
+            seed=0 if generator is None else generator.initial_seed() % 2**62,
+            drop_last=bool(loader.drop_last),
+        )
+        kept = (
+            "dataset", "batch_size", "num_workers", "collate_fn", "pin_memory", "drop_last",
+            "timeout", "worker_init_fn", "multiprocessing_context", "prefetch_factor",
+            "persistent_workers",
+        )  # fmt: skip
+        arguments = {name: getattr(loader, name) for name in kept}
+        self._loader = data.DataLoader(sampler=self._sampler, **arguments)
+        self._epoch = 0
+
+    def __iter__(self) -> Iterator[Any]:
+        """Begin the next epoch."""
+        self._sampler.set_epoch(self._epoch)
+        self._epoch += 1
+        return iter(self._loader)
+
+    def __len__(self) -> int:
+        return len(self._loader)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._loader, name)
+
+
+def _why_not(loader: Any) -> str:
+    """Why a loader cannot be divided; empty: it can."""
+    data = torch.utils.data
+    if isinstance(loader.dataset, data.IterableDataset):
+        return "its dataset is iterable, and nobody knows how much it holds"
+    if loader.batch_size is not None and type(loader.batch_sampler) is not data.BatchSampler:
+        return f"it has a batch_sampler of its own ({type(loader.batch_sampler).__name__})"
+    if loader.batch_size is None and loader.batch_sampler is not None:
+        return f"it has a batch_sampler of its own ({type(loader.batch_sampler).__name__})"
+    sampler = loader.sampler
+    if type(sampler) is data.SequentialSampler:
+        return ""
+    if type(sampler) is not data.RandomSampler:
+        return f"it has a sampler of its own ({type(sampler).__name__})"
+    if sampler.replacement or sampler.num_samples != len(loader.dataset):
+        return "its RandomSampler draws with replacement, or not as many as there are"
+    return ""
+
+
+class JobScheduler:
+    """A scheduler that counts the steps of the job, also those of other workers and earlier runs.
+
+    Anything but :meth:`step` is an attribute of the scheduler.
+
+    Args:
+        scheduler: Made with the optimizer before it was shared.
+        optimizer: The shared one.
+    """
+
+    def __init__(self, scheduler: Any, optimizer: DistributedOptimizer) -> None:
+        self._scheduler = scheduler
+        self._store = optimizer.store
+        self._own_steps = self._seen = 0
+        # The scheduler looks whether the optimizer that it was made with has stepped before it.
+        scheduler.optimizer._opt_called = True
+        optimizer.register_step_post_hook(self._count)
+
+    def _count(self, *_: Any) -> None:
+        self._own_steps += 1
+
+    def step(self) -> None:
+        """Go on to the job's step.
+
+        Raises:
+            ConfigurationError: The optimizer has not stepped exactly once since the last call.
+        """
+        steps, self._seen = self._own_steps - self._seen, self._own_steps
+        if steps != 1:
+            kind = type(self._scheduler).__name__
+            raise ConfigurationError(
+                f"{kind}.step() was called after {steps} steps of its optimizer, and a scheduler "
+                "that prepare was given counts the steps of the job: call it after each one, or, "
+                "where its unit is the epoch, leave it out of prepare"
+            )
+        last = getattr(self._scheduler, "total_steps", None)  # some refuse to go beyond
+        until = max(self._store.step, self._own_steps)  # some strategies count none
+        while self._scheduler.last_epoch < (until if last is None else min(until, last)):
+            self._scheduler.step()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._scheduler, name)
