@@ -256,6 +256,7 @@ def layout_to_wire(layout: WireLayout) -> session_pb2.Layout:
                 operation=_OPERATIONS[item.operation],
                 encoding=_ENCODINGS[item.encoding],
                 dtype=_NO_DTYPE if item.dtype is None else _TO_WIRE[item.dtype],
+                decay=item.decay,
             )
             for item in layout.entries
         ],
@@ -275,6 +276,7 @@ def layout_from_wire(message: session_pb2.Layout) -> list[LayoutEntry]:
             operation_from_wire(item.operation),
             _backwards(_ENCODINGS, item.encoding),
             dtype_from_wire(item.dtype) if item.dtype else None,
+            decay=item.decay,
         )
         for item in message.entries
     ]

@@ -54,6 +54,8 @@ class LayoutEntry:
         encoding: How its values stand in the payload.
         dtype: Of the values in the payload; None: the variable's.
         num_bytes: Of the values in the payload, if the worker knows; not sent.
+        decay: For a dense ASSIGN_ADD: the shard is multiplied by ``1 - decay`` before the values
+            are added, in [0, 1].
     """
 
     variable: str
@@ -62,6 +64,7 @@ class LayoutEntry:
     encoding: Encoding = Encoding.DENSE
     dtype: DType | None = None
     num_bytes: int = 0
+    decay: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, eq=False)

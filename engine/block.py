@@ -164,14 +164,27 @@ class Block:
             table[gradient.rows] = gradient.values.reshape(gradient.rows.size, table.shape[1])
         self.versions[where.first : where.last] += 1
 
-    def combine(self, where: Range, gradient: Gradient, operation: Operation) -> None:
+    def combine(
+        self, where: Range, gradient: Gradient, operation: Operation, decay: float = 0.0
+    ) -> None:
         """Add to a range, or to rows of its shard; or multiply rows, and so on.
 
         Integers are divided as NumPy's ``divide.at`` does it: the fraction is cut off.
+
+        Args:
+            where: Of what.
+            gradient: What is added.
+            operation: One of those that combine two values.
+            decay: The part of the old values that goes first, which makes a moving average of a
+                range; 0: none.
         """
         ufunc = _UFUNCS[operation]
         if gradient.rows is None:
             value = self.value[where.start : where.stop]
+            if decay == 1:
+                value[...] = 0  # also of what is NaN
+            elif decay:
+                np.multiply(value, 1 - decay, out=value)
             ufunc(value, gradient.values, out=value)
         else:
             table = self._table(where, self.value)

@@ -20,6 +20,7 @@ from ..core.indexed_slices import IndexedSlices
 from ..distribute.base.arrays import as_array
 from ..distribute.base.contexts import get_replica_context, is_running, require_own
 from ..distribute.base.devices import HOST
+from ..distribute.base.moved_average import MovedAverage
 from ..distribute.base.reductions import ReduceOp, VariableAggregation
 from ..distribute.base.values import DistributedValues, PerReplica, on_every_replica
 from ..distribute.optimizer import Optimizer
@@ -283,6 +284,42 @@ class ArrayStore:
         if kept is not None:
             self.assign(kept())
 
+    def push_averages(self, moved: Mapping[str, MovedAverage]) -> None:
+        """Have moving averages go on from where this replica's step took them; part of a step.
+
+        Of asynchronous workers the steps of all count, in whatever order they arrive. Between
+        replicas in sync averages are averaged; counters are the same on all of them.
+
+        Args:
+            moved: By name: what the step made of each.
+
+        Raises:
+            UnknownVariableError: The store has no array of such a name.
+            RuntimeError: Outside of ``run``, with several replicas in this process.
+        """
+        if self.strategy.num_replicas_in_sync == 1:
+            self.strategy.extended.move_averages(self._moves(moved))
+            return
+        context = get_replica_context()
+        if context is None or not is_running(self.strategy):
+            raise self._not_in_run("push_averages")
+        names = list(moved)
+
+        def merged(strategy: Strategy, *columns: Any) -> None:
+            extended = strategy.extended
+            replicas = len(extended.replica_devices)
+            pairs = [(on_every_replica(column, replicas), HOST) for column in columns]
+            means = map(_first, extended.batch_reduce_to(ReduceOp.MEAN, pairs))
+            reduced = dict(zip(names, means, strict=True))
+            extended.move_averages(
+                self._moves({n: moved[n]._replace(after=reduced[n]) for n in names})
+            )
+
+        context.merge_call(merged, tuple(each.after for each in moved.values()))
+
+    def _moves(self, moved: Mapping[str, MovedAverage]) -> list[tuple[Variable, MovedAverage]]:
+        return [(self._found(name), each) for name, each in moved.items()]
+
     def exchange(
         self,
         gradients: Any = None,
@@ -291,6 +328,7 @@ class ArrayStore:
         assigned: Mapping[str, Any] | None = None,
         rows: Mapping[str, IndexedSlices] | None = None,
         kept: Kept | None = None,
+        averages: Mapping[str, MovedAverage] | None = None,
     ) -> Any:
         """A step of its own, outside of ``run``: push, and return the values that come back.
 
@@ -303,6 +341,7 @@ class ArrayStore:
             assigned: What to overwrite in the same push; not with replicas in sync.
             rows: Gradients of tables, by name: applied by the rule, also where ``update`` is given.
             kept: With ``update``, as :meth:`push_by` takes it.
+            averages: As :meth:`push_averages` takes them; in sync those of a worker.
 
         Returns:
             The tree of values after the step.
@@ -314,15 +353,19 @@ class ArrayStore:
         if is_running(self.strategy):
             raise RuntimeError("exchange is a step of its own; in strategy.run use pull and push")
         extended = self.strategy.extended
-        if len(extended.replica_devices) > 1:
-            if not self._of_worker:
-                raise self._not_in_run("exchange")
-            self._exchange_of_worker(gradients or {}, update, assigned or {}, rows or {})
+        several = len(extended.replica_devices) > 1
+        if several and not self._of_worker:
+            raise self._not_in_run("exchange")
+        if several or (averages and self.strategy.num_replicas_in_sync > 1):
+            self._exchange_of_worker(
+                gradients or {}, update, assigned or {}, rows or {}, kept, averages or {}
+            )
             return self._tree(extended.read_all(self._all, arrived=True))
+        moves = self._moves(averages or {})
         if update is None and assigned is None and not rows and gradients is not None:
             require_own(self.strategy, "this store")
             updates = self._updates(gradients, self._scale())
-            return self._tree(extended.apply_and_read(updates, self._all))
+            return self._tree(extended.apply_and_read(updates, self._all, moves))
 
         def step() -> None:
             extended.will_read(self._all)
@@ -332,6 +375,7 @@ class ArrayStore:
                 self.push(gradients)
             if rows:
                 self.push(rows)
+            extended.move_averages(moves)
             if assigned is not None:
                 self.assign(assigned)
 
@@ -344,19 +388,27 @@ class ArrayStore:
         update: Update | None,
         assigned: Mapping[str, Any],
         rows: Mapping[str, IndexedSlices],
+        kept: Kept | None,
+        averages: Mapping[str, MovedAverage],
     ) -> None:
         """A step of which all is done once, in a merge of the replicas."""
         strategy = self.strategy
         named = {name: g for name, g in self._by_name(gradients).items() if g is not None}
 
         def merged(_: Strategy) -> None:
-            reduced = self._over_workers({**named, **rows})
+            # Counters are the same on all workers, which make their steps together.
+            means = {n: each.after for n, each in averages.items() if each.decay}
+            reduced, means = self._over_workers({**named, **rows}, means)
             pushed = rows.keys() if update is not None else reduced.keys()
             if update is not None:
-                self.push_delta(update({name: reduced[name] for name in named}))
+                self._push_made(update({name: reduced[name] for name in named}), kept)
             if pushed:
                 for optimizer, pairs in self._updates({n: reduced[n] for n in pushed}, None):
                     optimizer.apply_gradients(pairs)
+            moved = {
+                n: each._replace(after=means.get(n, each.after)) for n, each in averages.items()
+            }
+            strategy.extended.move_averages(self._moves(moved))
             if assigned:
                 self.assign(assigned)
 
@@ -368,23 +420,32 @@ class ArrayStore:
 
         strategy.run(step)
 
-    def _over_workers(self, named: Mapping[str, Any]) -> dict[str, Any]:
-        """What each worker in sync has one of, added up or averaged over them."""
+    def _over_workers(
+        self, named: Mapping[str, Any], means: Mapping[str, Any]
+    ) -> tuple[dict[str, Any], dict[str, Any]]:
+        """What each worker in sync has one of: the first added up or averaged as this store is
+        told, ``means`` averaged; in one reduction.
+        """
         extended = self.strategy.extended
         replicas = len(extended.replica_devices)
         workers = self.strategy.num_replicas_in_sync // replicas
         if workers == 1:
-            return dict(named)
+            return dict(named), dict(means)
         # The first replica has it all, the others have nothing to add.
         factor = 1 / workers if self._mean else 1
+        scaled = [_scaled(value, factor) for value in named.values()]
+        scaled += [_scaled(value, 1 / workers) for value in means.values()]
         pairs = []
-        for value in named.values():
-            given = _scaled(value, factor)
+        for given in scaled:
             nothing = _none(given) if isinstance(given, IndexedSlices) else np.zeros_like(given)
             everyones = PerReplica([given, *[nothing] * (replicas - 1)])
             pairs.append((everyones, HOST))
-        reduced = extended.batch_reduce_to(ReduceOp.SUM, pairs)
-        return dict(zip(named, map(_first, reduced), strict=True))
+        reduced = list(map(_first, extended.batch_reduce_to(ReduceOp.SUM, pairs)))
+        count = len(named)
+        return (
+            dict(zip(named, reduced[:count], strict=True)),
+            dict(zip(means, reduced[count:], strict=True)),
+        )
 
     # -- trees -------------------------------------------------------------------------------
 

@@ -46,6 +46,19 @@ def start_copies(arrays: Sequence[Any], *, ahead: bool | None = None) -> None:
             start()
 
 
+def name_of(path: Any) -> str:
+    """The name of a leaf: ``layers/0/kernel`` of JAX's keys."""
+    parts = []
+    for key in path:
+        for attribute in ("key", "name", "idx"):
+            if hasattr(key, attribute):
+                parts.append(str(getattr(key, attribute)))
+                break
+        else:
+            parts.append(str(key))
+    return "/".join(parts) or "value"
+
+
 @cache
 def _has_accelerator() -> bool:
     return bool(require("jax", "jax").default_backend() != "cpu")

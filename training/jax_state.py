@@ -15,7 +15,8 @@ from ..distribute.strategies.default import get_strategy
 from ..distribute.strategies.strategy import Strategy
 from .array_store import ArrayStore, Kept
 from .extras import require
-from .jax_arrays import on_device, start_copies
+from .jax_arrays import name_of, on_device, start_copies
+from .jax_averages import JaxAverages
 from .kept_state import KeptState, can_keep
 from .optax_reading import place_transformation
 from .own_optimizer import Deltas, choose_place
@@ -48,6 +49,11 @@ class TrainState:
             ``forbid`` it, or ``always``.
         mean: Gradients of replicas in sync are averaged; False: added up.
         name: Comes first in the names of the arrays.
+        averages: What the model keeps of its batches and returns anew from each step, such as
+            Flax's ``batch_stats``: a pytree of moving averages, in which integers count. The steps
+            of all workers make one average; replicas in sync have their mean. None: it keeps none.
+        momentum: What an average keeps of itself in a step, as the model's layers were told. Too
+            small a number does less harm than one that is too large.
 
     Attributes:
         store: The arrays by name.
@@ -69,6 +75,8 @@ class TrainState:
         deltas: Deltas = "allow",
         mean: bool = True,
         name: str = "",
+        averages: Any = None,
+        momentum: float = 0.99,
     ) -> None:
         self._jax = require("jax", "jax")
         place = choose_place(place_transformation(optimizer), deltas, "this optax transformation")
@@ -77,7 +85,7 @@ class TrainState:
         self._leaves = [leaf for _, leaf in paths]
         prefix = f"{name}/" if name else ""
         named = [
-            (prefix + _name_of(path), i)
+            (prefix + name_of(path), i)
             for i, (path, leaf) in enumerate(paths)
             if self._is_shared(leaf)
         ]
@@ -99,8 +107,10 @@ class TrainState:
             kept = self._kept = KeptState(
                 _zeros(self._state_leaves(made)), kind="optax", prefix=name
             )
+        moving = JaxAverages(averages, momentum, prefix=prefix, taken=first)
+        self._moving = moving
         self.store = ArrayStore(
-            first,
+            first | moving.first,
             place.optimizer() if isinstance(place, OnServer) else None,
             strategy,
             mean=mean,
@@ -108,7 +118,8 @@ class TrainState:
         )
         in_sync = strategy.num_replicas_in_sync > 1
         self._keeps = kept is not None and (in_sync or strategy.extended.should_checkpoint)
-        self._positions = [names[each] for each in self.store.names]
+        self._names = list(first)
+        self._positions = list(names.values())
         self._values: Mapping[str, Any] = self.store.pull()
         self._arrays: list[Any] | None = None
         self.opt_state: Any = None
@@ -127,8 +138,18 @@ class TrainState:
     def params(self) -> Any:
         """The tree, of JAX arrays: in ``run`` of the step; outside of this state's last step."""
         if is_running(self.store.strategy):
-            return self._tree(on_device(list(self.store.pull().values())))
+            return self._tree(on_device(list(self.store.pull(self._names).values())))
         return self._tree(self._own())
+
+    @property
+    def averages(self) -> Any:
+        """The tree of averages, as ``params``; None if there is none."""
+        return self._moving.whole(self._averages_now())
+
+    def _averages_now(self) -> Mapping[str, Any]:
+        if is_running(self.store.strategy) and self._moving.first:
+            return dict(self.store.pull(list(self._moving.first)))
+        return self._values
 
     def refresh(self) -> Any:
         """The tree as it is now, with what other workers have pushed; outside of ``run``."""
@@ -145,12 +166,12 @@ class TrainState:
     def _own(self) -> list[Any]:
         arrays = self._arrays
         if arrays is None or any(array.is_deleted() for array in arrays):
-            arrays = self._arrays = on_device(list(self._values.values()))
+            arrays = self._arrays = on_device([self._values[name] for name in self._names])
         return arrays
 
     def _own_arrays(self) -> dict[str, Any]:
         """The optimizer's tree: what the store has, by name."""
-        return dict(zip(self.store.names, self._own(), strict=True))
+        return dict(zip(self._names, self._own(), strict=True))
 
     def _tree(self, arrays: list[Any]) -> Any:
         leaves = list(self._leaves)
@@ -160,28 +181,33 @@ class TrainState:
 
     # -- updates -----------------------------------------------------------------------------
 
-    def apply_gradients(self, gradients: Any) -> None:
+    def apply_gradients(self, gradients: Any, *, averages: Any = None) -> None:
         """Update the parameters by gradients; outside of ``run`` this is a step of its own.
 
         Args:
             gradients: A tree like ``params``, or what is left of it without the leaves that have
                 no gradient.
+            averages: What the step made of ``averages``, the whole tree; None: nothing.
 
         Raises:
-            ValueError: It has a leaf that ``params`` has not.
+            ValueError: It has a leaf that ``params`` has not; or averages are of another structure.
             RuntimeError: A gradient was donated to a jitted function before.
         """
         named = self._named(gradients)
+        moved = {}
+        if averages is not None:
+            moved = self._moving.moved(averages, self._averages_now())
         if is_running(self.store.strategy):
             if self.worker_reason is None:
-                self.store.push(self._with_decay(named, self.store.pull()))
+                self.store.push(self._with_decay(named, self.store.pull(self._names)))
             else:
                 self.store.push_by(self._update_here, named, kept=self._state_pushed())
+            self.store.push_averages(moved)
             return
         named = self._with_decay(named, self._values)
         update = None if self.worker_reason is None else self._update_here
         kept = None if update is None else self._state_pushed()
-        self._values = self.store.exchange(named, update=update, kept=kept)
+        self._values = self.store.exchange(named, update=update, kept=kept, averages=moved)
         self._arrays = None
 
     def _with_decay(self, gradients: dict[str, Any], values: Mapping[str, Any]) -> dict[str, Any]:
@@ -191,7 +217,7 @@ class TrainState:
 
     def _update_here(self, gradients: Mapping[str, Any]) -> Mapping[str, Any]:
         """Let optax make updates, which are what is added to the parameters."""
-        values = self.store.pull()  # of the step
+        values = self.store.pull(self._names)  # of the step
         like = {name: gradients.get(name) for name in values}
         whole = {name: np.zeros_like(values[name]) if g is None else g for name, g in like.items()}
         updates, self.opt_state = self._update(whole, self.opt_state, dict(values))
@@ -203,7 +229,7 @@ class TrainState:
         """Its arrays by name; keys of random numbers stay this worker's."""
         leaves = self._jax.tree_util.tree_flatten_with_path(opt_state)[0]
         return {
-            _name_of(path): leaf
+            name_of(path): leaf
             for path, leaf in leaves
             if not self._jax.dtypes.issubdtype(
                 getattr(leaf, "dtype", np.float32), self._jax.dtypes.extended
@@ -232,7 +258,7 @@ class TrainState:
         paths, structure = tree.tree_flatten_with_path(self.opt_state)
         leaves = []
         for path, leaf in paths:
-            entry = entries.get(_name_of(path))
+            entry = entries.get(name_of(path))
             leaves.append(leaf if entry is None else self._jax.numpy.asarray(entry))
         self.opt_state = tree.tree_unflatten(structure, leaves)
 
@@ -256,7 +282,7 @@ class TrainState:
     def _learn_names(self, gradients: Any) -> list[str | None]:
         names: list[str | None] = []
         for path, leaf in self._jax.tree_util.tree_flatten_with_path(gradients)[0]:
-            name = self._prefix + _name_of(path)
+            name = self._prefix + name_of(path)
             if name in self.store.variables:
                 names.append(name)
             elif self._is_shared(leaf):
@@ -272,16 +298,3 @@ class TrainState:
 def _zeros(leaves: Mapping[str, Any]) -> dict[str, Any]:
     made = {name: np.zeros(leaf.shape, leaf.dtype) for name, leaf in leaves.items()}
     return {name: array for name, array in made.items() if can_keep(array)}
-
-
-def _name_of(path: Any) -> str:
-    """``layers/0/kernel`` of JAX's keys."""
-    parts = []
-    for key in path:
-        for attribute in ("key", "name", "idx"):
-            if hasattr(key, attribute):
-                parts.append(str(getattr(key, attribute)))
-                break
-        else:
-            parts.append(str(key))
-    return "/".join(parts) or "value"

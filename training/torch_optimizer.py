@@ -16,8 +16,9 @@ from .extras import require
 from .kept_state import KeptState
 from .own_optimizer import Deltas, choose_place
 from .rule_table import OnServer, OnWorker, Place, place_torch
+from .torch_buffers import Buffers
 from .torch_checkpoint import write_checkpoint
-from .torch_names import named_buffers, named_parameters
+from .torch_names import named_parameters
 from .torch_state import TorchState
 from .torch_tensors import HostCopies, Targets, from_gradient, to_array
 
@@ -44,8 +45,9 @@ class DistributedOptimizer(torch.optim.Optimizer):  # type: ignore[misc]
     Args:
         optimizer: Of all parameters that are trained.
         strategy: With one replica in this process; None: the current one.
-        module: Gives the parameters their names. Its buffers are kept with them: each worker has
-            its own while it trains, the chief's are pushed with its steps.
+        module: Gives the parameters their names. Its buffers are kept with them: running averages
+            (batch norm) are of the batches of all workers; of others each worker has its own while
+            it trains, and what its steps change overwrites the job's.
         deltas: Whether the optimizer may run on the worker: ``allow`` it if it has no rule,
             ``forbid`` it, or ``always``.
         mean: Gradients of workers in sync are averaged; False: added up.
@@ -83,7 +85,7 @@ class DistributedOptimizer(torch.optim.Optimizer):  # type: ignore[misc]
         self._share()
         self._parameters = named_parameters(optimizer, module, name)
         names = {id(parameter): each for each, parameter in self._parameters.items()}
-        self._buffers = _buffers(module, strategy, name)
+        self._buffers = Buffers(module, name, in_sync=strategy.num_replicas_in_sync > 1)
         places = [choose_place(self._place(g), deltas, self._kind) for g in self.param_groups]
         left = [place for place in places if isinstance(place, OnWorker)]
         self.worker_reason = left[0].reason if left else None
@@ -104,7 +106,7 @@ class DistributedOptimizer(torch.optim.Optimizer):  # type: ignore[misc]
             for (rule, _, _), group in zip(self._rules, self.param_groups, strict=False)
             for parameter in group["params"]
         }
-        everything = self._parameters | self._buffers
+        everything = self._parameters | self._buffers.tensors
         self._state = TorchState(optimizer, self._parameters) if left else None
         kept = self._kept = None
         if self._state is not None and self._state.entries:
@@ -119,9 +121,9 @@ class DistributedOptimizer(torch.optim.Optimizer):  # type: ignore[misc]
         self._keeps = kept is not None and _keeps(strategy)
         self._take_state()
         self._copies = HostCopies()
-        self._writes_buffers = bool(self._buffers) and strategy.extended.should_checkpoint
         self._values: Mapping[str, Any] = {}
-        self._trained, self._everything = Targets(self._parameters), Targets(everything)
+        self._stepped = Targets(self._parameters | self._buffers.averages)
+        self._everything = Targets(everything)
         self.refresh()
 
     # -- values ------------------------------------------------------------------------------
@@ -130,12 +132,13 @@ class DistributedOptimizer(torch.optim.Optimizer):  # type: ignore[misc]
         """Load parameters and buffers as they are now, with what other workers have pushed."""
         self._values = self.store.pull()
         self._everything.load(self._values)
+        self._buffers.mark()
         if self._keeps and self._kept is not None and self._kept.is_other(self.store.pull):
             self._take_state()
 
     def publish(self) -> None:
         """Overwrite the values of all workers with this one's parameters and buffers."""
-        everything = self._parameters | self._buffers
+        everything = self._parameters | self._buffers.tensors
         self.store.assign({name: to_array(tensor) for name, tensor in everything.items()})
         self.refresh()
 
@@ -161,27 +164,27 @@ class DistributedOptimizer(torch.optim.Optimizer):  # type: ignore[misc]
         gradients = self._copies.gradients(
             {name: p.grad for name, p in self._parameters.items() if p.grad is not None}
         )
-        buffers = (
-            {name: to_array(buffer) for name, buffer in self._buffers.items()}
-            if self._writes_buffers
-            else None
-        )
+        moved = self._buffers.moved(self._values)
+        changed = self._buffers.changed() or None
         if self.worker_reason is None:
             self._follow_settings()
-            values = self.store.exchange(self._with_decay(gradients), assigned=buffers)
+            values = self.store.exchange(
+                self._with_decay(gradients), assigned=changed, averages=moved
+            )
         else:
             try:
                 values = self.store.exchange(
                     gradients,
                     update=self._update_here,
-                    assigned=buffers,
+                    assigned=changed,
+                    averages=moved,
                     kept=self._pushed_state if self._keeps else None,
                 )
             except NonFiniteGradientError:  # what was refused is in the parameters by now
-                self._trained.load(self._values)
+                self._stepped.load(self._values)
                 raise
         self._values = values
-        self._trained.load(values)
+        self._stepped.load(values)
         return loss
 
     def _unscale(self) -> bool:
@@ -370,13 +373,6 @@ def _check(optimizer: Any, strategy: Strategy) -> None:
 def _has_stepped(optimizer: Any) -> bool:
     """Adagrad has a state from the start, in which it has made no step."""
     return any(float(state.get("step", 1)) > 0 for state in optimizer.state.values())
-
-
-def _buffers(module: Any, strategy: Strategy, prefix: str) -> dict[str, Any]:
-    """Buffers that are kept: of workers in sync each has its own."""
-    if module is None or strategy.num_replicas_in_sync > 1:
-        return {}
-    return named_buffers(module, prefix)
 
 
 def _keeps(strategy: Strategy) -> bool:

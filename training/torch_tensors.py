@@ -140,6 +140,16 @@ class Targets:
                 np.copyto(view, value)
                 _has_changed(tensor)
 
+    def arrays(self) -> dict[str, Array] | None:
+        """The memory of all tensors; None: some are not on the host."""
+        found: dict[str, Array] = {}
+        for name, tensor in self._tensors.items():
+            view = self._view(name, tensor)
+            if view is None:
+                return None
+            found[name] = view
+        return found
+
     def _view(self, name: str, tensor: Any) -> Array | None:
         """The tensor's memory; None: it is not on the host, or no array can have it."""
         where = (tensor.data_ptr(), tensor.stride())

@@ -103,10 +103,10 @@ class PlanCache:
         if push is None or not (push.values or push.assigned or push.writes):
             return None
         names, assigned = tuple(push.values), tuple(push.assigned)
-        writes: tuple[tuple[str, Operation], ...] = ()
+        writes: tuple[tuple[str, Operation, float], ...] = ()
         sparse: tuple[bool, ...] = ()
         if push.writes:
-            writes = tuple((name, operation) for name, operation, _ in push.writes)
+            writes = tuple((name, how, decay) for name, how, _, decay in push.writes)
         if IndexedSlices in push.kinds:
             written = (write.value for write in push.writes)
             values = (*push.values.values(), *push.assigned.values(), *written)
@@ -114,17 +114,18 @@ class PlanCache:
 
         def make() -> PushPlan:
             pairs = [
-                *((name, push.operation) for name in names),
-                *((name, Operation.ASSIGN) for name in assigned),
+                *((name, push.operation, 0.0) for name in names),
+                *((name, Operation.ASSIGN, 0.0) for name in assigned),
                 *writes,
             ]
             return plan_push(
-                [self._place(name) for name, _ in pairs],
+                [self._place(name) for name, _, _ in pairs],
                 sparse or [False] * len(pairs),
-                [operation for _, operation in pairs],
+                [operation for _, operation, _ in pairs],
                 self._wire_formats(),
                 self._new_layout,
                 range(len(names), len(names) + len(assigned)),
+                [decay for _, _, decay in pairs],
             )
 
         return self._push_plans.get((push.operation, names, sparse, assigned, writes), make)

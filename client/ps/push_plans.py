@@ -29,11 +29,15 @@ _dtype_of = attrgetter("dtype")
 
 
 class Write(NamedTuple):
-    """One operation on one variable, beside the others of a push."""
+    """One operation on one variable, beside the others of a push.
+
+    ``decay`` is for whole variables that are added to: they are multiplied by ``1 - decay`` first.
+    """
 
     variable: str
     operation: Operation
     value: Array | IndexedSlices
+    decay: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -297,6 +301,7 @@ def plan_push(
     wire_formats: Sequence[WireFormat],
     new_layout: Callable[[Sequence[LayoutEntry]], WireLayout],
     packed: Collection[int] = (),
+    decays: Sequence[float] = (),
 ) -> PushPlan:
     """How values of these variables travel.
 
@@ -307,6 +312,7 @@ def plan_push(
         wire_formats: Per ps.
         new_layout: Gives a layout its id.
         packed: Numbers of the variables that come as bytes.
+        decays: Of what is there, for each of them; empty: none.
     """
     entries: dict[int, list[LayoutEntry]] = {}
     parts: list[_Run | _Cut] = []
@@ -317,15 +323,15 @@ def plan_push(
         if run is not None:
             parts.append(_Run(ps, _picker(run.indices), run.dtype, run.num_bytes, run.packed))
 
-    pushed = zip(variables, sparse, operations, strict=True)
-    for index, (placed, rows, operation) in enumerate(pushed):
+    pushed = zip(variables, sparse, operations, decays or [0.0] * len(variables), strict=True)
+    for index, (placed, rows, operation, decay) in enumerate(pushed):
         definition = placed.definition
         # A variable cut over near and far ps travels as it is: its parts come of one gradient.
         kinds = {wire_formats[ps] for ps, _ in placed.shards}
         wire_format = kinds.pop() if len(kinds) == 1 else WireFormat()
         cut = []
         for ps, shard in placed.shards:
-            entry = _entry(definition, shard, operation, wire_format, rows=rows)
+            entry = _entry(definition, shard, operation, decay, wire_format, rows=rows)
             entries.setdefault(ps, []).append(entry)
             cut.append((ps, shard, entry))
         ps, shard, entry = cut[0]
@@ -365,6 +371,7 @@ def _entry(
     definition: VariableDefinition,
     shard: ShardDefinition,
     operation: Operation,
+    decay: float,
     wire_format: WireFormat,
     *,
     rows: bool,
@@ -375,7 +382,7 @@ def _entry(
         if wire_format.top_k is not None and not rows and definition.size >= MIN_ELEMENTS:
             encoding = Encoding.ELEMENTS
     narrowed = dtype if dtype != definition.dtype else None
-    return LayoutEntry(definition.name, shard.part, operation, encoding, narrowed)
+    return LayoutEntry(definition.name, shard.part, operation, encoding, narrowed, decay=decay)
 
 
 def _picker(indices: Sequence[int]) -> Callable[[Sequence[Any]], Sequence[Array]]:

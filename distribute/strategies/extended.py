@@ -16,6 +16,7 @@ from ..base.contexts import (
 from ..base.creations import Creations
 from ..base.devices import HOST, LOCALHOST, in_task, is_gpu, on_device
 from ..base.interface import Strategy
+from ..base.moved_average import MovedAverage
 from ..base.reductions import ReduceOp
 from ..base.values import (
     DistributedValues,
@@ -207,12 +208,14 @@ class StrategyExtended:
         self,
         updates: Sequence[tuple[Any, Sequence[tuple[Any, Variable]]]],
         reads: Sequence[Variable],
+        averages: Sequence[tuple[Variable, MovedAverage]] = (),
     ) -> list[Any]:
         """A step of its own, outside of ``run``: apply gradients, and read what they made.
 
         Args:
             updates: Optimizers, each with pairs of gradient and variable.
             reads: Variables of this strategy.
+            averages: As :meth:`move_averages` takes them.
 
         Returns:
             Their values after the step, in order.
@@ -222,6 +225,7 @@ class StrategyExtended:
             self.will_read(reads)
             for optimizer, pairs in updates:
                 optimizer.apply_gradients(pairs)
+            self.move_averages(averages)
 
         self.call_for_each_replica(step)
         return self.read_all(reads, arrived=True)
@@ -347,6 +351,18 @@ class StrategyExtended:
         for _, variable in pairs:
             self._require_own(variable)
         apply_locally(optimizer, pairs)
+
+    def move_averages(self, moves: Sequence[tuple[Variable, MovedAverage]]) -> None:
+        """Have moving averages go on from where a step of this worker took them.
+
+        Between replicas in sync what is given is reduced already, the same on all of them. Those
+        of asynchronous workers become one: as if the steps of all had been made one after another.
+
+        Args:
+            moves: Variables of this strategy, and what the step made of each.
+        """
+        for variable, moved in moves:
+            variable.assign(moved.after)
 
     def refuses_deltas(self, deltas: Mapping[str, Any]) -> bool:
         """Whether a step's deltas, made by an optimizer of this worker, are to change nothing.

@@ -20,6 +20,7 @@ from ..runtime import ClusterRuntime
 log = logging.getLogger(__name__)
 
 _LOGGED_EVERY = 100
+AVERAGES = "the moving average"
 DELTAS = "what an optimizer on the worker has made"
 
 

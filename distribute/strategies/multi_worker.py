@@ -19,13 +19,14 @@ from ...core.errors import ConfigurationError, DefinitionMismatchError
 from ...core.task import TaskId
 from ..base.communication import CommunicationImplementation, CommunicationOptions
 from ..base.devices import compute_devices, is_gpu, physical_gpu, task_name
+from ..base.moved_average import MovedAverage
 from ..base.values import DistributedValues
 from ..job_snapshots import JobSnapshots
 from ..runtime import ClusterRuntime
 from ..variables.spec import VariableSpec
 from ..variables.variable import Variable
 from .all_reduce import choose_cross_device_ops
-from .finite_updates import DELTAS, FiniteUpdates
+from .finite_updates import AVERAGES, DELTAS, FiniteUpdates
 from .joining import runtime_of_workers
 from .mirrored import MirroredExtended
 from .strategy import Strategy
@@ -124,6 +125,7 @@ class MultiWorkerExtended(MirroredExtended):
         self._job: JobSnapshots | None = None
         self._finite = FiniteUpdates(runtime)
         self._finite_deltas = FiniteUpdates(runtime, DELTAS)
+        self._finite_averages = FiniteUpdates(runtime, AVERAGES)
         self.group = CollectiveGroup(
             task,
             runtime.settings,
@@ -218,6 +220,16 @@ class MultiWorkerExtended(MirroredExtended):
         }
         if not self._finite.refuses(reduced, self.steps.global_step):
             super().apply_gradients(optimizer, pairs)
+
+    def move_averages(self, moves: Sequence[tuple[Variable, MovedAverage]]) -> None:
+        """As for other strategies; those with NaN or infinity change nothing on any worker.
+
+        Raises:
+            NonFiniteGradientError: So many steps in a row are refused that the model has diverged.
+        """
+        after = {variable.name: moved.after for variable, moved in moves}
+        if not self._finite_averages.refuses(after, self.steps.global_step):
+            super().move_averages(moves)
 
     def refuses_deltas(self, deltas: Mapping[str, Any]) -> bool:
         """Whether they hold NaN or infinity."""

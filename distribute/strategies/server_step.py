@@ -61,6 +61,7 @@ class ServerStep:
         self._assigned: dict[str, bytes] = {}
         self._writes: list[Write] = []
         self._written: set[str] = set()
+        self._averages: list[Write] = []  # what is added to moving averages; the step reads none
         self._waiting_bytes = 0
         self._unsettled: dict[str, None] = {}  # written, with a result that only the servers know
         self._counted = False  # whether the servers have counted this step
@@ -91,9 +92,10 @@ class ServerStep:
         self._active, self._thread = False, 0
         read = {name: self._known(name) for name in self._reads} if self._prefetch else {}
         self._forget()
-        if push and (self._pushes or self._assigned or self._writes):
+        if push and (self._pushes or self._assigned or self._writes or self._averages):
             self._flush(list(self._reads), read)
         self._pushes, self._clip, self._counted, self._hyperparameters = {}, None, False, None
+        self._averages = []
         self._take_writes()
 
     def read(self, name: str, small: Callable[[], Sequence[str]]) -> Array:
@@ -245,6 +247,20 @@ class ServerStep:
         if not self._active:
             self._flush([])
 
+    def average(self, writes: Sequence[Write]) -> None:
+        """Add to moving averages with the step's push; outside of steps at once.
+
+        They wait for nothing and hold nothing up: unlike after other writes, the next step may
+        begin without them (``prefetch``). A step that is refused adds nothing.
+
+        Args:
+            writes: ASSIGN_ADD, with the decay of what is there.
+        """
+        self._averages += writes
+        if not self._active:
+            self._counted = False
+            self._flush([])
+
     def _known(self, name: str) -> Array | None:
         assigned = self._assigned.get(name)
         if assigned is not None:
@@ -269,22 +285,25 @@ class ServerStep:
             pulls: For the next step.
             read: What this step read; the next one may begin with it.
         """
-        pushes = self._pushes
+        pushes, averages = self._pushes, self._averages
         assigned, writes = self._take_writes()
         # Once per step of this worker, however many pushes it takes.
         clip, increment = self._clip, 0 if self._counted else 1
         hyperparameters, self._hyperparameters = self._hyperparameters, None
-        self._pushes, self._clip = {}, None
+        self._pushes, self._clip, self._averages = {}, None, []
         progress = self._runtime.progress
-        if self._finite.refuses(pushes, self._session.global_step):
+        looked_at = pushes
+        if averages:
+            looked_at = {**pushes, **{each.variable: each.value for each in averages}}
+        if self._finite.refuses(looked_at, self._session.global_step):
             if not (assigned or writes):
                 return
-            pushes = {}
+            pushes, averages = {}, []
         self._counted = True
         scale = 1.0 if clip is None else clip_scale(list(pushes.values()), clip)
         arrived = self._arrived()
         pending = self._session.begin(
-            PushPayload(pushes, assigned=assigned, writes=writes),
+            PushPayload(pushes, assigned=assigned, writes=[*writes, *averages]),
             pulls,
             step_increment=increment,
             gradient_scale=scale,

@@ -153,18 +153,20 @@ class MapSlab(_message.Message):
     def __init__(self, number: _Optional[int] = ...) -> None: ...
 
 class LayoutEntry(_message.Message):
-    __slots__ = ("variable", "part", "operation", "encoding", "dtype")
+    __slots__ = ("variable", "part", "operation", "encoding", "dtype", "decay")
     VARIABLE_FIELD_NUMBER: _ClassVar[int]
     PART_FIELD_NUMBER: _ClassVar[int]
     OPERATION_FIELD_NUMBER: _ClassVar[int]
     ENCODING_FIELD_NUMBER: _ClassVar[int]
     DTYPE_FIELD_NUMBER: _ClassVar[int]
+    DECAY_FIELD_NUMBER: _ClassVar[int]
     variable: str
     part: int
     operation: Operation
     encoding: Encoding
     dtype: _common_pb2.DType
-    def __init__(self, variable: _Optional[str] = ..., part: _Optional[int] = ..., operation: _Optional[_Union[Operation, str]] = ..., encoding: _Optional[_Union[Encoding, str]] = ..., dtype: _Optional[_Union[_common_pb2.DType, str]] = ...) -> None: ...
+    decay: float
+    def __init__(self, variable: _Optional[str] = ..., part: _Optional[int] = ..., operation: _Optional[_Union[Operation, str]] = ..., encoding: _Optional[_Union[Encoding, str]] = ..., dtype: _Optional[_Union[_common_pb2.DType, str]] = ..., decay: _Optional[float] = ...) -> None: ...
 
 class Layout(_message.Message):
     __slots__ = ("layout_id", "entries")

@@ -23,6 +23,7 @@ class LayoutRange:
         encoding: Of the values in the payload.
         dtype: Of the values in the payload.
         width: Elements per row.
+        decay: What part of the old values goes before others are added.
     """
 
     block: Block
@@ -32,6 +33,7 @@ class LayoutRange:
     encoding: Encoding
     dtype: DType
     width: int
+    decay: float = 0.0
 
     @property
     def num_bytes(self) -> int:
@@ -136,6 +138,7 @@ def _join(left: LayoutRange, right: LayoutRange) -> LayoutRange | None:
         and left.operation is right.operation
         and left.rule == right.rule
         and left.dtype == right.dtype
+        and left.decay == right.decay
         and left.encoding is right.encoding is Encoding.DENSE
     ):
         where = Range(left.where.first, right.where.last, left.where.start, right.where.stop)

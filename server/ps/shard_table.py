@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from itertools import islice
 
 from ...core.arrays import Array, DType, is_float, row_shape, size_of
+from ...core.bounds import check_number
 from ...core.checkpoint import CheckpointReader
 from ...core.checkpoint.directory import MANIFEST
 from ...core.checkpoint.folder import Folder
@@ -406,9 +407,25 @@ class ShardTable:
             raise RefusedError(f"{self.task}: single elements are for gradients", task=self.task)
         if item.operation in ROW_OPERATIONS and item.encoding is not Encoding.ROWS:
             raise RefusedError(f"{self.task}: {item.operation} is for rows", task=self.task)
+        self._check_decay(item, block.dtype)
         applied = rule if item.operation is Operation.APPLY else None
         where = block.range_of(entry)
-        return LayoutRange(block, where, item.operation, applied, item.encoding, dtype, width)
+        return LayoutRange(
+            block, where, item.operation, applied, item.encoding, dtype, width, item.decay
+        )
+
+    def _check_decay(self, item: LayoutEntry, dtype: DType) -> None:
+        if not item.decay:
+            return
+        check_number(item.decay, 1, f"the decay of {item.variable!r}", self.task)
+        added = item.operation is Operation.ASSIGN_ADD and item.encoding is Encoding.DENSE
+        if not (added and is_float(dtype)):
+            raise RefusedError(
+                f"{self.task}: {item.operation} of {item.variable!r} ({dtype.name}) has a decay, "
+                "which is for what is added to whole floating-point variables",
+                task=self.task,
+                variable=item.variable,
+            )
 
     def slab(self, number: int) -> Slab:
         """The slab of shared memory with this number.

@@ -222,7 +222,7 @@ class Store:
                 elif part.operation is Operation.ASSIGN:
                     block.assign(part.where, gradient)
                 else:
-                    block.combine(part.where, gradient, part.operation)
+                    block.combine(part.where, gradient, part.operation, part.decay)
             block.mark_applied(info)
 
     def _finish(self, push: PushRequest, info: StepInfo, fresh: bool) -> PushResult:

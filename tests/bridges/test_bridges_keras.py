@@ -101,7 +101,7 @@ def test_a_callback_that_sets_the_rate_counts_from_the_next_step_on(keras: Any) 
 def test_a_subclassed_model_with_batch_norm_and_dropout_trains_and_its_file_loads(
     keras: Any, tmp_path: Path
 ) -> None:
-    """Averages of batch norm are the chief's, and are among the shared weights."""
+    """Averages of batch norm are among the shared weights."""
 
     @keras.saving.register_keras_serializable("windlass-test")
     class Net(keras.Model):  # type: ignore[misc]

@@ -178,7 +178,7 @@ def _load(model: Any, keras: Any) -> None:
     missing = sorted(floating.keys() - known.keys())
     if missing:
         log.warning(
-            "the checkpoint has no %s: of workers in sync each keeps its own averages", missing[0]
+            "the checkpoint has no %s: workers in sync keep what their layers make", missing[0]
         )
     store = ArrayStore({p: to_numpy(v.value) for p, v in known.items()}, None, get_strategy())
     for path, value in store.pull(list(known)).items():

@@ -39,7 +39,8 @@ class EagerSteps(ABC):
         self._marks: dict[str, object] = {}
         self._rate_mark: object = None
         self._trainable: dict[str, Any] = {}
-        self._averages: list[str] = []
+        self._pushed: list[str] = []
+        self._loaded: dict[str, Any] = {}  # in every step
 
     # -- of the framework --------------------------------------------------------------------
 
@@ -92,7 +93,9 @@ class EagerSteps(ABC):
         """Know what is trained from now on."""
         weights = self._weights
         self._trainable = {name: weights.variables[name] for name in weights.trained_names()}
-        self._averages = weights.pushed_averages()
+        self._pushed = weights.pushed_state()
+        averages = {name: weights.variables[name] for name in weights.averages}
+        self._loaded = self._trainable | averages
         self._rate_mark = None
         if weights.worker_reason is not None and not weights.optimizer.built:
             weights.optimizer.build(self._model.trainable_variables)
@@ -123,10 +126,10 @@ class EagerSteps(ABC):
             for name, gradient in zip(names, gradients, strict=True)
             if gradient is not None and name is not None
         }
-        averages = {name: self.array(weights.variables[name]) for name in self._averages}
+        changed = {name: self.array(weights.variables[name]) for name in self._pushed}
         if weights.worker_reason is None:
             self._follow_rate(optimizer)
-            values = weights.exchange(named, averages=averages)
+            values = weights.exchange(named, changed=changed)
             steps = weights.store.step or int(optimizer._iterations.numpy()) + 1
             optimizer._iterations.assign(steps)
         else:
@@ -145,11 +148,11 @@ class EagerSteps(ABC):
                 }
 
             try:
-                values = weights.exchange(named, update=update, averages=averages)
+                values = weights.exchange(named, update=update, changed=changed)
             except NonFiniteGradientError:  # what was refused is in the variables by now
-                self.load(self._trainable, before)
+                self.load(self._loaded, before)
                 raise
-        self.load(self._trainable, values)
+        self.load(self._loaded, values)
 
     def _follow_rate(self, optimizer: Any) -> None:
         rate = optimizer._learning_rate

@@ -41,7 +41,8 @@ class Steps:
         self._iterations_at: int | None = None
         self._trainable: list[str] = []  # in the order of Keras' state
         self._positions: list[int] = []  # where they are in it
-        self._averages: list[tuple[int, str]] = []  # that this worker pushes
+        self._pushed: list[tuple[int, str]] = []  # of the other state, where it is there
+        self._averages: list[tuple[int, str]] = []  # those of them that come back
         self._gradients: Any = None
         self._apply: Any = None
         placement = weights.placement
@@ -99,9 +100,10 @@ class Steps:
         self._positions = [
             i for i, v in enumerate(model.trainable_variables) if not weights.is_gradient_way(v)
         ]
-        pushed = set(weights.pushed_averages())
+        pushed = set(weights.pushed_state())
         names = ((i, weights.name_of(v)) for i, v in enumerate(model.non_trainable_variables))
-        self._averages = [(i, name) for i, name in names if name in pushed]
+        self._pushed = [(i, name) for i, name in names if name in pushed]
+        self._averages = [(i, name) for i, name in self._pushed if name in weights.averages]
         self._gradients = self._fed(self._gradients_of, [True] * 4)
         self._apply = self._wrap()(optimizer.stateless_apply)
         model.train_function = model._make_function(self._step)
@@ -177,7 +179,7 @@ class Steps:
             array is not self._arrays[name]
             for name, array in zip(self._trainable, trainable, strict=True)
         ):
-            trainable = self._follow(trainable)
+            trainable, others = self._follow(trainable, others)
         every = self._placed(trainable, every)
         logs, gradients, others, metrics = self._gradients(
             (every, others, of_optimizer, metrics), data
@@ -186,10 +188,10 @@ class Steps:
             self._rows.note(gradients)
         handed = (np.asarray(gradients[i]) for i in self._positions)
         named = dict(zip(self._trainable, handed, strict=True))
-        averages = {name: np.asarray(others[i]) for i, name in self._averages}
+        changed = {name: np.asarray(others[i]) for i, name in self._pushed}
         if weights.worker_reason is None:
             self._follow_rate(of_optimizer)
-            values = weights.exchange(named, averages=averages)
+            values = weights.exchange(named, changed=changed)
             taken, of_optimizer = self._take_and_count(values, of_optimizer)
         else:
             updated: list[Any] = []
@@ -206,11 +208,23 @@ class Steps:
                 }
 
             values = weights.exchange(
-                named, update=update, averages=averages, state=lambda: updated[-1]
+                named, update=update, changed=changed, state=lambda: updated[-1]
             )
-            taken, of_optimizer = self._take(values, self._trainable), updated[-1]
-        every = self._placed(taken, every)
+            taken, of_optimizer = self._take(values, self._names()), updated[-1]
+        trainable, others = self._parted(taken, others)
+        every = self._placed(trainable, every)
         return logs, (every, others, of_optimizer, metrics)
+
+    def _names(self) -> list[str]:
+        """What comes back from a step: weights that are trained, and averages."""
+        return [*self._trainable, *(name for _, name in self._averages)]
+
+    def _parted(self, taken: Sequence[Any], others: Sequence[Any]) -> tuple[list[Any], list[Any]]:
+        """Arrays of :meth:`_names`: the weights, and the other state with the averages in it."""
+        count, placed = len(self._trainable), list(others)
+        for (i, _), array in zip(self._averages, taken[count:], strict=True):
+            placed[i] = array
+        return list(taken[:count]), placed
 
     def _placed(self, trainable: Sequence[Any], every: Sequence[Any]) -> list[Any]:
         """Weights among what stands for rows, in the order of Keras' state."""
@@ -241,17 +255,19 @@ class Steps:
             )
         return logs, list(gradients), others, metrics
 
-    def _follow(self, trainable: Sequence[Any]) -> Sequence[Any]:
-        """The weights of a step that begins with others than the last one ended with."""
+    def _follow(
+        self, trainable: Sequence[Any], others: Sequence[Any]
+    ) -> tuple[Sequence[Any], Sequence[Any]]:
+        """Weights and other state of a step whose weights are not those of the last one's end."""
         given = dict(zip(self._trainable, trainable, strict=True))
         changed = self._changed(given)
         if not changed:
             self._arrays.update(given)  # Keras has copied them
-            return trainable
+            return trainable, others
         if self._weights.is_chief:
             self._weights.store.assign(changed)
         values = self._weights.values = self._weights.pull()
-        return self._take(values, self._trainable)
+        return self._parted(self._take(values, self._names()), others)
 
     def _follow_rate(self, of_optimizer: Sequence[Any]) -> None:
         if self._rate_at is None or of_optimizer[self._rate_at] is self._rate:
@@ -269,8 +285,9 @@ class Steps:
         """
         counted, at = list(of_optimizer), self._iterations_at
         if at is None:
-            return self._take(values, self._trainable), counted
+            return self._take(values, self._names()), counted
         before = counted[at]
         steps = np.asarray(self._weights.store.step or int(before) + 1, before.dtype)
-        *taken, counted[at] = on_device([*(values[name] for name in self._trainable), steps])
-        return self._note(taken, self._trainable), counted
+        names = self._names()
+        *taken, counted[at] = on_device([*(values[name] for name in names), steps])
+        return self._note(taken, names), counted

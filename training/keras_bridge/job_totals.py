@@ -6,8 +6,8 @@ says otherwise). So the result over all examples of all workers is that of the a
 last decimal; means of results would not be.
 
 Workers in sync add up when an epoch or an evaluation ends, in one all-reduce, and all have the same
-logs. In the same call averages (batch norm) are averaged: as in tf.distribute, whose variables of
-batch norm are ON_READ and MEAN.
+logs. In the same call what layers keep for themselves is averaged, unless all workers share it as
+they do the averages of batch norm.
 
 Workers of parameter servers end their epochs at different times and wait for nobody: each adds its
 epoch to a sum on the servers when it ends, and the chief takes what is there, with its own, for the

@@ -21,7 +21,7 @@ from .job_callback import JobCallback
 from .job_totals import InSync, OnServers
 from .replica_devices import placement_of
 from .replicas import Replicas
-from .weights import SharedWeights, averages_of
+from .weights import SharedWeights
 
 log = logging.getLogger(__name__)
 
@@ -174,8 +174,8 @@ class DistributedMethods:
             )
         if isinstance(self._totals, InSync):
             try:
-                averages = averages_of(model) if in_epoch else ()
-                self._totals.combine(model.metrics_variables, averages)
+                own = self.weights.own_state() if in_epoch and self.weights is not None else ()
+                self._totals.combine(model.metrics_variables, own)
             except CollectiveMismatchError as error:
                 raise CollectiveMismatchError(
                     f"{self._what_ended(in_epoch=in_epoch)}, and another worker has not: {error}"

@@ -12,12 +12,14 @@ from ...core.arrays import Array
 from ...core.errors import CollectiveMismatchError, ConfigurationError
 from ...distribute.base.arrays import to_host
 from ...distribute.base.devices import is_gpu
+from ...distribute.base.moved_average import MovedAverage
 from ...distribute.optimizer import Optimizer
 from ...distribute.strategies.strategy import Strategy
 from ...distribute.variables.variable import Variable
 from ..array_store import ArrayStore, Update
 from ..own_optimizer import Deltas
 from ..rule_table import OnServer, OnWorker
+from .averages import decays_of, state_of
 from .embedding import Embedding, RowReader, embeddings_of
 from .frameworks import keras, steps_module
 from .in_sync import workers_in_sync
@@ -64,6 +66,7 @@ class SharedWeights:
         worker_reason: Why the optimizer runs on this worker; None: it runs on the servers.
         variables: Those of Keras, by name.
         values: As they came last, by name.
+        averages: Of those, moving averages; the weight of a batch in each.
         is_chief: Whether this worker's changes by hand count for all.
         steps: Of training, that this worker has made.
         readers: Of the tables of embeddings, by name.
@@ -92,8 +95,14 @@ class SharedWeights:
         self.optimizer, self._settings = model.optimizer, settings_of(model.optimizer)
         embeddings = embeddings_of(model)
         self._gradient_ways = {id(layer._rows) for layer in embeddings}
-        self.variables = self._shared_variables(in_sync=workers_in_sync(strategy) > 1)
+        decays = decays_of(model)
+        self.variables = self._shared_variables(decays, in_sync=workers_in_sync(strategy) > 1)
         self._names = {id(variable): name for name, variable in self.variables.items()}
+        self.averages = {
+            name: decays[id(variable)]
+            for name, variable in self.variables.items()
+            if id(variable) in decays
+        }
         self.values: Mapping[str, Array] = {}
         self.backend: Steps = steps_module().Steps(self)
         with strategy.scope():
@@ -140,13 +149,16 @@ class SharedWeights:
             found[table.name] = rule
         return found
 
-    def _shared_variables(self, *, in_sync: bool) -> dict[str, Any]:
-        """Floating-point weights by name; workers in sync keep their own averages.
+    def _shared_variables(self, decays: Mapping[int, float], *, in_sync: bool) -> dict[str, Any]:
+        """Floating-point weights by name; in sync those that are equal on all workers.
 
         Of seed generators and counters every worker has its own.
         """
         found: dict[str, Any] = {}
-        for variable in self.model.trainable_variables if in_sync else self.model.weights:
+        trained = {id(variable) for variable in self.model.trainable_variables}
+        for variable in self.model.weights:
+            if in_sync and id(variable) not in trained and id(variable) not in decays:
+                continue
             if not keras.backend.is_float_dtype(variable.dtype) or self.is_gradient_way(variable):
                 continue
             name = self._prefix + variable.path
@@ -212,10 +224,13 @@ class SharedWeights:
                 "distributed; build all of it before"
             ) from None
 
-    def pushed_averages(self) -> list[str]:
-        """The names of those that no gradient changes and this worker pushes: the chief's."""
-        averages = averages_of(self.model) if self.is_chief else []
-        return [self._names[id(v)] for v in averages if id(v) in self._names]
+    def pushed_state(self) -> list[str]:
+        """The names of those that no gradient changes, but steps do."""
+        return [self._names[id(v)] for v in state_of(self.model) if id(v) in self._names]
+
+    def own_state(self) -> list[Any]:
+        """Variables of Keras' that steps change and this worker does not share."""
+        return [v for v in state_of(self.model) if id(v) not in self._names]
 
     def name_of(self, variable: Any) -> str | None:
         """The name of a variable of Keras; None: it is not shared."""
@@ -249,7 +264,7 @@ class SharedWeights:
         gradients: Mapping[str, Any],
         *,
         update: Update | None = None,
-        averages: Mapping[str, Array] | None = None,
+        changed: Mapping[str, Array] | None = None,
         state: Callable[[], Sequence[Any]] | None = None,
     ) -> Mapping[str, Array]:
         """A step: push, and the values of all shared weights that come back.
@@ -257,17 +272,20 @@ class SharedWeights:
         Args:
             gradients: By name; of weights that have none, none.
             update: This worker's optimizer; None: the servers'.
-            averages: What to overwrite in the same push.
+            changed: What the step has made of :meth:`pushed_state`, by name: averages go on from
+                there, the rest is overwritten.
             state: With ``update``, what the optimizer's variables are after it; None: what they
                 have.
         """
+        moved, assigned = self._moved(changed or {})
         own = self._own_state if update is not None else None
         self.steps += 1
         try:
             arrived = self.store.exchange(
                 gradients,
                 update=update,
-                assigned=averages or None,
+                assigned=assigned or None,
+                averages=moved,
                 kept=None if own is None else own.pushed(self.optimizer, state),
                 rows={n: g for n, reader in self.readers.items() if (g := reader.take())},
             )
@@ -279,24 +297,24 @@ class SharedWeights:
         self.values = values = self._on_host(arrived)
         return values
 
+    def _moved(
+        self, changed: Mapping[str, Array]
+    ) -> tuple[dict[str, MovedAverage], dict[str, Array]]:
+        """Averages, of layers that the step has trained; and what else it has changed."""
+        moved: dict[str, MovedAverage] = {}
+        assigned: dict[str, Array] = {}
+        for name, after in changed.items():
+            before, decay = self.values[name], self.averages.get(name)
+            if decay is None:
+                assigned[name] = after
+            else:
+                moved[name] = MovedAverage(before, after, decay)
+        return moved, assigned
+
     def set_rate(self, rate: float) -> None:
         """What a callback or the program has set counts from this step on."""
         if self._rule is not None and self._rule.learning_rate != rate:
             self._rule.learning_rate = rate
-
-
-def averages_of(model: Any) -> list[Any]:
-    """What a model computes while it trains, such as the averages of batch norm.
-
-    Weights that were frozen are not among them.
-    """
-    found = {
-        id(variable): variable
-        for layer in model._flatten_layers()
-        for variable in layer._non_trainable_variables
-        if keras.backend.is_float_dtype(variable.dtype)
-    }
-    return list(found.values())
 
 
 def _require_weights(model: Any) -> None:

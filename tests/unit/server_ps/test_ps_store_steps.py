@@ -6,8 +6,9 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
-from windlass.core.arrays import DTYPES, Array, DType
+from windlass.core.arrays import DTYPES, Array, DType, is_float
 from windlass.core.definitions import ShardDefinition, VariableDefinition, cut
+from windlass.core.errors import RefusedError
 from windlass.core.schedules import ExponentialDecay
 from windlass.core.settings import Settings
 from windlass.core.steps import Encoding, LayoutEntry, Operation, PushResult
@@ -107,6 +108,45 @@ def test_assign_and_assign_add_reach_every_dtype(dtype: DType) -> None:
     np.testing.assert_array_equal(pull(store), first + second)
     assert pull(store).dtype == dtype
     assert store.table.lookup([ShardDefinition(vector("w", 3, dtype))], WORKER)[0].initialized
+
+
+def test_what_is_added_with_a_decay_makes_a_moving_average() -> None:
+    """Neighbours of other decays, or of none, keep theirs."""
+    store = make_store(*(vector(name) for name in "abcd"))
+    push(store, 1, [LayoutEntry(name, 0, ASSIGN) for name in "abcd"], [floats(8, np.nan, 2)] * 4)
+    decays = {"a": 0.25, "b": 0.25, "c": 1.0, "d": 0.0}
+    entries = [LayoutEntry(name, 0, ADD, decay=decay) for name, decay in decays.items()]
+    push(store, 2, entries, [floats(1, 1, 1)] * 4)
+    for name in "ab":
+        np.testing.assert_array_equal(pull(store, name), floats(7, np.nan, 2.5))
+    np.testing.assert_array_equal(pull(store, "c"), floats(1, 1, 1))  # whatever was there
+    np.testing.assert_array_equal(pull(store, "d"), floats(9, np.nan, 3))
+
+
+@pytest.mark.parametrize("dtype", [each for each in DTYPES if is_float(each)], ids=str)
+def test_every_floating_point_dtype_has_moving_averages(dtype: DType) -> None:
+    store = make_store(vector("w", 2, dtype))
+    push(store, 1, [LayoutEntry("w", 0, ASSIGN)], [np.array([8, 16], dtype)])
+    push(store, 2, [LayoutEntry("w", 0, ADD, decay=0.5)], [np.array([1, 2], dtype)])
+    assert pull(store).dtype == dtype
+    assert pull(store).astype(float).tolist() == [5, 10]
+
+
+@pytest.mark.parametrize(
+    ("entry", "message"),
+    [
+        pytest.param(LayoutEntry("w", 0, ADD, decay=1.5), "decay of 'w' is 1.5", id="too-large"),
+        pytest.param(LayoutEntry("w", 0, ADD, decay=-0.5), "decay of 'w' is -0.5", id="negative"),
+        pytest.param(LayoutEntry("w", 0, ADD, decay=np.nan), "decay of 'w' is nan", id="nan"),
+        pytest.param(LayoutEntry("w", 0, ASSIGN, decay=0.5), "has a decay", id="assigned"),
+        pytest.param(LayoutEntry("n", 0, ADD, decay=0.5), "int64", id="integers"),
+        pytest.param(LayoutEntry("w", 0, ADD, Encoding.ROWS, decay=0.5), "has a decay", id="rows"),
+    ],
+)
+def test_a_decay_that_cannot_be_is_refused(entry: LayoutEntry, message: str) -> None:
+    store = make_store(vector("w"), vector("n", dtype=np.dtype(np.int64)))
+    with pytest.raises(RefusedError, match=message):
+        store.table.compile([entry])
 
 
 def test_entries_of_one_block_may_stand_between_those_of_others() -> None:

@@ -8,6 +8,7 @@ import pytest
 
 import windlass as wl
 from windlass.core.errors import ConfigurationError, UnknownVariableError
+from windlass.distribute.base.moved_average import MovedAverage
 from windlass.engine.update_kernel import UpdateKernel
 from windlass.training import ArrayStore
 
@@ -303,3 +304,114 @@ def test_deltas_that_are_not_finite_change_nothing_and_end_the_program(
     assert store.pull()["w"].tolist() == [2.0] * 4
     with pytest.raises(wl.errors.NonFiniteGradientError, match=r"an optimizer on the worker.*'w'"):
         store.exchange({"w": np.full(4, np.nan, F32)}, update=update)
+
+
+# -- moving averages -------------------------------------------------------------------------
+
+
+def moved(before: Any, x: float, decay: float = 0.25) -> MovedAverage:
+    return MovedAverage(before, ((1 - decay) * before + decay * np.asarray(x, F32)), decay)
+
+
+@each_strategy
+def test_averages_go_on_from_where_a_step_took_them(make: Callable[[], Any]) -> None:
+    store = ArrayStore(
+        {"w": np.zeros(2, F32), "mean": np.full(2, 8, F32), "seen": np.array(0)},
+        {"w": wl.optimizers.SGD(1.0, global_clipnorm=1.0)},
+        make(),
+    )
+    for number in range(1, 4):
+        values = store.pull()
+        counted = MovedAverage(values["seen"], np.asarray(values["seen"] + 1), 0.0)
+        values = store.exchange(
+            {"w": np.full(2, 30, F32)},
+            averages={"mean": moved(values["mean"], 4.0), "seen": counted},
+        )
+        # The norm that is clipped is that of gradients alone.
+        np.testing.assert_allclose(values["w"], -number * np.sqrt(0.5), rtol=1e-6)
+        np.testing.assert_allclose(values["mean"], 4 + 4 * 0.75**number, rtol=1e-6)
+        assert values["seen"] == number
+
+
+@pytest.mark.parametrize("prefetch", [False, True], ids=["waits", "prefetch"])
+def test_averages_travel_with_gradients_of_whatever_rate(prefetch: bool) -> None:
+    """One push a step, and with ``prefetch`` none is waited for on their account."""
+    strategy = wl.distribute.ParameterServerStrategy(prefetch=prefetch)
+    rule = wl.optimizers.SGD(1.0)
+    store = ArrayStore({"w": np.zeros(2, F32), "mean": np.zeros(2, F32)}, {"w": rule}, strategy)
+    values = store.exchange({"w": np.ones(2, F32)})
+    progress = strategy.extended.runtime.progress
+    before = progress.pushes
+    for number in range(1, 11):
+        rule.learning_rate = 1 / number
+        averages = {"mean": moved(values["mean"], 4.0)}
+        values = store.exchange({"w": np.ones(2, F32)}, averages=averages)
+    assert progress.pushes == before + 10
+    strategy.barrier()
+    np.testing.assert_allclose(store.pull()["mean"], 4 - 4 * 0.75**10, rtol=1e-6)
+    assert strategy.global_step == 11
+
+
+@pytest.mark.parametrize("gradient", [1.0, np.nan], ids=["of-an-average", "of-a-gradient"])
+def test_nan_changes_no_average_and_no_value(gradient: float) -> None:
+    strategy = wl.distribute.ParameterServerStrategy()
+    first = {name: np.ones(2, F32) for name in ("w", "mean", "own")}
+    store = ArrayStore(first, {"w": wl.optimizers.SGD(1.0)}, strategy)
+    average = moved(first["mean"], 2.0 if np.isnan(gradient) else np.nan)
+    values = store.exchange({"w": np.full(2, gradient, F32)}, averages={"mean": average})
+    assert {name: each.tolist() for name, each in values.items()} == {
+        name: [1, 1] for name in first
+    }
+    assert strategy.global_step == 0
+    values = store.exchange(
+        {"w": np.full(2, gradient, F32)},
+        averages={"mean": average},
+        assigned={"own": np.full(2, 5, F32)},
+    )
+    assert values["mean"].tolist() == [1, 1]
+    assert values["own"].tolist() == [5, 5]
+
+
+def test_averages_of_a_layer_that_did_not_compute_stay_what_others_made_of_them() -> None:
+    store = ArrayStore({"mean": np.zeros(2, F32)}, None, wl.distribute.ParameterServerStrategy())
+    old = np.zeros(2, F32)
+    store.exchange({}, averages={"mean": moved(old, 4.0)})
+    values = store.exchange({}, averages={"mean": MovedAverage(old, old.copy(), 0.25)})
+    assert values["mean"].tolist() == [1, 1]
+
+
+def test_replicas_of_a_process_move_an_average_once() -> None:
+    wl.config.set_logical_cpu_devices(2)
+    try:
+        strategy = wl.distribute.MirroredStrategy()
+        rule = wl.optimizers.SGD(1.0)
+        store = ArrayStore(
+            {"w": np.zeros(2, F32), "mean": np.zeros(2, F32)}, {"w": rule}, strategy, of_worker=True
+        )
+        for update in (None, lambda given: given):
+            values = store.pull()
+            values = store.exchange(
+                {"w": np.ones(2, F32)}, update=update, averages={"mean": moved(values["mean"], 4.0)}
+            )
+        assert values["mean"].tolist() == [1.75, 1.75]
+    finally:
+        wl.config.set_logical_cpu_devices(1)
+
+
+def test_an_optimizer_of_several_replicas_in_a_process_has_its_state_in_checkpoints() -> None:
+    wl.config.set_logical_cpu_devices(2)
+    try:
+        strategy = wl.distribute.MirroredStrategy()
+        with strategy.scope():
+            state = wl.Variable(np.zeros((), F32), name="state", trainable=False)
+        store = ArrayStore(
+            {"w": np.zeros(2, F32)}, None, strategy, of_worker=True, tables={"state": state}
+        )
+        store.exchange(
+            {"w": np.ones(2, F32)},
+            update=lambda given: given,
+            kept=lambda: {"state": np.array(7, F32)},
+        )
+        assert state.numpy() == 7
+    finally:
+        wl.config.set_logical_cpu_devices(1)

@@ -1,0 +1,42 @@
+"""What layers of a Keras model compute while it trains, beside its weights.
+
+Batch norm keeps moving averages, and says by which momentum: all workers share them, and the steps
+of all count (``distribute/base/moved_average.py``). What other layers keep (the vector of a
+spectral norm, codes of a codebook) is not known to be an average, so it is never mixed while steps
+are made: each worker goes on with its own.
+"""
+
+from typing import Any
+
+from .frameworks import keras
+
+_AVERAGES = ("moving_", "running_")
+
+
+def state_of(model: Any) -> list[Any]:
+    """Floating-point variables that a model's layers change while it trains.
+
+    Weights that were frozen are not among them.
+    """
+    found = {
+        id(variable): variable
+        for layer in model._flatten_layers()
+        for variable in layer._non_trainable_variables
+        if keras.backend.is_float_dtype(variable.dtype)
+    }
+    return list(found.values())
+
+
+def decays_of(model: Any) -> dict[int, float]:
+    """The weight of a batch in each moving average, in [0, 1], by the id of its variable."""
+    found: dict[int, float] = {}
+    for layer in model._flatten_layers():
+        momentum = getattr(layer, "momentum", None)
+        if not isinstance(momentum, int | float) or not 0 <= momentum <= 1:
+            continue
+        found |= {
+            id(variable): 1.0 - momentum
+            for variable in layer._non_trainable_variables
+            if variable.name.startswith(_AVERAGES) and keras.backend.is_float_dtype(variable.dtype)
+        }
+    return found

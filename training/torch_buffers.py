@@ -1,0 +1,152 @@
+"""Buffers of a PyTorch module, and what a step made of them.
+
+Those of batch norm are moving averages of the batches of all workers: each step pushes what it adds
+to them with its gradients, and takes the averages of now (``distribute/base/moved_average.py``).
+What other layers keep is not known to be an average (a queue, vectors of a spectral norm), so it is
+never mixed: each worker has its own while it trains, and what it changes overwrites the job's, for
+checkpoints.
+"""
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from ..core.arrays import Array
+from ..distribute.base.moved_average import MovedAverage
+from .torch_names import named_buffers
+from .torch_tensors import HostCopies, Targets, to_array
+
+_AVERAGES = ("running_", "moving_")
+_COUNTER = "num_batches_tracked"
+
+
+@dataclass(frozen=True, slots=True)
+class _Layer:
+    """A layer with moving averages.
+
+    Attributes:
+        momentum: The weight of a batch; None: that of all batches is the same.
+        averages: Names of its averages.
+        counter: Name of the number of its batches; None: it has none.
+    """
+
+    momentum: float | None
+    averages: tuple[str, ...]
+    counter: str | None
+
+
+class Buffers:
+    """The buffers of a module that a job keeps.
+
+    Args:
+        module: Whose they are; None: there are none.
+        prefix: Comes first in their names.
+        in_sync: Whether several workers are: then only averages are kept.
+
+    Attributes:
+        tensors: By name.
+        averages: Those of them that all workers share, with the counters of their batches.
+    """
+
+    def __init__(self, module: Any, prefix: str, *, in_sync: bool) -> None:
+        every = {} if module is None else named_buffers(module, prefix)
+        names = {id(buffer): name for name, buffer in every.items()}
+        self._layers = [] if module is None else list(_layers(module, names))
+        shared = {name for layer in self._layers for name in (*layer.averages, layer.counter)}
+        self.averages = {name: tensor for name, tensor in every.items() if name in shared}
+        others = {} if in_sync else {n: t for n, t in every.items() if n not in shared}
+        self.tensors = self.averages | others
+        self._others, self._in_sync = others, in_sync
+        self._marks = {name: _mark(tensor) for name, tensor in others.items()}
+        self._views, self._copies = Targets(self.averages), HostCopies()
+
+    def moved(self, before: Mapping[str, Array]) -> dict[str, MovedAverage]:
+        """What has become of averages since they were loaded, by name; of layers that computed.
+
+        Args:
+            before: The values that were loaded last, by name.
+        """
+        if not self._layers:
+            return {}
+        after: Any = self._views.arrays()
+        if after is None:
+            after = self._copies.gradients(self.averages)
+        found: dict[str, MovedAverage] = {}
+        for layer in self._layers:
+            seen, batches = 0, 1
+            if layer.counter is not None:
+                counted = MovedAverage(before[layer.counter], after[layer.counter], 0.0)
+                seen, now = int(counted.before), int(counted.after)
+                batches = now - seen
+                if not (batches or self._in_sync):  # in sync all push the same
+                    continue
+                found[layer.counter] = counted
+            decay = decay_of(layer.momentum, batches, seen)
+            for name in layer.averages:
+                found[name] = MovedAverage(before[name], after[name], decay)
+        return found
+
+    def changed(self) -> dict[str, Array]:
+        """Values of other buffers that are not what they were when this was called last."""
+        found: dict[str, Array] = {}
+        for name, tensor in self._others.items():
+            mark = _mark(tensor)
+            # torch.nn.functional.batch_norm changes averages without a mark.
+            if mark != self._marks[name] or _key_of(name).startswith(_AVERAGES):
+                self._marks[name] = mark
+                found[name] = to_array(tensor)
+        return found
+
+    def mark(self) -> None:
+        """What the buffers have now is the job's."""
+        self._marks = {name: _mark(tensor) for name, tensor in self._others.items()}
+
+
+def decay_of(momentum: float | None, batches: int, seen: int) -> float:
+    """The weight of the last batches in a moving average, together.
+
+    Args:
+        momentum: The weight of a batch, as PyTorch has it; None: all batches have the same.
+        batches: How many there were. At least 1; what makes no sense counts as 1.
+        seen: How many there were before them.
+
+    Returns:
+        In [0, 1]. Without a momentum the next power of two, as it is sent once for each value; a
+        larger weight does no harm.
+    """
+    batches = max(1, batches)
+    if momentum is not None:
+        return float(1 - (1 - momentum) ** batches)
+    share = batches / (max(0, seen) + batches)
+    return float(2.0 ** math.ceil(math.log2(share)))
+
+
+def _layers(module: Any, names: Mapping[int, str]) -> Iterator[_Layer]:
+    """Layers with averages whose momentum is known, as those of ``torch.nn`` and most others."""
+    for layer in module.modules():
+        momentum = getattr(layer, "momentum", "")
+        if momentum is not None and not (isinstance(momentum, int | float) and 0 <= momentum <= 1):
+            continue
+        own = {
+            key: (names[id(buffer)], buffer)
+            for key, buffer in layer._buffers.items()
+            if id(buffer) in names
+        }
+        averages = tuple(
+            name
+            for key, (name, buffer) in own.items()
+            if key.startswith(_AVERAGES) and buffer.is_floating_point()
+        )
+        counter, _ = own.get(_COUNTER, (None, None))
+        if averages and not (momentum is None and counter is None):
+            yield _Layer(momentum, averages, counter)
+
+
+def _key_of(name: str) -> str:
+    return name.rpartition(".")[2]
+
+
+def _mark(tensor: Any) -> object:
+    """Another one after what PyTorch has done to a tensor in place."""
+    return tensor.data_ptr(), tensor._version
