@@ -23,6 +23,7 @@ from pathlib import Path
 from ..core.clock import Clock, SystemClock
 from ..core.settings import read_environment
 from ..core.trusted_folder import UnsafeFolderError, check_owner, check_private
+from ..core.user_folders import cache_folder
 from ..core.waiting import WaitLog
 
 log = logging.getLogger(__name__)
@@ -67,11 +68,8 @@ def candidates(chosen: str = "") -> list[Path]:
         chosen: The setting ``kernel_cache``; empty: not set.
     """
     found = [Path(name) for name in (chosen, read_environment("NUMBA_CACHE_DIR")) if name]
-    if home := read_environment("XDG_CACHE_HOME"):
-        found.append(Path(home) / "windlass")
-    else:
-        with contextlib.suppress(RuntimeError):  # no HOME, and the system does not know the user
-            found.append(Path.home() / ".cache" / "windlass")
+    if (cache := cache_folder()) is not None:
+        found.append(cache)
     return [path.absolute() for path in found]
 
 

@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ..core.errors import ConfigurationError, PeerLostError, WindlassError
-from ..core.settings import Settings
+from ..core.settings import Settings, read_environment
 from .echo import echo
 from .options import NO_CREDENTIALS, settings_options, take_settings
+from .standalone.cluster_option import CLUSTER_VARIABLE
 
 if TYPE_CHECKING:
     from ..client.chief.calls import JobStatus
@@ -21,7 +22,8 @@ if TYPE_CHECKING:
 @click.option(
     "--cluster",
     metavar="HOST:PORT",
-    help="The chief of a standalone cluster, of which JOB is a job.",
+    help="The chief of a standalone cluster, of which JOB is a job. A JOB that is neither an "
+    f"address nor a folder is looked for at the cluster of {CLUSTER_VARIABLE}.",
 )
 @click.option("--json", "as_json", is_flag=True, help="One JSON object per job instead of tables.")
 @click.option("--timeout-s", default=5.0, show_default=True, help="How long to wait for an answer.")
@@ -31,7 +33,7 @@ def status_command(
 ) -> None:
     """Show the job whose chief is at JOB (HOST:PORT), or whose model directory JOB is.
 
-    Without JOB: your jobs whose chief runs on this machine.
+    Or that job of a standalone cluster. Without JOB: your jobs whose chief runs on this machine.
     """
     from ..worker.status import status_json
 
@@ -66,9 +68,12 @@ def _find(job: str | None, caller: _Caller) -> "list[JobStatus]":
     if Path(job).is_dir():
         return [_in_folder(job, caller)]
     if not job.rpartition(":")[2].isdecimal():
+        if cluster := read_environment(CLUSTER_VARIABLE):
+            return [_on_cluster(job, cluster, caller)]
         raise ConfigurationError(
             f"{job} is neither a folder (looked in {Path.cwd()}) nor an address; give the "
-            "HOST:PORT of the chief, or the model directory of the job"
+            "HOST:PORT of the chief, or the model directory of the job; of a job of a standalone "
+            f"cluster name that with --cluster or {CLUSTER_VARIABLE}"
         )
     return [_ask(job, caller)]
 
@@ -81,12 +86,14 @@ def _on_cluster(job: str | None, cluster: str, caller: _Caller) -> "JobStatus":
     from ..client.gateway.routing import routes_to
     from ..cluster.principal import DRIVER, Principal
     from ..cluster.roles import CHIEF
+    from .standalone.tables import how_it_stands
 
     client = GatewayClient(cluster, caller.settings, Principal(DRIVER, caller.settings.job_id))
     try:
         found = client.follow(job, 0, wait_s=0, drives=False).job
         if CHIEF not in found.cluster or found.has_ended:
-            raise ConfigurationError(f"{found.id} is {found.state}: it has no chief to ask")
+            how = how_it_stands(found)
+            raise ConfigurationError(f"{how}: it has no chief to ask")
         with routes_to(client, found):
             return _ask(found.cluster[CHIEF][0], caller)
     finally:

@@ -27,6 +27,7 @@ Connect = Callable[[float], socket.socket]
 
 _BACKLOG = 32
 _RETRY_S = 0.1
+_MAX_PATH_BYTES = 104  # of the folder of the sockets: a path of one has 107 on Linux
 
 
 class _Route:
@@ -110,7 +111,7 @@ def open_routes(connects: dict[str, Connect]) -> Iterator[None]:
     Args:
         connects: How, by address (host:port).
     """
-    folder = TemporaryFolder("windlass-routes")
+    folder = TemporaryFolder("windlass-routes", max_path_bytes=_MAX_PATH_BYTES)
     made: dict[str, _Route] = {}
     try:
         for number, (address, connect) in enumerate(connects.items()):

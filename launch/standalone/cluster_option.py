@@ -2,10 +2,12 @@
 
 import click
 
+CLUSTER_VARIABLE = "WINDLASS_CLUSTER"
+
 cluster_option = click.option(
     "--cluster",
     required=True,
-    envvar="WINDLASS_CLUSTER",
+    envvar=CLUSTER_VARIABLE,
     metavar="HOST:PORT",
-    help="The chief of the cluster; also in WINDLASS_CLUSTER.",
+    help=f"The chief of the cluster; also in {CLUSTER_VARIABLE}.",
 )

@@ -111,7 +111,8 @@ def logs_command(job: str, cluster: str, follow: bool, task: str | None, **flags
 @click.option("--reason", default="", help="Shown to whoever looks at the job.")
 @settings_options(hidden=NO_CREDENTIALS)
 def stop_command(job: str, cluster: str, kill: bool, reason: str, **flags: Any) -> None:
-    """Ask JOB to save and end."""
+    """Ask JOB to save and end. One that has ended already is not changed: how is printed."""
+    from .tables import how_it_stands
+
     with _gateway(cluster, take_settings(flags)) as client:
-        stopped = client.stop(job, reason, kill=kill)
-    echo(f"{stopped.id} is {stopped.state}: {stopped.reason}")
+        echo(how_it_stands(client.stop(job, reason, kill=kill)))

@@ -72,7 +72,6 @@ class Node:
         self._stopping = False
         self._failure: WindlassError | None = None
         self._temporary = TemporaryFolder("windlass-node")
-        self._folder = self._temporary.path
         self._death_pipe = ParentDeathPipe()
         self._spares = Spares(task, self._death_pipe)
         self._ports: list[int] = []
@@ -250,7 +249,7 @@ class Node:
             self._running[key] = None
             # A name of its own: what an earlier job of this id has left may still be there.
             own_name = f"{start.job}-{secrets.token_hex(4)}"
-            self._folders.setdefault(start.job, self._folder / own_name)
+            self._folders.setdefault(start.job, self._temporary.path / own_name)
             own = json.loads(start.tf_config)["cluster"].get(key[1].type, [])
             used = int(own[key[1].index].rpartition(":")[2]) if key[1].index < len(own) else 0
             self._ports = [port for port in self._ports if port != used]
@@ -318,6 +317,7 @@ class Node:
     def _unpacked(self, job: str, digest: str) -> Path:
         """The job's folder on this node, with its package in it."""
         folder = self._folders[job]
+        self._temporary.present()
         if not digest:
             folder.mkdir(mode=0o700, exist_ok=True)
             return folder

@@ -28,6 +28,15 @@ def jobs_table(jobs: Sequence[JobView]) -> Table:
     return table
 
 
+def how_it_stands(job: JobView) -> str:
+    """One sentence, as ``train-3f2a1c ended at 12:30:05 with 0: the task's work is complete``."""
+    if not job.has_ended:
+        return f"{job.id} is {job.state}" + (f": {job.reason}" if job.reason else "")
+    at = time.strftime("%H:%M:%S", time.localtime(job.ended))
+    why = job.reason or describe_exit(job.exit_code)
+    return f"{job.id} ended at {at} with {job.exit_code}: {why}"
+
+
 def nodes_table(nodes: Sequence[NodeView]) -> Table:
     """All nodes."""
     table = Table("node", "host", "tasks", "state")

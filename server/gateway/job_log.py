@@ -50,8 +50,11 @@ class _Segment:
 class JobLog:
     """The log of one job; the oldest of 64 MiB makes room. Not thread-safe.
 
+    Lines whose file has been removed by others are lost, and count as dropped.
+
     Attributes:
-        folder: Of this job alone; must be there.
+        folder: Of this job alone; made, also when it has been removed meanwhile. The one above it
+            is there.
         end: The offset behind the last line.
     """
 
@@ -63,18 +66,24 @@ class JobLog:
         """Add a line."""
         entry = [line.task.type, line.task.index, int(line.is_error), line.text]
         data = json.dumps(entry).encode() + b"\n"
-        if not self._segments or self._segments[-1].size >= _SEGMENT_BYTES:
-            self._segments.append(_Segment(self.end, self.folder / f"{self.end}.log"))
-            while len(self._segments) > _SEGMENTS:
-                self._segments.pop(0).path.unlink(missing_ok=True)
-        last = self._segments[-1]
         # Unbuffered, so that what is read next has it.
-        with open(
-            os.open(last.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), "wb", 0
-        ) as log:
+        with open(self._open_last(), "wb", 0) as log:
             log.write(data)
-        last.size += len(data)
+        self._segments[-1].size += len(data)
         self.end += len(data)
+
+    def _open_last(self) -> int:
+        """The file for the next line, opened; a new one if the last is full or gone."""
+        if self._segments and self._segments[-1].size < _SEGMENT_BYTES:
+            try:
+                return os.open(self._segments[-1].path, os.O_WRONLY | os.O_APPEND)
+            except FileNotFoundError:
+                self._segments.clear()
+        self.folder.mkdir(mode=0o700, exist_ok=True)
+        self._segments.append(_Segment(self.end, self.folder / f"{self.end}.log"))
+        while len(self._segments) > _SEGMENTS:
+            self._segments.pop(0).path.unlink(missing_ok=True)
+        return os.open(self._segments[-1].path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
 
     def read(self, offset: int) -> Piece:
         """The lines from an offset on, as many as fit an answer.
@@ -85,8 +94,10 @@ class JobLog:
         Raises:
             RefusedError: No line begins there.
         """
+        lost = [n for n, each in enumerate(self._segments, 1) if not each.path.exists()]
+        del self._segments[: max(lost, default=0)]
         if not self._segments or offset >= self.end:
-            return Piece([], self.end)
+            return Piece([], self.end, max(0, self.end - offset))
         begin = max(offset, self._segments[0].begin)
         segment = next(each for each in reversed(self._segments) if each.begin <= begin)
         with segment.path.open("rb") as log:

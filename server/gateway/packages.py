@@ -16,12 +16,13 @@ class PackageStore:
     """Packages by digest. Not thread-safe.
 
     Args:
-        folder: Of this gateway alone; made.
+        folder: Of this gateway alone; made, also when it has been removed meanwhile. The one above
+            it is there.
     """
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        folder.mkdir(mode=0o700)
+        folder.mkdir(mode=0o700, exist_ok=True)
         self._uploads: dict[str, int] = {}  # bytes that are there
 
     def has(self, digest: str) -> bool:
@@ -45,10 +46,11 @@ class PackageStore:
                 f"a package has up to {MAX_PACKAGE_BYTES} bytes, not {total}",
                 limit=MAX_PACKAGE_BYTES,
             )
-        held = self._uploads.get(digest, 0)
+        part = self._part(digest)
+        self._folder.mkdir(mode=0o700, exist_ok=True)
+        held = self._uploads.get(digest, 0) if part.exists() else 0
         if digest not in self._uploads and len(self._uploads) >= _MAX_UPLOADS:
             self._forget(next(iter(self._uploads)))
-        part = self._part(digest)
         if offset == held and data:
             if held + len(data) > total:
                 raise RefusedError(f"a package of {total} bytes has no byte {held + len(data)}")

@@ -37,7 +37,7 @@ class GatewayServer:
         self._forwarder = Forwarder()
         self.instance = secrets.token_hex(8)
         self._servicer = GatewayServicer(
-            table, self._folder.path, self.instance, self._forwarder.ticket
+            table, self._folder.present, self.instance, self._forwarder.ticket
         )
         self._host = TaskHost(
             task,

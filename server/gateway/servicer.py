@@ -44,19 +44,24 @@ class GatewayServicer:
 
     Args:
         table: The cluster.
-        folder: Of this gateway alone, for packages and logs.
+        folder: Says which folder this gateway has for packages and logs, and makes it anew if it
+            has been removed.
         instance: Of this process.
         ticket: Makes a ticket for a connection to an address.
     """
 
     def __init__(
-        self, table: JobTable, folder: Path, instance: str, ticket: Callable[[str], bytes]
+        self,
+        table: JobTable,
+        folder: Callable[[], Path],
+        instance: str,
+        ticket: Callable[[str], bytes],
     ) -> None:
         self._table = table
         self._folder = folder
         self._instance = instance
         self._ticket = ticket
-        self._packages = PackageStore(folder / "packages")
+        self._packages = PackageStore(folder() / "packages")
         self._logs: dict[str, JobLog] = {}
         self._events: dict[str, int] = {}  # taken, by instance of the node
         self._losses = RareLog(log)
@@ -153,6 +158,7 @@ class GatewayServicer:
     ) -> gateway_pb2.PutPackageResponse:
         """A piece of a package, from a driver."""
         with self._changed:
+            self._folder()
             held = self._packages.put(request.digest, request.offset, request.data, request.total)
         return gateway_pb2.PutPackageResponse(held=held)
 
@@ -278,6 +284,7 @@ class GatewayServicer:
     def tick(self) -> None:
         """Call every :data:`TICK_S`."""
         with self._open() as table:
+            self._folder()
             table.tick(now=time.monotonic())
             for gone in [job for job in self._logs if job not in table.jobs]:
                 self._logs.pop(gone).remove()
@@ -309,9 +316,7 @@ class GatewayServicer:
 
     def _log_of(self, job: str) -> JobLog:
         if job not in self._logs:
-            folder = self._folder / f"log-{job}"
-            folder.mkdir(mode=0o700)
-            self._logs[job] = JobLog(folder)
+            self._logs[job] = JobLog(self._folder() / f"log-{job}")
         return self._logs[job]
 
     def _info(self, job: StandaloneJob) -> gateway_pb2.JobInfo:

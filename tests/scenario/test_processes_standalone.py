@@ -3,9 +3,11 @@
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -252,6 +254,49 @@ def test_a_job_whose_program_leaves_nested_folders_ends_as_any_other(
     assert "chief:0 | made them" in output
     temporary = Path(os.environ["TMPDIR"])
     wait_until(lambda: not list(temporary.glob("windlass-node-*/nested*")), 30, "the folders to go")
+
+
+def test_jobs_run_after_a_cleaner_has_removed_the_daemons_folders(standing: Standing) -> None:
+    (standing.project / "short.py").write_text("print('it ran')\n")
+    assert standing.run("submit", "short.py")[0] == 0
+    removed = [*Path(os.environ["TMPDIR"]).glob("windlass-*")]
+    assert len(removed) == 5, "a gateway and four nodes"
+    for folder in removed:
+        shutil.rmtree(folder)
+    code, output, errors = standing.run("submit", "short.py")
+    assert code == 0, output + errors
+    assert output.count("it ran") == 3
+
+
+def test_a_job_is_named_without_its_cluster_and_says_how_it_ended(
+    standing: Standing, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (standing.project / "endless.py").write_text(ENDLESS)
+    code, job, errors = standing.run("submit", "endless.py", "--detach", "--workers", "1")
+    assert code == 0, errors
+    job = job.strip()
+
+    def run(*words: str) -> tuple[int, str, str]:
+        return processes.run(
+            [*processes.WINDLASS, *words],
+            timeout_s=scaled(60),
+            cwd=standing.project,
+            env={**os.environ, "WINDLASS_CLUSTER": standing.address},
+        )
+
+    until = time.monotonic() + scaled(30)
+    while (found := run("status", job))[0] != 0 and time.monotonic() < until:
+        pass  # its chief is not there yet
+    assert "chief:0" in found[1], found
+    assert run("stop", job, "--reason", "enough of it")[1] == f"{job} is stopping: enough of it\n"
+    assert run("attach", job)[0] == 143
+    code, output, errors = run("stop", job, "--reason", "once more")
+    assert code == 0, errors
+    ended = rf"{job} ended at \d\d:\d\d:\d\d with 143: enough of it"
+    assert re.fullmatch(ended + "\n", output), output
+    code, output, errors = run("status", job)
+    assert code == 2
+    assert re.search(ended + ": it has no chief to ask", errors), errors
 
 
 def test_a_job_whose_chief_hangs_ends(standing: Standing, wait_until: WaitUntil) -> None:

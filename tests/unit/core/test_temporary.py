@@ -1,6 +1,7 @@
 """Temporary folders: those of living processes stay, those of killed ones go; nobody waits long."""
 
 import os
+import shutil
 import subprocess
 import sys
 import threading
@@ -13,20 +14,24 @@ from helpers.waiting import scaled, wait_until
 from windlass.core import temporary
 from windlass.core.remover import Remover
 from windlass.core.temporary import TemporaryFolder
+from windlass.core.trusted_folder import UnsafeFolderError
 
 
 def test_what_a_killed_process_left_goes_and_what_is_in_use_stays(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
     mine = TemporaryFolder("windlass-x")
     (mine.path / "file").write_text("mine")
-    left = tmp_path / "windlass-x-left"
+    left = tmp_path / mine.path.name.replace(mine.path.name[-8:], "left____")
     left.mkdir()
     (left / "file").write_text("left")
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
-    (tmp_path / "windlass-x-link").symlink_to(elsewhere)
+    link = tmp_path / mine.path.name.replace(mine.path.name[-8:], "link____")
+    link.symlink_to(elsewhere)
+    of_other_machine = tmp_path / "windlass-x-0000-left____"
+    of_other_machine.mkdir()
     other = TemporaryFolder("windlass-x")
     wait_until(lambda: not left.exists(), 10, "what was left to go")
     assert elsewhere.exists()
@@ -34,13 +39,13 @@ def test_what_a_killed_process_left_goes_and_what_is_in_use_stays(
     mine.remove()
     other.remove()
     mine.remove()
-    assert [path.name for path in tmp_path.glob("windlass-x-*")] == ["windlass-x-link"]
+    assert set(tmp_path.glob("windlass-x-*")) == {link, of_other_machine}
 
 
 def test_the_lock_ends_with_the_process_and_is_not_inherited(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
     program = (
         "import os, subprocess, sys\n"
         "from windlass.core.temporary import TemporaryFolder\n"
@@ -57,8 +62,10 @@ def test_the_lock_ends_with_the_process_and_is_not_inherited(
 def test_what_was_left_however_deep_keeps_nobody_from_beginning(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    left = tmp_path / "windlass-z-left"
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    mine = TemporaryFolder("windlass-z")
+    left = tmp_path / mine.path.name.replace(mine.path.name[-8:], "left____")
+    mine.remove()
     left.mkdir()
     current = os.open(left, os.O_RDONLY)
     for _ in range(1500):  # more than Python calls itself
@@ -74,7 +81,7 @@ def test_what_was_left_however_deep_keeps_nobody_from_beginning(
 def test_a_folder_that_cannot_be_removed_is_waited_for_no_longer_than_said(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
     may_end = threading.Event()
 
     def hang(_: float, __: Path) -> None:
@@ -86,3 +93,62 @@ def test_a_folder_that_cannot_be_removed_is_waited_for_no_longer_than_said(
     TemporaryFolder("windlass-w").remove(timeout_s=0.1)
     assert time.monotonic() - began < scaled(5)
     may_end.set()
+
+
+def test_a_folder_that_a_cleaner_has_removed_is_made_anew_for_this_user_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    above = tmp_path / "above"
+    monkeypatch.setenv("TMPDIR", str(above))
+    folder = TemporaryFolder("windlass-v")
+    path = folder.path
+    (path / "file").write_text("kept")
+    assert folder.present() == path
+    assert (path / "file").exists()
+    shutil.rmtree(above)
+    assert folder.present() == path
+    assert path.stat().st_mode & 0o777 == 0o700
+    TemporaryFolder("windlass-v").remove()  # it is locked again: others leave it
+    assert path.is_dir()
+    folder.remove()
+    assert not path.exists()
+    assert folder.present() == path
+    assert not path.exists()  # the process is about to end
+
+
+def test_what_somebody_else_put_in_its_place_is_not_taken(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    folder = TemporaryFolder("windlass-u")
+    folder.path.rmdir()
+    folder.path.mkdir()
+    with pytest.raises(UnsafeFolderError, match="made again by somebody else; start this process"):
+        folder.present()
+
+
+def test_folders_are_where_the_user_says_else_in_the_cache_folder_else_in_tmp(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def above(**variables: str) -> Path:
+        for name in ("TMPDIR", "XDG_CACHE_HOME"):
+            monkeypatch.delenv(name, raising=False)
+        for name, value in variables.items():
+            monkeypatch.setenv(name, value)
+        folder = TemporaryFolder("windlass-t", max_path_bytes=len(str(tmp_path)) + 60)
+        folder.remove()
+        return folder.path.parent
+
+    last = tmp_path / "tmp"
+    last.mkdir()
+    monkeypatch.setattr("tempfile.tempdir", str(last))
+    home = tmp_path / "home"
+    home.mkdir()
+    monkeypatch.setenv("HOME", str(home))
+    chosen = str(tmp_path / "chosen")
+    assert above(TMPDIR=chosen, XDG_CACHE_HOME="/nonexistent") == Path(chosen)
+    assert above(XDG_CACHE_HOME=str(tmp_path / "cache")) == tmp_path / "cache" / "windlass"
+    assert above() == home / ".cache" / "windlass"
+    assert above(TMPDIR=str(tmp_path / ("long" * 10))) == last  # a socket would not fit
+    home.chmod(0o777)  # others could put another folder in its place
+    assert above() == last

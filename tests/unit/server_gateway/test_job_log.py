@@ -1,5 +1,6 @@
 """A job's log on disk: read from any offset that was given out, within a bound."""
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -79,3 +80,32 @@ def test_nothing_is_left_of_a_log_that_was_removed(tmp_path: Path) -> None:
     log.append(LoggedLine(W0, "x"))
     log.remove()
     assert not folder.exists()
+
+
+@pytest.mark.parametrize("what", ["folder", "file"])
+def test_lines_that_a_cleaner_has_removed_are_dropped_and_new_ones_kept(
+    tmp_path: Path, what: str
+) -> None:
+    log = JobLog(tmp_path / "log")
+    log.append(LoggedLine(W0, "first"))
+    shutil.rmtree(log.folder) if what == "folder" else (log.folder / "0.log").unlink()
+    lost = log.end
+    assert log.read(0) == job_log.Piece([], lost, lost)
+    log.append(LoggedLine(W0, "second"))
+    log.append(LoggedLine(W0, "third"))
+    piece = log.read(0)
+    assert (read_all(log), piece.dropped) == (
+        [LoggedLine(W0, "second"), LoggedLine(W0, "third")],
+        lost,
+    )
+
+
+def test_lines_before_one_that_was_removed_are_dropped_with_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(job_log, "_SEGMENT_BYTES", 1)
+    log = JobLog(tmp_path / "log")
+    for text in ("first", "second", "third"):
+        log.append(LoggedLine(W0, text))
+    sorted(log.folder.iterdir(), key=lambda path: int(path.stem))[1].unlink()
+    assert read_all(log) == [LoggedLine(W0, "third")]

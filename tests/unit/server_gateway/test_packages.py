@@ -2,6 +2,7 @@
 
 import hashlib
 import os
+import shutil
 from pathlib import Path
 
 import pytest
@@ -82,3 +83,15 @@ def test_uploads_that_never_end_make_room(tmp_path: Path) -> None:
         data = bytes([number]) * 100
         store.put(digest_of(data), 0, data[:50], 100)
     assert len(list((tmp_path / "p").iterdir())) <= 16
+
+
+def test_what_a_cleaner_has_removed_is_sent_again(tmp_path: Path) -> None:
+    store, data = PackageStore(tmp_path / "p"), os.urandom(5500)
+    send(store, data)
+    other = os.urandom(3000)
+    send(store, other, most=2000)
+    shutil.rmtree(tmp_path / "p")
+    assert not store.has(digest_of(data))
+    assert send(store, data) == 5500
+    assert send(store, other) == 3000, "from its beginning"
+    assert store.get(digest_of(other), 0) == (other, 3000)
