@@ -4,13 +4,69 @@ Pydantic's own text takes four lines, names its documentation, and calls an argu
 not an extra input.
 """
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Iterator, Mapping
+from typing import Any, get_args
 
 from pydantic import BaseModel, ValidationError
 
 
-def describe_argument_error(
+class ArgumentTypeError(TypeError, ValueError):
+    """An argument has a type that is not allowed.
+
+    It is a ValueError as well: a rule that another task has sent is refused by that.
+    """
+
+
+def check_types(
+    kind: type[BaseModel], given: Mapping[str, Any], also: Mapping[str, str] | None = None
+) -> None:
+    """Refuse text for a number, and a bool for one: pydantic would convert both.
+
+    A rate that a program has read from a file of settings would work as ``"0.1"`` here and in no
+    other framework, and ``Adam(True)`` is a mistake.
+
+    Args:
+        kind: What is to be made of them.
+        given: The arguments by name.
+        also: Argument -> what it may be besides, as the end of the sentence.
+
+    Raises:
+        ArgumentTypeError: Says which argument, and what to give instead.
+    """
+    for name, value in given.items():
+        field = kind.model_fields.get(name)
+        types = set(_types(field.annotation)) if field is not None else set()
+        if str in types or not types & {bool, int, float}:
+            continue
+        takes_bool = bool in types
+        for each in value if isinstance(value, list | tuple) else (value,):
+            if not isinstance(each, str | bytes | bool) or (takes_bool and isinstance(each, bool)):
+                continue
+            wanted = "True or False" if takes_bool else f"a number{(also or {}).get(name, '')}"
+            raise ArgumentTypeError(
+                f"{kind.__name__}({name}={value!r}) is not allowed: {each!r} is a "
+                f"{type(each).__name__}, give {wanted}"
+            )
+
+
+def _types(annotation: Any) -> Iterator[Any]:
+    yield annotation
+    for inner in get_args(annotation):
+        yield from _types(inner)
+
+
+def argument_error(
+    kind: type[BaseModel],
+    given: Mapping[str, Any],
+    error: ValidationError,
+    also: Mapping[str, str] | None = None,
+) -> ValueError:
+    """The error to raise for the first problem with ``given``; see :func:`_describe`."""
+    wrong_type = error.errors()[0]["type"].endswith("_type")
+    return (ArgumentTypeError if wrong_type else ValueError)(_describe(kind, given, error, also))
+
+
+def _describe(
     kind: type[BaseModel],
     given: Mapping[str, Any],
     error: ValidationError,

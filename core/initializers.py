@@ -79,7 +79,7 @@ class Initializer:
                 f"it has {', '.join(INITIALIZERS[name]) or 'none'}"
             )
         for argument, value in given.items():
-            if not isinstance(value, Real):
+            if isinstance(value, bool) or not isinstance(value, Real):
                 raise TypeError(f"{argument} of {name} must be a number, got {value!r}")
             # A constant may be NaN or infinite, as the best loss so far is at first.
             if name not in _CONSTANT and not abs(float(value)) <= _LARGEST:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from .argument_errors import describe_argument_error
+from .argument_errors import argument_error, check_types
 
 
 class _Schedule(BaseModel):
@@ -21,6 +21,7 @@ class _Schedule(BaseModel):
 
     Raises:
         ValueError: An argument is missing, unknown or not allowed; says which.
+        TypeError: There are too many, one is given twice, or one is text where a number belongs.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -37,10 +38,11 @@ class _Schedule(BaseModel):
         if twice := given.keys() & fields.keys():
             raise TypeError(f"{kind} got {', '.join(sorted(twice))} twice")
         given |= fields
+        check_types(type(self), given)
         try:
             super().__init__(**given | {"name": kind})
         except ValidationError as error:
-            raise ValueError(describe_argument_error(type(self), given, error)) from None
+            raise argument_error(type(self), given, error) from None
 
 
 class ExponentialDecay(_Schedule):

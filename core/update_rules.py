@@ -16,7 +16,7 @@ from typing import Annotated, Any, ClassVar, Literal, Self, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from .argument_errors import describe_argument_error
+from .argument_errors import argument_error, check_types
 from .schedules import Schedule
 
 Rate = Annotated[float, Field(ge=0)] | Schedule
@@ -93,13 +93,15 @@ def make_rule(kind: type[_R], fields: Mapping[str, Any]) -> _R:
     """A rule of these fields.
 
     Raises:
-        ValueError: One is not allowed; says which, and what is.
+        ValueError: One is not allowed; says which, and what is. It is a TypeError, too, if it is of
+            a type that is not allowed, as text.
     """
+    check_types(kind, fields, {"learning_rate": ", a schedule or a callable"})
     try:
         return kind.model_validate(dict(fields))
     except ValidationError as error:
         also = {"learning_rate": ", or be a schedule or a callable"}
-        raise ValueError(describe_argument_error(kind, fields, error, also)) from None
+        raise argument_error(kind, fields, error, also) from None
 
 
 class SGD(UpdateRule):

@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 
 from ..core.arrays import Array
+from ..core.checkpoint.export import JOB_STATE
 from .base.arrays import to_host
 from .base.contexts import Merging, default_strategy, get_replica_context
 from .base.reductions import VariableAggregation, VariableSynchronization
@@ -57,7 +58,7 @@ class Metric:
         # One row: partitioners cut along axis 0, and parts of it could be read at two moments.
         self._state: Variable = Variable(
             np.zeros((1, *shape), np.float64),
-            name=f"{name}/state",
+            name=f"{name}/{JOB_STATE}",
             trainable=False,
             synchronization=VariableSynchronization.ON_READ,
             aggregation=VariableAggregation.SUM,

@@ -66,6 +66,7 @@ class Optimizer:
 
     Raises:
         ValueError: An argument is not allowed; says what is.
+        TypeError: An argument is text, or a bool, where a number belongs.
     """
 
     rule: rules.UpdateRule
@@ -183,7 +184,13 @@ class Optimizer:
         return self.current.changed({"learning_rate": self._rate_now(iterations())})
 
     def _rate_now(self, step: int) -> float:
-        rate = float(self._rate(step))
+        returned = self._rate(step)
+        if isinstance(returned, str | bool):
+            raise TypeError(
+                f"{type(self).__name__}: the callable for learning_rate returned {returned!r}, a "
+                f"{type(returned).__name__}, at step {step}; let it return a number"
+            )
+        rate = float(returned)
         if not 0 <= rate < float("inf"):
             raise ValueError(
                 f"{type(self).__name__}: the callable for learning_rate returned {rate} at step "

@@ -9,7 +9,7 @@ import numpy as np
 
 from ..core.arrays import as_bytes, num_rows
 from ..core.checkpoint import CheckpointReader
-from ..core.checkpoint.export import is_optimizer_state, tensors_of, write_tensors
+from ..core.checkpoint.export import is_of_model, tensors_of, write_tensors
 from ..core.checkpoint.tensor_file import TensorSpec
 from ..core.errors import CheckpointError, StorageError, UnknownVariableError
 from ..core.new_path import new_path
@@ -69,7 +69,7 @@ def export(
     ``safetensors``: one file of arrays. ``torch``: a state_dict, for ``torch.load`` and a module's
     ``load_state_dict``. ``orbax``: a tree of dictionaries, for ``StandardCheckpointer().restore``.
     ``keras``: ``model`` with these weights, for ``keras.models.load_model``. Optimizers' slots and
-    states are left out.
+    states are left out, and so are the sums of metrics.
 
     What is cut over several ps is put together a few MiB at a time. Formats other than safetensors
     take room on the disk for the variables twice while they are written. What is written appears
@@ -172,7 +172,7 @@ def _of_memory(values: Mapping[str, Any]) -> _Source:
     arrays = {
         name: each if isinstance(each, Variable) else np.asarray(to_host(each))
         for name, each in values.items()
-        if not is_optimizer_state(name)
+        if is_of_model(name)
     }
     specs = [
         TensorSpec(name, tuple(each.shape), np.dtype(each.dtype)) for name, each in arrays.items()

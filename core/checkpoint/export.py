@@ -14,6 +14,10 @@ from .tensor_file import TensorFileWriter, TensorSpec
 
 OPTIMIZER_STATE = "optimizer_state"
 """The part of a name that marks a variable as the state of an optimizer on a worker."""
+JOB_STATE = "job_state"
+"""The part of a name that marks a variable as something else that is no part of a model: the sums
+of a metric, or what the workers of a job tell each other.
+"""
 
 _NOT_A_NAME = "__metadata__"  # safetensors' own
 
@@ -21,11 +25,11 @@ _NOT_A_NAME = "__metadata__"  # safetensors' own
 def export_checkpoint(checkpoint: str, target: str | Path, *, overwrite: bool = True) -> list[str]:
     """Write the whole variables of a checkpoint, verified, to one local file.
 
-    Slot variables, and the state of optimizers that run on workers, are left out: this is for using
-    a model, not for going on with training. A ``.safetensors`` file is put together from the pieces
-    that ps have written, 4 MiB at a time, so tables may be larger than memory; an ``.npz`` takes
-    memory for one variable at a time. The file appears whole or not at all. ``wl.training.export``
-    writes other formats.
+    Slot variables, the state of optimizers that run on workers, and the sums of metrics are left
+    out: this is for using a model, not for going on with training. A ``.safetensors`` file is put
+    together from the pieces that ps have written, 4 MiB at a time, so tables may be larger than
+    memory; an ``.npz`` takes memory for one variable at a time. The file appears whole or not at
+    all. ``wl.training.export`` writes other formats.
 
     Args:
         checkpoint: Directory of the checkpoint.
@@ -59,17 +63,17 @@ def export_checkpoint(checkpoint: str, target: str | Path, *, overwrite: bool = 
 
 
 def tensors_of(reader: CheckpointReader) -> list[TensorSpec]:
-    """Names, shapes and dtypes of a checkpoint's variables, by name; of no optimizer's state."""
+    """Names, shapes and dtypes of a checkpoint's variables that are parts of a model, by name."""
     return [
         TensorSpec(name, tuple(record.shape), as_dtype(record.dtype))
         for name, record in sorted(reader.manifest.variables.items())
-        if not is_optimizer_state(name)
+        if is_of_model(name)
     ]
 
 
-def is_optimizer_state(name: str) -> bool:
-    """Whether a variable is the state of an optimizer on a worker."""
-    return OPTIMIZER_STATE in name.split("/")
+def is_of_model(name: str) -> bool:
+    """Whether a variable is a part of a model, not the state of an optimizer or of the job."""
+    return not {OPTIMIZER_STATE, JOB_STATE} & set(name.split("/"))
 
 
 def write_tensors(

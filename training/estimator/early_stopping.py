@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from ...core.checkpoint.export import JOB_STATE
 from ...core.errors import ConfigurationError
 from ...distribute.base.reductions import VariableAggregation
 from ...distribute.strategies.parameter_server import ParameterServerExtended
@@ -25,7 +26,7 @@ from .timers import SecondOrStepTimer
 
 log = logging.getLogger(__name__)
 
-_STOP = "signal_early_stopping/stop"
+_STOP = f"signal_early_stopping/{JOB_STATE}/stop"
 _SYNC_STEPS = 100  # between two agreements of workers in sync, unless the program says
 _LOOK_S = 1.0
 

@@ -10,6 +10,7 @@ import inspect
 import logging
 from typing import Any
 
+from ...core.checkpoint.export import JOB_STATE
 from ...core.errors import CollectiveMismatchError
 from ...distribute.strategies.strategy import Strategy
 from ..own_optimizer import Deltas
@@ -82,7 +83,8 @@ class DistributedMethods:
             if workers_in_sync(self.strategy) > 1:
                 self._totals = InSync(self.strategy)
             elif self.strategy.extended.num_input_pipelines > 1:
-                name = "/".join(filter(None, (self.options["name"], self._model.name, "metrics")))
+                parts = (self.options["name"], self._model.name, JOB_STATE, "metrics")
+                name = "/".join(filter(None, parts))
                 self._totals = OnServers(self.strategy, name, is_chief=self._is_chief)
         return self.weights
 

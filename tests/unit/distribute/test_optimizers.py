@@ -30,6 +30,8 @@ from windlass.server.ps.store import Store
 
 ONES = np.ones(6, np.float32)
 
+untyped: Any = wl.optimizers  # as a program without a type checker has it
+
 
 def with_servers(ps: int) -> Any:
     alone: Any = ParameterServerStrategy().extended
@@ -155,7 +157,6 @@ def test_workers_have_hyperparameters_of_their_own() -> None:
     ("construct", "message"),
     [
         (lambda: Adam(-1), r"Adam\(learning_rate=-1\) is not allowed: it should be greater than"),
-        (lambda: SGD("fast"), "valid number.*be a schedule or a callable"),  # type: ignore[arg-type]
         (lambda: SGD(math.nan), "should be a finite number"),
         (lambda: Adam(beta_1=1.0), r"Adam\(beta_1=1.0\) is not allowed: it should be less than 1"),
         (lambda: SGD(clipnorm=0), r"clipnorm=0\) is not allowed: it should be greater than 0"),
@@ -172,6 +173,38 @@ def test_what_is_not_allowed_is_a_value_error_that_says_what_is(
 ) -> None:
     with pytest.raises(ValueError, match=message):
         construct()
+
+
+@pytest.mark.parametrize(
+    ("construct", "message"),
+    [
+        (lambda: untyped.Adam("0.1"), r"Adam\(learning_rate='0.1'\) is not allowed: "
+         "'0.1' is a str, give a number, a schedule or a callable$"),
+        (lambda: untyped.Adam(True), "True is a bool, give a number, a schedule"),
+        (lambda: untyped.Adam(None), "valid number, or be a schedule or a callable"),
+        (lambda: untyped.SGD([0.1]), "valid number, or be a schedule or a callable"),
+        (lambda: untyped.SGD(momentum="0.9"), "'0.9' is a str, give a number$"),
+        (lambda: untyped.SGD(nesterov="yes"), "'yes' is a str, give True or False$"),
+        (lambda: untyped.SGD(clipnorm="1"), "'1' is a str, give a number$"),
+        (lambda: setattr(Adam(), "learning_rate", "0.1"), "'0.1' is a str"),
+        (lambda: setattr(Adam(), "epsilon", False), "False is a bool"),
+        (lambda: untyped.ExponentialDecay("0.1", 100, 0.9), "initial_learning_rate='0.1'"),
+        (lambda: untyped.PiecewiseConstantDecay(["1"], [1, 2]), "boundaries=.*'1' is a str"),
+        (lambda: apply(wl.distribute.get_strategy(), SGD(lambda: "0.1"), variable(with_default())),
+         "learning_rate returned '0.1', a str, at step 0"),
+    ],
+)  # fmt: skip
+def test_text_and_bools_for_numbers_are_a_type_error_that_says_what_to_give(
+    construct: Callable[[], Any], message: str
+) -> None:
+    with pytest.raises(TypeError, match=message):
+        construct()
+
+
+def test_numbers_of_any_kind_are_taken() -> None:
+    assert SGD(1).learning_rate == 1.0
+    assert untyped.Adam(np.float32(0.5), epsilon=np.float64(1e-3)).learning_rate == 0.5
+    assert untyped.SGD(0.1, momentum=np.array(0.5), nesterov=np.True_).momentum == 0.5
 
 
 def with_default() -> Any:

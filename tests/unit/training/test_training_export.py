@@ -127,6 +127,21 @@ def test_live_variables_a_store_and_arrays(tmp_path: Path, monkeypatch: pytest.M
             assert (found == values[name]).all()
 
 
+def test_sums_of_metrics_are_no_part_of_a_model(tmp_path: Path) -> None:
+    def train() -> None:
+        strategy = wl.distribute.ParameterServerStrategy()
+        with strategy.scope():
+            w = wl.Variable(np.ones(3, np.float32), name="w")
+            loss = wl.metrics.Mean(name="loss")
+        if strategy.is_chief:
+            wl.training.export([w, *loss.variables], tmp_path / "live.safetensors")
+
+    with wl.testing.LocalCluster(workers=0, ps=1, model_dir=str(tmp_path / "model")) as cluster:
+        cluster.run(train)
+    assert wl.training.export(tmp_path / "model", tmp_path / "saved.safetensors") == ["w"]
+    assert load_file(tmp_path / "live.safetensors").keys() == {"w"}
+
+
 @pytest.mark.parametrize("target", ["nowhere/model.safetensors", "file/model.safetensors"])
 def test_a_place_that_cannot_be_written_is_named(
     target: str, model_dir: Path, tmp_path: Path
