@@ -13,6 +13,8 @@ from .tree_removal import remove_tree
 def new_path(target: Path, *, overwrite: bool) -> Iterator[Path]:
     """A path beside ``target`` to write to, which becomes ``target`` when the block has ended.
 
+    Its name ends as the target's does: many libraries choose a format by that.
+
     Args:
         target: A file or a folder, as the block makes it.
         overwrite: Whether what is there is replaced.
@@ -23,7 +25,7 @@ def new_path(target: Path, *, overwrite: bool) -> Iterator[Path]:
     """
     if target.exists() and not overwrite:
         raise FileExistsError(target)
-    temporary = target.with_name(f".{target.name}.tmp-{secrets.token_hex(8)}")
+    temporary = target.with_name(f".tmp-{secrets.token_hex(8)}-{target.name}")
     try:
         yield temporary
         if temporary.is_dir():
@@ -46,7 +48,7 @@ def _put_file(temporary: Path, target: Path, *, overwrite: bool) -> None:
 
 
 def _put_folder(temporary: Path, target: Path, *, overwrite: bool) -> None:
-    before = temporary.with_name(f"{temporary.name}-before")
+    before = temporary.with_name(f"{temporary.name}.before")
     if overwrite and target.exists():
         target.replace(before)
     try:

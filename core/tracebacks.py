@@ -9,6 +9,10 @@
       File "train.py", line 14, in step
         error = features @ w.read_value() - targets
     ValueError: matmul: …
+
+Between ``model.fit`` of a program and its own layers or callbacks lie frames of Keras, which Keras
+itself leaves out unless it is told not to (``keras.config.disable_traceback_filtering``): they are
+shown, though a frame of Windlass called them.
 """
 
 import sys
@@ -31,6 +35,7 @@ _LIBRARIES = tuple(  # Python's own, and what is installed
         if name in ("stdlib", "platstdlib", "purelib", "platlib")
     }
 )
+_KERAS = "/keras/"  # a folder above its modules, wherever it is installed
 _MAX_FRAMES = 8
 
 
@@ -85,16 +90,18 @@ def _calls(count: int) -> str:
 
 def _kinds(frames: Sequence[traceback.FrameSummary]) -> list[str]:
     """What each frame belongs to. A library that Windlass called is "windlass", too, until the
-    program is called back; one that the program called is the program's.
+    program is called back; one that the program called is the program's. Keras is called on behalf
+    of the program: it is "keras", with the libraries that it calls.
     """
     kinds: list[str] = []
     for frame in frames:
-        name = frame.filename
-        inside = bool(kinds) and kinds[-1] == "windlass"
+        name, before = frame.filename, kinds[-1] if kinds else ""
         if name.startswith("<frozen "):
-            kinds.append("windlass" if inside else "python")
-        elif name.startswith(_OURS) or (inside and _is_library(name)):
+            kinds.append(before if before in ("windlass", "keras") else "python")
+        elif name.startswith(_OURS):
             kinds.append("windlass")
+        elif before in ("windlass", "keras") and _is_library(name):
+            kinds.append("keras" if _KERAS in name else before)
         else:
             kinds.append("program")
     return kinds
@@ -132,7 +139,8 @@ def program_traceback(error: BaseException, program: str) -> str:
 
 
 def _not_ours(frames: list[traceback.FrameSummary]) -> list[traceback.FrameSummary]:
-    return [frame for frame, kind in zip(frames, _kinds(frames), strict=True) if kind == "program"]
+    shown = ("program", "keras")
+    return [frame for frame, kind in zip(frames, _kinds(frames), strict=True) if kind in shown]
 
 
 def _chained(shown: traceback.TracebackException) -> Iterator[traceback.TracebackException]:

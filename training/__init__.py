@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from . import torch_bridge as torch  # noqa: F401
     from .array_store import ArrayStore
     from .exporting import export
+    from .saving import save
 
 __all__ = [
     "ArrayStore",
@@ -21,12 +22,13 @@ __all__ = [
     "is_evaluator",
     "read_evaluations",
     "report",
+    "save",
     "task_type",
 ]
 
 # Loaded when they are first used. No module is called as a framework is. They are not in `__all__`,
 # since `import *` would load every framework, and fail without one.
-_LAZY = {"ArrayStore": "array_store", "export": "exporting"}
+_LAZY = {"ArrayStore": "array_store", "export": "exporting", "save": "saving"}
 _BRIDGES = {"jax": "jax_state", "keras": "keras_bridge", "torch": "torch_bridge"}
 
 

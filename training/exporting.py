@@ -132,10 +132,7 @@ def _write(found: _Source, temporary: Path, kind: str, model: Any) -> None:
         write_tensors(whole, found.specs, found.parts)
         with mapped(whole) as arrays:
             if kind == "keras":
-                # Keras asks for the ending.
-                named = temporary.with_name(f"{temporary.name}.keras")
-                write_keras(arrays, named, model)
-                named.replace(temporary)
+                write_keras(arrays, temporary, model)
             else:
                 WRITERS[kind](arrays, temporary)
     finally:

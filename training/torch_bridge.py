@@ -1,6 +1,6 @@
 """``wl.training.torch``: what a PyTorch program uses of Windlass."""
 
-from .torch_checkpoint import write_checkpoint
+from .torch_checkpoint import save, write_checkpoint
 from .torch_optimizer import DistributedModule, DistributedOptimizer
 from .torch_prepare import JobScheduler, WorkerLoader, prepare
 
@@ -10,5 +10,6 @@ __all__ = [
     "JobScheduler",
     "WorkerLoader",
     "prepare",
+    "save",
     "write_checkpoint",
 ]

@@ -6,6 +6,7 @@ on under parameter servers as if nothing had happened.
 """
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,9 @@ from ..core.checkpoint.directory import new_checkpoint_path
 from ..core.errors import ConfigurationError
 from ..distribute.job_snapshots import SavedVariable
 from ..distribute.saved_variables import write_variables
+from ..distribute.strategies.strategy import Strategy
+from . import saving
+from .extras import require
 from .rule_table import OnWorker, place_torch
 from .torch_names import named_buffers, named_parameters
 from .torch_tensors import to_array
@@ -33,6 +37,25 @@ _SLOTS: Mapping[str, _Slots] = {
         "accumulated_gradient": ("square_avg", 1.0), "accumulated_delta": ("acc_delta", 1.0),
     },
 }  # fmt: skip
+
+
+def save(obj: Any, path: str | Path, *, strategy: Strategy | None = None) -> bool:
+    """``torch.save`` on the chief alone, whose file appears whole or not at all.
+
+    Args:
+        obj: What ``torch.save`` takes, e.g. ``module.state_dict()``.
+        path: Of this machine. What is there is replaced.
+        strategy: As :func:`windlass.training.save`.
+
+    Returns:
+        Whether this task has written it.
+
+    Raises:
+        ValueError: ``path`` is a URL.
+        OSError: It cannot be written.
+    """
+    torch = require("torch", "torch")
+    return saving.save(path, lambda temporary: torch.save(obj, temporary), strategy=strategy)
 
 
 def write_checkpoint(

@@ -17,14 +17,13 @@ from .kept_state import KeptState
 from .own_optimizer import Deltas, choose_place
 from .rule_table import OnServer, OnWorker, Place, place_torch
 from .torch_buffers import Buffers
-from .torch_checkpoint import write_checkpoint
 from .torch_names import named_parameters
 from .torch_state import TorchState
 from .torch_tensors import HostCopies, Targets, from_gradient, to_array
 
 torch: Any = require("torch", "torch")
 
-__all__ = ["DistributedModule", "DistributedOptimizer", "write_checkpoint"]
+__all__ = ["DistributedModule", "DistributedOptimizer"]
 
 
 class DistributedOptimizer(torch.optim.Optimizer):  # type: ignore[misc]

@@ -97,6 +97,19 @@ class Strategy:
         return self._extended.should_checkpoint
 
     @property
+    def should_save(self) -> bool:
+        """Whether this task is the one that writes the program's own files: the chief.
+
+        ::
+
+            if strategy.should_save:
+                np.save("weights.npy", weights)
+
+        ``wl.training.save`` asks this, and writes a file whole. TensorFlow has none in its API.
+        """
+        return bool(self._extended.should_checkpoint)
+
+    @property
     def task_index(self) -> int:
         """Number of this task among those that train, the chief first: a seed for its input, and
         which part is its own. 0 in one process. TensorFlow has none in its API.

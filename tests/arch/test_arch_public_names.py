@@ -49,7 +49,7 @@ NAMES = {
         latest_checkpoint list_variables load_checkpoint load_variable
     """,
     "windlass.training": """
-        ArrayStore SidecarEvaluator export is_evaluator read_evaluations report task_type
+        ArrayStore SidecarEvaluator export is_evaluator read_evaluations report save task_type
     """,
     "windlass.training.estimator": """
         BestExporter CheckpointSaverHook CheckpointSaverListener DistributeConfig Estimator

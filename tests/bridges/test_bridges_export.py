@@ -103,3 +103,51 @@ def test_a_model_of_other_layers_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match=r"shape \(3, 4\) in 'net', and \(3, 2\)"):
         wl.training.export(arrays, target, model=model)
     assert os.listdir(tmp_path) == []
+
+
+EVERY_WORKER_SAVES = """\
+import os
+os.environ.setdefault("KERAS_BACKEND", "jax")
+import keras
+import numpy as np
+import windlass as wl
+
+strategy = wl.distribute.ParameterServerStrategy()
+with strategy.scope():
+    model = keras.Sequential([keras.Input((200,)), keras.layers.Dense(500), keras.layers.Dense(2)])
+    model.compile("adam", "mse")
+model.fit(np.ones((64, 200)), np.ones((64, 2)), epochs=1, verbose=0)
+for _ in range(5):
+    strategy.barrier()
+    model.save("net.keras")
+    model.save_weights("net.weights.h5")
+strategy.barrier()
+same = keras.models.load_model("net.keras")
+assert np.array_equal(same.weights[0].numpy().shape, (200, 500))
+model.load_weights("net.weights.h5")
+print("saved" if strategy.should_save else "left it to the chief", flush=True)
+"""
+
+
+@pytest.mark.scenario
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of Keras, with this NumPy
+def test_every_worker_saves_a_keras_model_and_the_chief_writes_it(tmp_path: Path) -> None:
+    pytest.importorskip("keras")
+    (tmp_path / "train.py").write_text(EVERY_WORKER_SAVES)
+    command = ["local", "--plain", "--workers", "2", "--ps", "1", "--model-dir", "job", "train.py"]
+    code, output, errors = processes.run(
+        [*processes.WINDLASS, *command], timeout_s=scaled(200), cwd=tmp_path
+    )
+    assert code == 0, output + errors
+    assert output.count("left it to the chief") == 2
+    assert output.count("| saved\n") == 1
+    left = [path.name for path in tmp_path.iterdir() if path.name.startswith(".tmp-")]
+    assert left == []
+
+
+def test_a_state_dict_is_saved_by_the_chief_as_torch_saves_it(tmp_path: Path) -> None:
+    torch: Any = pytest.importorskip("torch")
+    module = torch.nn.Linear(3, 2)
+    assert wl.training.torch.save(module.state_dict(), tmp_path / "m.pt")
+    assert torch.equal(torch.load(tmp_path / "m.pt")["weight"], module.weight)
+    assert os.listdir(tmp_path) == ["m.pt"]

@@ -17,7 +17,10 @@ EXAMPLES = re.findall(r"^``` {\.python \.torch}\n(.*?)^```", PAGE, flags=re.M | 
 
 
 @pytest.mark.parametrize("number", range(len(EXAMPLES)))
-def test_an_example_of_the_page_runs(number: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_example_of_the_page_runs(
+    number: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("TF_CONFIG", raising=False)
     program = compile(EXAMPLES[number], f"pytorch.md, example {number + 1}", "exec")
     exec(program, {"__name__": "example"})  # noqa: S102 - our own page

@@ -15,6 +15,7 @@ from ...core.errors import CollectiveMismatchError
 from ...distribute.strategies.strategy import Strategy
 from ..own_optimizer import Deltas
 from .callbacks import arguments_here
+from .files import writers
 from .frameworks import build_on_first_batch, framework_of_keras
 from .in_sync import workers_in_sync
 from .inputs import as_input
@@ -72,6 +73,7 @@ class DistributedMethods:
             ("make_test_function", self._make_test_function),
             ("make_predict_function", self._make_predict_function),
             ("_get_metrics_result_or_logs", self._metrics_of_job),
+            *writers(model, strategy).items(),
         ):
             object.__setattr__(model, attribute, value)
 

@@ -1,0 +1,65 @@
+"""Files of a training program, written by one task and whole: ``wl.training.save``.
+
+Every worker runs the same program. Where each of them writes ``model.pt``, they write one file at
+the same time, and what is read later is a mixture of several.
+"""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from ..cluster.launchers import environment_resolver
+from ..cluster.resolved import resolve
+from ..core.new_path import new_path
+from ..distribute.base.contexts import has_strategy
+from ..distribute.program_cluster import program_cluster
+from ..distribute.strategies.default import get_strategy
+from ..distribute.strategies.strategy import Strategy
+
+
+def save(
+    path: str | Path, write: Callable[[Path], Any], *, strategy: Strategy | None = None
+) -> bool:
+    """Have the chief write a file or folder, which appears whole or not at all.
+
+    ::
+
+        wl.training.save("params.npz", lambda path: np.savez(path, **params))
+
+    Every task may call this; on others than the chief it does nothing. What is there is replaced.
+
+    Args:
+        path: Of this machine. Its folder exists.
+        write: Writes to the path that it is given: one beside ``path``, with the same ending.
+        strategy: Of the program; None: that of the scope this is called in, else the one that
+            this process's place in the cluster says.
+
+    Returns:
+        Whether this task has written it.
+
+    Raises:
+        ValueError: ``path`` is a URL.
+        OSError: It cannot be written.
+    """
+    if "://" in str(path):
+        raise ValueError(f"{path} is no path of this machine; save to one, and copy it")
+    if not writes_here(strategy):
+        return False
+    with new_path(Path(path), overwrite=True) as temporary:
+        write(temporary)
+    return True
+
+
+def writes_here(strategy: Strategy | None = None) -> bool:
+    """Whether this task is the one that writes files of the program.
+
+    Args:
+        strategy: Of the program; None: as :func:`save`.
+    """
+    if strategy is None and has_strategy():
+        strategy = get_strategy()
+    if strategy is not None:
+        return strategy.should_save
+    runtime = program_cluster()
+    task = runtime.task if runtime is not None else resolve(environment_resolver())
+    return task.is_chief
