@@ -6,8 +6,10 @@ that returns one number per axis, 1 everywhere but on ``axis``. A function will 
 
 import math
 from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
 from ..core.arrays import DType, as_dtype, size_of
+from ..core.public_names import refuse_others
 
 PartitionFunction = Callable[[Sequence[int], DType], Sequence[int]]
 
@@ -124,3 +126,7 @@ def parts_of(partitioner: PartitionFunction | None, shape: tuple[int, ...], dtyp
             f"element (non-zero), got {result!r} for shape {shape}"
         )
     return min(int(result[0]), max(1, shape[0]))
+
+
+if not TYPE_CHECKING:
+    __getattr__ = refuse_others("windlass.distribute.partitioners", globals())

@@ -5,6 +5,9 @@ here gives each shard to the ps with the fewest bytes. Round-robin remains for c
 """
 
 from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+from ..core.public_names import refuse_others
 
 Placement = Callable[[Sequence[int], Sequence[int], int], list[int]]
 """``place(sizes, loads, placed) -> ps per shard``.
@@ -32,3 +35,7 @@ def greedy_by_bytes(sizes: Sequence[int], loads: Sequence[int], placed: int = 0)
 def round_robin(sizes: Sequence[int], loads: Sequence[int], placed: int = 0) -> list[int]:
     """Each shard to the next ps in turn, counting every shard, as TensorFlow does."""
     return [(placed + i) % len(loads) for i in range(len(sizes))]
+
+
+if not TYPE_CHECKING:
+    __getattr__ = refuse_others("windlass.distribute.placement", globals())

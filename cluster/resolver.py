@@ -4,6 +4,8 @@ from abc import ABC, abstractmethod
 from typing import Any
 
 from ..core.accelerators import count_gpus
+from ..core.errors import WindlassError
+from ..core.showing import Shown
 from .spec import ClusterSpec
 
 
@@ -12,12 +14,13 @@ def format_master_url(master: str, rpc_layer: str | None = None) -> str:
     return f"{rpc_layer}://{master}" if rpc_layer else master
 
 
-class ClusterResolver(ABC):
+class ClusterResolver(Shown, ABC):
     """As ``tf.distribute.cluster_resolver.ClusterResolver``."""
 
     _task_type: str | None = None
     _task_id: int | None = None
     _rpc_layer: str | None = None
+    _asks_nobody: bool = False  # its answers are here: no call to a service
 
     @abstractmethod
     def cluster_spec(self) -> ClusterSpec:
@@ -132,6 +135,16 @@ class ClusterResolver(ABC):
     @rpc_layer.setter
     def rpc_layer(self, value: str | None) -> None:
         self._rpc_layer = value
+
+    def _shown(self) -> dict[str, Any]:
+        if not self._asks_nobody:
+            return {}
+        try:
+            kind, index = self.task_type, self.task_id
+            place = {} if kind is None else {"task": f"{kind}:{index}"}
+            return {"cluster": self.cluster_spec().as_dict(), **place}
+        except (WindlassError, ValueError, KeyError) as error:
+            return {"unknown": str(error)}
 
     def _found(self, name: str) -> Any:  # noqa: ARG002 - for subclasses
         """The property ``name`` if neither constructor nor setter gave it."""

@@ -76,6 +76,8 @@ class SageMakerClusterResolver(ClusterResolver):
         variables: Instead of this process's environment.
     """
 
+    _asks_nobody = True
+
     def __init__(
         self,
         port: int = 2223,

@@ -10,6 +10,8 @@ from .spec import ClusterSpec
 class SimpleClusterResolver(ClusterResolver):
     """A resolver that returns what it was given. As TensorFlow's."""
 
+    _asks_nobody = True
+
     def __init__(
         self,
         cluster_spec: ClusterSpec,
@@ -116,6 +118,9 @@ class UnionClusterResolver(ClusterResolver):
         self._rpc_layer = rpc_layer
         self._task_type = task_type
         self._task_id = task_id
+
+    def _shown(self) -> dict[str, Any]:
+        return {"of": list(self._resolvers)}
 
     def cluster_spec(self) -> ClusterSpec:
         """The joined cluster.

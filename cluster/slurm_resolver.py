@@ -58,6 +58,8 @@ class SlurmClusterResolver(ClusterResolver):
             not fit. TensorFlow raises RuntimeError.
     """
 
+    _asks_nobody = True
+
     def __init__(
         self,
         jobs: Mapping[str, int] | None = None,

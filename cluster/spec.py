@@ -121,3 +121,8 @@ def _tasks_of(job: str, tasks: object) -> dict[int, str]:
             )
         result[number] = address
     return result
+
+
+def counted(spec: ClusterSpec) -> dict[str, int]:
+    """How many tasks each job of a cluster has."""
+    return {job: len(tasks) for job, tasks in spec.as_dict().items()}

@@ -64,6 +64,8 @@ class TemplateClusterResolver(ClusterResolver):
         TemplateClusterResolver("worker", 1, {"ps": 2, "worker": 3}, "{role}-{index}.train:2222")
     """
 
+    _asks_nobody = True
+
     def __init__(
         self,
         task_type: str,

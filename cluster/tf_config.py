@@ -116,6 +116,8 @@ class TFConfigClusterResolver(ClusterResolver):
     :class:`TFConfigError` if it is malformed; :meth:`snapshot` reads it once.
     """
 
+    _asks_nobody = True
+
     _config: dict[str, Any] | None = None  # of a snapshot
 
     def __init__(

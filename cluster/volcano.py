@@ -120,6 +120,8 @@ class VolcanoClusterResolver(ClusterResolver):
         ConfigurationError: The variables are missing or contradict each other.
     """
 
+    _asks_nobody = True
+
     def __init__(
         self,
         tasks: Mapping[str, str] | None = None,

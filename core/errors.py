@@ -51,7 +51,10 @@ An error says what happened, to which task or variable, with which numbers, and 
 ``fields`` has the same data for programs. ``error_table.py`` has one row per class for gRPC.
 """
 
+from typing import TYPE_CHECKING
+
 from .exit_codes import ExitCode
+from .public_names import refuse_others
 from .terminal import terminal_text
 
 
@@ -270,3 +273,7 @@ class JobStoppedError(RetryableError):
     """The job was asked to stop; raised at the next step of the user's program."""
 
     exit_code = ExitCode.DRAINED
+
+
+if not TYPE_CHECKING:
+    __getattr__ = refuse_others("windlass.errors", globals())

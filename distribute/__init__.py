@@ -8,6 +8,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from ..cluster import partitioners, placement
+from ..core.public_names import missing_name
 from ..core.wire_format import WireFormat
 from . import cluster_resolver, experimental
 from .base.communication import CommunicationImplementation, CommunicationOptions
@@ -95,4 +96,6 @@ def __getattr__(name: str) -> Any:
         return getattr(import_module("windlass.worker.standard_server"), name)
     if name == "TPUStrategy":  # by name, since frameworks are known above this room alone
         return import_module("windlass.training.tpu_strategy").TPUStrategy
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    raise missing_name(
+        "windlass.distribute", name, (*__all__, "Server", "ServerDef", "TPUStrategy")
+    )

@@ -5,6 +5,7 @@ come from the program's objects: ``train.py``.
 """
 
 from collections.abc import Iterable
+from typing import Any
 
 import numpy as np
 
@@ -16,6 +17,7 @@ from ..core.checkpoint import (
     prune,
 )
 from ..core.errors import CheckpointError
+from ..core.showing import Shown
 from .base.contexts import require_cross_replica
 from .base.values import DistributedValues
 from .saved_variables import (
@@ -28,7 +30,7 @@ from .saved_variables import (
 from .variables.variable import Variable
 
 
-class Checkpoint:
+class Checkpoint(Shown):
     """Saves and restores variables by their names, and the places of what keeps one.
 
     ``wl.train.Checkpoint`` takes models and optimizers instead, as TensorFlow's.
@@ -69,6 +71,9 @@ class Checkpoint:
         self._strategy = next(iter(strategies.values()), None)
         self._keep = keep
         self._places = places
+
+    def _shown(self) -> dict[str, Any]:
+        return {"variables": list(self._variables), "keep": self._keep}
 
     def save(self, directory: str, global_step: int | None = None) -> str:
         """Write a checkpoint ``directory/ckpt-<global step>``; its path.

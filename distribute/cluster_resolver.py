@@ -10,6 +10,7 @@ from ..cluster.slurm_resolver import SlurmClusterResolver
 from ..cluster.template import TemplateClusterResolver
 from ..cluster.tf_config import TFConfigClusterResolver
 from ..cluster.volcano import VolcanoClusterResolver
+from ..core.public_names import missing_name
 from .resolvers.compute_engine import GCEClusterResolver
 from .resolvers.kubernetes_pods import KubernetesExecutableLocation
 from .resolvers.kubernetes_resolver import KubernetesClusterResolver
@@ -35,4 +36,6 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     if name == "TPUClusterResolver":  # by name, since frameworks are known above this room alone
         return import_module("windlass.training.tpu_resolver").TPUClusterResolver
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    raise missing_name(
+        "windlass.distribute.cluster_resolver", name, (*__all__, "TPUClusterResolver")
+    )

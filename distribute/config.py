@@ -1,5 +1,8 @@
 """``windlass.config``: devices of this process."""
 
+from typing import TYPE_CHECKING
+
+from ..core.public_names import refuse_others
 from .base.devices import compute_devices as list_compute_devices
 from .base.devices import (
     logical_cpu_devices,
@@ -26,3 +29,6 @@ __all__ = [
     "set_logical_cpu_devices",
     "set_logical_gpu_devices",
 ]
+
+if not TYPE_CHECKING:
+    __getattr__ = refuse_others("windlass.config", __all__)

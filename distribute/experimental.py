@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..cluster import partitioners
 from ..cluster.resolver import ClusterResolver
+from ..core.public_names import missing_name
 from .base.communication import (
     CollectiveCommunication,
     CollectiveHints,
@@ -62,4 +63,6 @@ def __getattr__(name: str) -> Any:
         return import_module("windlass.training.tpu_strategy").ExperimentalTPUStrategy
     if name == "DeviceAssignment":
         return import_module("windlass.training.device_assignment").DeviceAssignment
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    raise missing_name(
+        "windlass.distribute.experimental", name, (*__all__, "DeviceAssignment", "TPUStrategy")
+    )

@@ -15,12 +15,13 @@ them resets. Numbers are kept as float64: counts above 2**24 stay exact.
 """
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from ..core.arrays import Array
 from ..core.checkpoint.export import JOB_STATE
+from ..core.public_names import refuse_others
 from .base.arrays import to_host
 from .base.contexts import Merging, default_strategy, get_replica_context
 from .base.reductions import VariableAggregation, VariableSynchronization
@@ -353,3 +354,7 @@ def _in_top_k(labels: Array, pred: Array, k: int) -> Array:
 
 def _divided(total: Any, count: Any) -> Any:
     return np.float64(total / count) if count else np.float64(0)
+
+
+if not TYPE_CHECKING:
+    __getattr__ = refuse_others("windlass.metrics", __all__)

@@ -3,10 +3,11 @@
 Gradients of replicas are summed, so every replica divides by the size of the *global* batch.
 """
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ..core.public_names import refuse_others
 from .base.contexts import get_strategy, has_strategy, in_cross_replica_context
 from .embeddings import (
     embedding_lookup,
@@ -98,3 +99,6 @@ __all__ = [
     "embedding_lookup_sparse_gradient",
     "scale_regularization_loss",
 ]
+
+if not TYPE_CHECKING:
+    __getattr__ = refuse_others("windlass.nn", __all__)

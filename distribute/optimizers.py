@@ -12,9 +12,10 @@ What they have in common, and for whose pushes an assigned value counts: ``optim
 """
 
 from collections.abc import Callable, Mapping
-from typing import Any, TypedDict, Unpack
+from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
 from ..core import update_rules as rules
+from ..core.public_names import refuse_others
 from ..core.schedules import (
     CosineDecay,
     ExponentialDecay,
@@ -346,3 +347,7 @@ def register_rule(
     kind = register_own_rule(name, update, slots or {}, learning_rate, hyperparameters)
 
     return type(name, (OwnOptimizer,), {"_kind": kind, "__doc__": update.__doc__})
+
+
+if not TYPE_CHECKING:
+    __getattr__ = refuse_others("windlass.optimizers", __all__)

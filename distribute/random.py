@@ -5,11 +5,12 @@ As ``tf.random.Generator`` under a strategy, on NumPy's generators.
 
 import threading
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from ..core.arrays import Array
+from ..core.public_names import refuse_others
 from .base.contexts import get_replica_context
 
 
@@ -130,3 +131,6 @@ def _arrays(value: Any) -> Any:
 
 
 __all__ = ["Generator"]
+
+if not TYPE_CHECKING:
+    __getattr__ = refuse_others("windlass.random", __all__)

@@ -27,6 +27,7 @@ from ..core.checkpoint import (
     remove_checkpoint,
 )
 from ..core.errors import CheckpointError
+from ..core.public_names import missing_name
 from .base.contexts import default_strategy, require_cross_replica
 from .base.values import DistributedValues
 from .object_tree import ObjectTree, walk_objects
@@ -321,4 +322,4 @@ class CheckpointManager:
 def __getattr__(name: str) -> Any:
     if name == "Server":  # as TensorFlow 1 calls it
         return import_module("windlass.worker.standard_server").Server
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    raise missing_name("windlass.train", name, (*__all__, "Server"))

@@ -3,6 +3,7 @@
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from ..core.public_names import missing_name
 from .evaluations import read_evaluations
 from .evaluator import SidecarEvaluator
 from .progress import is_evaluator, report, task_type
@@ -37,4 +38,4 @@ def __getattr__(name: str) -> Any:
         return getattr(import_module(f".{_LAZY[name]}", __name__), name)
     if name in _BRIDGES:
         return import_module(f".{_BRIDGES[name]}", __name__)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    raise missing_name("windlass.training", name, (*__all__, *_BRIDGES))

@@ -17,6 +17,7 @@ import optree
 
 from ..core.errors import ConfigurationError, UnknownVariableError
 from ..core.indexed_slices import IndexedSlices
+from ..core.showing import Shown
 from ..distribute.base.arrays import as_array
 from ..distribute.base.contexts import get_replica_context, is_running, require_own
 from ..distribute.base.devices import HOST
@@ -36,7 +37,7 @@ Kept = Callable[[], Mapping[str, Any]]
 """What a worker's own optimizer has for the job's checkpoints: overwrites variables by name."""
 
 
-class ArrayStore:
+class ArrayStore(Shown):
     """A tree of named arrays under a strategy.
 
     ::
@@ -102,6 +103,10 @@ class ArrayStore:
         self._places = {each: place for place, each in enumerate(every)}
         by_name = optimizer if isinstance(optimizer, Mapping) else dict.fromkeys(every, optimizer)
         self._optimizers = {each: by_name[each] for each in every if by_name.get(each) is not None}
+
+    def _shown(self) -> dict[str, Any]:
+        shapes = {name: each.shape for name, each in self.variables.items()}
+        return {"arrays": shapes, "strategy": self.strategy}
 
     def _variable(self, name: str, leaf: Any) -> Variable:
         if isinstance(leaf, Variable):

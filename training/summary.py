@@ -20,7 +20,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import cached_property
 from threading import Lock
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -29,6 +29,7 @@ from ..cluster.resolved import resolve
 from ..cluster.roles import EVALUATOR
 from ..core.arrays import Array
 from ..core.event_files import EventWriter, encoding, event_of, require_library
+from ..core.public_names import refuse_others
 from ..distribute.base.arrays import to_host
 from ..distribute.base.contexts import get_replica_context
 from ..distribute.program_cluster import program_cluster
@@ -375,3 +376,7 @@ def _writes_here() -> bool:
     runtime = program_cluster()
     task = runtime.task if runtime is not None else resolve(environment_resolver())
     return task.is_chief or task.task.type == EVALUATOR
+
+
+if not TYPE_CHECKING:
+    __getattr__ = refuse_others("windlass.summary", __all__)

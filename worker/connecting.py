@@ -32,6 +32,7 @@ from ..core.errors import (
 from ..core.exit_codes import ExitCode
 from ..core.settings import Settings, load_settings, quiet_grpc
 from ..core.shipping import own_environment
+from ..core.showing import Shown
 from ..core.states import Outcome
 from ..core.task import TaskId
 from ..core.terminal import terminal_line
@@ -131,7 +132,7 @@ def _request(
     )
 
 
-class ConnectedCluster:
+class ConnectedCluster(Shown):
     """A job on a standalone cluster whose program is this process. Made by :func:`connect`.
 
     Attributes:
@@ -164,6 +165,9 @@ class ConnectedCluster:
         except BaseException:
             self._stack.close()
             raise
+
+    def _shown(self) -> dict[str, Any]:
+        return {"job": self.job, "cluster": self.resolver.cluster_spec().as_dict()}
 
     def _begin(self, request: gateway_pb2.SubmitRequest, timeout_s: float) -> JobView:
         job = self._client.submit(request)

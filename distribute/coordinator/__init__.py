@@ -2,6 +2,9 @@
 what it schedules.
 """
 
+from typing import TYPE_CHECKING
+
+from ...core.public_names import refuse_others
 from .cluster_coordinator import ClusterCoordinator
 from .per_worker import PerWorkerDataset, PerWorkerValue
 from .remote_value import RemoteValue, RemoteValueStatus
@@ -19,3 +22,6 @@ __all__ = [
     "RemoteValueStatus",
     "experimental_get_current_worker_index",
 ]
+
+if not TYPE_CHECKING:
+    __getattr__ = refuse_others("windlass.distribute.coordinator", __all__)

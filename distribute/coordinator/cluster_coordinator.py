@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ...core.errors import ConfigurationError
+from ...core.showing import Shown
 from ..strategies.parameter_server import ParameterServerStrategy
 from .dispatcher import Dispatcher
 from .per_worker import PerWorkerDataset, PerWorkerValue
@@ -16,7 +17,7 @@ _made: "weakref.WeakKeyDictionary[Any, ClusterCoordinator]" = weakref.WeakKeyDic
 _making = threading.Lock()
 
 
-class ClusterCoordinator:
+class ClusterCoordinator(Shown):
     """As ``tf.distribute.coordinator.ClusterCoordinator``.
 
     Runs in the chief's program. Workers are started without a program (``windlass worker``); a
@@ -103,6 +104,9 @@ class ClusterCoordinator:
         self._strategy = strategy
         self._deadline_s = _positive("deadline_s", deadline_s)
         self._dispatcher = Dispatcher(strategy, _positive("redispatch_after_s", redispatch_after_s))
+
+    def _shown(self) -> dict[str, Any]:
+        return {"strategy": self._strategy}
 
     @property
     def strategy(self) -> ParameterServerStrategy:

@@ -4,6 +4,7 @@ import threading
 from enum import StrEnum
 from typing import Any
 
+from ...core.showing import Shown
 from ..base.values import map_structure
 
 
@@ -15,7 +16,7 @@ class RemoteValueStatus(StrEnum):
     ABORTED = "aborted"
 
 
-class RemoteValue:
+class RemoteValue(Shown):
     """The result of a closure, in the future. As ``tf.distribute.experimental.coordinator``'s.
 
     The coordinator keeps it, so it can be fetched when the worker is gone.
@@ -26,6 +27,13 @@ class RemoteValue:
         self._status = RemoteValueStatus.NOT_READY
         self._value: Any = None
         self._error: Exception | None = None
+
+    def _shown(self) -> dict[str, Any]:
+        if self._status is RemoteValueStatus.READY:
+            return {"status": "ready", "value": self._value}
+        if self._status is RemoteValueStatus.ABORTED:
+            return {"status": "aborted", "error": self._error}
+        return {"status": "not ready"}
 
     @property
     def status(self) -> RemoteValueStatus:

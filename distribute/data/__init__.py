@@ -1,5 +1,8 @@
 """``windlass.data``: datasets, and how they are divided between workers and replicas."""
 
+from typing import TYPE_CHECKING
+
+from ...core.public_names import refuse_others
 from .dataset import ArraySpec, Dataset
 from .factories import as_dataset, from_arrays, from_files
 from .options import (
@@ -26,3 +29,6 @@ __all__ = [
     "from_arrays",
     "from_files",
 ]
+
+if not TYPE_CHECKING:
+    __getattr__ = refuse_others("windlass.data", __all__)

@@ -8,9 +8,10 @@ import numpy as np
 import optree
 
 from ...core.arrays import DType
+from ...core.showing import Shown
 from ..base.arrays import as_array
 from ..base.values import leaves, map_structure
-from .node import Node
+from .node import Node, steps_of
 from .options import (
     AUTOTUNE,
     INFINITE_CARDINALITY,
@@ -42,7 +43,7 @@ class ArraySpec:
     dtype: DType
 
 
-class Dataset:
+class Dataset(Shown):
     """Something that gives elements, from the beginning each time it is iterated over.
 
     As ``tf.data.Dataset``: every method returns another dataset, elements are nested tuples, dicts
@@ -67,6 +68,11 @@ class Dataset:
 
     def _then(self, node: Node) -> "Dataset":
         return Dataset(node, self.passes, self._policy)
+
+    def _shown(self) -> dict[str, Any]:
+        size = self.cardinality()
+        named = {INFINITE_CARDINALITY: "infinite", UNKNOWN_CARDINALITY: "unknown"}
+        return {"steps": " → ".join(steps_of(self.node)), "cardinality": named.get(size, size)}
 
     def __iter__(self) -> Iterator[Any]:
         return self.node.iterate(0, Pass(numbers=(self.passes.next(),)))

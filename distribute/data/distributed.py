@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from ...core.showing import Shown
 from ..base.contexts import default_strategy, get_replica_context
 from ..base.devices import is_gpu, place
 from ..base.values import PerReplica, map_structure, regroup
@@ -115,7 +116,7 @@ class Input:
         return map_structure(lambda leaf: PerReplica([leaf] * replicas), spec)
 
 
-class DistributedDataset:
+class DistributedDataset(Shown):
     """A dataset split over replicas, to iterate over. As ``tf.distribute.DistributedDataset``.
 
     Args:
@@ -126,6 +127,9 @@ class DistributedDataset:
     def __init__(self, extended: InputReplicas, source: Input) -> None:
         self._extended = extended
         self._source = source
+
+    def _shown(self) -> dict[str, Any]:
+        return _shown(self._extended, self._source)
 
     @property
     def element_spec(self) -> Any:
@@ -143,7 +147,7 @@ class DistributedDataset:
         return state
 
 
-class DistributedIterator:
+class DistributedIterator(Shown):
     """Iterates over a distributed dataset, as ``tf.distribute.DistributedIterator``. Not
     thread-safe.
 
@@ -161,6 +165,9 @@ class DistributedIterator:
         self._template: Any = None
         self._ended = False  # this worker's data
         self._over = False  # everybody's
+
+    def _shown(self) -> dict[str, Any]:
+        return {"taken": self._taken, **_shown(self._extended, self._source)}
 
     @property
     def element_spec(self) -> Any:
@@ -282,3 +289,7 @@ class DistributedIterator:
 
 
 __all__ = ["DistributedDataset", "DistributedIterator", "Optional"]
+
+
+def _shown(extended: InputReplicas, source: Input) -> dict[str, Any]:
+    return {"replicas": len(extended.replica_devices), "dataset": source.datasets[0]}

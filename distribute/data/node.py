@@ -103,3 +103,14 @@ class Derived(Node):
         other.sources = sources
         other.files = sources[0].files if len(sources) == 1 else None
         return other
+
+
+def steps_of(node: Node) -> list[str]:
+    """What a node is made by, the source first, e.g. ``["range", "batched", "mapped"]``."""
+    own = type(node).__name__.removesuffix("Source").lower()
+    if not isinstance(node, Derived):
+        return [own]
+    before = [steps_of(source) for source in node.sources]
+    if len(before) == 1:
+        return [*before[0], own]
+    return [f"{own}({', '.join(' → '.join(each) for each in before)})"]

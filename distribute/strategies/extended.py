@@ -85,6 +85,10 @@ class StrategyExtended:
 
     # -- what there is -----------------------------------------------------------------------
 
+    def shown(self) -> dict[str, Any]:
+        """What a strategy shows of itself."""
+        return {"replicas": [device.removeprefix("/device:") for device in self._devices]}
+
     @property
     def replica_devices(self) -> tuple[str, ...]:
         """Devices of this worker's replicas as this process names them, of every strategy."""

@@ -159,6 +159,10 @@ class MultiWorkerExtended(MirroredExtended):
             self.group.close()  # no caller gets it, and it holds a port
             raise
 
+    def shown(self) -> dict[str, Any]:
+        """Which worker of how many, too."""
+        return {"worker": self.group.rank, "workers": self.group.size, **super().shown()}
+
     def _join(self, task: TaskId, devices: int) -> None:
         """Form the ring, of workers with as many devices each."""
         self.group.open()

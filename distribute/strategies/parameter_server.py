@@ -14,6 +14,7 @@ from ...cluster.partitioners import PartitionFunction, parts_of
 from ...cluster.placement import Placement, greedy_by_bytes
 from ...cluster.resolver import ClusterResolver
 from ...cluster.roles import CHIEF, EVALUATOR, WORKER, ps_of, workers_of
+from ...cluster.spec import counted
 from ...core.arrays import Array
 from ...core.definitions import ShardDefinition, VariableDefinition
 from ...core.indexed_slices import IndexedSlices
@@ -134,6 +135,12 @@ class ParameterServerExtended(StrategyExtended):
         self._step = ServerStep(runtime, prefetch=prefetch)
         self._finite_deltas = FiniteUpdates(runtime, DELTAS)
         self.assign_in_step: Callable[[str, Array], bool] = self._step.assign_in_step
+
+    def shown(self) -> dict[str, Any]:
+        """The task and its cluster, too."""
+        task = self.runtime.task
+        of_cluster = {"task": task.task.short, "cluster": counted(task.spec)} if task.spec else {}
+        return {**of_cluster, **super().shown()}
 
     @property
     def parameter_devices(self) -> tuple[str, ...]:

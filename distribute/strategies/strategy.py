@@ -6,6 +6,7 @@ from types import TracebackType
 from typing import Any, NoReturn, Self
 
 from ...core import on_import
+from ...core.showing import Shown
 from ...core.tracebacks import fold_uncaught
 from ..base.contexts import (
     Frame,
@@ -70,7 +71,7 @@ class Scope:
                 self._strategy.extended.scope_left()
 
 
-class Strategy:
+class Strategy(Shown):
     """As ``tf.distribute.Strategy``: state and computation over a set of replicas."""
 
     _is_chosen = True  # by a program: the default strategy is there anyway
@@ -80,6 +81,9 @@ class Strategy:
         fold_uncaught()
         if self._is_chosen:
             on_import.watch()  # a framework's models are to follow its scope
+
+    def _shown(self) -> dict[str, Any]:
+        return self._extended.shown()
 
     @property
     def extended(self) -> StrategyExtended:

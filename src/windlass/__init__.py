@@ -97,7 +97,9 @@ def __getattr__(name: str) -> Any:
 
         return own_versions().windlass
     if name not in _WHERE:
-        raise AttributeError(f"module 'windlass' has no attribute {name!r}")
+        from .core.public_names import missing_name
+
+        raise missing_name("windlass", name, __all__)
     path, attribute = _WHERE[name]
     module = import_module(f".{path}", __name__)
     value = module if attribute is None else getattr(module, attribute)

@@ -16,7 +16,7 @@ from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from types import TracebackType
-from typing import Any, Generic, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
 
 from rich.table import Table
 
@@ -26,7 +26,9 @@ from .cluster.roles import CHIEF, PS, WORKER, chief_of
 from .cluster.spec import ClusterSpec
 from .core.errors import JobDoneError, ProgramError, WindlassError
 from .core.exit_codes import ExitCode
+from .core.public_names import refuse_others
 from .core.settings import Settings, load_settings
+from .core.showing import Shown
 from .core.states import Outcome
 from .core.task import TaskId
 from .distribute.program_cluster import in_cluster
@@ -60,7 +62,7 @@ class TaskResult(Generic[_T]):
     error: BaseException | None = None
 
 
-class LocalCluster:
+class LocalCluster(Shown):
     """Parameter servers, a chief and workers in threads of this process, over real gRPC on
     loopback.
 
@@ -89,6 +91,9 @@ class LocalCluster:
         self._tasks: dict[TaskId, TrainingTask] = {}
         self._failed: list[TaskId] = []  # in the order in which their programs raised
         self.spec = ClusterSpec({})
+
+    def _shown(self) -> dict[str, Any]:
+        return {"ps": len(self._servers), "workers": self._workers}
 
     def __enter__(self) -> Self:
         for server in self._servers:
@@ -338,3 +343,7 @@ def run_script(
         pids,
         ended - struck[0] if struck else 0.0,
     )
+
+
+if not TYPE_CHECKING:
+    __getattr__ = refuse_others("windlass.testing", __all__)

@@ -94,3 +94,37 @@ def test_dir_lists_them_and_the_version() -> None:
 def test_an_unknown_name_is_an_attribute_error() -> None:
     with pytest.raises(AttributeError, match="no attribute 'nothing'"):
         _ = windlass.nothing
+
+
+PUBLIC = [
+    *NAMES, "windlass.config", "windlass.distribute.cluster_resolver",
+    "windlass.distribute.coordinator", "windlass.distribute.experimental",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("path", PUBLIC)
+def test_a_misspelt_name_is_answered_with_the_one_that_was_meant(path: str) -> None:
+    module = windlass
+    for part in path.split(".")[1:]:
+        module = getattr(module, part)
+    name = max(module.__all__, key=len)
+    with pytest.raises(AttributeError, match=f"no attribute '{name}s_'; did you mean '{name}'\\?"):
+        getattr(module, f"{name}s_")
+    with pytest.raises(AttributeError, match=r"no attribute 'Quxxyzzy'$"):
+        _ = module.Quxxyzzy
+    assert not hasattr(module, "__wrapped__")
+
+
+def test_the_nearest_name_is_found_whatever_its_case() -> None:
+    for module, wrong, right in (
+        (windlass.distribute, "MirrorStrategy", "MirroredStrategy"),
+        (windlass.distribute, "TpuStrategy", "TPUStrategy"),
+        (windlass.optimizers, "adam", "Adam"),
+        (windlass.errors, "PeerLost", "PeerLostError"),
+        (windlass.distribute.partitioners, "MinSizePartitoner", "MinSizePartitioner"),
+        (windlass, "optimiser", "optimizers"),
+        (windlass.training, "Torch", "torch"),
+        (windlass.estimator, "Estimater", "Estimator"),
+    ):
+        with pytest.raises(AttributeError, match=f"no attribute '{wrong}'; did you mean '{right}'"):
+            getattr(module, wrong)

@@ -69,4 +69,4 @@ def __getattr__(name: str) -> Any:
     # Not in `__all__`: it needs Keras.
     if name == "model_to_estimator":
         return import_module(".keras_estimator", __name__).model_to_estimator
-    raise attribute_error("wl.estimator", name, ELSEWHERE)
+    raise attribute_error("wl.estimator", name, ELSEWHERE, __all__)

@@ -302,4 +302,4 @@ class InMemoryEvaluatorHook(SessionRunHook):
 
 
 def __getattr__(name: str) -> Any:
-    raise attribute_error("wl.estimator.experimental", name, EXPERIMENTAL)
+    raise attribute_error("wl.estimator.experimental", name, EXPERIMENTAL, globals())

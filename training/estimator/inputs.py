@@ -148,4 +148,4 @@ def numpy_input_fn(
 
 
 def __getattr__(name: str) -> Any:  # programs write wl.estimator.inputs.numpy_input_fn, too
-    raise attribute_error("wl.estimator.inputs", name, ELSEWHERE)
+    raise attribute_error("wl.estimator.inputs", name, ELSEWHERE, ["numpy_input_fn"])

@@ -1,0 +1,39 @@
+"""How an object shows what it holds: in one line, and as a small table in a notebook.
+
+::
+
+    >>> strategy
+    <ParameterServerStrategy task='chief:0' cluster={'chief': 1, 'ps': 2} replicas=['CPU:0']>
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+_MAX_CHARS = 200  # of one value
+
+
+class Shown:
+    """Says its name and what :meth:`_shown` gives. Looking at an object never waits or fails."""
+
+    def _shown(self) -> Mapping[str, Any]:
+        """What it holds, by name: small, and known here without asking anybody."""
+        return {}
+
+    def __repr__(self) -> str:
+        parts = [f"{name}={_short(value)}" for name, value in self._shown().items()]
+        return f"<{' '.join([type(self).__name__, *parts])}>"
+
+    def _repr_html_(self) -> str:
+        from html import escape
+
+        rows = "".join(
+            f"<tr><th style='text-align:left'>{escape(name)}</th>"
+            f"<td style='text-align:left'>{escape(_short(value))}</td></tr>"
+            for name, value in self._shown().items()
+        )
+        return f"<table><caption>{escape(type(self).__name__)}</caption>{rows}</table>"
+
+
+def _short(value: Any) -> str:
+    text = " ".join(repr(value).split())  # an array has lines
+    return text if len(text) <= _MAX_CHARS else f"{text[: _MAX_CHARS - 1]}…"
