@@ -42,7 +42,7 @@ def run(command: str, folder: Path) -> str:
 @pytest.mark.parametrize("starter", ["python", "windlass run", "windlass local --workers 2 --ps 2"])
 def test_the_first_lines_of_all(starter: str, tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(examples(ROOT / "README.md")[0])
-    run(f"{starter} train.py", tmp_path)
+    assert "[1. 1. 1.]" in run(f"{starter} train.py", tmp_path)
 
 
 def test_the_jax_program_on_a_local_cluster(tmp_path: Path) -> None:

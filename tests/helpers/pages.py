@@ -1,5 +1,6 @@
 """The pages of the documentation, and the Python examples on them."""
 
+import json
 import re
 from pathlib import Path
 
@@ -10,3 +11,9 @@ PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 def examples(page: Path) -> list[str]:
     """The Python examples of a page, in order."""
     return re.findall(r"^```python\n(.*?)^```", page.read_text(), flags=re.M | re.S)
+
+
+def cells(notebook: Path) -> list[str]:
+    """The code cells of a notebook, in order."""
+    found = json.loads(notebook.read_text())["cells"]
+    return ["".join(cell["source"]) for cell in found if cell["cell_type"] == "code"]

@@ -15,7 +15,7 @@ import pytest
 
 import windlass as wl
 from helpers import processes
-from helpers.pages import ROOT
+from helpers.pages import ROOT, cells
 from helpers.waiting import scaled
 from windlass.launch.processes import free_ports
 
@@ -340,10 +340,9 @@ def test_the_program_and_the_notebook_of_the_docs_drive_the_cluster_through_its_
 ) -> None:
     page = (ROOT / "docs/standalone.md").read_text()
     [program] = re.findall(r"^```py\n(.*?)^```", page, flags=re.M | re.S)
-    notebook = json.loads((ROOT / "examples/standalone/notebook.ipynb").read_text())
-    cells = ["".join(c["source"]) for c in notebook["cells"] if c["cell_type"] == "code"]
+    notebook = ROOT / "examples/standalone/notebook.ipynb"
     (standing.project / "driven.py").write_text(program)
-    (standing.project / "cells.py").write_text("\n\n".join(cells))
+    (standing.project / "cells.py").write_text("\n\n".join(cells(notebook)))
     code, output, errors = standing.python("driven.py", standing.address)
     assert code == 0, output + errors
     assert "weights [1. 2. 3.]" in output
@@ -353,3 +352,13 @@ def test_the_program_and_the_notebook_of_the_docs_drive_the_cluster_through_its_
     assert accuracy is not None
     assert float(accuracy[1]) > 0.9
     assert [job["exit_code"] for job in standing.jobs().values()] == [0, 0]
+
+
+def test_the_search_of_the_docs_runs_a_job_for_each_trial(standing: Standing) -> None:
+    pytest.importorskip("optuna")
+    shutil.copytree(ROOT / "examples" / "hpo", standing.project, dirs_exist_ok=True)
+    code, output, errors = standing.python("search.py", "--trials", "3", "--at-once", "2")
+    assert code == 0, output + errors
+    assert re.search(r"best: \S+ with {'rate': .*'momentum': .*}, of 3 trials", output), output
+    names = sorted(name.rpartition("-")[0] for name in standing.jobs())
+    assert names == ["trial-0", "trial-1", "trial-2"]
