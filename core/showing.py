@@ -19,8 +19,14 @@ class Shown:
         """What it holds, by name: small, and known here without asking anybody."""
         return {}
 
+    def _parts(self) -> Mapping[str, Any]:
+        try:
+            return self._shown()
+        except AttributeError:  # its constructor has not come to its end
+            return {}
+
     def __repr__(self) -> str:
-        parts = [f"{name}={_short(value)}" for name, value in self._shown().items()]
+        parts = [f"{name}={_short(value)}" for name, value in self._parts().items()]
         return f"<{' '.join([type(self).__name__, *parts])}>"
 
     def _repr_html_(self) -> str:
@@ -29,7 +35,7 @@ class Shown:
         rows = "".join(
             f"<tr><th style='text-align:left'>{escape(name)}</th>"
             f"<td style='text-align:left'>{escape(_short(value))}</td></tr>"
-            for name, value in self._shown().items()
+            for name, value in self._parts().items()
         )
         return f"<table><caption>{escape(type(self).__name__)}</caption>{rows}</table>"
 

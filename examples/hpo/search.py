@@ -61,4 +61,5 @@ if __name__ == "__main__":
     study.optimize(
         objective, n_trials=options.trials, n_jobs=options.at_once, catch=(RuntimeError,)
     )
-    print(f"best: {study.best_value:.5f} with {study.best_params}, of {len(study.trials)} trials")
+    best = {name: round(value, 4) for name, value in study.best_params.items()}
+    print(f"best: {study.best_value:.5f} with {best}, of {len(study.trials)} trials")

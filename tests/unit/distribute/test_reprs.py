@@ -85,3 +85,8 @@ def test_what_is_long_is_cut_and_a_notebook_has_a_table() -> None:
     assert "&lt;b&gt;" in html
     assert re.search(r"<table><caption>RemoteValue</caption><tr><th[^>]*>status</th>", html)
     assert repr(strategy) in repr(ClusterCoordinator(strategy))
+
+
+def test_an_object_whose_constructor_has_raised_can_be_shown() -> None:
+    half = wl.distribute.MirroredStrategy.__new__(wl.distribute.MirroredStrategy)
+    assert repr(half) == "<MirroredStrategy>"
