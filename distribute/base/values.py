@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import optree
@@ -81,7 +82,7 @@ def leaves(tree: Any) -> list[Any]:
 def flatten(tree: Any) -> tuple[list[Any], Callable[[list[Any]], Any]]:
     """The leaves of a nested structure, and what builds the structure out of others."""
     found, spec = optree.tree_flatten(tree, none_is_leaf=True)
-    return found, lambda new: optree.tree_unflatten(spec, new)
+    return found, partial(optree.tree_unflatten, spec)  # which can be pickled
 
 
 def is_variable(leaf: Any) -> bool:

@@ -5,10 +5,10 @@ what it schedules.
 from typing import TYPE_CHECKING
 
 from ...core.public_names import refuse_others
+from ..base.worker_index import experimental_get_current_worker_index
 from .cluster_coordinator import ClusterCoordinator
 from .per_worker import PerWorkerDataset, PerWorkerValue
 from .remote_value import RemoteValue, RemoteValueStatus
-from .worker_index import experimental_get_current_worker_index
 
 PerWorkerValues = PerWorkerValue
 """As ``tf.distribute.experimental.coordinator`` calls it."""

@@ -10,6 +10,7 @@ from ...core.codec import closure_run_from_wire
 from ...core.errors import LimitExceededError, RefusedError
 from ...core.structures import to_parts
 from ...proto.v1 import session_pb2
+from ..base.worker_index import current_worker
 from ..optimizer import Optimizer
 from ..runtime import ClusterRuntime
 from ..strategies.parameter_server import ParameterServerStrategy
@@ -18,7 +19,6 @@ from ..variables.spec import VariableSpec
 from .deadline import ends_process_after
 from .failures import describe
 from .shipping import unpickle
-from .worker_index import current_worker
 
 
 class _Failed:

@@ -3,14 +3,15 @@
 import math
 import threading
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from ...core.errors import ConfigurationError
 from ...core.showing import Shown
+from ..data.dataset import Dataset
 from ..strategies.parameter_server import ParameterServerStrategy
 from .dispatcher import Dispatcher
-from .per_worker import PerWorkerDataset, PerWorkerValue
+from .per_worker import DatasetFunction, PerWorkerDataset, PerWorkerValue
 from .remote_value import RemoteValue, fetch
 
 _made: "weakref.WeakKeyDictionary[Any, ClusterCoordinator]" = weakref.WeakKeyDictionary()
@@ -165,10 +166,22 @@ class ClusterCoordinator(Shown):
         """A dataset on every worker.
 
         Args:
-            dataset_fn: Called on each worker, and again when one comes back; or a dataset.
+            dataset_fn: Called on each worker, and again when one comes back; or a dataset, of which
+                each worker gets a copy. What a :class:`~windlass.data.Dataset` shuffles comes in an
+                order of each worker's own. It may not create variables: then closures that use the
+                dataset raise a ValueError.
+
+        Raises:
+            TypeError: It can be gone through once only, or cannot be sent.
         """
-        make = dataset_fn if callable(dataset_fn) else _Constant(dataset_fn)
-        return self._dispatcher.told.add_dataset(make)
+        is_once = isinstance(dataset_fn, Dataset) and dataset_fn.node.once
+        if is_once or isinstance(dataset_fn, Iterator):
+            raise TypeError(
+                f"create_per_worker_dataset was given a {type(dataset_fn).__name__} that can be "
+                "gone through once, and every worker goes through its own: give a function that "
+                "makes it"
+            )
+        return self._dispatcher.told.add_dataset(DatasetFunction(dataset_fn))
 
     def create_per_worker_values(self, value_fn: Callable[[], Any]) -> PerWorkerValue:
         """A value of every worker.
@@ -195,13 +208,3 @@ def _positive(name: str, given_s: float | None) -> float:
     if not given_s > 0:
         raise ValueError(f"{name}={given_s!r} is no positive number of seconds")
     return float(given_s)
-
-
-class _Constant:
-    """Returns one thing."""
-
-    def __init__(self, value: Any) -> None:
-        self._value = value
-
-    def __call__(self) -> Any:
-        return self._value

@@ -4,7 +4,9 @@ On a worker a handle in a closure's arguments, or in what it captures, is that w
 """
 
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, NoReturn
+
+from ..variables.variable import variable_creator_scope
 
 
 class PerWorkerValue:
@@ -60,3 +62,37 @@ class PerWorkerDataset(PerWorkerValue):
     def __iter__(self) -> Iterator[Any]:
         """An iterator that begins on every worker at the start of its own dataset."""
         return self._make_iterator(self)
+
+
+class DatasetFunction:
+    """Makes the dataset of a worker; called there.
+
+    Args:
+        source: What the program gave: a function without arguments, or the dataset itself.
+    """
+
+    def __init__(self, source: Any) -> None:
+        self._source = source
+
+    def __call__(self) -> Any:
+        """The dataset.
+
+        Raises:
+            ValueError: The function creates a variable.
+        """
+        if not callable(self._source):
+            return self._source
+        with variable_creator_scope(_refuse_variable):
+            return self._source()
+
+
+def _refuse_variable(
+    next_creator: Callable[..., Any],  # noqa: ARG001 - what creators are given
+    name: str | None = None,
+    **_: Any,
+) -> NoReturn:
+    raise ValueError(
+        f"Creating variables in `dataset_fn` is not allowed, and it creates {name or 'one'}: every "
+        "worker calls the function, and again when it comes back. Create the variable in the "
+        "coordinator's program, in `with strategy.scope():`"
+    )

@@ -92,6 +92,8 @@ class _Sender(cloudpickle.Pickler):  # type: ignore[misc]
                     "strategy: use that one in functions that are scheduled"
                 )
             return ("strategy",)
+        if item is self._strategy.extended:
+            return ("extended",)
         return None
 
     def _variable(self, item: Variable) -> Any:
@@ -124,7 +126,7 @@ def pickle_for_workers(item: Any, strategy: ParameterServerStrategy) -> Pickled:
     try:
         with _by_value():
             sender.dump(item)
-    except (pickle.PicklingError, AttributeError) as error:
+    except (pickle.PicklingError, AttributeError, TypeError) as error:
         raise TypeError(f"a worker cannot be sent {item!r}: {error}") from error
     # Copies: a closure may be sent later, and the program goes on with its arrays.
     arrays = [memoryview(bytearray(buffer.raw())) for buffer in buffers]
@@ -171,7 +173,8 @@ class _Receiver(pickle.Unpickler):
             return self.persistent_load(whole).variables[part]
         if kind == "optimizer":
             return self._place.optimizer(*rest)
-        return self._place.strategy
+        strategy = self._place.strategy
+        return strategy.extended if kind == "extended" else strategy
 
 
 def unpickle(parts: Sequence[memoryview], place: Place) -> Any:

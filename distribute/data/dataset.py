@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,7 @@ from ...core.arrays import DType
 from ...core.showing import Shown
 from ..base.arrays import as_array
 from ..base.values import leaves, map_structure
+from ..base.worker_index import current_worker
 from .node import Node, steps_of
 from .options import (
     AUTOTUNE,
@@ -50,6 +52,9 @@ class Dataset(Shown):
     and lists of arrays, and functions get the parts of a tuple as arguments. Nothing is traced:
     functions are called as Python for every element, and may use any library.
 
+    It can be pickled if its functions can; a copy counts its passes, and keeps what is cached, for
+    itself.
+
     Args:
         node: Where the elements come from.
         passes: Counts the passes over it and what it is derived from.
@@ -75,7 +80,7 @@ class Dataset(Shown):
         return {"steps": " → ".join(steps_of(self.node)), "cardinality": named.get(size, size)}
 
     def __iter__(self) -> Iterator[Any]:
-        return self.node.iterate(0, Pass(numbers=(self.passes.next(),)))
+        return self.node.iterate(0, Pass(current_worker.get() or 0, (self.passes.next(),)))
 
     def __bool__(self) -> bool:
         return True  # also one whose length is 0, or not known
@@ -122,7 +127,7 @@ class Dataset(Shown):
     def from_tensors(tensors: Any) -> "Dataset":
         """One element: nested tuples and dicts of arrays."""
         arrays = _tensors(tensors)
-        return Dataset(IterableSource(lambda: [copied(arrays)], 1, varies=False))
+        return Dataset(IterableSource(partial(_alone, arrays), 1, varies=False))
 
     @staticmethod
     def from_generator(
@@ -144,12 +149,10 @@ class Dataset(Shown):
         """
         if not callable(generator):
             raise TypeError(f"`generator` must be a function, got {type(generator).__name__}")
-        made = Dataset(IterableSource(lambda: generator(*args)))
+        made = Dataset(IterableSource(partial(generator, *args)))
         if output_signature is None:
             return made
-        wanted = output_signature
-        convert = lambda spec, leaf: np.asarray(leaf, spec.dtype)[()]  # noqa: E731
-        return made._then(Mapped(made.node, lambda *e: map_structure(convert, wanted, _one(e))))
+        return made._then(Mapped(made.node, partial(_converted, output_signature)))
 
     @staticmethod
     def zip(*args: Any, datasets: Any = None) -> "Dataset":
@@ -360,6 +363,12 @@ def _tensor(leaf: Any) -> Any:
     return array
 
 
-def _one(parts: tuple[Any, ...]) -> Any:
-    """The element whose parts became arguments."""
-    return parts[0] if len(parts) == 1 else parts
+def _alone(arrays: Any) -> list[Any]:
+    """The one element of a dataset, in memory of its own."""
+    return [copied(arrays)]
+
+
+def _converted(signature: Any, *parts: Any) -> Any:
+    """The element whose parts became arguments, in the dtypes of nested :class:`ArraySpec`."""
+    element = parts[0] if len(parts) == 1 else parts
+    return map_structure(lambda spec, leaf: np.asarray(leaf, spec.dtype)[()], signature, element)

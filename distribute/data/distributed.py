@@ -122,11 +122,25 @@ class DistributedDataset(Shown):
     Args:
         extended: Of the strategy whose replicas share it.
         source: Where their batches come from.
+        distribute: Makes it out of ``extended`` and ``given``; a worker that it is sent to does so
+            anew, for its own replicas.
+        given: What the program gave to be distributed.
     """
 
-    def __init__(self, extended: InputReplicas, source: Input) -> None:
+    def __init__(
+        self,
+        extended: InputReplicas,
+        source: Input,
+        distribute: Callable[..., "DistributedDataset"],
+        given: Any,
+    ) -> None:
         self._extended = extended
         self._source = source
+        self._distribute = distribute
+        self._given = given
+
+    def __reduce__(self) -> tuple[Callable[..., "DistributedDataset"], tuple[Any, ...]]:
+        return self._distribute, (self._extended, self._given, self._source.options)
 
     def _shown(self) -> dict[str, Any]:
         return _shown(self._extended, self._source)

@@ -1,6 +1,7 @@
 """Datasets of what programs have: arrays, files, iterables, loaders of other libraries."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -70,10 +71,10 @@ def as_dataset(source: Any) -> Dataset:
     if hasattr(source, "as_numpy_iterator"):
         return Dataset(IterableSource(source.as_numpy_iterator))
     if hasattr(source, "with_format") and hasattr(source, "features"):
-        return Dataset(IterableSource(lambda: source.with_format("numpy")))
+        return Dataset(IterableSource(partial(source.with_format, "numpy")))
     if isinstance(source, Iterable):
         once = isinstance(source, Iterator)
-        return Dataset(IterableSource(lambda: source, _length(source), once=once))
+        return Dataset(IterableSource(partial(iter, source), _length(source), once=once))
     if callable(source):
         return Dataset(IterableSource(source))
     raise TypeError(

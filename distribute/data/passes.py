@@ -58,3 +58,6 @@ class PassCounter:
     def next(self, strategy: object | None = None) -> int:
         """The number of the next pass; None: by the program itself."""
         return next(self._counts.setdefault(self if strategy is None else strategy, count()))
+
+    def __reduce__(self) -> tuple[type["PassCounter"], tuple[()]]:
+        return PassCounter, ()  # a copy, of another process or not, has had no pass yet

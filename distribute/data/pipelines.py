@@ -48,7 +48,8 @@ def distribute_dataset(
             batches = islice(pieces, behind * replicas, None) if behind else pieces
         return _steps_of(batches, replicas, to_devices(extended, options))
 
-    return DistributedDataset(extended, Input(open_steps, [dataset], options))
+    made = Input(open_steps, [dataset], options)
+    return DistributedDataset(extended, made, distribute_dataset, source)
 
 
 def _pass_of(extended: InputReplicas, number: int, worker: int) -> Pass:
@@ -88,7 +89,8 @@ def distribute_from_function(
         pipelines = zip(datasets, orders, strict=True)
         return _side_by_side([dataset.node.iterate(start, of) for dataset, of in pipelines], move)
 
-    return DistributedDataset(extended, Input(open_steps, datasets, options))
+    made = Input(open_steps, datasets, options)
+    return DistributedDataset(extended, made, distribute_from_function, dataset_fn)
 
 
 def _steps_of(elements: Iterator[Any], replicas: int, move: Move) -> Iterator[list[Any]]:

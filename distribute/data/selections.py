@@ -222,6 +222,9 @@ class Cached(Selection):
         """The same, with a memory of its own."""
         return Cached(*sources)
 
+    def __reduce__(self) -> tuple[type["Cached"], tuple[Node]]:
+        return Cached, (self.source,)  # what it keeps may be large, and can be had again
+
 
 class Prefetched(Selection):
     """Elements are prepared ahead, in a thread."""

@@ -106,6 +106,26 @@ def draw_too_many():
 
 assert isinstance(raised(draw_too_many), wl.errors.OutOfRangeError)
 
+# A dataset can be given instead of a function, and captured; each worker has orders of its own.
+rows = wl.data.Dataset.from_tensor_slices(np.arange(16)).shuffle(16).repeat().batch(16)
+
+def first_batches(given):
+    iterator, found = iter(coordinator.create_per_worker_dataset(given)), {}
+    while len(found) < 2:
+        drawn = [coordinator.schedule(lambda own: (here(), next(own)), (iterator,))
+                 for _ in range(4)]
+        for worker, batch in coordinator.fetch(drawn):
+            found.setdefault(worker, batch.tolist())
+    assert sorted(found[0]) == sorted(found[1]) == list(range(16))
+    assert found[0] != found[1], found
+    return found
+
+assert first_batches(rows) == first_batches(lambda: rows)
+assert first_batches(strategy.experimental_distribute_dataset(rows)) == first_batches(
+    lambda: strategy.distribute_datasets_from_function(lambda context: rows)
+)
+assert coordinator.schedule(lambda: next(iter(rows)).sum()).fetch() == 120
+
 # The first error is raised once; what was queued is cancelled; then all is well again.
 class Own(Exception):
     pass

@@ -231,3 +231,47 @@ def test_an_optimizer_s_state_is_sent_when_it_changes_and_not_before(
     assert sent(one) == ["change_optimizer"]
     # A closure that was scheduled before has the rate of then.
     assert kinds(told.frames(known, one, waiting)) == ["change_optimizer"]
+
+
+def test_a_dataset_may_be_given_and_what_can_be_gone_through_once_not(
+    strategy: wl.distribute.ParameterServerStrategy,
+    coordinator: wl.distribute.coordinator.ClusterCoordinator,
+) -> None:
+    data = wl.data.Dataset.from_tensor_slices(np.arange(4)).repeat().batch(4)
+    for given in (data, lambda: data, strategy.experimental_distribute_dataset(data)):
+        iterator = iter(coordinator.create_per_worker_dataset(given))
+        drawn = coordinator.schedule(next, (iterator,)).fetch(timeout_s=60)
+        assert drawn.tolist() == [0, 1, 2, 3]
+    for once in (iter([1]), (n for n in [1]), wl.data.as_dataset(n for n in [1])):
+        with pytest.raises(TypeError, match=r"gone through once.* give a function that makes it"):
+            coordinator.create_per_worker_dataset(once)
+
+
+def test_a_dataset_function_that_creates_a_variable_is_refused(
+    strategy: wl.distribute.ParameterServerStrategy,
+    coordinator: wl.distribute.coordinator.ClusterCoordinator,
+) -> None:
+    def dataset_fn() -> list[int]:
+        with strategy.scope():
+            wl.Variable(1.0, name="inside")
+        return [1]
+
+    iterator = iter(coordinator.create_per_worker_dataset(dataset_fn))
+    message = r"Creating variables in `dataset_fn` is not allowed, and it creates inside"
+    coordinator.schedule(next, (iterator,))
+    with pytest.raises(ValueError, match=message):
+        coordinator.join()
+    with strategy.scope():
+        assert wl.Variable(1.0, name="inside").name == "inside"
+
+
+def test_what_cannot_be_sent_is_named(
+    coordinator: wl.distribute.coordinator.ClusterCoordinator,
+) -> None:
+    lock = threading.Lock()
+
+    def uses_a_lock() -> None:
+        lock.acquire()
+
+    with pytest.raises(TypeError, match=r"cannot be sent .*uses_a_lock.*cannot pickle '_thread.lo"):
+        coordinator.schedule(uses_a_lock)

@@ -1,4 +1,4 @@
-"""Which worker runs the calling closure."""
+"""Which worker of a coordinator runs the calling closure."""
 
 from contextvars import ContextVar
 
