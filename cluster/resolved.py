@@ -15,6 +15,7 @@ from .resolver import ClusterResolver
 from .roles import (
     CHIEF,
     EVALUATOR,
+    PS,
     TASK_TYPES,
     WORKER,
     canonical_spec,
@@ -103,15 +104,19 @@ def resolve(
         chief_address: Of ``--chief``: wins over the spec.
 
     Raises:
-        ConfigurationError: Task missing, unknown or out of range; addresses malformed or used
-            twice.
+        ConfigurationError: Task missing, unknown or out of range, or without a cluster; addresses
+            malformed or used twice.
     """
     source = source or resolver.source
     error = TFConfigError if source == "TF_CONFIG" else ConfigurationError
     said = resolver.snapshot()
     spec, dynamic = said.cluster_spec(), said.dynamic
     kind, index = said.task_type, said.task_id
-    if not spec and kind is None:
+    overrides = overrides or {}
+    is_command = "task.type" in overrides
+    if not spec and not dynamic:
+        _check_alone(kind, index, error, source, is_command=is_command)
+    if not spec and (not dynamic or kind is None):
         return ResolvedTask(
             TaskId(CHIEF, 0),
             ClusterSpec({}),
@@ -119,13 +124,18 @@ def resolve(
             sources={"cluster": "none given: this process is the whole cluster"},
             read_from=said,
         )
-    task = _task_of(kind, index, error, source)
+    task = _task_of(kind, index, error, source, is_command=is_command)
     whole = canonical_spec(spec)
+    if task.type == EVALUATOR and task.index:
+        raise error(
+            "there can only be one `evaluator` task (with index 0), and this process is evaluator "
+            f"{task.index}",
+            index=task.index,
+        )
     addresses = _check_addresses(whole, error, source)
     training = training_spec(whole)
     if task.type != EVALUATOR and not dynamic:
         _check_place(task, training, error, source)
-    overrides = overrides or {}
     chief, chief_address = _find_chief(
         task, training, chief_address, dynamic=dynamic, was_given="--chief" in overrides.values()
     )
@@ -143,8 +153,36 @@ def resolve(
     )
 
 
+def _check_alone(
+    kind: str | None,
+    index: int | None,
+    error: type[ConfigurationError],
+    source: str,
+    *,
+    is_command: bool,
+) -> None:
+    """Refuse a task without a cluster that does not mean a process alone.
+
+    TensorFlow takes worker 0 for one. ``windlass worker`` is one of a cluster's.
+    """
+    if kind in (None, WORKER) and not index and not is_command:
+        return
+    remedy = "give --cluster, or start the program by python, to be alone"
+    if not is_command:
+        remedy = "add one with the addresses of all tasks, or take the task away, to be alone"
+    raise error(
+        f"this process is {canonical_type(kind or WORKER)}:{index or 0}, and {source} has no "
+        f"cluster: {remedy}"
+    )
+
+
 def _task_of(
-    kind: str | None, index: int | None, error: type[ConfigurationError], source: str
+    kind: str | None,
+    index: int | None,
+    error: type[ConfigurationError],
+    source: str,
+    *,
+    is_command: bool,
 ) -> TaskId:
     if kind is None:
         if source != "TF_CONFIG":
@@ -159,7 +197,12 @@ def _task_of(
     kind = canonical_type(kind)
     if kind not in TASK_TYPES:
         raise error(f"{source}: task.type is {kind!r}; it must be one of {', '.join(TASK_TYPES)}")
-    return TaskId(kind, index if index is not None else 0)
+    if index is None and kind in (WORKER, PS):
+        what = "give --index" if is_command else 'add its "index" to the task, or give task_id'
+        raise error(
+            f"{source} has a cluster, but does not say which {kind} this process is; {what}"
+        )
+    return TaskId(kind, index or 0)
 
 
 def _find_chief(

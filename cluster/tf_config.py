@@ -62,14 +62,16 @@ def cluster_of(config: dict[str, Any]) -> ClusterSpec:
 def is_dynamic(config: dict[str, Any]) -> bool:
     """Whether a parsed TF_CONFIG is of the dynamic kind, TFJob's ``enableDynamicWorker``.
 
-    Its cluster is under ``sparseCluster``, or has a job given as an object, or is not there at all.
-    A ps then sees only itself in a list, whose position is not its index.
+    Its cluster is under ``sparseCluster``, or has a job given as an object. A ps then sees only
+    itself in a list, whose position is not its index.
 
     Raises:
         TFConfigError: It is no cluster.
     """
     key, jobs = _jobs_of(config)
-    return key == "sparseCluster" or any(isinstance(tasks, dict) for tasks in jobs.values())
+    if "sparseCluster" in config and key == "sparseCluster":
+        return True
+    return any(isinstance(tasks, dict) for tasks in jobs.values())
 
 
 def _jobs_of(config: dict[str, Any]) -> tuple[str, dict[str, Any]]:

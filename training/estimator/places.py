@@ -26,7 +26,7 @@ from ...distribute.strategies.parameter_server import (
     ParameterServerStrategy,
 )
 from ...distribute.strategies.strategy import Strategy
-from .run_config import GivenStrategy, RunConfig, model_dir_of_environment
+from .run_config import GivenStrategy, RunConfig
 
 log = logging.getLogger(__name__)
 
@@ -50,7 +50,7 @@ def choose_model_dir(given: str | None, config: RunConfig) -> str:
         )
     runtime = program_cluster()
     of_settings = runtime.settings if runtime is not None else load_settings()
-    chosen = given or config.model_dir or model_dir_of_environment() or of_settings.model_dir
+    chosen = given or config.model_dir or of_settings.model_dir
     if not chosen:
         if not config.task.is_local or config.task.task.type == EVALUATOR:
             raise ConfigurationError(

@@ -1,6 +1,7 @@
 """RunConfig: where and how an Estimator trains, as ``tf.estimator.RunConfig``."""
 
 import logging
+import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
@@ -9,7 +10,7 @@ from ...cluster.launchers import environment_resolver
 from ...cluster.resolved import ResolvedTask, resolve
 from ...cluster.roles import CHIEF, EVALUATOR, PS, WORKER, ps_of, workers_of
 from ...cluster.spec import ClusterSpec
-from ...cluster.tf_config import read_tf_config
+from ...cluster.tf_config import read_tf_config, task_of
 from ...core.errors import ConfigurationError
 from ...distribute.program_cluster import program_cluster
 from ...distribute.strategies.strategy import Strategy
@@ -44,8 +45,8 @@ class RunConfig:
     launcher.
 
     Attributes:
-        model_dir: For checkpoints, summaries and exports; None: TF_CONFIG's, the job's, or a new
-            temporary folder.
+        model_dir: For checkpoints, summaries and exports. None: TF_CONFIG's, which it then is; else
+            the job's, or a new temporary folder.
         tf_random_seed: Of NumPy and ``random`` when a training begins; None: left alone.
         save_summary_steps: Steps between two summaries; 0: none.
         save_checkpoints_steps: Steps between two checkpoints.
@@ -69,7 +70,8 @@ class RunConfig:
         checkpoint_save_graph_def: TensorFlow's; not used.
 
     Raises:
-        ConfigurationError: A value is not allowed, or both steps and seconds are given.
+        ConfigurationError: A value is not allowed, or both steps and seconds are given; TF_CONFIG
+            has another model_dir, or a cluster or task that cannot train.
     """
 
     model_dir: str | None = None
@@ -91,8 +93,8 @@ class RunConfig:
     checkpoint_save_graph_def: bool = True
 
     def __post_init__(self) -> None:
-        if self.model_dir == "":
-            raise ConfigurationError("model_dir is empty; give a path, or None")
+        config = read_tf_config()
+        object.__setattr__(self, "model_dir", _model_dir(self.model_dir, config))
         if self.save_checkpoints_secs == -1.0:  # not given
             by_steps = self.save_checkpoints_steps is not None
             object.__setattr__(self, "save_checkpoints_secs", None if by_steps else SAVE_SECS)
@@ -110,12 +112,22 @@ class RunConfig:
             if value is not None and value < 0:
                 raise ConfigurationError(f"{name}={value}: it must not be negative")
         self._take_experimental()
+        if program_cluster() is None:
+            self._check_tf_config(config)
         for name in ("train_distribute", "eval_distribute"):
             given = getattr(self, name)
             if not (given is None or isinstance(given, Strategy) or callable(given)):
                 raise TypeError(
                     f"{name} is a strategy or what makes one, got {type(given).__name__}"
                 )
+
+    def _check_tf_config(self, config: dict[str, Any]) -> None:
+        """As TensorFlow's, which leaves the cluster of a strategy to that."""
+        if self.train_distribute is not None or not (config.get("cluster") or config.get("task")):
+            return
+        self.check_cluster()
+        if config.get("cluster") and task_of(config)[1] is None:
+            raise ConfigurationError('If "cluster" is set in TF_CONFIG, task index must be set.')
 
     def _take_experimental(self) -> None:
         given = self.experimental_distribute
@@ -200,9 +212,26 @@ class RunConfig:
 
     @property
     def master(self) -> str:
-        """This task's address as TensorFlow writes it; empty for a process alone."""
+        """This task's address as TensorFlow writes it, or TF_CONFIG's ``session_master``.
+
+        Empty in an evaluator, and where one task is the whole cluster. Nothing here dials it.
+        """
         task = self.task
-        return f"grpc://{task.address}" if task.address and task.spec else ""
+        if task.task.type == EVALUATOR:
+            return ""
+        given = read_tf_config().get("session_master")
+        if given is not None:
+            return str(given)
+        is_one_of_several = len(list(task.spec.tasks())) > 1
+        return f"grpc://{task.address}" if task.address and is_one_of_several else ""
+
+    @property
+    def evaluation_master(self) -> str:
+        """TF_CONFIG's ``eval_session_master`` in an evaluator and a process alone, else empty."""
+        task = self.task
+        if task.task.type != EVALUATOR and task.spec:
+            return ""
+        return str(read_tf_config().get("eval_session_master", ""))
 
     @property
     def global_id_in_cluster(self) -> int | None:
@@ -232,10 +261,21 @@ class RunConfig:
             )
 
 
-def model_dir_of_environment() -> str | None:
-    """``model_dir`` in TF_CONFIG, which some launchers set."""
-    config: Mapping[str, Any] = read_tf_config()
-    given = config.get("model_dir")
+def _model_dir(given: str | None, config: Mapping[str, Any]) -> str | None:
+    """The model directory that a program or TF_CONFIG names, or both.
+
+    Raises:
+        ConfigurationError: They differ, or one is empty.
+    """
     if given == "":
+        raise ConfigurationError("model_dir is empty; give a path, or None")
+    told = config.get("model_dir")
+    if told == "":
         raise ConfigurationError("model_dir in TF_CONFIG is empty; give a path, or leave it out")
-    return str(given) if given is not None else None
+    given = None if given is None else os.fspath(given)
+    if given is not None and told is not None and given != str(told):
+        raise ConfigurationError(
+            "`model_dir` provided in RunConfig construct, if set, must have the same value as the "
+            f'model_dir in TF_CONFIG. model_dir: {given}, TF_CONFIG["model_dir"]: {told}'
+        )
+    return given if told is None else str(told)

@@ -92,7 +92,19 @@ def test_form_d_a_dynamic_chief_with_an_empty_cluster_leads(
     assert not found.is_local
 
 
-@pytest.mark.parametrize("config", [None, "", {}, {"cluster": {}}], ids=repr)
+@pytest.mark.parametrize(
+    "config",
+    [
+        None,
+        "",
+        {},
+        {"cluster": {}},
+        {"task": {}},
+        {"task": _task("worker", 0)},
+        {"task": {"type": "worker"}, "cluster": {}},
+    ],
+    ids=repr,
+)
 def test_form_e_without_a_cluster_this_process_is_all_of_it(start: Any, config: Any) -> None:
     found = start(config)
     assert (found.task, found.chief, found.is_chief, found.is_local) == (CHIEF, CHIEF, True, True)
@@ -172,8 +184,31 @@ def test_a_chief_told_on_the_command_line_wins(start: Any) -> None:
         ),
         pytest.param(
             {"cluster": {}, "task": _task("chief", 0)},
-            "has no job 'chief'; it has none",
+            "this process is chief:0, and TF_CONFIG has no cluster: add one with the addresses",
             id="empty cluster of a job that is not dynamic",
+        ),
+        pytest.param(
+            {"task": _task("chief", 0)}, "chief:0, and TF_CONFIG has no cluster", id="a task alone"
+        ),
+        pytest.param(
+            {"task": _task("worker", 1)}, "worker:1, and TF_CONFIG has no", id="worker 1 alone"
+        ),
+        pytest.param({"task": {"index": 1}}, "worker:1, and TF_CONFIG has no", id="index alone"),
+        pytest.param({"task": _task("ps", 0)}, "ps:0, and TF_CONFIG has no", id="a ps alone"),
+        pytest.param(
+            {"cluster": FULL, "task": {"type": "worker"}},
+            'does not say which worker this process is; add its "index"',
+            id="a worker without index",
+        ),
+        pytest.param(
+            {"sparseCluster": {"ps": ["p:1"]}, "task": {"type": "ps"}},
+            "does not say which ps this process is",
+            id="a ps without index",
+        ),
+        pytest.param(
+            {"cluster": FULL, "task": _task("evaluator", 1)},
+            r"only be one `evaluator` task \(with index 0\), and this process is evaluator 1",
+            id="a second evaluator",
         ),
         pytest.param(
             {"cluster": FULL, "task": _task("Worker", 0)},

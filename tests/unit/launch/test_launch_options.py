@@ -232,7 +232,8 @@ def test_the_index_comes_from_the_host_name_last(monkeypatch: pytest.MonkeyPatch
 def test_a_chief_elsewhere_is_named_by_a_flag() -> None:
     cluster = {"ps": ["127.0.0.1:2222"], "worker": {"0": "127.0.0.1:2227"}}
     _, rows = shown(
-        "--chief", "127.0.0.1:99", config={"cluster": cluster, "task": {"type": "worker"}}
+        *("--chief", "127.0.0.1:99"),
+        config={"cluster": cluster, "task": {"type": "worker", "index": 0}},
     )
     assert rows["chief"] == ("chief:0 127.0.0.1:99", "--chief")
 

@@ -77,14 +77,14 @@ def test_a_second_evaluator_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None
     cluster = {**CLUSTER, "evaluator": ["host5:2222", "host6:2222"]}
     set_tf_config(monkeypatch, "evaluator", 1, cluster=cluster)
     with pytest.raises(ConfigurationError, match="2 tasks of job 'evaluator'"):
-        _ = RunConfig().task_type
+        RunConfig()
 
 
 def test_a_cluster_without_chief_needs_a_strategy(monkeypatch: pytest.MonkeyPatch) -> None:
     workers = {"worker": CLUSTER["worker"], "ps": CLUSTER["ps"]}
     set_tf_config(monkeypatch, "worker", 0, cluster=workers)
     with pytest.raises(ConfigurationError, match='must have one "chief" node'):
-        RunConfig().check_cluster()
+        RunConfig()
     RunConfig(train_distribute=wl.distribute.ParameterServerStrategy).check_cluster()
 
 
@@ -94,7 +94,7 @@ def test_an_evaluator_of_a_cluster_without_chief_says_what_its_workers_say(
     workers = {"worker": CLUSTER["worker"], "ps": CLUSTER["ps"]}
     set_tf_config(monkeypatch, "evaluator", 0, cluster=workers)
     with pytest.raises(ConfigurationError, match='must have one "chief" node'):
-        RunConfig().check_cluster()
+        RunConfig()
 
 
 def test_a_remote_cluster_and_one_of_tf_config_contradict(
@@ -125,10 +125,71 @@ def test_the_model_directory_comes_from_who_says_it_first(
 ) -> None:
     monkeypatch.setenv("WINDLASS_MODEL_DIR", "/settings")
     assert choose_model_dir(None, RunConfig()) == "/settings"
-    set_tf_config(monkeypatch, "chief", 0, model_dir="/tf_config")
-    assert choose_model_dir(None, RunConfig()) == "/tf_config"
     assert choose_model_dir(None, RunConfig(model_dir="/config")) == "/config"
     assert choose_model_dir("memory://models", RunConfig()) == "memory://models"
+    set_tf_config(monkeypatch, "chief", 0, model_dir="/tf_config")
+    assert RunConfig().model_dir == RunConfig(model_dir="/tf_config").model_dir == "/tf_config"
+    assert choose_model_dir(None, RunConfig()) == "/tf_config"
+
+
+def test_model_directories_that_contradict_are_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    set_tf_config(monkeypatch, "chief", 0, model_dir="/tf_config")
+    with pytest.raises(ValueError, match="must have the same value as the model_dir in TF_CONFIG"):
+        RunConfig(model_dir="/config")
+    with pytest.raises(ValueError, match="with different values: '/mine' in constructor"):
+        choose_model_dir("/mine", RunConfig())
+    for config, given in (({"model_dir": ""}, None), ({}, "")):
+        monkeypatch.setenv("TF_CONFIG", json.dumps(config))
+        with pytest.raises(ValueError, match=r"model_dir .*is empty"):
+            RunConfig(model_dir=given)
+
+
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        pytest.param(
+            {"cluster": {"worker": ["a:1"], "ps": ["b:1"]}, "task": {"type": "worker", "index": 0}},
+            'it must have one "chief" node',
+            id="no chief",
+        ),
+        pytest.param({"cluster": CLUSTER}, "has a cluster but no task", id="no task"),
+        pytest.param({"cluster": CLUSTER, "task": {"type": "chief"}}, "index must be", id="index"),
+        pytest.param({"cluster": CLUSTER, "task": {"type": "worker"}}, "which worker", id="worker"),
+        pytest.param(
+            {"cluster": CLUSTER, "task": {"type": "evaluator", "index": 1}},
+            "only be one `evaluator`",
+            id="evaluator",
+        ),
+        pytest.param({"task": {"type": "chief", "index": 0}}, "has no cluster", id="no cluster"),
+        pytest.param({"task": {"type": "worker", "index": 1}}, "has no cluster", id="worker 1"),
+    ],
+)
+def test_a_tf_config_that_cannot_train_is_an_error_at_once(
+    config: dict[str, Any], message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TF_CONFIG", json.dumps(config))
+    with pytest.raises(ValueError, match=message):
+        RunConfig()
+
+
+def test_masters_are_tensorflows(monkeypatch: pytest.MonkeyPatch) -> None:
+    def masters(config: dict[str, Any]) -> tuple[str, str]:
+        monkeypatch.setenv("TF_CONFIG", json.dumps(config))
+        run_config = RunConfig()
+        return run_config.master, run_config.evaluation_master
+
+    given = {"session_master": "local", "eval_session_master": "elsewhere"}
+    assert masters({}) == ("", "")
+    assert masters(given) == ("local", "elsewhere")
+    for kind, address in (("chief", "grpc://host0:2222"), ("ps", "grpc://host1:2222")):
+        task = {"cluster": CLUSTER, "task": {"type": kind, "index": 0}}
+        assert masters(task) == (address, "")
+        assert masters(task | given) == ("local", "")
+    evaluator = {"cluster": CLUSTER, "task": {"type": "evaluator", "index": 0}}
+    assert masters(evaluator) == ("", "")
+    assert masters(evaluator | given) == ("", "elsewhere")
+    one = {"cluster": {"chief": ["host0:2222"]}, "task": {"type": "chief", "index": 0}}
+    assert masters(one) == ("", "")
 
 
 def test_the_tasks_of_a_cluster_have_to_share_a_model_directory(
