@@ -27,7 +27,7 @@ class TaskProgress:
     """What this task did so far; read by the heartbeat thread. Counters only grow.
 
     Attributes:
-        steps: Runs of this task.
+        steps: This task's share of the global step: its steps that changed variables.
         global_step: Of a synchronous strategy; on parameter servers they count it.
     """
 

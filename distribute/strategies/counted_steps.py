@@ -3,6 +3,7 @@ their variables between two of them.
 """
 
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from typing import Any
 
 from ..base.contexts import is_running
@@ -40,7 +41,6 @@ class CountedStepsExtended(StrategyExtended):
         progress: TaskProgress | None = None,
     ) -> None:
         super().__init__(strategy, devices, cross_device_ops, first_replica, reducer)
-        self._progress = progress
         self.steps = SynchronousSteps(progress)
 
     def join_job(self, runtime: ClusterRuntime | None) -> None:
@@ -71,10 +71,12 @@ class CountedStepsExtended(StrategyExtended):
         """One step on every replica; counted if it changes variables."""
         self.steps.begin()
         result = super().call_for_each_replica(fn, args, kwargs)
-        if self._progress is not None:
-            self._progress.steps += 1
         self.steps.end()
         return result
+
+    def as_one_step(self) -> AbstractContextManager[None]:
+        """See :meth:`StrategyExtended.as_one_step`."""
+        return self.steps.as_one()
 
     def apply_gradients(self, optimizer: Any, pairs: Sequence[tuple[Any, Variable]]) -> None:
         """Update variables; outside of ``run`` this is a step of its own."""

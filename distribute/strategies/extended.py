@@ -1,7 +1,7 @@
 """StrategyExtended: a strategy's algorithms, with defaults for strategies of one worker."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 from ..base.communication import CommunicationOptions
@@ -241,6 +241,14 @@ class StrategyExtended:
         """A ``with strategy.scope()`` ended without an error."""
 
     # -- running and updating ----------------------------------------------------------------
+
+    def as_one_step(self) -> AbstractContextManager[None]:
+        """Count what is done in the block as one global step.
+
+        For a training step of several parts: several optimizers, or an update behind ``run``. Where
+        steps are not counted it does nothing.
+        """
+        return nullcontext()
 
     def call_for_each_replica(
         self,

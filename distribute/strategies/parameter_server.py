@@ -7,6 +7,7 @@ everything its optimizers were given, and the same round trip brings the values 
 import logging
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from typing import Any
 
 from ...client.ps.push_plans import Write
@@ -305,7 +306,6 @@ class ParameterServerExtended(StrategyExtended):
                 step.end(push=False)
                 raise
             step.end(push=True)
-            self.runtime.progress.steps += 1
             return step.read_all(names, arrived=True)
 
     def read_rows(self, variable: PsVariable, indices: Array) -> Array:
@@ -347,7 +347,6 @@ class ParameterServerExtended(StrategyExtended):
         with self._lock:
             self._define()  # the step may have made and assigned some
             self._step.end(push=True)
-        self.runtime.progress.steps += 1
         return result
 
     def move_averages(self, moves: Sequence[tuple[Variable, MovedAverage]]) -> None:
@@ -363,6 +362,10 @@ class ParameterServerExtended(StrategyExtended):
             self._step.average(
                 [Write(v.name, add, moved.added(), moved.decay) for v, moved in moves]
             )
+
+    def as_one_step(self) -> AbstractContextManager[None]:
+        """See :meth:`StrategyExtended.as_one_step`."""
+        return self._step.as_one()
 
     def refuses_deltas(self, deltas: Mapping[str, Any]) -> bool:
         """Whether they hold NaN or infinity."""

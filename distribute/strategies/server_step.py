@@ -7,8 +7,9 @@ added to, large assignments, a second update of one variable.
 """
 
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -65,6 +66,7 @@ class ServerStep:
         self._waiting_bytes = 0
         self._unsettled: dict[str, None] = {}  # written, with a result that only the servers know
         self._counted = False  # whether the servers have counted this step
+        self._is_part = False  # of a step that holds others: see as_one
         self._finite = FiniteUpdates(runtime)
         self._prefetch = prefetch
         self._under_way: PendingStep | None = None
@@ -83,7 +85,7 @@ class ServerStep:
         if not self._pulled and self._reads:
             self._pulled = self._pull(list(self._reads)).values
         self._reads = {}
-        self._counted = False
+        self._count_anew()
         self._active = True
         self._thread = threading.get_ident() if only_replica else 0
 
@@ -94,9 +96,22 @@ class ServerStep:
         self._forget()
         if push and (self._pushes or self._assigned or self._writes or self._averages):
             self._flush(list(self._reads), read)
-        self._pushes, self._clip, self._counted, self._hyperparameters = {}, None, False, None
+        self._pushes, self._clip, self._hyperparameters = {}, None, None
         self._averages = []
+        self._count_anew()
         self._take_writes()
+
+    @contextmanager
+    def as_one(self) -> Iterator[None]:
+        """Count all that is pushed meanwhile, by steps and between them, as one step."""
+        self._counted, self._is_part = False, True
+        try:
+            yield
+        finally:
+            self._counted = self._is_part = False
+
+    def _count_anew(self) -> None:
+        self._counted = self._counted and self._is_part
 
     def read(self, name: str, small: Callable[[], Sequence[str]]) -> Array:
         """A variable's value: this step's, or outside of steps the current one.
@@ -232,7 +247,7 @@ class ServerStep:
             hyperparameters: Of their update rules, where they are others than those bound.
         """
         if not self._active:
-            self._counted = False
+            self._count_anew()
         for batch in batches:
             # A norm is taken over the gradients of one call, as in Keras; and a second update of
             # one variable cannot travel with the first.
@@ -300,6 +315,7 @@ class ServerStep:
                 return
             pushes, averages = {}, []
         self._counted = True
+        progress.steps += increment
         scale = 1.0 if clip is None else clip_scale(list(pushes.values()), clip)
         arrived = self._arrived()
         pending = self._session.begin(

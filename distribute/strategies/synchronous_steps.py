@@ -10,7 +10,8 @@ that takes longer: a step of a quarter of a millisecond gets under half a percen
 
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Protocol
 
 import numpy as np
@@ -91,7 +92,7 @@ class SynchronousSteps:
         self.global_step = 0
         self._progress = progress
         self._clock = clock
-        self._is_running = self._has_changed = False
+        self._is_running = self._has_changed = self._is_part = False
         self._variables: dict[str, Variable] = {}
         self._job: JobSnapshots | None = None
         self._workers: Workers = OneWorker(TaskId("worker", 0))
@@ -181,9 +182,21 @@ class SynchronousSteps:
 
     # -- steps -------------------------------------------------------------------------------
 
+    @contextmanager
+    def as_one(self) -> Iterator[None]:
+        """Count all steps of the block as one, which ends with it."""
+        self.begin()
+        self._is_part = True
+        try:
+            yield
+        finally:
+            self._is_part = False
+        self.end()
+
     def begin(self) -> None:
         """A step begins."""
-        self._is_running, self._has_changed = True, False
+        if not self._is_part:
+            self._is_running, self._has_changed = True, False
 
     def note_write(self) -> None:
         """What the replicas have in common changes."""
@@ -196,10 +209,14 @@ class SynchronousSteps:
             JobStoppedError: This task, or the whole job, was asked to stop.
             PeerLostError: Another worker was asked to stop.
         """
+        if self._is_part:
+            return
         self._is_running = False
         if self._has_changed:
             self._has_changed = False
             self.global_step += 1
+            if self._progress is not None:
+                self._progress.steps += 1
             self._show()
             if self.global_step >= self._next_look:
                 self._look()

@@ -114,6 +114,12 @@ class Model:
             ConfigurationError: It returned no EstimatorSpec, or one of another mode; or it takes no
                 labels, and there are some.
         """
+        if self.mode != ModeKeys.TRAIN:
+            return self._call(features, labels)
+        with self.strategy.extended.as_one_step():  # however many optimizers train_op has
+            return self._call(features, labels)
+
+    def _call(self, features: Any, labels: Any) -> tuple[Called, ...]:
         alone = len(self.strategy.extended.replica_devices) == 1
         result = self.strategy.run(self._one_replica, args=(features, labels, alone))
         self.build.was_called = True

@@ -304,6 +304,23 @@ def test_the_global_step_counts_steps_not_pushes() -> None:
         strategy.run(step)
         assert strategy.global_step == expected
     assert pushes(strategy) == before + 6
+    strategy.run(a.read_value)  # changes nothing
+    assert runtime_of(strategy).progress.steps == strategy.global_step == 3
+
+
+def test_steps_that_are_parts_of_one_count_as_one() -> None:
+    strategy, [a, b] = make([1.0], [1.0])
+    one, other = SGD(0.1), SGD(0.1)
+    for expected in (1, 2, 3):
+        with strategy.extended.as_one_step():
+            strategy.run(lambda: one.apply_gradients([([1.0], a)]))
+            one.apply_gradients([([1.0], a)])
+            other.apply_gradients([([1.0], b)])
+            strategy.extended.apply_and_read([(other, [([1.0], b)])], [a, b])
+        assert strategy.global_step == runtime_of(strategy).progress.steps == expected
+    one.apply_gradients([([1.0], a)])
+    assert strategy.global_step == 4
+    assert np.allclose([a[0], b[0]], [1 - 0.7, 1 - 0.6])
 
 
 def test_a_push_of_its_own_does_not_change_what_the_step_reads() -> None:

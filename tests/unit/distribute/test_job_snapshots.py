@@ -116,6 +116,11 @@ def test_a_step_counts_if_it_changes_what_the_replicas_share() -> None:
         ticks.assign_add(1)
         program.optimizer.apply_gradients([(ones, w)])
 
+    def parts() -> None:
+        with strategy.extended.as_one_step():
+            strategy.run(both)
+            program.optimizer.apply_gradients([(ones, w)])
+
     rows: list[tuple[str, Callable[[], Any], int]] = [
         ("only reads", lambda: strategy.run(w.read_value), 0),
         ("an ON_READ metric", lambda: strategy.run(lambda: seen.assign_add(1)), 0),
@@ -127,6 +132,7 @@ def test_a_step_counts_if_it_changes_what_the_replicas_share() -> None:
             w, lambda copy, value: copy.assign(value), (ones,))), 1),
         ("assign between steps", lambda: w.assign(ones), 0),
         ("gradients outside of run", lambda: program.optimizer.apply_gradients([(ones, w)]), 1),
+        ("parts of one step", parts, 1),
     ]  # fmt: skip
     for what, act, counts in rows:
         before = strategy.global_step

@@ -258,6 +258,40 @@ def test_what_train_op_makes_belongs_to_the_model_and_it_may_give_the_loss(tmp_p
         assert model.get_variable_value("late") == steps
 
 
+@pytest.mark.parametrize("first", ["in model_fn", "in train_op"])
+def test_a_train_op_of_two_optimizers_is_one_step(
+    strategy: Any, first: str, tmp_path: Path
+) -> None:
+    batches = 0
+
+    def model_fn(features: Any, labels: Any, mode: str) -> EstimatorSpec:
+        nonlocal batches
+        batches += 1
+        one = wl.Variable(np.zeros(2, np.float32), name="one")
+        other = wl.Variable(np.zeros(2, np.float32), name="other")
+
+        def update(variable: Any) -> None:
+            gradient = np.ones(2, np.float32)
+            wl.optimizers.SGD(1.0).apply_gradients([(gradient, variable)])
+
+        def train_op() -> None:
+            if first == "in train_op":
+                update(one)
+            update(other)
+
+        if first == "in model_fn":
+            update(one)
+        return EstimatorSpec(mode, loss=0.0, train_op=train_op)
+
+    model = estimator(tmp_path, model_fn, train_distribute=strategy)
+    model.train(input_fn(), max_steps=20)
+    replicas = 2 if strategy is wl.distribute.MirroredStrategy else 1
+    assert batches == 20 * replicas
+    assert model.latest_checkpoint().endswith("ckpt-0000000020")
+    for name in ("one", "other"):
+        assert model.get_variable_value(name).tolist() == [-20 * replicas] * 2
+
+
 def test_metrics_of_windlass_count_over_all_batches_and_begin_anew(tmp_path: Path) -> None:
     def model_fn(features: Any, labels: Any, mode: str) -> EstimatorSpec:
         mean = wl.metrics.Mean(name="mean")
