@@ -260,6 +260,11 @@ class Job:
         if not self.phase.is_over:
             self._enter_phase(Phase.FAILED, reason)
 
+    def wait_for(self, what: str) -> None:
+        """The chief waits for something, which the status shows; empty: no longer."""
+        if self.phase is Phase.RUNNING:
+            self.reason = what
+
     def complete(self) -> None:
         """The last checkpoint is written: the job is over."""
         if self.phase is Phase.RUNNING:

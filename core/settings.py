@@ -18,6 +18,10 @@ GLIBC_TUNABLES = "glibc.cpu.x86_non_temporal_threshold=0x400000"
 _PREFIX = "WINDLASS_"
 
 
+ALL_WORKERS = -1
+"""``wait_for_workers``: all that the cluster lists, for a minute at most."""
+
+
 class Settings(BaseModel):
     """All settings of a task, in groups. Every field says meaning, unit, and why that default."""
 
@@ -33,10 +37,12 @@ class Settings(BaseModel):
     )
     wait_for_workers: int = Field(
         default=0,
-        ge=0,
+        ge=-1,
         description="The chief's program begins when so many workers have joined; one that resumes "
-        "waits a minute at most, since its job may have been scaled down. 0: at once; a short job "
-        "may then be over before some have started, which is well where the others do their work.",
+        "waits a minute at most, since its job may have been scaled down. -1: all of the cluster, "
+        "for a minute at most, then those that are there; `windlass local` and `windlass submit` "
+        "say so. 0: at once; a short job may then be over before some have started, which is well "
+        "where the others do their work.",
     )
     heartbeat_s: float = Field(
         default=0.5,

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 from ..cluster.exit_policy import Seen, whom_to_kill
 from ..cluster.roles import EVALUATOR, WORKER
 from ..core.exit_codes import ExitCode, describe_exit, is_retryable, shell_status
-from ..core.settings import Settings
+from ..core.settings import ALL_WORKERS, Settings
 from ..core.task import TaskId, new_job_id
 from ..worker.error_report import ERROR_FILE, read_report
 from ..worker.limits import check_limits
@@ -161,6 +161,8 @@ class LocalJob:
                 "job_id": self._settings.job_id or new_job_id(),
             }
         )
+        if "wait_for_workers" not in self._settings.model_fields_set:
+            shared = shared.model_copy(update={"wait_for_workers": ALL_WORKERS})
         for task in self._cluster.tasks():
             extras = self._of_roles.get(task.type, RoleExtras())
             arguments = [*self._arguments, *extras.arguments]

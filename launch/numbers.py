@@ -4,6 +4,7 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from ..cluster.roles import CHIEF, PS, WORKER
+from ..core.states import Phase
 from ..core.terminal import terminal_line
 
 if TYPE_CHECKING:
@@ -22,6 +23,8 @@ def numbers(status: "JobStatus", steps_per_s: float) -> list[str]:
     """
     goal = f"/{status.total_steps}" if status.total_steps else ""
     parts = [f"step {status.global_step}{goal}"]
+    if status.reason and status.phase is Phase.RUNNING:
+        parts.insert(0, terminal_line(status.reason))
     reports = [t.report for t in status.tasks if t.task.type in (CHIEF, WORKER) and t.report.steps]
     if refused := sum(report.refused_pushes for report in reports):
         parts.append(f"refused {refused}")

@@ -18,11 +18,7 @@ from pathlib import Path
 _ROOT = Path(__file__).resolve().parent.parent
 _ACCURACY = re.compile(r"accuracy (?:= )?(\d\.\d+)")
 _TIMEOUT_S = 300
-# A chief that begins before the others have started would make all steps of a small example.
-_LOCAL = (
-    *("-m", "windlass", "local", "--plain", "--workers", "2", "--ps", "2"),
-    "--wait-for-workers=2",
-)
+_LOCAL = ("-m", "windlass", "local", "--plain", "--workers", "2", "--ps", "2")
 
 
 @dataclass(frozen=True)

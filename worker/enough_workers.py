@@ -2,22 +2,26 @@
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING
 
 from ..cluster.resolved import ResolvedTask
 from ..cluster.roles import WORKER
 from ..core.errors import ConfigurationError, JoinTimeoutError
-from ..core.settings import Settings
+from ..core.settings import ALL_WORKERS, Settings
 from ..core.states import State
+from ..core.task import TaskId
+from ..core.waiting import FIRST_S
 
 if TYPE_CHECKING:
+    from ..cluster.job import Job
     from ..server.chief.servicer import LockedJob
 
 log = logging.getLogger(__name__)
 
-_LOOK_S = 0.05
-_RESUME_S = 60.0  # workers are started again with the chief, and their image is there
+_NOT_HERE = (State.MISSING, State.LOST)
+_LOOK_S = 0.02
+_PATIENCE_S = 60.0  # of a job that can go on without some
 
 
 def wait_for_workers(
@@ -30,47 +34,64 @@ def wait_for_workers(
 ) -> None:
     """Wait until ``settings.wait_for_workers`` workers have joined, at most the join timeout.
 
-    The others wait for the chief by themselves: it creates the variables. A job that ``resumes``
-    may have been scaled down since, which its chief is not told: after a minute it goes on with
-    those that are there.
+    The others wait for the chief by themselves: it creates the variables. The status says for whom
+    it waits. Where all are wanted (-1), and in a job that ``resumes`` and may have been scaled down
+    since, it goes on with those that are there after a minute.
 
     Raises:
         ConfigurationError: The cluster has fewer workers.
         JoinTimeoutError: Too few have come; names those of the cluster that have not.
     """
-    wanted = settings.wait_for_workers
     listed = task.spec.num_tasks(WORKER) if WORKER in task.spec.jobs else 0
+    wants_all = settings.wait_for_workers == ALL_WORKERS
+    wanted = listed if wants_all else settings.wait_for_workers
     if wanted > listed and not task.dynamic:
         raise ConfigurationError(
             f"--wait-for-workers={wanted}: the cluster has {listed} workers", wanted=wanted
         )
-    limit_s = min(settings.join_timeout_s, _RESUME_S) if resumes else settings.join_timeout_s
-    deadline = time.monotonic() + limit_s
-    shown = ""
-    while True:
-        check()
+    can_go_on = resumes or wants_all
+    limit_s = min(settings.join_timeout_s, _PATIENCE_S) if can_go_on else settings.join_timeout_s
+    began, shown = time.monotonic(), ""
+    try:
+        while True:
+            check()
+            with locked_job.open() as (job, _):
+                # One that came and was lost may be gone for good: the job can go on without it.
+                here, missing = _workers_of(job, (State.MISSING,) if wants_all else _NOT_HERE)
+                is_enough = here >= wanted
+                shorts = ", ".join(each.short for each in missing) or "workers"
+                job.wait_for("" if is_enough else f"waiting for {shorts}")
+            names = ", ".join(map(str, missing)) or "workers"
+            waited_s = time.monotonic() - began
+            if is_enough:
+                return
+            if waited_s >= limit_s and can_go_on:
+                log.warning(
+                    "goes on with %d of %d workers (wait_for_workers): %s did not join within "
+                    "%g s%s",
+                    here, wanted, names, limit_s,
+                    "; if the job was scaled down, that is as it should be" if resumes else "",
+                )  # fmt: skip
+                return
+            if waited_s >= limit_s:
+                raise JoinTimeoutError(
+                    f"{task.task} waited {settings.join_timeout_s:g} s (join_timeout_s) for "
+                    f"{wanted} workers (wait_for_workers); {here} joined, {names} did not",
+                    task=task.task,
+                    missing=names,
+                )
+            # All are started together: a line for each that is a moment later would be noise.
+            if names != shown and (not wants_all or waited_s >= FIRST_S):
+                shown = names
+                log.info("waiting for %d of %d workers: %s", wanted - here, wanted, names)
+            time.sleep(_LOOK_S)
+    finally:
         with locked_job.open() as (job, _):
-            workers = [member for member in job.members.values() if member.task.type == WORKER]
-            missing = [str(m.task) for m in workers if m.state in (State.MISSING, State.LOST)]
-            here = len(workers) - len(missing)
-        if here >= wanted:
-            return
-        names = ", ".join(missing) or "workers"
-        if time.monotonic() >= deadline and resumes:
-            log.warning(
-                "goes on with %d of %d workers (wait_for_workers): %s did not join again within "
-                "%g s; if the job was scaled down, that is as it should be",
-                here, wanted, names, limit_s,
-            )  # fmt: skip
-            return
-        if time.monotonic() >= deadline:
-            raise JoinTimeoutError(
-                f"{task.task} waited {settings.join_timeout_s:g} s (join_timeout_s) for {wanted} "
-                f"workers (wait_for_workers); {here} joined, {names} did not",
-                task=task.task,
-                missing=names,
-            )
-        if names != shown:
-            shown = names
-            log.info("waiting for %d of %d workers: %s", wanted - here, wanted, names)
-        time.sleep(_LOOK_S)
+            job.wait_for("")
+
+
+def _workers_of(job: "Job", not_here: Collection[State]) -> tuple[int, list[TaskId]]:
+    """How many workers are in none of these states, and those that are in one."""
+    workers = [member for member in job.members.values() if member.task.type == WORKER]
+    missing = [member.task for member in workers if member.state in not_here]
+    return len(workers) - len(missing), missing

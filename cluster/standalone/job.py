@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from ...core.exit_codes import ExitCode, describe_exit, is_retryable, shell_status
+from ...core.settings import ALL_WORKERS
 from ...core.task import TaskId
 from ..exit_policy import on_exit
 from ..roles import CHIEF, PS, WORKER
@@ -121,7 +122,7 @@ class StandaloneJob:
             json.dumps({"cluster": self.cluster, "task": task}),
             asked.digest,
             command,
-            {**settings, **asked.settings},
+            {"wait_for_workers": str(ALL_WORKERS), **settings, **asked.settings},
         )
 
     def task_ended(

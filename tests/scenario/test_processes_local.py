@@ -223,6 +223,24 @@ def test_in_a_terminal_there_is_a_progress_bar(
     assert list((tmp_path / "runs").iterdir())
 
 
+@pytest.mark.parametrize(
+    ("said", "waits"), [((), "-1"), (("--wait-for-workers", "0"), "0")], ids=["default", "said"]
+)
+def test_the_chief_waits_for_all_workers_unless_it_is_told_otherwise(
+    said: tuple[str, ...],
+    waits: str,
+    run_cli: RunCli,
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "train.py").write_text(
+        "import os, windlass as wl\n"
+        "print('waits', os.environ.get('WINDLASS_WAIT_FOR_WORKERS', '0'))\n"
+    )
+    result = run_cli("local", *said, "--workers", "2", "train.py")
+    assert result.returncode == 0, result.stderr
+    assert f"chief:0 | waits {waits}" in result.stdout
+
+
 def test_a_health_port_of_the_environment_is_not_for_every_task(
     write_program: Callable[..., str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

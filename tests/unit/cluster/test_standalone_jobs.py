@@ -80,6 +80,7 @@ def test_every_task_is_started_with_the_cluster_it_belongs_to() -> None:
     assert started[PS].command == ("run",)
     assert started[W0].settings["model_dir"] == "/models/j"
     assert started[W0].settings["job_id"] == "j"
+    assert started[CHIEF].settings["wait_for_workers"] == "-1", "a job waits for its workers"
 
 
 def test_with_a_coordinator_workers_run_no_program_and_without_one_here_a_leader_does() -> None:

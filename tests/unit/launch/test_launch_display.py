@@ -119,6 +119,13 @@ def test_the_numbers_line_before_anybody_has_stepped() -> None:
     assert numbers(status, 0.0) == ["step 0"]
 
 
+def test_the_numbers_line_says_for_whom_the_chief_waits() -> None:
+    waiting = "waiting for worker:0, worker:1"
+    status = job_status(task_status(CHIEF), global_step=0, total_steps=0, reason=waiting)
+    assert numbers(status, 0.0) == [waiting, "step 0"]
+    assert numbers(replace(status, phase=Phase.STOPPING), 0.0) == ["step 0"]
+
+
 def test_the_numbers_line_averages_what_is_reported_over_those_who_train() -> None:
     status = job_status(
         task_status(PS),

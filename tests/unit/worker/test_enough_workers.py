@@ -74,3 +74,53 @@ def test_more_than_the_cluster_has_is_refused_at_once_unless_it_may_grow() -> No
         wait(locked_job(0, 1, 2), 4)
     with pytest.raises(JoinTimeoutError):
         wait(locked_job(0, 1, 2), 4, dynamic=True)
+
+
+def test_all_workers_of_the_cluster_are_waited_for_and_the_status_says_for_whom() -> None:
+    job, seen = locked_job(0), list[str]()
+
+    def look() -> None:
+        with job.open() as (inside, now):
+            seen.append(inside.reason)
+            if len(seen) == 3:
+                inside.register(TaskId("worker", 2), now=now)
+            if len(seen) == 5:
+                inside.register(TaskId("worker", 1), now=now)
+
+    wait_for_workers(job, Settings(wait_for_workers=-1), ResolvedTask(CHIEF, SPEC, CHIEF), look)
+    both, one = "waiting for worker:1, worker:2", "waiting for worker:1"
+    assert seen == ["", both, both, one, one]
+    with job.open() as (inside, _):
+        assert inside.reason == ""
+
+
+def test_of_all_workers_those_that_do_not_come_are_not_waited_for_in_vain(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    wait(locked_job(0, 2), -1)
+    assert caplog.messages == [
+        "goes on with 2 of 3 workers (wait_for_workers): /job:worker/task:1 did not join within "
+        "0.2 s"
+    ]
+    lost = locked_job(0, 1, 2)
+    with lost.open() as (job, now):
+        job.expire(now=now + 100)
+    caplog.clear()
+    wait(lost, -1)
+    assert not caplog.records, "one that was there may be gone for good"
+    with pytest.raises(JobStoppedError):
+        wait(lost, 3, checks=2)
+
+
+def test_a_job_that_is_stopped_while_its_chief_waits_keeps_its_reason() -> None:
+    job = locked_job(0)
+
+    def stop() -> None:
+        with job.open() as (inside, _):
+            inside.stop("Ctrl-C")
+        raise JobStoppedError("asked to stop")
+
+    with pytest.raises(JobStoppedError):
+        wait_for_workers(job, Settings(wait_for_workers=-1), ResolvedTask(CHIEF, SPEC, CHIEF), stop)
+    with job.open() as (inside, _):
+        assert inside.reason == "Ctrl-C"
