@@ -4,9 +4,12 @@ Names, arguments and results are those of ``tf.distribute.experimental.partition
 that returns one number per axis, 1 everywhere but on ``axis``. A function will do.
 """
 
+import contextlib
 import math
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
+
+import numpy as np
 
 from ..core.arrays import DType, as_dtype, size_of
 from ..core.public_names import refuse_others
@@ -32,6 +35,17 @@ def _positive(name: str, value: int) -> int:
     if value < 1:
         raise ValueError(f"Argument `{name}` must be positive, got {value}")
     return value
+
+
+def _element_bytes(dtype: object, bytes_per_string: int) -> int:
+    """Bytes of one element. Strings are NumPy's (``str``, ``bytes``, ``object``) or
+    ``tf.string``; no variable has such a dtype, but partitioners are called by programs, too.
+    """
+    is_string = "string" in (dtype, getattr(dtype, "name", ""))
+    if not is_string and dtype is not None:
+        with contextlib.suppress(TypeError):
+            is_string = np.dtype(dtype).kind in "USO"  # type: ignore[call-overload]
+    return bytes_per_string if is_string else as_dtype(dtype).itemsize
 
 
 def _result(shape: Sequence[int], axis: int, parts: int) -> list[int]:
@@ -61,7 +75,8 @@ class MinSizePartitioner(Partitioner):
     """As many parts as keep each at about ``min_shard_bytes`` or more, at most ``max_shards``.
 
     As TensorFlow's: the default ``max_shards=1`` never splits, and the count is rounded up, so
-    parts can be smaller than ``min_shard_bytes``.
+    parts can be smaller than ``min_shard_bytes``. An element of a string dtype counts as
+    ``bytes_per_string``.
     """
 
     def __init__(
@@ -69,19 +84,19 @@ class MinSizePartitioner(Partitioner):
     ) -> None:
         self._min_shard_bytes = _positive("min_shard_bytes", min_shard_bytes)
         self._max_shards = _positive("max_shards", max_shards)
-        _positive("bytes_per_string", bytes_per_string)  # we have no string variables
+        self._bytes_per_string = _positive("bytes_per_string", bytes_per_string)
 
     def __call__(self, shape: Sequence[int], dtype: object, axis: int = 0) -> list[int]:
         """Parts per axis for a variable of ``shape`` and ``dtype``."""
         _check_axis(shape, axis)
-        total = size_of(tuple(shape)) * as_dtype(dtype).itemsize
+        total = size_of(tuple(shape)) * _element_bytes(dtype, self._bytes_per_string)
         wanted = math.ceil(total / self._min_shard_bytes)
         return _result(shape, axis, max(1, min(shape[axis], self._max_shards, wanted)))
 
 
 class MaxSizePartitioner(Partitioner):
     """As few parts as keep each at ``max_shard_bytes`` or less, at most ``max_shards`` (None: no
-    cap).
+    cap). An element of a string dtype counts as ``bytes_per_string``.
     """
 
     def __init__(
@@ -89,13 +104,13 @@ class MaxSizePartitioner(Partitioner):
     ) -> None:
         self._max_shard_bytes = _positive("max_shard_bytes", max_shard_bytes)
         self._max_shards = _positive("max_shards", max_shards) if max_shards else None
-        _positive("bytes_per_string", bytes_per_string)
+        self._bytes_per_string = _positive("bytes_per_string", bytes_per_string)
 
     def __call__(self, shape: Sequence[int], dtype: object, axis: int = 0) -> list[int]:
         """Parts per axis for a variable of ``shape`` and ``dtype``."""
         _check_axis(shape, axis)
         extent = shape[axis]
-        total = size_of(tuple(shape)) * as_dtype(dtype).itemsize
+        total = size_of(tuple(shape)) * _element_bytes(dtype, self._bytes_per_string)
         if extent == 0 or total == 0:
             return _result(shape, axis, 1)
         # Integer arithmetic: bytes of one slice are total / extent exactly.

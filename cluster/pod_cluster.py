@@ -11,12 +11,13 @@ from typing import Literal
 from ..core.errors import ConfigurationError
 from ..core.task import TaskId
 from .natural_order import natural
-from .pods import COMPLETION, JOBSET_JOB, Pod
+from .pods import COMPLETION, INDEX_LABELS, JOBSET_JOB, Pod
 from .roles import EVALUATOR, TASK_TYPES, canonical_type
 from .spec import ClusterSpec
 
 Addresses = Literal["auto", "ip", "name"]
 _MOST = 65_536  # an index above is none
+_SHOWN = 3  # pods that ended, as a reason
 _PREFERENCE = ("Running", "Pending", "Unknown", "Failed", "Succeeded")
 
 
@@ -93,6 +94,7 @@ def assemble(
     pods: dict[TaskId, Pod] = {}
     for job, selectors in listed.items():
         tasks = _tasks(selectors)
+        nobody = _why_nobody(selectors, tasks)
         wanted = max(tasks, default=0) + 1 if replicas is None else replicas.get(job, 0)
         for index in range(wanted):
             task, pod = TaskId(job, index), tasks.get(index)
@@ -101,7 +103,7 @@ def assemble(
             if pod is not None and pod.runs:
                 cluster.setdefault(job, {})[index] = f"{_host(pod, addresses)}:{port}"
             elif canonical_type(job) != EVALUATOR:  # nobody dials it
-                waiting[task] = f"pod {pod.name} is {pod.state}" if pod else "there is no pod"
+                waiting[task] = f"pod {pod.name} is {pod.state}" if pod else nobody
     return PodCluster(ClusterSpec(cluster), waiting, pods)
 
 
@@ -133,16 +135,43 @@ def _tasks(selectors: Sequence[Sequence[Pod]]) -> dict[int, Pod | None]:
     return tasks
 
 
+def _why_nobody(selectors: Sequence[Sequence[Pod]], tasks: Mapping[int, Pod | None]) -> str:
+    """Why a task has no pod: pods that ended and count for no task may say it."""
+    counted = {pod.name for pod in tasks.values() if pod is not None}
+    ended = [
+        f"pod {pod.name} is {pod.state}"
+        for pods in selectors
+        for pod in pods
+        if pod.name not in counted and pod.phase == "Failed"
+    ]
+    more = f" and {len(ended) - _SHOWN} more" if len(ended) > _SHOWN else ""
+    return "; ".join(["there is no pod", *ended[-_SHOWN:]]) + more
+
+
 def _indexed(pods: Sequence[Pod]) -> list[tuple[int, Pod]]:
-    """Pods with their indices; if one of them has none, all are numbered by name."""
+    """Pods with their indices; if they do not all have one, they are numbered by name.
+
+    Ordinals in names of pods without a controller are indices if they begin at 0: of tf-1, tf-2 and
+    tf-10 none is missing.
+    """
     indices = [pod.index for pod in pods]
     known = [index for index in indices if index is not None and index < _MOST]
-    if len(known) < len(pods):
-        # Also those that are gone would be numbered, and shift the others.
-        alive = [pod for pod in pods if pod.phase not in _PREFERENCE[3:] and not pod.leaving]
+    if len(known) < len(pods) or (min(known, default=0) > 0 and all(map(_is_bare, pods))):
+        # Also those that are gone would be numbered, and shift the others: a controller has put
+        # another one in the place of each. Nobody has where there is none.
+        alive = [
+            pod
+            for pod in pods
+            if not pod.leaving and (pod.phase not in _PREFERENCE[3:] or _is_bare(pod))
+        ]
         return list(enumerate(sorted(alive, key=lambda pod: natural(pod.name))))
     width = max(known, default=0) + 1
     return [(_jobset_job(pod) * width + index, pod) for pod, index in zip(pods, known, strict=True)]
+
+
+def _is_bare(pod: Pod) -> bool:
+    """Whether nothing but its name says who it is, and nothing replaces it."""
+    return not pod.owner and not any(name in pod.labels for name in INDEX_LABELS)
 
 
 def _jobset_job(pod: Pod) -> int:

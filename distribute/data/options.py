@@ -67,14 +67,15 @@ class InputOptions:
             True.
         experimental_replication_mode: One pipeline per worker (the default), or per replica
             (``distribute_datasets_from_function`` alone).
-        experimental_place_dataset_on_device: TensorFlow's; needs PER_REPLICA and no fetching.
+        experimental_place_dataset_on_device: TensorFlow's, of no effect.
+            ``distribute_datasets_from_function`` wants PER_REPLICA with it, and no fetching.
         experimental_per_replica_buffer_size: Steps prepared ahead, in a thread, by default 1; 0:
             none, without one.
         experimental_prefetch_to_device: ``experimental_fetch_to_device``, as TensorFlow 2.4 spelled
             it.
 
     Raises:
-        ValueError: Options contradict each other, or the buffer size is negative.
+        ValueError: Two names of one option contradict each other, or the buffer size is negative.
     """
 
     experimental_fetch_to_device: bool | None = None
@@ -96,20 +97,29 @@ class InputOptions:
         for option in fields(self):
             if getattr(self, option.name) is None:
                 self._set(option.name, option.default)
-        if self.experimental_place_dataset_on_device:
-            if self.experimental_replication_mode is InputReplicationMode.PER_WORKER:
-                raise ValueError(
-                    "`experimental_place_dataset_on_device` needs InputReplicationMode.PER_REPLICA"
-                )
-            if self.experimental_fetch_to_device:
-                raise ValueError(
-                    "`experimental_place_dataset_on_device` can not be set to True when "
-                    "experimental_fetch_to_device is True"
-                )
         if self.experimental_per_replica_buffer_size < 0:
             raise ValueError(
                 "experimental_per_replica_buffer_size must be >= 0, got "
                 f"{self.experimental_per_replica_buffer_size}"
+            )
+
+    def check_placement(self) -> None:
+        """Whether ``distribute_datasets_from_function`` takes them, as TensorFlow's does.
+
+        Raises:
+            ValueError: A dataset is placed on devices per worker, or fetched there as well.
+        """
+        if not self.experimental_place_dataset_on_device:
+            return
+        if self.experimental_replication_mode is not InputReplicationMode.PER_REPLICA:
+            raise ValueError(
+                "When `experimental_place_dataset_on_device` is set for dataset placement, you "
+                "must also specify `PER_REPLICA` for the replication mode"
+            )
+        if self.experimental_fetch_to_device:
+            raise ValueError(
+                "`experimental_place_dataset_on_device` can not be set to True when "
+                "experimental_fetch_to_device is True and replication mode is set to `PER_REPLICA`"
             )
 
     def _set(self, name: str, value: object) -> None:

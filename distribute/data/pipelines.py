@@ -63,6 +63,7 @@ def distribute_from_function(
 ) -> DistributedDataset:
     """What ``distribute_datasets_from_function`` returns."""
     options = options or _DEFAULT
+    options.check_placement()
     replicas = len(extended.replica_devices)
     per_replica = options.experimental_replication_mode is InputReplicationMode.PER_REPLICA
     if per_replica:

@@ -286,6 +286,9 @@ def test_mistakes_of_a_dataset_creator_are_named(keras: Any) -> None:
     model = compiled(keras, wl.distribute.ParameterServerStrategy())
     with pytest.raises(wl.errors.ConfigurationError, match="steps_per_epoch"):
         model.fit(creator(lambda _: None), verbose=0)
+    for made, name in (([X, Y], "list"), ((X, Y), "tuple"), (None, "NoneType")):
+        with pytest.raises(TypeError, match=f"return a dataset of batches, and returned a {name}"):
+            model.fit(creator(lambda _, made=made: made), steps_per_epoch=1, verbose=0)
 
 
 # -- what a framework brings with it ---------------------------------------------------------

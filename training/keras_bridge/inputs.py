@@ -56,8 +56,20 @@ class DatasetCreator:
         self.input_options = input_options
 
     def __call__(self, context: InputContext) -> Any:
-        """The dataset of one worker."""
-        return self.dataset_fn(context)
+        """The dataset of one worker.
+
+        Raises:
+            TypeError: ``dataset_fn`` returned none.
+        """
+        made = self.dataset_fn(context)
+        is_iterable = hasattr(made, "__iter__") or hasattr(made, "__getitem__")
+        if not is_iterable or isinstance(made, list | tuple | dict | str | np.ndarray):
+            raise TypeError(
+                "the `dataset_fn` provided to `DatasetCreator` must return a dataset of batches, "
+                f"and returned a {type(made).__name__}; of arrays make one with "
+                "wl.data.from_arrays(arrays, batch_size)"
+            )
+        return made
 
 
 def as_input(given: Any, strategy: Strategy, steps: int | None) -> Any:

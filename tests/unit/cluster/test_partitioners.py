@@ -96,6 +96,24 @@ def test_bytes_are_those_of_the_dtype(dtype: object) -> None:
     assert MaxSizePartitioner(8 * 50)((100,), dtype) == [2]
 
 
+class _TensorFlowString:
+    name = "string"
+
+
+def _name(dtype: object) -> str:
+    return str(getattr(dtype, "name", dtype))
+
+
+@pytest.mark.parametrize(
+    "dtype", [str, np.str_, bytes, object, "string", np.dtype("U7"), _TensorFlowString()], ids=_name
+)
+def test_strings_count_as_they_are_said_to(dtype: object) -> None:
+    assert MinSizePartitioner(64, max_shards=100)((32,), dtype) == [8]
+    assert MinSizePartitioner(64, max_shards=100, bytes_per_string=32)((32,), dtype) == [16]
+    assert MaxSizePartitioner(64)((32,), dtype) == [8]
+    assert MaxSizePartitioner(64, bytes_per_string=32)((32,), dtype) == [16]
+
+
 PARTITIONERS = [FixedShardsPartitioner(2), MinSizePartitioner(), MaxSizePartitioner(8)]
 
 

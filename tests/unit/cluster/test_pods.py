@@ -127,6 +127,26 @@ def test_pods_without_an_index_are_numbered_by_their_names() -> None:
     assert cluster(pods) == {"worker": ["10.0.0.2:2222", "10.0.0.1:2222", "10.0.0.0:2222"]}
 
 
+def test_ordinals_of_bare_pods_that_do_not_begin_at_0_are_an_order_and_no_gap() -> None:
+    names = {"tf-10": "10.0.0.10", "tf-2": "10.0.0.2", "tf-1": "10.0.0.1"}
+    pods = read(*(pod(name, running(ip)) for name, ip in names.items()))
+    assert cluster(pods) == {"worker": ["10.0.0.1:2222", "10.0.0.2:2222", "10.0.0.10:2222"]}
+    first = read(pod("tf-0", running("10.0.0.9")))
+    assert set(waiting([*first, *pods])) == {f"worker:{index}" for index in range(3, 10)}
+
+
+def test_a_pod_without_an_ordinal_that_failed_gives_its_reason() -> None:
+    good, bad = pod("tf-a", running("10.0.0.1")), pod("tf-b", killed())
+    why = "pod tf-b is Failed: container tensorflow: OOMKilled: exit code 137"
+    assert waiting(read(bad)) == {"worker:0": why}
+    assert waiting(read(good, bad)) == {"worker:1": why}, "nothing replaces a bare pod"
+    job = {"ownerReferences": [{"kind": "ReplicaSet", "controller": True}]}
+    assert waiting(read(pod("tf-b", killed(), **job))) == {"worker:0": f"there is no pod; {why}"}
+    replaced = read(pod("tf-a", running("10.0.0.1"), **job), pod("tf-b", killed(), **job))
+    assert cluster(replaced) == {"worker": ["10.0.0.1:2222"]}
+    assert waiting(replaced, replicas={"worker": 2}) == {"worker:1": f"there is no pod; {why}"}
+
+
 def test_the_pod_that_took_over_counts_and_not_the_one_that_failed() -> None:
     old = of_indexed_job("mnist", 0, killed(), "aaaaa")
     new = of_indexed_job("mnist", 0, running("10.0.0.2"), "bbbbb")

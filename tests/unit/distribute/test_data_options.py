@@ -34,29 +34,13 @@ def test_options_read_as_what_they_mean() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"experimental_place_dataset_on_device": True}, "PER_REPLICA"),
-        (
-            {
-                "experimental_place_dataset_on_device": True,
-                "experimental_replication_mode": PER_REPLICA,
-            },
-            "experimental_fetch_to_device",
-        ),
-        (
-            {
-                "experimental_place_dataset_on_device": True,
-                "experimental_replication_mode": PER_REPLICA,
-                "experimental_fetch_to_device": True,
-            },
-            "experimental_fetch_to_device",
-        ),
         ({"experimental_per_replica_buffer_size": -1}, "must be >= 0, got -1"),
         (
             {"experimental_fetch_to_device": True, "experimental_prefetch_to_device": False},
             "two names of one option",
         ),
     ],
-    ids=["place-per-worker", "place-and-fetch-by-default", "place-and-fetch", "buffer", "names"],
+    ids=["buffer", "names"],
 )
 def test_options_that_contradict_each_other_are_refused(
     options: dict[str, Any], message: str
@@ -74,6 +58,19 @@ def test_options_may_be_spelled_as_in_tensorflow_2_4() -> None:
         experimental_place_dataset_on_device=True,
     )
     assert placed.experimental_fetch_to_device is False
+
+
+def test_placing_a_dataset_on_devices_is_refused_where_a_function_makes_it() -> None:
+    placed = InputOptions(experimental_place_dataset_on_device=True)
+    data = mirrored(2).experimental_distribute_dataset(batches(4, 2), placed)
+    assert steps_of(data) == steps_of(mirrored(2).experimental_distribute_dataset(batches(4, 2)))
+    with pytest.raises(ValueError, match="you must also specify `PER_REPLICA`"):
+        mirrored(2).distribute_datasets_from_function(lambda _: batches(2, 2), placed)
+    fetched = InputOptions(
+        experimental_place_dataset_on_device=True, experimental_replication_mode=PER_REPLICA
+    )
+    with pytest.raises(ValueError, match="when experimental_fetch_to_device is True"):
+        mirrored(2).distribute_datasets_from_function(lambda _: batches(2, 2), fetched)
 
 
 def test_a_dataset_may_be_placed_on_devices_when_nothing_is_fetched_there() -> None:
