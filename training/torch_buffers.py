@@ -58,7 +58,7 @@ class Buffers:
         others = {} if in_sync else {n: t for n, t in every.items() if n not in shared}
         self.tensors = self.averages | others
         self._others, self._in_sync = others, in_sync
-        self._marks = {name: _mark(tensor) for name, tensor in others.items()}
+        self._marks = self._marks_now()
         self._views, self._copies = Targets(self.averages), HostCopies()
 
     def moved(self, before: Mapping[str, Array]) -> dict[str, MovedAverage]:
@@ -90,17 +90,18 @@ class Buffers:
     def changed(self) -> dict[str, Array]:
         """Values of other buffers that are not what they were when this was called last."""
         found: dict[str, Array] = {}
-        for name, tensor in self._others.items():
-            mark = _mark(tensor)
-            # torch.nn.functional.batch_norm changes averages without a mark.
-            if mark != self._marks[name] or _key_of(name).startswith(_AVERAGES):
+        for name, mark in self._marks_now().items():
+            if mark != self._marks[name]:
                 self._marks[name] = mark
-                found[name] = to_array(tensor)
+                found[name] = to_array(self._others[name])
         return found
 
     def mark(self) -> None:
         """What the buffers have now is the job's."""
-        self._marks = {name: _mark(tensor) for name, tensor in self._others.items()}
+        self._marks = self._marks_now()
+
+    def _marks_now(self) -> dict[str, object]:
+        return {name: _mark(name, tensor) for name, tensor in self._others.items()}
 
 
 def decay_of(momentum: float | None, batches: int, seen: int) -> float:
@@ -143,10 +144,8 @@ def _layers(module: Any, names: Mapping[int, str]) -> Iterator[_Layer]:
             yield _Layer(momentum, averages, counter)
 
 
-def _key_of(name: str) -> str:
-    return name.rpartition(".")[2]
-
-
-def _mark(tensor: Any) -> object:
-    """Another one after what PyTorch has done to a tensor in place."""
+def _mark(name: str, tensor: Any) -> object:
+    """Another one after what a step has done to a tensor."""
+    if name.rpartition(".")[2].startswith(_AVERAGES):
+        return to_array(tensor).tobytes()  # torch.nn.functional.batch_norm counts no version
     return tensor.data_ptr(), tensor._version

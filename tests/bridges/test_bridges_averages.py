@@ -282,12 +282,18 @@ def test_what_is_no_average_is_the_last_workers_and_is_not_mixed() -> None:
             self.linear = torch.nn.Linear(1, 1)
             self.register_buffer("queue", torch.zeros(4))
             self.register_buffer("constant", torch.ones(4))
+            self.register_buffer("running_mean", torch.zeros(1))  # of an unknown momentum
+            self.register_buffer("running_var", torch.ones(1))
 
         def forward(self, x: Any) -> Any:
             self.queue[:] = x
+            batch = x + torch.zeros(8, 1)
+            torch.nn.functional.batch_norm(
+                batch, self.running_mean, self.running_var, training=True
+            )
             return self.linear(x)
 
-    def program() -> tuple[list[float], list[float], list[float]]:
+    def program() -> tuple[list[float], list[float], list[float], float]:
         strategy = wl.distribute.ParameterServerStrategy()
         net = Queue()
         optimizer = wl.training.torch.DistributedOptimizer(
@@ -301,12 +307,12 @@ def test_what_is_no_average_is_the_last_workers_and_is_not_mixed() -> None:
             strategy.barrier()
         own = net.queue.tolist()
         optimizer.refresh()
-        return own, net.queue.tolist(), net.constant.tolist()
+        return own, net.queue.tolist(), net.constant.tolist(), float(net.running_mean)
 
     with wl.testing.LocalCluster(workers=1, ps=1) as cluster:
         chief, worker = cluster.run(program).values()
-    assert chief == ([3.0] * 4, [5.0] * 4, [1.0] * 4)
-    assert worker == ([5.0] * 4, [5.0] * 4, [1.0] * 4)
+    assert chief == ([3.0] * 4, [5.0] * 4, [1.0] * 4, 0.5)
+    assert worker == ([5.0] * 4, [5.0] * 4, [1.0] * 4, 0.5)
 
 
 def test_batches_of_all_workers_make_keras_averages() -> None:
