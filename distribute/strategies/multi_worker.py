@@ -126,6 +126,7 @@ class MultiWorkerExtended(MirroredExtended):
         self._finite = FiniteUpdates(runtime)
         self._finite_deltas = FiniteUpdates(runtime, DELTAS)
         self._finite_averages = FiniteUpdates(runtime, AVERAGES)
+        self._refused = False  # the gradients of the step, or what was made of them
         self.group = CollectiveGroup(
             task,
             runtime.settings,
@@ -222,22 +223,26 @@ class MultiWorkerExtended(MirroredExtended):
             variable.name: each.values[0] if isinstance(each, DistributedValues) else each
             for each, variable in pairs
         }
-        if not self._finite.refuses(reduced, self.steps.global_step):
+        self._refused = self._finite.refuses(reduced, self.steps.global_step)
+        if not self._refused:
             super().apply_gradients(optimizer, pairs)
 
     def move_averages(self, moves: Sequence[tuple[Variable, MovedAverage]]) -> None:
-        """As for other strategies; those with NaN or infinity change nothing on any worker.
+        """As for other strategies; not in a step that was refused, or if they have NaN or infinity.
 
         Raises:
             NonFiniteGradientError: So many steps in a row are refused that the model has diverged.
         """
+        if self._refused:
+            return
         after = {variable.name: moved.after for variable, moved in moves}
         if not self._finite_averages.refuses(after, self.steps.global_step):
             super().move_averages(moves)
 
     def refuses_deltas(self, deltas: Mapping[str, Any]) -> bool:
         """Whether they hold NaN or infinity."""
-        return self._finite_deltas.refuses(deltas, self.steps.global_step)
+        self._refused = self._finite_deltas.refuses(deltas, self.steps.global_step)
+        return self._refused
 
     def _first_value(self, spec: VariableSpec) -> Any:
         """The first worker's, so that random ones agree.

@@ -135,6 +135,7 @@ class ParameterServerExtended(StrategyExtended):
         self._bound: dict[str, object] = {}
         self._step = ServerStep(runtime, prefetch=prefetch)
         self._finite_deltas = FiniteUpdates(runtime, DELTAS)
+        self._refused = False  # the deltas of the step
         self.assign_in_step: Callable[[str, Array], bool] = self._step.assign_in_step
 
     def shown(self) -> dict[str, Any]:
@@ -297,6 +298,7 @@ class ParameterServerExtended(StrategyExtended):
                 self._define()
             step = self._step
             step.begin()
+            self._refused = False
             try:
                 step.will_read(names)
                 for optimizer, pairs in updates:
@@ -338,6 +340,7 @@ class ParameterServerExtended(StrategyExtended):
         with self._lock:
             self._define()
             self._step.begin(only_replica=len(self._devices) == 1)
+            self._refused = False
         try:
             result = super().call_for_each_replica(fn, args, kwargs)
         except BaseException:
@@ -353,7 +356,7 @@ class ParameterServerExtended(StrategyExtended):
         """Push what this step adds to the servers' averages, with its gradients."""
         # Of layers that have not computed in this step. A comparison by NumPy takes ten times this.
         moves = [(v, each) for v, each in moves if each.after.tobytes() != each.before.tobytes()]
-        if not moves:
+        if not moves or self._refused:
             return
         add = Operation.ASSIGN_ADD
         with self._lock:
@@ -369,7 +372,8 @@ class ParameterServerExtended(StrategyExtended):
 
     def refuses_deltas(self, deltas: Mapping[str, Any]) -> bool:
         """Whether they hold NaN or infinity."""
-        return self._finite_deltas.refuses(deltas, self.runtime.session.global_step)
+        self._refused = self._finite_deltas.refuses(deltas, self.runtime.session.global_step)
+        return self._refused
 
     def apply_gradients(self, optimizer: Any, pairs: Sequence[tuple[Any, Variable]]) -> None:
         """Put gradients into this step's push; outside ``run``, push them now.

@@ -352,6 +352,22 @@ def test_averages_travel_with_gradients_of_whatever_rate(prefetch: bool) -> None
     assert strategy.global_step == 11
 
 
+@pytest.mark.parametrize("name", ["ParameterServerStrategy", "MultiWorkerMirroredStrategy"])
+@pytest.mark.parametrize("own", [False, True], ids=["rule", "own-optimizer"])
+def test_nan_of_a_gradient_changes_no_average(own: bool, name: str) -> None:
+    strategy: Any = getattr(wl.distribute, name)()
+    first = {"w": np.ones(2, F32), "mean": np.ones(2, F32)}
+    rule = {} if own else {"w": wl.optimizers.SGD(1.0)}
+    store = ArrayStore(first, rule, strategy)
+    for gradient, expected in ((np.nan, 1.0), (1.0, 1.25)):
+        values = store.exchange(
+            {"w": np.full(2, gradient, F32)},
+            update=(lambda given: given) if own else None,
+            averages={"mean": moved(first["mean"], 2.0)},
+        )
+        assert values["mean"].tolist() == [expected] * 2
+
+
 @pytest.mark.parametrize("gradient", [1.0, np.nan], ids=["of-an-average", "of-a-gradient"])
 def test_nan_changes_no_average_and_no_value(gradient: float) -> None:
     strategy = wl.distribute.ParameterServerStrategy()
