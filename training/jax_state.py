@@ -10,15 +10,17 @@ from typing import Any
 
 import numpy as np
 
-from ..distribute.base.contexts import is_running
+from ..core.errors import ConfigurationError
+from ..distribute.base.contexts import get_replica_context, is_running
 from ..distribute.strategies.default import get_strategy
 from ..distribute.strategies.strategy import Strategy
-from .array_store import ArrayStore, Kept
+from .array_store import ArrayStore, Kept, Update
 from .extras import require
-from .jax_arrays import name_of, on_device, start_copies
+from .jax_arrays import on_device
 from .jax_averages import JaxAverages
-from .kept_state import KeptState, can_keep
+from .jax_tree import ParameterTree, is_floating
 from .optax_reading import place_transformation
+from .optax_worker import WorkerOptimizer
 from .own_optimizer import Deltas, choose_place
 from .rule_table import OnServer, OnWorker
 
@@ -58,7 +60,6 @@ class TrainState:
     Attributes:
         store: The arrays by name.
         worker_reason: Why the optimizer runs on this worker; None: it runs on the servers.
-        opt_state: Of an optimizer on this worker; None for one on the servers. Can be assigned.
 
     Raises:
         MissingExtraError: JAX or optax is not installed.
@@ -78,59 +79,52 @@ class TrainState:
         averages: Any = None,
         momentum: float = 0.99,
     ) -> None:
-        self._jax = require("jax", "jax")
         place = choose_place(place_transformation(optimizer), deltas, "this optax transformation")
-        tree = self._jax.tree_util
-        paths, self._structure = tree.tree_flatten_with_path(params)
-        self._leaves = [leaf for _, leaf in paths]
-        prefix = f"{name}/" if name else ""
-        named = [
-            (prefix + name_of(path), i)
-            for i, (path, leaf) in enumerate(paths)
-            if self._is_shared(leaf)
-        ]
-        names = dict(sorted(named))  # the order of the store, which is that of its dicts
-        if not names:
-            raise ValueError(
-                "params has no floating-point array; give the tree of the model's parameters "
-                "(nnx.split, eqx.partition, or what Flax's init returns)"
-            )
-        self._prefix = prefix
-        self._names_of_tree: dict[Any, list[str | None]] = {}
+        self._tree = ParameterTree(params, prefix=f"{name}/" if name else "")
         self.worker_reason = place.reason if isinstance(place, OnWorker) else None
         self._decay = place.decay if isinstance(place, OnServer) else 0.0
         strategy = strategy if strategy is not None else get_strategy()
-        first = {each: np.asarray(self._leaves[i]) for each, i in names.items()}
-        kept = self._kept = None
-        if self.worker_reason is not None:
-            made = self._jax.eval_shape(optimizer.init, first)
-            kept = self._kept = KeptState(
-                _zeros(self._state_leaves(made)), kind="optax", prefix=name
-            )
-        moving = JaxAverages(averages, momentum, prefix=prefix, taken=first)
-        self._moving = moving
+        own = self._own_optimizer = (
+            WorkerOptimizer(optimizer, self._tree, name=name)
+            if isinstance(place, OnWorker)
+            else None
+        )
+        moving = self._moving = JaxAverages(
+            averages, momentum, prefix=f"{name}/" if name else "", taken=self._tree.first
+        )
+        self._names = list(self._tree.first)
         self.store = ArrayStore(
-            first | moving.first,
+            self._tree.first | moving.first,
             place.optimizer() if isinstance(place, OnServer) else None,
             strategy,
             mean=mean,
-            tables=None if kept is None else kept.variables(strategy),
+            tables=None if own is None else own.kept.variables(strategy),
         )
-        in_sync = strategy.num_replicas_in_sync > 1
-        self._keeps = kept is not None and (in_sync or strategy.extended.should_checkpoint)
-        self._names = list(first)
-        self._positions = list(names.values())
+        self._in_sync = strategy.num_replicas_in_sync > 1
+        self._keeps = own is not None and (self._in_sync or strategy.extended.should_checkpoint)
         self._values: Mapping[str, Any] = self.store.pull()
         self._arrays: list[Any] | None = None
-        self.opt_state: Any = None
-        if self.worker_reason is not None:
-            self.opt_state = optimizer.init(self._own_arrays())
-            self._update = self._jax.jit(optimizer.update)
+        if own is not None:
+            own.begin({name: self._values[name] for name in self._names})
             self._take_state()
 
-    def _is_shared(self, leaf: Any) -> bool:
-        dtype = getattr(leaf, "dtype", None)
-        return dtype is not None and bool(self._jax.numpy.issubdtype(dtype, np.floating))
+    @property
+    def opt_state(self) -> Any:
+        """The state of an optimizer on this worker; None for one on the servers. Can be assigned.
+
+        Raises:
+            ValueError: It is assigned, and the optimizer runs on the servers.
+        """
+        return None if self._own_optimizer is None else self._own_optimizer.state
+
+    @opt_state.setter
+    def opt_state(self, state: Any) -> None:
+        if self._own_optimizer is None:
+            raise ValueError(
+                "the optimizer runs on the servers, which have its state; "
+                'TrainState(…, deltas="always") keeps it on this worker'
+            )
+        self._own_optimizer.state = state
 
     # -- values ------------------------------------------------------------------------------
 
@@ -138,8 +132,8 @@ class TrainState:
     def params(self) -> Any:
         """The tree, of JAX arrays: in ``run`` of the step; outside of this state's last step."""
         if is_running(self.store.strategy):
-            return self._tree(on_device(list(self.store.pull(self._names).values())))
-        return self._tree(self._own())
+            return self._tree.whole(on_device(list(self.store.pull(self._names).values())))
+        return self._tree.whole(self._own())
 
     @property
     def averages(self) -> Any:
@@ -154,7 +148,8 @@ class TrainState:
     def refresh(self) -> Any:
         """The tree as it is now, with what other workers have pushed; outside of ``run``."""
         self._values, self._arrays = self.store.pull(), None
-        if self._keeps and self._kept is not None and self._kept.is_other(self.store.pull):
+        own = self._own_optimizer
+        if self._keeps and own is not None and own.kept.is_other(self.store.pull):
             self._take_state()
         return self.params
 
@@ -169,132 +164,86 @@ class TrainState:
             arrays = self._arrays = on_device([self._values[name] for name in self._names])
         return arrays
 
-    def _own_arrays(self) -> dict[str, Any]:
-        """The optimizer's tree: what the store has, by name."""
-        return dict(zip(self._names, self._own(), strict=True))
-
-    def _tree(self, arrays: list[Any]) -> Any:
-        leaves = list(self._leaves)
-        for i, array in zip(self._positions, arrays, strict=True):
-            leaves[i] = array
-        return self._jax.tree_util.tree_unflatten(self._structure, leaves)
-
     # -- updates -----------------------------------------------------------------------------
 
-    def apply_gradients(self, gradients: Any, *, averages: Any = None) -> None:
+    def apply_gradients(self, gradients: Any, *, averages: Any = None, **extra: Any) -> None:
         """Update the parameters by gradients; outside of ``run`` this is a step of its own.
 
         Args:
             gradients: A tree like ``params``, or what is left of it without the leaves that have
                 no gradient.
             averages: What the step made of ``averages``, the whole tree; None: nothing.
+            extra: What ``update`` of the optax transformation takes besides, such as ``value`` for
+                ``polyak_sgd`` and ``value_fn`` for ``lbfgs``. Floating-point numbers and arrays are
+                averaged over replicas in sync. A rule of the servers needs none.
 
         Raises:
-            ValueError: It has a leaf that ``params`` has not; or averages are of another structure.
+            ConfigurationError: ``extra`` has something else than floating-point numbers, and
+                replicas are in sync.
+            ValueError: ``gradients`` has a leaf that ``params`` has not; or averages are of another
+                structure.
             RuntimeError: A gradient was donated to a jitted function before.
         """
-        named = self._named(gradients)
+        named = self._tree.gradients(gradients)
         moved = {}
         if averages is not None:
             moved = self._moving.moved(averages, self._averages_now())
-        if is_running(self.store.strategy):
-            if self.worker_reason is None:
-                self.store.push(self._with_decay(named, self.store.pull(self._names)))
-            else:
-                self.store.push_by(self._update_here, named, kept=self._state_pushed())
-            self.store.push_averages(moved)
+        update: Update | None = None
+        kept: Kept | None = None
+        own = self._own_optimizer
+        if own is not None:
+            everyones = self._over_replicas(extra) if extra and self._in_sync else extra
+
+            def update_here(gradients: Mapping[str, Any]) -> Mapping[str, Any]:
+                return own.update(gradients, self.store.pull(self._names), everyones)  # the step's
+
+            update, kept = update_here, self._state_pushed if self._keeps else None
+        if not is_running(self.store.strategy):
+            named = self._with_decay(named, self._values)
+            self._values = self.store.exchange(named, update=update, kept=kept, averages=moved)
+            self._arrays = None
             return
-        named = self._with_decay(named, self._values)
-        update = None if self.worker_reason is None else self._update_here
-        kept = None if update is None else self._state_pushed()
-        self._values = self.store.exchange(named, update=update, kept=kept, averages=moved)
-        self._arrays = None
+        if update is None:
+            self.store.push(self._with_decay(named, self.store.pull(self._names)))
+        else:
+            self.store.push_by(update, named, kept=kept)
+        self.store.push_averages(moved)
 
     def _with_decay(self, gradients: dict[str, Any], values: Mapping[str, Any]) -> dict[str, Any]:
         if not self._decay:
             return gradients
         return {name: g + g.dtype.type(self._decay) * values[name] for name, g in gradients.items()}
 
-    def _update_here(self, gradients: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Let optax make updates, which are what is added to the parameters."""
-        values = self.store.pull(self._names)  # of the step
-        like = {name: gradients.get(name) for name in values}
-        whole = {name: np.zeros_like(values[name]) if g is None else g for name, g in like.items()}
-        updates, self.opt_state = self._update(whole, self.opt_state, dict(values))
-        return {name: updates[name] for name in gradients}
+    def _over_replicas(self, extra: Mapping[str, Any]) -> Mapping[str, Any]:
+        """The mean over replicas in sync: each worker's optimizer has to be given the same."""
+        tree = require("jax", "jax").tree_util
+        leaves, structure = tree.tree_flatten(dict(extra))
+        for name, given in extra.items():
+            if not all(is_floating(leaf) for leaf in tree.tree_leaves(given)):
+                raise ConfigurationError(
+                    f"{name}={given!r}: replicas in sync have one each, which is no floating-point "
+                    "number and cannot be averaged, so their optimizers would part; use an "
+                    "optimizer that needs gradients and numbers alone, or parameter servers"
+                )
+
+        def mean() -> Any:
+            context = get_replica_context()
+            assert context is not None  # noqa: S101 - in run
+            return context.all_reduce("MEAN", [np.asarray(leaf) for leaf in leaves])
+
+        strategy = self.store.strategy
+        reduced = mean() if is_running(strategy) else strategy.run(mean)
+        return dict(tree.tree_unflatten(structure, reduced))
 
     # -- the state of an optimizer on this worker --------------------------------------------
 
-    def _state_leaves(self, opt_state: Any) -> dict[str, Any]:
-        """Its arrays by name; keys of random numbers stay this worker's."""
-        leaves = self._jax.tree_util.tree_flatten_with_path(opt_state)[0]
-        return {
-            name_of(path): leaf
-            for path, leaf in leaves
-            if not self._jax.dtypes.issubdtype(
-                getattr(leaf, "dtype", np.float32), self._jax.dtypes.extended
-            )
-        }
-
-    def _state_pushed(self) -> Kept | None:
-        kept = self._kept
-        if kept is None or not self._keeps:
-            return None
-
-        def pushed() -> Mapping[str, Any]:
-            leaves = self._state_leaves(self.opt_state)
-            start_copies(list(leaves.values()))
-            return kept.pushed(leaves)
-
-        return pushed
+    def _state_pushed(self) -> Mapping[str, Any]:
+        own = self._own_optimizer
+        assert own is not None  # noqa: S101 - only then it is kept
+        return own.kept.pushed(own.entries())
 
     def _take_state(self) -> None:
         """Go on with the state that the job has, if it has one."""
-        kept = self._kept
-        entries = {} if kept is None else kept.found(self.store.pull(kept.names()))
-        if not entries:
-            return
-        tree = self._jax.tree_util
-        paths, structure = tree.tree_flatten_with_path(self.opt_state)
-        leaves = []
-        for path, leaf in paths:
-            entry = entries.get(name_of(path))
-            leaves.append(leaf if entry is None else self._jax.numpy.asarray(entry))
-        self.opt_state = tree.tree_unflatten(structure, leaves)
-
-    def _named(self, gradients: Any) -> dict[str, Any]:
-        leaves, structure = self._jax.tree_util.tree_flatten(gradients)
-        names = self._names_of_tree.get(structure)
-        if names is None:
-            names = self._names_of_tree[structure] = self._learn_names(gradients)
-        found = {}
-        start_copies(leaves)
-        for name, leaf in zip(names, leaves, strict=True):
-            if name is not None:
-                if getattr(leaf, "is_deleted", bool)():
-                    raise RuntimeError(
-                        f"the gradient of {name!r} was donated to a jitted function and is gone; "
-                        "call apply_gradients before, or do not donate gradients"
-                    )
-                found[name] = np.asarray(leaf)  # waits for it; no copy on a CPU
-        return found
-
-    def _learn_names(self, gradients: Any) -> list[str | None]:
-        names: list[str | None] = []
-        for path, leaf in self._jax.tree_util.tree_flatten_with_path(gradients)[0]:
-            name = self._prefix + name_of(path)
-            if name in self.store.variables:
-                names.append(name)
-            elif self._is_shared(leaf):
-                known = ", ".join(self.store.names[:8])
-                raise ValueError(
-                    f"gradients have an array {name!r} that params has not; params has {known}"
-                )
-            else:
-                names.append(None)  # float0, of an integer; or no array at all
-        return names
-
-
-def _zeros(leaves: Mapping[str, Any]) -> dict[str, Any]:
-    made = {name: np.zeros(leaf.shape, leaf.dtype) for name, leaf in leaves.items()}
-    return {name: array for name, array in made.items() if can_keep(array)}
+        own = self._own_optimizer
+        if own is not None and (entries := own.kept.found(self.store.pull(own.kept.names()))):
+            own.take(entries)

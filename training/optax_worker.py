@@ -1,0 +1,131 @@
+"""An optax optimizer that runs on this worker: its updates, and its state for checkpoints.
+
+It is given what it would be given alone: the program's tree of parameters and gradients.
+"""
+
+import logging
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from ..core.arrays import Array
+from .extras import require
+from .jax_arrays import on_device, start_copies
+from .jax_tree import ParameterTree, named_leaves
+from .kept_state import KeptState, can_keep
+
+__all__ = ["WorkerOptimizer"]
+
+log = logging.getLogger(__name__)
+
+
+class WorkerOptimizer:
+    """Runs a transformation on the whole tree.
+
+    Args:
+        optimizer: A ``GradientTransformation``, or what has its two methods.
+        tree: Of the parameters.
+        name: Of the bridge, which comes first in the names of the state.
+
+    Attributes:
+        state: The ``opt_state``; None before :meth:`begin`.
+        kept: The same, as the job's checkpoints have it.
+    """
+
+    def __init__(self, optimizer: Any, tree: ParameterTree, *, name: str) -> None:
+        self._jax = require("jax", "jax")
+        self._optimizer = optimizer
+        self._tree = tree
+        self._update = self._jax.jit(optimizer.update)
+        self.state: Any = None
+        self.kept = KeptState(
+            _zeros(self._entries(self._init(tree.first))), kind="optax", prefix=name
+        )
+
+    def _init(self, values: Mapping[str, Any]) -> Any:
+        arrays = on_device(list(values.values()))
+        return self._optimizer.init(self._tree.shared(dict(zip(values, arrays, strict=True))))
+
+    def begin(self, values: Mapping[str, Any]) -> None:
+        """Make the state of a new job.
+
+        Args:
+            values: The parameters by name.
+        """
+        self.state = self._init(values)
+
+    def update(
+        self, gradients: Mapping[str, Any], values: Mapping[str, Any], extra: Mapping[str, Any]
+    ) -> Mapping[str, Any]:
+        """Let optax make updates, which are what is added to the parameters.
+
+        Args:
+            gradients: By name; the optimizer is given zeros for a parameter that has none.
+            values: The parameters, by name.
+            extra: Further arguments of the optimizer's ``update``, such as ``value``.
+
+        Returns:
+            An update for each gradient, by name.
+
+        Raises:
+            ValueError: The updates are not a tree like the parameters.
+        """
+        every = {
+            name: gradients[name] if name in gradients else np.zeros_like(value)
+            for name, value in values.items()
+        }
+        given = self._tree.shared(every), self.state, self._tree.shared(values)
+        updates, self.state = self._run(given, extra)
+        made = self._tree.by_name(updates)
+        return {name: made[name] for name in gradients}
+
+    def _run(self, given: tuple[Any, Any, Any], extra: Mapping[str, Any]) -> Any:
+        leaves = self._jax.tree_util.tree_leaves(dict(extra))
+        if any(callable(leaf) for leaf in leaves):
+            # What a function such as value_fn closes over may change from step to step.
+            return self._optimizer.update(*given, **extra)
+        try:
+            return self._update(*given, **extra)
+        except self._jax.errors.JAXTypeError as error:
+            if self._update is self._optimizer.update:
+                raise
+            log.info("this optax transformation cannot be jitted, and runs without it: %s", error)
+            self._update = self._optimizer.update
+            return self._update(*given, **extra)
+
+    # -- the state, by name ------------------------------------------------------------------
+
+    def entries(self) -> dict[str, Any]:
+        """The state's arrays as they are now; their copies to the host are started."""
+        entries = self._entries(self.state)
+        start_copies(list(entries.values()))
+        return entries
+
+    def _entries(self, state: Any) -> dict[str, Any]:
+        """All but keys of random numbers, which stay this worker's."""
+        dtypes = self._jax.dtypes
+        return {
+            name: leaf
+            for name, leaf in named_leaves(state)
+            if not dtypes.issubdtype(getattr(leaf, "dtype", np.float32), dtypes.extended)
+        }
+
+    def take(self, entries: Mapping[str, Array]) -> None:
+        """Go on with another state.
+
+        Args:
+            entries: What it has by name; of an entry that is not there the state stays as it is.
+        """
+        structure = self._jax.tree_util.tree_structure(self.state)
+        leaves = [
+            self._jax.numpy.asarray(entries[name]) if name in entries else leaf
+            for name, leaf in named_leaves(self.state)
+        ]
+        self.state = self._jax.tree_util.tree_unflatten(structure, leaves)
+
+
+def _zeros(entries: Mapping[str, Any]) -> dict[str, Array]:
+    """First values of what can be kept."""
+    made = {name: np.zeros_like(entry) for name, entry in entries.items()}
+    return {name: array for name, array in made.items() if can_keep(array)}
