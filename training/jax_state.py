@@ -6,6 +6,7 @@ was given to a jitted function: the next look at ``params`` makes new ones.
 """
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ import numpy as np
 from ..core.errors import ConfigurationError
 from ..distribute.base.contexts import get_replica_context, is_running
 from ..distribute.strategies.default import get_strategy
+from ..distribute.strategies.parameter_server import ParameterServerExtended
 from ..distribute.strategies.strategy import Strategy
 from .array_store import ArrayStore, Kept, Update
 from .extras import require
@@ -22,7 +24,8 @@ from .jax_tree import ParameterTree, is_floating
 from .optax_reading import place_transformation
 from .optax_worker import WorkerOptimizer
 from .own_optimizer import Deltas, choose_place
-from .rule_table import OnServer, OnWorker
+from .rule_table import OnServer, OnWorker, Place
+from .update_count import UpdateCount
 
 __all__ = ["TrainState"]
 
@@ -84,6 +87,7 @@ class TrainState:
         self.worker_reason = place.reason if isinstance(place, OnWorker) else None
         self._decay = place.decay if isinstance(place, OnServer) else 0.0
         strategy = strategy if strategy is not None else get_strategy()
+        place, self._count = _counted(place, self._tree.prefix, strategy)
         own = self._own_optimizer = (
             WorkerOptimizer(optimizer, self._tree, name=name)
             if isinstance(place, OnWorker)
@@ -94,7 +98,11 @@ class TrainState:
         )
         self._names = list(self._tree.first)
         self.store = ArrayStore(
-            self._tree.first | moving.first,
+            {
+                **self._tree.first,
+                **moving.first,
+                **({} if self._count is None else self._count.first),
+            },
             place.optimizer() if isinstance(place, OnServer) else None,
             strategy,
             mean=mean,
@@ -102,8 +110,9 @@ class TrainState:
         )
         self._in_sync = strategy.num_replicas_in_sync > 1
         self._keeps = own is not None and (self._in_sync or strategy.extended.should_checkpoint)
-        self._values: Mapping[str, Any] = self.store.pull()
+        self._values: Mapping[str, Any] = {}
         self._arrays: list[Any] | None = None
+        self._take(self.store.pull())
         if own is not None:
             own.begin({name: self._values[name] for name in self._names})
             self._take_state()
@@ -147,7 +156,9 @@ class TrainState:
 
     def refresh(self) -> Any:
         """The tree as it is now, with what other workers have pushed; outside of ``run``."""
-        self._values, self._arrays = self.store.pull(), None
+        if self._count is not None:
+            self._count.known = 0  # there may be an older state now, which was restored
+        self._take(self.store.pull())
         own = self._own_optimizer
         if self._keeps and own is not None and own.kept.is_other(self.store.pull):
             self._take_state()
@@ -157,6 +168,11 @@ class TrainState:
     def step(self) -> int:
         """The job's global step, as far as this worker knows."""
         return self.store.step
+
+    def _take(self, values: Mapping[str, Any]) -> None:
+        self._values, self._arrays = values, None
+        if self._count is not None:
+            self._count.saw(values)
 
     def _own(self) -> list[Any]:
         arrays = self._arrays
@@ -185,12 +201,14 @@ class TrainState:
             RuntimeError: A gradient was donated to a jitted function before.
         """
         named = self._tree.gradients(gradients)
+        own = self._own_optimizer
         moved = {}
         if averages is not None:
             moved = self._moving.moved(averages, self._averages_now())
+        if own is None and self._count is not None:
+            moved |= self._count.one_more
         update: Update | None = None
         kept: Kept | None = None
-        own = self._own_optimizer
         if own is not None:
             everyones = self._over_replicas(extra) if extra and self._in_sync else extra
 
@@ -200,14 +218,23 @@ class TrainState:
             update, kept = update_here, self._state_pushed if self._keeps else None
         if not is_running(self.store.strategy):
             named = self._with_decay(named, self._values)
-            self._values = self.store.exchange(named, update=update, kept=kept, averages=moved)
-            self._arrays = None
+            values = self.store.exchange(named, update=update, kept=kept, averages=moved)
+            self._count_one()
+            self._take(values)
             return
         if update is None:
-            self.store.push(self._with_decay(named, self.store.pull(self._names)))
+            values = self.store.pull() if self._decay or self._count is not None else {}
+            if self._count is not None:
+                self._count.saw(values)
+            self.store.push(self._with_decay(named, values))
         else:
             self.store.push_by(update, named, kept=kept)
         self.store.push_averages(moved)
+        self._count_one()
+
+    def _count_one(self) -> None:
+        if self._count is not None:
+            self._count.added()
 
     def _with_decay(self, gradients: dict[str, Any], values: Mapping[str, Any]) -> dict[str, Any]:
         if not self._decay:
@@ -247,3 +274,13 @@ class TrainState:
         own = self._own_optimizer
         if own is not None and (entries := own.kept.found(self.store.pull(own.kept.names()))):
             own.take(entries)
+
+
+def _counted(place: Place, prefix: str, strategy: Strategy) -> tuple[Place, UpdateCount | None]:
+    """A place whose schedule follows its own updates, where the strategy counts none but steps."""
+    if not isinstance(place, OnServer) or not callable(rate := place.arguments["learning_rate"]):
+        return place, None
+    if not isinstance(strategy.extended, ParameterServerExtended):
+        return place, None
+    count = UpdateCount(prefix, strategy)
+    return replace(place, arguments={**place.arguments, "learning_rate": count.rate(rate)}), count

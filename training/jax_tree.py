@@ -27,6 +27,7 @@ class ParameterTree:
         prefix: Comes first in every name: empty, or with a slash at its end.
 
     Attributes:
+        prefix: As given.
         first: The shared arrays by name, on the host, sorted by name as the dicts of a store are.
 
     Raises:
@@ -36,7 +37,7 @@ class ParameterTree:
     def __init__(self, params: Any, *, prefix: str = "") -> None:
         self._jax = require("jax", "jax")
         self._tree = self._jax.tree_util
-        self._prefix = prefix
+        self.prefix = prefix
         self._leaves, self._structure = self._tree.tree_flatten(params)
         found = [
             (prefix + name, i)
@@ -137,7 +138,7 @@ class ParameterTree:
     def _learn_names(self, gradients: Any) -> list[str | None]:
         names: list[str | None] = []
         for short, leaf in named_leaves(gradients):
-            name = self._prefix + short
+            name = self.prefix + short
             if name in self.first:
                 names.append(name)
             elif _has_dtype(leaf, np.inexact):

@@ -124,7 +124,7 @@ def test_a_rule_that_differs_from_the_transformation_is_not_taken() -> None:
         steps, state = honest.update(*arguments, **more)
         return jax.tree.map(lambda step: 2 * step, steps), state
 
-    update.__qualname__ = "chain.<locals>.update_fn"
+    update.__qualname__, update.__module__ = "chain.<locals>.update_fn", "optax.transforms"
     assert "cannot be read" in str(place_transformation(changed._replace(update=update)))
 
 

@@ -6,6 +6,7 @@ worker is given what it would be given alone, so most agree to the last bit.
 
 import dataclasses
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -63,6 +64,9 @@ def label(tree: Any) -> Any:
 FROZEN = {"frozen": optax.set_to_zero(), "slow": optax.sgd(0.01), "fast": optax.adam(1e-2)}
 SCHEDULE = optax.warmup_cosine_decay_schedule(0.0, 3e-2, 20, STEPS)
 CASES: dict[str, Any] = {
+    # Two on the servers.
+    "schedule": optax.sgd(SCHEDULE, momentum=0.9),
+    "clipped": optax.chain(optax.clip_by_global_norm(0.1), optax.sgd(SCHEDULE, nesterov=True)),
     "mask tree": optax.adamw(1e-2, weight_decay=0.3, mask=WEIGHTS),
     "mask of paths": optax.adamw(1e-2, weight_decay=0.3, mask=is_weight),
     "masked": optax.chain(
@@ -186,6 +190,51 @@ def test_what_is_frozen_by_its_path_stays_to_the_last_bit() -> None:
     before = params()
     for key, changed in (("slow", False), ("hidden", True)):
         assert bool((state.params[key]["w"] != before[key]["w"]).any()) == changed
+
+
+def test_a_schedule_follows_the_updates_of_its_own_state_also_in_the_next_job(
+    tmp_path: Path,
+) -> None:
+    """Two models in turn, of which the job's global step counts all; and one made later."""
+
+    def program() -> list[float]:
+        strategy = wl.distribute.ParameterServerStrategy()
+        kinds = optax.sgd(0.1), optax.sgd(SCHEDULE), optax.sgd(SCHEDULE, momentum=0.9)
+        states = [
+            wl.training.jax.TrainState(params(), optimizer, strategy, name=name)
+            for name, optimizer in zip(("plain", "one", "other"), kinds, strict=True)
+        ]
+        losses = []
+        for _ in range(15):
+            for state, repeats in zip(states, (3, 2, 1), strict=True):
+                for _ in range(repeats):
+                    loss = one_step(state, "")
+            losses.append(float(loss))
+        return losses
+
+    got: list[float] = []
+    for _ in range(2):
+        with wl.testing.LocalCluster(workers=0, ps=2, model_dir=str(tmp_path)) as cluster:
+            got += next(iter(cluster.run(program).values()))
+    check(got, alone("schedule")[:30])
+
+
+def test_a_schedule_in_run_counts_a_step_of_several_replicas_once() -> None:
+    wl.config.set_logical_cpu_devices(2)
+    try:
+        strategy = wl.distribute.ParameterServerStrategy()
+        assert strategy.num_replicas_in_sync == 2
+        optimizer = optax.sgd(lambda count: 1.0 + count)
+        state = wl.training.jax.TrainState({"w": jnp.zeros(2)}, optimizer, strategy)
+
+        def step() -> None:
+            state.apply_gradients({"w": -jnp.ones(2)})
+
+        for number in range(1, 4):
+            strategy.run(step)
+            np.testing.assert_array_equal(state.refresh()["w"], number * (number + 1) / 2)
+    finally:
+        wl.config.set_logical_cpu_devices(1)
 
 
 # -- trees of other kinds ----------------------------------------------------------------------
