@@ -186,16 +186,21 @@ class Adam(_AdamLike):
     uncorrected ``v``; optax and PyTorch add it after the correction, as this rule does with
     ``corrected_epsilon=True``: then it stands for ``epsilon * sqrt(1 - b2^t)``. Kingma and Ba, ICLR
     2015. Sparse gradients touch only their rows ("lazy"); ``t`` still counts steps of the variable.
+
+    With ``float32_correction=True`` ``1 - b^t`` is computed in float32, as optax does: for ``b2 =
+    0.999`` that differs by 2e-5 in the first steps.
     """
 
     name: Literal["Adam"] = "Adam"
     corrected_epsilon: bool = False
+    float32_correction: bool = False
 
 
 class AdamW(UpdateRule):
     """Adam with decoupled decay: first ``w -= lr * weight_decay * w``, then Adam's step.
 
-    Loshchilov and Hutter, ICLR 2019. As Keras; ``corrected_epsilon`` as Adam's.
+    Loshchilov and Hutter, ICLR 2019. As Keras; ``corrected_epsilon`` and ``float32_correction`` as
+    Adam's.
     """
 
     slots: ClassVar[dict[str, str | float]] = {"momentum": 0.0, "velocity": 0.0}
@@ -207,6 +212,7 @@ class AdamW(UpdateRule):
     beta_2: float = Field(default=0.999, ge=0, lt=1)
     epsilon: float = Field(default=1e-7, ge=0)
     corrected_epsilon: bool = False
+    float32_correction: bool = False
 
 
 class Ftrl(UpdateRule):

@@ -159,6 +159,7 @@ class Adam(Optimizer):
         epsilon: float = 1e-7,
         *,
         corrected_epsilon: bool = False,
+        float32_correction: bool = False,
         **clipping: Unpack[Clipping],
     ) -> None:
         super().__init__(
@@ -168,6 +169,7 @@ class Adam(Optimizer):
             beta_2=beta_2,
             epsilon=epsilon,
             corrected_epsilon=corrected_epsilon,
+            float32_correction=float32_correction,
             **clipping,
         )
 
@@ -196,6 +198,7 @@ class AdamW(Optimizer):
         epsilon: float = 1e-7,
         *,
         corrected_epsilon: bool = False,
+        float32_correction: bool = False,
         **clipping: Unpack[Clipping],
     ) -> None:
         super().__init__(
@@ -206,6 +209,7 @@ class AdamW(Optimizer):
             beta_2=beta_2,
             epsilon=epsilon,
             corrected_epsilon=corrected_epsilon,
+            float32_correction=float32_correction,
             **clipping,
         )
 

@@ -82,22 +82,29 @@ def update_rmsprop(
     return w - step
 
 
-def adam_epsilon(rule: Adam | AdamW, t: int) -> float:
-    """What is added to the root of the uncorrected velocity in update ``t``."""
-    corrected = float(np.sqrt(1 - rule.beta_2**t)) if rule.corrected_epsilon else 1.0
-    return rule.epsilon * corrected
+def adam_scalars(rule: Adam | AdamW, rate: float, t: int) -> tuple[float, float]:
+    """The rate of update ``t``, and what is added to the root of the uncorrected velocity."""
+    first, second = _one_minus_power(rule, rule.beta_1, t), _one_minus_power(rule, rule.beta_2, t)
+    root = float(np.sqrt(second))
+    return rate * root / first, rule.epsilon * (root if rule.corrected_epsilon else 1.0)
+
+
+def _one_minus_power(rule: Adam | AdamW, beta: float, t: int) -> float:
+    if not rule.float32_correction:
+        return 1 - beta**t
+    return float(np.float32(1) - np.float32(beta) ** np.float32(t))
 
 
 def update_adam(
     xp: Any, rule: Adam | AdamW, w: Any, slots: dict[str, Any], g: Any, rate: float, t: int
 ) -> Any:
     """See ``Adam`` and ``AdamW``."""
-    alpha = rate * float(np.sqrt(1 - rule.beta_2**t)) / (1 - rule.beta_1**t)
+    alpha, epsilon = adam_scalars(rule, rate, t)
     m = slots["momentum"] = rule.beta_1 * slots["momentum"] + (1 - rule.beta_1) * g
     v = slots["velocity"] = rule.beta_2 * slots["velocity"] + (1 - rule.beta_2) * g * g
     if isinstance(rule, AdamW):
         w = w - rate * rule.weight_decay * w
-    return w - alpha * m / (xp.sqrt(v) + adam_epsilon(rule, t))
+    return w - alpha * m / (xp.sqrt(v) + epsilon)
 
 
 def update_ftrl(

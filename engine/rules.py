@@ -195,10 +195,10 @@ def _rmsprop(rule: RMSprop, rate: float, t: int) -> Sequence[float]:  # noqa: AR
 
 
 def _adam(rule: Adam | AdamW, rate: float, t: int) -> Sequence[float]:
-    alpha = rate * math.sqrt(1 - rule.beta_2**t) / (1 - rule.beta_1**t)
+    alpha, epsilon = formulas.adam_scalars(rule, rate, t)
     decay = rate * rule.weight_decay if isinstance(rule, AdamW) else 0.0
     b1, b2 = rule.beta_1, rule.beta_2
-    return alpha, b1, 1 - b1, b2, 1 - b2, formulas.adam_epsilon(rule, t), decay
+    return alpha, b1, 1 - b1, b2, 1 - b2, epsilon, decay
 
 
 def _ftrl(rule: Ftrl, rate: float, t: int) -> Sequence[float]:  # noqa: ARG001

@@ -7,6 +7,7 @@ transformation is one that runs on the worker: slower for it, and never wrong.
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,7 @@ from pydantic import ValidationError
 from ..core.arrays import Array
 from ..core.update_rules import UpdateRule, make_rule
 from ..engine.rules import apply_formula
+from .extras import require
 from .rule_table import OnServer, OnWorker, Place, place_optax
 
 _DEPTH = 20  # chains in chains
@@ -35,6 +37,8 @@ def place_transformation(transformation: Any) -> Place:
         return OnWorker(f"cannot be read ({type(error).__name__}: {error})")
     if isinstance(place, OnWorker):
         return place
+    if "float32_correction" in place.arguments and require("jax", "jax").config.jax_enable_x64:
+        place = replace(place, arguments={**place.arguments, "float32_correction": False})
     try:
         same = _is_same(transformation, place)
     except (TypeError, ValueError, ValidationError) as error:

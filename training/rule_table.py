@@ -260,10 +260,9 @@ def _optax_adam(hyper: Mapping[str, Hyperparameters]) -> Place:
     if isinstance(arguments, OnWorker):
         return arguments
     decay = hyper.get("add_decayed_weights", {}).get("weight_decay")
-    more = {} if decay is None else {"weight_decay": decay}
-    return OnServer(
-        Adam if decay is None else AdamW, arguments | more | {"corrected_epsilon": True}
-    )
+    more: dict[str, Any] = {} if decay is None else {"weight_decay": decay}
+    more |= {"corrected_epsilon": True, "float32_correction": True}
+    return OnServer(Adam if decay is None else AdamW, arguments | more)
 
 
 def _optax_lamb(hyper: Mapping[str, Hyperparameters]) -> Place:
