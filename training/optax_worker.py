@@ -39,6 +39,7 @@ class WorkerOptimizer:
         self._tree = tree
         self._update = self._jax.jit(optimizer.update)
         self.state: Any = None
+        self._names_of: dict[Any, list[str | None]] = {}
         self.kept = KeptState(
             _zeros(self._entries(self._init(tree.first))), kind="optax", prefix=name
         )
@@ -78,7 +79,8 @@ class WorkerOptimizer:
         given = self._tree.shared(every), self.state, self._tree.shared(values)
         updates, self.state = self._run(given, extra)
         made = self._tree.by_name(updates)
-        return {name: made[name] for name in gradients}
+        start_copies(list(made.values()))
+        return {name: np.asarray(made[name]) for name in gradients}
 
     def _run(self, given: tuple[Any, Any, Any], extra: Mapping[str, Any]) -> Any:
         leaves = self._jax.tree_util.tree_leaves(dict(extra))
@@ -104,12 +106,17 @@ class WorkerOptimizer:
 
     def _entries(self, state: Any) -> dict[str, Any]:
         """All but keys of random numbers, which stay this worker's."""
-        dtypes = self._jax.dtypes
-        return {
-            name: leaf
-            for name, leaf in named_leaves(state)
-            if not dtypes.issubdtype(getattr(leaf, "dtype", np.float32), dtypes.extended)
-        }
+        leaves, structure = self._jax.tree_util.tree_flatten(state)
+        names = self._names_of.get(structure)
+        if names is None:
+            dtypes = self._jax.dtypes
+            names = self._names_of[structure] = [
+                None
+                if dtypes.issubdtype(getattr(leaf, "dtype", np.float32), dtypes.extended)
+                else name
+                for name, leaf in named_leaves(state)
+            ]
+        return {name: leaf for name, leaf in zip(names, leaves, strict=True) if name is not None}
 
     def take(self, entries: Mapping[str, Array]) -> None:
         """Go on with another state.
