@@ -3,11 +3,15 @@
 A program that uses a framework imports it before or after it makes what the bridge to it has to
 know of. Nothing here imports a framework: a function is called at once if its module is there, else
 when the program imports it. Until :func:`watch` is called, the import system is left alone.
+
+A function that fails is called again at the next import or :func:`watch`, so that a program which
+goes on after the error does not go on without it.
 """
 
 import sys
 import threading
 from collections.abc import Callable, Sequence
+from importlib import import_module
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec
 from importlib.util import find_spec
@@ -25,27 +29,38 @@ def register(module: str, then: Callable[[], None]) -> None:
 
 
 def watch() -> None:
-    """Look at what is imported, now and from now on. Cheap when there is nothing new."""
+    """Look at what is imported, now and from now on. Cheap when there is nothing new.
+
+    A module that another thread is importing is waited for.
+    """
     global _watching  # noqa: PLW0603
-    for module in [name for name in _waiting if _is_imported(name)]:
-        _call(module)
-    if not _watching and _waiting:
-        with _lock:
+    if not _waiting:
+        return
+    with _lock:
+        if not _watching:
             _watching = True
             sys.meta_path.insert(0, _Finder())
+    for module in [name for name in _waiting if sys.modules.get(name)]:
+        if _is_imported(import_module(module)):
+            _call(module)
 
 
-def _is_imported(module: str) -> bool:
-    found = sys.modules.get(module)
-    spec = getattr(found, "__spec__", None)
-    return found is not None and not getattr(spec, "_initializing", False)
+def _is_imported(module: ModuleType) -> bool:
+    """Whether it is complete; what imports it may be what called us."""
+    return not getattr(module.__spec__, "_initializing", False)
 
 
 def _call(module: str) -> None:
     with _lock:
         then = _waiting.pop(module, None)
-    if then is not None:
+    if then is None:
+        return
+    try:
         then()
+    except BaseException:
+        with _lock:
+            _waiting.setdefault(module, then)
+        raise
 
 
 class _Finder(MetaPathFinder):
@@ -70,11 +85,13 @@ class _Finder(MetaPathFinder):
             self._asking.name = None
         if spec is None or spec.loader is None:
             return spec
-        execute = spec.loader.exec_module
+        loader = spec.loader
+        execute = loader.exec_module
 
         def then(module: ModuleType) -> None:
+            del loader.exec_module  # it may be the loader of other modules, too
             execute(module)
             _call(name)
 
-        spec.loader.exec_module = then  # type: ignore[method-assign]
+        loader.exec_module = then  # type: ignore[method-assign]
         return spec

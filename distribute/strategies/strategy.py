@@ -42,6 +42,8 @@ class Scope:
 
     def __enter__(self) -> "Strategy":
         strategy = self._strategy
+        if strategy._is_chosen:
+            on_import.watch()  # what was being imported when the strategy was made
         current = top_frame()
         if current is not None and current.strategy is default_strategy():
             current = None  # inside its `run`: there is no other strategy

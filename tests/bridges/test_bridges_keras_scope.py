@@ -139,6 +139,7 @@ import sys
 import windlass as wl
 strategy = wl.distribute.ParameterServerStrategy()
 assert "keras" not in sys.modules
+{first}
 with strategy.scope():
     import keras
     model = keras.Sequential([keras.Input((8,)), keras.layers.Dense(1)])
@@ -147,10 +148,15 @@ print(len(wl.training.keras.shared_weights(model).store.names))
 """
 
 
-def test_keras_may_be_imported_after_the_strategy_was_made(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "first",
+    ["pass", "wl.training.keras", "import keras.layers", "from windlass.training import keras"],
+)
+def test_keras_may_be_imported_after_the_strategy_was_made(tmp_path: Path, first: str) -> None:
+    """By whatever imports it first, the bridge among them."""
     pytest.importorskip("keras")
     program = tmp_path / "train.py"
-    program.write_text(PROGRAM)
+    program.write_text(PROGRAM.replace("{first}", first))
     environment = {**os.environ, "KERAS_BACKEND": "jax"}
     code, output, errors = processes.run(
         [sys.executable, program], timeout_s=scaled(60), cwd=tmp_path, env=environment

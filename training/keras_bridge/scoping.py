@@ -31,7 +31,7 @@ def current_strategy() -> Any:
 
 def follow_scopes() -> None:
     """Change ``keras.Model``; a second time does nothing."""
-    from .frameworks import keras
+    import keras  # what is imported at this moment; `frameworks` may be what imports it
 
     model = keras.Model
     if _CHANGED in vars(model):

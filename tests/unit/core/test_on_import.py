@@ -2,8 +2,11 @@
 
 import importlib
 import sys
+import threading
+import zipfile
 from collections.abc import Iterator
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
@@ -38,6 +41,71 @@ def test_it_is_called_when_the_module_has_been_imported_and_once(calls: list[str
     importlib.reload(module)
     on_import.watch()
     assert calls == ["3"]
+
+
+def test_a_function_that_fails_is_called_again(calls: list[str]) -> None:
+    def fail_once() -> None:
+        calls.append("called")
+        if len(calls) == 1:
+            raise ImportError("in a circle")
+
+    on_import.register(NAME, fail_once)
+    on_import.watch()
+    with pytest.raises(ImportError, match="in a circle"):
+        importlib.import_module(NAME)
+    importlib.import_module(NAME)
+    assert calls == ["called", "called"]
+
+
+def test_a_module_that_another_thread_imports_is_waited_for(
+    calls: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / f"{NAME}.py").write_text(
+        "import helper_of_this_test\nhelper_of_this_test.go_on()\nVALUE = 3\n"
+    )
+    importlib.invalidate_caches()
+    imported, helper = threading.Event(), ModuleType("helper_of_this_test")
+    go_on = threading.Event()
+
+    def wait() -> None:
+        imported.set()
+        go_on.wait()
+
+    helper.go_on = wait  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, helper.__name__, helper)
+    # The import began before there was a strategy: nobody reports its end.
+    finders = [each for each in sys.meta_path if not isinstance(each, on_import._Finder)]
+    monkeypatch.setattr(sys, "meta_path", finders)
+    importing = threading.Thread(target=importlib.import_module, args=(NAME,))
+    importing.start()
+    imported.wait()
+
+    def import_module(name: str) -> ModuleType:
+        go_on.set()
+        return importlib.import_module(name)
+
+    monkeypatch.setattr(on_import, "import_module", import_module)
+    on_import.watch()
+    go_on.set()
+    importing.join()
+    assert calls == ["3"]
+
+
+def test_the_loader_of_other_modules_is_left_as_it_was(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One loader loads all modules of a zip file: none of them stands for the framework."""
+    calls: list[bool] = []
+    with zipfile.ZipFile(tmp_path / "all.zip", "w") as file:
+        file.writestr("zipped_framework/__init__.py", "from . import part\nVALUE = 3\n")
+        file.writestr("zipped_framework/part.py", "")
+    monkeypatch.syspath_prepend(tmp_path / "all.zip")
+    on_import.register(
+        "zipped_framework", lambda: calls.append(hasattr(sys.modules["zipped_framework"], "VALUE"))
+    )
+    on_import.watch()
+    importlib.import_module("zipped_framework")
+    assert calls == [True]
 
 
 def test_a_module_that_is_not_there_is_as_ever(calls: list[str]) -> None:
