@@ -18,7 +18,10 @@ from helpers.waiting import scaled
 from windlass.core.arrays import Array
 from windlass.core.checkpoint import CheckpointReader, list_checkpoints
 
-pytestmark = pytest.mark.bridges
+pytestmark = [
+    pytest.mark.bridges,
+    pytest.mark.filterwarnings("ignore:__array__ implementation"),  # Keras' variables, NumPy 2
+]
 
 ONE_THREAD = {"OMP_NUM_THREADS": "1", "TF_NUM_INTRAOP_THREADS": "1", "TF_CPP_MIN_LOG_LEVEL": "2"}
 BACKEND = os.environ.get("KERAS_BACKEND", "jax")
