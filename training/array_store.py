@@ -65,6 +65,7 @@ class ArrayStore(Shown):
 
     Attributes:
         strategy: As given.
+        mean: As given; may be changed between two steps.
         variables: By name.
 
     Raises:
@@ -85,7 +86,7 @@ class ArrayStore(Shown):
         tables: Mapping[str, Variable] | None = None,
     ) -> None:
         self.strategy = strategy if strategy is not None else get_strategy()
-        self._mean = mean
+        self.mean = mean
         self._of_worker = of_worker
         paths, found, self._structure = optree.tree_flatten_with_path(arrays, none_is_leaf=True)
         names = ["/".join(filter(None, (name, *map(str, path)))) or "value" for path in paths]
@@ -271,7 +272,7 @@ class ArrayStore(Shown):
                 (on_every_replica(column, replicas), self.variables[name])
                 for name, column in zip(names, columns, strict=True)
             ]
-            op = ReduceOp.MEAN if self._mean else ReduceOp.SUM
+            op = ReduceOp.MEAN if self.mean else ReduceOp.SUM
             reduced = extended.batch_reduce_to(op, pairs)
             self._push_made(update(dict(zip(names, map(_first, reduced), strict=True))), kept)
 
@@ -387,6 +388,61 @@ class ArrayStore(Shown):
         self.strategy.run(step)
         return self._tree(extended.read_all(self._all, arrived=True))
 
+    def exchange_in_run(
+        self,
+        gradients: Mapping[str, Any],
+        *,
+        update: Update | None = None,
+        assigned: Mapping[str, Any] | None = None,
+        rows: Mapping[str, IndexedSlices] | None = None,
+        kept: Kept | None = None,
+        averages: Mapping[str, MovedAverage] | None = None,
+    ) -> Any:
+        """A part of a step of ``run``: push at once, and return the values that come of it.
+
+        Gradients of the replicas in sync are added up, as those of ``apply_gradients`` are. Each
+        replica has to call this.
+
+        Args:
+            gradients: By name; None for none.
+            update: The worker's optimizer, as :meth:`push_by` takes it; None: the servers'.
+            assigned: What to overwrite in the same push; not with replicas in sync.
+            rows: Gradients of tables, by name, of a strategy with one replica.
+            kept: With ``update``, as :meth:`push_by` takes it.
+            averages: As :meth:`push_averages` takes them.
+
+        Returns:
+            The tree of values.
+
+        Raises:
+            RuntimeError: Outside of ``run``.
+        """
+        context = get_replica_context()
+        if context is None or not is_running(self.strategy):
+            raise RuntimeError("exchange_in_run is a part of strategy.run; outside use exchange")
+        named = {name: g for name, g in gradients.items() if g is not None}
+        if averages:
+            self.push_averages(averages)
+
+        def merged(strategy: Strategy, *columns: Any) -> list[Any]:
+            extended = strategy.extended
+            reduced = dict(zip(named, columns, strict=True))
+            if strategy.num_replicas_in_sync > 1:
+                count = len(extended.replica_devices)
+                pairs = [(on_every_replica(column, count), HOST) for column in columns]
+                sums = extended.batch_reduce_to(ReduceOp.SUM, pairs)
+                reduced = dict(zip(named, map(_first, sums), strict=True))
+            if update is not None:
+                self._push_made(update(reduced), kept)
+                reduced = {}
+            for optimizer, updates in self._updates({**reduced, **(rows or {})}, None):
+                extended.apply_gradients(optimizer, updates)
+            if assigned:
+                self.assign(assigned)
+            return extended.read_applied(self._all)
+
+        return self._tree(context.merge_call(merged, tuple(named.values())))
+
     def _exchange_of_worker(
         self,
         gradients: Any,
@@ -437,7 +493,7 @@ class ArrayStore(Shown):
         if workers == 1:
             return dict(named), dict(means)
         # The first replica has it all, the others have nothing to add.
-        factor = 1 / workers if self._mean else 1
+        factor = 1 / workers if self.mean else 1
         scaled = [_scaled(value, factor) for value in named.values()]
         scaled += [_scaled(value, 1 / workers) for value in means.values()]
         pairs = []
@@ -464,7 +520,7 @@ class ArrayStore(Shown):
 
     def _scale(self) -> float | None:
         replicas = self.strategy.num_replicas_in_sync
-        return 1.0 / replicas if self._mean and replicas > 1 else None
+        return 1.0 / replicas if self.mean and replicas > 1 else None
 
     def _tree(self, values: Sequence[Any]) -> Any:
         return optree.tree_unflatten(self._structure, values)

@@ -2,6 +2,9 @@
 
 from typing import Any
 
+SHARED = "_windlass_shared"
+"""Of an optimizer of PyTorch: a :class:`DistributedOptimizer` has it."""
+
 
 def named_parameters(optimizer: Any, module: Any, prefix: str) -> dict[str, Any]:
     """The optimizer's parameters by name, in its order.

@@ -17,7 +17,7 @@ from .kept_state import KeptState
 from .own_optimizer import Deltas, choose_place
 from .rule_table import OnServer, OnWorker, Place, place_torch
 from .torch_buffers import Buffers
-from .torch_names import named_parameters
+from .torch_names import SHARED, named_parameters
 from .torch_state import TorchState
 from .torch_tensors import HostCopies, Targets, from_gradient, to_array
 
@@ -78,6 +78,8 @@ class DistributedOptimizer(torch.optim.Optimizer):  # type: ignore[misc]
         strategy = strategy if strategy is not None else get_strategy()
         _check(optimizer, strategy)
         self._optimizer = optimizer
+        setattr(optimizer, SHARED, True)
+        setattr(self, SHARED, True)
         self._complete = False
         super().__init__(optimizer.param_groups, optimizer.defaults)
         self._complete = True

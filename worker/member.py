@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from ..cluster.resolved import ResolvedTask
 from ..cluster.roles import EVALUATOR, ps_of
+from ..core import optimizer_steps
 from ..core.errors import (
     JobDoneError,
     JobStoppedError,
@@ -103,6 +104,8 @@ class Member:
     def leave(self, ending: Ending) -> int:
         """Report how the program ended, wait for the job if need be, and close; the exit code."""
         self._program.close()  # it is not interrupted any more
+        if ending.outcome is Outcome.DONE and (unshared := optimizer_steps.warning()):
+            log.warning("%s", unshared)
         try:
             told = ending.shown or (self._was_signalled and ending.code == ExitCode.DRAINED)
             if ending.message and not told:

@@ -5,6 +5,7 @@ first strategy joins, a ps serves in the program's place, and what follows the p
 chief, waiting for the end of the job, the exit code) is done when the interpreter exits.
 """
 
+import atexit
 import concurrent.futures.thread  # noqa: F401 - before _register_atexit below
 import logging
 import os
@@ -19,6 +20,7 @@ from ..cluster.launchers import environment_resolver
 from ..cluster.resolved import ResolvedTask, resolve
 from ..cluster.resolver import ClusterResolver
 from ..cluster.roles import CHIEF, EVALUATOR, PS, WORKER, ps_of
+from ..core import optimizer_steps
 from ..core.errors import ConfigurationError, JobDoneError, JobStoppedError, WindlassError
 from ..core.settings import Settings, load_settings, quiet_grpc
 from ..net.auth.own_job import with_own_job
@@ -51,6 +53,7 @@ def join(resolver: ClusterResolver | None, *, synchronous: bool) -> "ClusterRunt
     if task.is_local and task.task.type not in (EVALUATOR, PS):
         if settings.model_dir:
             _warn_of_model_dir(settings.model_dir)
+        _warn_of_unshared_steps()
         return None
     process = _this_process()
     check_python(sys.version_info[:3])
@@ -78,6 +81,17 @@ def _task_of(resolver: ClusterResolver | None, *, synchronous: bool) -> Resolved
     if spec is None:
         return resolve(resolver or environment_resolver())
     return coordinator_of(spec, own_host_towards(spec.task_address(PS, spec.task_indices(PS)[0])))
+
+
+@cache
+def _warn_of_unshared_steps() -> None:
+    """When the program ends, if its optimizers have made steps beside its strategy."""
+
+    def warn() -> None:
+        if unshared := optimizer_steps.warning():
+            log.warning("%s", unshared)
+
+    atexit.register(warn)
 
 
 @cache

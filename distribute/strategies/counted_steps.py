@@ -2,8 +2,8 @@
 their variables between two of them.
 """
 
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 from ..base.contexts import is_running
@@ -87,6 +87,15 @@ class CountedStepsExtended(StrategyExtended):
         super().apply_gradients(optimizer, pairs)
         if is_step:
             self.steps.end()
+
+    @contextmanager
+    def same_step(self) -> Iterator[None]:
+        """What changes in it is not counted."""
+        self.steps.joins = True
+        try:
+            yield
+        finally:
+            self.steps.joins = False
 
     def note_write(self) -> None:
         """A variable that the replicas share is being changed."""

@@ -205,6 +205,16 @@ class StrategyExtended:
         """
         return [variable.read_value() for variable in variables]
 
+    def read_applied(self, variables: Sequence[Variable]) -> list[Any]:
+        """The values of several variables in a merge of the replicas, with all that the step has
+        applied so far.
+        """
+        return self.read_all(variables)
+
+    def same_step(self) -> AbstractContextManager[None]:
+        """While in it, steps outside of ``run`` belong to the one before, and are not counted."""
+        return nullcontext()
+
     def will_read(self, variables: Sequence[Variable]) -> None:
         """Say in ``run`` what is read after the step, so that its push brings it along."""
 

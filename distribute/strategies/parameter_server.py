@@ -6,8 +6,8 @@ everything its optimizers were given, and the same round trip brings the values 
 
 import logging
 import threading
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 from ...client.ps.push_plans import Write
@@ -278,6 +278,21 @@ class ParameterServerExtended(StrategyExtended):
             if is_running(self._strategy):
                 return super().read_all(variables)
             return self._step.read_all([v.name for v in variables], arrived=arrived)
+
+    def read_applied(self, variables: Sequence[Variable]) -> list[Any]:
+        """One round trip, which pushes what the step has collected."""
+        with self._lock:
+            self._define()
+            return list(self._step.read_applied([variable.name for variable in variables]))
+
+    @contextmanager
+    def same_step(self) -> Iterator[None]:
+        """The servers count its pushes no more."""
+        self._step.joins = True
+        try:
+            yield
+        finally:
+            self._step.joins = False
 
     def will_read(self, variables: Sequence[Variable]) -> None:
         """Have the push at the end of this step bring these values."""

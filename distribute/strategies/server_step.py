@@ -17,6 +17,7 @@ import numpy as np
 from ...client.ps.parameter_session import ParameterSession
 from ...client.ps.pending_step import PendingStep, StepResult
 from ...client.ps.push_plans import PushPayload, Write, unpacked
+from ...core import optimizer_steps
 from ...core.arrays import Array
 from ...core.indexed_slices import IndexedSlices
 from ...core.steps import Operation
@@ -67,6 +68,7 @@ class ServerStep:
         self._unsettled: dict[str, None] = {}  # written, with a result that only the servers know
         self._counted = False  # whether the servers have counted this step
         self._is_part = False  # of a step that holds others: see as_one
+        self.joins = False  # it belongs to the step before, which they have counted
         self._finite = FiniteUpdates(runtime)
         self._prefetch = prefetch
         self._under_way: PendingStep | None = None
@@ -111,7 +113,7 @@ class ServerStep:
             self._counted = self._is_part = False
 
     def _count_anew(self) -> None:
-        self._counted = self._counted and self._is_part
+        self._counted = self.joins or (self._counted and self._is_part)
 
     def read(self, name: str, small: Callable[[], Sequence[str]]) -> Array:
         """A variable's value: this step's, or outside of steps the current one.
@@ -156,6 +158,16 @@ class ServerStep:
         """Have this step's push bring these, as if the step had read them."""
         if self._active:
             self._reads |= dict.fromkeys(names)
+
+    def read_applied(self, names: Sequence[str]) -> list[Array]:
+        """Within a step, send what it has collected, and read what came of it."""
+        self._flush(names)
+        missing = [name for name in names if name not in self._fresh]
+        if missing:  # nothing was sent
+            self._fresh |= self._pull(missing).values
+        for name in names:
+            self._unsettled.pop(name, None)
+        return [self._fresh[name] for name in names]
 
     def settle(self, name: str) -> None:
         """Make sure that the servers have what this step wrote to a variable."""
@@ -328,6 +340,7 @@ class ServerStep:
             detached=self._prefetch,
         )
         progress.pushes += 1
+        optimizer_steps.note_shared()
         # A step that follows a write begins with it.
         if self._prefetch and not self._active and not (assigned or writes):
             self._wait_for(pending)

@@ -71,6 +71,7 @@ class Scope:
             pop_frame(frame)
             if kind is None:
                 self._strategy.extended.scope_left()
+                self._strategy.scope_was_left()
 
 
 class Strategy(Shown):
@@ -80,6 +81,7 @@ class Strategy(Shown):
 
     def __init__(self, extended: StrategyExtended | None = None) -> None:
         self._extended = extended if extended is not None else StrategyExtended(self, [HOST])
+        self._at_scope_ends: dict[str, Callable[[], None]] = {}
         fold_uncaught()
         if self._is_chosen:
             on_import.watch()  # a framework's models are to follow its scope
@@ -157,6 +159,15 @@ class Strategy(Shown):
     def scope(self) -> Scope:
         """Make this strategy current; create variables and optimizers in it."""
         return Scope(self)
+
+    def when_scopes_end(self, who: str, then: Callable[[], None]) -> None:
+        """Have a function called when a scope was left without an error; one of each ``who``."""
+        self._at_scope_ends[who] = then
+
+    def scope_was_left(self) -> None:
+        """Call these functions."""
+        for then in self._at_scope_ends.values():
+            then()
 
     def colocate_vars_with(self, colocate_with_variable: Variable) -> AbstractContextManager[None]:
         """As ``extended.colocate_vars_with``, which is TensorFlow's newer name of it."""

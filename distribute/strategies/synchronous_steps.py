@@ -16,6 +16,7 @@ from typing import Protocol
 
 import numpy as np
 
+from ...core import optimizer_steps
 from ...core.arrays import Array
 from ...core.checkpoint import CheckpointReader
 from ...core.errors import (
@@ -90,6 +91,7 @@ class SynchronousSteps:
         self, progress: TaskProgress | None = None, clock: Callable[[], float] = time.monotonic
     ) -> None:
         self.global_step = 0
+        self.joins = False  # what changes belongs to the step before
         self._progress = progress
         self._clock = clock
         self._is_running = self._has_changed = self._is_part = False
@@ -212,11 +214,12 @@ class SynchronousSteps:
         if self._is_part:
             return
         self._is_running = False
-        if self._has_changed:
+        if self._has_changed and not self.joins:
             self._has_changed = False
             self.global_step += 1
             if self._progress is not None:
                 self._progress.steps += 1
+            optimizer_steps.note_shared()
             self._show()
             if self.global_step >= self._next_look:
                 self._look()

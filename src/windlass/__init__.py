@@ -85,9 +85,16 @@ __all__ = [
 ]
 
 
-# Models of Keras that are made in a strategy's scope belong to it.
+# Models of Keras that are made in a strategy's scope belong to it; of other frameworks it is noted
+# whether an optimizer makes steps that nobody hears of.
 on_import.register(
     "keras", lambda: import_module(".training.keras_bridge.scoping", __name__).follow_scopes()
+)
+on_import.register(
+    "torch", lambda: import_module(".training.unshared_steps", __name__).follow_torch()
+)
+on_import.register(
+    "optax", lambda: import_module(".training.unshared_steps", __name__).follow_optax()
 )
 
 

@@ -80,11 +80,12 @@ def test_a_model_that_is_made_and_compiled_in_a_scope_is_distributed(keras: Any,
 
 @pytest.mark.parametrize("name", STRATEGIES)
 def test_a_model_trains_under_each_strategy_of_one_replica(keras: Any, name: str) -> None:
+    strategy = STRATEGIES[name]()  # before `compile` is looked up
     alone = functional(keras)
     alone.compile("sgd", "mse")
     shared = functional(keras)
     shared.set_weights(alone.get_weights())
-    shared.compile("sgd", "mse", distribute=STRATEGIES[name]())
+    shared.compile("sgd", "mse", distribute=strategy)
     curves = [m.fit(X, Y, epochs=3, shuffle=False, verbose=0).history for m in (alone, shared)]
     np.testing.assert_allclose(curves[1]["loss"], curves[0]["loss"], rtol=1e-5)
 

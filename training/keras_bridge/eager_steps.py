@@ -9,7 +9,9 @@ import numpy as np
 from ...core.arrays import Array
 from ...core.errors import NonFiniteGradientError
 from ...core.indexed_slices import IndexedSlices
+from ...distribute.base.contexts import is_running
 from .frameworks import keras
+from .loop_state import plainly
 
 if TYPE_CHECKING:
     from .weights import SharedWeights
@@ -36,7 +38,7 @@ class EagerSteps(ABC):
     def __init__(self, weights: "SharedWeights") -> None:
         self._weights = weights
         self._model = weights.model
-        self._marks: dict[str, object] = {}
+        self._marks = weights.shared.marks
         self._rate_mark: object = None
         self._trainable: dict[str, Any] = {}
         self._pushed: list[str] = []
@@ -81,7 +83,7 @@ class EagerSteps(ABC):
 
     def _other_values(self, variables: Mapping[str, Any]) -> Mapping[str, Array]:
         arrays = ((name, self.array(variable)) for name, variable in variables.items())
-        values = self._weights.values
+        values = self._weights.shared.values
         return {name: array for name, array in arrays if not np.array_equal(array, values[name])}
 
     def sync(self) -> None:  # noqa: B027 - of JAX there is something to do
@@ -98,7 +100,8 @@ class EagerSteps(ABC):
         self._loaded = self._trainable | averages
         self._rate_mark = None
         if weights.worker_reason is not None and not weights.optimizer.built:
-            weights.optimizer.build(self._model.trainable_variables)
+            with plainly():
+                weights.optimizer.build(self._model.trainable_variables)
 
     def follow(self) -> None:
         """Before a step: what a callback or the program has assigned."""
@@ -130,10 +133,13 @@ class EagerSteps(ABC):
         if weights.worker_reason is None:
             self._follow_rate(optimizer)
             values = weights.exchange(named, changed=changed)
-            steps = weights.store.step or int(optimizer._iterations.numpy()) + 1
-            optimizer._iterations.assign(steps)
+            made = int(optimizer._iterations.numpy()) + 1
+            steps = weights.store.step
+            if is_running(weights.store.strategy):  # which some strategies count when it ends
+                steps = max(steps, made)
+            optimizer._iterations.assign(steps or made)
         else:
-            before = weights.values
+            before = {name: weights.shared.values[name] for name in self._loaded}
 
             def update(reduced: Mapping[str, Array]) -> Mapping[str, Array]:
                 self.apply_here(

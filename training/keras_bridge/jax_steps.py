@@ -17,6 +17,7 @@ from ..extras import require
 from ..jax_arrays import on_device
 from .jax_replicas import OnMesh
 from .jax_rows import RowFeed, RowReader
+from .loop_state import plainly
 from .optimizer import position_of
 
 if TYPE_CHECKING:
@@ -35,12 +36,13 @@ class Steps:
     def __init__(self, weights: "SharedWeights") -> None:
         self._weights = weights
         self._model = weights.model
-        self._arrays: dict[str, Any] = {}  # of which Keras was given these
+        self._arrays = weights.shared.marks  # of which Keras was given these
         self._rate: Any = None  # the array that the rate was last read from
         self._rate_at: int | None = None
         self._iterations_at: int | None = None
         self._trainable: list[str] = []  # in the order of Keras' state
         self._positions: list[int] = []  # where they are in it
+        self._count = 0  # of variables in it
         self._pushed: list[tuple[int, str]] = []  # of the other state, where it is there
         self._averages: list[tuple[int, str]] = []  # those of them that come back
         self._gradients: Any = None
@@ -75,7 +77,7 @@ class Steps:
         return self._changed({n: v.value for n, v in self._weights.variables.items()})
 
     def _changed(self, arrays: Mapping[str, Any]) -> Mapping[str, Array]:
-        values = self._weights.values
+        values = self._weights.shared.values
         return {
             name: np.asarray(array)
             for name, array in arrays.items()
@@ -96,17 +98,26 @@ class Steps:
         self._rate = None
         self._rate_at = position_of(optimizer, "_learning_rate")
         self._iterations_at = position_of(optimizer, "_iterations")
+        self._know_variables()
+        self._gradients = self._fed(self._gradients_of, [True] * 4)
+        self._apply = self._wrap()(self._stateless_apply)
+        model.train_function = model._make_function(self._step)
+
+    def _stateless_apply(self, *args: Any) -> Any:
+        with plainly():
+            return self._weights.optimizer.stateless_apply(*args)
+
+    def _know_variables(self) -> None:
+        """Know what is trained from now on, and where it is in Keras' state."""
+        model, weights = self._model, self._weights
+        every = model.trainable_variables
+        self._count = len(every)
         self._trainable = weights.trained_names()
-        self._positions = [
-            i for i, v in enumerate(model.trainable_variables) if not weights.is_gradient_way(v)
-        ]
+        self._positions = [i for i, v in enumerate(every) if not weights.is_gradient_way(v)]
         pushed = set(weights.pushed_state())
         names = ((i, weights.name_of(v)) for i, v in enumerate(model.non_trainable_variables))
         self._pushed = [(i, name) for i, name in names if name in pushed]
         self._averages = [(i, name) for i, name in self._pushed if name in weights.averages]
-        self._gradients = self._fed(self._gradients_of, [True] * 4)
-        self._apply = self._wrap()(optimizer.stateless_apply)
-        model.train_function = model._make_function(self._step)
 
     def make_test_function(self) -> None:
         """Keras' own, if it needs neither rows nor several devices."""
@@ -131,11 +142,13 @@ class Steps:
             self._with_rows(predict_step), concatenate_outputs=True
         )
 
-    def reader(self, layer: Any, table: Variable) -> RowReader:
+    def new_reader(self, layer: Any, table: Variable) -> RowReader:
         """For steps that are given rows."""
-        reader = RowReader(layer, table)
+        return RowReader(layer, table)
+
+    def use_reader(self, reader: RowReader) -> None:
+        """Give steps its rows."""
         self._readers.append(reader)
-        return reader
 
     def _wrap(self) -> Any:
         jitted = self._model.jit_compile and not self._model.run_eagerly
@@ -174,6 +187,8 @@ class Steps:
         """A step of training: what Keras' own compiled ``train_step`` takes and returns."""
         weights = self._weights
         every, others, of_optimizer, metrics = state
+        if len(every) != self._count:  # a part was frozen, or trains again
+            self._know_variables()
         trainable: Sequence[Any] = [every[i] for i in self._positions]
         if any(
             array is not self._arrays[name]
@@ -266,7 +281,8 @@ class Steps:
             return trainable, others
         if self._weights.is_chief:
             self._weights.store.assign(changed)
-        values = self._weights.values = self._weights.pull()
+        values = self._weights.pull()
+        self._weights.shared.values.update(values)
         return self._parted(self._take(values, self._names()), others)
 
     def _follow_rate(self, of_optimizer: Sequence[Any]) -> None:

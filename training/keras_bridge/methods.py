@@ -6,6 +6,7 @@ object some methods are replaced. Keras makes the functions of its steps when th
 its first batch begins to share them.
 """
 
+import functools
 import inspect
 import logging
 from typing import Any
@@ -16,11 +17,13 @@ from ...distribute.strategies.strategy import Strategy
 from ..own_optimizer import Deltas
 from .callbacks import arguments_here
 from .files import writers
-from .frameworks import build_on_first_batch, framework_of_keras
+from .frameworks import build_on_first_batch, framework_of_keras, keras
 from .in_sync import workers_in_sync
 from .inputs import as_input
 from .job_callback import JobCallback
 from .job_totals import InSync, OnServers
+from .loop_state import COMPILED
+from .loops import group_of, steps_of_group
 from .replica_devices import placement_of
 from .replicas import Replicas
 from .weights import SharedWeights
@@ -38,6 +41,8 @@ class DistributedMethods:
         strategy: Under which.
         options: As they were given.
         weights: Those that are shared; None: the model is not built.
+        loops: Whether its ``train_step`` has optimizers besides the one it is compiled with: each
+            shares what it trains by itself.
     """
 
     def __init__(
@@ -47,6 +52,7 @@ class DistributedMethods:
         self.strategy = strategy
         self.options: dict[str, Any] = {"deltas": deltas, "mean": mean, "name": name}
         self.weights: SharedWeights | None = None
+        self.loops = False
         self._is_chief = bool(strategy.extended.should_checkpoint)
         self._totals: InSync | OnServers | None = None
         self._in_epoch = False  # else an evaluation is under way
@@ -59,10 +65,10 @@ class DistributedMethods:
             self._replicas = Replicas(model, count, self._placement)
             if getattr(self._placement, "distinct", False) and framework_of_keras() != "torch":
                 model.jit_compile = False  # XLA compiles for one device of TensorFlow
-        if is_built(model):
-            self._share()
-        else:
+        if not is_built(model):
             build_on_first_batch(model)
+        elif not has_own_step(model):  # else it may be given optimizers of its own after compile
+            self._share()
         model.train_function = model.test_function = model.predict_function = None
         # Beside Keras' tracking of attributes, which is for layers and variables.
         for attribute, value in (
@@ -77,10 +83,18 @@ class DistributedMethods:
         ):
             object.__setattr__(model, attribute, value)
 
-    def _share(self) -> SharedWeights:
+    def share(self) -> None:
+        """Share the weights of the model, which is built. A second time does nothing."""
         if self.weights is None:
+            self.loops = optimizers_besides(self._model)
+            if self.loops:
+                object.__setattr__(self._model.optimizer, COMPILED, False)
             self.weights = SharedWeights(
-                self._model, self.strategy, **self.options, placement=self._placement
+                self._model if not self.loops else group_of(self._model),
+                self.strategy,
+                **self.options,
+                placement=self._placement,
+                steps=steps_of_group if self.loops else None,
             )
             if workers_in_sync(self.strategy) > 1:
                 self._totals = InSync(self.strategy)
@@ -88,6 +102,10 @@ class DistributedMethods:
                 parts = (self.options["name"], self._model.name, JOB_STATE, "metrics")
                 name = "/".join(filter(None, parts))
                 self._totals = OnServers(self.strategy, name, is_chief=self._is_chief)
+
+    def _share(self) -> SharedWeights:
+        self.share()
+        assert self.weights is not None  # noqa: S101 - shared
         return self.weights
 
     def _refresh(self) -> None:
@@ -130,10 +148,28 @@ class DistributedMethods:
     def _make_train_function(self, force: bool = False) -> None:
         if self._model.train_function is not None and not force:
             return
-        weights = self._share()
-        weights.take_optimizer()
-        weights.backend.make_train_function()
-        self._model.train_function = self._stepping(self._model.train_function)
+        weights, model = self._share(), self._model
+        if self.loops:  # each pushes by itself
+            if framework_of_keras() == "tensorflow":
+                model.jit_compile = False  # XLA refuses what a graph asks Python for
+            type(model).make_train_function(model, True)
+            model.train_function = self._counting(model.train_function)
+        else:
+            weights.take_optimizer()
+            weights.backend.make_train_function()
+        model.train_function = self._stepping(model.train_function)
+
+    def _counting(self, function: Any) -> Any:
+        """A function of Keras' whose calls are steps of this worker."""
+
+        @functools.wraps(function)
+        def step(*args: Any, **kwargs: Any) -> Any:
+            logs = function(*args, **kwargs)
+            if self.weights is not None:
+                self.weights.steps += self._model.steps_per_execution
+            return logs
+
+        return step
 
     def _make_test_function(self, force: bool = False) -> Any:
         self._refresh()
@@ -199,6 +235,21 @@ class DistributedMethods:
     def _made(self) -> int:
         """Steps of this epoch."""
         return self.weights.steps - self._epoch_began if self.weights is not None else 0
+
+
+def has_own_step(model: Any) -> bool:
+    """Whether a model has a ``train_step`` that the program wrote."""
+    return type(model).train_step is not keras.Model.train_step
+
+
+def optimizers_besides(model: Any) -> bool:
+    """Whether a model has optimizers besides the one that it is compiled with, as a GAN has."""
+    held: list[Any] = []
+    for value in vars(model).values():
+        held.extend(value.values() if isinstance(value, dict) else [])
+        held.extend(value if isinstance(value, list | tuple) else [value])
+    kinds = (each for each in held if isinstance(each, keras.optimizers.Optimizer))
+    return has_own_step(model) and any(each is not model.optimizer for each in kinds)
 
 
 def is_built(model: Any) -> bool:

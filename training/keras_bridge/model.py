@@ -7,7 +7,7 @@ from ...distribute.strategies.default import get_strategy
 from ...distribute.strategies.strategy import Strategy
 from ..own_optimizer import Deltas
 from .frameworks import framework_of_keras
-from .methods import ATTRIBUTE, DistributedMethods
+from .methods import ATTRIBUTE, DistributedMethods, is_built
 from .weights import SharedWeights
 
 
@@ -40,8 +40,7 @@ def distribute(
         deltas: Whether the optimizer may run on the worker: ``allow`` it if it has no rule,
             ``forbid`` it, or ``always``.
         mean: Gradients of workers in sync are averaged; False: added up.
-        name: Comes first in the names of the weights; two models with weights of the same path need
-            it.
+        name: Comes first in the names of the weights that no other model shares already.
 
     Returns:
         The same model.
@@ -76,6 +75,8 @@ def shared_weights(model: Any) -> SharedWeights:
         raise ConfigurationError(
             f"{model.name!r} shares no weights; give it to wl.training.keras.distribute first"
         )
+    if methods.weights is None and is_built(model):
+        methods.share()
     if methods.weights is None:
         raise ConfigurationError(
             f"{model.name!r} is not built, so it shares no weights yet; give it a keras.Input, or "

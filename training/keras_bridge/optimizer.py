@@ -7,21 +7,29 @@ from ...core.errors import ConfigurationError, NonFiniteGradientError
 from ..own_optimizer import Deltas, choose_place
 from ..rule_table import OnServer, OnWorker, Place, place_keras
 from .frameworks import keras
+from .shared_variables import SharedVariables
 
 
-def place_optimizer(optimizer: Any, weights: Sequence[Any], deltas: Deltas) -> Place:
+def place_optimizer(
+    optimizer: Any, weights: Sequence[Any], deltas: Deltas, shared: SharedVariables
+) -> Place:
     """Where it runs.
 
     Args:
         optimizer: Of Keras, or one that is like them.
         weights: What it updates.
         deltas: Whether it may run on the worker.
+        shared: What other optimizers train.
 
     Raises:
         ConfigurationError: It has no rule, and deltas are forbidden; or it has made steps already,
             and the servers would begin with a fresh state.
     """
-    place = choose_place(_found_place(optimizer, weights), deltas, type(optimizer).__name__)
+    place = _found_place(optimizer, weights)
+    other = shared.trained_by_another(optimizer, weights)
+    if other is not None:  # the servers keep one state of each
+        place = OnWorker(f"updates a weight that another optimizer updates, too ({other!r})")
+    place = choose_place(place, deltas, type(optimizer).__name__)
     if isinstance(place, OnServer):
         require_fresh(optimizer)
     return place

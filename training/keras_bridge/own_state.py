@@ -8,6 +8,7 @@ from ...distribute.strategies.strategy import Strategy
 from ...distribute.variables.variable import Variable
 from ..array_store import ArrayStore, Kept
 from ..kept_state import KeptState
+from .loop_state import plainly
 
 
 class OwnState:
@@ -30,7 +31,8 @@ class OwnState:
         array: Callable[[Any], Array],
     ) -> None:
         if not optimizer.built:
-            optimizer.build(weights)
+            with plainly():
+                optimizer.build(weights)
         self._array = array
         entries = {name: array(v) for name, v in _entries(optimizer).items()}
         self._kept = KeptState(entries, kind=type(optimizer).__name__, prefix=prefix)

@@ -4,7 +4,8 @@ A model that is made in a scope belongs to its strategy, and ``compile`` distrib
 ``keras.Model.__init__`` notes the current strategy and ``compile`` takes ``distribute=``; outside
 of scopes, and without that argument, both do what they did. They are changed where Keras defines
 them, since it compares a model's ``compile`` with its own when it loads a file, and when a program
-has made a strategy and imported Keras, in whatever order (``core/on_import.py``).
+has made a strategy and imported Keras, in whatever order (``core/on_import.py``). In the same way
+``keras.optimizers.Optimizer`` notes its scope, for loops that programs write (``loops.py``).
 
 Source: tf.distribute, of which Keras 2 asked for the strategy at the same two places.
 """
@@ -15,9 +16,10 @@ from typing import Any
 from ...core.errors import ConfigurationError
 from ...distribute.base.contexts import default_strategy, top_frame
 from ...distribute.strategies.strategy import Strategy
+from .loop_state import COMPILED, LOOP, MADE_UNDER, plainly
 
-_MADE_UNDER = "_windlass_made_under"
 _CHANGED = "_windlass_scopes"
+_LOOKED_AT = "_windlass_looked_at"
 
 
 def current_strategy() -> Any:
@@ -41,7 +43,10 @@ def follow_scopes() -> None:
     @functools.wraps(make)
     def made(self: Any, *args: Any, **kwargs: Any) -> None:
         make(self, *args, **kwargs)
-        object.__setattr__(self, _MADE_UNDER, current_strategy())
+        strategy = current_strategy()
+        object.__setattr__(self, MADE_UNDER, strategy)
+        if strategy is not None:
+            _note_model(self, strategy)
 
     @functools.wraps(compile_model)
     def compiled(self: Any, *args: Any, distribute: Strategy | None = None, **kwargs: Any) -> None:
@@ -53,7 +58,115 @@ def follow_scopes() -> None:
     model.__init__ = made
     owner = next(kind for kind in model.__mro__ if "compile" in vars(kind))
     owner.compile = compiled
+    after_build = model._post_build
+
+    @functools.wraps(after_build)
+    def built(self: Any) -> None:
+        after_build(self)
+        strategy = getattr(self, MADE_UNDER, None)
+        if strategy is not None:
+            strategy.scope_was_left()
+
+    model._post_build = built
+    follow_optimizers(keras)
+    if keras.backend.backend() == "torch":
+        _refuse_torch_optimizers()
     setattr(model, _CHANGED, True)
+
+
+def _refuse_torch_optimizers() -> None:
+    """Let no optimizer of PyTorch itself train a model of a scope, which it would not share."""
+    from ..extras import require
+    from ..torch_names import SHARED
+    from .shared_variables import models_of_scopes
+
+    hooks = require("torch.optim.optimizer", "torch")
+
+    def before(optimizer: Any, *_: Any) -> None:
+        if vars(optimizer).get(_LOOKED_AT) == len(optimizer.param_groups):
+            return
+        if SHARED in vars(optimizer):
+            return
+        setattr(optimizer, _LOOKED_AT, len(optimizer.param_groups))
+        parameters = {id(p) for group in optimizer.param_groups for p in group["params"]}
+        for strategy, model in models_of_scopes():
+            if any(id(variable.value) in parameters for variable in model.weights):
+                kind = type(optimizer).__name__
+                raise ConfigurationError(
+                    f"torch.optim.{kind} would train {model.name!r}, a model of the scope of a "
+                    f"{type(strategy).__name__}, on this worker alone. Train it with "
+                    f"keras.optimizers.{kind} (optimizer.apply with the gradients), or with "
+                    "compile and fit; or make the model outside of the scope",
+                    optimizer=kind,
+                )
+
+    hooks.register_optimizer_step_pre_hook(before)
+
+
+def _note_model(model: Any, strategy: Strategy) -> None:
+    from .loops import share_models
+    from .shared_variables import shared_variables
+
+    shared_variables(strategy).add_model(model)
+    strategy.when_scopes_end("keras", lambda: share_models(strategy))
+
+
+def follow_optimizers(keras: Any) -> None:
+    """Change the base class of Keras' optimizers: a loop of a program's own shares what they train.
+
+    Outside of scopes, and in the steps that ``fit`` makes, they do what they did.
+    """
+    optimizer = keras.optimizers.Optimizer
+    make, build = optimizer.__init__, optimizer.build
+    apply, stateless_apply = optimizer.apply, optimizer.stateless_apply
+
+    @functools.wraps(make)
+    def made(self: Any, *args: Any, **kwargs: Any) -> None:
+        make(self, *args, **kwargs)
+        strategy = current_strategy()
+        object.__setattr__(self, MADE_UNDER, strategy)
+        if strategy is not None:
+            from .shared_variables import shared_variables
+
+            shared_variables(strategy).optimizers.add(self)
+
+    @functools.wraps(build)
+    def built(self: Any, variables: Any) -> None:
+        build(self, variables)
+        known = vars(self).get(LOOP) is not None or vars(self).get(COMPILED)
+        if keras.backend.backend() == "jax" and not known:
+            from .loops import loop_of, strategy_of
+
+            self.built = True
+            strategy = strategy_of(self)
+            if strategy is not None:
+                loop_of(self, strategy).note_built()
+
+    @functools.wraps(apply)
+    def applied(self: Any, grads: Any, trainable_variables: Any = None) -> None:
+        from .loops import apply as apply_shared
+
+        trained = None if trainable_variables is None else list(trainable_variables)
+        if not apply_shared(self, grads, trained):
+            apply(self, grads, trained)
+
+    @functools.wraps(stateless_apply)
+    def stateless_applied(
+        self: Any, optimizer_variables: Any, grads: Any, trainable_variables: Any
+    ) -> Any:
+        from .loops import loop_of, require_one_replica, strategy_of
+
+        on_jax = keras.backend.backend() == "jax"
+        strategy = strategy_of(self) if self.built and on_jax else None
+        if strategy is None:
+            with plainly():
+                return stateless_apply(self, optimizer_variables, grads, trainable_variables)
+        require_one_replica(self, strategy, "a function that JAX compiles")
+        loop = loop_of(self, strategy)
+        return loop.stateless_apply(optimizer_variables, grads, trainable_variables)
+
+    optimizer.__init__, optimizer.build = made, built
+    optimizer.apply, optimizer.stateless_apply = applied, stateless_applied
 
 
 def strategy_for(model: Any, given: Any) -> Any:
@@ -72,7 +185,7 @@ def strategy_for(model: Any, given: Any) -> Any:
             f"distribute={given!r} is no strategy of Windlass; give compile one, such as "
             "wl.distribute.ParameterServerStrategy()"
         )
-    made, current = getattr(model, _MADE_UNDER, None), current_strategy()
+    made, current = getattr(model, MADE_UNDER, None), current_strategy()
     if given is not None:
         for other in (made, current):
             if other is not None and other is not given:
@@ -94,7 +207,11 @@ def strategy_for(model: Any, given: Any) -> Any:
 def _distribute(model: Any, strategy: Strategy) -> None:
     from .methods import ATTRIBUTE
     from .model import distribute
+    from .shared_variables import shared_variables
 
+    if model.optimizer is not None:
+        object.__setattr__(model.optimizer, COMPILED, True)
+        shared_variables(strategy).optimizers.discard(model.optimizer)
     methods = getattr(model, ATTRIBUTE, None)
     if methods is None:
         distribute(model, strategy)

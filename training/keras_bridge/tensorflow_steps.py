@@ -5,7 +5,7 @@ the graph, by eager code, so nothing of a graph waits for the network, and the g
 by XLA. What comes back is loaded into the same ``tf.Variable`` objects.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -17,6 +17,7 @@ from ...distribute.base.arrays import to_host
 from ...distribute.variables.variable import Variable
 from ..extras import require
 from .eager_steps import EagerSteps, joined
+from .loop_state import plainly
 
 if TYPE_CHECKING:
     from .weights import SharedWeights
@@ -77,8 +78,8 @@ class Steps(EagerSteps):
 
     def __init__(self, weights: "SharedWeights") -> None:
         super().__init__(weights)
-        self._assigned: dict[int, int] = {}  # how often each variable was assigned, by its id
-        self._apply: Any = None
+        self._assigned = weights.shared.assignments
+        self._apply: Any = self._apply_gradients
         for variable in weights.variables.values():
             self._watch(variable)
 
@@ -126,7 +127,8 @@ class Steps(EagerSteps):
         model, optimizer = self._model, self._weights.optimizer
         self.begin()
         if not optimizer.built:
-            optimizer.build(model.trainable_variables)  # a graph makes none, and files want them
+            with plainly():
+                optimizer.build(model.trainable_variables)  # a graph makes none; files want them
         if isinstance(optimizer._learning_rate, type(optimizer._iterations)):
             self._watch(optimizer._learning_rate)
         compute: Any = self._compute
@@ -158,9 +160,12 @@ class Steps(EagerSteps):
 
         model.train_function = function
 
-    def reader(self, layer: Any, table: Variable) -> RowReader:
+    def new_reader(self, layer: Any, table: Variable) -> RowReader:
         """By the table, and the layer's weight."""
         return RowReader(table, layer._rows)
+
+    def use_reader(self, reader: RowReader) -> None:
+        """It asks by itself."""
 
     def _compute(self, data: Any) -> Any:
         """The model's ``train_step``; its logs, and a dense gradient or None for each weight."""
@@ -186,7 +191,8 @@ class Steps(EagerSteps):
 
     def _apply_gradients(self, gradients: Sequence[Any], variables: Sequence[Any]) -> None:
         optimizer = self._weights.optimizer
-        type(optimizer).apply(optimizer, gradients, variables)
+        with plainly():
+            type(optimizer).apply(optimizer, gradients, variables)
 
     def _compiled_apply(self) -> Any:
         variables = list(self._trainable.values())
@@ -194,3 +200,26 @@ class Steps(EagerSteps):
             lambda gradients: self._apply_gradients(gradients, variables), autograph=False
         )
         return lambda gradients, _: compiled(gradients)
+
+
+def is_tracing() -> bool:
+    """Whether a graph is made, in which variables may have no values yet."""
+    return not tf.executing_eagerly()
+
+
+def apply_in_graph(
+    push: Callable[[Sequence[Array]], Sequence[Array]],
+    gradients: Sequence[Any],
+    variables: Sequence[Any],
+) -> None:
+    """Have a graph call a function of Python with gradients, and assign the values it returns.
+
+    They are assigned in the graph so that what comes after in the program reads them.
+    """
+    dense = [tf.convert_to_tensor(gradient) for gradient in gradients]
+    arrived = tf.numpy_function(
+        lambda *arrays: push(arrays), dense, [variable.dtype for variable in variables]
+    )
+    for variable, value in zip(variables, arrived, strict=True):
+        value.set_shape(variable.shape)
+        variable._value.assign(value)

@@ -15,6 +15,7 @@ from ...distribute.base.arrays import to_host
 from ...distribute.variables.variable import Variable
 from ..torch_tensors import to_array, to_tensor, torch
 from .eager_steps import EagerSteps, joined
+from .loop_state import plainly
 
 COMPILES_ROWS = False
 """``torch.compile`` has nothing to compile in a read of rows."""
@@ -76,7 +77,7 @@ class Steps(EagerSteps):
     def apply_here(self, gradients: Sequence[Any], variables: Sequence[Any]) -> None:
         """Keras' own."""
         optimizer = self._weights.optimizer
-        with torch.no_grad():
+        with torch.no_grad(), plainly():
             type(optimizer).apply(optimizer, gradients, variables)
 
     def make_train_function(self) -> None:
@@ -100,9 +101,12 @@ class Steps(EagerSteps):
 
         model.train_function = step
 
-    def reader(self, layer: Any, table: Variable) -> RowReader:  # noqa: ARG002
+    def new_reader(self, layer: Any, table: Variable) -> RowReader:  # noqa: ARG002
         """By the table alone."""
         return RowReader(table)
+
+    def use_reader(self, reader: RowReader) -> None:
+        """It asks by itself."""
 
     @contextmanager
     def _taking_gradients(self) -> Iterator[None]:
@@ -110,6 +114,8 @@ class Steps(EagerSteps):
 
         def apply(gradients: Any, trainable_variables: Any = None) -> None:
             trained = trainable_variables or list(self._trainable.values())
+            if any(self._weights.name_of(v) not in self._trainable for v in trained):
+                self.begin()  # a part was frozen, and trains again
             with torch.no_grad():
                 self.push(list(gradients), list(trained))
 

@@ -8,9 +8,12 @@ values count. How a step is made to hand its gradients out is ``jax_steps``, ``t
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
+import numpy as np
+
 from ...core.arrays import Array
 from ...core.errors import CollectiveMismatchError, ConfigurationError
 from ...distribute.base.arrays import to_host
+from ...distribute.base.contexts import is_running
 from ...distribute.base.devices import is_gpu
 from ...distribute.base.moved_average import MovedAverage
 from ...distribute.optimizer import Optimizer
@@ -26,6 +29,7 @@ from .in_sync import workers_in_sync
 from .optimizer import place_optimizer, require_fresh, settings_of
 from .own_state import OwnState
 from .replicas import Placement
+from .shared_variables import shared_variables
 
 
 class Steps(Protocol):
@@ -52,8 +56,11 @@ class Steps(Protocol):
     def make_predict_function(self) -> None:
         """As Keras' ``make_predict_function``."""
 
-    def reader(self, layer: Embedding, table: Variable) -> RowReader:
-        """By which an embedding comes by its rows."""
+    def new_reader(self, layer: Embedding, table: Variable) -> RowReader:
+        """By which an embedding comes by its rows, in the steps of whatever model has it."""
+
+    def use_reader(self, reader: Any) -> None:
+        """Give this model's steps the rows of an embedding."""
 
 
 class SharedWeights:
@@ -65,10 +72,12 @@ class SharedWeights:
         store: The weights by their paths, such as ``dense/kernel``.
         worker_reason: Why the optimizer runs on this worker; None: it runs on the servers.
         variables: Those of Keras, by name.
-        values: As they came last, by name.
         averages: Of those, moving averages; the weight of a batch in each.
+        shared: What is known of them, whatever models hold them.
         is_chief: Whether this worker's changes by hand count for all.
         steps: Of training, that this worker has made.
+        began_elsewhere: Whether the job had other values than this worker's model: the chief's, or
+            a checkpoint's.
         readers: Of the tables of embeddings, by name.
     """
 
@@ -81,6 +90,7 @@ class SharedWeights:
         mean: bool,
         name: str,
         placement: Placement | None = None,
+        steps: Callable[["SharedWeights"], Steps] | None = None,
     ) -> None:
         self.model = model
         self.placement: Any = placement
@@ -89,12 +99,18 @@ class SharedWeights:
         self._prefix = f"{name}/" if name else ""
         self._on_gpus = any(map(is_gpu, strategy.extended.replica_devices))
         _require_weights(model)
-        place = place_optimizer(model.optimizer, model.trainable_variables, deltas)
+        self.shared = shared_variables(strategy)
+        place = None  # of weights that are only shared
+        self.optimizer, self._settings = model.optimizer, None
+        if self.optimizer is not None:
+            self._settings = settings_of(self.optimizer)
+            trained = model.trainable_variables
+            place = place_optimizer(self.optimizer, trained, deltas, self.shared)
         self.worker_reason = place.reason if isinstance(place, OnWorker) else None
         self._rule = place.optimizer() if isinstance(place, OnServer) else None
-        self.optimizer, self._settings = model.optimizer, settings_of(model.optimizer)
         embeddings = embeddings_of(model)
         self._gradient_ways = {id(layer._rows) for layer in embeddings}
+        embeddings = embeddings if place is not None else []
         decays = decays_of(model)
         self.variables = self._shared_variables(decays, in_sync=workers_in_sync(strategy) > 1)
         self._names = {id(variable): name for name, variable in self.variables.items()}
@@ -103,33 +119,63 @@ class SharedWeights:
             for name, variable in self.variables.items()
             if id(variable) in decays
         }
-        self.values: Mapping[str, Array] = {}
-        self.backend: Steps = steps_module().Steps(self)
-        with strategy.scope():
-            tables = [layer.make_table(self._prefix) for layer in embeddings]
-        self.readers = {
-            table.name: self.backend.reader(layer, table)
-            for layer, table in zip(embeddings, tables, strict=True)
-        }
+        self.backend: Steps = (steps or steps_module().Steps)(self)
+        tables: list[Variable] = []
+        self.readers: dict[str, RowReader] = {}
+        for layer in embeddings:
+            table, self.readers[table.name] = self._table(layer, strategy)
+            tables.append(table)
         self._own_state: OwnState | None = None
         kept: Mapping[str, Variable] = {}
         if self.worker_reason is not None:
             trained, array = model.trainable_variables, self.backend.array
             self._own_state = OwnState(self.optimizer, trained, strategy, name, array)
             kept = self._own_state.variables(strategy)
-        self.store = ArrayStore(
-            {each: self.backend.array(variable) for each, variable in self.variables.items()},
-            self._optimizers(embeddings, tables),
-            strategy,
-            mean=mean,
-            of_worker=True,
-            tables={table.name: table for table in tables} | dict(kept),
-        )
+        self.shared.is_sharing = True
+        try:
+            self.store = ArrayStore(
+                {
+                    each: self.shared.leaf(each, self.backend.array(variable))
+                    for each, variable in self.variables.items()
+                },
+                self._optimizers(embeddings, tables),
+                strategy,
+                mean=mean,
+                of_worker=True,
+                tables={table.name: table for table in tables} | dict(kept),
+            )
+            self.shared.add(self.variables, self.store.variables)
+        finally:
+            self.shared.is_sharing = False
         for layer, reader in zip(embeddings, self.readers.values(), strict=True):
             layer.read_from(reader)
-        self.load(self.pull())
+        if isinstance(place, OnServer):
+            self.shared.take(self.optimizer, self._trained())
+        values = self.pull()
+        self.began_elsewhere = not self._has(values)
+        self.load(values)
         if self._own_state is not None:
             self._own_state.restore(self.optimizer, self.store)
+
+    def _table(self, layer: Embedding, strategy: Strategy) -> tuple[Variable, RowReader]:
+        """That of the layer, which another model may have made already."""
+        found = self.shared.table(layer)
+        if found is None:
+            with strategy.scope():
+                table = layer.make_table(self._prefix)
+            found = table, self.backend.new_reader(layer, table)
+            self.shared.add_table(layer, *found)
+        self.backend.use_reader(found[1])
+        return found
+
+    def _has(self, values: Mapping[str, Array]) -> bool:
+        """Whether the weights to train have these values."""
+        names = ((v, self._names[id(v)]) for v in self._trained() if id(v) in self._names)
+        return all(np.array_equal(self.backend.array(v), values[name]) for v, name in names)
+
+    def _trained(self) -> list[Any]:
+        """The shared variables that the model trains."""
+        return [v for v in self.model.trainable_variables if not self.is_gradient_way(v)]
 
     def _optimizers(
         self, embeddings: Sequence[Embedding], tables: Sequence[Variable]
@@ -161,7 +207,8 @@ class SharedWeights:
                 continue
             if not keras.backend.is_float_dtype(variable.dtype) or self.is_gradient_way(variable):
                 continue
-            name = self._prefix + variable.path
+            path = self._prefix + variable.path
+            name = self.shared.name(variable, path, self.model.name)
             if name in found:
                 raise ConfigurationError(
                     f"two weights of {self.model.name!r} have the path {variable.path!r}; give "
@@ -201,7 +248,7 @@ class SharedWeights:
 
     def load(self, values: Mapping[str, Array]) -> None:
         """Have these values in all variables."""
-        self.values = values
+        self.shared.values.update(values)
         self.backend.load(self.variables, values)
 
     # -- steps -------------------------------------------------------------------------------
@@ -213,11 +260,7 @@ class SharedWeights:
             ConfigurationError: One was not there when the model was distributed.
         """
         try:
-            return [
-                self._names[id(v)]
-                for v in self.model.trainable_variables
-                if not self.is_gradient_way(v)
-            ]
+            return [self._names[id(v)] for v in self._trained()]
         except KeyError:
             raise ConfigurationError(
                 f"{self.model.name!r} has a weight to train that it had not when it was "
@@ -281,7 +324,9 @@ class SharedWeights:
         own = self._own_state if update is not None else None
         self.steps += 1
         try:
-            arrived = self.store.exchange(
+            running = is_running(self.store.strategy)
+            exchange = self.store.exchange_in_run if running else self.store.exchange
+            arrived = exchange(
                 gradients,
                 update=update,
                 assigned=assigned or None,
@@ -294,7 +339,8 @@ class SharedWeights:
                 f"{error}. In sync all make as many steps in an epoch: give each worker as many "
                 "examples, or steps_per_epoch, and repeat what is shorter"
             ) from error
-        self.values = values = self._on_host(arrived)
+        values = self._on_host(arrived)
+        self.shared.values.update(values)
         return values
 
     def _moved(
@@ -304,7 +350,7 @@ class SharedWeights:
         moved: dict[str, MovedAverage] = {}
         assigned: dict[str, Array] = {}
         for name, after in changed.items():
-            before, decay = self.values[name], self.averages.get(name)
+            before, decay = self.shared.values[name], self.averages.get(name)
             if decay is None:
                 assigned[name] = after
             else:

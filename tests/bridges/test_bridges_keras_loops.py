@@ -1,0 +1,251 @@
+"""Loops that programs write with Keras' optimizers, as in its guides and TensorFlow's tutorials."""
+
+import os
+from collections.abc import Callable
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import windlass as wl
+from helpers import processes
+from helpers.waiting import scaled
+
+pytestmark = [
+    pytest.mark.bridges,
+    pytest.mark.filterwarnings("ignore:__array__ implementation"),  # Keras' variables, NumPy 2
+]
+
+STEPS = 60
+X = np.random.default_rng(0).normal(size=(STEPS, 32, 8)).astype(np.float32)
+Y = np.random.default_rng(1).integers(0, 4, size=(STEPS, 32))
+
+
+@pytest.fixture(scope="module")
+def keras() -> Any:
+    """On JAX, or as KERAS_BACKEND says."""
+    os.environ.setdefault("KERAS_BACKEND", "jax")
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+    pytest.importorskip(os.environ["KERAS_BACKEND"])
+    return pytest.importorskip("keras")
+
+
+def made(keras: Any, strategy: Any, make: Callable[[Any], Any]) -> tuple[Any, Any]:
+    """A model and an optimizer, of a scope or of none."""
+    keras.utils.set_random_seed(0)
+    with nullcontext() if strategy is None else strategy.scope():
+        layers = [keras.layers.Dense(16, "tanh"), keras.layers.Dense(4)]
+        model = keras.Sequential([keras.Input((8,)), *layers])
+        return model, make(keras.optimizers)
+
+
+def step_of(keras: Any, model: Any, optimizer: Any, *, graph: bool = False) -> Callable[..., Any]:
+    """A step, as the guide for the framework below Keras writes it."""
+    loss_of = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    if keras.backend.backend() == "torch":
+        import torch
+
+        def of_torch(x: Any, y: Any) -> Any:
+            loss = loss_of(y, model(x))
+            model.zero_grad()
+            loss.backward()
+            weights = list(model.trainable_weights)
+            with torch.no_grad():
+                optimizer.apply([weight.value.grad for weight in weights], weights)
+            return loss.detach()
+
+        return of_torch
+    if keras.backend.backend() == "tensorflow":
+        import tensorflow as tf
+
+        def of_tensorflow(x: Any, y: Any) -> Any:
+            with tf.GradientTape() as tape:
+                loss = loss_of(y, model(x, training=True))
+            gradients = tape.gradient(loss, model.trainable_variables)
+            optimizer.apply_gradients(zip(gradients, model.trainable_variables, strict=True))
+            return loss
+
+        return tf.function(of_tensorflow) if graph else of_tensorflow
+    import jax
+
+    optimizer.build(model.trainable_variables)
+    state = [
+        [variable.value for variable in variables]
+        for variables in (model.trainable_variables, model.non_trainable_variables)
+    ]
+    state.append([variable.value for variable in optimizer.variables])
+
+    def loss_and_updates(trainable: Any, others: Any, x: Any, y: Any) -> Any:
+        predicted, others = model.stateless_call(trainable, others, x, training=True)
+        return loss_of(y, predicted), others
+
+    def pure(state: Any, x: Any, y: Any) -> Any:
+        trainable, others, of_optimizer = state
+        gradient = jax.value_and_grad(loss_and_updates, has_aux=True)
+        (loss, others), gradients = gradient(trainable, others, x, y)
+        trainable, of_optimizer = optimizer.stateless_apply(of_optimizer, gradients, trainable)
+        return loss, [trainable, others, of_optimizer]
+
+    compiled = jax.jit(pure) if graph else pure
+
+    def of_jax(x: Any, y: Any) -> Any:
+        loss, state[:] = compiled(state, x, y)
+        return loss
+
+    return of_jax
+
+
+def losses(
+    keras: Any, strategy: Any, make: Callable[[Any], Any], *, graph: bool, run: bool
+) -> list[float]:
+    model, optimizer = made(keras, strategy, make)
+    step = step_of(keras, model, optimizer, graph=graph)
+    if strategy is not None and run:
+        return [float(strategy.run(step, (x, y))) for x, y in zip(X, Y, strict=True)]
+    return [float(step(x, y)) for x, y in zip(X, Y, strict=True)]
+
+
+OPTIMIZERS: dict[str, Callable[[Any], Any]] = {
+    "adam": lambda o: o.Adam(1e-2),
+    "amsgrad": lambda o: o.Adam(1e-2, amsgrad=True),  # runs on the worker
+    "schedule": lambda o: o.SGD(o.schedules.CosineDecay(0.1, STEPS)),
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "graph", "run"),
+    [
+        ("adam", True, False),
+        ("adam", False, True),
+        ("adam", True, True),
+        ("amsgrad", True, False),
+        ("schedule", True, False),
+    ],
+)
+def test_a_loop_has_the_losses_of_keras_alone(
+    keras: Any, name: str, graph: bool, run: bool
+) -> None:
+    """Sums in another order: 1e-5."""
+    make, strategy = OPTIMIZERS[name], wl.distribute.ParameterServerStrategy()
+    alone = losses(keras, None, make, graph=graph, run=False)
+    shared = losses(keras, strategy, make, graph=graph, run=run)
+    np.testing.assert_allclose(shared, alone, atol=1e-5)
+    assert strategy.global_step == STEPS
+
+
+def test_a_model_without_an_input_shape_is_shared_when_a_batch_has_built_it(keras: Any) -> None:
+    if keras.backend.backend() == "jax":
+        pytest.skip("its guide builds the optimizer, which needs the weights, before the loop")
+    strategy = wl.distribute.ParameterServerStrategy()
+    with strategy.scope():
+        model = keras.Sequential([keras.layers.Dense(4)])
+        optimizer = keras.optimizers.SGD(0.1)
+    step = step_of(keras, model, optimizer, graph=True)
+    for x, y in zip(X[:3], Y[:3], strict=True):
+        strategy.run(step, (x, y))
+    assert strategy.global_step == 3
+
+
+def test_an_optimizer_made_outside_of_the_scope_shares_a_model_of_it(keras: Any) -> None:
+    strategy = wl.distribute.ParameterServerStrategy()
+    model, _ = made(keras, strategy, lambda _: None)
+    step = step_of(keras, model, keras.optimizers.SGD(0.1))
+    step(X[0], Y[0])
+    assert strategy.global_step == 1
+
+
+def test_an_optimizer_of_no_scope_is_as_it_was(keras: Any) -> None:
+    strategy = wl.distribute.ParameterServerStrategy()
+    model, optimizer = made(keras, None, OPTIMIZERS["adam"])
+    step_of(keras, model, optimizer)(X[0], Y[0])
+    assert strategy.global_step == 0
+    assert int(optimizer.iterations) == (0 if keras.backend.backend() == "jax" else 1)
+
+
+def test_several_replicas_of_a_process_add_up_in_run(keras: Any) -> None:
+    """Each divides its loss by the global batch, as in tf.distribute."""
+    if keras.backend.backend() == "jax":
+        pytest.skip("a loop carries its state, which replicas cannot share")
+    wl.config.set_logical_cpu_devices(2)
+    try:
+        strategy = wl.distribute.MirroredStrategy()
+        model, optimizer = made(keras, strategy, lambda o: o.SGD(0.1))
+        twin, other = made(keras, None, lambda o: o.SGD(0.1))
+        step = step_of(keras, model, optimizer)
+        strategy.run(step, (X[0], Y[0]))
+    finally:
+        wl.config.set_logical_cpu_devices(1)
+    plain = step_of(keras, twin, other)
+    other.learning_rate = 0.2  # the same batch on both
+    plain(X[0], Y[0])
+    for mine, theirs in zip(model.get_weights(), twin.get_weights(), strict=True):
+        np.testing.assert_allclose(mine, theirs, atol=1e-6)
+
+
+def test_what_cannot_be_shared_in_a_compiled_function_is_an_error(keras: Any) -> None:
+    if keras.backend.backend() == "torch":
+        import torch
+
+        model, _ = made(keras, wl.distribute.ParameterServerStrategy(), lambda _: None)
+        model(X[0]).sum().backward()
+        with pytest.raises(wl.errors.ConfigurationError, match=r"Train it with keras\.optimizers"):
+            torch.optim.Adam(model.parameters()).step()
+        return
+    wl.config.set_logical_cpu_devices(2)
+    try:
+        strategy = wl.distribute.MirroredStrategy()
+        model, optimizer = made(keras, strategy, lambda o: o.SGD(0.1))
+        # TensorFlow gives an error of its own for whatever is raised while it traces.
+        with pytest.raises(Exception, match="cannot wait for each other"):
+            step_of(keras, model, optimizer, graph=True)(X[0], Y[0])
+    finally:
+        wl.config.set_logical_cpu_devices(1)
+
+
+WORKERS = """\
+import sys
+sys.path[:0] = {path}
+import keras
+import numpy as np
+import windlass as wl
+from test_bridges_keras_loops import X, Y, made, step_of
+
+strategy = wl.distribute.{strategy}()
+keras.utils.set_random_seed(strategy.task_index)
+with strategy.scope():
+    model = keras.Sequential([keras.Input((8,)), keras.layers.Dense(4)])
+    optimizer = keras.optimizers.SGD(0.1)
+first = model.get_weights()[0].sum()
+step = step_of(keras, model, optimizer, graph=True)
+for x, y in zip(X[:20], Y[:20]):
+    float(step(x, y))
+strategy.barrier()
+print("first", float(first), "steps", strategy.global_step, flush=True)
+"""
+
+
+@pytest.mark.parametrize(
+    ("strategy", "steps"), [("ParameterServerStrategy", 40), ("MultiWorkerMirroredStrategy", 20)]
+)
+def test_workers_begin_with_the_chiefs_values_and_count_together(
+    keras: Any, tmp_path: Path, strategy: str, steps: int
+) -> None:
+    """However each is seeded."""
+    program = tmp_path / "train.py"
+    path = [str(Path(__file__).parent), str(Path(__file__).parent.parent)]
+    program.write_text(WORKERS.replace("{strategy}", strategy).replace("{path}", repr(path)))
+    servers = "1" if strategy.startswith("Param") else "0"
+    local = ["local", "--plain", "--no-chief", "--workers", "2", "--ps", servers]
+    code, output, errors = processes.run(
+        [*processes.WINDLASS, *local, program],
+        timeout_s=scaled(120),
+        cwd=tmp_path,
+        env={**os.environ, "OMP_NUM_THREADS": "1", "KERAS_BACKEND": keras.backend.backend()},
+    )
+    assert code == 0, output + errors
+    lines = [line.split() for line in output.splitlines() if " first " in line]
+    assert len(lines) >= 2, output
+    assert len({line[line.index("first") + 1] for line in lines}) == 1
+    assert max(int(line[line.index("steps") + 1]) for line in lines) == steps

@@ -1,0 +1,164 @@
+"""Several models of Keras that share layers: each variable is shared once, as Keras has it."""
+
+import os
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+import numpy as np
+import pytest
+
+import windlass as wl
+
+pytestmark = [
+    pytest.mark.bridges,
+    pytest.mark.filterwarnings("ignore:__array__ implementation"),  # Keras' variables, NumPy 2
+]
+
+X = np.random.default_rng(0).normal(size=(64, 8)).astype(np.float32)
+Y = X.sum(axis=1, keepdims=True)
+REAL = np.random.default_rng(1).normal(size=(100, 32, 4)).astype(np.float32) + 1
+NOISE = np.random.default_rng(2).normal(size=(100, 32, 3)).astype(np.float32)
+
+Scope = Callable[[], AbstractContextManager[Any]]
+
+
+@pytest.fixture(scope="module")
+def keras() -> Any:
+    """On JAX, or as KERAS_BACKEND says."""
+    os.environ.setdefault("KERAS_BACKEND", "jax")
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+    pytest.importorskip(os.environ["KERAS_BACKEND"])
+    return pytest.importorskip("keras")
+
+
+def values(model: Any) -> Any:
+    return np.concatenate([np.ravel(value) for value in model.get_weights()])
+
+
+def adversaries(keras: Any, optimizer: Any, scope: Scope) -> tuple[Any, Any, Any]:
+    """A discriminator, a generator, and both in one model: each compiled for itself."""
+    layers = keras.layers
+    keras.utils.set_random_seed(0)
+    with scope():
+        critic = keras.Sequential(
+            [keras.Input((4,)), layers.Dense(8, "tanh"), layers.Dense(1, "sigmoid")], name="critic"
+        )
+        maker = keras.Sequential(
+            [keras.Input((3,)), layers.Dense(8, "tanh"), layers.Dense(4)], name="maker"
+        )
+        critic.compile(keras.optimizers.SGD(0.1), "binary_crossentropy")
+        critic.trainable = False
+        both = keras.Sequential([keras.Input((3,)), maker, critic], name="both")
+        both.compile(optimizer, "binary_crossentropy")
+    return critic, maker, both
+
+
+def contest(keras: Any, critic: Any, maker: Any, both: Any) -> list[tuple[float, float]]:
+    ones, zeros = np.ones((32, 1)), np.zeros((32, 1))
+    losses = []
+    for real, noise in zip(REAL, NOISE, strict=True):
+        made = keras.ops.convert_to_numpy(maker(noise))
+        critic.trainable = True
+        of_critic = critic.train_on_batch(
+            np.concatenate([real, made]), np.concatenate([ones, zeros])
+        )
+        critic.trainable = False
+        losses.append((float(of_critic), float(both.train_on_batch(noise, ones))))
+    return losses
+
+
+@pytest.mark.parametrize("amsgrad", [False, True], ids=["on-the-servers", "on-the-worker"])
+def test_a_layer_in_two_compiled_models_trains_as_in_keras_alone(keras: Any, amsgrad: bool) -> None:
+    """200 steps, of two optimizers in turn. float32: the two sum in another order."""
+    strategy = wl.distribute.ParameterServerStrategy()
+    curves, models = [], []
+    scopes: list[Scope] = [nullcontext, strategy.scope]
+    for scope in scopes:
+        optimizer = keras.optimizers.Adam(1e-2, amsgrad=amsgrad)
+        models.append(adversaries(keras, optimizer, scope))
+        curves.append(contest(keras, *models[-1]))
+    np.testing.assert_allclose(curves[1], curves[0], atol=1e-5)
+    critic, _, both = models[1]
+    assert strategy.global_step == 200
+    of_critic = wl.training.keras.shared_weights(critic).store
+    of_both = wl.training.keras.shared_weights(both).store
+    assert set(of_critic.names) < set(of_both.names)
+    assert all(of_both.variables[name] is of_critic.variables[name] for name in of_critic.names)
+
+
+def test_two_optimizers_of_the_same_weights_have_a_state_each(keras: Any) -> None:
+    """The second one runs on the worker: the servers keep one state of each variable."""
+
+    def trained(scope: Scope) -> tuple[list[float], list[Any]]:
+        keras.utils.set_random_seed(0)
+        with scope():
+            given = keras.Input((8,))
+            base = keras.layers.Dense(8, "tanh")(given)
+            heads = [keras.Model(given, keras.layers.Dense(1)(base)) for _ in range(2)]
+            for head in heads:
+                head.compile(keras.optimizers.Adam(1e-2), "mse")
+        losses = [
+            float(head.train_on_batch(X, factor * Y))
+            for _ in range(100)
+            for head, factor in zip(heads, (0.1, 0.2), strict=True)
+        ]
+        return losses, heads
+
+    alone, _ = trained(nullcontext)
+    losses, shared = trained(wl.distribute.ParameterServerStrategy().scope)
+    np.testing.assert_allclose(losses, alone, rtol=1e-5, atol=1e-5)
+    assert wl.training.keras.shared_weights(shared[0]).worker_reason is None
+    reason = wl.training.keras.shared_weights(shared[1]).worker_reason
+    assert reason is not None
+    assert "another optimizer updates, too" in reason
+
+
+def test_a_clone_of_a_model_has_weights_of_its_own(keras: Any) -> None:
+    """A student that begins as its teacher: equal paths, other variables."""
+    strategy = wl.distribute.ParameterServerStrategy()
+    with strategy.scope():
+        given = keras.Input((8,))
+        teacher = keras.Model(given, keras.layers.Dense(1, name="last")(given), name="teacher")
+        student = keras.models.clone_model(teacher)
+        for model in (teacher, student):
+            model.compile("sgd", "mse")
+    before = values(teacher)
+    student.fit(X, Y, verbose=0)
+    np.testing.assert_array_equal(values(teacher), before)
+    stores = [wl.training.keras.shared_weights(model).store for model in (teacher, student)]
+    assert not set(stores[0].names) & set(stores[1].names)
+
+
+def test_what_one_model_learns_is_no_change_by_hand_to_another(keras: Any) -> None:
+    """Else the chief would overwrite, with its copy, what other workers pushed since."""
+    strategy = wl.distribute.ParameterServerStrategy()
+    with strategy.scope():
+        base = keras.Sequential([keras.Input((8,)), keras.layers.Dense(4)])
+        whole = keras.Sequential([keras.Input((8,)), base, keras.layers.Dense(1)])
+        base.compile("sgd", "mse")
+        whole.compile("sgd", "mse")
+    whole.train_on_batch(X, Y)
+    shared = wl.training.keras.shared_weights(base)
+    assert not shared.backend.changed()
+    base.set_weights([value + 1 for value in base.get_weights()])
+    base.fit(X, np.zeros((64, 4)), verbose=0)
+    np.testing.assert_array_equal(values(whole)[:36], values(base))
+
+
+def test_a_table_in_two_models_is_one(keras: Any) -> None:
+    ids = np.arange(64).reshape(16, 4) % 10
+    strategy = wl.distribute.ParameterServerStrategy()
+    with strategy.scope():
+        table = wl.training.keras.Embedding(10, 2)
+        models = []
+        for _ in range(2):
+            given = keras.Input((4,), dtype="int32")
+            flat = keras.layers.Flatten()(table(given))
+            models.append(keras.Model(given, keras.layers.Dense(1)(flat)))
+            models[-1].compile("sgd", "mse")
+    for model in models * 2:
+        model.fit(ids, ids[:, :1], verbose=0)
+    readers = [wl.training.keras.shared_weights(model).readers for model in models]
+    assert readers[0] == readers[1]
+    assert strategy.global_step == 4

@@ -1,0 +1,41 @@
+"""Optimizers that make steps beside the strategy are named when the program ends."""
+
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+
+import windlass as wl
+from windlass.core import optimizer_steps
+
+
+@pytest.fixture(autouse=True)
+def anew() -> Iterator[None]:
+    optimizer_steps.forget()
+    yield
+    optimizer_steps.forget()
+
+
+def test_steps_that_were_not_shared_are_named() -> None:
+    for name in ("torch.optim.Adam", "optax", "torch.optim.Adam"):
+        optimizer_steps.note(name)
+    assert optimizer_steps.warning().startswith("torch.optim.Adam, optax made steps, and none")
+
+
+@pytest.mark.parametrize(
+    "strategy",
+    [wl.distribute.ParameterServerStrategy, lambda: wl.distribute.MirroredStrategy(["CPU:0"])],
+    ids=["ps", "mirrored"],
+)
+def test_a_shared_step_is_enough(strategy: type[wl.distribute.Strategy]) -> None:
+    optimizer_steps.note("torch.optim.Adam")
+    made = strategy()
+    with made.scope():
+        variable: wl.Variable = wl.Variable(np.zeros(2, np.float32))
+    made.run(lambda: wl.optimizers.SGD(0.1).apply_gradients([(np.ones(2), variable)]))
+    assert optimizer_steps.warning() == ""
+
+
+def test_a_program_without_optimizers_is_told_nothing() -> None:
+    wl.distribute.ParameterServerStrategy()
+    assert optimizer_steps.warning() == ""

@@ -1,0 +1,190 @@
+"""Keras on JAX outside of ``fit``: gradients leave a compiled function by a callback.
+
+``optimizer.stateless_apply`` is called in a function that ``jax.jit`` compiles. In its place stands
+a callback to the host, which pushes the gradients and returns the values that come back. The
+optimizer's state goes round through the program, as ever; of one that runs on the servers only the
+number of iterations counts.
+"""
+
+import os
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ...core.arrays import Array
+from ...core.errors import ConfigurationError
+from ...distribute.base.contexts import is_running
+from ...distribute.variables.variable import Variable
+from ..extras import require
+from ..jax_arrays import on_device
+from .eager_steps import EagerSteps
+from .jax_rows import RowReader
+from .loop_state import plainly
+from .optimizer import position_of
+
+if TYPE_CHECKING:
+    from .loops import Loop
+    from .weights import SharedWeights
+
+jax: Any = require("jax", "keras")
+io_callback: Any = require("jax.experimental", "keras").io_callback
+
+_COPIED_AT_ONCE = 100_000  # bytes; what is larger JAX copies in a thread of its own
+
+
+class LoopSteps(EagerSteps):
+    """Steps whose gradients are given to an optimizer of Keras on JAX, compiled or not."""
+
+    def __init__(self, weights: "SharedWeights") -> None:
+        super().__init__(weights)
+        self._arrays = weights.shared.marks  # of which variables were given these
+
+    # -- values ------------------------------------------------------------------------------
+
+    def array(self, variable: Any) -> Array:
+        """Of the same memory on the CPU."""
+        return np.asarray(variable.value)
+
+    def assign(self, variables: Sequence[Any], values: Sequence[Array]) -> None:
+        """Arrays of JAX, of the same memory where they are large."""
+        for variable, array in zip(variables, on_device(list(values)), strict=True):
+            variable.assign(array)
+
+    def load(self, names: Mapping[str, Any], values: Mapping[str, Array]) -> None:
+        """And note them."""
+        self.assign(list(names.values()), [values[name] for name in names])
+        self._arrays.update((name, variable.value) for name, variable in names.items())
+
+    def follow(self) -> None:
+        """What the program has assigned."""
+        changed = {n: v for n, v in self._trainable.items() if v.value is not self._arrays[n]}
+        if changed:
+            self._weights.follow(self._other_values(changed))
+
+    def mark(self, variable: Any) -> object:
+        """Of the rate."""
+        return float(variable.value)
+
+    def gradient(self, tensor: Any) -> Array:
+        """Of the same memory on the CPU."""
+        return np.asarray(tensor)
+
+    def tensor(self, gradient: Array, variable: Any) -> Any:  # noqa: ARG002
+        """An array of JAX."""
+        return jax.numpy.asarray(gradient)
+
+    def apply_here(self, gradients: Sequence[Any], variables: Sequence[Any]) -> None:
+        """Keras' own."""
+        optimizer = self._weights.optimizer
+        with plainly():
+            type(optimizer).apply(optimizer, gradients, variables)
+
+    def make_train_function(self) -> None:
+        """There is none."""
+
+    def new_reader(self, layer: Any, table: Variable) -> RowReader:
+        """Rows are read where the model is called outside of a compiled function."""
+        return RowReader(layer, table)
+
+    def use_reader(self, reader: RowReader) -> None:
+        """It reads by itself."""
+
+    # -- steps -------------------------------------------------------------------------------
+
+    def stateless_apply(
+        self, state: Sequence[Any], gradients: Sequence[Any], values: Sequence[Any], loop: "Loop"
+    ) -> tuple[list[Any], list[Any]]:
+        """As Keras': new values and a new state.
+
+        Raises:
+            ConfigurationError: Where it cannot be done; says what to write instead.
+        """
+        weights, optimizer = self._weights, self._weights.optimizer
+        names = [str(weights.name_of(v)) for v in optimizer._trainable_variables]
+        given = {name: g for name, g in zip(names, gradients, strict=True) if g is not None}
+        if weights.worker_reason is None:
+            return self._on_servers(state, given, names, values, loop)
+        if loop.strategy.num_replicas_in_sync > 1:
+            raise ConfigurationError(
+                f"{type(optimizer).__name__} {weights.worker_reason}, so it runs on this worker, "
+                "and workers in sync have to agree on gradients first, which a function that JAX "
+                "compiles cannot wait for. Use compile and fit, or an optimizer that has a rule "
+                "(docs/bridges.md)"
+            )
+        with plainly():
+            new, new_state = type(optimizer).stateless_apply(optimizer, state, gradients, values)
+        pairs = zip(names, new, map(array_of, values), strict=True)
+        deltas = {name: after - before for name, after, before in pairs if name in given}
+        in_run = is_running(loop.strategy)
+
+        def push(deltas: Any, new_state: Any) -> list[Array]:
+            made = {name: np.asarray(delta) for name, delta in deltas.items()}
+            arrays = [np.asarray(each) for each in new_state]
+            with loop.step(in_run=in_run):
+                arrived = weights.exchange({}, update=lambda _: made, state=lambda: arrays)
+            return [np.asarray(arrived[name]) for name in names]
+
+        return self._out(push, values, deltas, new_state), list(new_state)
+
+    def _on_servers(
+        self,
+        state: Sequence[Any],
+        given: Mapping[str, Any],
+        names: Sequence[Any],
+        values: Sequence[Any],
+        loop: "Loop",
+    ) -> tuple[list[Any], list[Any]]:
+        weights, optimizer = self._weights, self._weights.optimizer
+        rate_at = position_of(optimizer, "_learning_rate")
+        steps_at = position_of(optimizer, "_iterations")
+        rate = None if rate_at is None else state[rate_at]
+        assert steps_at is not None  # noqa: S101 - every optimizer of Keras counts
+        in_run = is_running(loop.strategy)
+
+        def push(given: Any, rate: Any, steps: Any) -> list[Array]:
+            if rate is not None:
+                weights.set_rate(float(rate))
+            with loop.step(in_run=in_run):
+                arrived = weights.exchange({n: np.asarray(g) for n, g in given.items()})
+            now = max(weights.store.step, int(steps) + 1)
+            return [*(np.asarray(arrived[name]) for name in names), np.asarray(now, steps.dtype)]
+
+        *new, steps = self._out(push, [*values, state[steps_at]], given, rate, state[steps_at])
+        new_state = list(state)
+        new_state[steps_at] = steps
+        return new, new_state
+
+    def _out(self, function: Any, like: Sequence[Any], *args: Any) -> list[Any]:
+        """Call a function on the host, whose results are of these shapes and dtypes."""
+        like = [array_of(each) for each in like]
+        leaves = jax.tree.leaves((args, like))
+        if not any(isinstance(leaf, jax.core.Tracer) for leaf in leaves):
+            return on_device(function(*args))
+        large = max(leaf.size * leaf.dtype.itemsize for leaf in leaves)
+        if large > _COPIED_AT_ONCE and len(os.sched_getaffinity(0)) == 1:
+            raise ConfigurationError(
+                "optimizer.stateless_apply in a function that JAX compiles needs two processors "
+                "for arrays of this size: JAX waits for itself on one. Use compile and fit, or "
+                "give this process another processor"
+            )
+        shapes = [jax.ShapeDtypeStruct(each.shape, each.dtype) for each in like]
+        return list(io_callback(function, shapes, *args, ordered=True))
+
+
+def require_arrays(optimizer: Any, gradients: Sequence[Any]) -> None:
+    """Refuse ``optimizer.apply`` in a compiled function.
+
+    Raises:
+        ConfigurationError: It is in one.
+    """
+    if any(isinstance(gradient, jax.core.Tracer) for gradient in gradients):
+        raise ConfigurationError(
+            f"{type(optimizer).__name__}.apply is called in a function that JAX compiles; call "
+            "optimizer.stateless_apply there, and return what it gives"
+        )
+
+
+def array_of(each: Any) -> Any:
+    """The array of what may be a variable of Keras: programs give a compiled function those."""
+    return getattr(each, "value", each)

@@ -1,0 +1,36 @@
+"""Whether an optimizer of Keras is called by a program or by what shares its weights."""
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+LOOP = "_windlass_loop"
+"""Of an optimizer: how it shares what it trains (``loops.Loop``); False: it shares nothing."""
+
+COMPILED = "_windlass_compiled"
+"""Of an optimizer: a model that ``fit`` trains was compiled with it."""
+
+MADE_UNDER = "_windlass_made_under"
+"""Of a model or an optimizer: the strategy in whose scope it was made."""
+
+
+class _Plain(threading.local):
+    depth = 0
+
+
+_plain = _Plain()
+
+
+@contextmanager
+def plainly() -> Iterator[None]:
+    """In this thread, optimizers do what Keras' code says."""
+    _plain.depth += 1
+    try:
+        yield
+    finally:
+        _plain.depth -= 1
+
+
+def is_plain() -> bool:
+    """Whether they do."""
+    return _plain.depth > 0

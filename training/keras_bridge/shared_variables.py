@@ -1,0 +1,153 @@
+"""Which variables of Keras a strategy shares: each once, whatever models and optimizers hold it.
+
+A layer may be in several models (the discriminator of a GAN, a backbone under two heads), and each
+of them reads and trains the same variable. So what is known of a variable is kept by the variable
+and not by the model: its name, where its value is, and the value that came last. A step of one
+model is then no change by hand to the other.
+"""
+
+import weakref
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from ...core.arrays import Array
+from ...distribute.strategies.strategy import Strategy
+from ...distribute.variables.variable import Variable
+
+if TYPE_CHECKING:
+    from .embedding import Embedding, RowReader
+
+_ATTRIBUTE = "_variables_of_keras"
+_strategies: "weakref.WeakSet[Strategy]" = weakref.WeakSet()
+
+
+class SharedVariables:
+    """The variables of Keras under one strategy; :func:`shared_variables` has it.
+
+    Attributes:
+        values: As they came last, by name.
+        marks: By which the framework's steps know what they loaded last, by name.
+        assignments: How often a variable was assigned by others, by its id; TensorFlow's steps
+            count.
+        optimizers: Made in a scope, and of no compiled model.
+        is_sharing: Whether a model's variables are just being made: scopes that are left meanwhile
+            are not the program's.
+        applied: By id, what was applied since the last step of this worker began.
+    """
+
+    def __init__(self) -> None:
+        self.values: dict[str, Array] = {}
+        self.marks: dict[str, Any] = {}
+        self.assignments: dict[int, int] = {}
+        self.applied: set[int] = set()
+        self.is_sharing = False
+        self.optimizers: weakref.WeakSet[Any] = weakref.WeakSet()
+        self._models: list[weakref.ref[Any]] = []  # in the order of the program
+        self._names: dict[int, str] = {}
+        self._variables: dict[str, Variable] = {}
+        self._trained_by: dict[str, weakref.ref[Any]] = {}
+        self._tables: dict[int, tuple[Variable, RowReader]] = {}
+
+    def name(self, variable: Any, wished: str, model: str) -> str:
+        """The name of a variable: the one that it has, or a new one that no other has.
+
+        Args:
+            variable: Of Keras.
+            wished: Its path, with what comes first.
+            model: Comes first if another variable has that name, as in a clone of a model.
+        """
+        if id(variable) in self._names:
+            return self._names[id(variable)]
+        name, number = wished, 0
+        while name in self._variables:
+            name = f"{model}_{number}/{wished}" if number else f"{model}/{wished}"
+            number += 1
+        return name
+
+    def leaf(self, name: str, first: Array) -> Variable | Array:
+        """What a store is made of: the variable that there is, or the first value of a new one."""
+        return self._variables.get(name, first)
+
+    def add(self, variables: Mapping[str, Any], shared: Mapping[str, Variable]) -> None:
+        """Know these from now on, as long as the program has them.
+
+        Args:
+            variables: Of Keras, by name.
+            shared: Of the strategy, by name.
+        """
+        for name, variable in variables.items():
+            if id(variable) not in self._names:
+                self._names[id(variable)] = name
+                self._variables[name] = shared[name]
+                weakref.finalize(variable, self._forget, id(variable)).atexit = False
+
+    def _forget(self, key: int) -> None:
+        # Not its name: the strategy's variable is there as long as the job.
+        name = self._names.pop(key)
+        self.assignments.pop(key, None)
+        for known in (self.values, self.marks, self._trained_by):
+            known.pop(name, None)
+
+    def add_model(self, model: Any) -> None:
+        """Know a model that was made in a scope."""
+        self._models = [known for known in self._models if known() is not None]
+        self._models.append(weakref.ref(model))
+
+    def living_models(self) -> list[Any]:
+        """The models of the scopes that the program still has, in its order."""
+        return [model for known in self._models if (model := known()) is not None]
+
+    def new_models(self) -> list[Any]:
+        """The models of the scopes that are built and not shared, in the program's order."""
+        return [
+            model
+            for model in self.living_models()
+            if model.built and any(id(v) not in self._names for v in model.trainable_variables)
+        ]
+
+    def models_with(self, variables: Iterable[Any]) -> list[Any]:
+        """The models of the scopes that hold one of these."""
+        ids = set(map(id, variables))
+        return [m for m in self.living_models() if any(id(v) in ids for v in m.weights)]
+
+    def take(self, optimizer: Any, variables: Iterable[Any]) -> None:
+        """Note which optimizer trains these on the servers, which keep one state of each."""
+        reference = weakref.ref(optimizer)
+        self._trained_by |= {self._names[id(v)]: reference for v in variables}
+
+    def trained_by_another(self, optimizer: Any, variables: Iterable[Any]) -> str | None:
+        """The path of the first of these that another one trains there; None: none of them."""
+        for variable in variables:
+            other = self._trained_by.get(self._names.get(id(variable), ""))
+            if other is not None and other() is not optimizer:
+                return str(variable.path)
+        return None
+
+    def table(self, layer: "Embedding") -> "tuple[Variable, RowReader] | None":
+        """The table of an embedding, and how its rows are read; None: it has none yet."""
+        return self._tables.get(id(layer))
+
+    def add_table(self, layer: "Embedding", table: Variable, reader: "RowReader") -> None:
+        """Know it from now on."""
+        self._tables[id(layer)] = (table, reader)
+        weakref.finalize(layer, self._tables.pop, id(layer)).atexit = False
+
+
+def strategies_in_use() -> list[Strategy]:
+    """Those that share something of Keras, or in whose scopes models were made."""
+    return list(_strategies)
+
+
+def models_of_scopes() -> list[tuple[Strategy, Any]]:
+    """The models that were made in scopes, each with its strategy."""
+    return [(each, m) for each in _strategies for m in shared_variables(each).living_models()]
+
+
+def shared_variables(strategy: Strategy) -> SharedVariables:
+    """What a strategy shares of Keras."""
+    found: SharedVariables | None = getattr(strategy, _ATTRIBUTE, None)
+    if found is None:
+        found = SharedVariables()
+        setattr(strategy, _ATTRIBUTE, found)
+        _strategies.add(strategy)
+    return found

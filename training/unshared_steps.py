@@ -1,0 +1,32 @@
+"""Steps of PyTorch's and optax' optimizers, noted for ``core/optimizer_steps``.
+
+They are looked at once a program has made a strategy and imported the framework, in whatever order
+(``core/on_import.py``). Those of Keras are noted where they are shared (``keras_bridge/loops.py``).
+"""
+
+import functools
+from typing import Any
+
+from ..core import optimizer_steps
+from .extras import require
+
+
+def follow_torch() -> None:
+    """Note the steps of ``torch.optim``."""
+    hooks = require("torch.optim.optimizer", "torch")
+    hooks.register_optimizer_step_post_hook(
+        lambda optimizer, _, __: optimizer_steps.note(f"torch.optim.{type(optimizer).__name__}")
+    )
+
+
+def follow_optax() -> None:
+    """Note where updates are applied, be it in a function that is only traced once."""
+    optax: Any = require("optax", "jax")
+    apply_updates = optax.apply_updates
+
+    @functools.wraps(apply_updates)
+    def applied(*args: Any, **kwargs: Any) -> Any:
+        optimizer_steps.note("optax")
+        return apply_updates(*args, **kwargs)
+
+    optax.apply_updates = applied
