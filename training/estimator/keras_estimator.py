@@ -53,6 +53,7 @@ def model_to_estimator(
     """
     keras = require("keras", "keras")
     from .. import keras as keras_bridge  # needs Keras
+    from ..keras_bridge.shared_variables import share_anew
 
     if (keras_model is None) == (keras_model_path is None):
         raise ConfigurationError(
@@ -77,6 +78,7 @@ def model_to_estimator(
     def to_train() -> Any:
         instead = "start a process for each, or train the model by its own `fit`, which divides"
         _require_one_replica("train_distribute", f"{instead} batches")
+        share_anew(get_strategy())
         return keras_bridge.distribute(copy(), get_strategy())
 
     def to_look_at() -> Any:

@@ -151,3 +151,9 @@ def shared_variables(strategy: Strategy) -> SharedVariables:
         setattr(strategy, _ATTRIBUTE, found)
         _strategies.add(strategy)
     return found
+
+
+def share_anew(strategy: Strategy) -> None:
+    """Forget what a strategy shares: an Estimator makes all variables again for each training."""
+    setattr(strategy, _ATTRIBUTE, SharedVariables())
+    _strategies.add(strategy)
