@@ -44,7 +44,7 @@ def compute_average_loss(
         raise ValueError("per_example_loss must have one loss per example, got a scalar")
     if global_batch_size is None:
         _require_replica("compute_average_loss")
-        size = int(loss.shape[0]) * get_strategy().num_replicas_in_sync
+        size = int(loss.shape[0]) * get_strategy().extended.num_replicas_in_sync
     elif not isinstance(global_batch_size, int | np.integer) or isinstance(global_batch_size, bool):
         raise TypeError(f"global_batch_size must be an integer, got {global_batch_size!r}")
     else:
@@ -67,7 +67,7 @@ def scale_regularization_loss(regularization_loss: Any) -> Any:
         RuntimeError: In cross-replica context.
     """
     _require_replica("scale_regularization_loss")
-    return _array(regularization_loss).sum() / get_strategy().num_replicas_in_sync
+    return _array(regularization_loss).sum() / get_strategy().extended.num_replicas_in_sync
 
 
 def _array(value: Any) -> Any:

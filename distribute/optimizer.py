@@ -221,7 +221,11 @@ class Optimizer:
         owner = pairs[0][1].strategy
         require_own(owner, repr(pairs[0][1].name))
         context = get_replica_context()
-        if context is None or context.strategy is not owner or owner.num_replicas_in_sync == 1:
+        if (
+            context is None
+            or context.strategy is not owner
+            or owner.extended.num_replicas_in_sync == 1
+        ):
             owner.extended.apply_gradients(self, [(_summed(g, v), v) for g, v in pairs])
             return
         given = _Given(self.rule, self._changes, pairs)

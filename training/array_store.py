@@ -257,7 +257,7 @@ class ArrayStore(Shown):
         named = {name: g for name, g in self._by_name(gradients).items() if g is not None}
         for name in named:
             self._found(name)
-        if self.strategy.num_replicas_in_sync == 1:
+        if self.strategy.extended.num_replicas_in_sync == 1:
             self._push_made(update(named), kept)
             return
         context = get_replica_context()
@@ -303,7 +303,7 @@ class ArrayStore(Shown):
             UnknownVariableError: The store has no array of such a name.
             RuntimeError: Outside of ``run``, with several replicas in this process.
         """
-        if self.strategy.num_replicas_in_sync == 1:
+        if self.strategy.extended.num_replicas_in_sync == 1:
             self.strategy.extended.move_averages(self._moves(moved))
             return
         context = get_replica_context()
@@ -362,7 +362,7 @@ class ArrayStore(Shown):
         several = len(extended.replica_devices) > 1
         if several and not self._of_worker:
             raise self._not_in_run("exchange")
-        if several or (averages and self.strategy.num_replicas_in_sync > 1):
+        if several or (averages and self.strategy.extended.num_replicas_in_sync > 1):
             self._exchange_of_worker(
                 gradients or {}, update, assigned or {}, rows or {}, kept, averages or {}
             )
@@ -427,7 +427,7 @@ class ArrayStore(Shown):
         def merged(strategy: Strategy, *columns: Any) -> list[Any]:
             extended = strategy.extended
             reduced = dict(zip(named, columns, strict=True))
-            if strategy.num_replicas_in_sync > 1:
+            if strategy.extended.num_replicas_in_sync > 1:
                 count = len(extended.replica_devices)
                 pairs = [(on_every_replica(column, count), HOST) for column in columns]
                 sums = extended.batch_reduce_to(ReduceOp.SUM, pairs)
@@ -489,7 +489,7 @@ class ArrayStore(Shown):
         """
         extended = self.strategy.extended
         replicas = len(extended.replica_devices)
-        workers = self.strategy.num_replicas_in_sync // replicas
+        workers = self.strategy.extended.num_replicas_in_sync // replicas
         if workers == 1:
             return dict(named), dict(means)
         # The first replica has it all, the others have nothing to add.
@@ -519,7 +519,7 @@ class ArrayStore(Shown):
         )
 
     def _scale(self) -> float | None:
-        replicas = self.strategy.num_replicas_in_sync
+        replicas = self.strategy.extended.num_replicas_in_sync
         return 1.0 / replicas if self.mean and replicas > 1 else None
 
     def _tree(self, values: Sequence[Any]) -> Any:

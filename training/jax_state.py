@@ -108,7 +108,7 @@ class TrainState:
             mean=mean,
             tables=None if own is None else own.kept.variables(strategy),
         )
-        self._in_sync = strategy.num_replicas_in_sync > 1
+        self._in_sync = strategy.extended.num_replicas_in_sync > 1
         self._keeps = own is not None and (self._in_sync or strategy.extended.should_checkpoint)
         self._values: Mapping[str, Any] = {}
         self._arrays: list[Any] | None = None

@@ -86,7 +86,7 @@ class DistributedOptimizer(torch.optim.Optimizer):  # type: ignore[misc]
         self._share()
         self._parameters = named_parameters(optimizer, module, name)
         names = {id(parameter): each for each, parameter in self._parameters.items()}
-        self._buffers = Buffers(module, name, in_sync=strategy.num_replicas_in_sync > 1)
+        self._buffers = Buffers(module, name, in_sync=strategy.extended.num_replicas_in_sync > 1)
         places = [choose_place(self._place(g), deltas, self._kind) for g in self.param_groups]
         left = [place for place in places if isinstance(place, OnWorker)]
         self.worker_reason = left[0].reason if left else None
@@ -241,7 +241,7 @@ class DistributedOptimizer(torch.optim.Optimizer):  # type: ignore[misc]
 
     def _update_here(self, gradients: Mapping[str, Any]) -> Mapping[str, Any]:
         """The optimizer's own step, as what it adds to the values."""
-        if self.store.strategy.num_replicas_in_sync > 1:
+        if self.store.strategy.extended.num_replicas_in_sync > 1:
             with torch.no_grad():
                 for name, gradient in gradients.items():
                     parameter = self._parameters[name]
@@ -378,7 +378,7 @@ def _has_stepped(optimizer: Any) -> bool:
 
 def _keeps(strategy: Strategy) -> bool:
     """Whether this worker pushes its optimizer's state; in sync all do, and have the same."""
-    return strategy.num_replicas_in_sync > 1 or bool(strategy.extended.should_checkpoint)
+    return strategy.extended.num_replicas_in_sync > 1 or bool(strategy.extended.should_checkpoint)
 
 
 def _settings(group: Mapping[str, Any]) -> dict[str, Any]:

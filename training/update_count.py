@@ -34,7 +34,7 @@ class UpdateCount:
     def __init__(self, prefix: str, strategy: Strategy) -> None:
         self.known = 0
         self._name = f"{prefix}{OPTIMIZER_STATE}/updates"
-        self._replicas = strategy.num_replicas_in_sync
+        self._replicas = strategy.extended.num_replicas_in_sync
         self.first: Mapping[str, Array] = {self._name: np.zeros((), np.float64)}
         none, one = np.zeros((), np.float64), np.ones((), np.float64)
         self.one_more: Mapping[str, MovedAverage] = {self._name: MovedAverage(none, one, 0.0)}

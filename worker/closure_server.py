@@ -15,6 +15,7 @@ from ..cluster.leadership import Leadership
 from ..cluster.roles import CHIEF
 from ..core.errors import PeerLostError
 from ..core.exit_codes import ExitCode
+from ..distribute.base.devices import compute_devices
 from ..distribute.coordinator.closure_runner import ClosureRunner
 from ..distribute.runtime import ClusterRuntime
 from ..net.auth.guard import Guard
@@ -90,7 +91,7 @@ class ClosureServer:
         """Run the closures of one connection, in order."""
         connection = greeting.connection
         with self._only(connection):
-            greeting.welcome()
+            greeting.welcome(replicas=len(compute_devices()))
             self._runner.forget()
             while (data := connection.receive()) is not None:
                 self._handle(parse(session_pb2.ClientMessage, data), connection)

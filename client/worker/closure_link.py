@@ -61,10 +61,12 @@ class Link(Protocol):
     Attributes:
         worker: Which one.
         connections: How many there were; which one this is.
+        replicas: Devices that compute there, as it said last; 0: it has not.
     """
 
     worker: TaskId
     connections: int
+    replicas: int
 
     def start(self) -> None:
         """Begin to look for it."""
@@ -114,6 +116,7 @@ class ClosureLink:
 
     Attributes:
         connections: How many there were; which one this is.
+        replicas: See :class:`Link`.
     """
 
     def __init__(
@@ -122,6 +125,7 @@ class ClosureLink:
         self.worker = worker
         self._known = Knowledge()  # what the worker was told over this connection
         self.connections = 0
+        self.replicas = 0
         self._settings = settings
         self._events = events
         self._peer = f"{worker} ({address})"
@@ -199,6 +203,7 @@ class ClosureLink:
         with self._lock:
             self._connection = reached.connection
             self.connections += 1
+            self.replicas = reached.welcome.replicas
             self._known = Knowledge()
         return reached.connection
 

@@ -236,7 +236,7 @@ class ReplicaContext:
     @property
     def num_replicas_in_sync(self) -> int:
         """Replicas whose gradients are aggregated in one step."""
-        return self._strategy.num_replicas_in_sync
+        return self._strategy.extended.num_replicas_in_sync
 
     @property
     def devices(self) -> tuple[str, ...]:

@@ -79,7 +79,3 @@ class Strategy(Protocol):
     @property
     def extended(self) -> StrategyExtended:
         """The strategy's algorithms."""
-
-    @property
-    def num_replicas_in_sync(self) -> int:
-        """Replicas whose gradients are aggregated in one step."""

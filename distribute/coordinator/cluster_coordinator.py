@@ -104,7 +104,11 @@ class ClusterCoordinator(Shown):
                 )
         self._strategy = strategy
         self._deadline_s = _positive("deadline_s", deadline_s)
-        self._dispatcher = Dispatcher(strategy, _positive("redispatch_after_s", redispatch_after_s))
+        again_after_s = _positive("redispatch_after_s", redispatch_after_s)
+        self._dispatcher = Dispatcher(strategy, again_after_s, strategy.replicas_read)
+        strategy.replicas_of_workers = self._dispatcher.replicas
+        if not runtime.alone:
+            runtime.progress.replicas = 0  # the workers compute
 
     def _shown(self) -> dict[str, Any]:
         return {"strategy": self._strategy}

@@ -13,6 +13,7 @@ from typing import Any
 from ...client.worker.closure_link import ClosureLink, Frame, Knowledge, Link, MakeFrames
 from ...cluster.closure_queue import Cancel, ClosureQueue, Decision, Expire, GiveUp, LeaveWorker
 from ...cluster.roles import WORKER
+from ...cluster.worker_replicas import WorkerReplicas
 from ...core.closure_pushes import ClosureRun
 from ...core.codec import closure_run_to_wire
 from ...core.errors import (
@@ -20,6 +21,7 @@ from ...core.errors import (
     ClosureError,
     ConfigurationError,
     DeadlineExceededError,
+    JoinTimeoutError,
     RefusedError,
     WindlassError,
     said_of,
@@ -29,6 +31,7 @@ from ...core.structures import from_parts
 from ...core.task import TaskId
 from ...core.task_metrics import closure_samples
 from ...core.threads import new_thread
+from ...core.waiting import WaitLog
 from ...proto.v1 import session_pb2
 from ..strategies.parameter_server import ParameterServerStrategy
 from .failures import rebuild
@@ -67,6 +70,7 @@ class Dispatcher:
     Args:
         strategy: The coordinator's.
         redispatch_after_s: See :class:`~windlass.cluster.closure_queue.ClosureQueue`.
+        replicas_read: See :class:`~windlass.cluster.worker_replicas.WorkerReplicas`.
 
     Attributes:
         told: Functions and resources.
@@ -77,7 +81,10 @@ class Dispatcher:
     """
 
     def __init__(
-        self, strategy: ParameterServerStrategy, redispatch_after_s: float = math.inf
+        self,
+        strategy: ParameterServerStrategy,
+        redispatch_after_s: float = math.inf,
+        replicas_read: int | None = None,
     ) -> None:
         runtime = strategy.extended.runtime
         task = runtime.task
@@ -98,6 +105,9 @@ class Dispatcher:
         self._numbers = itertools.count(1)  # of closures
         self._closures: dict[int, _Closure] = {}
         self._failures: dict[int, WindlassError] = {}  # of workers that will never be there
+        self._replicas = WorkerReplicas(replicas_read)
+        self._unequal: WindlassError | None = None  # what they have; from then on nothing is begun
+        self._join_timeout_s = runtime.settings.join_timeout_s
         self._ticks: threading.Thread | None = None
         self._looks_at_time = redispatch_after_s < math.inf
         self._closing = threading.Event()
@@ -163,6 +173,32 @@ class Dispatcher:
             self._raise_error()
             return self._queue.is_idle
 
+    def replicas(self) -> int:
+        """Devices of each worker; waits for the first worker.
+
+        Raises:
+            ConfigurationError: The workers do not have the same number.
+            JoinTimeoutError: No worker came within join_timeout_s.
+        """
+        deadline, task = time.monotonic() + self._join_timeout_s, self._who.task
+        waits = WaitLog(task, limit_s=self._join_timeout_s, limit="join_timeout_s")
+        with self._changed:
+            while self._replicas.count is None and self._unequal is None:
+                if time.monotonic() > deadline:
+                    raise JoinTimeoutError(
+                        f"{task} waited {self._join_timeout_s:g} s (join_timeout_s) for a worker: "
+                        "num_replicas_in_sync is how many devices each of them has. Start the "
+                        "workers, or read it later",
+                        task=task,
+                        missing="worker",
+                    )
+                waits.tick("a worker, which says how many devices it has")
+                self._wait()
+            if self._unequal is not None:
+                raise self._unequal
+            waits.done()
+            return self._replicas.count or 0
+
     def close(self) -> None:
         """Cancel what waits, and leave the workers. More than once does nothing."""
         self.is_closed = True
@@ -193,7 +229,7 @@ class Dispatcher:
             return
         while not self._queue.is_settled:  # as TensorFlow: what is under way may end
             self._wait()
-        error = self._queue.take_error()
+        error = self._unequal or self._queue.take_error()
         if error is not None:
             raise error
 
@@ -224,7 +260,12 @@ class Dispatcher:
     def ready(self, link: Link) -> None:
         """See :class:`~windlass.client.worker.closure_link.Events`."""
         with self._changed:
-            todo = self._plan(self._queue.worker_ready(link.worker.index, time.monotonic()))
+            self._unequal = self._unequal or self._replicas.joined(link.worker, link.replicas)
+            if self._unequal is not None:  # the queue keeps it: it is never taken
+                decisions = self._queue.failed(0, 0, self._unequal).decisions
+            else:
+                decisions = self._queue.worker_ready(link.worker.index, time.monotonic())
+            todo = self._plan(decisions)
         self._carry_out(todo)
 
     def lost(self, link: Link) -> None:
@@ -296,7 +337,7 @@ class Dispatcher:
         while waiting:
             decision = waiting.pop(0)
             if isinstance(decision, Cancel):
-                self._settle(decision.closure, None, _cancelled())
+                self._settle(decision.closure, None, self._unequal or _cancelled())
             elif isinstance(decision, GiveUp):
                 given_up = _given_up(decision)
                 self._settle(decision.closure, None, given_up)

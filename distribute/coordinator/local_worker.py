@@ -27,6 +27,7 @@ class LocalWorker:
     def __init__(self, strategy: ParameterServerStrategy, events: Events) -> None:
         self.worker = TaskId(WORKER, 0)
         self.connections = 0
+        self.replicas = len(strategy.extended.replica_devices)
         self._strategy = strategy
         self._events = events
         self._closures: _Thread | None = None

@@ -87,7 +87,25 @@ class ParameterServerStrategy(Strategy):
         self._ps = ParameterServerExtended(
             self, runtime, variable_partitioner, placement, prefetch=prefetch
         )
+        self.replicas_of_workers: Callable[[], int] | None = None  # where a coordinator has some
+        self.replicas_read: int | None = None  # by the program, before there was a coordinator
         super().__init__(self._ps)
+
+    @property
+    def num_replicas_in_sync(self) -> int:
+        """Replicas whose gradients are aggregated in one step: the devices of this worker.
+
+        Once the strategy has a ``ClusterCoordinator`` they are those of each worker, as the workers
+        compute then; it waits for the first one of them.
+
+        Raises:
+            ConfigurationError: The workers do not have the same number of devices.
+            JoinTimeoutError: No worker came within join_timeout_s.
+        """
+        if self.replicas_of_workers is not None:
+            return self.replicas_of_workers()
+        self.replicas_read = self._ps.num_replicas_in_sync
+        return self.replicas_read
 
     @property
     def extended(self) -> "ParameterServerExtended":

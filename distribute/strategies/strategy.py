@@ -253,7 +253,7 @@ class Strategy(Shown):
         extended = self._extended
         count = len(extended.replica_devices)
         values = [
-            value_fn(ValueContext(extended.first_replica + i, self.num_replicas_in_sync))
+            value_fn(ValueContext(extended.first_replica + i, extended.num_replicas_in_sync))
             for i in range(count)
         ]
         return values[0] if count == 1 else regroup(values, always_wrap=True)

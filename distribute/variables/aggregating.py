@@ -89,7 +89,7 @@ class AggregatedVariable(Variable):
             value = self._given(value)
         component = update_component()
         context = self._own_replica()
-        replicas = self._strategy.num_replicas_in_sync
+        replicas = self._strategy.extended.num_replicas_in_sync
         if component is not None:
             self._write_component(component, method, value)
         elif context is None or replicas == 1:

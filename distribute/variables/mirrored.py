@@ -141,7 +141,7 @@ class SyncOnReadVariable(DistributedVariable):
 
     def shares(self, value: Any) -> list[Any]:
         """What each copy gets of a sum; the first replicas get the remainder of integers."""
-        count = self._strategy.num_replicas_in_sync
+        count = self._strategy.extended.num_replicas_in_sync
         if self.dtype.kind not in "iu":
             return [as_array(value / count).astype(self.dtype)] * len(self.values)
         whole = in_dtype(value, self.dtype, self.name)

@@ -122,7 +122,7 @@ class PsVariable(AggregatedVariable):
             or frame is None
             or frame.replica is None
             or frame.strategy is not self._strategy
-            or self._strategy.num_replicas_in_sync != 1
+            or self._strategy.extended.num_replicas_in_sync != 1
         ):
             return super()._write(method, value)
         self._write_all(method, value)

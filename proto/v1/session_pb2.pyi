@@ -101,7 +101,7 @@ class Hello(_message.Message):
     def __init__(self, service: _Optional[str] = ..., versions: _Optional[_Union[_common_pb2.Versions, _Mapping]] = ..., max_message_bytes: _Optional[int] = ..., expected_ps_generation: _Optional[int] = ..., ring: _Optional[_Union[RingMember, _Mapping]] = ..., authorization: _Optional[str] = ..., unix_ticket: _Optional[bytes] = ..., **kwargs) -> None: ...
 
 class Welcome(_message.Message):
-    __slots__ = ("versions", "max_message_bytes", "unix_sockets", "ps_generation", "max_step_bytes", "instance", "authorization", "unix_ticket", "task")
+    __slots__ = ("versions", "max_message_bytes", "unix_sockets", "ps_generation", "max_step_bytes", "instance", "authorization", "unix_ticket", "task", "replicas")
     VERSIONS_FIELD_NUMBER: _ClassVar[int]
     MAX_MESSAGE_BYTES_FIELD_NUMBER: _ClassVar[int]
     UNIX_SOCKETS_FIELD_NUMBER: _ClassVar[int]
@@ -111,6 +111,7 @@ class Welcome(_message.Message):
     AUTHORIZATION_FIELD_NUMBER: _ClassVar[int]
     UNIX_TICKET_FIELD_NUMBER: _ClassVar[int]
     TASK_FIELD_NUMBER: _ClassVar[int]
+    REPLICAS_FIELD_NUMBER: _ClassVar[int]
     versions: _common_pb2.Versions
     max_message_bytes: int
     unix_sockets: _containers.RepeatedScalarFieldContainer[str]
@@ -120,7 +121,8 @@ class Welcome(_message.Message):
     authorization: str
     unix_ticket: bytes
     task: _common_pb2.Task
-    def __init__(self, versions: _Optional[_Union[_common_pb2.Versions, _Mapping]] = ..., max_message_bytes: _Optional[int] = ..., unix_sockets: _Optional[_Iterable[str]] = ..., ps_generation: _Optional[int] = ..., max_step_bytes: _Optional[int] = ..., instance: _Optional[int] = ..., authorization: _Optional[str] = ..., unix_ticket: _Optional[bytes] = ..., task: _Optional[_Union[_common_pb2.Task, _Mapping]] = ...) -> None: ...
+    replicas: int
+    def __init__(self, versions: _Optional[_Union[_common_pb2.Versions, _Mapping]] = ..., max_message_bytes: _Optional[int] = ..., unix_sockets: _Optional[_Iterable[str]] = ..., ps_generation: _Optional[int] = ..., max_step_bytes: _Optional[int] = ..., instance: _Optional[int] = ..., authorization: _Optional[str] = ..., unix_ticket: _Optional[bytes] = ..., task: _Optional[_Union[_common_pb2.Task, _Mapping]] = ..., replicas: _Optional[int] = ...) -> None: ...
 
 class RingMember(_message.Message):
     __slots__ = ("ring", "rank", "size")

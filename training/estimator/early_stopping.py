@@ -61,7 +61,7 @@ class EarlyStoppingHook(SessionRunHook):
     def after_run(self, run_context: SessionRunContext, run_values: SessionRunValues) -> None:
         """Look whether it is time to end."""
         session, step = run_context.session, run_values.values["global_step"]
-        in_sync = session.strategy.num_replicas_in_sync > len(
+        in_sync = session.strategy.extended.num_replicas_in_sync > len(
             session.strategy.extended.replica_devices
         )
         timer = self._of_chief if session.is_chief else self._of_worker

@@ -145,7 +145,7 @@ def eval_strategy(config: RunConfig) -> Strategy:
     devices = strategy.extended.replica_devices
     on_servers = isinstance(strategy.extended, ParameterServerExtended)
     in_sync = isinstance(strategy, MultiWorkerMirroredStrategy)
-    if not on_servers and not (in_sync and strategy.num_replicas_in_sync > len(devices)):
+    if not on_servers and not (in_sync and strategy.extended.num_replicas_in_sync > len(devices)):
         return strategy
     log.info(
         "eval_distribute is %s: evaluations are of this process, on %s",

@@ -138,7 +138,7 @@ class TrainingLoop:
         together.
         """
         stop, strategy = self.session.should_stop(), self.model.strategy
-        if strategy.num_replicas_in_sync == 1:
+        if strategy.extended.num_replicas_in_sync == 1:
             return stop
         parts = strategy.experimental_local_results(features)
         empty = any(count_examples(part) == 0 for part in parts)

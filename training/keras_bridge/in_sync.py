@@ -9,7 +9,7 @@ from ...distribute.strategies.strategy import Strategy
 
 def workers_in_sync(strategy: Strategy) -> int:
     """Workers whose steps are one; 1: this one alone, be it with several replicas."""
-    return strategy.num_replicas_in_sync // len(strategy.extended.replica_devices)
+    return strategy.extended.num_replicas_in_sync // len(strategy.extended.replica_devices)
 
 
 def sum_over_workers(strategy: Strategy, mine: Array) -> Array:

@@ -94,7 +94,7 @@ def as_input(given: Any, strategy: Strategy, steps: int | None) -> Any:
             InputContext(
                 extended.num_input_pipelines,
                 extended.input_pipeline_id,
-                strategy.num_replicas_in_sync,
+                strategy.extended.num_replicas_in_sync,
             )
         )
     return _adapted(given) if isinstance(given, Dataset | DistributedDataset) else given

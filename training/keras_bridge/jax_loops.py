@@ -105,7 +105,7 @@ class LoopSteps(EagerSteps):
         given = {name: g for name, g in zip(names, gradients, strict=True) if g is not None}
         if weights.worker_reason is None:
             return self._on_servers(state, given, names, values, loop)
-        if loop.strategy.num_replicas_in_sync > 1:
+        if loop.strategy.extended.num_replicas_in_sync > 1:
             raise ConfigurationError(
                 f"{type(optimizer).__name__} {weights.worker_reason}, so it runs on this worker, "
                 "and workers in sync have to agree on gradients first, which a function that JAX "

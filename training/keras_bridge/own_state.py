@@ -37,7 +37,7 @@ class OwnState:
         entries = {name: array(v) for name, v in _entries(optimizer).items()}
         self._kept = KeptState(entries, kind=type(optimizer).__name__, prefix=prefix)
         self._shapes = {name: entry.shape for name, entry in entries.items()}
-        in_sync = strategy.num_replicas_in_sync > 1
+        in_sync = strategy.extended.num_replicas_in_sync > 1
         self._pushes = in_sync or bool(strategy.extended.should_checkpoint)
 
     def variables(self, strategy: Strategy) -> dict[str, Variable]:

@@ -47,6 +47,19 @@ def test_closures_train_here(
     assert total.numpy().tolist() == [20, 20]
 
 
+def test_alone_the_replicas_in_sync_are_those_of_this_process() -> None:
+    wl.config.set_logical_cpu_devices(2)
+    try:
+        strategy = wl.distribute.ParameterServerStrategy()
+    finally:
+        wl.config.set_logical_cpu_devices(1)
+    assert strategy.num_replicas_in_sync == 2
+    coordinator = wl.distribute.coordinator.ClusterCoordinator(strategy)
+    assert strategy.num_replicas_in_sync == 2
+    assert coordinator.schedule(lambda: strategy.num_replicas_in_sync).fetch() == 2
+    coordinator.close()
+
+
 def test_one_that_does_not_end_is_over_at_its_deadline_and_others_go_on(
     coordinator: wl.distribute.coordinator.ClusterCoordinator,
 ) -> None:
