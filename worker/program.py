@@ -160,8 +160,12 @@ def ending_of(
     """The ending for an exception that left ``program`` (a file).
 
     Its text is handed to ``show``, or written to stderr: a traceback, unless the program was asked
-    to end or ends because of another task.
+    to end or ends because of another task. An error of a framework that stands for one of ours
+    means what ours does.
     """
+    from ..core.replaced_errors import first_error  # a launcher, which loads this, needs it not
+
+    error = first_error(error)
     if isinstance(error, SystemExit):
         return exit_ending(error.code)
     if isinstance(error, KeyboardInterrupt):

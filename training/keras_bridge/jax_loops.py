@@ -14,6 +14,7 @@ import numpy as np
 
 from ...core.arrays import Array
 from ...core.errors import ConfigurationError
+from ...core.replaced_errors import noting_errors
 from ...distribute.base.contexts import is_running
 from ...distribute.variables.variable import Variable
 from ..extras import require
@@ -169,7 +170,8 @@ class LoopSteps(EagerSteps):
                 "give this process another processor"
             )
         shapes = [jax.ShapeDtypeStruct(each.shape, each.dtype) for each in like]
-        return list(io_callback(function, shapes, *args, ordered=True))
+        noted = noting_errors()(function)
+        return list(io_callback(noted, shapes, *args, ordered=True))
 
 
 def require_arrays(optimizer: Any, gradients: Sequence[Any]) -> None:

@@ -13,6 +13,7 @@ from typing import Any
 
 from ...core.checkpoint.export import JOB_STATE
 from ...core.errors import CollectiveMismatchError
+from ...core.replaced_errors import own_errors
 from ...distribute.strategies.strategy import Strategy
 from ..own_optimizer import Deltas
 from .callbacks import arguments_here
@@ -196,6 +197,7 @@ class DistributedMethods:
 
     def _stepping(self, function: Any) -> Any:
         """A function of Keras' whose calls of the model are divided among replicas."""
+        function = own_errors()(function)
         return function if self._replicas is None else self._replicas.stepping(function)
 
     def _begin_epoch(self) -> None:

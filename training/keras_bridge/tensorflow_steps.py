@@ -13,6 +13,7 @@ import numpy as np
 from ...core.arrays import Array
 from ...core.errors import ConfigurationError
 from ...core.indexed_slices import IndexedSlices
+from ...core.replaced_errors import noting_errors
 from ...distribute.base.arrays import to_host
 from ...distribute.variables.variable import Variable
 from ..extras import require
@@ -48,10 +49,12 @@ class RowReader:
         """In a graph or at once."""
         table = self._table
 
+        @noting_errors()
+        def read_noted(asked: Array) -> Array:
+            return np.asarray(to_host(table.sparse_read(asked)))
+
         def rows_of(way: Any, ids: Any) -> Any:
-            rows = tf.numpy_function(
-                lambda asked: np.asarray(to_host(table.sparse_read(asked))), [ids], table.dtype
-            )
+            rows = tf.numpy_function(read_noted, [ids], table.dtype)
             rows.set_shape((*ids.shape, *table.shape[1:]))
 
             def back(gradient: Any) -> Any:
@@ -218,7 +221,9 @@ def apply_in_graph(
     """
     dense = [tf.convert_to_tensor(gradient) for gradient in gradients]
     arrived = tf.numpy_function(
-        lambda *arrays: push(arrays), dense, [variable.dtype for variable in variables]
+        noting_errors()(lambda *arrays: push(arrays)),
+        dense,
+        [variable.dtype for variable in variables],
     )
     for variable, value in zip(variables, arrived, strict=True):
         value.set_shape(variable.shape)

@@ -11,10 +11,12 @@ from windlass.core.errors import (
     ConfigurationError,
     JobStoppedError,
     LimitExceededError,
+    NonFiniteGradientError,
     PeerLostError,
     WindlassError,
 )
 from windlass.core.exit_codes import ExitCode
+from windlass.core.replaced_errors import noting_errors, own_errors
 from windlass.core.states import Outcome
 from windlass.worker.program import Ending, Program, ending_of, find_program, run_program
 
@@ -177,6 +179,18 @@ def test_leaving_is_no_failure_and_has_no_traceback(
 ) -> None:
     ending_of(error)
     assert capsys.readouterr().err == ""
+
+
+@pytest.mark.parametrize("first", [STOP, NonFiniteGradientError("NaN")], ids=["stop", "diverged"])
+def test_an_error_in_a_frameworks_callback_means_what_it_is(first: WindlassError) -> None:
+    """The framework raises one of its own, with the text of the first."""
+    with pytest.raises(type(first)), noting_errors():
+        raise first
+    ending = ending_of(RuntimeError(f"callback failed: {first.message}"))
+    assert ending.code == first.exit_code
+    assert ending_of(RuntimeError("something else")).code == 1
+    with pytest.raises(type(first)), own_errors():
+        raise RuntimeError(f"callback failed: {first.message}")
 
 
 # -- as python FILE ARGUMENTS would ----------------------------------------------------------
