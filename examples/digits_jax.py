@@ -1,4 +1,4 @@
-"""Train a JAX model on parameter servers: three lines differ from a program without them.
+"""Train a JAX model on parameter servers: six lines differ from a program without them.
 
 A small network on scikit-learn's 1,797 scanned digits. Alone, or on a cluster of this machine:
 
@@ -16,8 +16,7 @@ from sklearn.datasets import load_digits
 
 import windlass as wl
 
-STEPS = 400  # of all workers together
-BATCH = 64
+BATCH = 60
 
 
 def init(key):
@@ -43,17 +42,18 @@ def loss_and_gradients(params, images, labels):
 digits = load_digits()
 images, labels = (digits.data / 16).astype(np.float32), digits.target
 params = init(jax.random.key(0))
-loss_and_gradients(params, images[:BATCH], labels[:BATCH])  # compiles before the first step
+optimizer = optax.adam(3e-3)
+rng = np.random.default_rng(0)
 
 strategy = wl.distribute.ParameterServerStrategy()
-state = wl.training.jax.TrainState(params, optax.adam(3e-3), strategy)
-rng = np.random.default_rng(strategy.task_index)  # each worker its own order
-while state.step < STEPS:
-    chosen = rng.integers(0, 1200, BATCH)
-    loss, gradients = loss_and_gradients(state.params, images[chosen], labels[chosen])
-    state.apply_gradients(gradients)
-    wl.training.report(loss=loss, total_steps=STEPS)
+state = wl.training.jax.TrainState(params, optimizer, strategy)
+params = state.params  # the chief's
+for _ in range(40):  # epochs, of which each worker does its part
+    order = wl.training.jax.worker_part(rng.permutation(1200), strategy)
+    for first in range(0, len(order), BATCH):
+        chosen = order[first : first + BATCH]
+        loss, gradients = loss_and_gradients(params, images[chosen], labels[chosen])
+        params = state.apply_gradients(gradients)
 
-if strategy.is_chief:
-    found = logits_of(state.refresh(), images[1200:]).argmax(1)
-    print(f"test accuracy {float((found == labels[1200:]).mean()):.4f}")
+found = logits_of(params, images[1200:]).argmax(1)
+print(f"test accuracy {float((found == labels[1200:]).mean()):.4f}")

@@ -9,7 +9,7 @@ from .evaluator import SidecarEvaluator
 from .progress import is_evaluator, report, task_type
 
 if TYPE_CHECKING:
-    from . import jax_state as jax  # noqa: F401
+    from . import jax_bridge as jax  # noqa: F401
     from . import keras_bridge as keras  # noqa: F401
     from . import torch_bridge as torch  # noqa: F401
     from .array_store import ArrayStore
@@ -30,7 +30,7 @@ __all__ = [
 # Loaded when they are first used. No module is called as a framework is. They are not in `__all__`,
 # since `import *` would load every framework, and fail without one.
 _LAZY = {"ArrayStore": "array_store", "export": "exporting", "save": "saving"}
-_BRIDGES = {"jax": "jax_state", "keras": "keras_bridge", "torch": "torch_bridge"}
+_BRIDGES = {"jax": "jax_bridge", "keras": "keras_bridge", "torch": "torch_bridge"}
 
 
 def __getattr__(name: str) -> Any:

@@ -182,7 +182,7 @@ class TrainState:
 
     # -- updates -----------------------------------------------------------------------------
 
-    def apply_gradients(self, gradients: Any, *, averages: Any = None, **extra: Any) -> None:
+    def apply_gradients(self, gradients: Any, *, averages: Any = None, **extra: Any) -> Any:
         """Update the parameters by gradients; outside of ``run`` this is a step of its own.
 
         Args:
@@ -192,6 +192,9 @@ class TrainState:
             extra: What ``update`` of the optax transformation takes besides, such as ``value`` for
                 ``polyak_sgd`` and ``value_fn`` for ``lbfgs``. Floating-point numbers and arrays are
                 averaged over replicas in sync. A rule of the servers needs none.
+
+        Returns:
+            ``params`` after the step; in ``run``, whose step ends later, None.
 
         Raises:
             ConfigurationError: ``extra`` has something else than floating-point numbers, and
@@ -221,7 +224,7 @@ class TrainState:
             values = self.store.exchange(named, update=update, kept=kept, averages=moved)
             self._count_one()
             self._take(values)
-            return
+            return self.params
         if update is None:
             values = self.store.pull() if self._decay or self._count is not None else {}
             if self._count is not None:
@@ -231,6 +234,7 @@ class TrainState:
             self.store.push_by(update, named, kept=kept)
         self.store.push_averages(moved)
         self._count_one()
+        return None
 
     def _count_one(self) -> None:
         if self._count is not None:

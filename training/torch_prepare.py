@@ -96,12 +96,13 @@ def _prepared(thing: Any, strategy: Strategy, optimizers: dict[int, DistributedO
     )
 
 
-class WorkerLoader:
+class WorkerLoader(torch.utils.data.DataLoader):  # type: ignore[misc]
     """A worker's part of a ``DataLoader``: in each epoch another permutation, divided by workers.
 
     An epoch has as many batches on every worker; if the dataset cannot be divided evenly, a few
-    examples come twice (``torch.utils.data.DistributedSampler``). Anything else is an attribute of
-    the loader.
+    examples come twice (``torch.utils.data.DistributedSampler``). The sampler goes on to the next
+    permutation by itself, so a loader that another library makes of this one divides its epochs
+    alike.
 
     Args:
         loader: With a map-style dataset, in order or with ``shuffle=True``.
@@ -113,8 +114,6 @@ class WorkerLoader:
     """
 
     def __init__(self, loader: Any, workers: int, worker: int) -> None:
-        data = torch.utils.data
-        shuffle = isinstance(loader.sampler, data.RandomSampler)
         refused = _why_not(loader)
         if refused:
             raise ConfigurationError(
@@ -123,11 +122,11 @@ class WorkerLoader:
                 "leave it out of prepare"
             )
         generator = loader.generator
-        self._sampler = data.DistributedSampler(
+        sampler = _WorkerSampler(
             loader.dataset,
             num_replicas=workers,
             rank=worker,
-            shuffle=shuffle,
+            shuffle=isinstance(loader.sampler, torch.utils.data.RandomSampler),
             seed=0 if generator is None else generator.initial_seed() % 2**62,
             drop_last=bool(loader.drop_last),
         )
@@ -136,21 +135,17 @@ class WorkerLoader:
             "timeout", "worker_init_fn", "multiprocessing_context", "prefetch_factor",
             "persistent_workers",
         )  # fmt: skip
-        arguments = {name: getattr(loader, name) for name in kept}
-        self._loader = data.DataLoader(sampler=self._sampler, **arguments)
-        self._epoch = 0
+        super().__init__(sampler=sampler, **{name: getattr(loader, name) for name in kept})
 
-    def __iter__(self) -> Iterator[Any]:
+
+class _WorkerSampler(torch.utils.data.DistributedSampler):  # type: ignore[misc]
+    """Another permutation each time, without a call of ``set_epoch``."""
+
+    def __iter__(self) -> Iterator[int]:
         """Begin the next epoch."""
-        self._sampler.set_epoch(self._epoch)
-        self._epoch += 1
-        return iter(self._loader)
-
-    def __len__(self) -> int:
-        return len(self._loader)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._loader, name)
+        indices: Iterator[int] = super().__iter__()
+        self.epoch += 1
+        return indices
 
 
 def _why_not(loader: Any) -> str:

@@ -28,6 +28,7 @@ from .loops import group_of, steps_of_group
 from .replica_devices import placement_of
 from .replicas import Replicas
 from .weights import SharedWeights
+from .worker_seeds import own_numbers
 
 log = logging.getLogger(__name__)
 
@@ -131,7 +132,8 @@ class DistributedMethods:
         )
         self._promised = bound.arguments.get("steps_per_epoch")
         self._refresh()
-        history = fit(*bound.args, **bound.kwargs)
+        with own_numbers(self.strategy):
+            history = fit(*bound.args, **bound.kwargs)
         self._refresh()
         return history
 

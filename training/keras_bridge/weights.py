@@ -30,6 +30,7 @@ from .optimizer import place_optimizer, require_fresh, settings_of
 from .own_state import OwnState
 from .replicas import Placement
 from .shared_variables import shared_variables
+from .worker_seeds import give_own_seeds
 
 
 class Steps(Protocol):
@@ -99,6 +100,7 @@ class SharedWeights:
         self._prefix = f"{name}/" if name else ""
         self._on_gpus = any(map(is_gpu, strategy.extended.replica_devices))
         _require_weights(model)
+        give_own_seeds(model._flatten_layers(), strategy)
         self.shared = shared_variables(strategy)
         place = None  # of weights that are only shared
         self.optimizer, self._settings = model.optimizer, None

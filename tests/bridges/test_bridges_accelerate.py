@@ -1,0 +1,61 @@
+"""The programs of docs/accelerate.md: alone they compute what they do without Windlass."""
+
+import os
+import re
+import sys
+from pathlib import Path
+
+import pytest
+
+from helpers import processes
+from helpers.pages import ROOT
+from helpers.waiting import scaled
+
+pytestmark = pytest.mark.bridges
+
+pytest.importorskip("accelerate")
+pytest.importorskip("transformers")
+
+PAGE = (ROOT / "docs" / "accelerate.md").read_text()
+PROGRAMS = re.findall(r"^``` {\.python \.accelerate}\n(.*?)^```", PAGE, flags=re.M | re.S)
+WITHOUT = (  # what a program of Hugging Face alone has in the place of a line of ours
+    ("_, self.optimizer = wl.training.torch.prepare(strategy, self.model, optimizer)", "pass"),
+    ('"epoch" if strategy.should_save else "no"', '"epoch"'),
+    ("if strategy.should_save:", "if True:"),
+    ("data[worker::workers]", "data"),
+)
+NUMBERS = range(3)
+
+
+def test_the_page_has_these_programs() -> None:
+    assert len(PROGRAMS) == len(NUMBERS)
+
+
+def loss_of(command: list[str], code: str, folder: Path) -> float:
+    (folder / "train.py").write_text(code)
+    status, output, errors = processes.run(
+        [*command, "train.py"],
+        timeout_s=scaled(150),
+        cwd=folder,
+        env={**os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"},
+    )
+    assert status == 0, output + errors
+    return float(re.findall(r"loss ([\d.]+)$", output, flags=re.MULTILINE)[-1])
+
+
+@pytest.mark.parametrize("number", NUMBERS)
+def test_alone_a_program_computes_what_it_does_without(number: int, tmp_path: Path) -> None:
+    program = plain = PROGRAMS[number]
+    for ours, theirs in WITHOUT:
+        plain = plain.replace(ours, theirs)
+    lines = plain.splitlines()
+    plain = "\n".join(each for each in lines if not re.search(r"\b(wl|strategy)\b", each))
+    found = loss_of([sys.executable], program, tmp_path)
+    assert found == pytest.approx(loss_of([sys.executable], plain, tmp_path), rel=1e-4, abs=1e-5)
+
+
+@pytest.mark.parametrize("number", NUMBERS)
+def test_several_workers_learn_it_together(number: int, tmp_path: Path) -> None:
+    command = [*processes.WINDLASS, "local", "--plain", "--workers", "2", "--ps", "1"]
+    assert loss_of(command, PROGRAMS[number], tmp_path) < 0.2
+    assert (tmp_path / "model" / "model.safetensors").is_file() == (number == 1)

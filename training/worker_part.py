@@ -1,0 +1,45 @@
+"""A worker's part of the examples of an epoch, for programs that draw their batches themselves."""
+
+from typing import Any
+
+import numpy as np
+
+from ..distribute.strategies.default import get_strategy
+from ..distribute.strategies.strategy import Strategy
+
+
+def worker_part(order: Any, strategy: Strategy | None = None) -> Any:
+    """This worker's part of an epoch, as long as every other worker's.
+
+    ::
+
+        rng = np.random.default_rng(0)  # the same permutations on all workers
+        for _ in range(epochs):
+            order = wl.training.jax.worker_part(rng.permutation(len(x)), strategy)
+            for first in range(0, len(order), batch_size):
+                batch = x[order[first : first + batch_size]]
+
+    Worker ``i`` of ``n`` has the elements ``i``, ``i + n``, ``i + 2n``, …. If they cannot be
+    divided evenly, a few from the beginning come twice. The rule is that of PyTorch's
+    ``torch.utils.data.DistributedSampler``.
+
+    Args:
+        order: Array of NumPy or JAX, shape ``(examples, …)``, the same on all workers: the indices
+            of the examples, or the examples.
+        strategy: Knows the workers; None: the current one.
+
+    Returns:
+        An array of ``ceil(examples / workers)`` elements; ``order`` itself if there is one worker.
+
+    Raises:
+        ValueError: There are no examples, and several workers.
+    """
+    extended = (strategy if strategy is not None else get_strategy()).extended
+    workers, worker = extended.num_input_pipelines, extended.input_pipeline_id
+    if workers == 1:
+        return order
+    examples = len(order)
+    if not examples:
+        raise ValueError(f"there are no examples to divide among {workers} workers")
+    each = -(-examples // workers)
+    return order[(worker + workers * np.arange(each)) % examples]
