@@ -249,7 +249,8 @@ def test_workers_begin_with_the_chiefs_values_and_count_together(
     assert len(lines) >= 2, output
     # One worker may have made steps when the other begins: they leave this sum as it is.
     assert np.ptp([float(line[line.index("first") + 1]) for line in lines]) < 1e-4
-    assert max(int(line[line.index("steps") + 1]) for line in lines) == steps
+    # A gradient that a worker made of its own first values, before the chief's came, is left out.
+    assert max(int(line[line.index("steps") + 1]) for line in lines) in (steps, steps - 1)
 
 
 DIVERGES = """\
