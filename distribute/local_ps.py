@@ -1,6 +1,8 @@
 """A parameter server in this process: the same session, driven without messages or connections."""
 
+import weakref
 from collections.abc import Sequence
+from typing import Protocol
 
 import numpy as np
 
@@ -27,6 +29,13 @@ from ..server.ps.session import Session
 from ..server.ps.store import Store
 
 
+class OwnValues(Protocol):
+    """Values of variables that the program has in memory of its own."""
+
+    def take(self) -> None:
+        """Copy them to the variables."""
+
+
 class LocalPs:
     """See :class:`~windlass.client.ps.peer.PsPeer`.
 
@@ -35,6 +44,9 @@ class LocalPs:
         who: The worker.
         settings: For the store's bounds.
         store: Shared by the workers of one process; None: a new one.
+
+    Attributes:
+        own_arrays: What :meth:`take_own_arrays` takes, before each step.
     """
 
     description = "local"
@@ -44,12 +56,13 @@ class LocalPs:
     ) -> None:
         self.task = task
         self.store = store or Store(task, settings)
-        self._who = who
+        self.who = who
         self._session = Session(self.store, who)
         self._layouts: dict[int, WireLayout] = {}
         self._request: StepRequest | None = None
         self._payload = BufferPayload(())
         self._aborted: WindlassError | None = None
+        self.own_arrays: weakref.WeakSet[OwnValues] = weakref.WeakSet()
 
     @property
     def shares_memory(self) -> bool:
@@ -59,7 +72,7 @@ class LocalPs:
     def connect(self, timeout_s: float) -> None:  # noqa: ARG002 - the interface's
         """Present ourselves."""
         self._raise_if_aborted()
-        self.store.register_incarnation(self._who)
+        self.store.register_incarnation(self.who)
 
     def define(
         self, shards: Sequence[ShardDefinition], *, create: bool, restore_from: str = ""
@@ -67,13 +80,13 @@ class LocalPs:
         """Create shards, or look them up."""
         self._raise_if_aborted()
         if create:
-            return self.store.table.define(shards, self._who, restore_from=restore_from or None)
-        return self.store.table.lookup(shards, self._who)
+            return self.store.table.define(shards, self.who, restore_from=restore_from or None)
+        return self.store.table.lookup(shards, self.who)
 
     def bind(self, variables: Sequence[str], rule: UpdateRule) -> None:
         """Bind an update rule."""
         self._raise_if_aborted()
-        self.store.table.bind(variables, rule, self._who)
+        self.store.table.bind(variables, rule, self.who)
 
     def held_bytes(self) -> int:
         """Bytes of values in the store."""
@@ -97,6 +110,7 @@ class LocalPs:
         request, self._request = self._request, None
         if request is None:
             raise RuntimeError("receive without send")
+        self.take_own_arrays()
         payload, self._payload = self._payload, BufferPayload(())
         header = StepHeader(
             sequence=request.sequence,
@@ -114,6 +128,11 @@ class LocalPs:
         answer = _LocalAnswer(target.into)
         self._session.step(header, lambda: payload, answer)
         return answer.result()
+
+    def take_own_arrays(self) -> None:
+        """Have the store the values that the program has in memory of its own."""
+        for own in self.own_arrays:
+            own.take()
 
     def _layout_id(self, layout: WireLayout | None) -> int:
         if layout is None:

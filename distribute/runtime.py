@@ -7,6 +7,7 @@ are made of, get it as an argument. ``program_cluster.py`` is how a program's ow
 from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from ..client.ps.fan_out import SessionCounters
 from ..client.ps.parameter_session import ParameterSession
@@ -18,6 +19,9 @@ from ..core.report import TaskReport
 from ..core.settings import Settings, load_settings
 from ..core.task import Incarnation, TaskId
 from .job_snapshots import JobSnapshots
+
+if TYPE_CHECKING:
+    from .in_process import InProcessSteps
 
 _ROLES = ". {} does not say who is a ps: --replicas ps=1,worker=3 (WINDLASS_REPLICAS) does"
 
@@ -61,6 +65,7 @@ class ClusterRuntime:
         at_end: Called when the program has ended, before the job hears of it.
         job_is_over: Waits so many seconds for the end of the job; returns whether that has come.
         measures: What else of this process Prometheus is told.
+        in_process: Applies steps to the only ps, which is in this process; None: there are others.
     """
 
     task: ResolvedTask
@@ -77,6 +82,7 @@ class ClusterRuntime:
     at_end: list[Callable[[], None]] = field(default_factory=list)
     job_is_over: Callable[[float], bool] = lambda timeout_s: False  # noqa: ARG005 - it has none
     measures: list[Callable[[], Iterable[Sample]]] = field(default_factory=list)
+    in_process: "InProcessSteps | None" = None
 
     @property
     def session(self) -> ParameterSession:
@@ -129,10 +135,15 @@ class ClusterRuntime:
 def local_runtime(task: ResolvedTask, num_ps: int = 1) -> ClusterRuntime:
     """A whole cluster in this process: ``num_ps`` parameter servers, one worker, no sockets."""
     # Loads the server, which a worker of a real cluster has no use for.
+    from .in_process import InProcessSteps
     from .local_ps import LocalPs
 
     settings = load_settings()
     who = Incarnation(task.task, 1)
     transports = [LocalPs(TaskId("ps", i), who, settings) for i in range(num_ps)]
     session = ParameterSession(transports, who, settings)
-    return ClusterRuntime(task, settings, session, alone=True)
+    runtime = ClusterRuntime(task, settings, session, alone=True)
+    if num_ps == 1:
+        finite = settings.nonfinite_gradients != "allow"
+        runtime.in_process = InProcessSteps(transports[0], check_finite=finite)
+    return runtime

@@ -20,7 +20,7 @@ from ..core.definitions import ShardDefinition
 from ..core.steps import Operation
 from ..core.task import Incarnation, TaskId
 from ..core.update_rules import UpdateRule
-from .arena import Arena, zeros
+from .arena import Arena, Memory, zeros
 from .library import library
 from .rules import apply_formula, entry_of, hyperparameters
 from .update_kernel import UpdateKernel
@@ -33,6 +33,7 @@ _UFUNCS: dict[Operation, np.ufunc] = {
     Operation.MAXIMUM: np.maximum,
 }
 _TILE = 1 << 15  # elements of a half-precision variable converted at a time; fits the L2 cache
+_FEW = 64
 _EMPTY: dict[DType, Array] = {np.dtype(t): np.empty(0, t) for t in (np.float32, np.float64)}
 
 
@@ -123,6 +124,24 @@ class Block:
             if slot not in self.slots:
                 self.slots[slot] = zeros(self.value.size, self.compute_dtype)
             self.view(entry, slot)[...] = start
+
+    def adopt(self, array: Array) -> bool:
+        """Have a program's array as the memory of the only shard, with the values it has.
+
+        Args:
+            array: Of as many elements, which the program may change between two steps.
+
+        Returns:
+            Whether it is; False: no kernel could work on it.
+        """
+        flags = array.flags
+        usable = flags.c_contiguous and flags.aligned and flags.writeable
+        if not usable or array.dtype != self.dtype or array.size != self.value.size:
+            return False
+        with self.writing():
+            self.value = array.reshape(-1)
+        self.memory = Memory(self.value, self.memory.sequence)
+        return True
 
     @contextmanager
     def writing(self) -> Iterator[None]:
@@ -247,7 +266,11 @@ class Block:
     def _runs(self, where: Range) -> list[Range]:
         """Cut a range where the number of updates differs."""
         counts = self.updates[where.first : where.last]
-        if where.last - where.first == 1 or bool((counts == counts[0]).all()):
+        if counts.size <= _FEW:  # NumPy takes longer to begin
+            same = len(set(counts.tolist())) == 1
+        else:
+            same = bool((counts == counts[0]).all())
+        if same:
             return [where]
         cuts = (np.flatnonzero(np.diff(counts)) + 1 + where.first).tolist()
         ends = [where.first, *cuts, where.last]

@@ -10,7 +10,7 @@ In ``strategy.run`` these are parts of the step, as reads and updates of variabl
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import optree
@@ -28,6 +28,11 @@ from ..distribute.optimizer import Optimizer
 from ..distribute.strategies.default import get_strategy
 from ..distribute.strategies.strategy import Strategy
 from ..distribute.variables.variable import Variable
+
+if TYPE_CHECKING:
+    from ..distribute.own_arrays import OwnArrays, OwnValues
+
+_NO_ARRAYS: Mapping[str, Any] = {}
 
 Update = Callable[[dict[str, Any]], Mapping[str, Any]]
 """What a worker's own optimizer does: gradients by name in, what to add to the values by name
@@ -387,6 +392,65 @@ class ArrayStore(Shown):
 
         self.strategy.run(step)
         return self._tree(extended.read_all(self._all, arrived=True))
+
+    def own_arrays(
+        self,
+        trained: Mapping[str, Any],
+        others: Mapping[str, Any] = _NO_ARRAYS,
+        *,
+        adopt: bool = True,
+    ) -> "OwnArrays | None":
+        """Let steps update the program's own arrays; see ``StrategyExtended.own_arrays``.
+
+        Args:
+            trained: Arrays that steps change, by name; with the values of :meth:`pull`.
+            others: Arrays that the program alone changes, by name.
+            adopt: For :meth:`step_in_place`; False: for :meth:`step_by_program`.
+        """
+        return self.strategy.extended.own_arrays(
+            [(self._found(name), array) for name, array in trained.items()],
+            [(self._found(name), array) for name, array in others.items()],
+            adopt=adopt,
+        )
+
+    def own_values(
+        self, names: Iterable[str], values: Callable[[], Mapping[str, Any]]
+    ) -> "OwnValues | None":
+        """Let the program keep values of arrays; see ``StrategyExtended.own_values``."""
+        return self.strategy.extended.own_values({n: self._found(n) for n in names}, values)
+
+    def step_in_place(self, gradients: Mapping[str, Any], own: "OwnArrays") -> bool:
+        """A step of its own, outside of ``run``, that updates the program's arrays.
+
+        Args:
+            gradients: As :meth:`push` takes them.
+            own: Of :meth:`own_arrays`.
+
+        Returns:
+            Whether it was made; False: nothing was done, the step is one for :meth:`exchange`.
+        """
+        if is_running(self.strategy):
+            return False
+        require_own(self.strategy, "this store")
+        return self.strategy.extended.apply_in_place(self._updates(gradients, None), own)
+
+    def step_by_program(
+        self, update: Callable[[], Mapping[str, Any]], own: "OwnArrays | OwnValues"
+    ) -> bool | None:
+        """A step of its own, outside of ``run``, by an optimizer of the program.
+
+        Args:
+            update: Makes the step, and returns the new values by name.
+            own: Of :meth:`own_values`, or of :meth:`own_arrays` without ``adopt``.
+
+        Returns:
+            Whether the step counts; False: it was refused, and values are what they were; None:
+            ``update`` was not called, the step is one for :meth:`exchange`.
+        """
+        if is_running(self.strategy):
+            return None
+        require_own(self.strategy, "this store")
+        return self.strategy.extended.step_by_program(update, own)
 
     def exchange_in_run(
         self,

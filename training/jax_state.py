@@ -20,6 +20,7 @@ from .array_store import ArrayStore, Kept, Update
 from .extras import require
 from .jax_arrays import on_device
 from .jax_averages import JaxAverages
+from .jax_on_device import StepsOnDevice
 from .jax_tree import ParameterTree, is_floating
 from .optax_reading import place_transformation
 from .optax_worker import WorkerOptimizer
@@ -112,10 +113,14 @@ class TrainState:
         self._keeps = own is not None and (self._in_sync or strategy.extended.should_checkpoint)
         self._values: Mapping[str, Any] = {}
         self._arrays: list[Any] | None = None
+        self._on_device: StepsOnDevice | None = None
         self._take(self.store.pull())
         if own is not None:
             own.begin({name: self._values[name] for name in self._names})
             self._take_state()
+            self._on_device = StepsOnDevice(
+                self.store, own, self._names, self._own_values, keeps_state=self._keeps
+            )
 
     @property
     def opt_state(self) -> Any:
@@ -171,6 +176,8 @@ class TrainState:
 
     def _take(self, values: Mapping[str, Any]) -> None:
         self._values, self._arrays = values, None
+        if self._on_device is not None:
+            self._on_device.loaded()
         if self._count is not None:
             self._count.saw(values)
 
@@ -203,6 +210,8 @@ class TrainState:
                 structure.
             RuntimeError: A gradient was donated to a jitted function before.
         """
+        if self._step_on_device(gradients, averages, extra):
+            return self.params
         named = self._tree.gradients(gradients)
         own = self._own_optimizer
         moved = {}
@@ -235,6 +244,21 @@ class TrainState:
         self.store.push_averages(moved)
         self._count_one()
         return None
+
+    def _own_values(self) -> Mapping[str, Any]:
+        return {name: self._values[name] for name in self._names}
+
+    def _step_on_device(self, gradients: Any, averages: Any, extra: Mapping[str, Any]) -> bool:
+        """Make a step of this worker's optimizer where no other process has the parameters."""
+        if self._on_device is None or averages is not None or self._in_sync:
+            return False
+        named = self._tree.named_gradients(gradients)
+        arrays = dict(zip(self._names, self._own(), strict=True))
+
+        def commit(arrays: list[Any], on_host: dict[str, Any]) -> None:
+            self._arrays, self._values = arrays, {**self._values, **on_host}
+
+        return self._on_device.step(named, arrays, extra, commit)
 
     def _count_one(self) -> None:
         if self._count is not None:

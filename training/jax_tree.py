@@ -109,7 +109,13 @@ class ParameterTree:
     # -- gradients ---------------------------------------------------------------------------
 
     def gradients(self, gradients: Any) -> dict[str, Array]:
-        """Gradients by name, on the host.
+        """Gradients by name, on the host; arguments and errors as of :meth:`named_gradients`."""
+        named = self.named_gradients(gradients)
+        start_copies(list(named.values()))
+        return {name: np.asarray(leaf) for name, leaf in named.items()}  # no copy on a CPU
+
+    def named_gradients(self, gradients: Any) -> dict[str, Any]:
+        """Gradients by name, where they are.
 
         Args:
             gradients: A tree like the program's, or what is left of it without the leaves that have
@@ -124,7 +130,6 @@ class ParameterTree:
         if names is None:
             names = self._names_of[structure] = self._learn_names(gradients)
         found = {}
-        start_copies(leaves)
         for name, leaf in zip(names, leaves, strict=True):
             if name is not None:
                 if getattr(leaf, "is_deleted", bool)():
@@ -132,7 +137,7 @@ class ParameterTree:
                         f"the gradient of {name!r} was donated to a jitted function and is gone; "
                         "call apply_gradients before, or do not donate gradients"
                     )
-                found[name] = np.asarray(leaf)  # waits for it; no copy on a CPU
+                found[name] = leaf
         return found
 
     def _learn_names(self, gradients: Any) -> list[str | None]:

@@ -66,13 +66,14 @@ class KeptState:
         """Of the variables."""
         return [self._vector, *(f"{self._folder}/{name}" for name in self._arrays)]
 
-    def pushed(self, entries: Mapping[str, Any]) -> dict[str, Array]:
+    def pushed(self, entries: Mapping[str, Any], steps: int = 1) -> dict[str, Array]:
         """What to overwrite after a step, by the names of variables; counts the step.
 
         Args:
             entries: The state as it is now; of an entry that is not there nothing is overwritten.
+            steps: How many were made since this was called last.
         """
-        self.updates += 1
+        self.updates += steps
         has = [name in entries for name in self._dtypes]
         numbers = [float(entries.get(name, 0)) for name in self._numbers]
         arrays = {

@@ -38,6 +38,12 @@ class WorkerOptimizer:
         self._optimizer = optimizer
         self._tree = tree
         self._update = self._jax.jit(optimizer.update)
+        self._add = self._jax.jit(
+            lambda values, updates: [
+                value + update.astype(value.dtype)
+                for value, update in zip(values, updates, strict=True)
+            ]
+        )
         self.state: Any = None
         self._names_of: dict[Any, list[str | None]] = {}
         self.kept = KeptState(
@@ -81,6 +87,34 @@ class WorkerOptimizer:
         made = self._tree.by_name(updates)
         start_copies(list(made.values()))
         return {name: np.asarray(made[name]) for name in gradients}
+
+    def apply(
+        self, gradients: Mapping[str, Any], values: Mapping[str, Any], extra: Mapping[str, Any]
+    ) -> dict[str, Any]:
+        """Let optax update the parameters on their device.
+
+        Args:
+            gradients: By name; the optimizer is given zeros for a parameter that has none.
+            values: The parameters, by name.
+            extra: Further arguments of the optimizer's ``update``.
+
+        Returns:
+            The new parameters, by name; those without a gradient as they were.
+
+        Raises:
+            ValueError: The updates are not a tree like the parameters.
+        """
+        every = gradients
+        if len(gradients) < len(values):
+            zeros = self._jax.numpy.zeros_like
+            every = {n: gradients[n] if n in gradients else zeros(v) for n, v in values.items()}
+        given = self._tree.shared(every), self.state, self._tree.shared(values)
+        updates, self.state = self._run(given, extra)
+        made = self._tree.by_name(updates)
+        names = list(gradients)
+        # By itself: within one function with the update it would be rounded otherwise.
+        new = self._add([values[name] for name in names], [made[name] for name in names])
+        return {**values, **dict(zip(names, new, strict=True))}
 
     def _run(self, given: tuple[Any, Any, Any], extra: Mapping[str, Any]) -> Any:
         leaves = self._jax.tree_util.tree_leaves(dict(extra))

@@ -17,6 +17,7 @@ from .kept_state import KeptState
 from .own_optimizer import Deltas, choose_place
 from .rule_table import OnServer, OnWorker, Place, place_torch
 from .torch_buffers import Buffers
+from .torch_in_place import StepsInPlace
 from .torch_names import SHARED, named_parameters
 from .torch_state import TorchState
 from .torch_tensors import HostCopies, Targets, from_gradient, to_array
@@ -121,10 +122,19 @@ class DistributedOptimizer(torch.optim.Optimizer):  # type: ignore[misc]
         )
         self._keeps = kept is not None and _keeps(strategy)
         self._take_state()
+        self._own_state = (
+            self.store.own_values(kept.names(), self._state_of_steps)
+            if kept is not None and self._keeps
+            else None
+        )
+        self._steps_unkept = 0  # made in place
         self._copies = HostCopies()
         self._values: Mapping[str, Any] = {}
         self._stepped = Targets(self._parameters | self._buffers.averages)
         self._everything = Targets(everything)
+        self._in_place = StepsInPlace(
+            self.store, self._parameters, self._buffers.tensors, on_servers=not left
+        )
         self.refresh()
 
     # -- values ------------------------------------------------------------------------------
@@ -134,6 +144,7 @@ class DistributedOptimizer(torch.optim.Optimizer):  # type: ignore[misc]
         self._values = self.store.pull()
         self._everything.load(self._values)
         self._buffers.mark()
+        self._in_place.loaded()
         if self._keeps and self._kept is not None and self._kept.is_other(self.store.pull):
             self._take_state()
 
@@ -162,16 +173,23 @@ class DistributedOptimizer(torch.optim.Optimizer):  # type: ignore[misc]
                 loss = closure()
         if not self._unscale():
             return loss
-        gradients = self._copies.gradients(
-            {name: p.grad for name, p in self._parameters.items() if p.grad is not None}
-        )
+        if self.worker_reason is None:
+            self._follow_settings()
+            gradients = self._with_decay(self._gradients())
+            if self._in_place.step(gradients):
+                return loss
+        elif self._in_place.step_by(self._optimizer.step):
+            if self._own_state is not None:
+                self._own_state.keep()
+                self._steps_unkept += 1
+            return loss
+        else:
+            gradients = self._gradients()
+        self._values = self._in_place.values() or self._values
         moved = self._buffers.moved(self._values)
         changed = self._buffers.changed() or None
         if self.worker_reason is None:
-            self._follow_settings()
-            values = self.store.exchange(
-                self._with_decay(gradients), assigned=changed, averages=moved
-            )
+            values = self.store.exchange(gradients, assigned=changed, averages=moved)
         else:
             try:
                 values = self.store.exchange(
@@ -186,7 +204,13 @@ class DistributedOptimizer(torch.optim.Optimizer):  # type: ignore[misc]
                 raise
         self._values = values
         self._stepped.load(values)
+        self._in_place.loaded()
         return loss
+
+    def _gradients(self) -> dict[str, Any]:
+        return self._copies.gradients(
+            {name: p.grad for name, p in self._parameters.items() if p.grad is not None}
+        )
 
     def _unscale(self) -> bool:
         """Take the scale of a GradScaler out; False: it found infinities, on whatever worker."""
@@ -255,7 +279,15 @@ class DistributedOptimizer(torch.optim.Optimizer):  # type: ignore[misc]
             self._state.load(self._kept.found(self.store.pull(self._kept.names())))
 
     def _pushed_state(self) -> Mapping[str, Any]:
-        return self._kept.pushed(self._state.now()) if self._kept and self._state else {}
+        if self._kept is None or self._state is None:
+            return {}
+        steps, self._steps_unkept = self._steps_unkept + 1, 0
+        return self._kept.pushed(self._state.now(), steps)
+
+    def _state_of_steps(self) -> Mapping[str, Any]:
+        """What the steps in place have made of the state, when the store is asked for it."""
+        self._steps_unkept -= 1
+        return self._pushed_state()
 
     # -- an Optimizer of torch ---------------------------------------------------------------
 

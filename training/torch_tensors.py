@@ -138,7 +138,17 @@ class Targets:
                     tensor.copy_(to_tensor(value))
             else:
                 np.copyto(view, value)
-                _has_changed(tensor)
+                mark_changed(tensor)
+
+    @property
+    def moved(self) -> bool:
+        """Whether a tensor has other memory than when its array was made."""
+        views = self._views
+        for name, tensor in self._tensors.items():
+            known = views.get(name)
+            if known is None or known[0] != (tensor.data_ptr(), tensor.stride()):
+                return True
+        return False
 
     def arrays(self) -> dict[str, Array] | None:
         """The memory of all tensors; None: some are not on the host."""
@@ -163,7 +173,7 @@ class Targets:
         return view
 
 
-_has_changed = torch.autograd.graph.increment_version
+mark_changed = torch.autograd.graph.increment_version
 
 
 def to_tensor(array: Array) -> Any:

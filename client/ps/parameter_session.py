@@ -111,6 +111,16 @@ class ParameterSession:
         return self._fan_out.counters
 
     @property
+    def is_plain(self) -> bool:
+        """Whether a push now is no closure's, and changes no gradient on the way.
+
+        Raises:
+            WindlassError: The session is broken.
+        """
+        self._fan_out.raise_if_broken()
+        return self._fan_out.closure is None and self._feedback is None
+
+    @property
     def wire_format(self) -> WireFormat:
         """How values travel over the network."""
         return self._plans.wire_format

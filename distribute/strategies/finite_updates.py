@@ -58,6 +58,10 @@ class FiniteUpdates:
             self._in_a_row = 0
         return False
 
+    def note_finite(self) -> None:
+        """A step was applied whose updates another part has checked."""
+        self._in_a_row = 0
+
     def _refuse(self, variable: str, global_step: int) -> None:
         progress, limit = self._runtime.progress, self._runtime.settings.nonfinite_limit
         task = self._runtime.task.task

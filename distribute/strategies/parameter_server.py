@@ -8,7 +8,7 @@ import logging
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ...client.ps.push_plans import Write
 from ...cluster.partitioners import PartitionFunction, parts_of
@@ -18,6 +18,7 @@ from ...cluster.roles import CHIEF, EVALUATOR, WORKER, ps_of, workers_of
 from ...cluster.spec import counted
 from ...core.arrays import Array
 from ...core.definitions import ShardDefinition, VariableDefinition
+from ...core.errors import NonFiniteGradientError
 from ...core.indexed_slices import IndexedSlices
 from ...core.steps import Operation
 from ...core.wire_format import WireFormat
@@ -36,6 +37,9 @@ from .finite_updates import DELTAS, FiniteUpdates
 from .joining import runtime_with_servers
 from .server_step import Gradients, ServerStep
 from .strategy import Strategy
+
+if TYPE_CHECKING:
+    from ..own_arrays import OwnArrays, OwnValues
 
 log = logging.getLogger(__name__)
 
@@ -152,6 +156,7 @@ class ParameterServerExtended(StrategyExtended):
         self._beside_others = 0  # variables created near another
         self._bound: dict[str, object] = {}
         self._step = ServerStep(runtime, prefetch=prefetch)
+        self._prefetch = prefetch
         self._finite_deltas = FiniteUpdates(runtime, DELTAS)
         self._refused = False  # the deltas of the step
         self.assign_in_step: Callable[[str, Array], bool] = self._step.assign_in_step
@@ -330,6 +335,9 @@ class ParameterServerExtended(StrategyExtended):
             if self._undefined:
                 self._define()
             step = self._step
+            here = self.runtime.in_process
+            if here is not None and self._apply_in_process(updates, _changed(averages), reads):
+                return list(here.read(reads))
             step.begin()
             self._refused = False
             try:
@@ -342,6 +350,89 @@ class ParameterServerExtended(StrategyExtended):
                 raise
             step.end(push=True)
             return step.read_all(names, arrived=True)
+
+    def own_arrays(
+        self,
+        trained: Sequence[tuple[Variable, Array]],
+        others: Sequence[tuple[Variable, Array]] = (),
+        *,
+        adopt: bool = True,
+    ) -> "OwnArrays | None":
+        """See :meth:`StrategyExtended.own_arrays`."""
+        here = self.runtime.in_process
+        if here is None or self._prefetch:
+            return None
+        from ..own_arrays import OwnArrays
+
+        with self._lock:
+            self._define()
+            if here.places([v for v, _ in (*trained, *others)]) is None:
+                return None
+            return OwnArrays(here, trained, others, adopt=adopt)
+
+    def own_values(
+        self, variables: Mapping[str, Variable], values: Callable[[], Mapping[str, Array]]
+    ) -> "OwnValues | None":
+        """See :meth:`StrategyExtended.own_values`."""
+        here = self.runtime.in_process
+        if here is None or self._prefetch:
+            return None
+        from ..own_arrays import OwnValues
+
+        with self._lock:
+            self._define()
+            if here.places(list(variables.values())) is None:
+                return None
+            return OwnValues(here, variables, values)
+
+    def step_by_program(
+        self, update: Callable[[], Mapping[str, Array]], own: "OwnArrays | OwnValues"
+    ) -> bool | None:
+        """See :meth:`StrategyExtended.step_by_program`."""
+        self.runtime.check()
+        with self._lock:
+            if not (own.are_current and self._step.is_free):
+                return None
+            new = update()
+            try:
+                refused = self._finite_deltas.refuses(new, self.runtime.session.global_step)
+            except NonFiniteGradientError:
+                own.load()
+                raise
+            if refused:
+                own.load()
+                return False
+            own.keep()
+            self._step.count_in_process()
+            return True
+
+    def apply_in_place(
+        self, updates: Sequence[tuple[Any, Sequence[tuple[Any, Variable]]]], own: "OwnArrays"
+    ) -> bool:
+        """See :meth:`StrategyExtended.apply_in_place`."""
+        self.runtime.check()
+        with self._lock:
+            if not own.are_current:
+                return False
+            own.keep()
+            if not self._apply_in_process(updates):
+                return False
+            own.load()
+            return True
+
+    def _apply_in_process(
+        self,
+        updates: Sequence[tuple[Any, Sequence[tuple[Any, Variable]]]],
+        averages: Sequence[tuple[Variable, MovedAverage]] = (),
+        reads: Sequence[Variable] = (),
+    ) -> bool:
+        """Make a step without the session, if that can be."""
+        here = self.runtime.in_process
+        if here is None or here.places(reads) is None:
+            return False
+        for optimizer, pairs in updates:
+            self._bind(optimizer, [variable for _, variable in pairs])
+        return self._step.apply_in_process(updates, averages)
 
     def read_rows(self, variable: PsVariable, indices: Array) -> Array:
         """Rows of a variable, as they are now."""
@@ -387,8 +478,7 @@ class ParameterServerExtended(StrategyExtended):
 
     def move_averages(self, moves: Sequence[tuple[Variable, MovedAverage]]) -> None:
         """Push what this step adds to the servers' averages, with its gradients."""
-        # Of layers that have not computed in this step. A comparison by NumPy takes ten times this.
-        moves = [(v, each) for v, each in moves if each.after.tobytes() != each.before.tobytes()]
+        moves = _changed(moves)
         if not moves or self._refused:
             return
         add = Operation.ASSIGN_ADD
@@ -414,7 +504,6 @@ class ParameterServerExtended(StrategyExtended):
         Raises:
             ValueError: A variable was created outside this strategy's scope.
         """
-        rule = optimizer.rule
         with self._lock:
             self._define()
             batches: list[Gradients] = [{}]
@@ -431,12 +520,7 @@ class ParameterServerExtended(StrategyExtended):
                     batches.append({name: gradient})
                 else:
                     batches[0][name] = gradient
-            bound = self._bound
-            unbound = [name for name in batches[0] if bound.get(name) is not rule]
-            if unbound:
-                self.runtime.session.bind(unbound, rule)
-                self._bound |= dict.fromkeys(unbound, rule)
-                optimizer.note(variable for _, variable in pairs)
+            self._bind(optimizer, [variable for _, variable in pairs])
             session, current = self.runtime.session, optimizer.current
             if (limit := current.clipnorm) is not None:
                 batches = [
@@ -446,6 +530,23 @@ class ParameterServerExtended(StrategyExtended):
             changes = optimizer.hyperparameters(lambda: session.global_step)
             self._step.add(batches, current.global_clipnorm, changes)
 
+    def _bind(self, optimizer: Any, variables: Sequence[Variable]) -> None:
+        """Bind the optimizer's rule to variables that have none."""
+        bound, rule = self._bound, optimizer.rule
+        unbound = [v.name for v in variables if bound.get(v.name) is not rule]
+        if unbound:
+            self.runtime.session.bind(list(dict.fromkeys(unbound)), rule)
+            bound |= dict.fromkeys(unbound, rule)
+            optimizer.note(variables)
+
     def iterations(self, variables: Sequence[Variable]) -> int:  # noqa: ARG002
         """The global step, as far as this worker knows."""
         return self.runtime.session.global_step
+
+
+def _changed(
+    moves: Sequence[tuple[Variable, MovedAverage]],
+) -> list[tuple[Variable, MovedAverage]]:
+    """Averages without those of layers that have not computed in the step."""
+    # A comparison by NumPy takes ten times as long.
+    return [(v, each) for v, each in moves if each.after.tobytes() != each.before.tobytes()]

@@ -308,6 +308,14 @@ class Store:
             self._tally.bytes_in += received
             self._tally.bytes_out += sent
 
+    def count_push(self, step_increment: int) -> int:
+        """Count a push that was applied without a session; returns the global step after it."""
+        with self._tally.lock:
+            self._tally.pushes += 1
+        with self._log_lock:
+            self._global_step += step_increment
+            return self._global_step
+
     def count_pull(self, sent: int) -> None:
         """Count a pull, and its bytes that the worker reads from shared memory itself."""
         with self._tally.lock:

@@ -176,11 +176,12 @@ def test_two_workers_and_two_servers_learn_together() -> None:
     assert losses[0] == losses[1] < 0.5 * curve_alone(optax.adam(5e-3), 1)[0]
 
 
-def test_a_program_may_donate_parameters_and_gradients() -> None:
+@pytest.mark.parametrize("deltas", ["allow", "always"])
+def test_a_program_may_donate_parameters_and_gradients(deltas: Any) -> None:
     strategy = wl.distribute.ParameterServerStrategy()
     # Large enough for JAX to share memory with the arrays of the store.
     state = wl.training.jax.TrainState(
-        {"w": np.ones((512, 256), np.float32)}, optax.sgd(0.5), strategy
+        {"w": np.ones((512, 256), np.float32)}, optax.sgd(0.5), strategy, deltas=deltas
     )
     burn = jax.jit(lambda tree: jax.tree.map(lambda x: x * 0 - 7, tree), donate_argnums=0)
     for number in range(1, 4):

@@ -40,6 +40,13 @@ def wrap(make: Make, module: Any, strategy: Any = None, **more: Any) -> Any:
     )
 
 
+def through_a_session() -> Any:
+    """A strategy whose steps are messages, as those to other processes are."""
+    strategy = wl.distribute.ParameterServerStrategy()
+    strategy.extended.runtime.in_process = None
+    return strategy
+
+
 def losses(module: Any, optimizer: Any, steps: int, schedule: bool = False) -> list[float]:
     x, y = torch.from_numpy(X), torch.from_numpy(Y)
     found = []
@@ -155,7 +162,8 @@ def test_sparse_gradients_travel_as_rows(kind: str, name: str) -> None:
     alone = layer(1000, 4, sparse=True)
     shared = copy.deepcopy(alone)
     make: Make = lambda p: getattr(torch.optim, name)(p, lr=0.1)  # noqa: E731
-    own, optimizer = make(list(alone.parameters())), wrap(make, shared)
+    strategy = through_a_session()
+    own, optimizer = make(list(alone.parameters())), wrap(make, shared, strategy)
     ids = torch.tensor([[3, 7, 3], [999, 0, 7]])
     session = optimizer.store.strategy.extended.runtime.session
     for module, each in ((alone, own), (shared, optimizer)):
@@ -257,7 +265,7 @@ def test_dense_gradients_are_handed_over_without_a_copy(monkeypatch: pytest.Monk
     one.
     """
     module = net()
-    optimizer = wrap(lambda p: torch.optim.SGD(p, 0.1), module)
+    optimizer = wrap(lambda p: torch.optim.SGD(p, 0.1), module, through_a_session())
     given: dict[str, Any] = {}
     exchange = optimizer.store.exchange
 
@@ -343,7 +351,7 @@ def test_what_was_computed_before_a_step_cannot_be_differentiated_after_it() -> 
         loss.backward()
 
 
-def test_a_parameter_whose_memory_was_replaced_is_loaded_where_it_is_now() -> None:
+def test_a_parameter_whose_memory_was_replaced_is_updated_where_it_is_now() -> None:
     module = torch.nn.Linear(3, 3, bias=False)
     optimizer = wrap(lambda p: torch.optim.SGD(p, 1.0), module)
     before = module.weight.detach().clone()
@@ -351,7 +359,41 @@ def test_a_parameter_whose_memory_was_replaced_is_loaded_where_it_is_now() -> No
         module.weight.data = replaced
         module.weight.grad = torch.ones(3, 3)
         optimizer.step()
-    torch.testing.assert_close(module.weight.detach(), before - 2)
+    torch.testing.assert_close(module.weight.detach(), before - 1)  # as torch alone
+    optimizer.refresh()
+    torch.testing.assert_close(module.weight.detach(), before - 1)
+
+
+@pytest.mark.parametrize("make", [adam, torch.optim.Rprop], ids=["on the servers", "here"])
+def test_what_a_program_does_to_parameters_between_steps_is_kept_alone(make: Make) -> None:
+    """A Wasserstein critic's weights are clamped; through ``data`` no version counts it."""
+    alone, shared = net(), net()
+    own, optimizer = make(list(alone.parameters())), wrap(make, shared)
+    for _ in range(200):
+        for module, each in ((alone, own), (shared, optimizer)):
+            losses(module, each, 1)
+            with torch.no_grad():
+                for number, parameter in enumerate(module.parameters()):
+                    (parameter.data if number % 2 else parameter).clamp_(-0.1, 0.1)
+    for mine, theirs in zip(shared.parameters(), alone.parameters(), strict=True):
+        torch.testing.assert_close(mine, theirs, rtol=1e-5, atol=1e-6)
+    values = optimizer.store.pull()
+    for name, parameter in shared.named_parameters():
+        np.testing.assert_array_equal(values[name], parameter.detach().numpy())
+
+
+def test_a_ruined_step_alone_leaves_the_averages_of_batch_norm() -> None:
+    module = torch.nn.Sequential(torch.nn.Linear(8, 4), torch.nn.BatchNorm1d(4))
+    optimizer = wrap(adam, module)
+    x = torch.from_numpy(X)
+    for bad in (False, True, False):
+        optimizer.zero_grad()
+        (module(x * float("nan")) if bad else module(x)).square().sum().backward()
+        optimizer.step()
+    for name, value in optimizer.store.pull().items():
+        assert np.isfinite(value).all(), name
+    assert module[1].running_mean.isfinite().all()
+    assert optimizer.store.step == 2
 
 
 def test_torchs_sampler_gives_each_worker_its_part() -> None:

@@ -1,0 +1,314 @@
+"""Steps of a program whose only parameter server is in its own process, without a session.
+
+A program alone has nobody to exchange messages with, and a session's headers, buffers and layouts
+take longer than the update of a small model. Here gradients go to the update rules directly, on the
+memory of the same blocks, so everything else (checkpoints, reads, other strategies' restores) finds
+what it always finds. What is not simply a step of dense gradients or rows, or may have to be
+refused, is left to the session: every method says whether it did its work.
+"""
+
+import weakref
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
+
+import numpy as np
+
+from ..core.arrays import Array, size_of
+from ..core.buffers import BufferPools
+from ..core.finite import all_finite
+from ..core.indexed_slices import IndexedSlices
+from ..core.steps import LayoutEntry, Operation
+from ..core.update_rules import UpdateRule
+from ..engine.block import Block, Gradient, StepInfo
+from ..engine.rows import deduplicate, sum_duplicates
+from ..server.ps.layout import LayoutRange, join_ranges
+from .base.arrays import to_host
+from .base.moved_average import MovedAverage
+from .local_ps import LocalPs, OwnValues
+
+
+class Variable(Protocol):
+    """What is known here of a variable on parameter servers."""
+
+    @property
+    def name(self) -> str:
+        """Unique in the job."""
+
+    @property
+    def shape(self) -> Any:
+        """Of the whole variable."""
+
+
+Updates = Sequence[tuple[Any, Sequence[tuple[Any, Variable]]]]
+"""Optimizers, each with pairs of gradient and variable."""
+
+_MAX_PLANS = 64
+_Update = tuple[LayoutRange, Gradient, UpdateRule]
+
+
+@dataclass(slots=True)
+class _Part:
+    """Neighbouring dense variables in one block, updated by one call of a kernel.
+
+    Attributes:
+        where: The variables' place, with their update rule.
+        first: Position of the first variable in the step's pairs.
+        views: Of ``gradient``, one for each variable, in its shape; empty: there is one variable,
+            whose gradient is used where it is.
+        gradient: Buffer for all gradients.
+    """
+
+    where: LayoutRange
+    first: int
+    views: list[Array]
+    gradient: Array
+
+
+class _Plan:
+    """How the gradients of certain variables get to their blocks."""
+
+    def __init__(
+        self,
+        rule: UpdateRule,
+        variables: Sequence[Variable],
+        sparse: Sequence[bool],
+        ranges: Sequence[LayoutRange],
+    ) -> None:
+        self.kept = rule, variables  # so that nothing else gets their ids
+        self.shapes = [variable.shape for variable in variables]
+        self.ranges = ranges
+        self.dense: list[_Part] = []
+        self.rows = [i for i, is_sparse in enumerate(sparse) if is_sparse]
+        self.changed: tuple[Mapping[str, Any], UpdateRule] | None = None
+        start = 0
+        while start < len(ranges):
+            stop = start + 1
+            if not sparse[start]:
+                while stop < len(ranges) and not sparse[stop] and self._joins(start, stop):
+                    stop += 1
+                self.dense.append(self._part(start, stop))
+            start = stop
+
+    def _joins(self, start: int, stop: int) -> bool:
+        return len(join_ranges(self.ranges[start : stop + 1]).ranges) == 1
+
+    def _part(self, start: int, stop: int) -> _Part:
+        (whole,) = join_ranges(self.ranges[start:stop]).ranges
+        if stop == start + 1:
+            return _Part(whole, start, [], np.empty(0, whole.dtype))
+        gradient = np.zeros(whole.where.stop - whole.where.start, whole.dtype)
+        views = []
+        for i in range(start, stop):
+            where = self.ranges[i].where
+            first = where.start - whole.where.start
+            views.append(gradient[first : first + where.stop - where.start].reshape(self.shapes[i]))
+        return _Part(whole, start, views, gradient)
+
+    def gather(
+        self, gradients: Sequence[Any], memory: BufferPools
+    ) -> list[tuple[LayoutRange, Gradient]] | None:
+        """Gradients for the blocks; None: one is not of its variable's shape and dtype."""
+        found: list[tuple[LayoutRange, Gradient]] = []
+        for part in self.dense:
+            dtype, first = part.where.dtype, part.first
+            for i in range(first, first + max(1, len(part.views))):
+                gradient = gradients[i]
+                if (
+                    not isinstance(gradient, np.ndarray)
+                    or gradient.shape != self.shapes[i]
+                    or gradient.dtype != dtype
+                ):
+                    return None
+                if part.views:
+                    np.copyto(part.views[i - first], gradient)
+            values = part.gradient if part.views else gradients[first].reshape(-1)
+            found.append((part.where, Gradient(values)))
+        for i in self.rows:
+            rows = _row_sums(gradients[i], self.shapes[i], memory)
+            if rows is None or rows.values.dtype != self.ranges[i].dtype:
+                return None
+            found.append((self.ranges[i], rows))
+        return found
+
+
+class InProcessSteps:
+    """Applies steps to the store of a :class:`LocalPs`. The caller holds the strategy's lock.
+
+    Args:
+        ps: The only one.
+        check_finite: Whether gradients with NaN or infinity are refused.
+    """
+
+    def __init__(self, ps: LocalPs, *, check_finite: bool) -> None:
+        self._ps, self._store = ps, ps.store
+        self._check_finite = check_finite
+        self._memory = BufferPools()
+        self._plans: dict[tuple[Any, ...], _Plan] = {}
+        self._places: dict[int, LayoutRange] = {}  # by the variable's id
+
+    def apply(
+        self,
+        updates: Updates,
+        averages: Sequence[tuple[Variable, MovedAverage]] = (),
+        *,
+        step_increment: int,
+    ) -> int | None:
+        """Apply a step's gradients, and what it adds to moving averages.
+
+        Args:
+            updates: Whose rules are bound to their variables.
+            averages: As ``move_averages`` takes them.
+            step_increment: Added to the global step.
+
+        Returns:
+            The global step after it; None: nothing was done, the step is one for the session.
+        """
+        store = self._store
+        before = store.global_step
+        todo: list[_Update] = []
+        for optimizer, pairs in updates:
+            work = self._gathered(optimizer, pairs, before)
+            if work is None:
+                return None
+            todo += work
+        moved = self._moved(averages)
+        if moved is None or not (todo or moved):
+            return None
+        if self._check_finite:
+            if not all(all_finite(gradient.values) for _, gradient, _ in todo):
+                return None
+            if not all(all_finite(added) for _, added, _ in moved):
+                return None
+        info = StepInfo(self._ps.who, 0, before)
+        for part, gradient, rule in todo:
+            with part.block.writing():
+                part.block.apply(part.where, gradient, rule, info)
+        for place, added, decay in moved:
+            with place.block.writing():
+                gradient = Gradient(added.reshape(-1))
+                place.block.combine(place.where, gradient, Operation.ASSIGN_ADD, decay)
+        return store.count_push(step_increment)
+
+    def count(self, step_increment: int) -> int:
+        """Count a step that the program has made; returns the global step after it."""
+        return self._store.count_push(step_increment)
+
+    def _gathered(
+        self, optimizer: Any, pairs: Sequence[tuple[Any, Variable]], step: int
+    ) -> list[_Update] | None:
+        current = optimizer.current
+        if current.clipnorm is not None or current.global_clipnorm is not None:
+            return None
+        gradients = [
+            g if isinstance(g, np.ndarray | IndexedSlices) else to_host(g) for g, _ in pairs
+        ]
+        plan = self._plan(optimizer.rule, pairs)
+        if plan is None:
+            return None
+        gathered = plan.gather(gradients, self._memory)
+        if gathered is None:
+            return None
+        rule: UpdateRule = optimizer.rule
+        changes = optimizer.hyperparameters(lambda: step)
+        if changes is not None:
+            if plan.changed is None or plan.changed[0] != changes:
+                plan.changed = dict(changes), rule.changed(changes)
+            rule = plan.changed[1]
+        return [(part, gradient, rule) for part, gradient in gathered]
+
+    def _plan(self, rule: UpdateRule, pairs: Sequence[tuple[Any, Variable]]) -> _Plan | None:
+        sparse = [type(gradient) is IndexedSlices for gradient, _ in pairs]
+        key = (id(rule), *sparse, *(id(variable) for _, variable in pairs))
+        plan = self._plans.get(key)
+        if plan is None:
+            places = [self.place(variable) for _, variable in pairs]
+            known = [place for place in places if place is not None]
+            if len(known) < len(places) or any(_rule_of(place) != rule for place in known):
+                return None  # cut into parts, or not bound yet
+            if len(self._plans) >= _MAX_PLANS:
+                self._plans.clear()
+            ranges = [replace(p, operation=Operation.APPLY, rule=_rule_of(p)) for p in known]
+            plan = self._plans[key] = _Plan(rule, [v for _, v in pairs], sparse, ranges)
+        return plan
+
+    def _moved(
+        self, averages: Sequence[tuple[Variable, MovedAverage]]
+    ) -> list[tuple[LayoutRange, Array, float]] | None:
+        found = []
+        for variable, moved in averages:
+            place = self.place(variable)
+            added = moved.added()
+            if place is None or added.shape != variable.shape or added.dtype != place.dtype:
+                return None
+            found.append((place, added, moved.decay))
+        return found
+
+    def place(self, variable: Variable) -> LayoutRange | None:
+        """A variable's memory; None: it is cut into parts."""
+        place = self._places.get(id(variable))
+        if place is None:
+            entry = LayoutEntry(variable.name, 0, Operation.PULL)
+            (place,) = self._store.table.compile([entry]).ranges
+            if place.where.stop - place.where.start != size_of(tuple(variable.shape)):
+                return None
+            self._places[id(variable)] = place
+            weakref.finalize(variable, self._places.pop, id(variable), None)
+        return place
+
+    def memory(self, variable: Variable) -> tuple[Block, Array]:
+        """A variable's block, and its value there.
+
+        Raises:
+            ValueError: It is cut into parts.
+        """
+        place = self.place(variable)
+        if place is None:
+            raise ValueError(f"{variable.name!r} is cut into parts")
+        where, block = place.where, place.block
+        return block, block.value[where.start : where.stop].reshape(variable.shape)
+
+    def places(self, variables: Sequence[Variable]) -> list[LayoutRange] | None:
+        """The memory of variables; None: one is cut into parts."""
+        found = [self.place(variable) for variable in variables]
+        known = [place for place in found if place is not None]
+        return known if len(known) == len(found) else None
+
+    def read(self, variables: Sequence[Variable]) -> list[Array]:
+        """Copies of the values of variables, read-only, each of one part."""
+        self._ps.take_own_arrays()
+        found = []
+        for place, variable in zip(self.places(variables) or (), variables, strict=True):
+            where, block = place.where, place.block
+            with block.lock:
+                value = block.value[where.start : where.stop].copy()
+            value.setflags(write=False)
+            found.append(value.reshape(variable.shape))
+        return found
+
+    def add_own(self, arrays: OwnValues) -> None:
+        """Ask for a program's values before a session's step reads or changes any, while they are.
+
+        Args:
+            arrays: Referred to weakly.
+        """
+        self._ps.own_arrays.add(arrays)
+
+
+def _rule_of(place: LayoutRange) -> UpdateRule | None:
+    return place.block.rules[place.where.first]
+
+
+def _row_sums(slices: IndexedSlices, shape: Sequence[int], memory: BufferPools) -> Gradient | None:
+    """Each row once, ascending, as kernels take them; None: the session says what is wrong."""
+    values, ids = to_host(slices.values), to_host(slices.indices)
+    if values.shape != (ids.size, *shape[1:]) or not ids.size:
+        return None
+    ids = np.ascontiguousarray(ids).reshape(-1).astype(np.int64, copy=False)
+    flat = values.reshape(ids.size, -1)
+    try:
+        unique, inverse = deduplicate(ids, shape[0], memory)
+    except ValueError:
+        return None
+    sums = memory.take_array((unique.size, flat.shape[1]), flat.dtype)
+    return Gradient(sum_duplicates(flat, inverse, sums).reshape(-1), unique)

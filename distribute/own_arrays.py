@@ -1,0 +1,180 @@
+"""A program's own arrays as the memory of variables, where the only ps is in its process.
+
+A framework that updates parameters in place needs no copies of values that go back and forth: the
+update rules run on the program's memory, or on a copy of small arrays, which share blocks and so
+calls of kernels. What the program changes between steps by itself (clamping, loading, batch norm)
+is therefore in the variables, as it would be without a strategy.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from ..core.arrays import Array
+from ..engine.block import Block
+from .in_process import InProcessSteps, Variable
+
+
+class OwnArrays:
+    """Arrays of the program, each the value of a variable. The caller holds the strategy's lock.
+
+    Args:
+        steps: On the ps.
+        trained: Arrays that update rules change, each with its variable: on the host, writable, of
+            the variable's shape and dtype. Large ones become the memory of the ps.
+        others: The same of what the program alone changes, such as averages of batch norm.
+        adopt: False: large arrays are copied, too, so that :meth:`load` can undo a step.
+
+    Attributes:
+        trained: The trained arrays by the names of their variables.
+        paused: Whether the variables keep what they have, whatever the program changes.
+
+    Raises:
+        ValueError: A variable is cut into parts.
+    """
+
+    def __init__(
+        self,
+        steps: InProcessSteps,
+        trained: Sequence[tuple[Variable, Array]],
+        others: Sequence[tuple[Variable, Array]] = (),
+        *,
+        adopt: bool = True,
+    ) -> None:
+        self._steps = steps
+        self.trained = {variable.name: array for variable, array in trained}
+        self._variables = [variable for variable, _ in (*trained, *others)]
+        self._trained = _copies(steps, trained, adopt=adopt)
+        self._others = _copies(steps, others, adopt=adopt)
+        self._blocks = list(
+            {id(c.block): c.block for c in (*self._trained, *self._others)}.values()
+        )
+        self._marks: list[int] = []
+        self.paused = False
+        self.mark()
+        steps.add_own(self)
+
+    @property
+    def are_current(self) -> bool:
+        """Whether nobody else has changed the variables since :meth:`mark`."""
+        return self._marks == [_mark(block) for block in self._blocks]
+
+    def mark(self) -> None:
+        """Note that arrays and variables are equal."""
+        self._marks = [_mark(block) for block in self._blocks]
+
+    def take(self) -> None:
+        """Copy all arrays to the variables, unless others have changed these since :meth:`mark`."""
+        if not self.paused and self.are_current:
+            for copied in (*self._trained, *self._others):
+                with copied.block.lock:
+                    np.copyto(copied.view, copied.array)
+
+    def keep(self) -> None:
+        """Copy the trained arrays to the variables."""
+        for copied in self._trained:
+            np.copyto(copied.view, copied.array)
+
+    def load(self) -> None:
+        """Copy the variables to the trained arrays."""
+        for copied in self._trained:
+            np.copyto(copied.array, copied.view)
+        self.mark()
+
+    def values(self) -> dict[str, Array]:
+        """Copies of the variables by name, as they are without :meth:`take`."""
+        self.paused, before = True, self.paused
+        try:
+            copies = self._steps.read(self._variables)
+        finally:
+            self.paused = before
+        return {v.name: copy for v, copy in zip(self._variables, copies, strict=True)}
+
+
+class _Copied(NamedTuple):
+    """An array of the program, and where a block has its values."""
+
+    array: Array
+    view: Array
+    block: Block
+
+
+def _copies(
+    steps: InProcessSteps, arrays: Sequence[tuple[Variable, Array]], *, adopt: bool
+) -> list[_Copied]:
+    """How arrays are copied, but for those that become the memory of their blocks."""
+    found = []
+    for variable, array in arrays:
+        block, view = steps.memory(variable)
+        if not (adopt and len(block.shards) == 1 and block.adopt(array)):
+            found.append(_Copied(array, view, block))
+    return found
+
+
+def _mark(block: Block) -> int:
+    """Another number after each change of a block."""
+    return int(block.memory.sequence[0])
+
+
+class OwnValues:
+    """Values of variables that the program has elsewhere, and the ps only when it is asked.
+
+    Args:
+        steps: On the ps.
+        variables: By name.
+        values: Gives what they are now: arrays of the host by name, of some or all variables.
+
+    Attributes:
+        commit: Has the program take the values of the step that is being made. A step may set it.
+
+    Raises:
+        ValueError: A variable is cut into parts.
+    """
+
+    def __init__(
+        self,
+        steps: InProcessSteps,
+        variables: Mapping[str, Variable],
+        values: Callable[[], Mapping[str, Array]],
+    ) -> None:
+        self.commit: Callable[[], None] = _nothing
+        self._values = values
+        self._memory = {name: steps.memory(variable) for name, variable in variables.items()}
+        self._blocks = list({id(block): block for block, _ in self._memory.values()}.values())
+        self._changed = False
+        self.mark()
+        steps.add_own(self)
+
+    @property
+    def are_current(self) -> bool:
+        """Whether nobody else has changed the variables since :meth:`mark`."""
+        return self._marks == [_mark(block) for block in self._blocks]
+
+    def mark(self) -> None:
+        """Note that the program has the values of the variables."""
+        self._changed = False
+        self._marks = [_mark(block) for block in self._blocks]
+
+    def keep(self) -> None:
+        """Have the program take the step's values, and the variables when they are asked for."""
+        self.commit()
+        self.mark()
+        self._changed = True
+
+    def load(self) -> None:
+        """Nothing: the program has not taken what it was not to keep."""
+
+    def take(self) -> None:
+        """Copy what has changed to the variables, unless others have changed these."""
+        if not self._changed or not self.are_current:
+            return
+        self._changed = False
+        for name, value in self._values().items():
+            block, view = self._memory[name]
+            with block.lock:
+                np.copyto(view, value)
+
+
+def _nothing() -> None:
+    """No more has to be done."""

@@ -1,0 +1,109 @@
+"""Steps that update the parameters of a PyTorch program where they are, where it trains alone."""
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from ..core.arrays import Array
+from .array_store import ArrayStore
+from .torch_tensors import Targets, mark_changed
+
+if TYPE_CHECKING:
+    from ..distribute.own_arrays import OwnArrays
+
+
+class StepsInPlace:
+    """Has the store work on the memory of tensors, as long as no other process has its variables.
+
+    What the program does to parameters and buffers between two steps is then part of the model, as
+    under PyTorch alone.
+
+    Args:
+        store: That has them.
+        parameters: By name; host memory, or no step is made here.
+        buffers: By name; not changed here.
+        on_servers: Whether the servers have the optimizer; False: this worker.
+    """
+
+    def __init__(
+        self,
+        store: ArrayStore,
+        parameters: Mapping[str, Any],
+        buffers: Mapping[str, Any],
+        *,
+        on_servers: bool,
+    ) -> None:
+        self._store, self._on_servers = store, on_servers
+        self._parameters, self._buffers = parameters, buffers
+        self._trained, self._others = Targets(parameters), Targets(buffers)
+        self._own: OwnArrays | None = None
+        self._changed_here = False  # since :meth:`loaded`
+
+    def step(self, gradients: Mapping[str, Any]) -> bool:
+        """Make a step, if that can be done here.
+
+        Args:
+            gradients: By name, as the store takes them.
+
+        Returns:
+            Whether the parameters have been updated; False: nothing was done.
+        """
+        own = self._arrays()
+        if own is None or not self._store.step_in_place(gradients, own):
+            return False
+        for name in gradients:
+            mark_changed(self._parameters[name])
+        return self._made(own)
+
+    def step_by(self, update: Callable[[], object]) -> bool:
+        """Make a step of this worker's optimizer, if that can be done here.
+
+        Args:
+            update: Changes the parameters.
+
+        Returns:
+            Whether it was made; False: ``update`` was not called.
+        """
+        own = self._arrays()
+        if own is None:
+            return False
+
+        def step() -> Mapping[str, Array]:
+            update()
+            return own.trained
+
+        if self._store.step_by_program(step, own) is None:
+            return False
+        return self._made(own)
+
+    def _made(self, own: "OwnArrays") -> bool:
+        self._changed_here, own.paused = True, False
+        return True
+
+    def values(self) -> dict[str, Array] | None:
+        """Values after the last step, where steps were made here since :meth:`loaded`.
+
+        What the program has changed since then is lost with the step that follows, which is one of
+        the session.
+        """
+        if self._own is None or not self._changed_here:
+            return None
+        self._own.paused = True
+        values = self._own.values()
+        if not self._on_servers:  # whose optimizer goes on from what the parameters are
+            self._trained.load(values)
+        return values
+
+    def loaded(self) -> None:
+        """Note that the tensors have the values of the variables."""
+        self._changed_here = False
+        if self._own is not None:
+            self._own.paused = False
+            self._own.mark()
+
+    def _arrays(self) -> "OwnArrays | None":
+        if self._own is None or self._trained.moved or self._others.moved:
+            trained, others = self._trained.arrays(), self._others.arrays()
+            if trained is None or others is None:
+                return None
+            self._own = self._store.own_arrays(trained, others, adopt=self._on_servers)
+        return self._own
