@@ -31,8 +31,9 @@ BYTES = 4 * 1024 * 1024
 
 @pytest.fixture
 def here() -> Iterator[Any]:
-    """The servers are in the program's process, and called."""
+    """The servers are in the program's process, and called through a session."""
     strategy = wl.distribute.ParameterServerStrategy()
+    strategy.extended.runtime.in_process = None
     yield strategy
     strategy.extended.runtime.session.close()
 
@@ -121,3 +122,25 @@ def test_no_copy_is_made_of_a_dense_gradient_but_the_one_into_the_session(
             assert allocated < BYTES / 10
     finally:
         tracemalloc.stop()
+
+
+def test_a_step_of_pytorch_alone_copies_nothing_large() -> None:
+    """The gradient and the parameter are read and written where they are."""
+    strategy = wl.distribute.ParameterServerStrategy()
+    backward, update = torch_step(strategy)
+    counters = strategy.extended.runtime.session.counters
+    for _ in range(3):
+        backward()
+        update()
+    pushed = counters.pushed
+    tracemalloc.start()
+    try:
+        backward()
+        tracemalloc.reset_peak()
+        at_first = tracemalloc.get_traced_memory()[0]
+        update()
+        assert tracemalloc.get_traced_memory()[1] - at_first < BYTES / 10
+    finally:
+        tracemalloc.stop()
+    assert strategy.extended.runtime.session.counters.pushed == pushed
+    assert strategy.global_step == 4
