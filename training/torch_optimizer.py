@@ -14,11 +14,11 @@ from ..distribute.strategies.strategy import Strategy
 from .array_store import ArrayStore
 from .extras import require
 from .kept_state import KeptState
-from .own_optimizer import Deltas, choose_place
-from .rule_table import OnServer, OnWorker, Place, place_torch
+from .own_optimizer import Deltas
 from .torch_buffers import Buffers
 from .torch_in_place import StepsInPlace
 from .torch_names import SHARED, named_parameters
+from .torch_rules import TorchRules, has_stepped, take_scale_out
 from .torch_state import TorchState
 from .torch_tensors import HostCopies, Targets, from_gradient, to_array
 
@@ -88,34 +88,24 @@ class DistributedOptimizer(torch.optim.Optimizer):  # type: ignore[misc]
         self._parameters = named_parameters(optimizer, module, name)
         names = {id(parameter): each for each, parameter in self._parameters.items()}
         self._buffers = Buffers(module, name, in_sync=strategy.extended.num_replicas_in_sync > 1)
-        places = [choose_place(self._place(g), deltas, self._kind) for g in self.param_groups]
-        left = [place for place in places if isinstance(place, OnWorker)]
-        self.worker_reason = left[0].reason if left else None
-        self._rules = [
-            (place.optimizer(), place.decay, _settings(group))
-            for place, group in zip(places, self.param_groups, strict=True)
-            if isinstance(place, OnServer) and not left
-        ]
-        if self._rules and _has_stepped(optimizer):
+        self._rules = TorchRules(optimizer, deltas)
+        self.worker_reason = self._rules.worker_reason
+        if self.worker_reason is None and has_stepped(optimizer):
             raise ConfigurationError(
                 f"this {self._kind} has a state already, and the servers begin with a fresh one; "
                 "wrap it before its first step, begin the job with its state by "
                 "wl.training.torch.write_checkpoint, or keep it on the worker with "
                 'deltas="always"'
             )
-        optimizers = {
-            names[id(parameter)]: rule
-            for (rule, _, _), group in zip(self._rules, self.param_groups, strict=False)
-            for parameter in group["params"]
-        }
         everything = self._parameters | self._buffers.tensors
-        self._state = TorchState(optimizer, self._parameters) if left else None
+        on_worker = self.worker_reason is not None
+        self._state = TorchState(optimizer, self._parameters) if on_worker else None
         kept = self._kept = None
         if self._state is not None and self._state.entries:
             kept = self._kept = KeptState(self._state.entries, kind=self._kind, prefix=name)
         self.store = ArrayStore(
             {each: to_array(tensor) for each, tensor in everything.items()},
-            optimizers,
+            self._rules.optimizers(names),
             strategy,
             mean=mean,
             tables=None if kept is None else kept.variables(strategy),
@@ -133,7 +123,7 @@ class DistributedOptimizer(torch.optim.Optimizer):  # type: ignore[misc]
         self._stepped = Targets(self._parameters | self._buffers.averages)
         self._everything = Targets(everything)
         self._in_place = StepsInPlace(
-            self.store, self._parameters, self._buffers.tensors, on_servers=not left
+            self.store, self._parameters, self._buffers.tensors, on_servers=not on_worker
         )
         self.refresh()
 
@@ -171,11 +161,13 @@ class DistributedOptimizer(torch.optim.Optimizer):  # type: ignore[misc]
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
-        if not self._unscale():
+        if not take_scale_out(self, self._parameters, self.store.strategy):
             return loss
         if self.worker_reason is None:
-            self._follow_settings()
-            gradients = self._with_decay(self._gradients())
+            self._rules.follow()
+            gradients = self._rules.with_decay(
+                self._gradients(), self._parameters, share=self._share_of_decay()
+            )
             if self._in_place.step(gradients):
                 return loss
         elif self._in_place.step_by(self._optimizer.step):
@@ -212,56 +204,10 @@ class DistributedOptimizer(torch.optim.Optimizer):  # type: ignore[misc]
             {name: p.grad for name, p in self._parameters.items() if p.grad is not None}
         )
 
-    def _unscale(self) -> bool:
-        """Take the scale of a GradScaler out; False: it found infinities, on whatever worker."""
-        found = getattr(self, "found_inf", None)
-        if found is None:
-            return True
-        if self.store.strategy.extended.any_worker(bool(found.item())):
-            return False
-        scale = getattr(self, "grad_scale", None)
-        if scale is not None:
-            inverse = 1.0 / float(scale)
-            for parameter in self._parameters.values():
-                if parameter.grad is not None:
-                    parameter.grad.mul_(inverse)
-        return True
-
-    def _with_decay(self, gradients: dict[str, Any]) -> dict[str, Any]:
-        """Coupled weight decay, which is the worker's part."""
-        for (_, decay, _), group in zip(self._rules, self.param_groups, strict=True):
-            if not decay:
-                continue
-            chosen = {id(parameter) for parameter in group["params"]}
-            for name, parameter in self._parameters.items():
-                if id(parameter) in chosen and name in gradients:
-                    if parameter.grad.layout is not torch.strided:
-                        raise ConfigurationError(
-                            f"{name!r} has a sparse gradient, and {self._kind} a weight_decay of "
-                            f"{decay:g}, which changes all rows; put it into a group without one",
-                            variable=name,
-                        )
-                    whole = parameter.grad.add(parameter.detach(), alpha=decay)
-                    gradients[name] = to_array(whole)
-        return gradients
-
-    def _follow_settings(self) -> None:
-        """What a scheduler or the program has changed counts from this step on."""
-        for number, group in enumerate(self.param_groups):
-            rule, _, known = self._rules[number]
-            now = _settings(group)
-            if now == known:
-                continue
-            place = self._place(group)
-            if isinstance(place, OnWorker):
-                raise ConfigurationError(
-                    f"{self._kind} {place.reason} since its parameter group {number} was changed, "
-                    "and its state is on the servers; set it before the optimizer is wrapped"
-                )
-            for field, value in place.arguments.items():
-                if getattr(rule, field) != value:
-                    setattr(rule, field, value)
-            self._rules[number] = (rule, place.decay, now)
+    def _share_of_decay(self) -> float:
+        """What this worker adds of it: gradients of workers in sync may be added up."""
+        extended = self.store.strategy.extended
+        return 1.0 if self.store.mean else 1.0 / extended.num_replicas_in_sync
 
     def _update_here(self, gradients: Mapping[str, Any]) -> Mapping[str, Any]:
         """The optimizer's own step, as what it adds to the values."""
@@ -294,11 +240,6 @@ class DistributedOptimizer(torch.optim.Optimizer):  # type: ignore[misc]
     @property
     def _kind(self) -> str:
         return type(self._optimizer).__name__
-
-    def _place(self, group: Mapping[str, Any]) -> Place:
-        if not type(self._optimizer).__module__.startswith("torch.optim"):
-            return OnWorker("is not one of torch.optim")
-        return place_torch(self._kind, group)
 
     def _share(self) -> None:
         """Have one state and one list of groups with the optimizer that was given."""
@@ -382,11 +323,6 @@ class DistributedModule(torch.nn.Module):  # type: ignore[misc]
 
 
 def _check(optimizer: Any, strategy: Strategy) -> None:
-    if isinstance(optimizer, torch.optim.LBFGS):
-        raise ConfigurationError(
-            "LBFGS computes several losses in a step, each of which would need all workers; take "
-            "another optimizer"
-        )
     replicas = len(strategy.extended.replica_devices)
     if replicas > 1:
         raise ConfigurationError(
@@ -403,15 +339,6 @@ def _check(optimizer: Any, strategy: Strategy) -> None:
                 )
 
 
-def _has_stepped(optimizer: Any) -> bool:
-    """Adagrad has a state from the start, in which it has made no step."""
-    return any(float(state.get("step", 1)) > 0 for state in optimizer.state.values())
-
-
 def _keeps(strategy: Strategy) -> bool:
     """Whether this worker pushes its optimizer's state; in sync all do, and have the same."""
     return strategy.extended.num_replicas_in_sync > 1 or bool(strategy.extended.should_checkpoint)
-
-
-def _settings(group: Mapping[str, Any]) -> dict[str, Any]:
-    return {key: value for key, value in group.items() if key not in ("params", "param_names")}

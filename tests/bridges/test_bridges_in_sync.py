@@ -43,21 +43,23 @@ class Net(torch.nn.Module):
     def forward(self, x):
         return torch.tanh(x @ self.w) @ self.v
 
-for make in (
-    lambda p: torch.optim.Adam(p, 1e-2, weight_decay=0.01),
-    lambda p: torch.optim.Adam(p, 1e-2, amsgrad=True),
+for make, mean in (
+    (lambda p: torch.optim.Adam(p, 1e-2, weight_decay=0.01), True),
+    (lambda p: torch.optim.Adam(p, 1e-2, amsgrad=True), True),
+    (lambda p: torch.optim.SGD(p, 0.1, weight_decay=0.1), False),
 ):
     module = Net()
     optimizer = make(module.parameters())
     if not alone:
         optimizer = wl.training.torch.DistributedOptimizer(
-            optimizer, strategy, module=module, name=str(len(losses))
+            optimizer, strategy, module=module, name=str(len(losses)), mean=mean
         )
+    share = 1 if alone or mean else 2
     for _ in range(200):
         with torch.no_grad():
             losses.append(float((module(torch.tensor(X)) - torch.tensor(Y)).square().mean()))
         optimizer.zero_grad()
-        (module(torch.tensor(x)) - torch.tensor(y)).square().mean().backward()
+        (module(torch.tensor(x)) - torch.tensor(y)).square().mean().div(share).backward()
         optimizer.step()
 """
 

@@ -1,0 +1,161 @@
+"""PyTorch: where an optimizer of ``torch.optim`` runs, and its rules on the servers.
+
+Each parameter group has a rule of its own, whose settings follow the group: what a scheduler or the
+program sets counts from the next step on.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from ..core.errors import ConfigurationError
+from ..distribute.optimizer import Optimizer
+from ..distribute.strategies.strategy import Strategy
+from .extras import require
+from .own_optimizer import Deltas, choose_place
+from .rule_table import OnServer, OnWorker, Place, place_torch
+from .torch_tensors import to_array
+
+torch: Any = require("torch", "torch")
+
+
+class TorchRules:
+    """The rules of an optimizer's parameter groups.
+
+    Args:
+        optimizer: Of ``torch.optim``, or one that is like them.
+        deltas: Whether it may run on the worker.
+        reason: Why it has to run there, as the rest of a sentence that begins with its name; None:
+            it need not.
+
+    Attributes:
+        kind: The name of the optimizer's class.
+        worker_reason: Why the optimizer runs on this worker; None: it runs on the servers.
+
+    Raises:
+        ConfigurationError: It computes several losses in a step; or it has no rule, and deltas are
+            forbidden.
+    """
+
+    def __init__(self, optimizer: Any, deltas: Deltas, *, reason: str | None = None) -> None:
+        if isinstance(optimizer, torch.optim.LBFGS):
+            raise ConfigurationError(
+                "LBFGS computes several losses in a step, each of which would need all workers; "
+                "take another optimizer"
+            )
+        self._optimizer, self.kind = optimizer, type(optimizer).__name__
+        wanted = [
+            self._place(group) if reason is None else OnWorker(reason)
+            for group in optimizer.param_groups
+        ]
+        places = [choose_place(place, deltas, self.kind) for place in wanted]
+        left = [place for place in places if isinstance(place, OnWorker)]
+        self.worker_reason = left[0].reason if left else None
+        self._rules = [
+            (place.optimizer(), place.decay, _settings(group))
+            for place, group in zip(places, optimizer.param_groups, strict=True)
+            if isinstance(place, OnServer) and not left
+        ]
+
+    def optimizers(self, names: Mapping[int, str]) -> dict[str, Optimizer]:
+        """The rule of each parameter, by name; none if the optimizer runs on this worker.
+
+        Args:
+            names: Of parameters, by the id of their tensors. Those that have none get no rule.
+        """
+        return {
+            names[id(parameter)]: rule
+            for (rule, _, _), group in zip(self._rules, self._optimizer.param_groups, strict=False)
+            for parameter in group["params"]
+            if id(parameter) in names
+        }
+
+    def with_decay(
+        self, gradients: dict[str, Any], parameters: Mapping[str, Any], *, share: float = 1.0
+    ) -> dict[str, Any]:
+        """Add coupled weight decay to gradients, which is the worker's part.
+
+        Args:
+            gradients: By name. Changed.
+            parameters: By name, each with its ``grad``.
+            share: Of the decay, what this worker adds: where gradients of several are added up, the
+                decay must count once.
+
+        Raises:
+            ConfigurationError: A parameter with a decay has a sparse gradient.
+        """
+        for (_, decay, _), group in zip(self._rules, self._optimizer.param_groups, strict=True):
+            if not decay:
+                continue
+            chosen = {id(parameter) for parameter in group["params"]}
+            for name, parameter in parameters.items():
+                if id(parameter) in chosen and name in gradients:
+                    if parameter.grad.layout is not torch.strided:
+                        raise ConfigurationError(
+                            f"{name!r} has a sparse gradient, and {self.kind} a weight_decay of "
+                            f"{decay:g}, which changes all rows; put it into a group without one",
+                            variable=name,
+                        )
+                    whole = parameter.grad.add(parameter.detach(), alpha=decay * share)
+                    gradients[name] = to_array(whole)
+        return gradients
+
+    def follow(self) -> None:
+        """What a scheduler or the program has changed in the groups counts from this step on.
+
+        Raises:
+            ConfigurationError: The optimizer has no rule any more.
+        """
+        for number, group in enumerate(self._optimizer.param_groups):
+            rule, _, known = self._rules[number]
+            now = _settings(group)
+            if now == known:
+                continue
+            place = self._place(group)
+            if isinstance(place, OnWorker):
+                raise ConfigurationError(
+                    f"{self.kind} {place.reason} since its parameter group {number} was changed, "
+                    "and its state is on the servers; set it before the optimizer is wrapped"
+                )
+            for field, value in place.arguments.items():
+                if getattr(rule, field) != value:
+                    setattr(rule, field, value)
+            self._rules[number] = (rule, place.decay, now)
+
+    def _place(self, group: Mapping[str, Any]) -> Place:
+        if not type(self._optimizer).__module__.startswith("torch.optim"):
+            return OnWorker("is not one of torch.optim")
+        return place_torch(self.kind, group)
+
+
+def has_stepped(optimizer: Any) -> bool:
+    """Whether an optimizer has made steps; Adagrad has a state before the first one, too."""
+    return any(float(state.get("step", 1)) > 0 for state in optimizer.state.values())
+
+
+def take_scale_out(optimizer: Any, parameters: Mapping[str, Any], strategy: Strategy) -> bool:
+    """Take the scale of a GradScaler out of gradients.
+
+    Args:
+        optimizer: A GradScaler has given it ``found_inf`` and ``grad_scale``, or there is none.
+        parameters: By name; their ``grad`` is changed in place.
+        strategy: Under which workers skip steps together.
+
+    Returns:
+        False: the gradients of some worker have infinities, and all leave this step out.
+    """
+    found = getattr(optimizer, "found_inf", None)
+    if found is None:
+        return True
+    if strategy.extended.any_worker(bool(found.item())):
+        return False
+    scale = getattr(optimizer, "grad_scale", None)
+    if scale is not None:
+        inverse = 1.0 / float(scale)
+        for parameter in parameters.values():
+            if parameter.grad is not None:
+                parameter.grad.mul_(inverse)
+    return True
+
+
+def _settings(group: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in group.items() if key not in ("params", "param_names")}
