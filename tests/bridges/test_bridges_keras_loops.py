@@ -186,13 +186,7 @@ def test_several_replicas_of_a_process_add_up_in_run(keras: Any) -> None:
 
 def test_what_cannot_be_shared_in_a_compiled_function_is_an_error(keras: Any) -> None:
     if keras.backend.backend() == "torch":
-        import torch
-
-        model, _ = made(keras, wl.distribute.ParameterServerStrategy(), lambda _: None)
-        model(X[0]).sum().backward()
-        with pytest.raises(wl.errors.ConfigurationError, match=r"Train it with keras\.optimizers"):
-            torch.optim.Adam(model.parameters()).step()
-        return
+        pytest.skip("it compiles no step")
     wl.config.set_logical_cpu_devices(2)
     try:
         strategy = wl.distribute.MirroredStrategy()

@@ -114,6 +114,64 @@ def test_two_optimizers_of_the_same_weights_have_a_state_each(keras: Any) -> Non
     assert "another optimizer updates, too" in reason
 
 
+@pytest.mark.parametrize("amsgrad", [False, True], ids=["on-the-servers", "on-the-worker"])
+def test_a_train_step_on_jax_may_have_a_second_optimizer(keras: Any, amsgrad: bool) -> None:
+    """Whose state the model has among its own variables, since Keras hands over that of one."""
+    if keras.backend.backend() != "jax":
+        pytest.skip("the others give a train_step no state")
+    import jax
+
+    class Adversaries(keras.Model):  # type: ignore[misc]
+        def __init__(self) -> None:
+            super().__init__()
+            self.critic = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)])
+            self.maker = keras.Sequential([keras.Input((3,)), keras.layers.Dense(4)])
+            self.built = True
+
+        def compile(self, optimizer: Any) -> None:
+            super().compile(optimizer)
+            self.other = keras.optimizers.Adam(1e-2, amsgrad=amsgrad)
+            self.other.build(self.critic.trainable_variables)
+            optimizer.build(self.maker.trainable_variables)
+            self.state_of_other = list(self.other.variables)
+
+        def train_step(self, state: Any, real: Any) -> Any:
+            (*critic, kernel, bias), others, of_optimizer, metrics = state
+            at = {id(v): place for place, v in enumerate(self.non_trainable_variables)}
+            places = [at[id(variable)] for variable in self.other.variables]
+
+            def gap(critic: Any, maker: Any, sign: float) -> Any:
+                made, _ = self.maker.stateless_call(maker, [], real[:, :3])
+                ours, _ = self.critic.stateless_call(critic, [], real)
+                theirs, _ = self.critic.stateless_call(critic, [], made)
+                return sign * jax.numpy.mean(jax.nn.tanh(ours) - jax.nn.tanh(theirs))
+
+            maker = [kernel, bias]
+            gradients = jax.grad(gap)(critic, maker, -1.0)
+            of_other = [others[place] for place in places]
+            critic, of_other = self.other.stateless_apply(of_other, gradients, critic)
+            loss, gradients = jax.value_and_grad(gap, 1)(critic, maker, 1.0)
+            maker, of_optimizer = self.optimizer.stateless_apply(of_optimizer, gradients, maker)
+            others = list(others)
+            for place, value in zip(places, of_other, strict=True):
+                others[place] = value
+            return {"loss": loss}, ([*critic, *maker], others, of_optimizer, metrics)
+
+    def trained(scope: Scope) -> tuple[list[float], Any]:
+        keras.utils.set_random_seed(0)
+        with scope():
+            model = Adversaries()
+            model.compile(keras.optimizers.Adam(1e-2))
+        fit = {"batch_size": 32, "epochs": 2, "shuffle": False, "verbose": 0}
+        return model.fit(REAL.reshape(-1, 4), **fit).history["loss"], values(model.critic)
+
+    strategy = wl.distribute.ParameterServerStrategy()
+    (losses, critic), (alone, critic_alone) = trained(strategy.scope), trained(nullcontext)
+    np.testing.assert_allclose(losses, alone, atol=1e-5)
+    np.testing.assert_allclose(critic, critic_alone, atol=1e-4)
+    assert strategy.global_step == 200
+
+
 def test_a_clone_of_a_model_has_weights_of_its_own(keras: Any) -> None:
     """A student that begins as its teacher: equal paths, other variables."""
     strategy = wl.distribute.ParameterServerStrategy()

@@ -99,9 +99,15 @@ class EagerSteps(ABC):
         averages = {name: weights.variables[name] for name in weights.averages}
         self._loaded = self._trainable | averages
         self._rate_mark = None
-        if weights.worker_reason is not None and not weights.optimizer.built:
+        if weights.worker_reason is not None:
+            self.build_optimizer()
+
+    def build_optimizer(self) -> None:
+        """Have its state, where it runs on this worker; it may be another one than at first."""
+        optimizer = self._weights.optimizer
+        if not optimizer.built:
             with plainly():
-                weights.optimizer.build(self._model.trainable_variables)
+                optimizer.build(self._model.trainable_variables)
 
     def follow(self) -> None:
         """Before a step: what a callback or the program has assigned."""
@@ -119,7 +125,7 @@ class EagerSteps(ABC):
 
     def push(self, gradients: Sequence[Any], variables: Sequence[Any]) -> None:
         """Push the gradients of a step, and load what comes back."""
-        weights, optimizer = self._weights, self._weights.optimizer
+        weights = self._weights
         pairs = zip(gradients, variables, strict=True)
         kept = [(g, v) for g, v in pairs if not weights.is_gradient_way(v)]
         gradients, variables = [g for g, _ in kept], [v for _, v in kept]
@@ -131,13 +137,7 @@ class EagerSteps(ABC):
         }
         changed = {name: self.array(weights.variables[name]) for name in self._pushed}
         if weights.worker_reason is None:
-            self._follow_rate(optimizer)
-            values = weights.exchange(named, changed=changed)
-            made = int(optimizer._iterations.numpy()) + 1
-            steps = weights.store.step
-            if is_running(weights.store.strategy):  # which some strategies count when it ends
-                steps = max(steps, made)
-            optimizer._iterations.assign(steps or made)
+            values = self.push_to_servers(named, changed)
         else:
             before = {name: weights.shared.values[name] for name in self._loaded}
 
@@ -159,6 +159,25 @@ class EagerSteps(ABC):
                 self.load(self._loaded, before)
                 raise
         self.load(self._loaded, values)
+
+    def push_to_servers(
+        self, named: dict[str, Array], changed: Mapping[str, Array]
+    ) -> Mapping[str, Array]:
+        """A step of an optimizer that runs there: its settings as they are now, and its count.
+
+        Args:
+            named: Gradients by name.
+            changed: What the step has made of layers' state, by name.
+        """
+        weights, optimizer = self._weights, self._weights.optimizer
+        self._follow_rate(optimizer)
+        values = weights.exchange(named, changed=changed)
+        made = int(optimizer._iterations.numpy()) + 1
+        steps = weights.store.step
+        if is_running(weights.store.strategy):  # which some strategies count when it ends
+            steps = max(steps, made)
+        optimizer._iterations.assign(steps or made)
+        return values
 
     def _follow_rate(self, optimizer: Any) -> None:
         rate = optimizer._learning_rate

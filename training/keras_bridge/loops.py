@@ -21,6 +21,7 @@ from ...distribute.base.contexts import is_running, top_frame
 from ...distribute.strategies.strategy import Strategy
 from .frameworks import framework_of_keras, steps_module
 from .loop_state import LOOP, MADE_UNDER, is_plain, plainly
+from .optimizer import KerasTrainer, Trainer
 from .shared_variables import shared_variables, strategies_in_use
 from .weights import SharedWeights
 
@@ -35,12 +36,25 @@ class Group:
     """
 
     built = True
+    trainer: Callable[..., Trainer] = KerasTrainer
 
     def __init__(self, optimizer: Any, trainable: Sequence[Any], models: Sequence[Any]) -> None:
-        self.optimizer, self.trainable_variables = optimizer, _each_once(trainable)
-        self.name = optimizer.name if optimizer is not None else models[0].name
+        self.optimizer, self._trainable = optimizer, _each_once(trainable)
+        named = models[0] if optimizer is None else optimizer
+        self.name = getattr(named, "name", type(named).__name__)  # PyTorch's have none
         self._models = models
         self.weights = _each_once([*trainable, *(v for model in models for v in model.weights)])
+
+    @property
+    def trainable_variables(self) -> list[Any]:
+        """Those that are trained now."""
+        return list(self._trainable)
+
+    def steps(self, weights: SharedWeights) -> Any:
+        """What pushes the gradients of this group."""
+        if framework_of_keras() == "jax":
+            return import_module(".jax_loops", __package__).LoopSteps(weights)
+        return steps_module().Steps(weights)
 
     def _flatten_layers(self) -> list[Any]:
         layers = [layer for model in self._models for layer in model._flatten_layers()]
@@ -57,30 +71,29 @@ def group_of(model: Any) -> Group:
     return Group(None, model.trainable_variables, [model])
 
 
-def steps_of_group(weights: SharedWeights) -> Any:
-    """What pushes the gradients of a group."""
-    if framework_of_keras() == "jax":
-        return import_module(".jax_loops", __package__).LoopSteps(weights)
-    return steps_module().Steps(weights)
-
-
 def _shared(group: Group, strategy: Strategy) -> SharedWeights:
-    return SharedWeights(group, strategy, deltas="allow", mean=True, name="", steps=steps_of_group)
+    return SharedWeights(
+        group,
+        strategy,
+        deltas="allow",
+        mean=True,
+        name="",
+        steps=group.steps,
+        trainer=group.trainer,
+    )
 
 
 class Loop:
     """An optimizer under a strategy, outside of ``fit``.
 
     Args:
-        optimizer: Of Keras, built.
-        variables: That it trains.
+        group: What it trains.
         strategy: Under which.
     """
 
-    def __init__(self, optimizer: Any, variables: Sequence[Any], strategy: Strategy) -> None:
-        self.strategy, self.optimizer = strategy, optimizer
+    def __init__(self, group: Group, strategy: Strategy) -> None:
+        self.strategy, self.group = strategy, group
         self._shared = shared_variables(strategy)
-        group = Group(optimizer, variables, self._shared.models_with(variables))
 
         def share() -> tuple[SharedWeights, bool]:
             weights = _shared(group, strategy)
@@ -194,7 +207,9 @@ def loop_of(optimizer: Any, strategy: Strategy) -> Loop:
     """How a built optimizer shares what it trains."""
     found: Loop | None = vars(optimizer).get(LOOP)
     if found is None:
-        found = Loop(optimizer, optimizer._trainable_variables, strategy)
+        trained = optimizer._trainable_variables
+        models = shared_variables(strategy).models_with(trained)
+        found = Loop(Group(optimizer, trained, models), strategy)
         object.__setattr__(optimizer, LOOP, found)
     return found
 

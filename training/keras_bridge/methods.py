@@ -24,7 +24,7 @@ from .inputs import as_input
 from .job_callback import JobCallback
 from .job_totals import InSync, OnServers
 from .loop_state import COMPILED
-from .loops import group_of, steps_of_group
+from .loops import group_of, loop_of
 from .replica_devices import placement_of
 from .replicas import Replicas
 from .weights import SharedWeights
@@ -88,16 +88,22 @@ class DistributedMethods:
     def share(self) -> None:
         """Share the weights of the model, which is built. A second time does nothing."""
         if self.weights is None:
-            self.loops = optimizers_besides(self._model)
+            optimizers = optimizers_of(self._model)
+            self.loops = any(each is not self._model.optimizer for each in optimizers)
             if self.loops:
                 object.__setattr__(self._model.optimizer, COMPILED, False)
+            group = group_of(self._model) if self.loops else None
             self.weights = SharedWeights(
-                self._model if not self.loops else group_of(self._model),
+                self._model if group is None else group,
                 self.strategy,
                 **self.options,
                 placement=self._placement,
-                steps=steps_of_group if self.loops else None,
+                steps=None if group is None else group.steps,
             )
+            if self.loops and framework_of_keras() == "jax":
+                for optimizer in optimizers:
+                    if optimizer.built:  # while Keras' epochs run, variables have no values
+                        loop_of(optimizer, self.strategy)
             if workers_in_sync(self.strategy) > 1:
                 self._totals = InSync(self.strategy)
             elif self.strategy.extended.num_input_pipelines > 1:
@@ -246,14 +252,14 @@ def has_own_step(model: Any) -> bool:
     return type(model).train_step is not keras.Model.train_step
 
 
-def optimizers_besides(model: Any) -> bool:
-    """Whether a model has optimizers besides the one that it is compiled with, as a GAN has."""
+def optimizers_of(model: Any) -> list[Any]:
+    """The optimizers that a ``train_step`` of the program's has as attributes, as a GAN has."""
     held: list[Any] = []
     for value in vars(model).values():
         held.extend(value.values() if isinstance(value, dict) else [])
         held.extend(value if isinstance(value, list | tuple) else [value])
-    kinds = (each for each in held if isinstance(each, keras.optimizers.Optimizer))
-    return has_own_step(model) and any(each is not model.optimizer for each in kinds)
+    kinds = {id(each): each for each in held if isinstance(each, keras.optimizers.Optimizer)}
+    return list(kinds.values()) if has_own_step(model) else []
 
 
 def is_built(model: Any) -> bool:

@@ -1,13 +1,91 @@
 """Where an optimizer of Keras runs, and the rate that it has now."""
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, Protocol
 
+from ...core.arrays import Array
 from ...core.errors import ConfigurationError, NonFiniteGradientError
+from ...distribute.optimizer import Optimizer
+from ...distribute.strategies.strategy import Strategy
+from ...distribute.variables.variable import Variable
+from ..array_store import ArrayStore, Kept
 from ..own_optimizer import Deltas, choose_place
 from ..rule_table import OnServer, OnWorker, Place, place_keras
 from .frameworks import keras
+from .own_state import OwnState
 from .shared_variables import SharedVariables
+
+
+class KeptByWorker(Protocol):
+    """The state of an optimizer that runs on the worker, for the job's checkpoints."""
+
+    def variables(self, strategy: Strategy) -> dict[str, Variable]:
+        """The variables that keep it, for the tables of a store."""
+
+    def restore(self, optimizer: Any, store: ArrayStore) -> None:
+        """Give the optimizer the state that the job has, if it has one."""
+
+    def is_other(self, store: ArrayStore) -> bool:
+        """Whether another state than this worker's was restored."""
+
+    def pushed(self, optimizer: Any, values: Callable[[], Sequence[Any]] | None) -> Kept | None:
+        """What a step pushes of it; None: not this worker."""
+
+
+class Trainer(Protocol):
+    """An optimizer that trains shared weights: of Keras, or of the framework below it.
+
+    Attributes:
+        worker_reason: Why it runs on this worker; None: it runs on the servers.
+        settings: What must stay as it was for the state on the servers to go on.
+    """
+
+    worker_reason: str | None
+    settings: Mapping[str, Any]
+
+    def rules(self, variables: Mapping[str, Any]) -> dict[str, Optimizer]:
+        """The rule of each of these variables of Keras, by name; none on the worker."""
+
+    def own_state(
+        self, strategy: Strategy, prefix: str, array: Callable[[Any], Array]
+    ) -> KeptByWorker:
+        """Its state, where it runs on this worker."""
+
+
+class KerasTrainer:
+    """An optimizer of Keras as a :class:`Trainer`.
+
+    Args:
+        optimizer: Of Keras, or one that is like them.
+        trained: The variables that it updates.
+        deltas: Whether it may run on the worker.
+        shared: What other optimizers train.
+
+    Raises:
+        ConfigurationError: As :func:`place_optimizer` does.
+    """
+
+    def __init__(
+        self, optimizer: Any, trained: Sequence[Any], deltas: Deltas, shared: SharedVariables
+    ) -> None:
+        self._optimizer, self._trained = optimizer, trained
+        self.settings = settings_of(optimizer)
+        place = place_optimizer(optimizer, trained, deltas, shared)
+        self.worker_reason = place.reason if isinstance(place, OnWorker) else None
+        self._rule = place.optimizer() if isinstance(place, OnServer) else None
+
+    def rules(self, variables: Mapping[str, Any]) -> dict[str, Optimizer]:
+        """One rule for all."""
+        return {} if self._rule is None else dict.fromkeys(variables, self._rule)
+
+    def set_rate(self, rate: float) -> None:
+        """Have the rule go on with another rate; on the worker the optimizer has it itself."""
+        if self._rule is not None and self._rule.learning_rate != rate:
+            self._rule.learning_rate = rate
+
+    def own_state(self, strategy: Strategy, prefix: str, array: Callable[[Any], Array]) -> OwnState:
+        """The optimizer's variables."""
+        return OwnState(self._optimizer, self._trained, strategy, prefix, array)
 
 
 def place_optimizer(

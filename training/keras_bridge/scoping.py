@@ -19,7 +19,6 @@ from ...distribute.strategies.strategy import Strategy
 from .loop_state import COMPILED, LOOP, MADE_UNDER, plainly
 
 _CHANGED = "_windlass_scopes"
-_LOOKED_AT = "_windlass_looked_at"
 
 
 def current_strategy() -> Any:
@@ -70,37 +69,10 @@ def follow_scopes() -> None:
     model._post_build = built
     follow_optimizers(keras)
     if keras.backend.backend() == "torch":
-        _refuse_torch_optimizers()
+        from .torch_loops import follow_torch_optimizers
+
+        follow_torch_optimizers()
     setattr(model, _CHANGED, True)
-
-
-def _refuse_torch_optimizers() -> None:
-    """Let no optimizer of PyTorch itself train a model of a scope, which it would not share."""
-    from ..extras import require
-    from ..torch_names import SHARED
-    from .shared_variables import models_of_scopes
-
-    hooks = require("torch.optim.optimizer", "torch")
-
-    def before(optimizer: Any, *_: Any) -> None:
-        if vars(optimizer).get(_LOOKED_AT) == len(optimizer.param_groups):
-            return
-        if SHARED in vars(optimizer):
-            return
-        setattr(optimizer, _LOOKED_AT, len(optimizer.param_groups))
-        parameters = {id(p) for group in optimizer.param_groups for p in group["params"]}
-        for strategy, model in models_of_scopes():
-            if any(id(variable.value) in parameters for variable in model.weights):
-                kind = type(optimizer).__name__
-                raise ConfigurationError(
-                    f"torch.optim.{kind} would train {model.name!r}, a model of the scope of a "
-                    f"{type(strategy).__name__}, on this worker alone. Train it with "
-                    f"keras.optimizers.{kind} (optimizer.apply with the gradients), or with "
-                    "compile and fit; or make the model outside of the scope",
-                    optimizer=kind,
-                )
-
-    hooks.register_optimizer_step_pre_hook(before)
 
 
 def _note_model(model: Any, strategy: Strategy) -> None:

@@ -21,15 +21,13 @@ from ...distribute.strategies.strategy import Strategy
 from ...distribute.variables.variable import Variable
 from ..array_store import ArrayStore, Update
 from ..own_optimizer import Deltas
-from ..rule_table import OnServer, OnWorker
 from .averages import decays_of, state_of
 from .embedding import Embedding, RowReader, embeddings_of
 from .frameworks import keras, steps_module
 from .in_sync import workers_in_sync
-from .optimizer import place_optimizer, require_fresh, settings_of
-from .own_state import OwnState
+from .optimizer import KeptByWorker, KerasTrainer, Trainer, require_fresh, settings_of
 from .replicas import Placement
-from .shared_variables import shared_variables
+from .shared_variables import SharedVariables, shared_variables
 from .worker_seeds import give_own_seeds
 
 
@@ -92,6 +90,7 @@ class SharedWeights:
         name: str,
         placement: Placement | None = None,
         steps: Callable[["SharedWeights"], Steps] | None = None,
+        trainer: Callable[[Any, Sequence[Any], Deltas, SharedVariables], Trainer] = KerasTrainer,
     ) -> None:
         self.model = model
         self.placement: Any = placement
@@ -102,17 +101,15 @@ class SharedWeights:
         _require_weights(model)
         give_own_seeds(model._flatten_layers(), strategy)
         self.shared = shared_variables(strategy)
-        place = None  # of weights that are only shared
-        self.optimizer, self._settings = model.optimizer, None
+        self.optimizer = model.optimizer
+        self.trainer: Trainer | None = None  # of weights that are only shared
         if self.optimizer is not None:
-            self._settings = settings_of(self.optimizer)
             trained = model.trainable_variables
-            place = place_optimizer(self.optimizer, trained, deltas, self.shared)
-        self.worker_reason = place.reason if isinstance(place, OnWorker) else None
-        self._rule = place.optimizer() if isinstance(place, OnServer) else None
+            self.trainer = trainer(self.optimizer, trained, deltas, self.shared)
+        self.worker_reason = None if self.trainer is None else self.trainer.worker_reason
         embeddings = embeddings_of(model)
         self._gradient_ways = {id(layer._rows) for layer in embeddings}
-        embeddings = embeddings if place is not None else []
+        embeddings = embeddings if self.trainer is not None else []
         decays = decays_of(model)
         self.variables = self._shared_variables(decays, in_sync=workers_in_sync(strategy) > 1)
         self._names = {id(variable): name for name, variable in self.variables.items()}
@@ -127,11 +124,10 @@ class SharedWeights:
         for layer in embeddings:
             table, self.readers[table.name] = self._table(layer, strategy)
             tables.append(table)
-        self._own_state: OwnState | None = None
+        self._own_state: KeptByWorker | None = None
         kept: Mapping[str, Variable] = {}
-        if self.worker_reason is not None:
-            trained, array = model.trainable_variables, self.backend.array
-            self._own_state = OwnState(self.optimizer, trained, strategy, name, array)
+        if self.trainer is not None and self.worker_reason is not None:
+            self._own_state = self.trainer.own_state(strategy, name, self.backend.array)
             kept = self._own_state.variables(strategy)
         self.shared.is_sharing = True
         try:
@@ -151,11 +147,13 @@ class SharedWeights:
             self.shared.is_sharing = False
         for layer, reader in zip(embeddings, self.readers.values(), strict=True):
             layer.read_from(reader)
-        if isinstance(place, OnServer):
+        if self.trainer is not None and self.worker_reason is None:
             self.shared.take(self.optimizer, self._trained())
         values = self.pull()
         self.began_elsewhere = not self._has(values)
-        self.load(values)
+        # The batch of a first step has moved averages already: it pushes what became of them.
+        moved = self.shared.values.keys() & set(self.pushed_state())
+        self.load({name: value for name, value in values.items() if name not in moved})
         if self._own_state is not None:
             self._own_state.restore(self.optimizer, self.store)
 
@@ -182,9 +180,11 @@ class SharedWeights:
     def _optimizers(
         self, embeddings: Sequence[Embedding], tables: Sequence[Variable]
     ) -> dict[str, Optimizer]:
-        found = {} if self._rule is None else dict.fromkeys(self.variables, self._rule)
+        if self.trainer is None:
+            return {}
+        found = self.trainer.rules(self.variables)
         for layer, table in zip(embeddings, tables, strict=True):
-            rule = layer.optimizer or self._rule
+            rule = layer.optimizer or self.trainer.rules({"": layer._rows}).get("")
             if rule is None:
                 kind = type(self.model.optimizer).__name__
                 raise ConfigurationError(
@@ -249,9 +249,9 @@ class SharedWeights:
         self.load(self.pull())
 
     def load(self, values: Mapping[str, Array]) -> None:
-        """Have these values in all variables."""
+        """Have these values in the variables of these names."""
         self.shared.values.update(values)
-        self.backend.load(self.variables, values)
+        self.backend.load({name: self.variables[name] for name in values}, values)
 
     # -- steps -------------------------------------------------------------------------------
 
@@ -293,7 +293,8 @@ class SharedWeights:
         """
         optimizer = self.model.optimizer
         kind = type(optimizer).__name__
-        if self.worker_reason is None and settings_of(optimizer) != self._settings:
+        known = {} if self.trainer is None else self.trainer.settings
+        if self.worker_reason is None and settings_of(optimizer) != known:
             raise ConfigurationError(
                 f"{self.model.name!r} was compiled with another {kind} than when it was "
                 "distributed, and its state is on the servers; only a rate that is a number may "
@@ -361,8 +362,8 @@ class SharedWeights:
 
     def set_rate(self, rate: float) -> None:
         """What a callback or the program has set counts from this step on."""
-        if self._rule is not None and self._rule.learning_rate != rate:
-            self._rule.learning_rate = rate
+        if isinstance(self.trainer, KerasTrainer):
+            self.trainer.set_rate(rate)
 
 
 def _require_weights(model: Any) -> None:

@@ -1,0 +1,108 @@
+"""Keras on PyTorch: an optimizer of ``torch.optim`` that trains the weights of a model of Keras."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from ...core.arrays import Array
+from ...core.errors import ConfigurationError
+from ...distribute.optimizer import Optimizer
+from ...distribute.strategies.strategy import Strategy
+from ...distribute.variables.variable import Variable
+from ..array_store import ArrayStore, Kept
+from ..kept_state import KeptState
+from ..own_optimizer import Deltas
+from ..torch_rules import TorchRules, has_stepped
+from ..torch_state import TorchState
+from .shared_variables import SharedVariables
+
+
+class TorchTrainer:
+    """An optimizer of ``torch.optim`` as a ``Trainer``.
+
+    Args:
+        optimizer: Of PyTorch.
+        trained: The variables of Keras that it updates.
+        deltas: Whether it may run on the worker.
+        shared: What other optimizers train.
+        tensors: All of its parameters, by name.
+
+    Raises:
+        ConfigurationError: It has made steps already, and the servers would begin with a fresh
+            state; or it computes several losses in a step.
+    """
+
+    settings: Mapping[str, Any] = {}
+
+    def __init__(
+        self,
+        optimizer: Any,
+        trained: Sequence[Any],
+        deltas: Deltas,
+        shared: SharedVariables,
+        tensors: Mapping[str, Any],
+    ) -> None:
+        self._optimizer, self._tensors = optimizer, tensors
+        other = shared.trained_by_another(optimizer, trained)
+        reason = f"updates a weight that another optimizer updates, too ({other!r})"
+        self.groups = TorchRules(optimizer, deltas, reason=None if other is None else reason)
+        self.worker_reason = self.groups.worker_reason
+        if self.worker_reason is None and has_stepped(optimizer):
+            raise ConfigurationError(
+                f"this {self.groups.kind} has a state already, and the servers begin with a fresh "
+                "one; train a model of a scope with a new optimizer from its first step on. Its "
+                "state is in the job's checkpoints",
+                optimizer=self.groups.kind,
+            )
+
+    def rules(self, variables: Mapping[str, Any]) -> dict[str, Optimizer]:
+        """Those of the parameter groups."""
+        return self.groups.optimizers({id(v._value): name for name, v in variables.items()})
+
+    def own_state(
+        self,
+        strategy: Strategy,
+        prefix: str,
+        array: Callable[[Any], Array],  # noqa: ARG002
+    ) -> "TorchOwnState":
+        """What the optimizer knows of each parameter."""
+        state = TorchState(self._optimizer, self._tensors)
+        return TorchOwnState(state, type(self._optimizer).__name__, strategy, prefix)
+
+
+class TorchOwnState:
+    """The state of an optimizer of PyTorch on the worker, in the job's checkpoints.
+
+    Args:
+        state: Of the optimizer.
+        kind: Of the optimizer.
+        strategy: Where it is kept.
+        prefix: Comes first in the names.
+    """
+
+    def __init__(self, state: TorchState, kind: str, strategy: Strategy, prefix: str) -> None:
+        self._state = state
+        self._kept = KeptState(state.entries, kind=kind, prefix=prefix) if state.entries else None
+        in_sync = strategy.extended.num_replicas_in_sync > 1
+        self._pushes = in_sync or bool(strategy.extended.should_checkpoint)
+
+    def variables(self, strategy: Strategy) -> dict[str, Variable]:
+        """The variables that keep it, for the tables of a store."""
+        return {} if self._kept is None else self._kept.variables(strategy)
+
+    def restore(self, optimizer: Any, store: ArrayStore) -> None:  # noqa: ARG002
+        """Give the optimizer the state that the job has, if it has one."""
+        if self._kept is not None:
+            self._state.load(self._kept.found(store.pull(self._kept.names())))
+
+    def is_other(self, store: ArrayStore) -> bool:
+        """Whether one was restored since."""
+        return self._kept is not None and self._pushes and self._kept.is_other(store.pull)
+
+    def pushed(
+        self,
+        optimizer: Any,  # noqa: ARG002
+        values: Callable[[], Sequence[Any]] | None,  # noqa: ARG002
+    ) -> Kept | None:
+        """What a step pushes of it; None: not this worker."""
+        kept = self._kept
+        return None if kept is None or not self._pushes else lambda: kept.pushed(self._state.now())
