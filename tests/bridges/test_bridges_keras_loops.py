@@ -280,3 +280,112 @@ def test_an_error_in_a_compiled_step_ends_the_process_with_its_exit_code(
     )
     assert code == 6, output + errors
     assert "NonFiniteGradientError" in output + errors
+
+
+CLIP = 0.15
+
+
+def clipped(keras: Any, model: Any, step: Callable[..., Any], *, data: bool) -> Callable[..., Any]:
+    """A step after which weights are clipped, as a critic's of Wasserstein are."""
+    if keras.backend.backend() == "jax":
+        return step
+
+    def run(x: Any, y: Any) -> Any:
+        loss = step(x, y)
+        for variable in model.trainable_variables:
+            if data:
+                variable.value.data.clamp_(-CLIP, CLIP)
+            else:
+                variable.assign(keras.ops.clip(variable, -CLIP, CLIP))
+        return loss
+
+    return run
+
+
+def clip_losses(keras: Any, strategy: Any, *, data: bool, part: slice) -> list[float]:
+    model, optimizer = made(keras, strategy, OPTIMIZERS["adam"])
+    step = step_of(keras, model, optimizer, graph=True)
+    if keras.backend.backend() == "jax":
+        step = jax_step_of(keras, model, optimizer)
+    if keras.backend.backend() == "tensorflow" and data:
+        import tensorflow as tf
+
+        run = tf.function(clipped(keras, model, step, data=False))
+    else:
+        run = clipped(keras, model, step, data=data)
+    return [float(run(x[part], y[part])) for x, y in zip(X, Y, strict=True)]
+
+
+def jax_step_of(keras: Any, model: Any, optimizer: Any) -> Callable[..., Any]:
+    import jax
+
+    loss_of = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    optimizer.build(model.trainable_variables)
+    state = [[v.value for v in each] for each in (model.trainable_variables, optimizer.variables)]
+
+    @jax.jit
+    def pure(state: Any, x: Any, y: Any) -> Any:
+        def loss(trainable: Any) -> Any:
+            return loss_of(y, model.stateless_call(trainable, [], x)[0])
+
+        value, gradients = jax.value_and_grad(loss)(state[0])
+        trainable, of_optimizer = optimizer.stateless_apply(state[1], gradients, state[0])
+        return value, [[jax.numpy.clip(v, -CLIP, CLIP) for v in trainable], of_optimizer]
+
+    def step(x: Any, y: Any) -> Any:
+        value, state[:] = pure(state, x, y)
+        return value
+
+    return step
+
+
+@pytest.mark.parametrize("data", [False, True], ids=["by-assign", "past-the-framework"])
+def test_weights_that_are_clipped_after_each_step_stay_so(keras: Any, data: bool) -> None:
+    """By an assignment; by ``Tensor.data``, or in a graph of TensorFlow, which count none."""
+    strategy = wl.distribute.ParameterServerStrategy()
+    every = slice(None)
+    alone = clip_losses(keras, None, data=data, part=every)
+    shared = clip_losses(keras, strategy, data=data, part=every)
+    np.testing.assert_allclose(shared, alone, atol=1e-5)
+
+
+CLIPS = """\
+import sys
+sys.path[:0] = {path}
+import keras
+import windlass as wl
+from test_bridges_keras_loops import clip_losses
+
+strategy = wl.distribute.{strategy}()
+half = slice(16 * strategy.task_index, 16 * strategy.task_index + 16)
+losses = clip_losses(keras, strategy, data=False, part=half)
+strategy.barrier()
+print("last", *losses[-5:], flush=True)
+"""
+
+
+@pytest.mark.parametrize("strategy", ["ParameterServerStrategy", "MultiWorkerMirroredStrategy"])
+def test_clipping_on_workers_counts_in_sync_and_else_is_an_error(
+    keras: Any, tmp_path: Path, strategy: str
+) -> None:
+    """In sync all clip alike. Of asynchronous workers the chief's changes alone count."""
+    program = tmp_path / "train.py"
+    path = [str(Path(__file__).parent), str(Path(__file__).parent.parent)]
+    program.write_text(CLIPS.replace("{strategy}", strategy).replace("{path}", repr(path)))
+    in_sync = not strategy.startswith("Param")
+    local = ["local", "--plain", "--no-chief", "--workers", "2", "--ps", "0" if in_sync else "1"]
+    code, output, errors = processes.run(
+        [*processes.WINDLASS, *local, program],
+        timeout_s=scaled(120),
+        cwd=tmp_path,
+        env={**os.environ, "OMP_NUM_THREADS": "1", "KERAS_BACKEND": keras.backend.backend()},
+    )
+    if not in_sync:
+        assert code != 0
+        assert "Write it as a constraint" in output + errors
+        return
+    assert code == 0, output + errors
+    lines = [line.split(" last ")[1].split() for line in output.splitlines() if " last " in line]
+    alone = clip_losses(keras, None, data=False, part=slice(None))
+    mean = np.mean([list(map(float, line)) for line in lines[:2]], axis=0)
+    np.testing.assert_allclose(mean, alone[-5:], atol=1e-4)

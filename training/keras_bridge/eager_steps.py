@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ...core.arrays import Array
-from ...core.errors import NonFiniteGradientError
+from ...core.errors import ConfigurationError, NonFiniteGradientError
 from ...core.indexed_slices import IndexedSlices
 from ...distribute.base.contexts import is_running
 from .frameworks import keras
@@ -43,6 +43,7 @@ class EagerSteps(ABC):
         self._trainable: dict[str, Any] = {}
         self._pushed: list[str] = []
         self._loaded: dict[str, Any] = {}  # in every step
+        self._overwritten = 0  # changes of this worker, before steps in turn
 
     # -- of the framework --------------------------------------------------------------------
 
@@ -57,6 +58,10 @@ class EagerSteps(ABC):
     @abstractmethod
     def mark(self, variable: Any) -> object:
         """Another one after each assignment."""
+
+    def on_host(self, variable: Any) -> bool:  # noqa: ARG002 - of JAX it is not asked
+        """Whether a variable's value can be read without a copy."""
+        return False
 
     @abstractmethod
     def gradient(self, tensor: Any) -> Array:
@@ -76,15 +81,16 @@ class EagerSteps(ABC):
         """In place."""
         self.assign(list(names.values()), [values[name] for name in names])
         self._marks.update((name, self.mark(variable)) for name, variable in names.items())
+        self._weights.shared.given.update((name, values[name]) for name in names)
 
     def changed(self) -> Mapping[str, Array]:
-        """Variables of other values."""
+        """Variables of other values than they were given."""
         return self._other_values(self._weights.variables)
 
     def _other_values(self, variables: Mapping[str, Any]) -> Mapping[str, Array]:
         arrays = ((name, self.array(variable)) for name, variable in variables.items())
-        values = self._weights.shared.values
-        return {name: array for name, array in arrays if not np.array_equal(array, values[name])}
+        given = self._weights.shared.given
+        return {name: array for name, array in arrays if not np.array_equal(array, given[name])}
 
     def sync(self) -> None:  # noqa: B027 - of JAX there is something to do
         """Variables have everything."""
@@ -110,10 +116,42 @@ class EagerSteps(ABC):
                 optimizer.build(self._model.trainable_variables)
 
     def follow(self) -> None:
-        """Before a step: what a callback or the program has assigned."""
-        marked = [n for n, v in self._trainable.items() if self.mark(v) != self._marks[n]]
-        if marked:
-            self._weights.follow(self._other_values({n: self._trainable[n] for n in marked}))
+        """Before a step: what a callback or the program has assigned, in whatever way.
+
+        Values on the host are compared, since marks miss what a graph of TensorFlow assigns, and
+        what is done to ``Tensor.data``. That takes as long as a copy of them.
+        """
+        changed = self._other_values(
+            {
+                name: variable
+                for name, variable in self._trainable.items()
+                if self.on_host(variable) or self.mark(variable) != self._marks[name]
+            }
+        )
+        self.require_kept(changed)
+        if changed:
+            self._weights.follow(changed)
+
+    def require_kept(self, changed: Mapping[str, Array]) -> None:
+        """Refuse a program that changes weights again and again where its changes do not count.
+
+        Args:
+            changed: What was changed since the last step, by name.
+
+        Raises:
+            ConfigurationError: Another asynchronous worker than the chief has changed weights
+                before two steps in turn.
+        """
+        self._overwritten = self._overwritten + 1 if changed and not self._weights.can_assign else 0
+        if self._overwritten > 1:
+            name = next(iter(changed))
+            raise ConfigurationError(
+                f"this program changes {name!r} between steps, as clipping does, on a worker that "
+                "is not the chief, and of asynchronous workers the chief's changes alone count. "
+                "Write it as a constraint, which an optimizer of Keras keeps in every step "
+                "(kernel_constraint=... of the layer), or train in sync",
+                variable=name,
+            )
 
     def make_test_function(self) -> None:
         """Keras' own."""
@@ -139,7 +177,7 @@ class EagerSteps(ABC):
         if weights.worker_reason is None:
             values = self.push_to_servers(named, changed)
         else:
-            before = {name: weights.shared.values[name] for name in self._loaded}
+            before = {name: weights.shared.given[name] for name in self._loaded}
 
             def update(reduced: Mapping[str, Array]) -> Mapping[str, Array]:
                 self.apply_here(

@@ -40,6 +40,7 @@ class LoopSteps(EagerSteps):
     def __init__(self, weights: "SharedWeights") -> None:
         super().__init__(weights)
         self._arrays = weights.shared.marks  # of which variables were given these
+        self._has_given = False
 
     # -- values ------------------------------------------------------------------------------
 
@@ -56,6 +57,7 @@ class LoopSteps(EagerSteps):
         """And note them."""
         self.assign(list(names.values()), [values[name] for name in names])
         self._arrays.update((name, variable.value) for name, variable in names.items())
+        self._weights.shared.given.update((name, values[name]) for name in names)
 
     def follow(self) -> None:
         """What the program has assigned."""
@@ -119,14 +121,16 @@ class LoopSteps(EagerSteps):
         deltas = {name: after - before for name, after, before in pairs if name in given}
         in_run = is_running(loop.strategy)
 
-        def push(deltas: Any, new_state: Any) -> list[Array]:
+        def push(deltas: Any, new_state: Any, now: Any) -> list[Array]:
+            self._follow_values(names, now)
             made = {name: np.asarray(delta) for name, delta in deltas.items()}
             arrays = [np.asarray(each) for each in new_state]
             with loop.step(in_run=in_run):
                 arrived = weights.exchange({}, update=lambda _: made, state=lambda: arrays)
-            return [np.asarray(arrived[name]) for name in names]
+            return self._given(names, arrived)
 
-        return self._out(push, values, deltas, new_state), list(new_state)
+        now = list(map(array_of, values))
+        return self._out(push, values, deltas, new_state, now), list(new_state)
 
     def _on_servers(
         self,
@@ -143,18 +147,39 @@ class LoopSteps(EagerSteps):
         assert steps_at is not None  # noqa: S101 - every optimizer of Keras counts
         in_run = is_running(loop.strategy)
 
-        def push(given: Any, rate: Any, steps: Any) -> list[Array]:
+        def push(given: Any, rate: Any, steps: Any, now: Any) -> list[Array]:
+            self._follow_values(names, now)
             if rate is not None:
                 weights.set_rate(float(rate))
             with loop.step(in_run=in_run):
                 arrived = weights.exchange({n: np.asarray(g) for n, g in given.items()})
-            now = max(weights.store.step, int(steps) + 1)
-            return [*(np.asarray(arrived[name]) for name in names), np.asarray(now, steps.dtype)]
+            made = max(weights.store.step, int(steps) + 1)
+            return [*self._given(names, arrived), np.asarray(made, steps.dtype)]
 
-        *new, steps = self._out(push, [*values, state[steps_at]], given, rate, state[steps_at])
+        now = list(map(array_of, values))
+        *new, steps = self._out(push, [*values, state[steps_at]], given, rate, state[steps_at], now)
         new_state = list(state)
         new_state[steps_at] = steps
         return new, new_state
+
+    def _follow_values(self, names: Sequence[str], now: Sequence[Any]) -> None:
+        """What the program has made of the values that it was given by the last step.
+
+        The values of the first step are the program's own: they may be older than the job's.
+        """
+        if self._has_given:
+            known = self._weights.shared.given
+            arrays = zip(names, map(np.asarray, now), strict=True)
+            changed = {name: a for name, a in arrays if not np.array_equal(a, known[name])}
+            self.require_kept(changed)
+            if changed and self._weights.can_assign:
+                self._weights.store.assign(changed)
+        self._has_given = True
+
+    def _given(self, names: Sequence[str], arrived: Mapping[str, Array]) -> list[Array]:
+        """The values that the program goes on with."""
+        self._weights.shared.given.update((name, arrived[name]) for name in names)
+        return [np.asarray(arrived[name]) for name in names]
 
     def _out(self, function: Any, like: Sequence[Any], *args: Any) -> list[Any]:
         """Call a function on the host, whose results are of these shapes and dtypes."""

@@ -26,6 +26,8 @@ class SharedVariables:
 
     Attributes:
         values: As they came last, by name.
+        given: As the program was given them last, by name: in variables, or on JAX as the values
+            that a loop goes on with. Those that came last may be newer.
         marks: By which the framework's steps know what they loaded last, by name.
         assignments: How often a variable was assigned by others, by its id; TensorFlow's steps
             count.
@@ -37,6 +39,7 @@ class SharedVariables:
 
     def __init__(self) -> None:
         self.values: dict[str, Array] = {}
+        self.given: dict[str, Array] = {}
         self.marks: dict[str, Any] = {}
         self.assignments: dict[int, int] = {}
         self.applied: set[int] = set()
@@ -85,7 +88,7 @@ class SharedVariables:
         # Not its name: the strategy's variable is there as long as the job.
         name = self._names.pop(key)
         self.assignments.pop(key, None)
-        for known in (self.values, self.marks, self._trained_by):
+        for known in (self.values, self.given, self.marks, self._trained_by):
             known.pop(name, None)
 
     def add_model(self, model: Any) -> None:

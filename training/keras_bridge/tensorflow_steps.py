@@ -113,6 +113,10 @@ class Steps(EagerSteps):
         """How often it was assigned by others."""
         return self._assigned.get(id(variable), 0)
 
+    def on_host(self, variable: Any) -> bool:
+        """Not on a GPU."""
+        return "CPU" in variable._value.device
+
     def gradient(self, tensor: Any) -> Array:
         """Of the same memory on the CPU."""
         return np.asarray(tensor)

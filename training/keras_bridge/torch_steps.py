@@ -66,6 +66,10 @@ class Steps(EagerSteps):
         tensor = variable._value
         return id(tensor), tensor._version
 
+    def on_host(self, variable: Any) -> bool:
+        """Not on a GPU."""
+        return bool(variable._value.is_cpu)
+
     def gradient(self, tensor: Any) -> Array:
         """Of the same memory on the CPU."""
         return to_array(tensor.to_dense() if tensor.is_sparse else tensor)

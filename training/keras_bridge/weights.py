@@ -73,7 +73,9 @@ class SharedWeights:
         variables: Those of Keras, by name.
         averages: Of those, moving averages; the weight of a batch in each.
         shared: What is known of them, whatever models hold them.
-        is_chief: Whether this worker's changes by hand count for all.
+        is_chief: Whether this worker writes what one of all workers has to.
+        can_assign: Whether this worker's changes by hand count: the chief's, and in sync, where
+            each worker has a copy, those that all make alike.
         steps: Of training, that this worker has made.
         began_elsewhere: Whether the job had other values than this worker's model: the chief's, or
             a checkpoint's.
@@ -95,6 +97,8 @@ class SharedWeights:
         self.model = model
         self.placement: Any = placement
         self.is_chief = bool(strategy.extended.should_checkpoint)
+        self._in_sync = workers_in_sync(strategy) > 1
+        self.can_assign = self.is_chief or self._in_sync
         self.steps = 0
         self._prefix = f"{name}/" if name else ""
         self._on_gpus = any(map(is_gpu, strategy.extended.replica_devices))
@@ -111,7 +115,7 @@ class SharedWeights:
         self._gradient_ways = {id(layer._rows) for layer in embeddings}
         embeddings = embeddings if self.trainer is not None else []
         decays = decays_of(model)
-        self.variables = self._shared_variables(decays, in_sync=workers_in_sync(strategy) > 1)
+        self.variables = self._shared_variables(decays, in_sync=self._in_sync)
         self._names = {id(variable): name for name, variable in self.variables.items()}
         self.averages = {
             name: decays[id(variable)]
@@ -243,8 +247,8 @@ class SharedWeights:
             self._own_state.restore(self.optimizer, self.store)
 
     def follow(self, changed: Mapping[str, Array]) -> None:
-        """Give what was changed on the chief to all, and load what all have."""
-        if changed and self.is_chief:
+        """Give what was changed to all, if it counts, and load what all have."""
+        if changed and self.can_assign:
             self.store.assign(changed)
         self.load(self.pull())
 
