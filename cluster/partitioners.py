@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ..core.arrays import DType, as_dtype, size_of
-from ..core.public_names import refuse_others
+from ..core.public_face import public_getattr
 
 PartitionFunction = Callable[[Sequence[int], DType], Sequence[int]]
 
@@ -144,4 +144,4 @@ def parts_of(partitioner: PartitionFunction | None, shape: tuple[int, ...], dtyp
 
 
 if not TYPE_CHECKING:
-    __getattr__ = refuse_others("windlass.distribute.partitioners", globals())
+    __getattr__ = public_getattr("windlass.distribute.partitioners", globals())

@@ -7,7 +7,7 @@ here gives each shard to the ps with the fewest bytes. Round-robin remains for c
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from ..core.public_names import refuse_others
+from ..core.public_face import public_getattr
 
 Placement = Callable[[Sequence[int], Sequence[int], int], list[int]]
 """``place(sizes, loads, placed) -> ps per shard``.
@@ -38,4 +38,4 @@ def round_robin(sizes: Sequence[int], loads: Sequence[int], placed: int = 0) -> 
 
 
 if not TYPE_CHECKING:
-    __getattr__ = refuse_others("windlass.distribute.placement", globals())
+    __getattr__ = public_getattr("windlass.distribute.placement", globals())

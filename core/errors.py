@@ -54,7 +54,7 @@ An error says what happened, to which task or variable, with which numbers, and 
 from typing import TYPE_CHECKING
 
 from .exit_codes import ExitCode
-from .public_names import refuse_others
+from .public_face import public_getattr
 from .terminal import terminal_text
 
 
@@ -276,4 +276,4 @@ class JobStoppedError(RetryableError):
 
 
 if not TYPE_CHECKING:
-    __getattr__ = refuse_others("windlass.errors", globals())
+    __getattr__ = public_getattr("windlass.errors", globals())

@@ -21,7 +21,7 @@ import numpy as np
 
 from ..core.arrays import Array
 from ..core.checkpoint.export import JOB_STATE
-from ..core.public_names import refuse_others
+from ..core.public_face import public_getattr
 from .base.arrays import to_host
 from .base.contexts import Merging, default_strategy, get_replica_context
 from .base.reductions import VariableAggregation, VariableSynchronization
@@ -357,4 +357,4 @@ def _divided(total: Any, count: Any) -> Any:
 
 
 if not TYPE_CHECKING:
-    __getattr__ = refuse_others("windlass.metrics", __all__)
+    __getattr__ = public_getattr("windlass.metrics", globals())

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..core.public_names import refuse_others
+from ..core.public_face import public_getattr
 from .base.contexts import get_strategy, has_strategy, in_cross_replica_context
 from .embeddings import (
     embedding_lookup,
@@ -101,4 +101,4 @@ __all__ = [
 ]
 
 if not TYPE_CHECKING:
-    __getattr__ = refuse_others("windlass.nn", __all__)
+    __getattr__ = public_getattr("windlass.nn", globals())

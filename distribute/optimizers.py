@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
 from ..core import update_rules as rules
-from ..core.public_names import refuse_others
+from ..core.public_face import public_getattr
 from ..core.schedules import (
     CosineDecay,
     ExponentialDecay,
@@ -354,4 +354,4 @@ def register_rule(
 
 
 if not TYPE_CHECKING:
-    __getattr__ = refuse_others("windlass.optimizers", __all__)
+    __getattr__ = public_getattr("windlass.optimizers", globals())

@@ -10,9 +10,9 @@ can have several runtimes.
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from importlib import import_module
 
 from ..cluster.resolver import ClusterResolver
+from ..core.public_face import provided
 from .runtime import ClusterRuntime
 
 _here: ContextVar[ClusterRuntime | None] = ContextVar("windlass_cluster", default=None)
@@ -73,8 +73,7 @@ def join_cluster(
         ConfigurationError: The resolver's answers do not fit together.
         WindlassError: The cluster cannot be joined.
     """
-    # By name, since the task's daemon is above this room.
-    join = import_module("windlass.worker.plain_program").join
+    join = provided("join_cluster")
     runtime: ClusterRuntime | None = join(resolver, synchronous=synchronous)
     if runtime is not None:
         _everywhere[:] = [runtime]

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..core.arrays import Array
-from ..core.public_names import refuse_others
+from ..core.public_face import public_getattr
 from .base.contexts import get_replica_context
 
 
@@ -133,4 +133,4 @@ def _arrays(value: Any) -> Any:
 __all__ = ["Generator"]
 
 if not TYPE_CHECKING:
-    __getattr__ = refuse_others("windlass.random", __all__)
+    __getattr__ = public_getattr("windlass.random", globals())

@@ -289,7 +289,7 @@ def write_program(tmp_path: Path) -> Callable[..., str]:
 @pytest.fixture
 def plain_process(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """No cluster, no GPU; one CPU device again afterwards."""
-    from windlass.distribute import config  # tests of the launcher load no strategies
+    from windlass.api import config  # tests of the launcher load no strategies
 
     monkeypatch.delenv("TF_CONFIG", raising=False)
     monkeypatch.setattr("windlass.distribute.base.devices.count_gpus", lambda: 0)

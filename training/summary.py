@@ -29,7 +29,7 @@ from ..cluster.resolved import resolve
 from ..cluster.roles import EVALUATOR
 from ..core.arrays import Array
 from ..core.event_files import EventWriter, encoding, event_of, require_library
-from ..core.public_names import refuse_others
+from ..core.public_face import public_getattr
 from ..distribute.base.arrays import to_host
 from ..distribute.base.contexts import get_replica_context
 from ..distribute.program_cluster import program_cluster
@@ -379,4 +379,4 @@ def _writes_here() -> bool:
 
 
 if not TYPE_CHECKING:
-    __getattr__ = refuse_others("windlass.summary", __all__)
+    __getattr__ = public_getattr("windlass.summary", globals())

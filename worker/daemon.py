@@ -15,6 +15,7 @@ from ..cluster.roles import CHIEF, EVALUATOR, PS, WORKER, ps_of
 from ..cluster.spec import ClusterSpec
 from ..core.errors import ConfigurationError, JobDoneError, JobStoppedError, WindlassError
 from ..core.loading import quick_loading
+from ..core.public_face import load_public_names
 from ..core.settings import Settings, take_environment
 from ..core.task import TaskId
 from ..core.threads import new_thread, nobody_waits
@@ -117,8 +118,7 @@ def _run_role(
     if task.is_local and task.task.type != EVALUATOR:
         return _run_alone(task, settings, program, arguments, report, watch)
     with quick_loading():
-        from ..distribute import program_cluster  # noqa: F401 - with all that a program names
-
+        load_public_names("windlass.distribute")
         own = task_of_role(task, settings)
     return _run_program(own, settings, program, arguments, report, watch)
 
@@ -155,6 +155,7 @@ def run_closures(task: ResolvedTask, settings: Settings) -> int:
     from . import serving  # noqa: F401
     from .closure_process import ClosureProcesses
 
+    load_public_names("windlass.distribute")
     return ClosureProcesses(
         lambda joined: _serve_closures(task, settings, joined), str(task.task)
     ).run()
@@ -192,6 +193,7 @@ def _run_alone(
         from ..server.ps.server import PsServer
         from .task import TrainingTask
 
+        load_public_names("windlass.distribute")
     ps = TaskId(PS, 0)
     server = PsServer(ps, settings.model_copy(update={"host": "127.0.0.1", **_NO_PORTS}))
     server.start("127.0.0.1:0")

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+from ...core.public_face import provided
 from .communication import CommunicationOptions
 from .devices import in_task
 from .interface import Strategy
@@ -38,7 +39,7 @@ class _Stack(threading.local):
 
 _stack = _Stack()
 _global: list[Strategy] = []  # what experimental_set_strategy set; at most one
-_default: list[Strategy] = []  # what set_default_strategy set; one
+_default: list[Strategy] = []  # once it was asked for; one
 
 
 def push_frame(frame: Frame) -> None:
@@ -141,12 +142,9 @@ def experimental_set_strategy(strategy: Strategy | None) -> None:
 
 def default_strategy() -> Strategy:
     """The strategy of a program that uses none: one replica, no distribution."""
+    if not _default:
+        _default[:] = [provided("default_strategy")()]
     return _default[0]
-
-
-def set_default_strategy(strategy: Strategy) -> None:
-    """Give the process its default strategy; what ``strategies`` does when it is imported."""
-    _default[:] = [strategy]
 
 
 def require_cross_replica(strategy: Strategy, method: str) -> None:

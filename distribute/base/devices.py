@@ -70,6 +70,17 @@ def logical_gpu_devices() -> list[str]:
         return [f"/device:GPU:{i}" for i in range(gpus and (_logical[GPU] or gpus))]
 
 
+def list_logical_devices(device_type: str | None = None) -> list[str]:
+    """Names of the devices of this process: all, or those of one type (``"CPU"``, ``"GPU"``)."""
+    kinds = {"CPU": logical_cpu_devices, "GPU": logical_gpu_devices}
+    return [
+        device
+        for kind, names in kinds.items()
+        if device_type is None or device_type.upper() == kind
+        for device in names()
+    ]
+
+
 def compute_devices() -> list[str]:
     """Where replicas run: every GPU, or the CPU devices if there is none."""
     return logical_gpu_devices() or logical_cpu_devices()

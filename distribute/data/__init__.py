@@ -1,34 +1,10 @@
-"""``windlass.data``: datasets, and how they are divided between workers and replicas."""
+"""Datasets, and how they are divided: ``wl.data`` has the names that ``api/data.py`` lists."""
 
 from typing import TYPE_CHECKING
 
-from ...core.public_names import refuse_others
-from .dataset import ArraySpec, Dataset
-from .factories import as_dataset, from_arrays, from_files
-from .options import (
-    AUTOTUNE,
-    INFINITE_CARDINALITY,
-    SHARD_HINT,
-    UNKNOWN_CARDINALITY,
-    AutoShardPolicy,
-    DistributeOptions,
-    Options,
-)
+if TYPE_CHECKING:
+    from ...api.data import *  # noqa: F403
+else:
+    from ...core.public_face import shown
 
-__all__ = [
-    "AUTOTUNE",
-    "INFINITE_CARDINALITY",
-    "SHARD_HINT",
-    "UNKNOWN_CARDINALITY",
-    "ArraySpec",
-    "AutoShardPolicy",
-    "Dataset",
-    "DistributeOptions",
-    "Options",
-    "as_dataset",
-    "from_arrays",
-    "from_files",
-]
-
-if not TYPE_CHECKING:
-    __getattr__ = refuse_others("windlass.data", __all__)
+    __getattr__, __dir__ = shown(__name__, globals())

@@ -3,7 +3,7 @@
 from typing import Any, Self, cast
 
 from ..base import contexts
-from ..base.contexts import set_default_strategy, top_frame
+from ..base.contexts import top_frame
 from ..base.devices import HOST
 from .extended import StrategyExtended
 from .strategy import Scope, Strategy
@@ -73,7 +73,6 @@ class DefaultStrategy(Strategy):
 
 
 _default = DefaultStrategy()
-set_default_strategy(_default)
 
 
 def the_default_strategy() -> Strategy:

@@ -102,6 +102,27 @@ def _require_whole(task: ResolvedTask) -> None:
         )
 
 
+class ExperimentalMultiWorkerMirroredStrategy(MultiWorkerMirroredStrategy):
+    """As ``tf.distribute.experimental.MultiWorkerMirroredStrategy``, with its arguments.
+
+    Args:
+        communication: What carries collective operations.
+        cluster_resolver: Where the cluster comes from; None: TF_CONFIG, the launcher, or this
+            process alone.
+
+    Raises:
+        ConfigurationError: See :class:`MultiWorkerMirroredStrategy`.
+        JoinTimeoutError: A worker did not come.
+    """
+
+    def __init__(
+        self,
+        communication: CommunicationImplementation = CommunicationImplementation.AUTO,
+        cluster_resolver: ClusterResolver | None = None,
+    ) -> None:
+        super().__init__(cluster_resolver, CommunicationOptions(implementation=communication))
+
+
 class MultiWorkerExtended(MirroredExtended):
     """The algorithms of :class:`MultiWorkerMirroredStrategy`."""
 

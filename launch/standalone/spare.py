@@ -6,18 +6,27 @@ reads one line from its standard input, a JSON object with ``arguments``, ``envi
 its input it ends.
 """
 
-import importlib
 import json
 import os
 import sys
 
-_LOADED = (
-    "numpy", "grpc", "windlass.launch.cli", "windlass.launch.task_commands",
-    "windlass.worker.daemon", "windlass.worker.task",
-    "windlass.distribute", "windlass.training",
-)  # fmt: skip
-_LOADED_BY_CHIEF = ("windlass.server.chief.server", "windlass.worker.leading")
-_LOADED_BY_PS = ("windlass.server.ps.server",)
+from ...core.public_face import load_public_names
+
+
+def _load(role: str) -> None:
+    import grpc  # noqa: F401
+    import numpy as np  # noqa: F401
+
+    from ...worker import daemon, task  # noqa: F401
+    from .. import cli, task_commands  # noqa: F401
+
+    load_public_names("windlass.distribute")
+    load_public_names("windlass.training")
+    if role == "chief":
+        from ...server.chief import server  # noqa: F401
+        from ...worker import leading  # noqa: F401
+    elif role == "ps":
+        from ...server.ps import server as ps_server  # noqa: F401
 
 
 def main() -> None:
@@ -25,10 +34,7 @@ def main() -> None:
     from ...core.settings import quiet_grpc, replace_environment
 
     quiet_grpc()
-    role = sys.argv[1]
-    only = {"ps": _LOADED_BY_PS, "chief": _LOADED_BY_CHIEF}.get(role, ())
-    for name in (*_LOADED, *only):
-        importlib.import_module(name)
+    _load(sys.argv[1])
     line = sys.stdin.buffer.readline()
     if not line:
         return

@@ -12,51 +12,24 @@
 Everything below is loaded when it is first used, so that ``import windlass`` costs next to nothing.
 """
 
-from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from .core import on_import
+from .core import on_import, public_face
 
 if TYPE_CHECKING:
     from . import distribute, testing, training
+    from .api import config, data, train
     from .cluster.spec import ClusterSpec
     from .core import errors
     from .core.indexed_slices import IndexedSlices
     from .core.initializers import Initializer
-    from .distribute import config, data, metrics, nn, optimizers, random, train
+    from .distribute import metrics, nn, optimizers, random
     from .distribute.base.devices import on_device as device
     from .distribute.base.reductions import VariableAggregation, VariableSynchronization
     from .distribute.checkpoint import Checkpoint
     from .distribute.variables.variable import Variable, variable_creator_scope
     from .training import estimator, summary
     from .worker.connecting import connect
-
-# Public name → where it is. A module is given by its path, anything else by path and attribute.
-_WHERE = {
-    "Checkpoint": ("distribute.checkpoint", "Checkpoint"),
-    "ClusterSpec": ("cluster.spec", "ClusterSpec"),
-    "IndexedSlices": ("core.indexed_slices", "IndexedSlices"),
-    "Initializer": ("core.initializers", "Initializer"),
-    "Variable": ("distribute.variables.variable", "Variable"),
-    "VariableAggregation": ("distribute.base.reductions", "VariableAggregation"),
-    "VariableSynchronization": ("distribute.base.reductions", "VariableSynchronization"),
-    "config": ("distribute.config", None),
-    "connect": ("worker.connecting", "connect"),
-    "data": ("distribute.data", None),
-    "device": ("distribute.base.devices", "on_device"),
-    "distribute": ("distribute", None),
-    "errors": ("core.errors", None),
-    "estimator": ("training.estimator", None),
-    "metrics": ("distribute.metrics", None),
-    "nn": ("distribute.nn", None),
-    "optimizers": ("distribute.optimizers", None),
-    "random": ("distribute.random", None),
-    "summary": ("training.summary", None),
-    "testing": ("testing", None),
-    "train": ("distribute.train", None),
-    "training": ("training", None),
-    "variable_creator_scope": ("distribute.variables.variable", "variable_creator_scope"),
-}
 
 __all__ = [
     "Checkpoint",
@@ -84,18 +57,89 @@ __all__ = [
     "variable_creator_scope",
 ]
 
+# The place of each name, loaded when it is first used.
+_name = public_face.public_getattr(
+    "windlass",
+    globals(),
+    later={
+        "Checkpoint": "distribute.checkpoint:Checkpoint",
+        "ClusterSpec": "cluster.spec:ClusterSpec",
+        "IndexedSlices": "core.indexed_slices:IndexedSlices",
+        "Initializer": "core.initializers:Initializer",
+        "Variable": "distribute.variables.variable:Variable",
+        "VariableAggregation": "distribute.base.reductions:VariableAggregation",
+        "VariableSynchronization": "distribute.base.reductions:VariableSynchronization",
+        "config": "api.config",
+        "connect": "worker.connecting:connect",
+        "data": "distribute.data",
+        "device": "distribute.base.devices:on_device",
+        "distribute": "distribute",
+        "errors": "core.errors",
+        "estimator": "training.estimator",
+        "metrics": "distribute.metrics",
+        "nn": "distribute.nn",
+        "optimizers": "distribute.optimizers",
+        "random": "distribute.random",
+        "summary": "training.summary",
+        "testing": "testing",
+        "train": "api.train",
+        "training": "training",
+        "variable_creator_scope": "distribute.variables.variable:variable_creator_scope",
+    },
+)
 
+# Packages and modules of rooms that programs import by name, each with the module that lists its
+# public names.
+public_face.show(
+    {
+        "distribute": "api.distribute",
+        "distribute.cluster_resolver": "api.cluster_resolver",
+        "distribute.coordinator": "api.coordinator",
+        "distribute.data": "api.data",
+        "distribute.experimental": "api.experimental",
+        "training": "api.training",
+        "training.estimator": "api.estimator",
+    }
+)
+
+
+def _default_strategy() -> Any:
+    from .distribute.strategies.default import the_default_strategy
+
+    return the_default_strategy()
+
+
+def _join_cluster(*arguments: Any, **options: Any) -> Any:
+    from .worker.plain_program import join
+
+    return join(*arguments, **options)
+
+
+def _follow_keras() -> None:
+    from .training.keras_bridge.scoping import follow_scopes
+
+    follow_scopes()
+
+
+def _follow_torch() -> None:
+    from .training.unshared_steps import follow_torch
+
+    follow_torch()
+
+
+def _follow_optax() -> None:
+    from .training.unshared_steps import follow_optax
+
+    follow_optax()
+
+
+public_face.provide("default_strategy", _default_strategy)
+public_face.provide("join_cluster", _join_cluster)
 # Models of Keras that are made in a strategy's scope belong to it; of other frameworks it is noted
-# whether an optimizer makes steps that nobody hears of.
-on_import.register(
-    "keras", lambda: import_module(".training.keras_bridge.scoping", __name__).follow_scopes()
-)
-on_import.register(
-    "torch", lambda: import_module(".training.unshared_steps", __name__).follow_torch()
-)
-on_import.register(
-    "optax", lambda: import_module(".training.unshared_steps", __name__).follow_optax()
-)
+# whether an optimizer makes steps that no strategy shares.
+on_import.register("keras", _follow_keras)
+on_import.register("torch", _follow_torch)
+on_import.register("optax", _follow_optax)
 
 
 def __getattr__(name: str) -> Any:
@@ -103,15 +147,7 @@ def __getattr__(name: str) -> Any:
         from .core.versions import own_versions
 
         return own_versions().windlass
-    if name not in _WHERE:
-        from .core.public_names import missing_name
-
-        raise missing_name("windlass", name, __all__)
-    path, attribute = _WHERE[name]
-    module = import_module(f".{path}", __name__)
-    value = module if attribute is None else getattr(module, attribute)
-    globals()[name] = value
-    return value
+    return _name(name)
 
 
 def __dir__() -> list[str]:

@@ -26,7 +26,7 @@ from .cluster.roles import CHIEF, PS, WORKER, chief_of
 from .cluster.spec import ClusterSpec
 from .core.errors import JobDoneError, ProgramError, WindlassError
 from .core.exit_codes import ExitCode
-from .core.public_names import refuse_others
+from .core.public_face import public_getattr
 from .core.settings import Settings, load_settings
 from .core.showing import Shown
 from .core.states import Outcome
@@ -346,4 +346,4 @@ def run_script(
 
 
 if not TYPE_CHECKING:
-    __getattr__ = refuse_others("windlass.testing", __all__)
+    __getattr__ = public_getattr("windlass.testing", globals())

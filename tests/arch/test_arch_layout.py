@@ -17,8 +17,8 @@ from windlass.core.exit_codes import ExitCode
 
 ROOT = Path(__file__).resolve().parents[2]
 ROOMS = (
-    "client", "cluster", "collectives", "core", "distribute", "engine", "launch", "net", "proto",
-    "server", "training", "worker",
+    "api", "client", "cluster", "collectives", "core", "distribute", "engine", "launch", "net",
+    "proto", "server", "training", "worker",
 )  # fmt: skip
 
 
@@ -154,7 +154,7 @@ _LOADED = {
         "launch.task_commands",
         "worker.daemon",
         "worker.task",
-        "distribute",
+        "api.distribute",
         "distribute.optimizers",
     ),
     "a ps": ("launch.cli", "launch.task_commands", "worker.daemon", "server.ps.server"),
@@ -169,7 +169,7 @@ _NOT_LOADED = {
     "a ps": (
         "numba", "llvmlite", "rich", "optree", "tenacity", "safetensors", "pydantic_settings",
         "prometheus_client", "grpc", "fsspec", "asyncio", "http.server",
-        "windlass.client", "windlass.distribute", "windlass.training",
+        "windlass.api", "windlass.client", "windlass.distribute", "windlass.training",
         "windlass.worker.task",
     ),
 }  # fmt: skip

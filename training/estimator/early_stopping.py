@@ -8,16 +8,17 @@ sync agree at the same step.
 import logging
 import operator
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from ...core.checkpoint.export import JOB_STATE
 from ...core.errors import ConfigurationError
+from ...core.public_face import public_getattr
 from ...distribute.base.reductions import VariableAggregation
 from ...distribute.strategies.parameter_server import ParameterServerExtended
 from ...distribute.variables.variable import Variable
-from .elsewhere import EXPERIMENTAL, attribute_error
+from .elsewhere import EXPERIMENTAL
 from .estimator import Estimator
 from .evaluation_results import read_eval_metrics
 from .hooks import RunningModel, SessionRunContext, SessionRunHook, SessionRunValues
@@ -301,5 +302,5 @@ class InMemoryEvaluatorHook(SessionRunHook):
             self._estimator.evaluate(self._input_fn, self._steps, self._hooks, name=self._name)
 
 
-def __getattr__(name: str) -> Any:
-    raise attribute_error("wl.estimator.experimental", name, EXPERIMENTAL, globals())
+if not TYPE_CHECKING:
+    __getattr__ = public_getattr("wl.estimator.experimental", globals(), instead=EXPERIMENTAL)

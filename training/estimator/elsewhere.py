@@ -2,10 +2,6 @@
 write instead: for whoever moves a program and meets an AttributeError.
 """
 
-from collections.abc import Iterable
-
-from ...core.public_names import missing_name
-
 _CANNED = "write it as a model of Keras or JAX, ten lines: docs/canned-estimators.md"
 _HEAD = "its loss and metrics are lines of your model_fn: docs/canned-estimators.md"
 _EXPORT = "EstimatorSpec(export_outputs={'file name': write}) writes what is exported"
@@ -64,19 +60,3 @@ EXPERIMENTAL: dict[str, str] = {
     "make_stop_at_checkpoint_step_hook": "wl.estimator.StopAtStepHook(last_step=…)",
 }
 """Of ``tf.estimator.experimental``."""
-
-
-def attribute_error(
-    module: str, name: str, known: dict[str, str], names: Iterable[str]
-) -> AttributeError:
-    """What a module raises for a name it does not have.
-
-    Args:
-        module: As users write it.
-        name: That was asked for.
-        known: What to write instead of it.
-        names: What the module has.
-    """
-    if name in known:
-        return AttributeError(f"{module} has no {name!r}: {known[name]}", name=name)
-    return missing_name(module, name, names)

@@ -5,17 +5,20 @@ consecutive batches go to consecutive ones.
 """
 
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from ...core.errors import ConfigurationError
-from ...distribute import data as datasets
+from ...core.public_face import public_getattr
 from ...distribute.base.values import leaves
 from ...distribute.data.dataset import Dataset
+from ...distribute.data.factories import from_arrays
 from ...distribute.strategies.strategy import Strategy
-from .elsewhere import ELSEWHERE, attribute_error
+from .elsewhere import ELSEWHERE
 from .model_calls import call_with_known
+
+__all__ = ["numpy_input_fn"]
 
 InputFn = Callable[..., Any]
 
@@ -67,7 +70,7 @@ def source_of(input_fn: InputFn, known: Mapping[str, Any]) -> Any:
     if isinstance(given, Dataset):
         return given
     if _is_batch(given):
-        return datasets.Dataset.from_tensors(given).repeat()
+        return Dataset.from_tensors(given).repeat()
     if isinstance(given, str | bytes):
         raise ConfigurationError(
             f"input_fn returned {given!r:.80}; return what is read from it: a dataset, or an "
@@ -140,12 +143,10 @@ def numpy_input_fn(
     arrays = x if y is None else (x, y)
 
     def input_fn() -> Dataset:
-        return datasets.from_arrays(
-            arrays, batch_size, shuffle=shuffle, seed=seed, epochs=num_epochs
-        )
+        return from_arrays(arrays, batch_size, shuffle=shuffle, seed=seed, epochs=num_epochs)
 
     return input_fn
 
 
-def __getattr__(name: str) -> Any:  # programs write wl.estimator.inputs.numpy_input_fn, too
-    raise attribute_error("wl.estimator.inputs", name, ELSEWHERE, ["numpy_input_fn"])
+if not TYPE_CHECKING:  # programs write wl.estimator.inputs.numpy_input_fn, too
+    __getattr__ = public_getattr("wl.estimator.inputs", globals(), instead=ELSEWHERE)

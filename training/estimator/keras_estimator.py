@@ -52,7 +52,7 @@ def model_to_estimator(
         ConfigurationError: Both or neither model are given, or it is not built or not compiled.
     """
     keras = require("keras", "keras")
-    from .. import keras as keras_bridge  # needs Keras
+    from ..keras_bridge import distribute  # needs Keras
     from ..keras_bridge.shared_variables import share_anew
 
     if (keras_model is None) == (keras_model_path is None):
@@ -79,7 +79,7 @@ def model_to_estimator(
         instead = "start a process for each, or train the model by its own `fit`, which divides"
         _require_one_replica("train_distribute", f"{instead} batches")
         share_anew(get_strategy())
-        return keras_bridge.distribute(copy(), get_strategy())
+        return distribute(copy(), get_strategy())
 
     def to_look_at() -> Any:
         _require_one_replica("eval_distribute", "leave it out")

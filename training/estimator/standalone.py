@@ -10,7 +10,6 @@ import logging
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -99,8 +98,9 @@ class RemoteTraining:
             ConfigurationError: The input has no batch, or the cluster no worker.
             WindlassError: The cluster cannot be joined, or is lost.
         """
+        from ...worker.connecting import connect  # loads what no other training needs
+
         limit = max_steps if max_steps is not None else steps and self.first + steps
-        connect = import_module("windlass.worker.connecting").connect
         with connect(address) as cluster:
             strategy = ParameterServerStrategy(cluster.resolver)
             registry = Registry()

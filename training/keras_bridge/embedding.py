@@ -18,7 +18,8 @@ from ...core.indexed_slices import IndexedSlices
 from ...core.initializers import Initializer
 from ...distribute.optimizer import Optimizer
 from ...distribute.variables.variable import Variable
-from .frameworks import keras, looks_for_shapes, steps_module
+from .framework_steps import steps_module
+from .frameworks import keras, looks_for_shapes
 
 
 class RowReader(Protocol):

@@ -1,6 +1,5 @@
 """Keras, and which framework it runs on."""
 
-from importlib import import_module
 from types import ModuleType
 from typing import Any
 
@@ -50,11 +49,6 @@ def framework_of_keras() -> str:
             f"{', '.join(EXTRAS)} before Keras is imported"
         )
     return name
-
-
-def steps_module() -> Any:
-    """The module whose ``Steps`` trains on the framework that Keras runs on."""
-    return import_module(f".{framework_of_keras()}_steps", __package__)
 
 
 def looks_for_shapes() -> bool:

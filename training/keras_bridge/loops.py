@@ -19,7 +19,8 @@ from ...core import optimizer_steps
 from ...core.errors import ConfigurationError
 from ...distribute.base.contexts import is_running, top_frame
 from ...distribute.strategies.strategy import Strategy
-from .frameworks import framework_of_keras, steps_module
+from .framework_steps import steps_module
+from .frameworks import framework_of_keras
 from .loop_state import LOOP, MADE_UNDER, is_plain, plainly
 from .optimizer import KerasTrainer, Trainer
 from .shared_variables import shared_variables, strategies_in_use

@@ -23,7 +23,8 @@ from ..array_store import ArrayStore, Update
 from ..own_optimizer import Deltas
 from .averages import decays_of, state_of
 from .embedding import Embedding, RowReader, embeddings_of
-from .frameworks import keras, steps_module
+from .framework_steps import steps_module
+from .frameworks import keras
 from .in_sync import workers_in_sync
 from .optimizer import KeptByWorker, KerasTrainer, Trainer, require_fresh, settings_of
 from .replicas import Placement

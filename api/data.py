@@ -1,0 +1,34 @@
+"""``windlass.data``: datasets, and how they are divided between workers and replicas."""
+
+from typing import TYPE_CHECKING
+
+from ..core.public_face import public_getattr
+from ..distribute.data.dataset import ArraySpec, Dataset
+from ..distribute.data.factories import as_dataset, from_arrays, from_files
+from ..distribute.data.options import (
+    AUTOTUNE,
+    INFINITE_CARDINALITY,
+    SHARD_HINT,
+    UNKNOWN_CARDINALITY,
+    AutoShardPolicy,
+    DistributeOptions,
+    Options,
+)
+
+__all__ = [
+    "AUTOTUNE",
+    "INFINITE_CARDINALITY",
+    "SHARD_HINT",
+    "UNKNOWN_CARDINALITY",
+    "ArraySpec",
+    "AutoShardPolicy",
+    "Dataset",
+    "DistributeOptions",
+    "Options",
+    "as_dataset",
+    "from_arrays",
+    "from_files",
+]
+
+if not TYPE_CHECKING:
+    __getattr__ = public_getattr("windlass.data", globals())

@@ -1,0 +1,75 @@
+"""``wl.estimator``: Estimators, for programs of ``tf.estimator``, which TensorFlow 2.16 removed.
+
+::
+
+    estimator = wl.estimator.Estimator(model_fn, model_dir="digits", config=config)
+    train_spec = wl.estimator.TrainSpec(train_input_fn, max_steps=1000)
+    eval_spec = wl.estimator.EvalSpec(eval_input_fn, throttle_secs=60)
+    wl.estimator.train_and_evaluate(estimator, train_spec, eval_spec)
+
+docs/estimator.md moves a program step by step.
+"""
+
+from typing import TYPE_CHECKING
+
+from ..core.errors import NanLossDuringTrainingError
+from ..core.public_face import public_getattr
+from ..training.estimator import early_stopping as experimental
+from ..training.estimator import metrics
+from ..training.estimator.basic_hooks import (
+    LoggingTensorHook,
+    NanTensorHook,
+    StepCounterHook,
+    StopAtStepHook,
+    SummarySaverHook,
+)
+from ..training.estimator.building import get_global_step, once
+from ..training.estimator.elsewhere import ELSEWHERE
+from ..training.estimator.estimator import Estimator
+from ..training.estimator.evaluation_results import read_eval_metrics
+from ..training.estimator.exporters import BestExporter, Exporter, FinalExporter, LatestExporter
+from ..training.estimator.exporting import ServingInputReceiver, build_raw_serving_input_receiver_fn
+from ..training.estimator.extending import add_metrics
+from ..training.estimator.first_values import WarmStartSettings
+from ..training.estimator.hooks import (
+    CheckpointSaverListener,
+    SessionRunArgs,
+    SessionRunContext,
+    SessionRunHook,
+    SessionRunValues,
+)
+from ..training.estimator.inputs import numpy_input_fn
+from ..training.estimator.modes import ModeKeys
+from ..training.estimator.rarer_hooks import FinalOpsHook, ProfilerHook
+from ..training.estimator.recording import record
+from ..training.estimator.run_config import DistributeConfig, RunConfig
+from ..training.estimator.saver_hook import CheckpointSaverHook
+from ..training.estimator.spec import EstimatorSpec, Scaffold
+from ..training.estimator.specs import EvalSpec, TrainSpec
+from ..training.estimator.timers import SecondOrStepTimer
+from ..training.estimator.training_and_evaluation import train_and_evaluate
+
+__all__ = [
+    "BestExporter", "CheckpointSaverHook", "CheckpointSaverListener", "DistributeConfig",
+    "Estimator", "EstimatorSpec", "EvalSpec", "Exporter", "FinalExporter", "FinalOpsHook",
+    "LatestExporter", "LoggingTensorHook", "ModeKeys", "NanLossDuringTrainingError",
+    "NanTensorHook", "ProfilerHook", "RunConfig", "Scaffold", "SecondOrStepTimer",
+    "ServingInputReceiver", "SessionRunArgs", "SessionRunContext", "SessionRunHook",
+    "SessionRunValues", "StepCounterHook", "StopAtStepHook", "SummarySaverHook", "TrainSpec",
+    "WarmStartSettings", "add_metrics", "build_raw_serving_input_receiver_fn", "experimental",
+    "get_global_step", "metrics", "numpy_input_fn", "once", "read_eval_metrics", "record",
+    "train_and_evaluate",
+]  # fmt: skip
+
+if TYPE_CHECKING:
+    from ..training.estimator.keras_estimator import model_to_estimator
+
+    __all__ += ["model_to_estimator"]
+else:
+    __getattr__ = public_getattr(
+        "wl.estimator",
+        globals(),
+        # Not in `__all__`: it needs Keras.
+        later={"model_to_estimator": "training.estimator.keras_estimator:model_to_estimator"},
+        instead=ELSEWHERE,
+    )

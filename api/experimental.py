@@ -1,0 +1,48 @@
+"""``windlass.distribute.experimental``: names TensorFlow has there."""
+
+from typing import TYPE_CHECKING
+
+from ..cluster import partitioners
+from ..core.public_face import public_getattr
+from ..distribute.base.communication import (
+    CollectiveCommunication,
+    CollectiveHints,
+    CommunicationImplementation,
+    CommunicationOptions,
+)
+from ..distribute.base.values import ValueContext
+from ..distribute.strategies.central_storage import CentralStorageStrategy
+from ..distribute.strategies.multi_worker import (
+    ExperimentalMultiWorkerMirroredStrategy as MultiWorkerMirroredStrategy,
+)
+from ..distribute.strategies.parameter_server import ParameterServerStrategy
+
+__all__ = [
+    "CentralStorageStrategy",
+    "CollectiveCommunication",
+    "CollectiveHints",
+    "CommunicationImplementation",
+    "CommunicationOptions",
+    "MultiWorkerMirroredStrategy",
+    "ParameterServerStrategy",
+    "ValueContext",
+    "coordinator",
+    "partitioners",
+]
+
+if TYPE_CHECKING:
+    from ..distribute import coordinator
+    from ..training.device_assignment import DeviceAssignment
+    from ..training.tpu_strategy import ExperimentalTPUStrategy as TPUStrategy
+
+    __all__ += ["DeviceAssignment", "TPUStrategy"]
+else:
+    __getattr__ = public_getattr(
+        "windlass.distribute.experimental",
+        globals(),
+        later={
+            "DeviceAssignment": "training.device_assignment:DeviceAssignment",
+            "TPUStrategy": "training.tpu_strategy:ExperimentalTPUStrategy",
+            "coordinator": "distribute.coordinator",
+        },
+    )

@@ -1,0 +1,44 @@
+"""``windlass.training``: progress, evaluation beside the job, and bridges to frameworks."""
+
+from typing import TYPE_CHECKING
+
+from ..core.public_face import public_getattr
+from ..training.evaluations import read_evaluations
+from ..training.evaluator import SidecarEvaluator
+from ..training.progress import is_evaluator, report, task_type
+
+__all__ = [
+    "ArrayStore",
+    "SidecarEvaluator",
+    "export",
+    "is_evaluator",
+    "read_evaluations",
+    "report",
+    "save",
+    "task_type",
+]
+
+if TYPE_CHECKING:
+    from ..training import jax_bridge as jax
+    from ..training import keras_bridge as keras
+    from ..training import torch_bridge as torch
+    from ..training.array_store import ArrayStore
+    from ..training.exporting import export
+    from ..training.saving import save
+
+    __all__ += ["jax", "keras", "torch"]
+else:
+    # The bridges are not in `__all__`, since `import *` would load every framework, and fail
+    # without one.
+    __getattr__ = public_getattr(
+        "windlass.training",
+        globals(),
+        later={
+            "ArrayStore": "training.array_store:ArrayStore",
+            "export": "training.exporting:export",
+            "jax": "training.jax_bridge",
+            "keras": "training.keras_bridge",
+            "save": "training.saving:save",
+            "torch": "training.torch_bridge",
+        },
+    )

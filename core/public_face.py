@@ -1,0 +1,141 @@
+"""What rooms below have of the public face on top: public names, and functions of rooms above.
+
+Public names are listed in ``api``, the room on top, and in ``windlass`` itself. A name that is
+loaded when it is first used has its place there, and :func:`public_getattr` loads it. A package of
+a room that programs import by name (``windlass.distribute``) lists nothing itself: it asks for each
+name by :func:`shown`, and ``windlass`` has registered where its names are.
+
+Imports go down only, so what a room needs of one above is handed to it: a strategy of
+``distribute`` joins a cluster by a function of ``worker``, which ``windlass`` has registered with
+:func:`provide`.
+
+A name that a public module does not have is answered with the nearest:
+
+::
+
+    >>> wl.distribute.MirrorStrategy
+    AttributeError: module ... has no attribute 'MirrorStrategy'; did you mean 'MirroredStrategy'?
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from importlib import import_module
+from types import ModuleType
+from typing import Any
+
+_PACKAGE = __name__.partition(".")[0]
+_LIKENESS = 0.6  # that difflib takes for a misspelling
+_shown: dict[str, str] = {}
+_provided: dict[str, Callable[..., Any]] = {}
+
+
+def missing_name(module: str, name: str, names: Iterable[str]) -> AttributeError:
+    """The error for a name that a module does not have.
+
+    Args:
+        module: As users write it.
+        name: The attribute that was looked up.
+        names: Those that the module has.
+    """
+    message = f"module {module!r} has no attribute {name!r}"
+    if not name.startswith("_"):  # Python and its tools ask for such names
+        from difflib import get_close_matches
+
+        known = {each.lower(): each for each in names}
+        near = get_close_matches(name.lower(), known, 1, _LIKENESS)
+        if near:
+            message += f"; did you mean {known[near[0]]!r}?"
+    return AttributeError(message, name=name)
+
+
+def public_getattr(
+    module: str,
+    namespace: dict[str, Any],
+    *,
+    later: Mapping[str, str] | None = None,
+    instead: Mapping[str, str] | None = None,
+) -> Callable[[str], Any]:
+    """The ``__getattr__`` of a public module.
+
+    Define it ``if not TYPE_CHECKING``: a type checker takes a module that has one for a module of
+    any names.
+
+    Args:
+        module: Its name as users write it.
+        namespace: Its ``globals()``; without ``__all__`` all of them are its names.
+        later: Names that are loaded when they are first used, each with its place below
+            ``windlass``: ``"module.path:attribute"``, or ``"module.path"`` for a module.
+        instead: Names of TensorFlow that do not exist here, each with what to write instead.
+    """
+
+    def get(name: str) -> Any:
+        if later is not None and name in later:
+            value = namespace[name] = _load(later[name])
+            return value
+        if instead is not None and name in instead:
+            return _refuse(name, instead[name])
+        raise missing_name(module, name, (*namespace.get("__all__", namespace), *(later or ())))
+
+    def _refuse(name: str, advice: str) -> Any:
+        raise AttributeError(f"{module} has no {name!r}: {advice}", name=name)
+
+    return get
+
+
+def _load(place: str) -> Any:
+    path, _, attribute = place.partition(":")
+    module = import_module(f"{_PACKAGE}.{path}")
+    return getattr(module, attribute) if attribute else module
+
+
+def show(modules: Mapping[str, str]) -> None:
+    """Register where the public names of packages and modules are.
+
+    Args:
+        modules: By the name of each package, below ``windlass``, the module that lists its names.
+    """
+    _shown.update({f"{_PACKAGE}.{name}": f"{_PACKAGE}.{place}" for name, place in modules.items()})
+
+
+def load_public_names(package: str) -> ModuleType:
+    """The module that lists the public names of a package, loaded with most of what it names."""
+    return import_module(_shown[package])
+
+
+def shown(
+    package: str, namespace: dict[str, Any]
+) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
+    """The ``__getattr__`` and ``__dir__`` of a package whose public names are listed above it.
+
+    Args:
+        package: Its ``__name__``.
+        namespace: Its ``globals()``.
+    """
+
+    def get(name: str) -> Any:
+        if name.startswith("__") and name != "__all__":  # Python and its tools ask for such names
+            raise missing_name(package, name, ())
+        names = load_public_names(package)
+        if name not in namespace:  # it is there if it is a module of the package that was loaded
+            namespace[name] = getattr(names, name)
+        return namespace[name]
+
+    def names() -> list[str]:
+        return sorted({*namespace, *dir(load_public_names(package))})
+
+    return get, names
+
+
+def provide(name: str, function: Callable[..., Any]) -> None:
+    """Register a function for rooms below that of the function; it replaces one of that name."""
+    _provided[name] = function
+
+
+def provided(name: str) -> Callable[..., Any]:
+    """The function that is registered under a name.
+
+    Raises:
+        LookupError: None is.
+    """
+    if name not in _provided:
+        raise LookupError(f"no function is registered as {name!r}: windlass/__init__.py does it")
+    return _provided[name]
