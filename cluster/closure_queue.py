@@ -86,7 +86,7 @@ class LeaveWorker:
 Decision = Run | Cancel | GiveUp | Expire | LeaveWorker
 
 
-class Outcome(NamedTuple):
+class ClosureOutcome(NamedTuple):
     """What an answer leads to.
 
     Attributes:
@@ -253,20 +253,22 @@ class ClosureQueue:
         if worker is not None and found is not None and worker.has[0] == (closure, attempt):
             worker.due = now + found.deadline_s
 
-    def finished(self, closure: int, attempt: int, now: float = 0.0) -> Outcome:
+    def finished(self, closure: int, attempt: int, now: float = 0.0) -> ClosureOutcome:
         """A worker has run a closure."""
         counts = self._ended(closure, attempt)
-        return Outcome(counts, self._begin(now))
+        return ClosureOutcome(counts, self._begin(now))
 
-    def failed(self, closure: int, attempt: int, error: Exception, now: float = 0.0) -> Outcome:
+    def failed(
+        self, closure: int, attempt: int, error: Exception, now: float = 0.0
+    ) -> ClosureOutcome:
         """A closure raised an error; or with attempt 0, was given up."""
         if attempt and not self._ended(closure, attempt):
-            return Outcome(False, self._begin(now))
+            return ClosureOutcome(False, self._begin(now))
         return self._fail(error)
 
-    def expired(self, closure: int, error: Exception) -> Outcome:
+    def expired(self, closure: int, error: Exception) -> ClosureOutcome:
         """A closure is over because of its deadline; its worker still has it."""
-        return self._fail(error) if self._end(closure) else Outcome(False, [])
+        return self._fail(error) if self._end(closure) else ClosureOutcome(False, [])
 
     def cancel(self) -> list[Decision]:
         """Begin nothing of what waits."""
@@ -295,11 +297,11 @@ class ClosureQueue:
 
     # -- decisions ---------------------------------------------------------------------------
 
-    def _fail(self, error: Exception) -> Outcome:
+    def _fail(self, error: Exception) -> ClosureOutcome:
         if self._error is not None:
-            return Outcome(True, [])  # the first one is told
+            return ClosureOutcome(True, [])  # the first one is told
         self._error = error
-        return Outcome(True, self.cancel())
+        return ClosureOutcome(True, self.cancel())
 
     def _ended(self, number: int, attempt: int) -> bool:
         """A worker has answered; whether that counts."""

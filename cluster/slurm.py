@@ -27,7 +27,7 @@ _LAUNCH = "Start every task by `srun`, inside of sbatch or salloc, or give TF_CO
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class RankPlace:
     """Where one rank runs: a host, and which of the tasks there it is, from 0."""
 
     host: str
@@ -123,7 +123,7 @@ def _in_order(given: Mapping[str, int], environment: Mapping[str, str]) -> dict[
     return {host: given[host] for host in hosts if host in given}
 
 
-def places_of_ranks(tasks: Mapping[str, int], distribution: str = "") -> list[Place]:
+def places_of_ranks(tasks: Mapping[str, int], distribution: str = "") -> list[RankPlace]:
     """Where each rank runs, by rank.
 
     Args:
@@ -142,17 +142,17 @@ def places_of_ranks(tasks: Mapping[str, int], distribution: str = "") -> list[Pl
             distribution=distribution,
         )
     if kind != "cyclic":
-        return [Place(host, local) for host, count in tasks.items() for local in range(count)]
+        return [RankPlace(host, local) for host, count in tasks.items() for local in range(count)]
     most = max(tasks.values(), default=0)
     return [
-        Place(host, local)
+        RankPlace(host, local)
         for local in range(most)
         for host, count in tasks.items()
         if local < count
     ]
 
 
-def check_place(places: Sequence[Place], environment: Mapping[str, str]) -> None:
+def check_place(places: Sequence[RankPlace], environment: Mapping[str, str]) -> None:
     """Compare where a rank should be with where Slurm says it is.
 
     Args:
@@ -183,7 +183,7 @@ def check_place(places: Sequence[Place], environment: Mapping[str, str]) -> None
         )
 
 
-def gpus_of_place(place: Place, visible: Sequence[str], gpus_per_task: int) -> list[str]:
+def gpus_of_place(place: RankPlace, visible: Sequence[str], gpus_per_task: int) -> list[str]:
     """The GPUs of one task: those of the tasks before it on its host come first.
 
     Args:

@@ -12,7 +12,7 @@ from ..core.errors import CollectiveMismatchError, WindlassError
 from ..core.waiting import FIRST_S, WaitLog
 from .diagnosis import uneven_calls_error
 from .links import RingLinks
-from .ring_frames import Head, Kind, unpack_head
+from .ring_frames import Head, RingFrameKind, unpack_head
 
 _NEWS_S = 1.0  # after a connection broke: how long to wait for the previous worker's reason
 
@@ -96,9 +96,9 @@ class CollectiveCall:
     def _explain(self, head: Head, data: Array, num_bytes: int) -> WindlassError:
         """The error for a frame of another kind or another call."""
         workers, before = self._links.workers, self._links.previous_rank
-        if head.kind is Kind.ABORT:
+        if head.kind is RingFrameKind.ABORT:
             return error_table.from_bytes(data.tobytes())
-        if head.kind is Kind.BYE:
+        if head.kind is RingFrameKind.BYE:
             return uneven_calls_error(
                 workers, before, head.sequence, self._head.sequence, self._head.what
             )
@@ -161,7 +161,7 @@ class CollectiveCall:
                 return None
             head, data = frame
             said = unpack_head(head)
-            if said.kind is not Kind.DATA:
+            if said.kind is not RingFrameKind.DATA:
                 return self._explain(said, data, 0)
             receiver.release()
         return None

@@ -30,7 +30,7 @@ from .ring import STREAM_CHUNK_BYTES, Ring
 from .ring_frames import (
     Call,
     Head,
-    Kind,
+    RingFrameKind,
     RingMember,
     dtype_number,
 )
@@ -328,7 +328,7 @@ class CollectiveGroup:
     ) -> CollectiveCall:
         number = dtype_number(as_dtype(array.dtype))
         sequence = self._links.begin_call(f"{call.name.lower()} of {array.size} {array.dtype.name}")
-        head = Head(sequence, array.size if compare else 0, 0, Kind.DATA, call, number)
+        head = Head(sequence, array.size if compare else 0, 0, RingFrameKind.DATA, call, number)
         return CollectiveCall(self._links, head, *self._links.limit_of(timeout_s))
 
     def fail(self, error: WindlassError) -> None:

@@ -26,7 +26,7 @@ from .diagnosis import (
     first_failure,
     peer_lost_error,
 )
-from .ring_frames import Call, Head, Kind, Receiver, RingProgress, Sender
+from .ring_frames import Call, Head, Receiver, RingFrameKind, RingProgress, Sender
 from .worker_client import WorkerClient
 
 log = logging.getLogger(__name__)
@@ -115,7 +115,7 @@ class RingLinks:
                 self.leave(error)
             is_intact = self._failure is None
             if is_intact:
-                self._notify(sender, Kind.BYE, _NOTHING)
+                self._notify(sender, RingFrameKind.BYE, _NOTHING)
             sender.close(_LINGER_S if is_intact else 1.0)
         if receiver is not None:
             receiver.close()
@@ -177,7 +177,9 @@ class RingLinks:
             self._failure = error
             sender, receiver = self.sender, self.receiver
         if sender is not None:
-            self._notify(sender, Kind.ABORT, np.frombuffer(error_table.to_bytes(error), np.uint8))
+            self._notify(
+                sender, RingFrameKind.ABORT, np.frombuffer(error_table.to_bytes(error), np.uint8)
+            )
             sender.close()
         if receiver is not None:
             receiver.close()
@@ -194,7 +196,7 @@ class RingLinks:
             left = f"{task} left after call {self._sequence}: {why}"
             self.fail(PeerLostError(left, task=task, peer=task))
 
-    def _notify(self, sender: Sender, kind: Kind, payload: Array) -> None:
+    def _notify(self, sender: Sender, kind: RingFrameKind, payload: Array) -> None:
         head = Head(self._sequence, 0, payload.size, kind, Call.NONE, 0)
         try:
             sender.send(head.pack(), payload, 0.5)

@@ -19,7 +19,7 @@ LENGTH = struct.Struct("<16xI")  # of the payload, in a packed head
 MAX_PAYLOAD_BYTES = 1024 * 1024
 
 
-class Kind(IntEnum):
+class RingFrameKind(IntEnum):
     """What a frame is."""
 
     DATA = 0
@@ -54,7 +54,7 @@ class Head:
     sequence: int
     elements: int
     length: int
-    kind: Kind
+    kind: RingFrameKind
     call: Call
     dtype: int
 
@@ -94,7 +94,7 @@ def unpack_head(data: bytes | bytearray | memoryview) -> Head:
     try:
         sequence, elements, length, kind, call, dtype = _HEAD.unpack_from(data)
         DTYPES[dtype]
-        return Head(sequence, elements, length, Kind(kind), Call(call), dtype)
+        return Head(sequence, elements, length, RingFrameKind(kind), Call(call), dtype)
     except (struct.error, ValueError, IndexError) as error:
         raise RefusedError(f"bytes from the ring are not a frame: {error}") from error
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
-class Metric:
+class CatalogueEntry:
     """One metric.
 
     Attributes:
@@ -33,16 +33,16 @@ class Metric:
 class Sample:
     """A value of a metric, with the values of its labels in their order."""
 
-    metric: Metric
+    metric: CatalogueEntry
     value: float
     labels: tuple[str, ...] = ()
 
 
-CATALOGUE: dict[str, Metric] = {}
+CATALOGUE: dict[str, CatalogueEntry] = {}
 
 
-def _metric(shown_by: str, name: str, text: str, *labels: str) -> Metric:
-    metric = CATALOGUE[name] = Metric(f"windlass_{name}", text, labels, shown_by)
+def _metric(shown_by: str, name: str, text: str, *labels: str) -> CatalogueEntry:
+    metric = CATALOGUE[name] = CatalogueEntry(f"windlass_{name}", text, labels, shown_by)
     return metric
 
 

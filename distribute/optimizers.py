@@ -125,7 +125,7 @@ class RMSprop(Optimizer):
         )
 
 
-class _AdamLike(Optimizer):
+class _AdamFamily(Optimizer):
     """What Adam, Adamax and Nadam are constructed with."""
 
     _kind: type[rules.UpdateRule]
@@ -174,13 +174,13 @@ class Adam(Optimizer):
         )
 
 
-class Adamax(_AdamLike):
+class Adamax(_AdamFamily):
     """Adam with the maximum norm."""
 
     _kind = rules.Adamax
 
 
-class Nadam(_AdamLike):
+class Nadam(_AdamFamily):
     """Adam with Nesterov's momentum."""
 
     _kind = rules.Nadam

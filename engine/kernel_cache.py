@@ -35,7 +35,7 @@ _LOCK_TIMEOUT_S = 60.0  # far longer than compiling one kernel; a process may ha
 
 
 @dataclass(frozen=True, slots=True)
-class Refusal:
+class CacheRefusal:
     """A folder that is not used, and why."""
 
     folder: Path
@@ -58,7 +58,7 @@ class CacheFolder:
 
     path: Path | None
     copied_from: Path | None = None
-    refused: tuple[Refusal, ...] = ()
+    refused: tuple[CacheRefusal, ...] = ()
 
 
 def candidates(chosen: str = "") -> list[Path]:
@@ -75,7 +75,7 @@ def candidates(chosen: str = "") -> list[Path]:
 
 def choose_folder(folders: Sequence[Path]) -> CacheFolder:
     """The first candidate that may be used; in it, a folder for this version of the kernels."""
-    refused: list[Refusal] = []
+    refused: list[CacheRefusal] = []
     for base in folders:
         folder = base / f"kernels-{fingerprint()}"
         try:
@@ -84,7 +84,7 @@ def choose_folder(folders: Sequence[Path]) -> CacheFolder:
             return CacheFolder(_copy(folder), folder, tuple(refused))
         except OSError as error:
             reason = str(error) if isinstance(error, UnsafeFolderError) else error.strerror
-            refused.append(Refusal(base, reason or str(error)))
+            refused.append(CacheRefusal(base, reason or str(error)))
     return CacheFolder(None, refused=tuple(refused))
 
 

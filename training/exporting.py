@@ -22,7 +22,7 @@ _BLOCK_BYTES = 64 * 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
-class _Source:
+class _ExportSource:
     """What is exported.
 
     Attributes:
@@ -35,7 +35,7 @@ class _Source:
     parts: Callable[[str], Iterable[memoryview]]
     writes: bool = True
 
-    def chosen(self, names: Iterable[str] | None, prefix: str) -> "_Source":
+    def chosen(self, names: Iterable[str] | None, prefix: str) -> "_ExportSource":
         """Some of it, under names without the prefix."""
         known = {spec.name: spec for spec in self.specs}
         wanted = [name for name in known if name.startswith(prefix)]
@@ -51,7 +51,7 @@ class _Source:
                 f"nothing to export begins with {prefix!r}; there is {_some(known)}"
             )
         specs = [replace(known[name], name=name.removeprefix(prefix)) for name in wanted]
-        return _Source(specs, lambda name: self.parts(prefix + name), self.writes)
+        return _ExportSource(specs, lambda name: self.parts(prefix + name), self.writes)
 
 
 def export(
@@ -123,7 +123,7 @@ def export(
     return exported
 
 
-def _write(found: _Source, temporary: Path, kind: str, model: Any) -> None:
+def _write(found: _ExportSource, temporary: Path, kind: str, model: Any) -> None:
     if kind == "safetensors":
         write_tensors(temporary, found.specs, found.parts)
         return
@@ -139,11 +139,11 @@ def _write(found: _Source, temporary: Path, kind: str, model: Any) -> None:
         whole.unlink(missing_ok=True)
 
 
-def _source_of(source: Any) -> _Source:
+def _source_of(source: Any) -> _ExportSource:
     if isinstance(source, str | Path):
         return _of_checkpoint(str(source))
     if isinstance(source, CheckpointReader):
-        return _Source(tensors_of(source), source.parts)
+        return _ExportSource(tensors_of(source), source.parts)
     store = getattr(source, "store", source)
     variables = getattr(store, "variables", store)
     if isinstance(variables, Variable):
@@ -153,17 +153,17 @@ def _source_of(source: Any) -> _Source:
     return _of_memory(variables)
 
 
-def _of_checkpoint(path: str) -> _Source:
+def _of_checkpoint(path: str) -> _ExportSource:
     try:
         reader = load_checkpoint(path)
     except CheckpointError as error:
         raise CheckpointError(
             f"{error.message}. Give a checkpoint, or a model directory with one", path=path
         ) from error
-    return _Source(tensors_of(reader), reader.parts)
+    return _ExportSource(tensors_of(reader), reader.parts)
 
 
-def _of_memory(values: Mapping[str, Any]) -> _Source:
+def _of_memory(values: Mapping[str, Any]) -> _ExportSource:
     strategies = [each.strategy for each in values.values() if isinstance(each, Variable)]
     writes = not strategies or bool(strategies[0].extended.should_checkpoint)
     arrays = {
@@ -174,7 +174,7 @@ def _of_memory(values: Mapping[str, Any]) -> _Source:
     specs = [
         TensorSpec(name, tuple(each.shape), np.dtype(each.dtype)) for name, each in arrays.items()
     ]
-    return _Source(specs, lambda name: _parts_of(arrays[name]), writes)
+    return _ExportSource(specs, lambda name: _parts_of(arrays[name]), writes)
 
 
 def _parts_of(value: Any) -> Iterator[memoryview]:

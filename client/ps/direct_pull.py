@@ -11,7 +11,7 @@ from ...core.copying import copy_into
 from ...core.definitions import ShardKey
 from ...core.steps import MemoryLocation, PullTarget, StepRequest, WireLayout
 from ...net.shared_memory import SharedSegment
-from .reading import Copy, Reading
+from .reading import Copy, MemoryReading
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +78,7 @@ class DirectPull:
         self._seen: list[int] | None = None
         self._ready: tuple[WireLayout, tuple[int, ...] | None] | None = None
 
-    def begin(self, target: PullTarget) -> Reading:
+    def begin(self, target: PullTarget) -> MemoryReading:
         """Prepare to read; if the memory is that of the last time, only blocks that changed."""
         into = target.into
         if self._copies is None:
@@ -94,7 +94,7 @@ class DirectPull:
             )
             for copy in self._copies
         ]
-        return Reading(copies, last, self._remember)
+        return MemoryReading(copies, last, self._remember)
 
     def ready(self, request: StepRequest) -> tuple[int, ...] | None:
         """Bytes of a push's payload that must be applied before each of its blocks may be read.

@@ -11,7 +11,7 @@ from ...core.steps import PullTarget, StepRequest, WireLayout
 from ...engine.rows import gather_rows
 from ...net.shared_memory import SharedSegment
 from .direct_pull import MemoryRegion
-from .reading import Copy, Reading
+from .reading import Copy, MemoryReading
 
 
 class DirectRows:
@@ -40,7 +40,7 @@ class DirectRows:
             for numbers, region in zip(rows, self._regions, strict=True)
         )
 
-    def begin(self, target: PullTarget) -> Reading:
+    def begin(self, target: PullTarget) -> MemoryReading:
         """Prepare to read into a part of the target for each entry; other rows were read last."""
         copies: list[Copy] = []
         for region, numbers, part in zip(self._regions, self.rows, target.into, strict=True):
@@ -49,7 +49,7 @@ class DirectRows:
             out = np.frombuffer(part, np.uint8).reshape(numbers.size, size)
             gather = partial(gather_rows, table, numbers, out)
             copies.append(Copy(region.sequence(memory), out.size, gather))
-        return Reading([copy for copy in copies if copy.num_bytes])
+        return MemoryReading([copy for copy in copies if copy.num_bytes])
 
     def ready(self, request: StepRequest) -> tuple[int, ...] | None:
         """Rows may be read at once if nothing is pushed; else the answer must come first."""

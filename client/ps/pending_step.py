@@ -25,7 +25,7 @@ class StepResult:
     staleness: int
 
 
-class Sender(Protocol):
+class StepSender(Protocol):
     """The session that has sent a step."""
 
     def wait(self, pending: "PendingStep") -> None:
@@ -42,7 +42,7 @@ class PendingStep:
 
     def __init__(
         self,
-        session: "Sender",
+        session: "StepSender",
         requests: dict[int, StepRequest],
         buffer: Array | None,
         targets: dict[int, PullTarget],

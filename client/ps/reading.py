@@ -19,7 +19,7 @@ class Copy:
     run: Callable[[], object]
 
 
-class Reading:
+class MemoryReading:
     """One pull under way.
 
     Args:

@@ -55,7 +55,7 @@ class Knowledge:
 MakeFrames = Callable[[Knowledge], Sequence[Frame]]
 
 
-class Link(Protocol):
+class WorkerLink(Protocol):
     """A worker, as the coordinator knows it.
 
     Attributes:
@@ -86,10 +86,10 @@ class Link(Protocol):
         """Leave it."""
 
 
-class Events(Protocol):
+class LinkEvents(Protocol):
     """What the coordinator hears of a worker, from the link's thread."""
 
-    def ready(self, link: Link) -> None:
+    def ready(self, link: WorkerLink) -> None:
         """It is there, and knows nothing of what it was told before."""
 
     def answered(
@@ -97,10 +97,10 @@ class Events(Protocol):
     ) -> None:
         """A closure was run, or has begun."""
 
-    def lost(self, link: Link) -> None:
+    def lost(self, link: WorkerLink) -> None:
         """It is gone."""
 
-    def refused(self, link: Link, error: WindlassError) -> None:
+    def refused(self, link: WorkerLink, error: WindlassError) -> None:
         """It will never be there."""
 
 
@@ -116,11 +116,11 @@ class ClosureLink:
 
     Attributes:
         connections: How many there were; which one this is.
-        replicas: See :class:`Link`.
+        replicas: See :class:`WorkerLink`.
     """
 
     def __init__(
-        self, worker: TaskId, address: str, who: Incarnation, settings: Settings, events: Events
+        self, worker: TaskId, address: str, who: Incarnation, settings: Settings, events: LinkEvents
     ) -> None:
         self.worker = worker
         self._known = Knowledge()  # what the worker was told over this connection
@@ -143,7 +143,7 @@ class ClosureLink:
         self._thread.start()
 
     def send(self, number: int, frames: MakeFrames) -> None:
-        """See :class:`Link`."""
+        """See :class:`WorkerLink`."""
         with self._lock:
             connection = self._connection
             if connection is None or number != self.connections:
@@ -156,7 +156,7 @@ class ClosureLink:
                 connection.cancel()  # the link's thread notices
 
     def drop(self) -> None:
-        """See :class:`Link`."""
+        """See :class:`WorkerLink`."""
         with self._lock:
             if self._connection is not None:
                 self._connection.cancel()  # the link's thread notices

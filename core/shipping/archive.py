@@ -73,7 +73,7 @@ def read_archive(
             digest=digest,
             actual=actual,
         )
-    stream = _Stream(data, short)
+    stream = _ArchiveStream(data, short)
     seen = _Names(short)
     files = size = 0
     while (header := _next_header(stream)) is not None:
@@ -91,7 +91,7 @@ def read_archive(
     stream.check_end()
 
 
-class _Stream:
+class _ArchiveStream:
     """The decompressed bytes, in order; every failure to read them is a PackageError."""
 
     def __init__(self, data: bytes, short: str) -> None:
@@ -160,7 +160,7 @@ class _Names:
         self.folders |= folders
 
 
-def _next_header(stream: _Stream) -> tarfile.TarInfo | None:
+def _next_header(stream: _ArchiveStream) -> tarfile.TarInfo | None:
     """The next file's header, with its name; None: the archive ends here."""
     header = _header(stream)
     path = None
@@ -182,7 +182,7 @@ def _next_header(stream: _Stream) -> tarfile.TarInfo | None:
     return header
 
 
-def _header(stream: _Stream) -> tarfile.TarInfo | None:
+def _header(stream: _ArchiveStream) -> tarfile.TarInfo | None:
     block = stream.exactly(_BLOCK)
     if not block.strip(b"\0"):
         return None
@@ -192,7 +192,7 @@ def _header(stream: _Stream) -> tarfile.TarInfo | None:
         raise stream.refusal(f"has a header that is not one of tar ({error})") from error
 
 
-def _pax_path(stream: _Stream, size: int) -> str:
+def _pax_path(stream: _ArchiveStream, size: int) -> str:
     if not 0 < size <= _MAX_PAX_BYTES:
         raise stream.refusal(f"has a pax header of {size} bytes; at most {_MAX_PAX_BYTES} hold")
     data = stream.exactly(size)

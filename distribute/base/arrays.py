@@ -53,12 +53,12 @@ def as_array(value: Any) -> Any:
     return np.asarray(value)
 
 
-class _OfThread(threading.local):
+class _BuffersOfThread(threading.local):
     def __init__(self) -> None:
         self.buffers = BufferPools()
 
 
-_of_thread = _OfThread()
+_of_thread = _BuffersOfThread()
 
 
 def to_host(value: Any) -> Array:

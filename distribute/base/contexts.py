@@ -14,7 +14,7 @@ from typing import Any
 from ...core.public_face import provided
 from .communication import CommunicationOptions
 from .devices import in_task
-from .interface import Strategy
+from .interface import StrategyInterface
 from .reductions import ReduceOp
 
 
@@ -27,7 +27,7 @@ class Frame:
         component: In an update context, which device's component is updated.
     """
 
-    strategy: Strategy
+    strategy: StrategyInterface
     replica: "ReplicaContext | None"
     component: int | None = None
 
@@ -38,8 +38,8 @@ class _Stack(threading.local):
 
 
 _stack = _Stack()
-_global: list[Strategy] = []  # what experimental_set_strategy set; at most one
-_default: list[Strategy] = []  # once it was asked for; one
+_global: list[StrategyInterface] = []  # what experimental_set_strategy set; at most one
+_default: list[StrategyInterface] = []  # once it was asked for; one
 
 
 def push_frame(frame: Frame) -> None:
@@ -81,7 +81,7 @@ def top_frame() -> Frame | None:
     return Frame(_global[0], None) if _global else None
 
 
-def is_running(strategy: Strategy) -> bool:
+def is_running(strategy: StrategyInterface) -> bool:
     """Whether this thread is in a ``run`` of a strategy, be it in a merge."""
     for frame in _stack.frames:  # noqa: SIM110 - a generator costs three times this
         if frame.replica is not None and frame.strategy is strategy:
@@ -89,7 +89,7 @@ def is_running(strategy: Strategy) -> bool:
     return False
 
 
-def get_strategy() -> Strategy:
+def get_strategy() -> StrategyInterface:
     """The current strategy; outside any scope the default strategy."""
     frame = top_frame()
     return frame.strategy if frame is not None else default_strategy()
@@ -127,7 +127,7 @@ def get_loss_reduction() -> ReduceOp:
     return ReduceOp.SUM
 
 
-def experimental_set_strategy(strategy: Strategy | None) -> None:
+def experimental_set_strategy(strategy: StrategyInterface | None) -> None:
     """Make a strategy current without ``with``; None clears it.
 
     Raises:
@@ -140,14 +140,14 @@ def experimental_set_strategy(strategy: Strategy | None) -> None:
         _global.append(strategy)
 
 
-def default_strategy() -> Strategy:
+def default_strategy() -> StrategyInterface:
     """The strategy of a program that uses none: one replica, no distribution."""
     if not _default:
         _default[:] = [provided("default_strategy")()]
     return _default[0]
 
 
-def require_cross_replica(strategy: Strategy, method: str) -> None:
+def require_cross_replica(strategy: StrategyInterface, method: str) -> None:
     """Refuse a cross-replica method in replica context.
 
     Raises:
@@ -161,7 +161,7 @@ def require_cross_replica(strategy: Strategy, method: str) -> None:
         )
 
 
-def require_own(strategy: Strategy, what: str) -> None:
+def require_own(strategy: StrategyInterface, what: str) -> None:
     """Refuse to change a variable under another strategy, whose replicas would each change it.
 
     Raises:
@@ -211,7 +211,7 @@ class ReplicaContext:
 
     def __init__(
         self,
-        strategy: Strategy,
+        strategy: StrategyInterface,
         replica_id_in_sync_group: int,
         merge: MergeCall | None = None,
         local_id: int = 0,
@@ -282,7 +282,7 @@ class ReplicaContext:
         if self.num_replicas_in_sync == 1:
             return value
 
-        def merge(strategy: Strategy, tree: Any) -> Any:
+        def merge(strategy: StrategyInterface, tree: Any) -> Any:
             return strategy.extended.reduce_to_all(op, tree, options)
 
         return self.merge_call(Merging(merge, (op,)), (value,))
@@ -301,7 +301,7 @@ class ReplicaContext:
         """
         self._require_current("all_gather")
 
-        def merge(strategy: Strategy, tree: Any) -> Any:
+        def merge(strategy: StrategyInterface, tree: Any) -> Any:
             return strategy.extended.gather_to_all(tree, axis, options)
 
         return self.merge_call(Merging(merge, (int(axis),)), (value,))

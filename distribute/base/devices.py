@@ -25,11 +25,11 @@ _lock = threading.Lock()
 _logical = {CPU: 1, GPU: 0}  # 0: as many as there are
 
 
-class _OfThread(threading.local):
+class _DeviceOfThread(threading.local):
     device: str | None = None
 
 
-_of_thread = _OfThread()
+_of_thread = _DeviceOfThread()
 
 
 def set_logical_cpu_devices(count: int) -> None:

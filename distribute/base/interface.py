@@ -14,7 +14,7 @@ from .creations import Creations
 from .reductions import ReduceOp
 
 
-class StrategyExtended(Protocol):
+class ExtendedInterface(Protocol):
     """The part of ``windlass.distribute.StrategyExtended`` that lower rooms use; see there."""
 
     @property
@@ -73,9 +73,9 @@ class StrategyExtended(Protocol):
         """What the first replica of all has."""
 
 
-class Strategy(Protocol):
+class StrategyInterface(Protocol):
     """The part of ``windlass.distribute.Strategy`` that lower rooms use; see there."""
 
     @property
-    def extended(self) -> StrategyExtended:
+    def extended(self) -> ExtendedInterface:
         """The strategy's algorithms."""

@@ -185,7 +185,7 @@ def _not_at_all(run: ClosureRun) -> AbstractContextManager[None]:  # noqa: ARG00
 
 class _WorkerPlace:
     """What names in pickles stand for on this worker. See
-    :class:`~windlass.distribute.coordinator.shipping.Place`.
+    :class:`~windlass.distribute.coordinator.shipping.WorkerObjects`.
     """
 
     def __init__(self, runtime: ClusterRuntime, strategy: ParameterServerStrategy | None) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ...client.worker.closure_link import ClosureLink, Frame, Knowledge, Link, MakeFrames
+from ...client.worker.closure_link import ClosureLink, Frame, Knowledge, MakeFrames, WorkerLink
 from ...cluster.closure_queue import Cancel, ClosureQueue, Decision, Expire, GiveUp, LeaveWorker
 from ...cluster.roles import WORKER
 from ...cluster.worker_replicas import WorkerReplicas
@@ -45,7 +45,7 @@ _TICK_S = 0.05  # how often deadlines are looked at, if there are any
 
 
 @dataclass(slots=True)
-class _Closure:
+class _OpenClosure:
     """A closure that has no result yet."""
 
     function: int
@@ -59,7 +59,7 @@ class _Closure:
 class _Send:
     """Something to be sent without the lock; to worker's connection with this number."""
 
-    link: Link
+    link: WorkerLink
     connection: int
     frames: MakeFrames | None  # None: the worker is to be left
 
@@ -103,7 +103,7 @@ class Dispatcher:
         self._queue = ClosureQueue(redispatch_after_s=redispatch_after_s)
         self._changed = threading.Condition()
         self._numbers = itertools.count(1)  # of closures
-        self._closures: dict[int, _Closure] = {}
+        self._closures: dict[int, _OpenClosure] = {}
         self._failures: dict[int, WindlassError] = {}  # of workers that will never be there
         self._replicas = WorkerReplicas(replicas_read)
         self._unequal: WindlassError | None = None  # what they have; from then on nothing is begun
@@ -111,7 +111,7 @@ class Dispatcher:
         self._ticks: threading.Thread | None = None
         self._looks_at_time = redispatch_after_s < math.inf
         self._closing = threading.Event()
-        self._links: dict[int, Link] = {
+        self._links: dict[int, WorkerLink] = {
             worker.index: ClosureLink(
                 worker, task.address_of(worker), self._who, runtime.settings, self
             )
@@ -140,7 +140,7 @@ class Dispatcher:
             if args or kwargs:
                 arguments = pickle_for_workers((args, kwargs), self._strategy)
             states = self.told.states(function, arguments)
-            closure = _Closure(function, arguments, states, deadline_s, RemoteValue())
+            closure = _OpenClosure(function, arguments, states, deadline_s, RemoteValue())
             with self._changed:
                 self._raise_error()
                 while self._queue.is_full:
@@ -257,8 +257,8 @@ class Dispatcher:
 
     # -- the links' --------------------------------------------------------------------------
 
-    def ready(self, link: Link) -> None:
-        """See :class:`~windlass.client.worker.closure_link.Events`."""
+    def ready(self, link: WorkerLink) -> None:
+        """See :class:`~windlass.client.worker.closure_link.LinkEvents`."""
         with self._changed:
             self._unequal = self._unequal or self._replicas.joined(link.worker, link.replicas)
             if self._unequal is not None:  # the queue keeps it: it is never taken
@@ -268,14 +268,14 @@ class Dispatcher:
             todo = self._plan(decisions)
         self._carry_out(todo)
 
-    def lost(self, link: Link) -> None:
-        """See :class:`~windlass.client.worker.closure_link.Events`."""
+    def lost(self, link: WorkerLink) -> None:
+        """See :class:`~windlass.client.worker.closure_link.LinkEvents`."""
         with self._changed:
             todo = self._plan(self._queue.worker_lost(link.worker.index, time.monotonic()))
         self._carry_out(todo)
 
-    def refused(self, link: Link, error: WindlassError) -> None:
-        """See :class:`~windlass.client.worker.closure_link.Events`."""
+    def refused(self, link: WorkerLink, error: WindlassError) -> None:
+        """See :class:`~windlass.client.worker.closure_link.LinkEvents`."""
         with self._changed:
             self._failures[link.worker.index] = error
             if len(self._failures) == len(self._links):  # whoever waits for a result, waits in vain
@@ -285,7 +285,7 @@ class Dispatcher:
     def answered(
         self, worker: TaskId, answer: session_pb2.ClosureAnswer, parts: list[memoryview]
     ) -> None:
-        """See :class:`~windlass.client.worker.closure_link.Events`.
+        """See :class:`~windlass.client.worker.closure_link.LinkEvents`.
 
         Raises:
             RefusedError: It is no answer to anything.
@@ -379,7 +379,7 @@ class Dispatcher:
             elif each.link.connections == each.connection:
                 each.link.drop()
 
-    def _frames(self, number: int, closure: _Closure, run: ClosureRun) -> MakeFrames:
+    def _frames(self, number: int, closure: _OpenClosure, run: ClosureRun) -> MakeFrames:
         """What a worker has to be sent for a closure, beside what it knows already."""
 
         def make(known: Knowledge) -> Sequence[Frame]:

@@ -4,7 +4,7 @@ import logging
 import queue
 from collections.abc import Callable
 
-from ...client.worker.closure_link import Events, Frame, Knowledge, MakeFrames
+from ...client.worker.closure_link import Frame, Knowledge, LinkEvents, MakeFrames
 from ...cluster.roles import WORKER
 from ...core.errors import said_of
 from ...core.task import TaskId
@@ -24,7 +24,7 @@ class LocalWorker:
         events: Told what happens.
     """
 
-    def __init__(self, strategy: ParameterServerStrategy, events: Events) -> None:
+    def __init__(self, strategy: ParameterServerStrategy, events: LinkEvents) -> None:
         self.worker = TaskId(WORKER, 0)
         self.connections = 0
         self.replicas = len(strategy.extended.replica_devices)
@@ -69,7 +69,7 @@ class _Thread:
         self,
         worker: TaskId,
         strategy: ParameterServerStrategy,
-        events: Events,
+        events: LinkEvents,
         failed: Callable[["_Thread"], None],
     ) -> None:
         self._worker = worker

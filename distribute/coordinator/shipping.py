@@ -139,8 +139,8 @@ def state_of(optimizer: Optimizer) -> dict[str, Any]:
     return {name: own[name] for name in ("rule", "current", "_changes", "_rate")}
 
 
-class Place(Protocol):
-    """Where pickles are read: a worker."""
+class WorkerObjects(Protocol):
+    """What a worker has under the names that pickles give."""
 
     @property
     def strategy(self) -> ParameterServerStrategy:
@@ -157,29 +157,29 @@ class Place(Protocol):
 
 
 class _Receiver(pickle.Unpickler):
-    def __init__(self, parts: Sequence[memoryview], place: Place) -> None:
+    def __init__(self, parts: Sequence[memoryview], objects: WorkerObjects) -> None:
         super().__init__(io.BytesIO(parts[0]), buffers=parts[1:])
-        self._place = place
+        self._objects = objects
 
     def persistent_load(self, named: Any) -> Any:
         kind, *rest = named
         if kind == "resource":
-            return self._place.resource(*rest)
+            return self._objects.resource(*rest)
         if kind == "variable":
             name, sharded, spec = rest
-            return self._place.variable(name, spec, sharded=sharded)
+            return self._objects.variable(name, spec, sharded=sharded)
         if kind == "shard":
             whole, part = rest
             return self.persistent_load(whole).variables[part]
         if kind == "optimizer":
-            return self._place.optimizer(*rest)
-        strategy = self._place.strategy
+            return self._objects.optimizer(*rest)
+        strategy = self._objects.strategy
         return strategy.extended if kind == "extended" else strategy
 
 
-def unpickle(parts: Sequence[memoryview], place: Place) -> Any:
+def unpickle(parts: Sequence[memoryview], objects: WorkerObjects) -> Any:
     """What was pickled, with what it names as the worker has it."""
-    return _Receiver(parts, place).load()
+    return _Receiver(parts, objects).load()
 
 
 @contextmanager

@@ -13,7 +13,7 @@ from ...core.showing import Shown
 from ..base.arrays import as_array
 from ..base.values import leaves, map_structure
 from ..base.worker_index import current_worker
-from .node import Node, steps_of
+from .node import DatasetNode, steps_of
 from .options import (
     AUTOTUNE,
     INFINITE_CARDINALITY,
@@ -63,7 +63,7 @@ class Dataset(Shown):
 
     def __init__(
         self,
-        node: Node,
+        node: DatasetNode,
         passes: PassCounter | None = None,
         policy: AutoShardPolicy = AutoShardPolicy.AUTO,
     ) -> None:
@@ -71,7 +71,7 @@ class Dataset(Shown):
         self.passes = PassCounter() if passes is None else passes
         self._policy = policy
 
-    def _then(self, node: Node) -> "Dataset":
+    def _then(self, node: DatasetNode) -> "Dataset":
         return Dataset(node, self.passes, self._policy)
 
     def _shown(self) -> dict[str, Any]:

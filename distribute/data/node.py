@@ -16,7 +16,7 @@ Opener = Callable[[int, Pass], Iterator[Any]]
 """Opens a node in a pass, from an element on: its ``iterate`` or its ``positions``."""
 
 
-class Node(ABC):
+class DatasetNode(ABC):
     """Gives elements, from the beginning in each pass.
 
     Attributes:
@@ -58,22 +58,22 @@ class Node(ABC):
         """
         return None if self.once else next(self.iterate(0, Pass()), None)
 
-    def of_files(self, files: Sequence[str]) -> "Node":
+    def of_files(self, files: Sequence[str]) -> "DatasetNode":
         """The same, of these files alone."""
         raise ValueError(
             f"{type(self).__name__} does not read files that could be divided: {files}"
         )
 
-    def resolve_hint(self, workers: int, worker: int) -> "Node":
+    def resolve_hint(self, workers: int, worker: int) -> "DatasetNode":
         """The same, sharded where ``shard(SHARD_HINT, SHARD_HINT)`` stands, if it does."""
         del workers, worker
         return self
 
 
-class Derived(Node):
+class Derived(DatasetNode):
     """Made of other nodes; divided where the only one is."""
 
-    def __init__(self, *sources: Node) -> None:
+    def __init__(self, *sources: DatasetNode) -> None:
         self.sources = sources
         self.once = any(source.once for source in sources)
         self.fresh = all(source.fresh for source in sources)
@@ -81,7 +81,7 @@ class Derived(Node):
         self.files = sources[0].files if len(sources) == 1 else None
 
     @property
-    def source(self) -> Node:
+    def source(self) -> DatasetNode:
         """The first one, if it is made of one."""
         return self.sources[0]
 
@@ -89,15 +89,15 @@ class Derived(Node):
         """As the source's."""
         return self.source.example()
 
-    def of_files(self, files: Sequence[str]) -> Node:
+    def of_files(self, files: Sequence[str]) -> DatasetNode:
         """The same, of these files alone."""
         return self.on(*(source.of_files(files) for source in self.sources))
 
-    def resolve_hint(self, workers: int, worker: int) -> Node:
+    def resolve_hint(self, workers: int, worker: int) -> DatasetNode:
         """The same, sharded where the hint stands."""
         return self.on(*(source.resolve_hint(workers, worker) for source in self.sources))
 
-    def on(self, *sources: Node) -> Self:
+    def on(self, *sources: DatasetNode) -> Self:
         """The same, made of others."""
         other = copy(self)
         other.sources = sources
@@ -105,7 +105,7 @@ class Derived(Node):
         return other
 
 
-def steps_of(node: Node) -> list[str]:
+def steps_of(node: DatasetNode) -> list[str]:
     """What a node is made by, the source first, e.g. ``["range", "batched", "mapped"]``."""
     own = type(node).__name__.removesuffix("Source").lower()
     if not isinstance(node, Derived):

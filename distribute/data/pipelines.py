@@ -7,7 +7,7 @@ from typing import Any
 from .dataset import Dataset
 from .distributed import DistributedDataset, Input, InputReplicas, Move, to_devices
 from .factories import as_dataset
-from .node import Node
+from .node import DatasetNode
 from .options import AutoShardPolicy, InputContext, InputOptions, InputReplicationMode
 from .passes import Pass
 from .selections import Sharded
@@ -144,7 +144,7 @@ def _divide(
     return Dataset(node, dataset.passes, policy)
 
 
-def _files_of(node: Node, workers: int) -> tuple[str, ...]:
+def _files_of(node: DatasetNode, workers: int) -> tuple[str, ...]:
     files = node.files
     if files is None:
         raise ValueError(

@@ -18,7 +18,7 @@ _LAST_ELEMENT_S = 2.0  # at the end of the process, for threads that are at work
 _running: weakref.WeakKeyDictionary[threading.Thread, "_Stop"] = weakref.WeakKeyDictionary()
 
 
-class _End:
+class _EndOfElements:
     """After the last element; carries what ended them early."""
 
     def __init__(self, error: BaseException | None) -> None:
@@ -64,7 +64,7 @@ class Prefetcher:
         for _ in range(depth):
             self._free.put(None)
         self._stop = _Stop(self._free)
-        self._end: _End | None = None
+        self._end: _EndOfElements | None = None
         thread = new_thread(
             "prefetch",
             partial(_fill, source, self._ready, self._free, self._stop, fresh),
@@ -81,7 +81,7 @@ class Prefetcher:
         if self._end is None:
             item = self._ready.get()
             self._free.put(None)
-            if not isinstance(item, _End):
+            if not isinstance(item, _EndOfElements):
                 return item
             self._end = item
         error, self._end.error = self._end.error, None
@@ -122,6 +122,6 @@ def _fill(
             if not put(item if fresh else copied(item)):
                 return
     except BaseException as error:  # noqa: BLE001 - raised where the element would have been
-        put(_End(error))
+        put(_EndOfElements(error))
     else:
-        put(_End(None))
+        put(_EndOfElements(None))

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from .node import Derived, Node, Opener
+from .node import DatasetNode, Derived, Opener
 from .options import INFINITE_CARDINALITY, SHARD_HINT, UNKNOWN_CARDINALITY
 from .passes import Pass
 from .prefetch import Prefetcher, copied
@@ -23,7 +23,7 @@ _DRAWN_AT_ONCE = 1024
 class Selection(Derived):
     """Elements of another node."""
 
-    def __init__(self, source: Node) -> None:
+    def __init__(self, source: DatasetNode) -> None:
         super().__init__(source)
         self.table = source.table
 
@@ -43,7 +43,7 @@ class Selection(Derived):
 class Sharded(Selection):
     """Every n-th element. What comes before has the orders that all workers have in common."""
 
-    def __init__(self, source: Node, num_shards: int, index: int) -> None:
+    def __init__(self, source: DatasetNode, num_shards: int, index: int) -> None:
         super().__init__(source)
         hint = num_shards == SHARD_HINT and index == SHARD_HINT
         if not hint and (num_shards < 1 or not 0 <= index < num_shards):
@@ -65,7 +65,7 @@ class Sharded(Selection):
         size = self.source.cardinality()
         return size if size < 0 else max(0, ceil((size - self._index) / self._num_shards))
 
-    def resolve_hint(self, workers: int, worker: int) -> Node:
+    def resolve_hint(self, workers: int, worker: int) -> DatasetNode:
         """Sharded here, if this is the hint."""
         source = self.source.resolve_hint(workers, worker)
         if self._num_shards != SHARD_HINT:
@@ -76,7 +76,7 @@ class Sharded(Selection):
 class Taken(Selection):
     """The first elements; a negative count: all."""
 
-    def __init__(self, source: Node, count: int) -> None:
+    def __init__(self, source: DatasetNode, count: int) -> None:
         super().__init__(source)
         self._count = count
 
@@ -96,7 +96,7 @@ class Taken(Selection):
 class Skipped(Selection):
     """All but the first elements; a negative count: none."""
 
-    def __init__(self, source: Node, count: int) -> None:
+    def __init__(self, source: DatasetNode, count: int) -> None:
         super().__init__(source)
         self._count = count
 
@@ -113,7 +113,7 @@ class Skipped(Selection):
 class Repeated(Selection):
     """Again from the beginning when it ends, each time as another repetition."""
 
-    def __init__(self, source: Node, count: int | None) -> None:
+    def __init__(self, source: DatasetNode, count: int | None) -> None:
         super().__init__(source)
         self._count = None if count is not None and count < 0 else count
 
@@ -146,7 +146,7 @@ class Repeated(Selection):
 class Shuffled(Selection):
     """In an order drawn anew in each pass, out of a buffer. As ``tf.data.Dataset.shuffle``."""
 
-    def __init__(self, source: Node, buffer_size: int, seed: int, *, anew: bool) -> None:
+    def __init__(self, source: DatasetNode, buffer_size: int, seed: int, *, anew: bool) -> None:
         super().__init__(source)
         if buffer_size < 1:
             raise ValueError(f"buffer_size must be at least 1, got {buffer_size}")
@@ -191,7 +191,7 @@ def _through_buffer(
 class Cached(Selection):
     """What the first whole pass gave, kept in memory for all others."""
 
-    def __init__(self, source: Node) -> None:
+    def __init__(self, source: DatasetNode) -> None:
         super().__init__(source)
         self.fresh = False
         self._kept: dict[Pass, list[Any]] = {}
@@ -218,18 +218,18 @@ class Cached(Selection):
         """As many."""
         return self.source.cardinality()
 
-    def on(self, *sources: Node) -> "Cached":
+    def on(self, *sources: DatasetNode) -> "Cached":
         """The same, with a memory of its own."""
         return Cached(*sources)
 
-    def __reduce__(self) -> tuple[type["Cached"], tuple[Node]]:
+    def __reduce__(self) -> tuple[type["Cached"], tuple[DatasetNode]]:
         return Cached, (self.source,)  # what it keeps may be large, and can be had again
 
 
 class Prefetched(Selection):
     """Elements are prepared ahead, in a thread."""
 
-    def __init__(self, source: Node, depth: int) -> None:
+    def __init__(self, source: DatasetNode, depth: int) -> None:
         super().__init__(source)
         self._depth = depth
         self.fresh = True

@@ -9,20 +9,20 @@ import numpy as np
 
 from ..base.arrays import as_array
 from ..base.values import flatten, map_structure
-from .node import Node
+from .node import DatasetNode
 from .options import INFINITE_CARDINALITY, UNKNOWN_CARDINALITY
 from .passes import Pass
 from .sharding import common_length
 
 
-class IterableSource(Node):
+class IterableSource(DatasetNode):
     """Anything that can be iterated over; what can be only once, is.
 
     Args:
         open_source: Called for each pass.
         size: How many elements it gives.
         once: It can be opened once.
-        varies: See :class:`Node`.
+        varies: See :class:`DatasetNode`.
     """
 
     def __init__(
@@ -48,7 +48,7 @@ class IterableSource(Node):
         return self._size
 
 
-class RangeSource(Node):
+class RangeSource(DatasetNode):
     """Numbers, int64 unless told otherwise."""
 
     fresh = True
@@ -71,7 +71,7 @@ class RangeSource(Node):
         return len(self._numbers)
 
 
-class SliceSource(Node):
+class SliceSource(DatasetNode):
     """The rows of nested arrays."""
 
     fresh = True
@@ -96,7 +96,7 @@ class SliceSource(Node):
         return self._size
 
 
-class ArraySource(Node):
+class ArraySource(DatasetNode):
     """Batches of nested arrays; see ``from_arrays``."""
 
     fresh = True
@@ -148,7 +148,7 @@ class ArraySource(Node):
         return INFINITE_CARDINALITY if self._epochs is None else self._epochs * self._per_epoch
 
 
-class FileSource(Node):
+class FileSource(DatasetNode):
     """What files hold, one after another; see ``from_files``."""
 
     def __init__(self, files: Sequence[str], read: Callable[[str], Iterable[Any]]) -> None:
@@ -156,7 +156,7 @@ class FileSource(Node):
         self._everyones = self.files
         self._read = read
 
-    def of_files(self, files: Sequence[str]) -> Node:
+    def of_files(self, files: Sequence[str]) -> DatasetNode:
         """The same, of these files alone."""
         other = copy(self)
         other.files = tuple(files)

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from ..base.values import flatten, map_structure
-from .node import Derived, Node
+from .node import DatasetNode, Derived
 from .options import INFINITE_CARDINALITY, UNKNOWN_CARDINALITY
 from .passes import Pass
 from .sharding import as_arrays, common_length
@@ -21,7 +21,7 @@ def call(function: Callable[..., Any], element: Any) -> Any:
 class Batched(Derived):
     """Elements stacked along a new first axis."""
 
-    def __init__(self, source: Node, batch_size: int, *, drop_remainder: bool) -> None:
+    def __init__(self, source: DatasetNode, batch_size: int, *, drop_remainder: bool) -> None:
         super().__init__(source)
         if batch_size < 1:
             raise ValueError(f"batch_size must be at least 1, got {batch_size}")
@@ -87,7 +87,7 @@ def _rows(batch: Any) -> Iterator[Any]:
 class Mapped(Derived):
     """A function of every element."""
 
-    def __init__(self, source: Node, function: Callable[..., Any]) -> None:
+    def __init__(self, source: DatasetNode, function: Callable[..., Any]) -> None:
         super().__init__(source)
         self._function = function
         self.fresh = False
@@ -109,7 +109,7 @@ class Mapped(Derived):
 class Filtered(Derived):
     """The elements of which a function is true."""
 
-    def __init__(self, source: Node, predicate: Callable[..., Any]) -> None:
+    def __init__(self, source: DatasetNode, predicate: Callable[..., Any]) -> None:
         super().__init__(source)
         self._predicate = predicate
 
@@ -122,7 +122,7 @@ class Filtered(Derived):
 class Enumerated(Derived):
     """(number, element)."""
 
-    def __init__(self, source: Node, first: int) -> None:
+    def __init__(self, source: DatasetNode, first: int) -> None:
         super().__init__(source)
         self._first = first
 

@@ -16,7 +16,7 @@ from ..base.contexts import (
 )
 from ..base.creations import Creations
 from ..base.devices import HOST, LOCALHOST, in_task, is_gpu, on_device
-from ..base.interface import Strategy
+from ..base.interface import StrategyInterface
 from ..base.moved_average import MovedAverage
 from ..base.reductions import ReduceOp
 from ..base.values import (
@@ -71,7 +71,7 @@ class StrategyExtended:
 
     def __init__(
         self,
-        strategy: Strategy,
+        strategy: StrategyInterface,
         devices: Sequence[str],
         cross_device_ops: CrossDeviceOps | None = None,
         first_replica: int = 0,

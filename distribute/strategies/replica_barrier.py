@@ -16,7 +16,7 @@ from types import FrameType
 from typing import Any
 
 from ..base.contexts import Frame, Merging, code_of, entered
-from ..base.interface import Strategy
+from ..base.interface import StrategyInterface
 from ..base.values import is_variable, regroup, select_replica
 from .replica_thread import closed_gate
 
@@ -46,7 +46,7 @@ class _Call:
 
 
 @dataclass(slots=True)
-class _Slot:
+class _ReplicaState:
     """What the barrier knows of one replica.
 
     Attributes:
@@ -76,10 +76,10 @@ class ReplicaBarrier:
         count: How many there are on this worker.
     """
 
-    def __init__(self, strategy: Strategy, count: int) -> None:
+    def __init__(self, strategy: StrategyInterface, count: int) -> None:
         self._strategy = strategy
         self._lock = threading.Lock()
-        self.slots = [_Slot() for _ in range(count)]
+        self.slots = [_ReplicaState() for _ in range(count)]
         self._unclaimed = set(range(1, count))
         self.waiting = 0  # replicas in a merge
         self.ended = 0  # replicas that are through or failed

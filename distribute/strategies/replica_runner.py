@@ -16,7 +16,7 @@ from typing import Any
 
 from ..base.contexts import Frame, ReplicaContext, entered, is_running
 from ..base.devices import is_gpu, on_device
-from ..base.interface import Strategy
+from ..base.interface import StrategyInterface
 from ..base.values import regroup, select_replica
 from .replica_barrier import ReplicaBarrier
 from .replica_thread import ReplicaThread
@@ -49,7 +49,9 @@ class ReplicaRunner:
         first_id: Number of the first of them among those in sync.
     """
 
-    def __init__(self, strategy: Strategy, devices: tuple[str, ...], first_id: int = 0) -> None:
+    def __init__(
+        self, strategy: StrategyInterface, devices: tuple[str, ...], first_id: int = 0
+    ) -> None:
         self._strategy = weakref.ref(strategy)
         self._devices = devices
         self._first_id = first_id
@@ -62,7 +64,7 @@ class ReplicaRunner:
         self._busy, self._threads = threading.Lock(), []
 
     @property
-    def strategy(self) -> Strategy:
+    def strategy(self) -> StrategyInterface:
         """Whose replicas these are."""
         strategy = self._strategy()
         assert strategy is not None  # noqa: S101 - it is running this

@@ -9,7 +9,7 @@ from typing import Any
 
 from ...core.indexed_slices import IndexedSlices
 from ..base.contexts import require_own, update_component
-from ..base.interface import Strategy
+from ..base.interface import StrategyInterface
 from ..base.reductions import ReduceOp, VariableAggregation, VariableSynchronization
 from ..base.values import DistributedValues, PerReplica, on_every_replica
 from .local import LocalVariable
@@ -107,7 +107,7 @@ class AggregatedVariable(Variable):
             context.merge_call(self._merged_write, (method, value))
         return self
 
-    def _merged_write(self, strategy: Strategy, method: Any, value: Any) -> None:
+    def _merged_write(self, strategy: StrategyInterface, method: Any, value: Any) -> None:
         if isinstance(method, DistributedValues):
             raise RuntimeError(
                 f"replicas disagree: they write {self.name!r} by {', '.join(method.values)}; every "

@@ -18,12 +18,12 @@ from ...core.update_rules import UpdateRule
 from ..base.arrays import as_array, beside, to_host
 from ..base.contexts import get_replica_context
 from ..base.devices import HOST, in_task, is_gpu, place
-from ..base.interface import Strategy
+from ..base.interface import StrategyInterface
 from ..base.reductions import VariableSynchronization
 from ..base.values import DistributedValues
 from .conversions import in_dtype, row_numbers
 from .gpu_memory import GpuMemory, change_rows_on_gpu
-from .memory import HostMemory, Memory
+from .memory import HostMemory, VariableMemory
 from .spec import Scatter, VariableSpec
 from .variable import Variable
 
@@ -49,7 +49,7 @@ class LocalVariable(Variable):
     def __init__(
         self,
         spec: VariableSpec,
-        strategy: Strategy,
+        strategy: StrategyInterface,
         device: str = HOST,
         name: str | None = None,
     ) -> None:
@@ -61,7 +61,7 @@ class LocalVariable(Variable):
         self._restored: _Restored | None = None
         self._container: Callable[[], Variable | None] = lambda: None
         if is_gpu(device):
-            self._memory: Memory = GpuMemory(spec, device)
+            self._memory: VariableMemory = GpuMemory(spec, device)
         else:
             self._memory = HostMemory(spec)
         with beside(self._memory.value):

@@ -13,7 +13,7 @@ from .spec import VariableSpec
 _NOBODY = Incarnation(TaskId("worker", 0), 1)
 
 
-class Memory(Protocol):
+class VariableMemory(Protocol):
     """Where a value and its slots are."""
 
     updates: int

@@ -12,7 +12,7 @@ from typing import Any
 from ...core.indexed_slices import IndexedSlices
 from ..base.arrays import as_array
 from ..base.contexts import require_own, update_component
-from ..base.interface import Strategy
+from ..base.interface import StrategyInterface
 from ..base.reductions import ReduceOp, VariableAggregation
 from ..base.values import DistributedValues, Mirrored, on_every_replica
 from .aggregating import AggregatedVariable
@@ -33,7 +33,7 @@ class DistributedVariable(Variable, DistributedValues):
         self,
         spec: VariableSpec,
         name: str,
-        strategy: Strategy,
+        strategy: StrategyInterface,
         components: Sequence[LocalVariable],
     ) -> None:
         DistributedValues.__init__(self, components)

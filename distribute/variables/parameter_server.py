@@ -14,7 +14,7 @@ from ...core.steps import Operation
 from ..base.arrays import to_host
 from ..base.contexts import top_frame
 from ..base.devices import HOST, in_task, task_name
-from ..base.interface import Strategy
+from ..base.interface import StrategyInterface
 from ..base.values import DistributedValues
 from .aggregating import AggregatedVariable
 from .conversions import in_dtype, row_numbers
@@ -75,7 +75,7 @@ class PsVariable(AggregatedVariable):
         self,
         spec: VariableSpec,
         name: str,
-        strategy: Strategy,
+        strategy: StrategyInterface,
         servers: ServerVariables,
     ) -> None:
         self._set_up(spec, name, strategy)

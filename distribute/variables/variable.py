@@ -24,7 +24,7 @@ from ...core.initializers import Initializer
 from ..base.arrays import as_array, to_host
 from ..base.contexts import ReplicaContext, get_replica_context, get_strategy, top_frame
 from ..base.devices import HOST, in_task
-from ..base.interface import Strategy
+from ..base.interface import StrategyInterface
 from ..base.reductions import VariableAggregation, VariableSynchronization
 from ..base.values import PerReplica
 from .conversions import in_dtype
@@ -86,7 +86,7 @@ class Variable(NDArrayOperatorsMixin, metaclass=_DispatchingMeta):
         given = (initial_value, trainable, name, dtype, shape, synchronization, aggregation)
         raise TypeError(f"a strategy makes variables: {given}, {initializer}")
 
-    def _set_up(self, spec: VariableSpec, name: str, strategy: Strategy) -> None:
+    def _set_up(self, spec: VariableSpec, name: str, strategy: StrategyInterface) -> None:
         """What the constructors of the strategies' variables call."""
         # Without the first value: it would stay in memory as long as the variable.
         self._spec = replace(spec, initial=None)
@@ -352,7 +352,7 @@ def _line_of_program() -> str:
     )
 
 
-def _create_in_run(strategy: Strategy, spec: VariableSpec, where: str) -> Variable:
+def _create_in_run(strategy: StrategyInterface, spec: VariableSpec, where: str) -> Variable:
     """A variable of the first step, as of a layer that is built when it is called.
 
     Raises:
@@ -364,7 +364,9 @@ def _create_in_run(strategy: Strategy, spec: VariableSpec, where: str) -> Variab
     return made
 
 
-def _create_once(strategy: Strategy, asked: PerReplica, where: PerReplica | str) -> Variable:
+def _create_once(
+    strategy: StrategyInterface, asked: PerReplica, where: PerReplica | str
+) -> Variable:
     specs: tuple[VariableSpec, ...] = asked.values
     wanted = [f"{spec.name!r} of shape {spec.shape} and {spec.dtype.name}" for spec in specs]
     if len(set(wanted)) > 1:

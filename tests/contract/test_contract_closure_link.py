@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from helpers.waiting import scaled, wait_until
-from windlass.client.worker.closure_link import SERVICE, ClosureLink, Knowledge, Link
+from windlass.client.worker.closure_link import SERVICE, ClosureLink, Knowledge, WorkerLink
 from windlass.core.errors import RefusedError, WindlassError
 from windlass.core.settings import Settings
 from windlass.core.structures import from_parts
@@ -41,7 +41,7 @@ class Coordinator:
         with self._lock:
             self.heard.append(what)
 
-    def ready(self, link: Link) -> None:
+    def ready(self, link: WorkerLink) -> None:
         self.note("ready")
 
     def answered(
@@ -50,11 +50,11 @@ class Coordinator:
         self._on_answer(answer, parts)
         self.note(f"answer {answer.id}")
 
-    def lost(self, link: Link) -> None:
+    def lost(self, link: WorkerLink) -> None:
         self.note("lost")
         self.on_lost()
 
-    def refused(self, link: Link, error: WindlassError) -> None:
+    def refused(self, link: WorkerLink, error: WindlassError) -> None:
         self.errors.append(error)
         self.note("refused")
 

@@ -22,8 +22,8 @@ from windlass.collectives.ring_frames import (
     MAX_PAYLOAD_BYTES,
     Call,
     Head,
-    Kind,
     Receiver,
+    RingFrameKind,
     RingMember,
     Sender,
 )
@@ -82,7 +82,7 @@ def link(make: Callable[[], Link]) -> Iterator[Link]:
 
 
 def head_of(number: int, length: int) -> bytes:
-    return Head(number, 0, length, Kind.DATA, Call.ALL_REDUCE, 0).pack()
+    return Head(number, 0, length, RingFrameKind.DATA, Call.ALL_REDUCE, 0).pack()
 
 
 def noise(size: int) -> Array:

@@ -16,7 +16,7 @@ from .hooks import (
     SessionRunValues,
     value_of,
 )
-from .summary_writers import SummaryWriter, summary_writer
+from .summary_writers import ScalarWriter, summary_writer
 from .timers import SecondOrStepTimer
 
 log = logging.getLogger(__name__)
@@ -171,7 +171,7 @@ class StepCounterHook(SessionRunHook):
         every_n_steps: int | None = 100,
         every_n_secs: float | None = None,
         output_dir: str | None = None,
-        summary_writer: SummaryWriter | None = None,
+        summary_writer: ScalarWriter | None = None,
     ) -> None:
         self._timer = SecondOrStepTimer(
             every_n_secs, every_n_steps if every_n_secs is None else None
@@ -221,7 +221,7 @@ class SummarySaverHook(SessionRunHook):
         save_steps: int | None = None,
         save_secs: float | None = None,
         output_dir: str | None = None,
-        summary_writer: SummaryWriter | None = None,
+        summary_writer: ScalarWriter | None = None,
         summary_op: Sequence[str] | None = None,
     ) -> None:
         if (save_steps is None) == (save_secs is None):

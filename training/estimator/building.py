@@ -90,13 +90,13 @@ class Build:
     @contextmanager
     def call(self) -> Iterator[None]:
         """One call of model_fn, by one replica."""
-        with _active(_Names(self, others=self._in_once, own=self._direct)):
+        with _active(_NamesOfCall(self, others=self._in_once, own=self._direct)):
             yield
 
     @contextmanager
     def building_once(self) -> Iterator[None]:
         """A function of :func:`once`, which is called for all replicas together."""
-        with _active(_Names(self, others=self._direct, own=self._in_once, anew=False)):
+        with _active(_NamesOfCall(self, others=self._direct, own=self._in_once, anew=False)):
             yield
 
     def variable(self, name: str, make: Callable[..., Variable], given: dict[str, Any]) -> Variable:
@@ -166,7 +166,7 @@ def _some(names: Iterable[str]) -> str:
     return ", ".join(map(repr, sorted(names)[:8]))
 
 
-class _Names:
+class _NamesOfCall:
     """Names in the order in which one call asks for them; a repeated one gets a number."""
 
     def __init__(self, build: Build, *, others: set[str], own: set[str], anew: bool = True) -> None:
@@ -185,11 +185,11 @@ class _Names:
         return name
 
 
-_names: ContextVar[_Names | None] = ContextVar("windlass_model_fn", default=None)
+_names: ContextVar[_NamesOfCall | None] = ContextVar("windlass_model_fn", default=None)
 
 
 @contextmanager
-def _active(names: _Names) -> Iterator[None]:
+def _active(names: _NamesOfCall) -> Iterator[None]:
     # Once: a creator that is entered twice would be asked twice.
     creating = variable_creator_scope(_create) if _names.get() is None else nullcontext()
     token = _names.set(names)

@@ -60,7 +60,7 @@ class Wait:
 
 
 @dataclass(frozen=True, slots=True)
-class Stop:
+class EndOfEvaluations:
     """The evaluator has come to its end; why."""
 
     reason: str
@@ -75,7 +75,7 @@ def next_of_evaluator(
     start_delay_s: float,
     throttle_s: float,
     goes_on: str | None,
-) -> Evaluate | Wait | Stop:
+) -> Evaluate | Wait | EndOfEvaluations:
     """What an evaluator does next.
 
     Args:
@@ -90,7 +90,7 @@ def next_of_evaluator(
     """
     if past.last is not None and past.was_last:
         why = "the last checkpoint of the job" if past.last.final else f"max_steps={max_steps}"
-        return Stop(f"step {past.last.global_step} was evaluated: {why}")
+        return EndOfEvaluations(f"step {past.last.global_step} was evaluated: {why}")
     if found is None:
         return Wait("a first checkpoint")
     reached = max_steps is not None and found.global_step >= max_steps

@@ -11,7 +11,7 @@ from ...core.event_files import EventWriter, encoding, event_of, require_library
 log = logging.getLogger(__name__)
 
 
-class SummaryWriter(Protocol):
+class ScalarWriter(Protocol):
     """What an Estimator asks of a writer; tensorboardX's and PyTorch's are that too."""
 
     def add_scalar(self, tag: str, scalar_value: float, global_step: int) -> Any:
@@ -56,7 +56,7 @@ class NoSummaries:
 
 
 @cache
-def summary_writer(log_dir: str) -> SummaryWriter:
+def summary_writer(log_dir: str) -> ScalarWriter:
     """The writer of this process for a directory; without tensorboardX one that writes nothing.
 
     Args:

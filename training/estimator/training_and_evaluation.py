@@ -22,10 +22,10 @@ from ..progress import report_metrics
 from .arrays import is_scalar
 from .estimator import Estimator
 from .evaluation_timing import (
+    EndOfEvaluations,
     Evaluate,
     Found,
     Past,
-    Stop,
     is_due_locally,
     next_of_evaluator,
     worker_delay_s,
@@ -180,7 +180,7 @@ class _Evaluator:
                 throttle_s=self._spec.throttle_secs,
                 goes_on=self._goes_on(found),
             )
-            if isinstance(step, Stop):
+            if isinstance(step, EndOfEvaluations):
                 log.info("%s", step.reason)
                 return
             if isinstance(step, Evaluate):

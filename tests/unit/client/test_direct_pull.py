@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from windlass.client.ps import direct_pull
 from windlass.client.ps.direct_pull import DirectPull, MemoryRegion
-from windlass.client.ps.reading import Reading
+from windlass.client.ps.reading import MemoryReading
 from windlass.core.arrays import Array, DType
 from windlass.core.copying import copy_into
 from windlass.core.definitions import ShardKey
@@ -115,7 +115,7 @@ def begin(
     into: Sequence[memoryview] | None = None,
     *,
     in_place: bool = False,
-) -> Reading:
+) -> MemoryReading:
     names = [entry.variable for entry in pull.layout.entries]
     where = memory.into(names) if into is None else into
     return pull.begin(PullTarget(where, where if in_place else None))

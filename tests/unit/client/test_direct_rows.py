@@ -8,7 +8,7 @@ import pytest
 from windlass.client.ps import direct_rows
 from windlass.client.ps.direct_pull import MemoryRegion
 from windlass.client.ps.direct_rows import DirectRows
-from windlass.client.ps.reading import Reading
+from windlass.client.ps.reading import MemoryReading
 from windlass.core.arrays import Array
 from windlass.core.steps import (
     Encoding,
@@ -41,7 +41,7 @@ class Table:
         )
         self.out = np.zeros((rows.size, WIDTH), F32)
 
-    def begin(self) -> Reading:
+    def begin(self) -> MemoryReading:
         return self.rows.begin(PullTarget([self.out.reshape(-1).view(np.uint8).data]))
 
 

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from windlass.cluster.slurm import Place, places_of_ranks
+from windlass.cluster.slurm import RankPlace, places_of_ranks
 from windlass.cluster.slurm_resolver import SlurmClusterResolver
 from windlass.cluster.spec import ClusterSpec
 from windlass.core.errors import ConfigurationError
@@ -238,7 +238,7 @@ def test_ranks_are_where_slurm_places_them(
 def test_every_distribution_has_every_place_once(counts: list[int], distribution: str) -> None:
     tasks = {f"n{number}": count for number, count in enumerate(counts)}
     places = places_of_ranks(tasks, distribution)
-    wanted = [Place(host, local) for host, count in tasks.items() for local in range(count)]
+    wanted = [RankPlace(host, local) for host, count in tasks.items() for local in range(count)]
     assert sorted(places, key=str) == sorted(wanted, key=str)
 
 

@@ -8,10 +8,10 @@ import pytest
 from windlass.core.errors import ConfigurationError
 from windlass.training.estimator.early_stopping import crosses, stands_still
 from windlass.training.estimator.evaluation_timing import (
+    EndOfEvaluations,
     Evaluate,
     Found,
     Past,
-    Stop,
     Wait,
     is_due_locally,
     next_of_evaluator,
@@ -57,14 +57,14 @@ def decide(past: Past, found: Found | None, now: float, goes_on: str | None = No
             Past(0, MAX, True, 1),
             MAX,
             2,
-            Stop("step 20 was evaluated: max_steps=20"),
+            EndOfEvaluations("step 20 was evaluated: max_steps=20"),
             id="max-steps",
         ),
         pytest.param(
             Past(0, FINAL, True, 1),
             FINAL,
             2,
-            Stop("step 7 was evaluated: the last checkpoint of the job"),
+            EndOfEvaluations("step 7 was evaluated: the last checkpoint of the job"),
             id="the-end-of-the-job",
         ),
     ],
