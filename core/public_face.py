@@ -66,17 +66,15 @@ def public_getattr(
             ``windlass``: ``"module.path:attribute"``, or ``"module.path"`` for a module.
         instead: Names of TensorFlow that do not exist here, each with what to write instead.
     """
+    places, advice = later or {}, instead or {}
 
     def get(name: str) -> Any:
-        if later is not None and name in later:
-            value = namespace[name] = _load(later[name])
+        if name in places:
+            value = namespace[name] = _load(places[name])
             return value
-        if instead is not None and name in instead:
-            return _refuse(name, instead[name])
-        raise missing_name(module, name, (*namespace.get("__all__", namespace), *(later or ())))
-
-    def _refuse(name: str, advice: str) -> Any:
-        raise AttributeError(f"{module} has no {name!r}: {advice}", name=name)
+        if name in advice:
+            raise AttributeError(f"{module} has no {name!r}: {advice[name]}", name=name)
+        raise missing_name(module, name, (*namespace.get("__all__", namespace), *places))
 
     return get
 

@@ -11,13 +11,15 @@ class CheckpointManager:
     """Keeps the newest checkpoints in a directory. As ``tf.train.CheckpointManager``.
 
     Args:
-        checkpoint: What is saved.
-        directory: Path or fsspec URL; need not exist.
-        max_to_keep: So many are kept; None: all.
-        checkpoint_name: They are called ``<checkpoint_name>-<number>``.
-        step_counter: A variable, or a function that returns a number; for ``checkpoint_interval``.
-        checkpoint_interval: :meth:`save` does nothing before the counter has grown by so much.
-        init_fn: What :meth:`restore_or_initialize` calls where there is no checkpoint.
+        checkpoint: The checkpoint that is saved and restored.
+        directory: Path or fsspec URL of the directory; need not exist.
+        max_to_keep: Number of checkpoints to keep; None keeps all.
+        checkpoint_name: Checkpoints are named ``<checkpoint_name>-<number>``.
+        step_counter: A variable, or a function that returns a number, which
+            ``checkpoint_interval`` refers to.
+        checkpoint_interval: :meth:`save` does nothing before ``step_counter`` has grown by this
+            much since the last checkpoint.
+        init_fn: Function that :meth:`restore_or_initialize` calls if there is no checkpoint.
 
     Raises:
         ValueError: ``max_to_keep`` < 1, or an interval without a counter.
@@ -54,16 +56,19 @@ class CheckpointManager:
 
     @property
     def latest_checkpoint(self) -> str | None:
-        """Path of the newest one, or None."""
-        found = self.checkpoints
-        return found[-1] if found else None
+        """Path of the newest checkpoint, or None."""
+        paths = self.checkpoints
+        return paths[-1] if paths else None
 
     def save(self, checkpoint_number: int | None = None, check_interval: bool = True) -> str | None:
-        """Save, and remove the oldest beyond ``max_to_keep``; the path, or None: it is not time.
+        """Save, and remove the oldest checkpoints beyond ``max_to_keep``.
 
         Args:
-            checkpoint_number: None: one more than the last.
-            check_interval: Whether ``checkpoint_interval`` counts.
+            checkpoint_number: Number of the checkpoint; None means one more than the last.
+            check_interval: Whether to save only when ``checkpoint_interval`` has passed.
+
+        Returns:
+            The path; None if nothing was saved, since ``checkpoint_interval`` has not passed.
         """
         step = self._step()
         interval = self.checkpoint_interval if check_interval else None
@@ -78,16 +83,16 @@ class CheckpointManager:
         self.checkpoint.write(path)
         self._last_step = step
         if self._max_to_keep is not None and self.checkpoint.writes:
-            others = [found for found in self.checkpoints if found != path]
+            others = [each for each in self.checkpoints if each != path]
             for old in others[: max(0, len(others) + 1 - self._max_to_keep)]:
                 remove_checkpoint(old)
         return path
 
     def restore_or_initialize(self) -> str | None:
-        """Restore the newest checkpoint and return its path; without one call ``init_fn``.
+        """Restore the newest checkpoint and return its path; call ``init_fn`` if there is none.
 
         Raises:
-            CheckpointError: It cannot be used.
+            CheckpointError: The checkpoint is damaged, or has nothing for these objects.
         """
         newest = self.latest_checkpoint
         if newest is None:
@@ -99,7 +104,7 @@ class CheckpointManager:
         return newest
 
     def sync(self) -> None:
-        """Nothing: a checkpoint is written when :meth:`save` returns."""
+        """Do nothing: a checkpoint is written when :meth:`save` returns."""
 
     def _step(self) -> int | None:
         counter = self._step_counter

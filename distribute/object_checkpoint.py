@@ -22,9 +22,9 @@ class LoadStatus:
     """What a restored checkpoint and the objects have in common. As ``tf.train``'s.
 
     Args:
-        path: Of the checkpoint; None: there was none.
-        unused: Keys of the checkpoint that no object has.
-        missing: Keys of objects that the checkpoint does not have.
+        path: Path of the checkpoint; None if there was none.
+        unused: Keys in the checkpoint that no object has.
+        missing: Keys of objects that are not in the checkpoint.
     """
 
     def __init__(self, path: str | None, unused: list[str], missing: list[str]) -> None:
@@ -34,7 +34,7 @@ class LoadStatus:
         """Raise unless everything that the objects have was in the checkpoint.
 
         Raises:
-            AssertionError: Something was not; names it.
+            AssertionError: Names the keys that were not.
         """
         if self._path is None:
             raise AssertionError("no checkpoint was restored")
@@ -46,7 +46,7 @@ class LoadStatus:
         """Raise unless checkpoint and objects have the same keys.
 
         Raises:
-            AssertionError: They have not; names them.
+            AssertionError: Names the keys that only one of them has.
         """
         self.assert_existing_objects_matched()
         if self._unused:
@@ -58,27 +58,27 @@ class LoadStatus:
         return self
 
     def expect_partial(self) -> "LoadStatus":
-        """Nothing: what does not match is not reported."""
+        """Do nothing: keys that do not match are not reported."""
         return self
 
 
 class ObjectCheckpoint:
     """Saves and restores the variables of objects. As ``tf.train.Checkpoint``.
 
-    Found are variables, and what has ``state_dict`` and ``load_state_dict`` (iterators, random
-    generators), in attributes, dictionaries, lists and tuples; and the arrays of an ``ArrayStore``
-    or of a bridge (``TrainState``, ``DistributedOptimizer``, ``shared_weights``), by their names.
-    Slots of optimizers are saved with their variables; those on parameter servers are in the job's
-    own checkpoints only. Synchronous workers save and restore together, the first one writes; of a
-    parameter-server job the chief.
+    It saves the variables in attributes, dictionaries, lists and tuples of the objects; objects
+    there that have ``state_dict`` and ``load_state_dict`` (iterators, random generators); and the
+    arrays of an ``ArrayStore`` or of a bridge (``TrainState``, ``DistributedOptimizer``,
+    ``shared_weights``), by their names. Slots of optimizers are saved with their variables; those
+    on parameter servers are in the job's own checkpoints only. Synchronous workers save and restore
+    together, and the first one writes; in a parameter-server job the chief does.
 
     Args:
-        root: An object whose attributes are the first part of keys.
-        objects: By name, e.g. ``model=model``.
+        root: An object whose attributes are the first part of keys; None if there is none.
+        objects: Other objects by name, e.g. ``model=model``.
 
     Raises:
         ValueError: ``root`` has an attribute of the same name as one of ``objects``; or variables
-            belong to several strategies, found when it is used.
+            belong to several strategies, which is noticed when the checkpoint is used.
     """
 
     def __init__(self, root: Any = None, **objects: Any) -> None:
@@ -90,7 +90,7 @@ class ObjectCheckpoint:
 
     @property
     def save_counter(self) -> int:
-        """The number of the checkpoint saved or restored last; can be set."""
+        """The number of the checkpoint that was saved or restored last; can be set."""
         return self._saves
 
     @save_counter.setter
@@ -98,10 +98,10 @@ class ObjectCheckpoint:
         self._saves = number
 
     def save(self, file_prefix: str) -> str:
-        """Write ``<file_prefix>-<number>``, one higher than the last; its path.
+        """Write ``<file_prefix>-<number>``, one higher than the last number; return its path.
 
         Raises:
-            RuntimeError: In replica context.
+            RuntimeError: It was called in replica context.
             ValueError: An ON_READ variable without aggregation has no value to save.
             OSError: The file system refused.
         """
@@ -109,8 +109,8 @@ class ObjectCheckpoint:
         return self.write(f"{file_prefix}-{self.save_counter}")
 
     def write(self, file_prefix: str) -> str:
-        """Write a checkpoint under this very path; errors as of :meth:`save`."""
-        tree, strategy = self._found()
+        """Write a checkpoint under exactly this path; raises what :meth:`save` raises."""
+        tree, strategy = self._to_save()
         require_cross_replica(strategy, "Checkpoint.write")
         values = {key: saved_value(variable) for key, variable in tree.variables.items()}
         if strategy.extended.should_checkpoint:
@@ -120,16 +120,16 @@ class ObjectCheckpoint:
         return file_prefix
 
     def restore(self, save_path: str | None) -> LoadStatus:
-        """Give the objects what a checkpoint has for them, now, and go on counting from it.
+        """Set the objects to their values in a checkpoint, and go on counting from its number.
 
-        Variables that are made later get nothing: restore when the model is built.
+        Variables that are made later are not restored: restore when the model is built.
 
         Args:
-            save_path: None: nothing is restored, as before the first checkpoint.
+            save_path: Path of the checkpoint; None restores nothing, as before the first one.
 
         Raises:
-            CheckpointError: It is missing or damaged, or has nothing for these objects.
-            ShapeMismatchError: A variable has another shape there.
+            CheckpointError: The checkpoint is missing or damaged, or has nothing for these objects.
+            ShapeMismatchError: A variable has another shape in the checkpoint.
         """
         status = self.read(save_path)
         if save_path is not None:
@@ -137,8 +137,8 @@ class ObjectCheckpoint:
         return status
 
     def read(self, save_path: str | None) -> LoadStatus:
-        """As :meth:`restore`, without going on counting."""
-        tree, strategy = self._found()
+        """Like :meth:`restore`, without changing :attr:`save_counter`."""
+        tree, strategy = self._to_save()
         require_cross_replica(strategy, "Checkpoint.restore")
         keys = [*tree.variables, *tree.places]
         if save_path is None:
@@ -161,8 +161,8 @@ class ObjectCheckpoint:
             [key for key in keys if key not in matched],
         )
 
-    def _found(self) -> tuple[ObjectTree, Any]:
-        """What there is to save, and the strategy it belongs to."""
+    def _to_save(self) -> tuple[ObjectTree, Any]:
+        """The variables and objects to save, and the strategy that they belong to."""
         children: Mapping[str, Any] = self._objects
         if self._root is not None:
             children = {**getattr(self._root, "__dict__", {"root": self._root}), **children}
@@ -175,14 +175,14 @@ class ObjectCheckpoint:
         return tree, next(iter(strategies.values()), default)
 
     def agreed(self, number: int) -> int:
-        """The first synchronous worker's number; others may see the directory later."""
+        """The number that the first synchronous worker has; others may see the directory later."""
         mine = DistributedValues([np.array(number, np.int64)])
-        return int(self._found()[1].extended.of_first_replica(mine))
+        return int(self._to_save()[1].extended.of_first_replica(mine))
 
     @property
     def writes(self) -> bool:
         """Whether this task is the one that writes."""
-        return bool(self._found()[1].extended.should_checkpoint)
+        return bool(self._to_save()[1].extended.should_checkpoint)
 
 
 def _some(keys: list[str]) -> str:
