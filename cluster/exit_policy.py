@@ -1,16 +1,62 @@
-"""What a launcher does when one of its tasks ends, or hangs. Pure."""
+"""Whether a job has failed: what the exit of one task means, and which task is to blame. Pure.
 
-from collections.abc import Mapping
+Every launcher asks here: ``windlass local`` and a standalone cluster by way of
+:mod:`.supervision`, the status of a job on Kubernetes by itself.
+"""
+
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ..core.exit_codes import ExitCode, describe_exit, is_retryable
 from ..core.task import TaskId
 from .roles import CHIEF, EVALUATOR, PS, WORKER
 
+FOLLOWED = frozenset({int(ExitCode.PEER_LOST), int(ExitCode.DRAINED)})
+"""Codes of a task that ended because of another one: it lost a peer, or was asked to stop."""
+
+
+@dataclass(frozen=True, slots=True)
+class End:
+    """How a task ended.
+
+    Attributes:
+        task: The task.
+        code: As ``subprocess`` reports it, or as a shell shows it.
+        why: A sentence, where the launcher knows more than the code says.
+    """
+
+    task: TaskId
+    code: int
+    why: str = ""
+
+    @property
+    def sentence(self) -> str:
+        """What happened, for people."""
+        how = self.code if self.code > 0 else f"signal {-self.code}"
+        return self.why or f"{self.task.short} ended with {how}: {describe_exit(self.code)}"
+
+
+def whom_to_blame(failures: Sequence[End]) -> End:
+    """The end that made a job fail: its code and its sentence are the job's.
+
+    The first failure is to blame, unless that task only followed another one. Then it is the first
+    task with an error of its own, or else the first that a signal killed.
+
+    Args:
+        failures: The ends that :func:`on_exit` calls failures, in the order in which they were
+            noticed. At least one.
+    """
+    first = failures[0]
+    if first.code not in FOLLOWED:
+        return first
+    own = [end for end in failures if not is_retryable(end.code)]
+    others = [end for end in failures if end.code not in FOLLOWED]
+    return [*own, *others, first][0]
+
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """Whether the job goes on.
+    """What the exit of a task means for its job.
 
     Attributes:
         job_ends: The other tasks must be stopped.
@@ -23,9 +69,7 @@ class Verdict:
     message: str = ""
 
 
-def on_exit(
-    task: TaskId, code: int, *, chief: TaskId, stopping: bool, synchronous: bool = False
-) -> Verdict:
+def on_exit(end: End, *, chief: TaskId, stopping: bool, synchronous: bool = False) -> Verdict:
     """Decide what the exit of a task means for the job.
 
     A worker killed by a signal, or with a retryable code, does not end the job: training is
@@ -33,95 +77,20 @@ def on_exit(
     ps or the chief.
 
     Args:
-        task: The task that ended.
-        code: As ``subprocess`` reports it: negative for a signal.
+        end: The exit.
         chief: The chief, which may be worker 0.
         stopping: The job is being stopped or is over; exits are expected.
         synchronous: There are no ps, and every task but the evaluator needs all others.
     """
+    task, code, why = end.task, end.code, end.sentence
     if code == 0 or stopping:
         return Verdict()
-    why = (
-        f"{task.short} ended with {code if code > 0 else f'signal {-code}'}: {describe_exit(code)}"
-    )
     needed = task.type in (PS, CHIEF) or task == chief
     if needed or (synchronous and task.type != EVALUATOR):
         return Verdict(job_ends=True, failed=True, message=why)
-    if task.type in (WORKER, EVALUATOR) and code in (ExitCode.PEER_LOST, ExitCode.DRAINED):
+    if task.type in (WORKER, EVALUATOR) and code in FOLLOWED:
         return Verdict(message=why)  # the whole job may be ending; the chief reports it
     if task.type in (WORKER, EVALUATOR) and is_retryable(code):
         return Verdict(message=f"{why}; the job goes on without it")
     # Training goes on without the evaluator, but the job counts as failed without its results.
     return Verdict(job_ends=task.type != EVALUATOR, failed=True, message=why)
-
-
-@dataclass(frozen=True, slots=True)
-class Seen:
-    """A task's process, as its launcher sees it.
-
-    Attributes:
-        code: How it ended, as ``subprocess`` reports it; None: it has not.
-        since: When it ended, or since when a signal (SIGSTOP) has kept it stopped; None: it runs.
-    """
-
-    code: int | None = None
-    since: float | None = None
-
-
-def whom_to_kill(
-    tasks: Mapping[TaskId, Seen],
-    *,
-    chief: TaskId,
-    chief_answered: float,
-    patience_s: float,
-    now: float,
-) -> tuple[TaskId, str] | None:
-    """Find a task that hangs and for which the job would wait.
-
-    A ps or worker that hangs is the chief's to notice, as long as there is a chief. A chief hangs
-    if it is stopped; or if it does not answer and others have ended since they have lost it, or all
-    workers have failed. One that only does not answer may compute; it has the time that the others
-    give it.
-
-    Args:
-        tasks: All of them.
-        chief: The chief, which may be worker 0.
-        chief_answered: When it last answered; the beginning, if it never has.
-        patience_s: For which a task may hang: a lease and a grace. Unit: seconds.
-        now: The time.
-
-    Returns:
-        The task and, for people, why it must be killed; None: there is none.
-    """
-    chief_runs = tasks[chief].code is None
-    for task, seen in tasks.items():
-        if seen.code is None and seen.since is not None and (task == chief or not chief_runs):
-            stopped_s = now - seen.since
-            if stopped_s >= patience_s:
-                return task, f"{task.short} has been stopped (SIGSTOP) for {stopped_s:.0f} s"
-    left_alone = _left_alone(tasks, chief)
-    if not chief_runs or left_alone is None:
-        return None
-    silent_s = now - max(chief_answered, left_alone)
-    if silent_s < patience_s:
-        return None
-    return chief, (
-        f"{chief.short} has not answered for {now - chief_answered:.0f} s, and the tasks that need "
-        "it have ended"
-    )
-
-
-def _left_alone(tasks: Mapping[TaskId, Seen], chief: TaskId) -> float | None:
-    """When the first task ended that had lost the chief, or the last of workers that all failed."""
-    others = {task: seen for task, seen in tasks.items() if task != chief}
-    gone = (ExitCode.PEER_LOST, ExitCode.JOIN_TIMEOUT)
-    followed = [
-        seen.since
-        for task, seen in others.items()
-        if seen.code in gone and seen.since is not None and task.type != EVALUATOR
-    ]
-    if followed:
-        return min(followed)
-    workers = [seen for task, seen in others.items() if task.type == WORKER]
-    ends = [seen.since for seen in workers if seen.code and seen.since is not None]
-    return max(ends) if workers and len(ends) == len(workers) else None

@@ -1,36 +1,49 @@
 """``windlass local``: a whole cluster as processes of this machine.
 
-Starts every task, shows their output and the job's progress, ends them in order, and prints every
-task's result.
+Starts every task, shows their output and the job's progress, and prints every task's result. When
+tasks are ended, and whether the job has failed, is asked of ``cluster/supervision.py``; the
+processes run as those of a standalone node do, in ``launch/executor.py``.
 """
 
 import contextlib
 import logging
 import queue
 import signal
-import subprocess
 import tempfile
 import time
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
-from types import FrameType
 from typing import TYPE_CHECKING
 
-from ..cluster.exit_policy import Seen, whom_to_kill
-from ..cluster.roles import EVALUATOR, WORKER
-from ..core.exit_codes import ExitCode, describe_exit, is_retryable, shell_status
+from ..cluster.exit_policy import End
+from ..cluster.roles import WORKER
+from ..cluster.supervision import Supervision, TaskRun
+from ..cluster.supervision_events import (
+    Ended,
+    Event,
+    Fails,
+    Leaves,
+    Looked,
+    Signal,
+    StopRequested,
+    Tick,
+)
+from ..core.exit_codes import ExitCode, describe_exit, is_retryable
 from ..core.settings import ALL_WORKERS, Settings
 from ..core.task import TaskId, new_job_id
+from ..core.threads import nobody_waits
 from ..worker.error_report import ERROR_FILE, read_report
 from ..worker.limits import check_limits
 from ..worker.program import Program
 from ..worker.status import STATUS_FILE, read_status
 from .cluster import LocalCluster, RoleExtras, tf_config
-from .exits import Exits
-from .processes import Line, ParentDeathPipe, TaskProcess, new_line_queue, start_task
+from .executor import Executor, Work
+from .interrupts import on_interrupts
+from .local_policy import local_policy
+from .processes import Exit, ParentDeathPipe, TaskProcess, new_line_queue, start_task
 from .result import LocalResult, failure_text, result_table
-from .stopped import StoppedSince
-from .stopping import Stop
 from .watch import Speed, StatusWatch
 
 if TYPE_CHECKING:
@@ -41,6 +54,8 @@ log = logging.getLogger(__name__)
 
 _POLL_S = 0.05
 _LOOK_S = 0.5  # between looks for tasks that hang
+_OUTPUT_S = 1.0  # for the last lines of a task that has ended
+_END_S = 5.0  # for killed tasks to be gone
 _FOLLOWS_S = 1.0  # after a worker that has lost its peers the task that failed is noticed
 
 
@@ -74,17 +89,16 @@ class LocalJob:
         self._display = display
         self._resume = resume
         self._of_roles = dict(of_roles or {})
-        self._lines: queue.Queue[Line] = new_line_queue()
+        self._news = new_line_queue()
+        self._runs = {task: TaskRun() for task in cluster.tasks()}
+        self._supervision = Supervision(self._runs, local_policy(cluster, settings))
+        self._executor = Executor[TaskId](_OUTPUT_S, failed=nobody_waits)
         self._processes: dict[TaskId, TaskProcess] = {}
+        self._requests: deque[StopRequested] = deque()
         self._death_pipe = ParentDeathPipe()
         self._reports = tempfile.TemporaryDirectory(prefix="windlass-errors-")
         self._watch: StatusWatch | None = None
-        self._stop_reason = ""
-        self._stop: Stop | None = None
-        self._over_since: float | None = None
-        self._exits = Exits(cluster, settings.leave_grace_s)
         self._speed = Speed()
-        self._stopped = StoppedSince()
         self._looks_next = 0.0
         self._left: list[tuple[float, str]] = []  # tasks that the job goes on without, and when
         # Called with every new status, from the thread of `run`: for fault tests.
@@ -96,40 +110,35 @@ class LocalJob:
         with self._reports:
             try:
                 self._start()
-                while any(process.code is None for process in self._processes.values()):
+                while not self._supervision.has_ended:
                     self._turn(_POLL_S)
             finally:
                 if self._watch is not None:
                     self._watch.stop(5)
-                self._kill_all()
+                if not self._supervision.has_ended:
+                    self._kill_all()
                 self._death_pipe.close()
             self._drain_output()
-            self._handle_exits()
             self._say_who_left(after_s=0)
             self._display.close()
             return self._result()
 
     def stop(self, reason: str) -> None:
         """Ask the job to save and end, within 5 s. Safe in any thread or signal handler."""
-        self._stop_reason = self._stop_reason or reason
+        self._requests.append(StopRequested(reason))
 
     @contextlib.contextmanager
     def signals(self) -> Iterator[None]:
         """Let Ctrl-C and SIGTERM stop the job; a second Ctrl-C kills it."""
 
-        def handle(signum: int, frame: FrameType | None) -> None:  # noqa: ARG001
-            if self._stop is not None and signum == signal.SIGINT:
-                self._stop.hurry()
-            self.stop("Ctrl-C" if signum == signal.SIGINT else signal.Signals(signum).name)
+        def stop(number: signal.Signals) -> None:
+            is_key = number is signal.SIGINT
+            reason = "Ctrl-C" if is_key else number.name
+            again = is_key and self._supervision.is_stopping
+            self._requests.append(StopRequested(reason, kill=again))
 
-        before = {
-            number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)
-        }
-        try:
+        with on_interrupts(stop):
             yield
-        finally:
-            for number, handler in before.items():
-                signal.signal(number, handler)
 
     def kill(self, task: TaskId, number: signal.Signals = signal.SIGKILL) -> None:
         """Send a signal to a task: for fault tests."""
@@ -180,13 +189,22 @@ class LocalJob:
                 environment.setdefault(name, "1")
             serves = self._cluster.coordinator and task.type == WORKER
             command = ["run"] if serves else program
-            self._processes[task] = start_task(
-                task, command, environment, self._death_pipe, self._lines.put
+            process = start_task(task, command, environment, self._death_pipe, self._news.put)
+            self._processes[task] = process
+            work = Work(
+                task.short,
+                environment["TF_CONFIG"],
+                make=partial(_as_it_is, process),
+                ended=partial(self._ended, task),
             )
+            self._executor.start(task, work)
         address = self.addresses[self._cluster.chief_task]
         self._watch = StatusWatch(address, self._settings)
         self._watch.start()
         self._display.say(f"{len(self._processes)} tasks; the chief is at {address}")
+
+    def _ended(self, task: TaskId, outcome: int | Exception) -> None:
+        self._news.put(Exit(task, outcome))
 
     def _report_file(self, task: TaskId) -> Path:
         return Path(self._reports.name) / f"{task.type}-{task.index}"
@@ -198,123 +216,88 @@ class LocalJob:
         return self._watch.last if self._watch is not None else None
 
     def _turn(self, wait_s: float) -> None:
-        """Show output, handle exits, and go on with a stop that has begun."""
-        self._show_lines(wait_s)
+        """Show output and progress, and do what the news, the signals and the time ask for."""
+        self._take_news(wait_s)
         status = self._status
         if status is not None:
             self._display.progress(status, self._speed.of(status))
             self.on_status(status)
-        self._handle_exits()
-        if self._stop_reason and self._stop is None:
-            again = "; Ctrl-C again ends it at once" if self._stop_reason == "Ctrl-C" else ""
-            self._display.say(f"{self._stop_reason}: saving a checkpoint and stopping{again}")
-            self._begin_stop()
-        if self._stop is not None:
-            self._stop.go_on(chief_left=self._chief_code is not None)
-        elif self._exits.job_ended(self._chief_code):
-            self._release_stragglers()
-        elif self._exits.chief_is_late:
-            self._begin_stop()
-        if self._stop is None:
-            self._kill_who_hangs()
+        while self._requests:
+            self._request_stop(self._requests.popleft())
+        self._handle(self._look() or Tick())
+        self._say_who_left()
 
-    def _kill_who_hangs(self) -> None:
-        """No task that hangs keeps the launcher longer than a lease and a grace."""
-        now = time.monotonic()
-        if self._watch is None or now < self._looks_next:
-            return
-        self._looks_next = now + _LOOK_S
-        found = whom_to_kill(
-            {task: self._seen(process, now) for task, process in self._processes.items()},
-            chief=self._cluster.chief_task,
-            chief_answered=self._watch.answered,
-            patience_s=self._settings.lease_s + self._settings.leave_grace_s,
-            now=now,
-        )
-        if found is not None:
-            task, why = found
-            self._display.say(f"{why}: killing it")
-            self._processes[task].signal(signal.SIGKILL)
-
-    def _seen(self, process: TaskProcess, now: float) -> Seen:
-        if process.code is not None:
-            return Seen(process.code, process.ended)
-        return Seen(None, self._stopped.look(process.process.pid, now=now))
-
-    def _begin_stop(self) -> None:
-        if self._stop is None:
-            self._stop = Stop(self._processes)
-
-    def _show_lines(self, wait_s: float) -> None:
+    def _take_news(self, wait_s: float) -> None:
+        """Show the lines of tasks, and handle their exits, in the order in which they came."""
         try:
-            line = self._lines.get(timeout=wait_s)
+            news = self._news.get(timeout=wait_s)
             while True:
-                if not (line.is_ours and self._is_consequence(line.text)):
-                    self._display.line(line.task, line.text, is_error=line.is_error)
-                line = self._lines.get_nowait()
+                if isinstance(news, Exit):
+                    self._take_exit(news)
+                elif not (news.is_ours and self._is_consequence(news.text)):
+                    self._display.line(news.task, news.text, is_error=news.is_error)
+                news = self._news.get_nowait()
         except queue.Empty:
             return
 
+    def _take_exit(self, news: Exit) -> None:
+        if isinstance(news.outcome, Exception):
+            raise news.outcome
+        self._handle(Ended(End(news.task, news.outcome)))
+
+    def _request_stop(self, request: StopRequested) -> None:
+        if not self._supervision.is_stopping:
+            again = "; Ctrl-C again ends it at once" if request.reason == "Ctrl-C" else ""
+            self._display.say(f"{request.reason}: saving a checkpoint and stopping{again}")
+        self._handle(request)
+
+    def _look(self) -> Looked | None:
+        """What the processes show, now and then."""
+        now = time.monotonic()
+        if self._watch is None or now < self._looks_next:
+            return None
+        self._looks_next = now + _LOOK_S
+        return Looked(self._executor.stopped(now), self._watch.answered)
+
+    def _handle(self, event: Event) -> None:
+        for order in self._supervision.handle(event, time.monotonic()):
+            match order:
+                case Signal(task, kill, why):
+                    if why:
+                        self._display.say(f"{why}: killing it")
+                    self._executor.send(task, signal.SIGKILL if kill else signal.SIGTERM)
+                case Fails(end):
+                    # Why is told at the end, once; here only that the others are being stopped.
+                    # One that ends because of another is not the one to blame.
+                    who = "a task" if end.code == ExitCode.PEER_LOST else end.task.short
+                    self._display.say(f"{who} failed; ending the job")
+                case Leaves(end, verdict):
+                    if not verdict.failed and self._watch is not None:
+                        self._watch.report_exit(end.task, describe_exit(end.code))
+                    self._left.append((time.monotonic(), verdict.message))
+
     def _is_consequence(self, text: str) -> bool:
         """Whether a line of Windlass tells only what the launcher itself has made happen."""
-        if self._stop is None:
+        if not self._supervision.is_stopping:
             return False
-        return "SIGTERM" in text or self._exits.first_failure is not None
-
-    def _handle_exits(self) -> None:
-        for task, process in self._processes.items():
-            code = process.code
-            if code is None or process.reported:
-                continue
-            process.reported, process.ended = True, time.monotonic()
-            for reader in process.readers:
-                reader.join(1)
-            verdict = self._exits.judge(
-                task, code, chief_code=self._chief_code, stopping=self._stop is not None
-            )
-            if verdict.message and not verdict.failed and self._watch is not None:
-                self._watch.report_exit(task, describe_exit(code))
-            if verdict.job_ends:
-                self._show_lines(0)
-                # Why is told at the end, once; here only that the others are being stopped.
-                # One that ends because of another is not the one to blame.
-                who = "a task" if code == ExitCode.PEER_LOST else task.short
-                self._display.say(f"{who} failed; ending the job")
-                self._begin_stop()
-            elif verdict.message:
-                self._left.append((time.monotonic(), verdict.message))
-        self._say_who_left()
+        return "SIGTERM" in text or self._supervision.failure is not None
 
     def _say_who_left(self, after_s: float = _FOLLOWS_S) -> None:
         """Tell which tasks have left, unless that was the beginning of the job's end."""
-        if self._stop is not None and self._exits.first_failure is not None:
+        if self._supervision.is_stopping and self._supervision.failure is not None:
             self._left.clear()
         while self._left and time.monotonic() - self._left[0][0] >= after_s:
-            self._show_lines(0)
             self._display.say(self._left.pop(0)[1])
-
-    @property
-    def _chief_code(self) -> int | None:
-        return self._processes[self._cluster.chief_task].code
-
-    def _release_stragglers(self) -> None:
-        """After the job: stop tasks other than the evaluator that run beyond the grace period."""
-        left = [task for task, process in self._processes.items() if process.code is None]
-        if any(task.type == EVALUATOR for task in left):
-            return
-        if self._over_since is None:
-            self._over_since = time.monotonic()
-        if left and time.monotonic() - self._over_since > self._settings.leave_grace_s:
-            self._begin_stop()
 
     # -- ending ------------------------------------------------------------------------------
 
     def _kill_all(self) -> None:
-        for process in self._processes.values():
-            process.signal(signal.SIGKILL)  # also to what tasks that have ended left behind
-        for process in self._processes.values():
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                process.process.wait(5)
+        """End all tasks without showing anything: this launcher cannot go on."""
+        self._executor.send_all(signal.SIGKILL)
+        until = time.monotonic() + _END_S
+        while self._executor.running and time.monotonic() < until:
+            with contextlib.suppress(queue.Empty):
+                self._news.get(timeout=_POLL_S)  # a thread may wait for room
 
     def _drain_output(self) -> None:
         """Show all remaining lines: readers end when their pipes do."""
@@ -322,11 +305,12 @@ class LocalJob:
         for process in self._processes.values():
             for reader in process.readers:
                 while reader.is_alive() and time.monotonic() < deadline:
-                    self._show_lines(0.01)
-        self._show_lines(0.01)
+                    self._take_news(0.01)
+        self._take_news(0.01)
 
     def _result(self) -> LocalResult:
-        exits = {task: process.process.returncode for task, process in self._processes.items()}
+        exits = {task: run.code or 0 for task, run in self._runs.items()}
+        failure = self._supervision.failure
         from ..training.evaluations import read_evaluations
 
         # The chief's last words, unless it was killed before it could write them.
@@ -334,13 +318,11 @@ class LocalJob:
         if status is None or not status.phase.is_over:
             status = self._status or status
         evaluations = read_evaluations(self._settings.model_dir)
-        self._exits.prefer_own_failure(exits)
-        code = shell_status(self._exits.exit_code(exits, stopped=bool(self._stop_reason)))
         return LocalResult(
-            code,
+            self._supervision.exit_code,
             exits,
             self._settings.model_dir,
-            self._exits.first_failure,
+            failure.task if failure is not None else None,
             status,
             evaluations[-1].metrics if evaluations else {},
             {task: self._error_of(task) for task, status in exits.items() if status != 0},
@@ -368,3 +350,7 @@ class LocalJob:
         saved = result.status is not None and result.status.last_checkpoint
         if saved and self._resume and is_retryable(result.exit_code):
             say(f"to resume: {self._resume}")
+
+
+def _as_it_is(process: TaskProcess) -> TaskProcess:
+    return process

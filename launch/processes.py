@@ -37,6 +37,19 @@ class Line:
     is_ours: bool = False  # a log line of Windlass, not of the program
 
 
+@dataclass(frozen=True, slots=True)
+class Exit:
+    """The end of a task, after its last line.
+
+    Attributes:
+        task: The task.
+        outcome: Its exit status as ``subprocess`` reports it, or why it could not be run.
+    """
+
+    task: TaskId
+    outcome: int | Exception
+
+
 @dataclass
 class TaskProcess:
     """A task's process."""
@@ -45,8 +58,6 @@ class TaskProcess:
     process: subprocess.Popen[bytes]
     readers: list[threading.Thread]
     last_lines: deque[str] = field(default_factory=lambda: deque(maxlen=_LAST_LINES))
-    reported: bool = False
-    ended: float | None = None  # when that was noticed, on the monotonic clock
 
     @property
     def code(self) -> int | None:
@@ -154,8 +165,8 @@ def read_output(
     return started
 
 
-def new_line_queue() -> "queue.Queue[Line]":
-    """A bounded queue for the tasks' lines."""
+def new_line_queue() -> "queue.Queue[Line | Exit]":
+    """A bounded queue for the tasks' lines, and their ends."""
     return queue.Queue(maxsize=_MAX_QUEUED_LINES)
 
 

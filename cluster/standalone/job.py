@@ -1,23 +1,53 @@
-"""One job of a standalone cluster: its tasks, how they ended, and what that makes of the job."""
+"""One job of a standalone cluster: its tasks, where they run, and what that makes of the job."""
 
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from types import MappingProxyType
 
-from ...core.exit_codes import ExitCode, describe_exit, is_retryable, shell_status
+from ...core.exit_codes import ExitCode
 from ...core.settings import ALL_WORKERS
 from ...core.task import TaskId
-from ..exit_policy import on_exit
+from ..exit_policy import End
 from ..roles import CHIEF, PS, WORKER
-from .orders import Start, Stop
+from ..supervision import Supervision, TaskRun
+from ..supervision_events import (
+    Ended,
+    Event,
+    Signal,
+    StartAgain,
+    StopRequested,
+    Tick,
+)
+from ..supervision_policy import Cause, Measure, Policy, Step
+from .orders import Order, Start, Stop
 from .submission import Submission
 
 MOST_ATTEMPTS = 10  # of a worker that was lost
-_STOP_S = 15.0  # after the chief's end, or a request to stop, before tasks are asked by SIGTERM
-_KILL_S = 105.0  # and after that, before they are killed: a large checkpoint is being written
-_GIVE_UP_S = 30.0  # and after that, before they count as ended: a node cannot end them
-LOST = -9  # the code of a task of which its node knows nothing, or that it cannot end
+
+# A large checkpoint may be written, so tasks have long to end after they were asked.
+_LEAVING = (
+    Step(15.0, Measure.ASK),
+    Step(120.0, Measure.KILL),
+    Step(150.0, Measure.GIVE_UP),  # its node cannot end it
+)
+_ENDING = {
+    Cause.TOLD: _LEAVING,
+    Cause.DONE: _LEAVING,
+    Cause.FAILED: _LEAVING,
+    # The chief saves, and tells the others.
+    Cause.REQUESTED: (Step(0.0, Measure.ASK, frozenset({CHIEF})), *_LEAVING),
+}
+
+
+def standalone_policy(*, synchronous: bool) -> Policy:
+    """How a job of a standalone cluster is supervised.
+
+    Args:
+        synchronous: It has no ps.
+    """
+    return Policy(TaskId(CHIEF, 0), synchronous, _ENDING, restarts={WORKER: MOST_ATTEMPTS})
 
 
 class JobState(StrEnum):
@@ -30,27 +60,18 @@ class JobState(StrEnum):
 
 
 @dataclass(slots=True)
-class PlacedTask:
-    """A task of a job.
+class PlacedTask(TaskRun):
+    """A task of a job, and its process.
 
     Attributes:
-        task: Which.
+        task: The task.
         node: Where it runs.
         address: Where it serves, host:port.
-        code: How it ended, as ``subprocess`` has it; None while it runs.
-        attempt: How often it was started again.
     """
 
     task: TaskId
     node: TaskId
     address: str
-    code: int | None = None
-    attempt: int = 0
-
-    @property
-    def has_ended(self) -> bool:
-        """Whether it does not run."""
-        return self.code is not None
 
 
 @dataclass(slots=True)
@@ -74,10 +95,7 @@ class StandaloneJob:
     started: float | None = None
     ended: float | None = None
     tasks: dict[TaskId, PlacedTask] = field(default_factory=dict)
-    _over_since: float | None = None
-    _was_asked: bool = False
-    _killed: float | None = None
-    _first_failure: tuple[TaskId, int] | None = None
+    _supervision: Supervision | None = None
 
     @property
     def id(self) -> str:
@@ -100,8 +118,16 @@ class StandaloneJob:
     def begin(
         self, placed: Iterable[PlacedTask], settings: Mapping[str, str], *, now: float
     ) -> list[tuple[TaskId, Start]]:
-        """Start all tasks; returns the orders, each with its node."""
+        """Start all tasks; returns the orders, each with its node.
+
+        Args:
+            placed: The tasks.
+            settings: Of every task, by name.
+            now: The time.
+        """
         self.tasks = {each.task: each for each in placed}
+        synchronous = all(task.type != PS for task in self.tasks)
+        self._supervision = Supervision(self.tasks, standalone_policy(synchronous=synchronous))
         self.state, self.started, self.reason = JobState.RUNNING, now, ""
         return [(each.node, self._start(each, settings)) for each in self.tasks.values()]
 
@@ -133,60 +159,25 @@ class StandaloneJob:
         *,
         why: str = "",
         now: float,
-    ) -> list[tuple[TaskId, Start]]:
+    ) -> list[tuple[TaskId, Order]]:
         """A task's process has ended.
 
         Args:
-            task: Which.
-            code: How, as ``subprocess`` has it.
+            task: The task.
+            code: As ``subprocess`` reports it.
             settings: To start it again with; None: its node is lost.
             why: For people, if its code does not say why.
             now: The time.
 
         Returns:
-            The order to start it again, if that is what to do: a worker that was lost.
+            What to do, each with the node that does it.
         """
-        placed = self.tasks.get(task)
-        if placed is None or placed.has_ended or self.has_ended:
+        if task not in self.tasks or self.has_ended:
             return []
-        placed.code = code
-        chief = self.tasks[TaskId(CHIEF, 0)]
-        over = self.state is JobState.STOPPING or chief.code == 0
-        verdict = on_exit(task, code, chief=chief.task, stopping=over)
-        if verdict.failed and self._first_failure is None:
-            self._first_failure = task, code
-            self.reason = why or verdict.message
-        job_over = code in (ExitCode.PEER_LOST, ExitCode.DRAINED)
-        again = task.type == WORKER and code != 0 and is_retryable(code) and not job_over
-        again = again and not over and not chief.has_ended and placed.attempt < MOST_ATTEMPTS
-        if again and settings is not None:
-            placed.attempt, placed.code = placed.attempt + 1, None
-            return [(placed.node, self._start(placed, settings))]
-        if self._over_since is None and (verdict.job_ends or chief.has_ended):
-            self._over_since = now
-        if all(each.has_ended for each in self.tasks.values()):
-            self._end(now)
-        return []
+        ended = Ended(End(task, code, why), can_restart=settings is not None)
+        return self._handle(ended, settings or {}, now=now)
 
-    def _end(self, now: float) -> None:
-        was_stopped = self.state is JobState.STOPPING
-        self.state, self.ended = JobState.ENDED, now
-        chief = self.tasks[TaskId(CHIEF, 0)].code or 0
-        first = self._first_failure
-        if first is not None and first[1] in (ExitCode.PEER_LOST, ExitCode.DRAINED):
-            # Who lost a peer, or was told to end, only followed.
-            codes = {each.task: each.code or 0 for each in self.tasks.values()}
-            own = [(task, code) for task, code in codes.items() if 0 < code < 128]
-            killed = [(task, code) for task, code in codes.items() if code < 0 and task.type == PS]
-            if own or killed:
-                first = (own or killed)[0]
-                how = first[1] if first[1] > 0 else f"signal {-first[1]}"
-                if first != self._first_failure:
-                    self.reason = f"{first[0].short} ended with {how}: {describe_exit(first[1])}"
-        code = first[1] if first is not None else chief
-        self.exit_code = shell_status(code or (int(ExitCode.DRAINED) if was_stopped else 0))
-
-    def stop(self, reason: str, *, kill: bool, now: float) -> list[tuple[TaskId, Stop]]:
+    def stop(self, reason: str, *, kill: bool, now: float) -> list[tuple[TaskId, Order]]:
         """Ask it to save and end, or end it at once; returns the orders."""
         if self.has_ended:
             return []
@@ -196,37 +187,32 @@ class StandaloneJob:
             return []
         if self.state is JobState.RUNNING:
             self.state, self.reason = JobState.STOPPING, reason
-            self._over_since = now
-        if kill:
-            return self._kill_all(now)
-        chief = self.tasks[TaskId(CHIEF, 0)]
-        return [] if chief.has_ended else [(chief.node, Stop(self.id, chief.task))]
+        return self._handle(StopRequested(reason, kill), now=now)
 
-    def overdue(self, *, now: float) -> list[tuple[TaskId, Stop]]:
+    def overdue(self, *, now: float) -> list[tuple[TaskId, Order]]:
         """Orders for tasks that should have ended by themselves."""
-        if self._over_since is None or self.has_ended:
-            return []
-        waited_s = now - self._over_since
-        if self._killed is not None and now - self._killed >= _GIVE_UP_S:
-            for task in [each.task for each in self.tasks.values() if not each.has_ended]:
-                why = f"{task.short} was given up: its node could not end it in {_GIVE_UP_S:g} s"
-                self.task_ended(task, LOST, None, why=why, now=now)
-            return []
-        if waited_s >= _STOP_S + _KILL_S and self._killed is None:
-            return self._kill_all(now)
-        if waited_s >= _STOP_S and not self._was_asked:
-            self._was_asked = True
-            return self._stop_all(kill=False)
-        return []
+        return [] if self.has_ended else self._handle(Tick(), now=now)
 
-    def _kill_all(self, now: float) -> list[tuple[TaskId, Stop]]:
-        if self._killed is None:
-            self._killed = now
-        return self._stop_all(kill=True)
+    def _handle(
+        self, event: Event, settings: Mapping[str, str] = MappingProxyType({}), *, now: float
+    ) -> list[tuple[TaskId, Order]]:
+        supervision = self._supervision
+        if supervision is None:  # it waits for its nodes
+            return []
+        orders: list[tuple[TaskId, Order]] = []
+        for order in supervision.handle(event, now):
+            match order:
+                case StartAgain(task):
+                    orders.append((self.tasks[task].node, self._start(self.tasks[task], settings)))
+                case Signal(task, kill):
+                    orders.append((self.tasks[task].node, Stop(self.id, task, kill)))
+        self._look_at(supervision, now)
+        return orders
 
-    def _stop_all(self, *, kill: bool) -> list[tuple[TaskId, Stop]]:
-        return [
-            (placed.node, Stop(self.id, placed.task, kill))
-            for placed in self.tasks.values()
-            if not placed.has_ended
-        ]
+    def _look_at(self, supervision: Supervision, now: float) -> None:
+        failure = supervision.failure
+        if supervision.has_ended:
+            self.state, self.ended = JobState.ENDED, now
+            self.exit_code = supervision.exit_code
+        if failure is not None and self.state is not JobState.STOPPING:
+            self.reason = failure.sentence

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from ...core.errors import LimitExceededError, RefusedError
 from ...core.task import TaskId
 from ..roles import CHIEF, PS, WORKER
-from .job import LOST, JobState, PlacedTask, StandaloneJob
+from ..supervision import LOST
+from .job import JobState, PlacedTask, StandaloneJob
 from .nodes import Node, choose_nodes
 from .orders import Order, Start, Stop
 from .submission import ALL, Submission

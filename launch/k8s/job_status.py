@@ -5,9 +5,11 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
+from ...cluster.exit_policy import End, on_exit, whom_to_blame
 from ...cluster.pods import read_pod
-from ...cluster.roles import CHIEF, EVALUATOR, WORKER
+from ...cluster.roles import CHIEF, EVALUATOR, PS, WORKER
 from ...core.exit_codes import ExitCode
+from ...core.task import TaskId
 from .names import COMPONENT, ROLES
 from .pod_state import DONE, FAILED, MISSING, PodState, pod_state
 
@@ -49,6 +51,11 @@ class TaskLine:
     exit_code: int | None = None
     reason: str = ""
     remedy: str = ""
+
+    @property
+    def role(self) -> str:
+        """The task's."""
+        return self.task.partition(":")[0]
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,7 +167,7 @@ def _phase(owners: Mapping[str, Json], tasks: Sequence[TaskLine]) -> tuple[str, 
         failed = _condition(owners.get(role), "Failed")
         # The evaluator's failure does not stop training, and counts when that has ended.
         if failed and (role != EVALUATOR or _leader_done(owners)):
-            return ("Failed", *_failure(role, failed, tasks))
+            return ("Failed", *_failure(role, failed, tasks, owners))
     if _leader_done(owners):
         return "Done", "", 0
     if any((owner.get("spec") or {}).get("suspend") for owner in owners.values()):
@@ -170,16 +177,37 @@ def _phase(owners: Mapping[str, Json], tasks: Sequence[TaskLine]) -> tuple[str, 
     return ("Running" if leader in running else "Pending"), "", None
 
 
-def _failure(role: str, failed: Json, tasks: Sequence[TaskLine]) -> tuple[str, int]:
-    own = [line for line in tasks if line.task.startswith(f"{role}:") and line.exit_code]
-    # One with a failure of its own rather than one that lost a peer.
-    own.sort(key=lambda line: line.exit_code == ExitCode.PEER_LOST)
+def _failure(
+    role: str, failed: Json, tasks: Sequence[TaskLine], owners: Mapping[str, Json]
+) -> tuple[str, int]:
+    """Reason and exit code of a job, of which the Job of a role has failed."""
     why = f"{failed.get('reason', '')}: {failed.get('message', '')}".strip(": ")
-    ended = [line for line in own if line.state in (FAILED, "OOMKilled")] or own
-    if not ended:
+    coded = [line for line in tasks if line.exit_code]
+    ended = [line for line in coded if line.state in (FAILED, "OOMKilled")]
+    own = [line for line in ended if line.role == role]
+    own = own or [line for line in coded if line.role == role]
+    if not own:
         return why, int(ExitCode.PROGRAM_FAILED)
-    first = ended[0]
-    return f"{first.task}: {first.reason or why}", int(first.exit_code or 1)
+    others = [_end(line, why) for line in ended if line.role != role]
+    failures = [
+        other
+        for other in others
+        if on_exit(
+            other,
+            chief=TaskId(_leader(owners), 0),
+            # When training is over, the evaluator fails by itself.
+            stopping=role == EVALUATOR,
+            synchronous=PS not in owners,
+        ).failed
+    ]
+    to_blame = whom_to_blame([*(_end(line, why) for line in own), *failures])
+    return to_blame.sentence, to_blame.code
+
+
+def _end(line: TaskLine, why: str) -> End:
+    index = int(line.task.rpartition(":")[2])
+    sentence = f"{line.task}: {line.reason or why}"
+    return End(TaskId(line.role, index), line.exit_code or 0, sentence)
 
 
 def _leader(owners: Mapping[str, Json]) -> str:

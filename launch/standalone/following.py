@@ -5,7 +5,6 @@ import signal
 import threading
 import time
 from collections.abc import Iterator
-from types import FrameType
 from typing import TYPE_CHECKING
 
 from ...client.gateway.calls import GatewayClient, JobView
@@ -14,6 +13,7 @@ from ...cluster.roles import CHIEF
 from ...core.errors import PeerLostError, RefusedError
 from ...core.settings import Settings
 from ...core.task import TaskId
+from ..interrupts import on_interrupts
 from ..watch import Speed, StatusWatch
 
 if TYPE_CHECKING:
@@ -122,17 +122,11 @@ class Following:
     def signals(self) -> Iterator[None]:
         """Let Ctrl-C and SIGTERM stop the job; a second Ctrl-C ends it at once."""
 
-        def handle(number: int, frame: FrameType | None) -> None:  # noqa: ARG001
+        def count(number: signal.Signals) -> None:  # noqa: ARG001
             self._interrupts += 1
 
-        before = {
-            number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)
-        }
-        try:
+        with on_interrupts(count):
             yield
-        finally:
-            for number, handler in before.items():
-                signal.signal(number, handler)
 
     def _show_progress(self, job: JobView) -> None:
         if self._watch is None and job.state == "running" and CHIEF in job.cluster:

@@ -1,12 +1,12 @@
 """A node of a standalone cluster: runs the tasks that the gateway orders, and tells their news."""
 
-import contextlib
 import json
 import logging
 import secrets
 import signal
 import threading
 import time
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
@@ -25,6 +25,7 @@ from ...core.versions import own_versions
 from ...core.waiting import WaitLog
 from ...net.auth.own_job import are_of_one_index
 from ...proto.v1 import gateway_pb2
+from ..executor import Executor, Work
 from ..processes import (
     Line,
     ParentDeathPipe,
@@ -33,9 +34,7 @@ from ..processes import (
     read_output,
     task_environment,
 )
-from ..stopped import StoppedSince
 from .events import Events
-from .leftovers import end_leftovers
 from .spares import Spares, become
 
 log = logging.getLogger(__name__)
@@ -46,6 +45,12 @@ _RETRY_S = 0.5
 _EXIT_OUTPUT_S = 5.0  # for the last lines of a task that has ended
 
 _Key = tuple[str, TaskId]
+
+
+@dataclass(slots=True)
+class _JobFolder:
+    path: Path
+    tasks: int = 0  # of the job that run here
 
 
 class Node:
@@ -75,10 +80,8 @@ class Node:
         self._death_pipe = ParentDeathPipe()
         self._spares = Spares(task, self._death_pipe)
         self._ports: list[int] = []
-        self._running: dict[_Key, TaskProcess | None] = {}  # None: it is being started
-        self._cancelled: set[_Key] = set()
-        self._stopped = StoppedSince()
-        self._folders: dict[str, Path] = {}  # of each job that runs here
+        self._executor = Executor[_Key](_EXIT_OUTPUT_S, self._failed)
+        self._folders: dict[str, _JobFolder] = {}  # of each job that runs here
         with self._changed:
             self._events = Events(self._changed)
             self._begin_anew("")
@@ -111,9 +114,9 @@ class Node:
                         raise  # later it may be a token that is about to be renewed
                     silent_s = time.monotonic() - heard
                     waits.tick(f"the gateway at {self._orders_from.address}", error)
-                    if silent_s > self._settings.orphan_timeout_s and self._running:
+                    if silent_s > self._settings.orphan_timeout_s and self.running:
                         log.warning("no gateway for %.0f s: ending the tasks here", silent_s)
-                        self._kill_all()
+                        self._executor.send_all(signal.SIGKILL)
                     with self._changed:
                         self._changed.wait_for(lambda: self._stopping, _RETRY_S)
                     continue
@@ -127,10 +130,10 @@ class Node:
                 self._take(answer)
                 self._kill_who_is_stopped()
         finally:
-            self._kill_all(signal.SIGTERM)
-            self._wait_for_ends(self._settings.drain_grace_s + self._settings.leave_grace_s)
-            self._kill_all()
-            self._wait_for_ends(_EXIT_OUTPUT_S)
+            self._executor.send_all(signal.SIGTERM)
+            self._executor.wait(self._settings.drain_grace_s + self._settings.leave_grace_s)
+            self._executor.send_all(signal.SIGKILL)
+            self._executor.wait(_EXIT_OUTPUT_S)
             with self._changed:
                 self._stopping = True
                 self._events.close()
@@ -155,7 +158,7 @@ class Node:
     @property
     def running(self) -> int:
         """Tasks that run here."""
-        return len(self._running)
+        return len(self._executor.running)
 
     @property
     def is_stopping(self) -> bool:
@@ -167,7 +170,7 @@ class Node:
         with self._changed:
             self._stopping = True
             self._events.close()
-        self._kill_all(signal.SIGTERM)
+        self._executor.send_all(signal.SIGTERM)
 
     # -- what is said ------------------------------------------------------------------------
 
@@ -182,7 +185,7 @@ class Node:
                     self._lacks.warning("fewer ports are offered: %s", error)
             runs = [
                 gateway_pb2.RunningTask(job=job, task=codec.task_to_wire(task))
-                for job, task in self._events.ends().union(self._running)
+                for job, task in self._events.ends() | self._executor.running
             ]
             return gateway_pb2.PollRequest(
                 node=codec.task_to_wire(self._task),
@@ -228,7 +231,7 @@ class Node:
     def _take(self, answer: gateway_pb2.PollResponse) -> None:
         if self._gateway and answer.gateway != self._gateway:
             log.warning("the gateway has restarted and knows no jobs: ending the tasks here")
-            self._kill_all()
+            self._executor.send_all(signal.SIGKILL)
             with self._changed:
                 self._begin_anew(answer.gateway)
             return
@@ -244,88 +247,78 @@ class Node:
 
     def _begin(self, start: gateway_pb2.StartTask, number: int) -> None:
         key = start.job, codec.task_from_wire(start.task)
+        # A package may take long to come, and orders to stop something else are taken meanwhile.
+        work = Work(
+            key[1].short,
+            start.tf_config,
+            make=partial(self._make, key, start),
+            begin=partial(self._become, key, start),
+            ended=partial(self._ended, key, start.attempt),
+        )
         with self._changed:
             self._orders_taken = number  # at once with what runs: the gateway compares them
-            self._running[key] = None
             # A name of its own: what an earlier job of this id has left may still be there.
             own_name = f"{start.job}-{secrets.token_hex(4)}"
-            self._folders.setdefault(start.job, self._temporary.path / own_name)
+            folder = self._folders.setdefault(
+                start.job, _JobFolder(self._temporary.path / own_name)
+            )
+            folder.tasks += 1
             own = json.loads(start.tf_config)["cluster"].get(key[1].type, [])
             used = int(own[key[1].index].rpartition(":")[2]) if key[1].index < len(own) else 0
             self._ports = [port for port in self._ports if port != used]
-        # A package may take long to come, and orders to stop something else are taken meanwhile.
-        thread = new_thread(key[1].short, partial(self._run_task, key, start), failed=self._failed)
-        try:
-            thread.start()
-        except RuntimeError as error:  # no more threads
-            self._tell_line(key, Line(key[1], f"it could not be started: {error}", is_error=True))
-            self._tell_end(key, int(ExitCode.PEER_LOST), start.attempt)
+            try:
+                self._executor.start(key, work)
+            except RuntimeError as error:  # no more threads
+                self._ended(key, start.attempt, PeerLostError(said_of(error)))
 
-    def _run_task(self, key: _Key, start: gateway_pb2.StartTask) -> None:
-        code = int(ExitCode.PEER_LOST)
-        try:
-            folder = self._unpacked(start.job, start.digest)
-            environment = _environment_of(start, self._settings)
-            started = self._spares.take()
-            process = read_output(key[1], started, lambda line: self._tell_line(key, line))
-            with self._changed:
-                if key in self._cancelled or self._stopping:
-                    process.signal(signal.SIGKILL)
-                    started.wait()
-                    if started.stdin is not None:
-                        started.stdin.close()
-                    code = int(ExitCode.DRAINED)
-                    return
-                self._running[key] = process
-            # From now on it can be killed, so nobody waits for one that does not read this.
-            become(started, start.command, task_environment(environment, self._death_pipe), folder)
-            log.info("job %s: %s began, package %s", *_named(key), start.digest[:12] or "none")
-            code = process.process.wait()
-            for reader in process.readers:
-                reader.join(_EXIT_OUTPUT_S)
-            if left := end_leftovers(process, start.tf_config):
-                log.info("job %s: %s had detached %d processes, which end", *_named(key), left)
-        except Exception as error:
-            if not isinstance(error, WindlassError | OSError):
-                log.exception("job %s: %s could not be run", *_named(key))
-            code = int(getattr(error, "exit_code", ExitCode.STORAGE))
-            why = f"it could not be started: {said_of(error)}"
-            self._tell_line(key, Line(key[1], why, is_error=True))
-        finally:
-            log.info("job %s: %s ended with %d", *_named(key), code)
-            self._tell_end(key, code, start.attempt)
+    def _make(self, key: _Key, start: gateway_pb2.StartTask) -> TaskProcess:
+        self._unpack(start.job, start.digest)
+        return read_output(key[1], self._spares.take(), partial(self._tell_line, key))
 
-    def _tell_end(self, key: _Key, code: int, attempt: int) -> None:
+    def _become(self, key: _Key, start: gateway_pb2.StartTask, process: TaskProcess) -> None:
+        environment = task_environment(_environment_of(start, self._settings), self._death_pipe)
+        become(process.process, start.command, environment, self._folders[start.job].path)
+        log.info("job %s: %s began, package %s", *_named(key), start.digest[:12] or "none")
+
+    def _ended(self, key: _Key, attempt: int, outcome: int | Exception) -> None:
         """Tell that a task has ended, and only then have removed what its job leaves here.
 
         A program may have left so much, or such a thing, that removing it takes long or fails.
         """
+        code = outcome if isinstance(outcome, int) else self._tell_why(key, outcome)
+        log.info("job %s: %s ended with %d", *_named(key), code)
         job, task = key
         end = gateway_pb2.TaskEvent(
             job=job, task=codec.task_to_wire(task), exit_code=code, attempt=attempt
         )
         with self._changed:
             self._tell(end)
-            self._running.pop(key, None)
-            self._cancelled.discard(key)
-            is_last = not any(other == job for other, _ in self._running)
-            folder = self._folders.pop(job, None) if is_last else None
-            self._changed.notify_all()
-        if folder is not None:
-            self._temporary.discard(folder)
+            folder = self._folders[job]
+            folder.tasks -= 1
+            if not folder.tasks:
+                del self._folders[job]
+        if not folder.tasks:
+            self._temporary.discard(folder.path)
 
-    def _unpacked(self, job: str, digest: str) -> Path:
-        """The job's folder on this node, with its package in it."""
-        folder = self._folders[job]
+    def _tell_why(self, key: _Key, error: Exception) -> int:
+        """Tell why a task could not be run; its exit code."""
+        if not isinstance(error, WindlassError | OSError):
+            log.error("job %s: %s could not be run", *_named(key), exc_info=error)
+        why = f"it could not be started: {said_of(error)}"
+        self._tell_line(key, Line(key[1], why, is_error=True))
+        return int(getattr(error, "exit_code", ExitCode.STORAGE))
+
+    def _unpack(self, job: str, digest: str) -> None:
+        """Make the job's folder on this node, with its package in it."""
+        folder = self._folders[job].path
         self._temporary.present()
         if not digest:
             folder.mkdir(mode=0o700, exist_ok=True)
-            return folder
+            return
         # One task of a job fetches it; orders and news of others go on meanwhile.
         with self._unpacking:
             if not folder.exists():
                 unpack(self._events_to.get_package(digest), digest, folder)
-        return folder
 
     def _tell_line(self, key: _Key, line: Line) -> None:
         task = codec.task_to_wire(line.task)
@@ -336,39 +329,17 @@ class Node:
 
     def _end(self, stop: gateway_pb2.StopTask) -> None:
         key = stop.job, codec.task_from_wire(stop.task)
-        with self._changed:
-            process = self._running.get(key)
-            if process is None:
-                if key in self._running:
-                    self._cancelled.add(key)
-                return
-        process.signal(signal.SIGKILL if stop.kill else signal.SIGTERM)
+        self._executor.send(key, signal.SIGKILL if stop.kill else signal.SIGTERM)
 
     def _kill_who_is_stopped(self) -> None:
         """No task that a signal keeps stopped holds its job up longer than a lease and a grace."""
         now = time.monotonic()
         patience_s = self._settings.lease_s + self._settings.leave_grace_s
-        with self._changed:
-            running = [(key, found) for key, found in self._running.items() if found is not None]
-        for key, process in running:
-            since = self._stopped.look(process.process.pid, now=now)
-            if since is not None and now - since >= patience_s:
+        for key, since in self._executor.stopped(now).items():
+            if now - since >= patience_s:
                 why = f"it has been stopped (SIGSTOP) for {now - since:.0f} s and is killed"
                 self._tell_line(key, Line(key[1], why, is_error=True))
-                process.signal(signal.SIGKILL)
-
-    def _kill_all(self, number: signal.Signals = signal.SIGKILL) -> None:
-        with self._changed:
-            for key, process in self._running.items():
-                if process is None:
-                    self._cancelled.add(key)
-                else:
-                    with contextlib.suppress(OSError):
-                        process.signal(number)
-
-    def _wait_for_ends(self, timeout_s: float) -> None:
-        with self._changed:
-            self._changed.wait_for(lambda: not self._running, timeout_s)
+                self._executor.send(key, signal.SIGKILL)
 
 
 def _environment_of(start: gateway_pb2.StartTask, settings: Settings) -> dict[str, str]:

@@ -54,6 +54,22 @@ def test_a_job_shorter_than_the_start_of_its_workers_ends_in_order(
     assert "SIGTERM" not in result.text
 
 
+def test_what_a_task_has_detached_ends_with_it(tmp_path: Path) -> None:
+    program = tmp_path / "detach.py"
+    program.write_text(
+        "import subprocess\n"
+        "import windlass as wl\n"
+        "child = subprocess.Popen(['sleep', '600'], start_new_session=True)\n"
+        "print('detached', child.pid)\n"
+        "child.returncode = 0  # it is not waited for\n"
+    )
+    result = run_script(str(program), model_dir=str(tmp_path / "model"), workers=0, ps=0)
+    assert result.exit_code == 0, result.text
+    [pid] = re.findall(r"detached (\d+)", result.text)
+    stat = Path(f"/proc/{pid}/stat")
+    assert not stat.exists() or ") Z" in stat.read_text()
+
+
 @pytest.mark.scenario
 @pytest.mark.real_start
 def test_a_job_of_every_role_ends_by_itself(

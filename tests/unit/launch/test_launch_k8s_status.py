@@ -150,6 +150,37 @@ def test_a_failure_names_the_task_with_a_failure_of_its_own() -> None:
     assert (nobody.phase, nobody.reason, nobody.exit_code) == ("Failed", "R: m", 1)
 
 
+@pytest.mark.parametrize(
+    ("others", "blamed", "code"),
+    [
+        pytest.param(
+            [task_pod("worker", 0, ended(143)), task_pod("worker", 1, ended(1))],
+            "worker:1: exit code 1",
+            1,
+            id="a program that raised, not one that was asked to stop",
+        ),
+        pytest.param(
+            [task_pod("ps", 1, ended(137, "OOMKilled"))],
+            "ps:1: it used more memory than its limit",
+            137,
+            id="a ps that was killed, not the chief that lost it",
+        ),
+        pytest.param(
+            [task_pod("worker", 1, ended(137))],
+            "chief:0: exit code 138",
+            138,
+            id="no worker that the job went on without",
+        ),
+    ],
+)
+def test_the_chief_is_not_blamed_for_what_another_task_did(
+    others: list[Listed], blamed: str, code: int
+) -> None:
+    found = status([task_pod("chief", 0, ended(138)), *others], chief="Failed")
+    assert found.reason.startswith(blamed)
+    assert found.exit_code == code
+
+
 def test_an_evaluators_failure_counts_when_training_is_over() -> None:
     pods = [task_pod("evaluator", 0, ended(1))]
     assert status(pods, evaluator="Failed").phase == "Pending"

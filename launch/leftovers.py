@@ -1,7 +1,7 @@
 """What a task has left running: its process group, and programs that it has detached from it.
 
 A detached process is known by its environment, which has the task's own ``TF_CONFIG``. One that has
-cleared it is not found: a driver's programs have the rights of the daemon's user as it is.
+cleared it is not found: a program has the rights of the user that started it as it is.
 """
 
 import contextlib
@@ -9,7 +9,7 @@ import logging
 import os
 import signal
 
-from ..processes import TaskProcess
+from .processes import TaskProcess
 
 log = logging.getLogger(__name__)
 
