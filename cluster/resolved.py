@@ -5,7 +5,6 @@ little more than itself, under ``cluster`` or ``sparseCluster``; an empty cluste
 such a job; and none at all. All end here.
 """
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -27,6 +26,7 @@ from .roles import (
 )
 from .simple import SimpleClusterResolver
 from .spec import ClusterSpec
+from .tf_config import write_tf_config
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,10 +82,9 @@ class ResolvedTask:
         cluster: dict[str, object] = dict(self.spec.as_dict())
         if self.evaluator:
             cluster[EVALUATOR] = [self.evaluator]
-        task = {"type": self.task.type, "index": self.task.index}
         # Under the other key it reads back as dynamic, even where no index is missing.
         key = "sparseCluster" if self.dynamic else "cluster"
-        return json.dumps({key: cluster, "task": task})
+        return write_tf_config(cluster, self.task, key=key)
 
 
 def resolve(

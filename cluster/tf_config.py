@@ -7,14 +7,27 @@ snapshot reads it once.
 
 import json
 import os
+from collections.abc import Mapping
 from copy import copy
 from typing import Any
 
 from ..core.errors import TFConfigError
+from ..core.task import TaskId
 from .resolver import ClusterResolver, format_master_url
 from .spec import ClusterSpec
 
 TF_CONFIG = "TF_CONFIG"
+
+
+def write_tf_config(cluster: Mapping[str, object], task: TaskId, *, key: str = "cluster") -> str:
+    """TF_CONFIG of a task, in one line.
+
+    Args:
+        cluster: Addresses by role: a list, or for a sparse cluster by index.
+        task: The task.
+        key: ``"sparseCluster"`` where it is one.
+    """
+    return json.dumps({key: cluster, "task": {"type": task.type, "index": task.index}})
 
 
 def read_tf_config() -> dict[str, Any]:

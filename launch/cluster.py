@@ -1,12 +1,12 @@
 """The tasks of a local cluster, and where they serve."""
 
-import json
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from ..cluster.roles import CHIEF, EVALUATOR, PS, WORKER
+from ..cluster.tf_config import write_tf_config
 from ..core.task import TaskId
 from ..worker.program import Program
 from .processes import free_ports
@@ -70,7 +70,7 @@ def tf_config(task: TaskId, addresses: dict[TaskId, str]) -> str:
     spec: dict[str, list[str]] = {}
     for other, address in addresses.items():
         spec.setdefault(other.type, []).append(address)
-    return json.dumps({"cluster": spec, "task": {"type": task.type, "index": task.index}})
+    return write_tf_config(spec, task)
 
 
 def default_model_dir(program: Program) -> str:

@@ -30,6 +30,7 @@ from ..cluster.supervision_events import (
     StopRequested,
     Tick,
 )
+from ..cluster.tf_config import TF_CONFIG
 from ..core.exit_codes import ExitCode, describe_exit, is_retryable
 from ..core.settings import ALL_WORKERS, Settings
 from ..core.task import TaskId, new_job_id
@@ -41,6 +42,7 @@ from ..worker.status import STATUS_FILE, read_status
 from .cluster import LocalCluster, RoleExtras, tf_config
 from .executor import Executor, Work
 from .interrupts import on_interrupts
+from .job.plan import ONE_THREAD, process_environment, process_settings
 from .local_policy import local_policy
 from .processes import Exit, ParentDeathPipe, TaskProcess, new_line_queue, start_task
 from .result import LocalResult, failure_text, result_table
@@ -161,39 +163,27 @@ class LocalJob:
 
             raise storage_error(error, model_dir, "windlass local") from error
         self.addresses = self._cluster.choose_addresses()
-        shared = self._settings.model_copy(
-            update={
-                "log_format": "bare",
-                "health_port": 0,
-                "metrics_port": 0,
-                "stay_without_chief": False,
-                "job_id": self._settings.job_id or new_job_id(),
-            }
-        )
+        changes: dict[str, object] = {"job_id": self._settings.job_id or new_job_id()}
         if "wait_for_workers" not in self._settings.model_fields_set:
-            shared = shared.model_copy(update={"wait_for_workers": ALL_WORKERS})
+            changes["wait_for_workers"] = ALL_WORKERS
+        shared = process_settings(self._settings, **changes)
         for task in self._cluster.tasks():
             extras = self._of_roles.get(task.type, RoleExtras())
             arguments = [*self._arguments, *extras.arguments]
             program = ["run", *self._program.command, "--", *arguments]
-            environment = (
-                dict(extras.environment)
-                | shared.environment()
-                | {
-                    "TF_CONFIG": tf_config(task, self.addresses),
-                    ERROR_FILE: str(self._report_file(task)),
-                }
+            environment = process_environment(
+                shared,
+                tf_config(task, self.addresses),
+                own={ERROR_FILE: str(self._report_file(task))},
+                user={**ONE_THREAD, **extras.environment},
             )
-            # The tasks share the machine: a BLAS thread per core and task would be too many.
-            for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
-                environment.setdefault(name, "1")
             serves = self._cluster.coordinator and task.type == WORKER
             command = ["run"] if serves else program
             process = start_task(task, command, environment, self._death_pipe, self._news.put)
             self._processes[task] = process
             work = Work(
                 task.short,
-                environment["TF_CONFIG"],
+                environment[TF_CONFIG],
                 make=partial(_as_it_is, process),
                 ended=partial(self._ended, task),
             )

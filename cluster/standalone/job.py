@@ -1,6 +1,5 @@
 """One job of a standalone cluster: its tasks, where they run, and what that makes of the job."""
 
-import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -21,6 +20,7 @@ from ..supervision_events import (
     Tick,
 )
 from ..supervision_policy import Cause, Measure, Policy, Step
+from ..tf_config import write_tf_config
 from .orders import Order, Start, Stop
 from .submission import Submission
 
@@ -133,7 +133,6 @@ class StandaloneJob:
 
     def _start(self, placed: PlacedTask, settings: Mapping[str, str]) -> Start:
         asked = self.submission
-        task = {"type": placed.task.type, "index": placed.task.index}
         serves = placed.task.type == PS or (placed.task.type == WORKER and asked.coordinator)
         if placed.task.type == CHIEF and asked.is_driven_from_outside:
             command: tuple[str, ...] = ("lead",)
@@ -145,7 +144,7 @@ class StandaloneJob:
             self.id,
             placed.task,
             placed.attempt,
-            json.dumps({"cluster": self.cluster, "task": task}),
+            write_tf_config(self.cluster, placed.task),
             asked.digest,
             command,
             {"wait_for_workers": str(ALL_WORKERS), **settings, **asked.settings},

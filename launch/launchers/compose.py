@@ -3,16 +3,16 @@
 Every service gets its TF_CONFIG, so the tasks find each other by their services' names.
 """
 
-import json
 import subprocess
 from pathlib import Path
 from typing import Any
 
-from ...cluster.roles import CHIEF, EVALUATOR, WORKER
+from ...cluster.roles import EVALUATOR
+from ...cluster.tf_config import TF_CONFIG, write_tf_config
 from ...core.errors import ConfigurationError
 from ...core.task import TaskId
-from ..job.credentials import credential_variables
 from ..job.model import Job
+from ..job.plan import COMPOSE, Place, plan_task
 from ..job.yaml_output import dump_yaml
 
 Json = dict[str, Any]
@@ -55,7 +55,8 @@ def _service_name(task: TaskId) -> str:
 
 
 def _service(job: Job, task: TaskId) -> Json:
-    needs = job.role(task.type).resources
+    plan = plan_task(job, task.type, _place(job, task), COMPOSE)
+    needs = plan.resources
     limits: Json = {"memory": str(needs.memory_bytes)}
     reservations: Json = {"cpus": f"{needs.millicpu / 1000:g}"}
     if needs.gpu:
@@ -65,9 +66,9 @@ def _service(job: Job, task: TaskId) -> Json:
     service: Json = {
         "image": job.image,
         "hostname": _service_name(task),
-        "command": [_literal(word) for word in job.command(task.type)],
+        "command": [_literal(word) for word in plan.command],
         "working_dir": "/app",
-        "environment": _environment(job, task),
+        "environment": {name: _literal(text) for name, text in plan.environment.items()},
         "user": "10001:10001",
         "read_only": True,
         "tmpfs": ["/tmp"],  # noqa: S108 - of the container
@@ -88,7 +89,7 @@ def _service(job: Job, task: TaskId) -> Json:
     volumes = []
     if not job.storage.is_url:
         volumes.append(f"checkpoints:{job.storage.model_dir or _CHECKPOINTS}")
-    if job.security.mode != "insecure":
+    if plan.credentials:
         folder = job.security.folder
         if not folder.startswith(("/", "./", "../")):
             folder = f"./{folder}"
@@ -104,29 +105,20 @@ def _service(job: Job, task: TaskId) -> Json:
     return service
 
 
-def _environment(job: Job, task: TaskId) -> dict[str, str]:
-    waits = {"WINDLASS_WAIT_FOR_WORKERS": str(job.count(WORKER))} if task.type == CHIEF else {}
-    values = {
-        "TF_CONFIG": _tf_config(job, task),
-        **waits,  # a short job is not over before they start
-        "WINDLASS_HEALTH_PORT": str(HEALTH_PORT),
-        **({"WINDLASS_METRICS_PORT": str(METRICS_PORT)} if job.metrics else {}),
-        "WINDLASS_LEAVE_GRACE_S": str(_GRACE_S * 3 // 4),
-        "HOME": "/tmp",  # noqa: S108 - of the container
-        "WINDLASS_JOB_ID": job.name,
-        "WINDLASS_MODEL_DIR": job.storage.model_dir or f"{_CHECKPOINTS}/{job.name}",
-        **credential_variables(job, _CREDENTIALS, _CREDENTIALS),
-        **job.environment_of(task.type),
-    }
-    return {name: _literal(text) for name, text in values.items()}
-
-
-def _tf_config(job: Job, task: TaskId) -> str:
+def _place(job: Job, task: TaskId) -> Place:
     cluster: dict[str, list[str]] = {}
     for other in job.tasks:
         if other.type != EVALUATOR:
             cluster.setdefault(other.type, []).append(f"{_service_name(other)}:{PORT}")
-    return json.dumps({"cluster": cluster, "task": {"type": task.type, "index": task.index}})
+    return Place(
+        checkpoints=_CHECKPOINTS,
+        tls=_CREDENTIALS,
+        token=_CREDENTIALS,
+        health_port=HEALTH_PORT,
+        metrics_port=METRICS_PORT,
+        grace_s=_GRACE_S,
+        address={TF_CONFIG: write_tf_config(cluster, task)},
+    )
 
 
 def _literal(text: str) -> str:

@@ -82,12 +82,12 @@ class LocalLauncher:
             f"# {len(job.tasks)} processes of this machine, at free ports of 127.0.0.1",
             f"# model directory: {self._settings.model_dir}",
         ]
-        shared = self._settings.environment()
+        shared, extras = self._settings.environment(), role_extras(job)
         for task in job.tasks:
-            own = {**job.environment, **job.role(task.type).environment}
+            own = extras[task.type].environment
             variables = [
                 f"{name}={shlex.quote(value)}"
-                for name, value in (own | shared).items()
+                for name, value in {**own, **shared}.items()
                 if name != "WINDLASS_MODEL_DIR"
             ]
             words = [*variables, shlex.join(self._command(job, task))]

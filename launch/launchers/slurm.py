@@ -10,10 +10,10 @@ import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
-from ...cluster.roles import CHIEF, TASK_TYPES, WORKER
+from ...cluster.roles import TASK_TYPES
 from ...core.errors import ConfigurationError
-from ..job.credentials import credential_variables
 from ..job.model import Job
+from ..job.plan import ANY_ROLE, SLURM, SLURM_SHARED, Place, plan_task, variables
 
 _MEBIBYTE = 1024 * 1024
 _ANSWER_S = 60
@@ -82,16 +82,14 @@ def _options(job: Job) -> list[str]:
 
 def _variables(job: Job, folder: str) -> dict[str, str]:
     """Of every task. The job's id is Slurm's own, which a requeued job keeps."""
-    values = {
-        "WINDLASS_REPLICAS": job.replicas(_roles(job)),
-        "WINDLASS_PORT": str(job.slurm.port),
-        "WINDLASS_MODEL_DIR": job.storage.model_dir or f"{folder}/runs/{job.name}",
-    }
-    if job.count(CHIEF):  # a short job is not over before its workers start
-        values["WINDLASS_WAIT_FOR_WORKERS"] = str(job.count(WORKER))
-    if job.security.mode == "insecure":
-        values |= credential_variables(job, "", "")
-    return values | job.settings.environment() | job.environment
+    place = Place(
+        checkpoints=f"{folder}/runs",
+        address={
+            "WINDLASS_REPLICAS": job.replicas(_roles(job)),
+            "WINDLASS_PORT": str(job.slurm.port),
+        },
+    )
+    return variables(job, ANY_ROLE, place, SLURM_SHARED)
 
 
 def _roles(job: Job) -> list[str]:
@@ -101,12 +99,10 @@ def _roles(job: Job) -> list[str]:
 
 def _command(job: Job, role: str, folder: str) -> str:
     """What a task of a role runs, with the variables that only its role has."""
-    own = dict(job.role(role).environment)
-    if job.security.mode != "insecure":
-        where = str(Path(folder) / job.security.folder / role)
-        own |= credential_variables(job, where, where)
-    variables = [f"{name}={value}" for name, value in own.items()]
-    return shlex.join([*(["env", *variables] if variables else []), *job.command(role)])
+    where = str(Path(folder) / job.security.folder / role)
+    plan = plan_task(job, role, Place(tls=where, token=where), SLURM)
+    own = [f"{name}={value}" for name, value in plan.environment.items()]
+    return shlex.join([*(["env", *own] if own else []), *plan.command])
 
 
 def _by_rank(job: Job, commands: dict[str, str]) -> list[str]:

@@ -26,6 +26,7 @@ from ...core.waiting import WaitLog
 from ...net.auth.own_job import are_of_one_index
 from ...proto.v1 import gateway_pb2
 from ..executor import Executor, Work
+from ..job.plan import process_environment, process_settings
 from ..processes import (
     Line,
     ParentDeathPipe,
@@ -344,18 +345,9 @@ class Node:
 
 def _environment_of(start: gateway_pb2.StartTask, settings: Settings) -> dict[str, str]:
     """Of a task: the daemon's settings, but for what only a daemon has and what its job says."""
-    of_daemon = settings.model_copy(
-        update={
-            "health_port": 0,
-            "metrics_port": 0,
-            "stay_without_chief": False,
-            "log_format": "bare",
-            "model_dir": "",
-            "standalone": False,
-        }
-    )
+    of_daemon = process_settings(settings, model_dir="", standalone=False)
     of_job = {f"WINDLASS_{name.upper()}": value for name, value in start.settings.items()}
-    return {**of_daemon.environment(), **of_job, "TF_CONFIG": start.tf_config}
+    return process_environment(of_daemon, start.tf_config, own=of_job, user={})
 
 
 def _named(key: _Key) -> tuple[str, str]:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from ...core.settings import child_environment
 from ...core.task import TaskId
+from ..job.plan import ONE_THREAD
 from ..processes import ParentDeathPipe, start_python
 from ..stopped import is_stopped
 
@@ -17,7 +18,6 @@ log = logging.getLogger(__name__)
 
 # Of whoever was started just now, so that the next spare does not take its processor.
 _PAUSE_S = 2.0
-_THREADS = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
 
 
 class Spares:
@@ -80,7 +80,7 @@ class Spares:
     def _start(self) -> subprocess.Popen[bytes]:
         return start_python(
             ["windlass.launch.standalone.spare", self._role],
-            child_environment(**_THREADS),
+            child_environment(**ONE_THREAD),
             self._death_pipe,
             stdin=subprocess.PIPE,
         )

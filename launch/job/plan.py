@@ -1,0 +1,250 @@
+"""What a task gets from its launcher: its command, its environment, its credentials. Pure.
+
+Which variables tasks get is decided here, for every launcher. Each decision is a function, a
+*part*; a launcher has a tuple of parts, in the order in which their variables are written. It
+brings the addresses, folders and ports of its place, and only spells what comes out.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import TYPE_CHECKING
+
+from ...cluster.roles import CHIEF, EVALUATOR, PS, WORKER
+from ...cluster.tf_config import TF_CONFIG
+from ...core.settings import Settings
+
+if TYPE_CHECKING:
+    from .model import Job
+    from .parts import Resources
+
+ANY_ROLE = ""
+"""In place of a role: what the tasks of all roles share."""
+
+_TLS_FILES = {"CERT": "tls.crt", "KEY": "tls.key", "CA": "ca.crt"}
+_TOKEN = "token"  # noqa: S105 - the name of a file
+_TOKEN_KEYS = "token.pub"  # noqa: S105
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where the tasks of a launcher run.
+
+    Attributes:
+        checkpoints: Folder of the models, where the job file names no model directory.
+        tls: Folder of the certificate, its key and the CA.
+        token: Folder of the token and of the keys of all tokens.
+        health_port: For probes.
+        metrics_port: For Prometheus.
+        grace_s: From a request to stop to SIGKILL. Unit: seconds.
+        join_timeout_s: How long tasks wait for each other. Unit: seconds.
+        address: Variables by which a task finds itself and the others.
+    """
+
+    checkpoints: str = ""
+    tls: str = ""
+    token: str = ""
+    health_port: int = 0
+    metrics_port: int = 0
+    grace_s: int = 0
+    join_timeout_s: int = 0
+    address: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class TaskPlan:
+    """What a task gets.
+
+    Attributes:
+        command: ``windlass run`` and what it runs.
+        environment: Its variables, in the order in which they are written.
+        credentials: Kinds of files by which it shows who it is: ``tls``, ``token``.
+        resources: What it needs.
+    """
+
+    command: tuple[str, ...]
+    environment: Mapping[str, str]
+    credentials: tuple[str, ...]
+    resources: "Resources"
+
+
+Part = Callable[["Job", str, Place], dict[str, str]]
+"""A decision about variables: from a job, a role and a place."""
+
+
+def plan_task(job: "Job", role: str, place: Place, parts: tuple[Part, ...]) -> TaskPlan:
+    """What the tasks of a role get.
+
+    Args:
+        job: The job.
+        role: The role.
+        place: Where its tasks run.
+        parts: Which decisions about variables apply there. The later ones win.
+    """
+    return TaskPlan(
+        tuple(job.command(role)),
+        variables(job, role, place, parts),
+        {"insecure": (), "mtls": ("tls",), "token": ("tls", "token")}[job.security.mode],
+        job.role(role).resources,
+    )
+
+
+def variables(job: "Job", role: str, place: Place, parts: tuple[Part, ...]) -> dict[str, str]:
+    """The variables that the tasks of a role get, or for :data:`ANY_ROLE` those of all roles."""
+    chosen: dict[str, str] = {}
+    for part in parts:
+        chosen |= part(job, role, place)
+    return chosen
+
+
+def saves(job: "Job", role: str) -> bool:
+    """Whether tasks of a role read or write checkpoints: without a chief, worker 0 does."""
+    return role in (CHIEF, PS, EVALUATOR) or not job.count(CHIEF)
+
+
+# -- decisions -------------------------------------------------------------------------------
+
+
+def address(job: "Job", role: str, place: Place) -> dict[str, str]:  # noqa: ARG001
+    """How a task finds itself and the others."""
+    return dict(place.address)
+
+
+def ports(job: "Job", role: str, place: Place) -> dict[str, str]:  # noqa: ARG001
+    """Ports beside that of the task's address."""
+    metrics = {"WINDLASS_METRICS_PORT": str(place.metrics_port)} if job.metrics else {}
+    return {"WINDLASS_HEALTH_PORT": str(place.health_port), **metrics}
+
+
+def join_timeout(job: "Job", role: str, place: Place) -> dict[str, str]:  # noqa: ARG001
+    """How long tasks wait for each other."""
+    return {"WINDLASS_JOIN_TIMEOUT_S": str(place.join_timeout_s)}
+
+
+def leave_grace(job: "Job", role: str, place: Place) -> dict[str, str]:  # noqa: ARG001
+    """A ps that is asked to end waits so long for the checkpoint; below the grace period."""
+    return {"WINDLASS_LEAVE_GRACE_S": str(place.grace_s * 3 // 4)}
+
+
+def wait_for_workers(job: "Job", role: str, place: Place) -> dict[str, str]:  # noqa: ARG001
+    """The chief's program begins when all have joined: a short job is not over before that."""
+    waits = job.count(CHIEF) and job.count(WORKER) and role in (CHIEF, ANY_ROLE)
+    return {"WINDLASS_WAIT_FOR_WORKERS": str(job.count(WORKER))} if waits else {}
+
+
+def stay_without_chief(job: "Job", role: str, place: Place) -> dict[str, str]:  # noqa: ARG001
+    """A ps that is started again when the job is over waits until it is deleted."""
+    return {"WINDLASS_STAY_WITHOUT_CHIEF": "true"} if role == PS else {}
+
+
+def model_dir(job: "Job", role: str, place: Place) -> dict[str, str]:  # noqa: ARG001
+    """Where checkpoints go."""
+    return {"WINDLASS_MODEL_DIR": job.storage.model_dir or f"{place.checkpoints}/{job.name}"}
+
+
+def model_dir_of_savers(job: "Job", role: str, place: Place) -> dict[str, str]:
+    """Where checkpoints go, for the tasks that can reach it."""
+    return model_dir(job, role, place) if saves(job, role) else {}
+
+
+def home(job: "Job", role: str, place: Place) -> dict[str, str]:  # noqa: ARG001
+    """A home that a container may write, of its own."""
+    return {"HOME": "/tmp"}  # noqa: S108
+
+
+def job_id(job: "Job", role: str, place: Place) -> dict[str, str]:  # noqa: ARG001
+    """The job's id is its name."""
+    return {"WINDLASS_JOB_ID": job.name}
+
+
+def credentials(job: "Job", role: str, place: Place) -> dict[str, str]:  # noqa: ARG001
+    """The files that show who a task is; they imply the mode."""
+    if job.security.mode == "insecure":
+        return {"WINDLASS_INSECURE": "true"}
+    values = {f"WINDLASS_TLS_{name}": f"{place.tls}/{file}" for name, file in _TLS_FILES.items()}
+    if job.security.mode == "token":
+        values["WINDLASS_TOKEN_FILE"] = f"{place.token}/{_TOKEN}"
+        values["WINDLASS_TOKEN_KEYS"] = f"{place.token}/{_TOKEN_KEYS}"
+    return values
+
+
+def gpu_cache(job: "Job", role: str, place: Place) -> dict[str, str]:  # noqa: ARG001
+    """Where CuPy keeps its kernels, if the home cannot be relied on."""
+    return {"CUPY_CACHE_DIR": "/tmp/cupy"} if job.role(role).resources.gpu else {}  # noqa: S108
+
+
+def of_user(job: "Job", role: str, place: Place) -> dict[str, str]:  # noqa: ARG001
+    """The user's variables, and those of the job's settings."""
+    return job.environment_of(role)
+
+
+def of_user_for_all(job: "Job", role: str, place: Place) -> dict[str, str]:  # noqa: ARG001
+    """The settings of the job, and the user's variables for all roles."""
+    return {**job.settings.environment(), **job.environment}
+
+
+def of_user_for_role(job: "Job", role: str, place: Place) -> dict[str, str]:  # noqa: ARG001
+    """The user's variables for one role."""
+    return dict(job.role(role).environment)
+
+
+def insecure(job: "Job", role: str, place: Place) -> dict[str, str]:
+    """Where all tasks may share it: that they show no credentials."""
+    return credentials(job, role, place) if job.security.mode == "insecure" else {}
+
+
+def own_credentials(job: "Job", role: str, place: Place) -> dict[str, str]:
+    """The other case of :func:`insecure`: each role has files of its own."""
+    return credentials(job, role, place) if job.security.mode != "insecure" else {}
+
+
+# -- launchers -------------------------------------------------------------------------------
+
+KUBERNETES: tuple[Part, ...] = (
+    address, ports, join_timeout, leave_grace, wait_for_workers, stay_without_chief,
+    model_dir_of_savers, home, credentials, gpu_cache, of_user,
+)  # fmt: skip
+COMPOSE: tuple[Part, ...] = (
+    address, wait_for_workers, ports, leave_grace, home, job_id, model_dir, credentials, of_user,
+)  # fmt: skip
+SLURM_SHARED: tuple[Part, ...] = (address, model_dir, wait_for_workers, insecure, of_user_for_all)
+SLURM: tuple[Part, ...] = (of_user_for_role, own_credentials)
+
+
+# -- tasks that are processes here -----------------------------------------------------------
+
+ONE_THREAD: Mapping[str, str] = MappingProxyType(
+    {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+)
+"""Tasks share the machine: a thread of BLAS per core and task would be too many."""
+
+
+def process_settings(settings: Settings, **changes: object) -> Settings:
+    """Settings of a launcher or a daemon, as the tasks get them that it runs as processes.
+
+    Args:
+        settings: Its own.
+        changes: What is different for these tasks.
+    """
+    # Tasks that share a machine cannot share a port, and their lines are shown by who starts them.
+    of_process = {
+        "log_format": "bare",
+        "health_port": 0,
+        "metrics_port": 0,
+        "stay_without_chief": False,
+    }
+    return settings.model_copy(update={**of_process, **changes})
+
+
+def process_environment(
+    settings: Settings, tf_config: str, own: Mapping[str, str], user: Mapping[str, str]
+) -> dict[str, str]:
+    """The variables of a task that is a process here.
+
+    Args:
+        settings: As :func:`process_settings` makes them.
+        tf_config: The task and its cluster.
+        own: Those of this task or job, which win over the settings.
+        user: The user's, over which the settings win.
+    """
+    return {**user, **settings.environment(), **own, TF_CONFIG: tf_config}
