@@ -158,7 +158,7 @@ class Supervision:
         if end.code in _ENDS_BY.get(self._signalled.get(end.task), ()):
             return True
         if self._cause is Cause.REQUESTED and not self._failures:
-            # What keeps the chief from saving is told; all else is what was asked for.
+            # An error that keeps the chief from saving counts; all else was asked for.
             return end.task != self._policy.chief or is_retryable(end.code)
         # The evaluator works on when the others have left; its failure still counts. Of a
         # synchronous job every exit counts by itself.

@@ -1,4 +1,4 @@
-"""What a supervision is told (events), and what it says to do (orders)."""
+"""What goes into a supervision (events) and what comes out (orders)."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -27,7 +27,7 @@ class StopRequested:
     """The job should save and end.
 
     Attributes:
-        reason: Who wants it, for people. The first reason stays.
+        reason: Why, for people. The first reason stays.
         kill: End it at once.
     """
 

@@ -57,7 +57,7 @@ class RoleExtras:
     """What the tasks of one role get beside what all get.
 
     Attributes:
-        arguments: Of the program, behind those of all roles.
+        arguments: Arguments of the program, behind those of all roles.
         environment: Variables.
     """
 

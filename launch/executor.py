@@ -30,7 +30,7 @@ class Work:
 
     Attributes:
         name: For threads and logs.
-        tf_config: Of the task; by it the processes are known that it has detached.
+        tf_config: The TF_CONFIG of the task, by which processes that it has detached are known.
         make: Starts the process. May take long, and may raise.
         begin: Called with the process once it can be signalled.
         ended: Called with the exit status as ``subprocess`` reports it, or with the error that kept
@@ -87,7 +87,7 @@ class Executor(Generic[Key]):
         outcome: int | Exception = int(ExitCode.PEER_LOST)
         try:
             outcome = self._run(run, work)
-        except Exception as error:  # noqa: BLE001 - whoever waits for the task is told
+        except Exception as error:  # noqa: BLE001 - goes to `ended`
             outcome = error
             if run.process is not None:
                 run.process.signal(signal.SIGKILL)

@@ -20,8 +20,8 @@ def end_leftovers(process: TaskProcess, tf_config: str) -> int:
     What cannot be looked at is logged: the task has ended all the same.
 
     Args:
-        process: Of the task, which has ended.
-        tf_config: Of the task.
+        process: The process of the task, which has ended.
+        tf_config: The TF_CONFIG of the task.
     """
     try:
         process.signal(signal.SIGKILL)  # to the group

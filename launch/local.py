@@ -67,10 +67,10 @@ class LocalJob:
     Args:
         cluster: Its tasks.
         program: The user's.
-        arguments: Of the program.
+        arguments: Arguments of the program.
         settings: For every task; ``model_dir`` must be set.
         display: Where output and progress go.
-        resume: The command that would go on with this job, for people; empty: not told.
+        resume: The command that would go on with this job, for people; empty: it is not shown.
         of_roles: What tasks of a role get beside that, by role.
     """
 
@@ -257,7 +257,7 @@ class LocalJob:
                         self._display.say(f"{why}: killing it")
                     self._executor.send(task, signal.SIGKILL if kill else signal.SIGTERM)
                 case Fails(end):
-                    # Why is told at the end, once; here only that the others are being stopped.
+                    # The reason is shown at the end, once; here only that the others are stopped.
                     # One that ends because of another is not the one to blame.
                     who = "a task" if end.code == ExitCode.PEER_LOST else end.task.short
                     self._display.say(f"{who} failed; ending the job")

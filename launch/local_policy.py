@@ -20,7 +20,8 @@ def local_policy(cluster: LocalCluster, settings: Settings) -> Policy:
 
     Args:
         cluster: The tasks.
-        settings: Of every task; say how long tasks may take to leave, and how long they may hang.
+        settings: Settings of every task. They say how long tasks may take to leave, and how long
+            they may hang.
     """
     grace_s = settings.leave_grace_s
     return Policy(

@@ -97,7 +97,7 @@ def start_task(
 
     Args:
         task: Which one it is.
-        arguments: Of the command.
+        arguments: Arguments of the command.
         environment: Beside what every task inherits.
         death_pipe: Tells it of the end of this process.
         put_line: Called with every line it prints, from a thread; may wait.

@@ -122,7 +122,7 @@ class StandaloneJob:
 
         Args:
             placed: The tasks.
-            settings: Of every task, by name.
+            settings: Settings of every task, by name.
             now: The time.
         """
         self.tasks = {each.task: each for each in placed}

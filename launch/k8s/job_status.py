@@ -33,11 +33,11 @@ class TaskLine:
     Attributes:
         task: ``worker:1``.
         state: As :class:`PodState`'s, or ``Missing``.
-        age_s: Of the pod; None: there is none.
+        age_s: Age of the pod; None: there is none.
         pod: Its name; empty: there is none.
         node: Where it runs; empty: nowhere yet.
-        restarts: Of its container, and pods of the task that failed before.
-        exit_code: Of its last container that ended.
+        restarts: Restarts of its container, and pods of the task that failed before.
+        exit_code: Exit code of its last container that ended.
         reason: Why it does not run.
         remedy: What to do.
     """
@@ -63,7 +63,7 @@ class ClusterStatus:
     """A job.
 
     Attributes:
-        name: Of the job.
+        name: Name of the job.
         phase: ``Absent``, ``Pending``, ``Running``, ``Suspended``, ``Done`` or ``Failed``.
         reason: Why it failed, or is suspended.
         exit_code: With which a command that waited for it ends: 0 when done, the failed task's
@@ -87,7 +87,7 @@ def job_status(name: str, seen: Observed, now: datetime) -> ClusterStatus:
     """What is known of a job.
 
     Args:
-        name: Of the job.
+        name: Name of the job.
         seen: Its objects.
         now: The time, with a zone.
     """

@@ -130,7 +130,7 @@ class ComposeLauncher:
     """Docker's compose, or whatever else reads its files.
 
     Args:
-        folder: Of the job file, to which the folder of credentials is relative.
+        folder: Folder of the job file, to which the folder of credentials is relative.
         command: That reads a compose file.
     """
 

@@ -62,8 +62,8 @@ class LocalLauncher:
     """Processes of this machine, which end with this one.
 
     Args:
-        folder: Of the job file.
-        settings: Of every task, as :func:`local_settings` makes them; ``model_dir`` is set.
+        folder: Folder of the job file.
+        settings: Settings of every task, made by :func:`local_settings`; ``model_dir`` is set.
         plain: Lines instead of a progress bar.
         resume: The command that would go on with this job, for people.
     """

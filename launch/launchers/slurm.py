@@ -24,7 +24,7 @@ def slurm_script(job: Job, folder: str) -> str:
 
     Args:
         job: The job.
-        folder: Of the job file, absolute; all nodes must see it.
+        folder: Folder of the job file, absolute; all nodes must see it.
     """
     lines = ["#!/bin/bash", *(f"#SBATCH {option}" for option in _options(job)), ""]
     lines += [
@@ -55,7 +55,7 @@ def slurm_script(job: Job, folder: str) -> str:
 
 
 def _options(job: Job) -> list[str]:
-    """Of sbatch. Tasks of one step are given the same, so the largest need counts."""
+    """Options of sbatch. Tasks of one step get the same, so the largest need counts."""
     slurm = job.slurm
     needs = [role.resources for _, role in job.present]
     cpus = max(1, -(-max(need.millicpu for need in needs) // 1000))
@@ -81,7 +81,7 @@ def _options(job: Job) -> list[str]:
 
 
 def _variables(job: Job, folder: str) -> dict[str, str]:
-    """Of every task. The job's id is Slurm's own, which a requeued job keeps."""
+    """Variables of every task. The job's id is Slurm's own, which a requeued job keeps."""
     place = Place(
         checkpoints=f"{folder}/runs",
         address={
@@ -127,7 +127,7 @@ class SlurmLauncher:
     """Slurm's sbatch.
 
     Args:
-        folder: Of the job file; all nodes must see it.
+        folder: Folder of the job file; all nodes must see it.
         command: That takes a script on its standard input.
     """
 

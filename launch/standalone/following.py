@@ -31,7 +31,7 @@ class Following:
     detached lives as long as it is followed.
 
     Args:
-        client: Of the gateway.
+        client: Client of the gateway.
         job: Its id.
         display: Where lines and progress go.
         settings: To ask the job's chief for its progress.
@@ -90,7 +90,7 @@ class Following:
             except PeerLostError as error:
                 now = time.monotonic()
                 silent_since = silent_since or now
-                # Whoever asks twice and is not heard wants to leave.
+                # A person who asks twice and gets no answer wants to leave.
                 if now - silent_since > self._patience_s or self._interrupts >= 2:
                     raise PeerLostError(
                         f"the gateway at {self._client.address} has not answered for "

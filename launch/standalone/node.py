@@ -61,7 +61,7 @@ class Node:
         task: Its role and number.
         gateway: Its address.
         host: Where others reach the tasks that run here.
-        settings: Of the daemon; its tasks have the same but for what their job says.
+        settings: Settings of the daemon; its tasks have the same but for what their job says.
     """
 
     def __init__(self, task: TaskId, gateway: str, host: str, settings: Settings) -> None:
@@ -173,7 +173,7 @@ class Node:
             self._events.close()
         self._executor.send_all(signal.SIGTERM)
 
-    # -- what is said ------------------------------------------------------------------------
+    # -- messages ----------------------------------------------------------------------------
 
     def _request(
         self, wait_s: float, events: list[gateway_pb2.TaskEvent]
@@ -344,7 +344,7 @@ class Node:
 
 
 def _environment_of(start: gateway_pb2.StartTask, settings: Settings) -> dict[str, str]:
-    """Of a task: the daemon's settings, but for what only a daemon has and what its job says."""
+    """Variables of a task: the settings of the daemon, with what its job has instead."""
     of_daemon = process_settings(settings, model_dir="", standalone=False)
     of_job = {f"WINDLASS_{name.upper()}": value for name, value in start.settings.items()}
     return process_environment(of_daemon, start.tf_config, own=of_job, user={})

@@ -16,7 +16,7 @@ from ..stopped import is_stopped
 
 log = logging.getLogger(__name__)
 
-# Of whoever was started just now, so that the next spare does not take its processor.
+# The task that was started just now needs the processor more than the next spare.
 _PAUSE_S = 2.0
 
 
