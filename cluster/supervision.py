@@ -29,7 +29,7 @@ from .supervision_events import (
     StopRequested,
     Tick,
 )
-from .supervision_policy import Cause, Measure, Policy, Step
+from .supervision_policy import Cause, EndingStep, Measure, Policy
 
 LOST = -9
 """The code of a task whose end was not seen, or which could not be ended."""
@@ -205,11 +205,11 @@ class Supervision:
             orders += self._take(steps[self._taken - 1], now)
         return orders
 
-    def _is_due(self, step: Step, now: float) -> bool:
+    def _is_due(self, step: EndingStep, now: float) -> bool:
         is_early = step.or_without_chief and self._taken > 0 and self._chief.has_ended
         return is_early or now - self._since >= step.after_s
 
-    def _take(self, step: Step, now: float) -> list[Order]:
+    def _take(self, step: EndingStep, now: float) -> list[Order]:
         left = [
             task
             for task, run in self._runs.items()

@@ -28,7 +28,7 @@ class Measure(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class EndingStep:
     """A stage in ending a job.
 
     Attributes:
@@ -59,11 +59,11 @@ class Policy:
 
     chief: TaskId
     synchronous: bool
-    ending: Mapping[Cause, tuple[Step, ...]]
+    ending: Mapping[Cause, tuple[EndingStep, ...]]
     restarts: Mapping[str, int] = field(default_factory=dict)
     hang_s: float = float("inf")
 
 
-def later(steps: Iterable[Step], after_s: float) -> tuple[Step, ...]:
+def later(steps: Iterable[EndingStep], after_s: float) -> tuple[EndingStep, ...]:
     """The same steps, each so much later. Unit: seconds."""
     return tuple(replace(step, after_s=step.after_s + after_s) for step in steps)

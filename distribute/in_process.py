@@ -25,10 +25,10 @@ from ..engine.rows import deduplicate, sum_duplicates
 from ..server.ps.layout import LayoutRange, join_ranges
 from .base.arrays import to_host
 from .base.moved_average import MovedAverage
-from .local_ps import LocalPs, OwnValues
+from .local_ps import LocalPs, OwnMemory
 
 
-class Variable(Protocol):
+class HeldVariable(Protocol):
     """What is known here of a variable on parameter servers."""
 
     @property
@@ -40,7 +40,7 @@ class Variable(Protocol):
         """Of the whole variable."""
 
 
-Updates = Sequence[tuple[Any, Sequence[tuple[Any, Variable]]]]
+Updates = Sequence[tuple[Any, Sequence[tuple[Any, HeldVariable]]]]
 """Optimizers, each with pairs of gradient and variable."""
 
 _MAX_PLANS = 64
@@ -71,7 +71,7 @@ class _Plan:
     def __init__(
         self,
         rule: UpdateRule,
-        variables: Sequence[Variable],
+        variables: Sequence[HeldVariable],
         sparse: Sequence[bool],
         ranges: Sequence[LayoutRange],
     ) -> None:
@@ -150,7 +150,7 @@ class InProcessSteps:
     def apply(
         self,
         updates: Updates,
-        averages: Sequence[tuple[Variable, MovedAverage]] = (),
+        averages: Sequence[tuple[HeldVariable, MovedAverage]] = (),
         *,
         step_increment: int,
     ) -> int | None:
@@ -195,7 +195,7 @@ class InProcessSteps:
         return self._store.count_push(step_increment)
 
     def _gathered(
-        self, optimizer: Any, pairs: Sequence[tuple[Any, Variable]], step: int
+        self, optimizer: Any, pairs: Sequence[tuple[Any, HeldVariable]], step: int
     ) -> list[_Update] | None:
         current = optimizer.current
         if current.clipnorm is not None or current.global_clipnorm is not None:
@@ -217,7 +217,7 @@ class InProcessSteps:
             rule = plan.changed[1]
         return [(part, gradient, rule) for part, gradient in gathered]
 
-    def _plan(self, rule: UpdateRule, pairs: Sequence[tuple[Any, Variable]]) -> _Plan | None:
+    def _plan(self, rule: UpdateRule, pairs: Sequence[tuple[Any, HeldVariable]]) -> _Plan | None:
         sparse = [type(gradient) is IndexedSlices for gradient, _ in pairs]
         key = (id(rule), *sparse, *(id(variable) for _, variable in pairs))
         plan = self._plans.get(key)
@@ -233,7 +233,7 @@ class InProcessSteps:
         return plan
 
     def _moved(
-        self, averages: Sequence[tuple[Variable, MovedAverage]]
+        self, averages: Sequence[tuple[HeldVariable, MovedAverage]]
     ) -> list[tuple[LayoutRange, Array, float]] | None:
         found = []
         for variable, moved in averages:
@@ -244,7 +244,7 @@ class InProcessSteps:
             found.append((place, added, moved.decay))
         return found
 
-    def place(self, variable: Variable) -> LayoutRange | None:
+    def place(self, variable: HeldVariable) -> LayoutRange | None:
         """A variable's memory; None: it is cut into parts."""
         place = self._places.get(id(variable))
         if place is None:
@@ -256,7 +256,7 @@ class InProcessSteps:
             weakref.finalize(variable, self._places.pop, id(variable), None)
         return place
 
-    def memory(self, variable: Variable) -> tuple[Block, Array]:
+    def memory(self, variable: HeldVariable) -> tuple[Block, Array]:
         """A variable's block, and its value there.
 
         Raises:
@@ -268,13 +268,13 @@ class InProcessSteps:
         where, block = place.where, place.block
         return block, block.value[where.start : where.stop].reshape(variable.shape)
 
-    def places(self, variables: Sequence[Variable]) -> list[LayoutRange] | None:
+    def places(self, variables: Sequence[HeldVariable]) -> list[LayoutRange] | None:
         """The memory of variables; None: one is cut into parts."""
         found = [self.place(variable) for variable in variables]
         known = [place for place in found if place is not None]
         return known if len(known) == len(found) else None
 
-    def read(self, variables: Sequence[Variable]) -> list[Array]:
+    def read(self, variables: Sequence[HeldVariable]) -> list[Array]:
         """Copies of the values of variables, read-only, each of one part."""
         self._ps.take_own_arrays()
         found = []
@@ -286,7 +286,7 @@ class InProcessSteps:
             found.append(value.reshape(variable.shape))
         return found
 
-    def add_own(self, arrays: OwnValues) -> None:
+    def add_own(self, arrays: OwnMemory) -> None:
         """Ask for a program's values before a session's step reads or changes any, while they are.
 
         Args:

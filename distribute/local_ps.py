@@ -29,7 +29,7 @@ from ..server.ps.session import Session
 from ..server.ps.store import Store
 
 
-class OwnValues(Protocol):
+class OwnMemory(Protocol):
     """Values of variables that the program has in memory of its own."""
 
     def take(self) -> None:
@@ -62,7 +62,7 @@ class LocalPs:
         self._request: StepRequest | None = None
         self._payload = BufferPayload(())
         self._aborted: WindlassError | None = None
-        self.own_arrays: weakref.WeakSet[OwnValues] = weakref.WeakSet()
+        self.own_arrays: weakref.WeakSet[OwnMemory] = weakref.WeakSet()
 
     @property
     def shares_memory(self) -> bool:

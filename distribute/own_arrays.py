@@ -13,7 +13,7 @@ import numpy as np
 
 from ..core.arrays import Array
 from ..engine.block import Block
-from .in_process import InProcessSteps, Variable
+from .in_process import HeldVariable, InProcessSteps
 
 
 class OwnArrays:
@@ -37,8 +37,8 @@ class OwnArrays:
     def __init__(
         self,
         steps: InProcessSteps,
-        trained: Sequence[tuple[Variable, Array]],
-        others: Sequence[tuple[Variable, Array]] = (),
+        trained: Sequence[tuple[HeldVariable, Array]],
+        others: Sequence[tuple[HeldVariable, Array]] = (),
         *,
         adopt: bool = True,
     ) -> None:
@@ -101,7 +101,7 @@ class _Copied(NamedTuple):
 
 
 def _copies(
-    steps: InProcessSteps, arrays: Sequence[tuple[Variable, Array]], *, adopt: bool
+    steps: InProcessSteps, arrays: Sequence[tuple[HeldVariable, Array]], *, adopt: bool
 ) -> list[_Copied]:
     """How arrays are copied, but for those that become the memory of their blocks."""
     found = []
@@ -135,7 +135,7 @@ class OwnValues:
     def __init__(
         self,
         steps: InProcessSteps,
-        variables: Mapping[str, Variable],
+        variables: Mapping[str, HeldVariable],
         values: Callable[[], Mapping[str, Array]],
     ) -> None:
         self.commit: Callable[[], None] = _nothing

@@ -45,7 +45,7 @@ class Work:
 
 
 @dataclass(slots=True, eq=False)
-class _Run:
+class _Running:
     process: TaskProcess | None = None  # None: it is being started
     is_cancelled: bool = False
 
@@ -62,7 +62,7 @@ class Executor(Generic[Key]):
         self._output_s = output_s
         self._failed = failed
         self._changed = threading.Condition()
-        self._runs: dict[Key, _Run] = {}
+        self._runs: dict[Key, _Running] = {}
         self._stopped = StoppedSince()
 
     def start(self, key: Key, work: Work) -> None:
@@ -71,7 +71,7 @@ class Executor(Generic[Key]):
         Raises:
             RuntimeError: There can be no more threads.
         """
-        run = _Run()
+        run = _Running()
         with self._changed:
             self._runs[key] = run
         thread = new_thread(
@@ -83,7 +83,7 @@ class Executor(Generic[Key]):
             self._forget(key, run)
             raise
 
-    def _carry_out(self, key: Key, run: _Run, work: Work) -> None:
+    def _carry_out(self, key: Key, run: _Running, work: Work) -> None:
         outcome: int | Exception = int(ExitCode.PEER_LOST)
         try:
             outcome = self._run(run, work)
@@ -95,7 +95,7 @@ class Executor(Generic[Key]):
             work.ended(outcome)
             self._forget(key, run)
 
-    def _run(self, run: _Run, work: Work) -> int:
+    def _run(self, run: _Running, work: Work) -> int:
         process = work.make()
         with self._changed:
             run.process = process
@@ -114,7 +114,7 @@ class Executor(Generic[Key]):
             log.info("%s had detached %d processes, which end", work.name, left)
         return code
 
-    def _forget(self, key: Key, run: _Run) -> None:
+    def _forget(self, key: Key, run: _Running) -> None:
         with self._changed:
             if self._runs.get(key) is run:  # else it was started again meanwhile
                 del self._runs[key]

@@ -1,7 +1,7 @@
 """How ``windlass local`` supervises its tasks: a job that is stopped ends within five seconds."""
 
 from ..cluster.roles import PS
-from ..cluster.supervision_policy import ALL_ROLES, Cause, Measure, Policy, Step, later
+from ..cluster.supervision_policy import ALL_ROLES, Cause, EndingStep, Measure, Policy, later
 from ..core.settings import Settings
 from .cluster import LocalCluster
 
@@ -9,9 +9,9 @@ _CHIEF_IS_LATE_S = 3.5  # beyond the time in which a chief leaves
 
 # First the chief saves, then the ps end, then SIGKILL.
 _STOP = (
-    Step(0.0, Measure.ASK, ALL_ROLES - {PS}),
-    Step(3.5, Measure.ASK, frozenset({PS}), or_without_chief=True),
-    Step(4.5, Measure.KILL),
+    EndingStep(0.0, Measure.ASK, ALL_ROLES - {PS}),
+    EndingStep(3.5, Measure.ASK, frozenset({PS}), or_without_chief=True),
+    EndingStep(4.5, Measure.KILL),
 )
 
 

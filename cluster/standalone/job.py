@@ -19,7 +19,7 @@ from ..supervision_events import (
     StopRequested,
     Tick,
 )
-from ..supervision_policy import Cause, Measure, Policy, Step
+from ..supervision_policy import Cause, EndingStep, Measure, Policy
 from ..tf_config import write_tf_config
 from .orders import Order, Start, Stop
 from .submission import Submission
@@ -28,16 +28,16 @@ MOST_ATTEMPTS = 10  # of a worker that was lost
 
 # A large checkpoint may be written, so tasks have long to end after they were asked.
 _LEAVING = (
-    Step(15.0, Measure.ASK),
-    Step(120.0, Measure.KILL),
-    Step(150.0, Measure.GIVE_UP),  # its node cannot end it
+    EndingStep(15.0, Measure.ASK),
+    EndingStep(120.0, Measure.KILL),
+    EndingStep(150.0, Measure.GIVE_UP),  # its node cannot end it
 )
 _ENDING = {
     Cause.TOLD: _LEAVING,
     Cause.DONE: _LEAVING,
     Cause.FAILED: _LEAVING,
     # The chief saves, and tells the others.
-    Cause.REQUESTED: (Step(0.0, Measure.ASK, frozenset({CHIEF})), *_LEAVING),
+    Cause.REQUESTED: (EndingStep(0.0, Measure.ASK, frozenset({CHIEF})), *_LEAVING),
 }
 
 

@@ -205,7 +205,7 @@ _RULES = {
 # renamed; none is added.
 _DOUBLED = {
     "Credentials", "Job", "Limits", "LocalCluster", "Member", "Node", "Place",
-    "RowReader", "Steps", "Stop",
+    "RowReader", "Steps",
 }  # fmt: skip
 
 

@@ -22,7 +22,7 @@ from ...distribute.strategies.strategy import Strategy
 from .framework_steps import steps_module
 from .frameworks import framework_of_keras
 from .loop_state import LOOP, MADE_UNDER, is_plain, plainly
-from .optimizer import KerasTrainer, Trainer
+from .optimizer import KerasTrainer, OptimizerTrainer
 from .shared_variables import shared_variables, strategies_in_use
 from .weights import SharedWeights
 
@@ -37,7 +37,7 @@ class Group:
     """
 
     built = True
-    trainer: Callable[..., Trainer] = KerasTrainer
+    trainer: Callable[..., OptimizerTrainer] = KerasTrainer
 
     def __init__(self, optimizer: Any, trainable: Sequence[Any], models: Sequence[Any]) -> None:
         self.optimizer, self._trainable = optimizer, _each_once(trainable)

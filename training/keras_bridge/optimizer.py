@@ -32,7 +32,7 @@ class KeptByWorker(Protocol):
         """What a step pushes of it; None: not this worker."""
 
 
-class Trainer(Protocol):
+class OptimizerTrainer(Protocol):
     """An optimizer that trains shared weights: of Keras, or of the framework below it.
 
     Attributes:
@@ -53,7 +53,7 @@ class Trainer(Protocol):
 
 
 class KerasTrainer:
-    """An optimizer of Keras as a :class:`Trainer`.
+    """An optimizer of Keras as a :class:`OptimizerTrainer`.
 
     Args:
         optimizer: Of Keras, or one that is like them.

@@ -167,12 +167,12 @@ class TorchGroup(Group):
         """That of the optimizer."""
         return TorchTrainer(optimizer, trained, deltas, shared, self.tensors)
 
-    def steps(self, weights: SharedWeights) -> "LoopSteps":
+    def steps(self, weights: SharedWeights) -> "TorchLoopSteps":
         """With the rules of the optimizer's groups."""
-        return LoopSteps(weights)
+        return TorchLoopSteps(weights)
 
 
-class LoopSteps(Steps):
+class TorchLoopSteps(Steps):
     """Steps whose gradients are given to an optimizer of ``torch.optim``."""
 
     def build_optimizer(self) -> None:

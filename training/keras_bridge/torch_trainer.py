@@ -17,7 +17,7 @@ from .shared_variables import SharedVariables
 
 
 class TorchTrainer:
-    """An optimizer of ``torch.optim`` as a ``Trainer``.
+    """An optimizer of ``torch.optim`` as a ``OptimizerTrainer``.
 
     Args:
         optimizer: Of PyTorch.

@@ -26,7 +26,7 @@ from .embedding import Embedding, RowReader, embeddings_of
 from .framework_steps import steps_module
 from .frameworks import keras
 from .in_sync import workers_in_sync
-from .optimizer import KeptByWorker, KerasTrainer, Trainer, require_fresh, settings_of
+from .optimizer import KeptByWorker, KerasTrainer, OptimizerTrainer, require_fresh, settings_of
 from .replicas import Placement
 from .shared_variables import SharedVariables, shared_variables
 from .worker_seeds import give_own_seeds
@@ -93,7 +93,9 @@ class SharedWeights:
         name: str,
         placement: Placement | None = None,
         steps: Callable[["SharedWeights"], Steps] | None = None,
-        trainer: Callable[[Any, Sequence[Any], Deltas, SharedVariables], Trainer] = KerasTrainer,
+        trainer: Callable[
+            [Any, Sequence[Any], Deltas, SharedVariables], OptimizerTrainer
+        ] = KerasTrainer,
     ) -> None:
         self.model = model
         self.placement: Any = placement
@@ -107,7 +109,7 @@ class SharedWeights:
         give_own_seeds(model._flatten_layers(), strategy)
         self.shared = shared_variables(strategy)
         self.optimizer = model.optimizer
-        self.trainer: Trainer | None = None  # of weights that are only shared
+        self.trainer: OptimizerTrainer | None = None  # of weights that are only shared
         if self.optimizer is not None:
             trained = model.trainable_variables
             self.trainer = trainer(self.optimizer, trained, deltas, self.shared)
