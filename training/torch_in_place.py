@@ -96,14 +96,21 @@ class StepsInPlace:
     def loaded(self) -> None:
         """Note that the tensors have the values of the variables."""
         self._changed_here = False
-        if self._own is not None:
+        if self._own is None:
+            self._own = self._made_own()
+        else:
             self._own.paused = False
             self._own.mark()
 
     def _arrays(self) -> "OwnArrays | None":
-        if self._own is None or self._trained.moved or self._others.moved:
-            trained, others = self._trained.arrays(), self._others.arrays()
-            if trained is None or others is None:
-                return None
-            self._own = self._store.own_arrays(trained, others, adopt=self._on_servers)
-        return self._own
+        own = self._own
+        if own is not None and (self._trained.moved or self._others.moved):
+            # The program has replaced the memory of a tensor, whose values count.
+            own = self._own = self._made_own() if own.are_current else None
+        return own
+
+    def _made_own(self) -> "OwnArrays | None":
+        trained, others = self._trained.arrays(), self._others.arrays()
+        if trained is None or others is None:
+            return None
+        return self._store.own_arrays(trained, others, adopt=self._on_servers)

@@ -382,6 +382,17 @@ def test_what_a_program_does_to_parameters_between_steps_is_kept_alone(make: Mak
         np.testing.assert_array_equal(values[name], parameter.detach().numpy())
 
 
+def test_what_was_assigned_before_the_first_step_counts() -> None:
+    """As by an Estimator that restores a checkpoint once the model and its optimizer are made."""
+    module = torch.nn.Linear(3, 1, bias=False)
+    optimizer = wrap(lambda p: torch.optim.SGD(p, 1.0), module)
+    for value in (5.0, 7.0):
+        optimizer.store.assign({"weight": np.full((1, 3), value, np.float32)})
+        module.weight.grad = torch.ones(1, 3)
+        optimizer.step()
+        torch.testing.assert_close(module.weight.detach(), torch.full((1, 3), value - 1))
+
+
 def test_a_ruined_step_alone_leaves_the_averages_of_batch_norm() -> None:
     module = torch.nn.Sequential(torch.nn.Linear(8, 4), torch.nn.BatchNorm1d(4))
     optimizer = wrap(adam, module)

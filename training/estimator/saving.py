@@ -101,8 +101,10 @@ def _write_servers(
     from ...server.ps.saving import save_shards
 
     session.finish()
-    stores = [peer.store for peer in session.peers if isinstance(peer, LocalPs)]
-    parts = [save_shards(store, folder) for store in stores]
+    peers = [peer for peer in session.peers if isinstance(peer, LocalPs)]
+    for peer in peers:
+        peer.take_own_arrays()
+    parts = [save_shards(peer.store, folder) for peer in peers]
     return manifest_of_parts(parts, global_step, final=final)
 
 
