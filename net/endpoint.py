@@ -31,13 +31,15 @@ from .connection import Connection, frame_of
 from .listener import GREETING_TIMEOUT_S
 from .newcomers import Newcomers
 from .stream import NEVER, ByteStream
+from .tickets import Tickets
 from .unix import listen_unix
-from .unix_tickets import UnixTickets
 
 log = logging.getLogger(__name__)
 
 WHO = "who"  # a service that every task has
 _MAX_SILENT = 32
+UNIX_TICKET_S = 10.0  # to greet again over a Unix socket
+_UNIX_TICKETS = 1024
 
 
 class Greeting:
@@ -117,7 +119,7 @@ class Endpoint:
         self._served = 0
         self._stopped = False
         self._instance = secrets.randbits(63)
-        self._tickets = UnixTickets()
+        self._tickets: Tickets[Principal] = Tickets(UNIX_TICKET_S, _UNIX_TICKETS)
         self.unix_sockets: list[str] = []
         self._socket_file: tuple[Path, int] | None = None
 

@@ -18,7 +18,7 @@ from pathlib import Path
 from ..core.errors import WindlassError
 from ..core.temporary import TemporaryFolder
 from ..core.threads import new_thread, nobody_waits
-from .splice import move_all
+from .relay import relay
 
 log = logging.getLogger(__name__)
 
@@ -61,7 +61,7 @@ class _Route:
                 continue
             serve = partial(self._serve, client)
             try:
-                new_thread("route", serve, failed=partial(_fail, client)).start()
+                new_thread("route", serve, failed=nobody_waits).start()
             except RuntimeError as error:  # no more threads
                 log.debug("a connection to a task could not be served: %s", error)
                 client.close()
@@ -74,30 +74,7 @@ class _Route:
                 log.debug("no way to a task: %s", error)
                 return
             with task:
-                both = (task, client)
-                back = new_thread(
-                    "route", partial(_move, task, client), failed=lambda _: _end(*both)
-                )
-                back.start()
-                _move(client, task)
-                back.join()
-
-
-def _move(source: socket.socket, target: socket.socket) -> None:
-    try:
-        move_all(source, target)
-    except OSError:
-        _end(source, target)
-
-
-def _fail(client: socket.socket, _: BaseException) -> None:
-    _end(client)
-
-
-def _end(*ends: socket.socket) -> None:
-    for end in ends:
-        with contextlib.suppress(OSError):
-            end.shutdown(socket.SHUT_RDWR)
+                relay(client, task)
 
 
 _routes: dict[str, _Route] = {}

@@ -1,7 +1,6 @@
 """Calls to the gateway of a standalone cluster: a driver's, and those of its nodes."""
 
 import json
-import socket
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -15,9 +14,7 @@ from ...core import codec
 from ...core.errors import ConfigurationError, PeerLostError
 from ...core.settings import Settings
 from ...core.task import TaskId
-from ...net.arrival import ROUTE
 from ...net.channel import invoke, open_channel
-from ...net.tcp import split_address
 from ...proto.v1 import gateway_pb2, gateway_pb2_grpc
 
 PIECE_BYTES = 1024 * 1024
@@ -226,26 +223,15 @@ class GatewayClient:
         request = gateway_pb2.StopRequest(job=job, reason=reason, kill=kill)
         return _job_from_wire(self._invoke(self._stub.Stop, request, "stop a job"))
 
-    def connect(self, job: str, task: TaskId, timeout_s: float) -> socket.socket:
-        """A connection to a task of a job, through the gateway.
+    def open_route(self, job: str, task: TaskId, timeout_s: float) -> bytes:
+        """A ticket for one connection to a task of a job, through the gateway.
 
         Raises:
-            OSError: It does not come about.
+            PeerLostError: No answer, or the task is not reached.
             WindlassError: The gateway refuses.
         """
-        deadline = time.monotonic() + timeout_s
         request = gateway_pb2.OpenRouteRequest(job=job, destination=codec.task_to_wire(task))
-        answer = self._invoke(self._stub.OpenRoute, request, "reach a task", timeout_s)
-        connection = socket.create_connection(
-            split_address(self.address), max(0.1, deadline - time.monotonic())
-        )
-        try:
-            connection.sendall(ROUTE + answer.ticket)
-            connection.settimeout(None)
-        except BaseException:
-            connection.close()
-            raise
-        return connection
+        return self._invoke(self._stub.OpenRoute, request, "reach a task", timeout_s).ticket
 
     def poll(self, request: gateway_pb2.PollRequest) -> gateway_pb2.PollResponse:
         """A node's events, and its orders.

@@ -1,10 +1,10 @@
 """Reaching the tasks of a job through the gateway of its cluster."""
 
-import socket
 from contextlib import AbstractContextManager
 
 from ...core.errors import WindlassError
 from ...core.task import TaskId
+from ...net.forwarding import through_gateway
 from ...net.routes import Connect, open_routes
 from .calls import GatewayClient, JobView
 
@@ -21,10 +21,10 @@ def routes_to(client: GatewayClient, job: JobView) -> AbstractContextManager[Non
 
 
 def _way_to(client: GatewayClient, job: str, task: TaskId) -> Connect:
-    def dial(timeout_s: float) -> socket.socket:
+    def ask_ticket(timeout_s: float) -> bytes:
         try:
-            return client.connect(job, task, timeout_s)
+            return client.open_route(job, task, timeout_s)
         except WindlassError as error:
             raise ConnectionError(error.message) from error
 
-    return dial
+    return through_gateway(client.address, ask_ticket)

@@ -30,9 +30,8 @@ from windlass.core.shipping import own_environment
 from windlass.core.task import TaskId
 from windlass.core.versions import own_versions
 from windlass.launch.cli import windlass
-from windlass.net import forwarding
 from windlass.net.arrival import ROUTE
-from windlass.net.forwarding import Forwarder
+from windlass.net.forwarding import Forwarder, connect_forwarded
 from windlass.proto.v1 import gateway_pb2
 from windlass.server.gateway.job_log import JobLog
 from windlass.server.gateway.server import GatewayServer
@@ -303,7 +302,7 @@ def test_who_may_not_is_refused(gateway: Gateway) -> None:
         with pytest.raises(PermissionDeniedError):
             reader.follow("j", 0, wait_s=0, drives=True)
         with pytest.raises(PermissionDeniedError):
-            reader.connect("j", W0, 1.0)
+            reader.open_route("j", W0, 1.0)
     with closing(gateway.client("worker", 7)) as worker:
         gateway.polling[W0], before = worker, gateway.polling[W0]
         with pytest.raises(RefusedError, match="is not the node worker:0"):
@@ -344,7 +343,8 @@ def test_a_connection_to_a_task_is_forwarded_as_it_is(gateway: Gateway) -> None:
         task.listen()
         gateway.ports[W0] = task.getsockname()[1]
         gateway.begin()
-        with closing(gateway.driver.connect("j", W0, 5.0)) as here:
+        ticket = gateway.driver.open_route("j", W0, 5.0)
+        with closing(connect_forwarded(gateway.address, ticket, 5.0)) as here:
             there, _ = task.accept()
             with there:
                 data = os.urandom(1_000_000)
@@ -368,9 +368,9 @@ def test_a_task_that_is_not_there_is_said_to_be_so(gateway: Gateway) -> None:
         gateway.ports[W0] = taken.getsockname()[1]
         gateway.begin()
         with pytest.raises(PeerLostError, match="worker/task:0 of job j is not reached"):
-            gateway.driver.connect("j", W0, 5.0)
+            gateway.driver.open_route("j", W0, 5.0)
     with pytest.raises(RefusedError, match="has no worker:9 to reach"):
-        gateway.driver.connect("j", TaskId("worker", 9), 5.0)
+        gateway.driver.open_route("j", TaskId("worker", 9), 5.0)
 
 
 def test_a_guessed_ticket_opens_nothing(gateway: Gateway) -> None:
@@ -381,18 +381,18 @@ def test_a_guessed_ticket_opens_nothing(gateway: Gateway) -> None:
             assert stranger.recv(1) == b""
 
 
-def test_a_ticket_is_good_once_and_soon(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_ticket_is_good_once_and_soon() -> None:
     with socket.socket() as task:
         task.bind(("127.0.0.1", 0))
         task.listen()
         address = f"127.0.0.1:{task.getsockname()[1]}"
         with closing(socket.create_connection(task.getsockname())) as client:
-            forwarder = Forwarder(limit=2)
-            monkeypatch.setattr(forwarding, "_TICKET_S", -1.0)
+            now = [0.0]
+            forwarder = Forwarder(limit=2, clock=lambda: now[0])
             late = forwarder.ticket(address)
+            now[0] = 60.0
             with pytest.raises(ConnectionError, match="no ticket"):
                 forwarder.accept(client, late)
-            monkeypatch.setattr(forwarding, "_TICKET_S", 60.0)
             ticket = forwarder.ticket(address)
             forwarder.accept(client.dup(), ticket)
             with pytest.raises(ConnectionError, match="no ticket"):
@@ -403,11 +403,12 @@ def test_a_ticket_is_good_once_and_soon(monkeypatch: pytest.MonkeyPatch) -> None
             forwarder.stop()
 
 
-def test_tickets_that_nobody_uses_make_room(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(forwarding, "_TICKET_S", -1.0)
+def test_tickets_that_nobody_uses_make_room() -> None:
+    now = [0.0]
     with socket.create_server(("127.0.0.1", 0)) as task:
-        forwarder = Forwarder(limit=2)
+        forwarder = Forwarder(limit=2, clock=lambda: now[0])
         for _ in range(5):
+            now[0] += 60.0
             forwarder.ticket(f"127.0.0.1:{task.getsockname()[1]}")
         forwarder.stop()
 
