@@ -32,7 +32,7 @@ from windlass.core.initializers import Initializer
 from windlass.core.settings import Settings
 from windlass.core.task import Incarnation, TaskId
 from windlass.core.update_rules import Adam
-from windlass.launch.processes import free_ports
+from windlass.net.free_ports import free_ports
 
 ROOT = Path(__file__).resolve().parent.parent
 MB = 1e6

@@ -29,7 +29,7 @@ from windlass.cluster.spec import ClusterSpec
 from windlass.collectives.group import CollectiveGroup
 from windlass.core.settings import GLIBC_TUNABLES, Settings
 from windlass.core.task import TaskId
-from windlass.launch.processes import free_ports
+from windlass.net.free_ports import free_ports
 
 Json = dict[str, Any]
 

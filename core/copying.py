@@ -1,7 +1,5 @@
 """Copying large arrays with several cores: one alone does not saturate memory bandwidth."""
 
-import contextlib
-import mmap
 import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -9,12 +7,10 @@ from functools import lru_cache
 
 import numpy as np
 
-from .arrays import Array, DType
+from .arrays import Array
 
 _PARALLEL_BYTES = 8 * 1024 * 1024  # below, handing work to a thread costs more than it saves
-_TEMPORARY_BYTES = 2 * 1024 * 1024
 _MAX_THREADS = 8
-_HUGE = getattr(mmap, "MADV_HUGEPAGE", None)
 
 
 def copy_into(target: Array, source: Array) -> None:
@@ -24,23 +20,6 @@ def copy_into(target: Array, source: Array) -> None:
         np.copyto(target[start:stop], source[start:stop])
 
     split(part, target.nbytes, itemsize=1)
-
-
-def temporary_buffer(count: int, dtype: DType) -> Array:
-    """Memory for a short-lived copy, returned to the system when it is dropped.
-
-    Memory from the heap would be kept: after a large block is freed, malloc raises its mmap
-    threshold.
-    """
-    num_bytes = count * dtype.itemsize
-    if num_bytes < _TEMPORARY_BYTES:
-        return np.empty(count, dtype)
-    memory = mmap.mmap(-1, num_bytes, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    if _HUGE is not None:
-        # A page fault per 2 MiB: the first use of 64 MiB costs 6 ms instead of 20.
-        with contextlib.suppress(OSError):  # a kernel without them
-            memory.madvise(_HUGE)
-    return np.frombuffer(memory, dtype)
 
 
 def split(work: Callable[[int, int], None], count: int, *, itemsize: int) -> None:

@@ -8,8 +8,8 @@ from pathlib import Path
 from ..cluster.roles import CHIEF, EVALUATOR, PS, WORKER
 from ..cluster.tf_config import write_tf_config
 from ..core.task import TaskId
+from ..net.free_ports import free_ports
 from ..worker.program import Program
-from .processes import free_ports
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,6 @@ import contextlib
 import os
 import queue
 import signal
-import socket
 import subprocess
 import sys
 import threading
@@ -15,7 +14,6 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import IO
 
-from ..core.errors import AddressInUseError
 from ..core.settings import child_environment
 from ..core.task import TaskId
 from ..core.threads import new_thread, nobody_waits
@@ -23,7 +21,6 @@ from ..worker.logs import LAUNCHER_MARK
 from .output import LineSplitter
 
 _LAST_LINES = 30
-_MAX_RESERVED_PORTS = 64
 _MAX_QUEUED_LINES = 10_000  # beyond it a task that prints faster than the display has to wait
 
 
@@ -168,49 +165,3 @@ def read_output(
 def new_line_queue() -> "queue.Queue[Line | Exit]":
     """A bounded queue for the tasks' lines, and their ends."""
     return queue.Queue(maxsize=_MAX_QUEUED_LINES)
-
-
-# A port is free until its server binds it. Until then a socket with the port's number in its name
-# reserves it against other launchers; a process keeps the sockets of its latest ports.
-_reserved: deque[socket.socket] = deque()
-_reserving = threading.Lock()
-
-
-def free_ports(count: int) -> list[int]:
-    """Free ports outside the range from which the system takes ports of outgoing connections.
-
-    A port is not given to another process of this machine as long as this process lives and has
-    asked for no more than 64 others. Thread-safe.
-
-    Raises:
-        AddressInUseError: None were found.
-    """
-    start = 20_000 + (os.getpid() * 37 + time.time_ns() // 1000) % 10_000
-    ports: list[int] = []
-    for offset in range(12_000):
-        port = 20_000 + (start - 20_000 + offset) % 12_000
-        if not _reserve(port):
-            continue
-        ports.append(port)
-        if len(ports) == count:
-            return ports
-    raise AddressInUseError(f"no {count} free ports between 20000 and 32000")
-
-
-def _reserve(port: int) -> bool:
-    """Reserve a port against other launchers; False if it is taken."""
-    reservation = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
-    try:
-        # An abstract name: it disappears with this process, and like ports belongs to a network
-        # namespace.
-        reservation.bind(f"\0windlass-port-{port}")
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", port))
-    except OSError:
-        reservation.close()
-        return False
-    with _reserving:
-        _reserved.append(reservation)
-        if len(_reserved) > _MAX_RESERVED_PORTS:
-            _reserved.popleft().close()
-    return True

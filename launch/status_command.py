@@ -56,7 +56,7 @@ class _Caller:
 
 def _find(job: str | None, caller: _Caller) -> "list[JobStatus]":
     if job is None:
-        from ..worker.announcement import announced_chiefs
+        from ..net.announcement import announced_chiefs
 
         found = [status for chief in announced_chiefs() if (status := _try(chief, caller))]
         if not found:

@@ -1,7 +1,6 @@
 """Following a job: its status, asked for in a thread, and its speed."""
 
 import logging
-import socket
 import threading
 import time
 from typing import TYPE_CHECKING
@@ -11,7 +10,6 @@ from ..core.settings import Settings
 from ..core.states import Outcome
 from ..core.task import Incarnation, TaskId
 from ..core.threads import new_thread, nobody_waits
-from ..net.routes import connect_routed
 
 if TYPE_CHECKING:
     from ..client.chief.calls import JobStatus
@@ -19,6 +17,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _EVERY_S = 0.3
+_CONNECT_S = 1.0
 
 
 class StatusWatch:
@@ -71,8 +70,10 @@ class StatusWatch:
             client.close()
 
     def _watch(self) -> None:
+        from ..net.tcp import is_listening
+
         # Loading grpc waits until the chief listens: the tasks need the cores while they start.
-        while not _is_listening(self._address):
+        while not is_listening(self._address, _CONNECT_S):
             if self._over.wait(_EVERY_S):
                 return
         from ..client.chief.calls import ChiefClient
@@ -90,16 +91,6 @@ class StatusWatch:
                 self._answered = time.monotonic()
         finally:
             client.close()
-
-
-def _is_listening(address: str) -> bool:
-    host, _, port = address.rpartition(":")
-    try:
-        routed = connect_routed(address, 1)
-        with routed or socket.create_connection((host, int(port)), timeout=1):
-            return True
-    except OSError:
-        return False
 
 
 class Speed:

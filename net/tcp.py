@@ -46,14 +46,28 @@ def connect_tcp(address: str, timeout_s: float = CONNECT_TIMEOUT_S) -> SocketStr
     Raises:
         OSError: Nobody listens there, the name is not known, or nothing answers in time.
     """
-    connection = connect_routed(address, timeout_s)
-    if connection is None:
-        connection = socket.create_connection(split_address(address), timeout_s)
+    connection = _connect(address, timeout_s)
     try:
         return tcp_stream(connection)
     except OSError:
         connection.close()
         raise
+
+
+def is_listening(address: str, timeout_s: float) -> bool:
+    """Whether ``host:port`` accepts connections. Nothing is sent."""
+    try:
+        _connect(address, timeout_s).close()
+    except OSError:
+        return False
+    return True
+
+
+def _connect(address: str, timeout_s: float) -> socket.socket:
+    routed = connect_routed(address, timeout_s)
+    if routed is not None:
+        return routed
+    return socket.create_connection(split_address(address), timeout_s)
 
 
 def listen_tcp(host: str, port: int, backlog: int) -> socket.socket:

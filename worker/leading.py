@@ -4,6 +4,7 @@ It leads as every chief does: it knows who belongs to the job, renews its lease 
 checkpoints. The program registers with it as the chief's and may be silent for a while.
 """
 
+import contextlib
 import logging
 import threading
 
@@ -17,8 +18,8 @@ from ..core.settings import Settings
 from ..core.states import Phase, State
 from ..core.task import Incarnation
 from ..core.waiting import WaitLog
+from ..net.announcement import ChiefAnnouncement
 from ..server.chief.server import ChiefServer
-from .announcement import announce_chief
 from .checkpoint_sources import PsShards
 from .checkpoints import Checkpointer
 from .chief_loop import ChiefLoop
@@ -91,12 +92,8 @@ class _Leader:
             self._server.locked_job, who, self._task.address, self._controls, checkpointer, settings
         )
         self._loop.start()
-        announcement = announce_chief(self._task.address)
-        try:
+        with contextlib.closing(ChiefAnnouncement(self._task.address)):
             return self._lead(self._loop)
-        finally:
-            if announcement is not None:
-                announcement.close()
 
     def _wait_for_program(self) -> Incarnation | None:
         """Who the program has registered as; None: it was asked to stop before."""

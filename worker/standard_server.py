@@ -4,7 +4,6 @@ TensorFlow's programs begin with it: in the processes of workers and parameter s
 ``Server`` and wait for its end, in the chief's they make a strategy and a coordinator.
 """
 
-import socket
 import sys
 import threading
 from collections.abc import Callable, Mapping
@@ -20,6 +19,7 @@ from ..core.errors import ConfigurationError, JobStoppedError, WindlassError
 from ..core.settings import load_settings, quiet_grpc
 from ..core.threads import new_thread
 from ..net.auth.own_job import with_own_job
+from ..net.free_ports import free_ports
 from .interrupts import handle_signals
 
 _LOOK_S = 0.2
@@ -114,9 +114,8 @@ class Server:
             config: Not used.
             start: Serve at once.
         """
-        with socket.create_server(("127.0.0.1", 0)) as free:
-            address = f"127.0.0.1:{free.getsockname()[1]}"
-        return Server({PS: [address]}, PS, 0, config=config, start=start)
+        [port] = free_ports(1)
+        return Server({PS: [f"127.0.0.1:{port}"]}, PS, 0, config=config, start=start)
 
     @property
     def target(self) -> str:

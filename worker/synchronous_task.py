@@ -9,7 +9,6 @@ saves checkpoints of its own program's variables, which are equal on all workers
 
 import logging
 import secrets
-import socket
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
@@ -28,7 +27,7 @@ from ..core.task import new_job_id
 from ..core.waiting import WaitLog
 from ..distribute.job_snapshots import JobSnapshots
 from ..distribute.runtime import ClusterRuntime
-from .announcement import announce_chief
+from ..net.announcement import ChiefAnnouncement
 from .job_over import join_unless_done
 from .metrics import chief_samples, metrics_port, program_samples
 from .program import Ending, ending_of
@@ -62,7 +61,7 @@ class SynchronousTask:
         self._checkpointer: Checkpointer | None = None
         self._record: JobRecord | None = None
         self._membership: Membership | None = None
-        self._announcement: socket.socket | None = None
+        self._announcement: ChiefAnnouncement | None = None
         self._snapshots = JobSnapshots(settings.drain_grace_s)
         self.runtime = ClusterRuntime(task, settings, check=self.check, snapshots=self._snapshots)
         self._locked_job: LockedJob | None = None
@@ -140,7 +139,7 @@ class SynchronousTask:
             checkpointer.prepare()
         self._chief_loop = ChiefLoop(locked_job, who, task.address, [], checkpointer, settings)
         self._chief_loop.start()
-        self._announcement = announce_chief(task.address)
+        self._announcement = ChiefAnnouncement(task.address)
         if settings.model_dir and self._chief is not None:
             # With the addresses: `windlass status` looks there.
             write_last_status(settings.model_dir, self._chief)

@@ -5,7 +5,6 @@ The daemon runs one per process; ``windlass.testing`` runs several in threads.
 
 import contextlib
 import logging
-import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -29,7 +28,7 @@ from ..core.task import Incarnation
 from ..core.threads import new_thread, nobody_waits
 from ..core.waiting import WaitLog
 from ..distribute.runtime import ClusterRuntime
-from .announcement import announce_chief
+from ..net.announcement import ChiefAnnouncement
 from .enough_workers import wait_for_workers
 from .job_over import join_unless_done
 from .metrics import chief_samples, metrics_port, program_samples
@@ -66,7 +65,7 @@ class TrainingTask:
         self._chief: ChiefClient | None = None
         self._membership: Membership | None = None
         self._chief_loop: ChiefLoop | None = None
-        self._announcement: socket.socket | None = None
+        self._announcement: ChiefAnnouncement | None = None
         self._checkpointer: Checkpointer | None = None
         self._record: JobRecord | None = None
         self._found: FoundJob | None = None
@@ -203,7 +202,7 @@ class TrainingTask:
             server.locked_job, who, address, self._controls, self._checkpointer, settings
         )
         self._chief_loop.start()
-        self._announcement = announce_chief(address)
+        self._announcement = ChiefAnnouncement(address)
         if settings.model_dir and self._chief is not None:
             # With the addresses: `windlass status` looks there.
             write_last_status(settings.model_dir, self._chief)

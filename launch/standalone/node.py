@@ -24,6 +24,7 @@ from ...core.threads import new_thread
 from ...core.versions import own_versions
 from ...core.waiting import WaitLog
 from ...net.auth.own_job import are_of_one_index
+from ...net.free_ports import free_ports
 from ...proto.v1 import gateway_pb2
 from ..executor import Executor, Work
 from ..job.plan import process_environment, process_settings
@@ -31,7 +32,6 @@ from ..processes import (
     Line,
     ParentDeathPipe,
     TaskProcess,
-    free_ports,
     read_output,
     task_environment,
 )

@@ -23,10 +23,10 @@ from ...core.checkpoint.folder import Folder
 from ...core.checkpoint.manifest import TensorRecord
 from ...core.checkpoint.saved_part import SavedPart, SavedShard
 from ...core.checkpoint.tensor_file import TensorFileWriter, TensorSpec
-from ...core.copying import temporary_buffer
 from ...core.definitions import ShardDefinition
 from ...core.task import TaskId
 from ...engine.block import Block
+from ...net.memory_pool import temporary_buffer
 from .store import Store
 
 COPY_BYTES = 4 * 1024 * 1024  # values and slots written at a time

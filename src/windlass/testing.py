@@ -34,8 +34,8 @@ from .core.task import TaskId
 from .distribute.program_cluster import in_cluster
 from .launch.cluster import LocalCluster as _Roles
 from .launch.local import LocalJob
-from .launch.processes import free_ports
 from .launch.result import LocalResult
+from .net.free_ports import free_ports
 from .server.ps.server import PsServer
 from .worker.program import Ending, find_program
 from .worker.task import TrainingTask

@@ -13,13 +13,9 @@ from pathlib import Path
 
 import pytest
 
+from helpers.processes import ROOT
+from helpers.sources import ROOMS, sources, tree
 from windlass.core.exit_codes import ExitCode
-
-ROOT = Path(__file__).resolve().parents[2]
-ROOMS = (
-    "api", "client", "cluster", "collectives", "core", "distribute", "engine", "launch", "net",
-    "proto", "server", "training", "worker",
-)  # fmt: skip
 
 
 def python(*arguments: str, cwd: Path = ROOT, **environment: str) -> str:
@@ -35,18 +31,6 @@ def python(*arguments: str, cwd: Path = ROOT, **environment: str) -> str:
     )
     assert result.returncode == 0, result.stdout + result.stderr
     return result.stdout
-
-
-def sources() -> Iterator[Path]:
-    """Every Python file of the package that people wrote."""
-    for folder in (*(ROOT / room for room in ROOMS), ROOT / "src" / "windlass"):
-        for path in sorted(folder.rglob("*.py")):
-            if "_pb2" not in path.name:
-                yield path
-
-
-def tree(path: Path) -> ast.Module:
-    return ast.parse(path.read_text(), filename=str(path))
 
 
 def imported(path: Path) -> Iterator[str]:

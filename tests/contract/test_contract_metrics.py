@@ -17,7 +17,7 @@ from windlass.core.errors import AddressInUseError
 from windlass.core.metric_catalogue import CATALOGUE, REPORTED, STEPS, Sample
 from windlass.core.settings import Settings
 from windlass.core.task import TaskId
-from windlass.launch.processes import free_ports
+from windlass.net.free_ports import free_ports
 from windlass.net.metrics_page import Collect, MetricsPage
 from windlass.net.metrics_port import MetricsPort
 from windlass.server.ps.server import PsServer

@@ -25,7 +25,7 @@ from windlass.core.errors import (
 )
 from windlass.core.settings import Settings
 from windlass.core.task import TaskId
-from windlass.launch.processes import free_ports
+from windlass.net.free_ports import free_ports
 
 pytestmark = pytest.mark.timeout(60)
 

@@ -18,7 +18,7 @@ from windlass.cluster.spec import ClusterSpec
 from windlass.core.errors import AddressInUseError
 from windlass.core.settings import Settings
 from windlass.core.task import TaskId
-from windlass.launch.processes import free_ports
+from windlass.net.free_ports import free_ports
 from windlass.proto.v1 import chief_pb2, chief_pb2_grpc
 from windlass.server.chief.server import ChiefServer
 from windlass.server.ps.server import PsServer

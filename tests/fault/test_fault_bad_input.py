@@ -18,7 +18,7 @@ from windlass.core.checkpoint import latest_checkpoint, list_checkpoints
 from windlass.core.checkpoint.folder import Folder
 from windlass.core.checkpoint.storage import storage_error
 from windlass.core.errors import StorageError
-from windlass.launch.processes import free_ports
+from windlass.net.free_ports import free_ports
 from windlass.server.ps import servicer
 
 Cli = Callable[..., subprocess.CompletedProcess[str]]

@@ -21,7 +21,7 @@ from windlass.core.checkpoint.job_record import JobRecord, read_job_record, writ
 from windlass.core.settings import Settings
 from windlass.core.states import Phase
 from windlass.core.task import Incarnation, TaskId
-from windlass.launch.processes import free_ports
+from windlass.net.free_ports import free_ports
 from windlass.worker.job_identity import find_job
 
 CHIEF, W0 = TaskId("chief", 0), TaskId("worker", 0)

@@ -11,7 +11,7 @@ import pytest
 
 from helpers.waiting import scaled
 from windlass.cluster.principal import Principal
-from windlass.launch.processes import free_ports
+from windlass.net.free_ports import free_ports
 
 RunCli = Callable[..., subprocess.CompletedProcess[str]]
 StartCli = Callable[..., tuple[subprocess.Popen[bytes], Path]]

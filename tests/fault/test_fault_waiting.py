@@ -15,7 +15,7 @@ import pytest
 import windlass as wl
 from windlass.core.errors import JoinTimeoutError
 from windlass.core.task import TaskId
-from windlass.launch.processes import free_ports
+from windlass.net.free_ports import free_ports
 from windlass.testing import FaultPlan, run_script
 
 Cli = Callable[..., subprocess.CompletedProcess[str]]

@@ -17,7 +17,7 @@ from helpers.clusters import HandStarted, tf_configs
 from helpers.pages import ROOT, examples
 from helpers.waiting import scaled
 from windlass.core.exit_codes import ExitCode
-from windlass.launch.processes import free_ports
+from windlass.net.free_ports import free_ports
 
 RunCli = Callable[..., subprocess.CompletedProcess[str]]
 StartCli = Callable[..., tuple[subprocess.Popen[bytes], Path]]

@@ -260,7 +260,7 @@ def test_the_chief_waits_for_all_workers_unless_it_is_told_otherwise(
 def test_a_health_port_of_the_environment_is_not_for_every_task(
     write_program: Callable[..., str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from windlass.launch.processes import free_ports
+    from windlass.net.free_ports import free_ports
 
     (port,) = free_ports(1)
     monkeypatch.setenv("WINDLASS_HEALTH_PORT", str(port))

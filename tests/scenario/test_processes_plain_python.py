@@ -12,7 +12,7 @@ import pytest
 from helpers import processes
 from helpers.clusters import HandStarted, as_command, tf_configs
 from windlass.core.exit_codes import ExitCode
-from windlass.launch.processes import free_ports
+from windlass.net.free_ports import free_ports
 
 pytestmark = [pytest.mark.scenario, pytest.mark.usefixtures("no_process_left")]
 QUICK = {"WINDLASS_HEARTBEAT_S": "0.1", "WINDLASS_JOIN_TIMEOUT_S": "20"}

@@ -17,7 +17,7 @@ import windlass as wl
 from helpers import processes
 from helpers.pages import ROOT, cells
 from helpers.waiting import scaled
-from windlass.launch.processes import free_ports
+from windlass.net.free_ports import free_ports
 
 StartCli = Callable[..., tuple[subprocess.Popen[bytes], Path]]
 WaitUntil = Callable[..., None]

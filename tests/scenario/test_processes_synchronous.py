@@ -14,7 +14,7 @@ import pytest
 from helpers.processes import start as start_process
 from helpers.waiting import scaled
 from windlass.core.settings import child_environment
-from windlass.launch.processes import free_ports
+from windlass.net.free_ports import free_ports
 
 pytestmark = pytest.mark.scenario
 

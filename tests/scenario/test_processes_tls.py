@@ -11,7 +11,7 @@ import pytest
 
 from helpers.certificates import authority, issued, write
 from helpers.waiting import scaled
-from windlass.launch.processes import free_ports
+from windlass.net.free_ports import free_ports
 
 pytestmark = pytest.mark.scenario
 

@@ -20,7 +20,7 @@ from windlass.core.settings import Settings
 from windlass.core.task import TaskId
 from windlass.launch import cli
 from windlass.launch.certificate_authority import Authority, issue
-from windlass.launch.processes import free_ports
+from windlass.net.free_ports import free_ports
 from windlass.net.tls.files import CredentialFiles
 from windlass.server.ps.server import PsServer
 

@@ -15,7 +15,6 @@ from safetensors.numpy import load_file
 from windlass.core.arrays import BFLOAT16, DTYPES, Array, DType
 from windlass.core.checkpoint import CheckpointReader, Manifest, VariableRecord, manifest_bytes
 from windlass.core.checkpoint.saved_part import SavedPart
-from windlass.core.copying import temporary_buffer
 from windlass.core.definitions import VariableDefinition, cut
 from windlass.core.errors import CheckpointError
 from windlass.core.initializers import Initializer
@@ -24,6 +23,7 @@ from windlass.core.steps import LayoutEntry, Operation
 from windlass.core.task import Incarnation, TaskId
 from windlass.core.update_rules import SGD, Adagrad, Adam, Ftrl, RMSprop, UpdateRule
 from windlass.engine.block import StepInfo
+from windlass.net.memory_pool import temporary_buffer
 from windlass.server.ps import saving
 from windlass.server.ps.saving import save_shards
 from windlass.server.ps.store import PushRequest, Store

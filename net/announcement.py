@@ -14,26 +14,33 @@ _PREFIX = "windlass-chief"
 _NAMES = Path("/proc/net/unix")
 
 
-def announce_chief(address: str) -> socket.socket | None:
-    """Let this machine's ``windlass status`` find a chief, as long as the socket is open.
+class ChiefAnnouncement:
+    """Lets this user's ``windlass status`` on this machine find a chief, until it is closed.
 
-    None if the system cannot do it.
+    A system that cannot do that announces nothing.
+
+    Args:
+        address: The chief's, host:port.
     """
-    announcement = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
-    try:
-        announcement.bind(f"\0{_PREFIX}|{os.getuid()}|{address}")
-    except OSError:
-        announcement.close()
-        return None
-    return announcement
+
+    def __init__(self, address: str) -> None:
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        try:
+            self._socket.bind(f"\0{_PREFIX}|{os.getuid()}|{address}")
+        except OSError:
+            self._socket.close()
+
+    def close(self) -> None:
+        """Announce it no longer. Idempotent."""
+        self._socket.close()
 
 
 def announced_chiefs() -> list[str]:
     """Addresses of this user's chiefs on this machine."""
-    found: set[str] = set()
+    addresses: set[str] = set()
     with contextlib.suppress(OSError):
         for line in _NAMES.read_text(errors="replace").splitlines():
             prefix, *rest = line.rpartition(" @")[2].split("|")
             if prefix == _PREFIX and len(rest) == 2 and rest[0] == str(os.getuid()):
-                found.add(rest[1])
-    return sorted(found)
+                addresses.add(rest[1])
+    return sorted(addresses)

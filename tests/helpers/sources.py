@@ -1,0 +1,25 @@
+"""The product's source as trees, for tests of what it may import and use."""
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+from .processes import ROOT
+
+ROOMS = (
+    "client", "cluster", "collectives", "core", "distribute", "engine", "launch", "net", "proto",
+    "server", "training", "worker",
+)  # fmt: skip
+
+
+def sources() -> Iterator[Path]:
+    """Every Python file of the package that people wrote."""
+    for folder in (*(ROOT / room for room in ROOMS), ROOT / "src" / "windlass"):
+        for path in sorted(folder.rglob("*.py")):
+            if "_pb2" not in path.name:
+                yield path
+
+
+def tree(path: Path) -> ast.Module:
+    """A file, parsed."""
+    return ast.parse(path.read_text(), filename=str(path))
