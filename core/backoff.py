@@ -1,4 +1,4 @@
-"""Capped, jittered exponential backoff for everything that dials.
+"""Capped, jittered exponential backoff for everything that tries again.
 
 Jitter spreads the attempts of many workers that wait for the same restarted server.
 """
@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterator
 
 from tenacity import (
     AttemptManager,
-    RetryCallState,
     Retrying,
     retry_if_exception_type,
     stop_before_delay,
@@ -18,6 +17,34 @@ from tenacity import (
 from tenacity.nap import sleep_using_event
 
 from .errors import PeerLostError
+
+
+class Backoff:
+    """Waits that grow, for a loop that tries again. Used by one thread.
+
+    A wait is random, between half of a bound and all of it; the bound doubles up to ``max_s``.
+
+    Source: Brooker, "Exponential Backoff And Jitter", AWS Architecture Blog, 2015 ("equal jitter").
+
+    Args:
+        initial_s: Bound of the first wait. Unit: seconds.
+        max_s: Largest bound. Unit: seconds.
+    """
+
+    def __init__(self, initial_s: float, max_s: float) -> None:
+        self._initial_s = initial_s
+        self._max_s = max_s
+        self._bound_s = 0.0
+        self.reset()
+
+    def next_s(self) -> float:
+        """How long to wait before the next attempt. Unit: seconds."""
+        bound_s, self._bound_s = self._bound_s, min(self._max_s, self._bound_s * 2)
+        return random.uniform(bound_s / 2, bound_s)  # noqa: S311 - jitter, no secret
+
+    def reset(self) -> None:
+        """Begin with the first wait again, since an attempt has succeeded."""
+        self._bound_s = min(self._initial_s, self._max_s)
 
 
 def attempts(
@@ -41,18 +68,14 @@ def attempts(
 
     Args:
         timeout_s: No new attempt begins after this long. Unit: seconds.
-        initial_s: First wait. Unit: seconds.
+        initial_s: Longest first wait. Unit: seconds.
         max_s: Longest wait. Unit: seconds.
         retry_on: Failures worth another attempt; others pass through at once.
         stop: Ends the waiting early.
         before_sleep: Called with the failure before each wait.
     """
     event = stop or threading.Event()
-
-    # Our own function: tenacity's exponential waits changed their arguments within 9.x.
-    def wait(state: RetryCallState) -> float:
-        grown = initial_s * 2.0 ** min(state.attempt_number - 1, 32)
-        return min(max_s, grown + random.uniform(0, initial_s))  # noqa: S311 - jitter, no secret
+    backoff = Backoff(initial_s, max_s)
 
     hook = None
     if before_sleep is not None:
@@ -66,7 +89,7 @@ def attempts(
         Retrying(
             retry=retry_if_exception_type(retry_on),
             stop=stop_before_delay(timeout_s) | stop_when_event_set(event),
-            wait=wait,
+            wait=lambda _: backoff.next_s(),
             sleep=sleep_using_event(event),
             before_sleep=hook,
             reraise=True,

@@ -30,7 +30,7 @@ log = logging.getLogger(__name__)
 
 _HERE = Path(__file__).parent
 _SOURCES = ("jit.py", "kernels.py", "row_kernels.py")
-_LOCK_LOOK_S = 0.01
+_LOCK_POLL_S = 0.01
 _LOCK_TIMEOUT_S = 60.0  # far longer than compiling one kernel; a process may have been stopped
 
 
@@ -147,7 +147,7 @@ def locked(
                         f"another process has held {folder} for {timeout_s:g} s"
                     ) from None
                 waits.tick(f"another process, which compiles kernels into {folder}")
-                clock.wait(pause, _LOCK_LOOK_S)
+                clock.wait(pause, _LOCK_POLL_S)
         waits.done()
         yield
     finally:

@@ -35,7 +35,7 @@ _MAX_EARLY_ENDS = 5  # in a row, of processes that had not joined the job
 _MAX_SAID_BYTES = 64 * 1024  # a pipe holds so many
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
-_LOOK_S = 0.005
+_POLL_S = 0.005
 _END_S = 5.0  # for what was killed to be gone
 # Where memory runs out, the process of closures is to end, and not the one that replaces it.
 _OOM_SCORE = "500"
@@ -196,7 +196,7 @@ def _end_children() -> None:
         except ChildProcessError:
             return
         if not ended:
-            time.sleep(_LOOK_S)
+            time.sleep(_POLL_S)
 
 
 def _children() -> list[int]:

@@ -21,6 +21,7 @@ from ..cluster.resolved import resolve
 from ..cluster.roles import CHIEF
 from ..cluster.simple import SimpleClusterResolver
 from ..cluster.spec import ClusterSpec
+from ..core.backoff import Backoff
 from ..core.errors import (
     ConfigurationError,
     JoinTimeoutError,
@@ -46,7 +47,7 @@ from .task import TrainingTask
 log = logging.getLogger(__name__)
 
 _WAIT_S = 2.0
-_RETRY_S = 0.5
+_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.1, 1.0
 _END_S = 10.0  # for tasks that have been told that the job is over
 _GRACE_S = 120.0  # a laptop that sleeps for a minute goes on
 
@@ -254,13 +255,15 @@ class ConnectedCluster(Shown):
 
     def _keep_alive(self) -> None:
         """Show what the job's tasks print, which also tells the gateway that this process lives."""
+        backoff = Backoff(_FIRST_PAUSE_S, _LONGEST_PAUSE_S)
         while not self._over.is_set():
             try:
                 news = self._client.follow(self.job, self._offset, wait_s=_WAIT_S, drives=True)
             except Exception as error:  # noqa: BLE001 - without this thread the job would be stopped
                 log.debug("the gateway does not answer: %s", said_of(error))
-                self._over.wait(_RETRY_S)
+                self._over.wait(backoff.next_s())
                 continue
+            backoff.reset()
             self._offset = news.offset
             # Whoever closed stderr does not want to see them; the job is not to end for that.
             with contextlib.suppress(OSError, ValueError):

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _NOT_HERE = (State.MISSING, State.LOST)
-_LOOK_S = 0.02
+_POLL_S = 0.02
 _PATIENCE_S = 60.0  # of a job that can go on without some
 
 
@@ -84,7 +84,7 @@ def wait_for_workers(
             if names != shown and (not wants_all or waited_s >= FIRST_S):
                 shown = names
                 log.info("waiting for %d of %d workers: %s", wanted - here, wanted, names)
-            time.sleep(_LOOK_S)
+            time.sleep(_POLL_S)
     finally:
         with locked_job.open() as (job, _):
             job.wait_for("")

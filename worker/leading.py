@@ -28,7 +28,7 @@ from .job_identity import find_job
 
 log = logging.getLogger(__name__)
 
-_LOOK_S = 0.05
+_POLL_S = 0.05
 _ENDED = (State.DONE, State.FAILED, State.LEFT)
 
 
@@ -106,7 +106,7 @@ class _Leader:
                 member = job.members[self._task.task]
                 if member.generation:
                     return Incarnation(self._task.task, member.generation, job.name or "")
-            if self._stopping.wait(_LOOK_S):
+            if self._stopping.wait(_POLL_S):
                 return None
             waits.tick("the program, which runs at its driver")
         raise JoinTimeoutError(
@@ -122,7 +122,7 @@ class _Leader:
                 state, phase = job.members[self._task.task].state, job.phase
             if state in _ENDED or phase.is_over:
                 break
-            if self._stopping.wait(_LOOK_S):
+            if self._stopping.wait(_POLL_S):
                 loop.stop_job(self._reason)
                 self._wait_for_end()
                 break
@@ -143,7 +143,7 @@ class _Leader:
             with self._server.locked_job.open() as (job, _):
                 if job.members[self._task.task].state in _ENDED:
                     return
-            pause.wait(_LOOK_S)
+            pause.wait(_POLL_S)
 
     def _failure(self) -> str:
         with self._server.locked_job.open() as (job, _):

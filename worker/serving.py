@@ -7,7 +7,7 @@ from ..distribute.runtime import ClusterRuntime
 from .closure_server import ClosureServer
 from .program import Ending, ending_of
 
-_LOOK_S = 0.2
+_POLL_S = 0.2
 
 
 def serve_closures(runtime: ClusterRuntime, *, may_end_process: bool = False) -> Ending:
@@ -21,7 +21,7 @@ def serve_closures(runtime: ClusterRuntime, *, may_end_process: bool = False) ->
     server = ClosureServer(runtime, runtime.session.who.job, may_end_process=may_end_process)
     try:
         server.start()
-        while not runtime.job_is_over(_LOOK_S):
+        while not runtime.job_is_over(_POLL_S):
             runtime.check()
     except WindlassError as error:
         return ending_of(error)

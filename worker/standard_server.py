@@ -22,7 +22,7 @@ from ..net.auth.own_job import with_own_job
 from ..net.free_ports import free_ports
 from .interrupts import handle_signals
 
-_LOOK_S = 0.2
+_POLL_S = 0.2
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,7 +149,7 @@ class Server:
             WindlassError: This task could not take part in it.
         """
         handle_signals(self._stop)
-        while not self._ended.wait(_LOOK_S):
+        while not self._ended.wait(_POLL_S):
             pass
         if self._error is not None:
             raise self._error

@@ -27,7 +27,7 @@ SILENT_S = 10.0
 STUCK_S = 180.0
 """A task at one place for so long, without a line, ends: known waits speak every minute."""
 
-_LOOK_S = 1.0
+_POLL_S = 1.0
 _BUSY_S = 1.0  # of processor time: a task that has used it was not stuck
 
 
@@ -140,7 +140,7 @@ class StartWatch:
 
     def _run(self) -> None:
         still = Standstill(self._began, self._look())
-        while not self._clock.wait(self._over, _LOOK_S):
+        while not self._clock.wait(self._over, _POLL_S):
             now, place = self._clock.now(), self._look()
             tells, ends = still.look(now, place, self._last_line)
             if ends:

@@ -1,15 +1,15 @@
 """Waiting at a barrier until every task that runs the program has arrived."""
 
-import threading
 import time
 from collections.abc import Callable
 
+from ...core.backoff import Backoff
 from ...core.errors import CollectiveMismatchError, CollectiveTimeoutError, PeerLostError
 from ...core.task import Incarnation, TaskId
 from .calls import ChiefClient
 
 _CALL_S = 5.0
-_FIRST_LOOK_S, _LAST_LOOK_S = 0.005, 0.1
+_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.005, 0.1
 
 
 class BarrierClient:
@@ -40,7 +40,7 @@ class BarrierClient:
         """
         self._call += 1
         deadline = time.monotonic() + timeout_s
-        look_s = _FIRST_LOOK_S
+        backoff = Backoff(_FIRST_PAUSE_S, _LONGEST_PAUSE_S)
         missing: list[TaskId] = []
         last = ""
         while True:
@@ -70,8 +70,7 @@ class BarrierClient:
                     missing=_names(missing),
                     timeout_s=timeout_s,
                 )
-            threading.Event().wait(look_s)
-            look_s = min(_LAST_LOOK_S, look_s * 2)
+            time.sleep(backoff.next_s())
 
 
 def _names(tasks: list[TaskId]) -> str:

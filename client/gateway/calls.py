@@ -1,8 +1,6 @@
 """Calls to the gateway of a standalone cluster: a driver's, and those of its nodes."""
 
 import json
-import threading
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
@@ -11,7 +9,8 @@ from google.protobuf.message import Message
 
 from ...cluster.principal import Principal
 from ...core import codec
-from ...core.errors import ConfigurationError, PeerLostError
+from ...core.backoff import attempts
+from ...core.errors import ConfigurationError
 from ...core.settings import Settings
 from ...core.task import TaskId
 from ...net.channel import invoke, open_channel
@@ -21,7 +20,7 @@ PIECE_BYTES = 1024 * 1024
 _CALL_S = 10.0
 _PIECE_S = 60.0  # for a MiB of a package, which may go through a slow line
 _PATIENCE_S = 30.0  # with a gateway that has answered before
-_RETRY_S = 0.5
+_LONGEST_PAUSE_S = 1.0
 _MORE_S = 5.0  # than a call waits at the gateway
 
 _Response = TypeVar("_Response")
@@ -128,7 +127,7 @@ class GatewayClient:
         Args:
             digest: SHA-256, in hex.
             data: All of it.
-            on_progress: Called with how many bytes are there.
+            on_progress: Called with how many bytes the gateway has.
 
         Raises:
             PeerLostError: No answer.
@@ -141,8 +140,8 @@ class GatewayClient:
             def send(request: Message = request) -> gateway_pb2.PutPackageResponse:
                 return self._invoke(self._stub.PutPackage, request, "send a package", _PIECE_S)
 
-            held = _asked_again(send, patience_s).held
-            patience_s = _PATIENCE_S  # from now on it is known that somebody is there
+            held = _retry(send, patience_s).held
+            patience_s = _PATIENCE_S  # it is known that the gateway is there
             on_progress(held)
             if held >= total:
                 return
@@ -168,15 +167,13 @@ class GatewayClient:
 
         Args:
             request: With an id, by which one that is asked for again is the same job.
-            patience_s: So long is it asked for again if no answer comes.
+            patience_s: How long to repeat the call while no answer comes. Unit: seconds.
 
         Raises:
             PeerLostError: No answer; it may be asked again.
             WindlassError: It is refused.
         """
-        answer = _asked_again(
-            lambda: self._invoke(self._stub.Submit, request, "submit"), patience_s
-        )
+        answer = _retry(lambda: self._invoke(self._stub.Submit, request, "submit"), patience_s)
         return _job_from_wire(answer)
 
     def jobs(self) -> tuple[list[JobView], list[NodeView]]:
@@ -198,7 +195,7 @@ class GatewayClient:
         Args:
             job: Its id or name.
             offset: Of the last news; 0 at first.
-            wait_s: At most.
+            wait_s: Longest wait. Unit: seconds.
             drives: Whether the job lives as long as this is asked.
 
         Raises:
@@ -256,16 +253,12 @@ class GatewayClient:
         return invoke(method, request, peer=self._peer, doing=doing, timeout_s=timeout_s)
 
 
-def _asked_again(call: Callable[[], _Response], patience_s: float) -> _Response:
-    """The answer to a call that may be repeated; it is, for so long, while none comes."""
-    until = time.monotonic() + patience_s
-    while True:
-        try:
-            return call()
-        except PeerLostError:
-            if time.monotonic() >= until:
-                raise
-            threading.Event().wait(_RETRY_S)
+def _retry(call: Callable[[], _Response], patience_s: float) -> _Response:
+    """The answer to a call that may be repeated, for ``patience_s`` while the gateway is lost."""
+    for attempt in attempts(timeout_s=patience_s, max_s=_LONGEST_PAUSE_S):
+        with attempt:
+            answer = call()
+    return answer
 
 
 def _job_from_wire(message: gateway_pb2.JobInfo) -> JobView:

@@ -5,13 +5,15 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
+from ...core.backoff import Backoff
 from ...core.errors import JoinTimeoutError, PeerLostError
 from ...core.task import Incarnation
 from ...core.waiting import WaitLog
 from .peer import PsPeer
 
 _ATTEMPT_S = 2.0
-_PAUSE_S = 0.1
+_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.05, 0.2
+_LEAST_ATTEMPT_S = 0.1
 _MAX_THREADS = 16
 
 
@@ -39,11 +41,12 @@ def connect_all(
     """
     deadline = time.monotonic() + timeout_s
     missing = list(peers)
+    backoff = Backoff(_FIRST_PAUSE_S, _LONGEST_PAUSE_S)
     waits = WaitLog(who.task, limit_s=timeout_s, limit="join_timeout_s")
 
     def attempt(peer: PsPeer) -> PeerLostError | None:
         try:
-            peer.connect(min(_ATTEMPT_S, max(_PAUSE_S, deadline - time.monotonic())))
+            peer.connect(min(_ATTEMPT_S, max(_LEAST_ATTEMPT_S, deadline - time.monotonic())))
         except PeerLostError as error:
             return error
         return None
@@ -70,4 +73,4 @@ def connect_all(
             waits.tick(", ".join(names), late[0][1])
             if on_wait is not None:
                 on_wait(names)
-            closed.wait(_PAUSE_S)
+            closed.wait(backoff.next_s())

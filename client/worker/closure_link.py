@@ -11,6 +11,7 @@ from typing import Protocol
 import numpy as np
 
 from ...core.arrays import Array
+from ...core.backoff import Backoff
 from ...core.errors import (
     LimitExceededError,
     PeerLostError,
@@ -31,7 +32,8 @@ log = logging.getLogger(__name__)
 
 SERVICE = "closures"
 _CONNECT_TIMEOUT_S = 5.0
-_PAUSES_S = (0.05, 0.1, 0.2, 0.5, 1.0)  # also after a connection that lasted no longer
+_FIRST_PAUSE_S = 0.05
+_LONGEST_PAUSE_S = 1.0  # also after a connection that lasted no longer
 _SEND_TIMEOUT_S = 60.0  # for room behind what is being sent
 
 Frame = tuple[session_pb2.ClientMessage, Sequence[memoryview]]
@@ -170,7 +172,7 @@ class ClosureLink:
         self._thread.join(_CONNECT_TIMEOUT_S + 1)
 
     def _run(self) -> None:
-        waits, pause = self._wait_log(), 0
+        waits, backoff = self._wait_log(), Backoff(_FIRST_PAUSE_S, _LONGEST_PAUSE_S)
         while not self._closing.is_set():
             try:
                 connection = self._connect()
@@ -183,10 +185,9 @@ class ClosureLink:
                 waits.done()
                 waits, began = self._wait_log(), time.monotonic()
                 self._serve(connection)
-                if time.monotonic() - began > _PAUSES_S[-1]:
-                    pause = 0
-            self._closing.wait(_PAUSES_S[min(pause, len(_PAUSES_S) - 1)])
-            pause += 1
+                if time.monotonic() - began > _LONGEST_PAUSE_S:
+                    backoff.reset()
+            self._closing.wait(backoff.next_s())
 
     def _failed(self, error: BaseException) -> None:
         """The thread has ended early: nobody hears this worker any more."""

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from helpers.clock import ManualClock
-from windlass.core.backoff import attempts
+from windlass.core.backoff import Backoff, attempts
 from windlass.core.errors import PeerLostError, RefusedError
 
 
@@ -78,6 +78,34 @@ def test_waits_are_jittered_so_that_workers_do_not_knock_together(clock: ManualC
         _run(Failing(clock, times=1), timeout_s=60, stop=event)
         waits.update(event.waits)
     assert len(waits) > 1
+
+
+def test_waits_at_the_cap_are_jittered_too(clock: ManualClock) -> None:
+    event = ManualEvent(clock)
+    with pytest.raises(PeerLostError):
+        _run(Failing(clock), timeout_s=100, initial_s=1.0, max_s=2.0, stop=event)
+    at_the_cap = event.waits[1:]
+    assert len(set(at_the_cap)) > len(at_the_cap) / 2
+    assert all(1.0 <= wait <= 2.0 for wait in at_the_cap)
+
+
+def test_each_wait_is_between_half_of_its_bound_and_all_of_it() -> None:
+    backoff = Backoff(0.1, 0.3)
+    waits = [backoff.next_s() for _ in range(4)]
+    for wait, bound in zip(waits, (0.1, 0.2, 0.3, 0.3), strict=True):
+        assert bound / 2 <= wait <= bound
+
+
+def test_after_a_success_the_first_wait_comes_again() -> None:
+    backoff = Backoff(0.1, 100.0)
+    for _ in range(10):
+        backoff.next_s()
+    backoff.reset()
+    assert backoff.next_s() <= 0.1
+
+
+def test_a_cap_below_the_first_wait_wins() -> None:
+    assert Backoff(5.0, 1.0).next_s() <= 1.0
 
 
 def test_giving_up_raises_the_last_failure_as_it_is(clock: ManualClock) -> None:
