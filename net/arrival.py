@@ -1,9 +1,9 @@
-"""What a connection is, by its first bytes: pure, so that one thread can sort all of them.
+"""The kind of a connection, by its first bytes: pure, so that one thread can sort all of them.
 
 Ours begin with :data:`MAGIC` and a greeting: a frame whose message is a ``Hello``. It is read here
-to its end, and no further, so a peer that says nothing, or dribbles, costs a descriptor and a few
-bytes, and no thread. gRPC's begin with HTTP/2's preface or a TLS handshake. One that a gateway is
-to forward begins with :data:`ROUTE` and a ticket.
+to its end, and no further, so a peer that sends nothing, or byte by byte, costs a descriptor and a
+few bytes, and no thread. Connections of gRPC begin with HTTP/2's preface or a TLS handshake. One
+that a gateway is to forward begins with :data:`ROUTE` and a ticket.
 """
 
 from .connection import HEAD_BYTES, frame_lengths
@@ -21,7 +21,7 @@ class Arrival:
     """The first bytes of a connection.
 
     Attributes:
-        first: What was read.
+        first: The bytes that were read.
     """
 
     __slots__ = ("first",)
@@ -30,7 +30,7 @@ class Arrival:
         self.first = b""
 
     def wanted(self) -> int:
-        """How many more bytes tell what this is; 0: it is known."""
+        """How many more bytes are needed to know the kind; 0: none."""
         first = self.first
         if first.startswith(ROUTE):
             return len(ROUTE) + TICKET_BYTES - len(first)
@@ -42,25 +42,25 @@ class Arrival:
             return HEAD_BYTES - len(head)
         length, _ = frame_lengths(head)
         if length > GREETING_BYTES:
-            return 0  # whoever serves it refuses it, and says why
+            return 0  # the endpoint refuses it, with a reason
         return len(MAGIC) + HEAD_BYTES + length - len(first)
 
     @property
     def is_ours(self) -> bool:
-        """Whether it begins as ours do."""
+        """Whether it is a session or a link of ours."""
         return self.first.startswith(MAGIC)
 
     @property
     def is_grpc(self) -> bool:
-        """Whether it begins as gRPC's do."""
+        """Whether it is a connection of gRPC."""
         return self.first.startswith((_HTTP2, _TLS))
 
     @property
     def ticket(self) -> bytes:
-        """Of a connection that is to be forwarded; empty: it is none."""
+        """The ticket of a connection to forward; empty: it is none."""
         return self.first[len(ROUTE) :] if self.first.startswith(ROUTE) else b""
 
     @property
     def greeting(self) -> bytes:
-        """What follows the magic bytes."""
+        """The bytes after the magic ones."""
         return self.first[len(MAGIC) :]

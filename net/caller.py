@@ -1,7 +1,7 @@
-"""A connection that has just been accepted: what it is, step by step, without waiting.
+"""Sorting a connection that has just been accepted, step by step, without waiting.
 
-Each step takes what has come. A connection is sorted by its first bytes
-(:mod:`~windlass.net.arrival`), goes through TLS where the port wants that, and is handed on when
+Each step processes the bytes that have come. A connection is sorted by its first bytes
+(:mod:`~windlass.net.arrival`), goes through TLS where the port requires it, and is handed over when
 its greeting is complete; until then it costs a descriptor and a few bytes.
 """
 
@@ -22,12 +22,12 @@ MakeStream = Callable[[socket.socket], SocketStream]
 
 @dataclass(frozen=True, slots=True)
 class Sorted:
-    """A connection that is to be handed on.
+    """A connection that is to be handed over.
 
     Attributes:
-        stream: To the caller; TLS, if the port wants it, has begun.
-        arrival: What it is.
-        refusal: What it must be told instead of being served; None: it may be served.
+        stream: To the caller; TLS, if the port requires it, has begun.
+        arrival: Its kind.
+        refusal: The error that it must be answered with; None: it may be served.
     """
 
     stream: SocketStream | TlsStream
@@ -40,9 +40,9 @@ class Caller:
 
     Args:
         connection: Accepted; owned from now on.
-        make_stream: Makes its stream, once it is known to be wanted.
-        arrival: Tells by its first bytes what it is.
-        tls: What it has to go through; None: nothing.
+        make_stream: Makes its stream, once its kind is known.
+        arrival: Sorts it by its first bytes.
+        tls: The TLS that it has to go through; None: it is plain.
     """
 
     def __init__(
@@ -61,11 +61,11 @@ class Caller:
         self._handshake: tuple[TlsServer, Handshake] | None = None
 
     def step(self) -> Sorted | None:
-        """Take what has come; None: more is needed.
+        """Process the bytes that have come; None: more are needed.
 
         Raises:
-            EOFError: The connection is over, or nothing of ours.
-            UnauthenticatedError: TLS does not come about; the caller was told why.
+            EOFError: The connection is over, or of no known kind.
+            UnauthenticatedError: The TLS handshake failed; the caller was told why.
             OSError: The connection is broken, or is not let in.
         """
         if self._handshake is not None:
@@ -85,7 +85,7 @@ class Caller:
         return Sorted(stream, arrival)
 
     def _is_tls_due(self) -> bool:
-        """Whether enough is known to begin TLS, or to say that it is missing."""
+        """Whether enough bytes have come to begin TLS, or to refuse the lack of it."""
         if self._tls is None or self._stream is not None:
             return False
         first = self._arrival.first
@@ -120,7 +120,7 @@ class Caller:
         return self._sort()
 
     def _read(self, wanted: int) -> bool:
-        """Read no more than wanted: a selector says again and again what is only looked at."""
+        """Read no more than wanted; a peek would make the selector report the bytes again."""
         if self._stream is not None:
             more = self._stream.receive_now(wanted)
         else:
@@ -137,7 +137,7 @@ class Caller:
 
     @property
     def address(self) -> str:
-        """Where it comes from, for people."""
+        """Where it comes from, for messages."""
         with contextlib.suppress(OSError):
             name = self.connection.getpeername()
             if isinstance(name, tuple):
@@ -145,7 +145,7 @@ class Caller:
         return "a Unix socket"
 
     def close(self) -> None:
-        """Close it, whatever it has come to."""
+        """Close it, in whatever step it is."""
         if self._stream is not None:
             self._stream.close()
         self.connection.close()

@@ -1,4 +1,4 @@
-"""Channels to peers: one way to dial, and calls whose failures are our errors."""
+"""gRPC channels to peers, and calls whose failures are our errors."""
 
 from collections.abc import Callable
 from typing import Any, TypeVar
@@ -20,23 +20,23 @@ _Response = TypeVar("_Response")
 
 
 def open_channel(address: str, settings: Settings, who: Principal) -> grpc.Channel:
-    """A channel that finds a peer that is late, restarted or moved, and notices a loss.
+    """A channel that reaches a peer that is late, restarted or moved, and notices a loss.
 
-    Through TLS it follows certificates when they change.
+    With TLS it uses new certificates when the files change.
 
     Args:
         address: host:port.
-        settings: For the bounds, and how this task shows who it is.
+        settings: For the bounds, and how this task authenticates itself.
         who: This task.
 
     Raises:
-        ConfigurationError: Nothing says how to show it, or a file cannot be used.
+        ConfigurationError: No credentials are set, or a file cannot be used.
     """
     address = dialled_address(settings, address)
     client = tls_client(address, f"the task at {address}", settings)
     options: list[tuple[str, int | str]] = [*_options(settings)]
     target = grpc_target(address)
-    if target != address:  # what the server is known as does not follow from the target
+    if target != address:  # the server's name does not follow from the target
         options.append(("grpc.default_authority", address))
         options.append(("grpc.ssl_target_name_override", split_address(address)[0]))
     channel = (
@@ -74,14 +74,14 @@ def _options(settings: Settings) -> list[tuple[str, int]]:
 
 
 class _Showing(grpc.UnaryUnaryClientInterceptor, grpc.StreamStreamClientInterceptor):
-    """Shows with every call who calls, and checks the server by its answer."""
+    """Authenticates the caller with every call, and the server by its answer."""
 
     def __init__(self, credentials: Credentials) -> None:
         self._credentials = credentials
 
     def intercept_unary_unary(self, continuation: Any, details: Any, request: Any) -> Any:
         if not rule_of(details.method).roles:
-            return continuation(details, request)  # nobody asks there
+            return continuation(details, request)  # the server does not ask
         authorization = self._credentials.authorization(details.method)
         call = continuation(_with(details, authorization), request)
         if authorization:
@@ -89,7 +89,7 @@ class _Showing(grpc.UnaryUnaryClientInterceptor, grpc.StreamStreamClientIntercep
             if said or call.code() is grpc.StatusCode.OK:
                 answer = said[0] if said else ""
                 self._credentials.check_answer(details.method, authorization, answer)
-            else:  # refused before it was known who calls, or not answered
+            else:  # refused before the caller was authenticated, or not answered
                 error = from_rpc_error(call, peer="", doing="")
                 self._credentials.check_refusal(error)
         return call
@@ -100,7 +100,7 @@ class _Showing(grpc.UnaryUnaryClientInterceptor, grpc.StreamStreamClientIntercep
 
 
 class _Details(grpc.ClientCallDetails):
-    """Of a call, with more metadata."""
+    """Details of a call, with one more metadata entry."""
 
     def __init__(self, details: Any, name: str, value: str) -> None:
         self.method = details.method
@@ -127,15 +127,15 @@ def invoke(
     """Call a unary method.
 
     Args:
-        method: Of a stub.
+        method: A method of a stub.
         request: Its message.
-        peer: Whom it goes to, for messages.
-        doing: What it is for, for messages.
+        peer: The callee, for messages.
+        doing: The purpose, for messages.
         timeout_s: Deadline. Unit: seconds.
         wait_for_ready: Wait for a connection until the deadline instead of failing at once.
 
     Raises:
-        WindlassError: What the peer refused with, or PeerLostError if it did not answer.
+        WindlassError: The peer's error, or PeerLostError if it did not answer.
     """
     try:
         return method(request, timeout=timeout_s, wait_for_ready=wait_for_ready)

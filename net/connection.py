@@ -1,6 +1,6 @@
 """A connection: frames over a byte stream, for sessions and for links between workers.
 
-A frame is a message and the payload behind it, both as they are, with their lengths in front
+A frame is a message and the payload behind it, both unchanged, with their lengths in front
 (little-endian uint32 and uint64). Arrays go from and to the stream directly: nothing is encoded.
 """
 
@@ -26,7 +26,7 @@ Lender = Callable[[int], Array]
 
 
 def frame_lengths(head: bytes) -> tuple[int, int]:
-    """Bytes of the message and of the payload of a frame that begins with ``head``."""
+    """Lengths in bytes of a frame's message and payload, from its first bytes."""
     length, payload_bytes = _LENGTHS.unpack_from(head)
     return length, payload_bytes
 
@@ -47,13 +47,13 @@ class Connection:
     Args:
         stream: Owned from now on.
         max_message_bytes: A peer that announces a longer message is refused, before memory is
-            taken.
+            allocated.
         peer: Who is at the other end, for messages.
-        received: What was read of the stream already.
+        received: Bytes that were read from the stream already.
 
     Attributes:
         deadline: On the clock of ``time.monotonic``: sending and receiving raise TimeoutError then.
-        unread_bytes: Of the payload of the frame received last.
+        unread_bytes: How many bytes of the last frame's payload are still to be read.
     """
 
     def __init__(
@@ -70,13 +70,13 @@ class Connection:
         self.unread_bytes = 0
         self._outbox = Outbox(stream, _WAITING_FRAMES)
         self._cancelled = False
-        self._torn = False  # a frame was begun, and nobody will send the rest
+        self._torn = False  # a frame was begun, and its rest will not be sent
         self._buffer: Buffer = received
         self._at = 0
 
     @property
     def description(self) -> str:
-        """What it goes over, for people."""
+        """What it goes over, for messages."""
         return self.stream.description
 
     # -- sending -----------------------------------------------------------------------------
@@ -96,7 +96,7 @@ class Connection:
     def send_in_background(
         self, messages: Sequence[bytes], parts: Iterable[memoryview], payload_bytes: int
     ) -> None:
-        """The same from a thread, so that the answer can be received meanwhile.
+        """Send frames from a thread, so that the answer can be received meanwhile.
 
         The parts must stay as they are until the answer has come. A failure breaks the connection.
         """
@@ -114,15 +114,15 @@ class Connection:
         self.stream.send_with_descriptor(head + message, descriptor, self.deadline)
 
     def post(self, message: bytes, payload: Array, timeout_s: float) -> None:
-        """Send a frame, what is not taken at once from a thread: see :meth:`flush`.
+        """Send a frame, and from a thread what the stream does not take at once: see :meth:`flush`.
 
         Args:
             message: The frame's.
-            payload: uint8, flat. Must stay as it is until :meth:`flush` returns.
+            payload: uint8, flat. Must not change until :meth:`flush` returns.
             timeout_s: How long to wait for room. Unit: seconds.
 
         Raises:
-            TimeoutError: There was no room; nothing was sent, it may be tried again.
+            TimeoutError: There was no room; nothing was sent, and the call may be repeated.
             OSError: The connection is broken.
         """
         if self._torn:
@@ -139,10 +139,10 @@ class Connection:
         self._outbox.put(lambda: self._send_rest(buffers, 0), timeout_s)
 
     def flush(self, timeout_s: float) -> None:
-        """Wait until everything posted is sent, and may change.
+        """Wait until everything posted is sent, so that payloads may change.
 
         Raises:
-            TimeoutError: It is not, after so long. Unit: seconds.
+            TimeoutError: It is not within ``timeout_s``. Unit: seconds.
             OSError: The connection is broken.
         """
         self._outbox.flush(timeout_s)
@@ -171,7 +171,7 @@ class Connection:
 
         Args:
             message: The frame's.
-            payload_bytes: What the parts will add up to.
+            payload_bytes: Total size of the parts.
             lend: Memory for parts that change before they are sent.
         """
         return FrameWriter(self, message, payload_bytes, lend)
@@ -185,7 +185,7 @@ class Connection:
     def receive(self) -> memoryview | None:
         """The next message; None when the peer closed the connection between two frames.
 
-        After a timeout it may be tried again, but for a message over 64 KiB.
+        After a timeout the call may be repeated, except for a message over 64 KiB.
 
         Raises:
             OSError: The connection is broken, or ended inside a frame.
@@ -193,7 +193,7 @@ class Connection:
             RefusedError: The last payload was not read.
             TimeoutError: The deadline passed.
         """
-        if self._cancelled:  # what had arrived before is not wanted any more
+        if self._cancelled:  # not even what had arrived before
             raise ConnectionError("cancelled")
         if self.unread_bytes:
             raise RefusedError(f"{self.unread_bytes} unread payload bytes from the previous frame")
@@ -208,7 +208,7 @@ class Connection:
                 limit="max_message_bytes",
             )
         if length <= READ_BYTES:
-            self._fill_buffer(_LENGTHS.size + length)  # what a timeout interrupts is not lost
+            self._fill_buffer(_LENGTHS.size + length)  # a timeout loses nothing
             self._at += _LENGTHS.size
             message = self._take(length)
         else:
@@ -223,7 +223,7 @@ class Connection:
 
         Args:
             count: Unit: bytes.
-            lend: Memory for many of them.
+            lend: Memory, if there are many bytes.
 
         Raises:
             OSError: The connection is broken.
@@ -247,10 +247,10 @@ class Connection:
         self._fill(target)
 
     def read_some(self, target: memoryview) -> int:
-        """The next bytes of the payload, at least one and as many as have come.
+        """Read the next bytes of the payload, at least one and as many as have come.
 
         Returns:
-            How many; what a timeout interrupts is not lost.
+            How many. A timeout loses no bytes.
 
         Raises:
             OSError: The connection is broken.
@@ -271,7 +271,7 @@ class Connection:
         return count
 
     def skip(self) -> None:
-        """Read to the end of the payload, and drop it."""
+        """Discard the rest of the payload."""
         while self.unread_bytes:
             count = min(self.unread_bytes, READ_BYTES)
             self._count_read(count)
@@ -284,12 +284,12 @@ class Connection:
     # -- ending ------------------------------------------------------------------------------
 
     def cancel(self) -> None:
-        """Make a running and every later call fail. From any thread."""
+        """Make running and later calls fail. From any thread."""
         self._cancelled = True
         self.stream.cancel()
 
     def close(self) -> None:
-        """Close it. What was sent still arrives; what only waits to be sent does not."""
+        """Close it. What was sent still arrives; what waits to be sent does not."""
         if not self._outbox.is_idle:
             self.stream.cancel()
         self._outbox.close()
@@ -303,7 +303,7 @@ class Connection:
         self.unread_bytes -= count
 
     def _take(self, count: int) -> memoryview:
-        """The next bytes, few enough for the buffer."""
+        """The next bytes, which fit into the buffer."""
         if count and not self._fill_buffer(count):
             raise ConnectionError("the connection ended inside a frame")
         start, self._at = self._at, self._at + count
@@ -337,9 +337,9 @@ class FrameWriter:
     """One frame, written part by part: small parts are joined, large ones go alone.
 
     Args:
-        connection: Where it goes.
+        connection: Sends it.
         message: The frame's.
-        payload_bytes: What the parts will add up to.
+        payload_bytes: Total size of the parts.
         lend: Memory for :meth:`copy`.
         before: Messages of frames without a payload that go first.
     """
@@ -360,7 +360,7 @@ class FrameWriter:
         self._lend = lend
 
     def copy(self, values: Array) -> Buffer:
-        """A copy of some values, to be given to :meth:`write` before the next one is made."""
+        """A copy of some values, valid until the next one: pass it to :meth:`write` before."""
         if values.nbytes < READ_BYTES:
             return values.tobytes()
         own = self._lend(values.nbytes)[: values.nbytes]
@@ -379,7 +379,7 @@ class FrameWriter:
         self._connection.write(part)
 
     def finish(self) -> None:
-        """Send what is left."""
+        """Send the parts that were kept."""
         if self._small:
             self._connection.write(b"".join(self._small))
             self._small, self._size = [], 0

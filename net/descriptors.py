@@ -1,7 +1,7 @@
-"""Open files: as many as the system lets us have, and some kept back from connections.
+"""Open files: as many as the system allows, and a reserve that connections cannot use.
 
-Each connection costs a descriptor. Without a reserve, strangers that connect and
-say nothing take the last one, and then no checkpoint can be written.
+Each connection costs a descriptor. Without a reserve, strangers that connect and send nothing would
+take the last one, and then no checkpoint could be written.
 """
 
 import resource
@@ -11,35 +11,35 @@ _RESERVE = 128  # for checkpoints, logs, shared memory and connections of our ow
 
 
 def raise_limit() -> int:
-    """Let this process have as many open files as it may, up to 65,536; returns the limit."""
+    """Raise the limit of open files as far as allowed, up to 65,536; returns the limit."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = _MOST if hard == resource.RLIM_INFINITY else min(hard, _MOST)
     if soft == resource.RLIM_INFINITY or soft >= wanted:
         return soft if soft != resource.RLIM_INFINITY else _MOST
     try:
         resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
-    except (OSError, ValueError):  # a system that does not let us
+    except (OSError, ValueError):  # not allowed here
         return soft
     return wanted
 
 
 def has_spare(descriptor: int) -> bool:
-    """Whether there are more descriptors than the reserve, one having just been opened.
+    """Whether more descriptors are free than the reserve, judged by one that was just opened.
 
-    The kernel gives out the lowest free number, so it tells how many are taken.
+    The kernel assigns the lowest free number, which therefore tells how many are in use.
     """
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return soft == resource.RLIM_INFINITY or descriptor < soft - min(_RESERVE, soft // 4)
 
 
 def most_silent_connections(wanted: int) -> int:
-    """How many connections may be silent, so that most of the descriptors are left."""
+    """How many connections may be silent, such that most descriptors stay free."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return wanted if soft == resource.RLIM_INFINITY else max(1, min(wanted, soft // 8))
 
 
 def most_grpc_connections(wanted: int) -> int:
-    """How many connections of gRPC there may be, so that half of the descriptors are left."""
+    """How many connections of gRPC there may be, such that half of the descriptors stay free."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft == resource.RLIM_INFINITY:
         return wanted

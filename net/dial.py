@@ -38,7 +38,7 @@ _REFUSAL_BYTES = 64 * 1024
 _M = TypeVar("_M", bound=Message)
 
 WrapStream = Callable[[ByteStream], ByteStream]
-"""The seam for faults: tests put a stream between that cuts, delays or drops."""
+"""For tests: puts a stream in between that cuts, delays or drops bytes."""
 
 
 class Dialer:
@@ -46,12 +46,12 @@ class Dialer:
 
     Args:
         address: The task's, host:port.
-        peer: Who that is, for messages.
-        hello: What is said; its versions and bounds are filled in.
-        who: Who says it.
+        peer: The task's name, for messages.
+        hello: The greeting; its versions and bounds are filled in.
+        who: The caller.
         settings: For the bounds.
-        wrap: Put around every stream.
-        task: Who must be there, by its certificate; None: anybody of the job.
+        wrap: Wraps every stream.
+        task: The task that the certificate must name; None: any task of the job.
     """
 
     def __init__(
@@ -80,8 +80,8 @@ class Dialer:
         """Connect over TCP, through TLS if the mode encrypts, without a greeting yet.
 
         Raises:
-            PeerLostError: Nobody listens there, or nothing answers.
-            OSError: There is somebody, and TLS does not come about: it may not be one of ours.
+            PeerLostError: The connection is refused, or nothing answers.
+            OSError: It is accepted, and the TLS handshake fails: it may not be one of our tasks.
             UnauthenticatedError: One of the two sides refuses the other one's certificate.
             PermissionDeniedError: It is another task.
         """
@@ -93,7 +93,7 @@ class Dialer:
             _say_magic(stream, deadline)
         except OSError as error:
             raise self.lost("connect", error) from error
-        # Half of the time: a mesh that knows HTTP/2 alone says nothing, and a tunnel is tried then.
+        # Half of the time: a mesh that only knows HTTP/2 says nothing, and a tunnel is tried then.
         secured = self._tls.connect(stream, time.monotonic() + (deadline - time.monotonic()) / 2)
         return self._connection(self._wrap(secured))
 
@@ -119,7 +119,7 @@ class Dialer:
         """Open a tunnel, without a greeting yet.
 
         Raises:
-            OSError: Nobody listens there, or TLS does not come about.
+            OSError: The connection is refused, or the TLS handshake fails.
             UnauthenticatedError: One of the two sides refuses the other one's certificate.
             PermissionDeniedError: It is another task.
         """
@@ -142,12 +142,12 @@ class Dialer:
 
         Args:
             connection: Not greeted yet.
-            timeout_s: For both. Unit: seconds.
-            unix_ticket: Of the welcome that named this Unix socket.
+            timeout_s: For sending and reading. Unit: seconds.
+            unix_ticket: From the welcome that named this Unix socket.
 
         Raises:
-            OSError: The connection broke, or no answer came in time: it may not be one of ours.
-            WindlassError: What the other side refused with.
+            OSError: The connection broke, or no answer came in time: the server may not be ours.
+            WindlassError: The server's refusal.
             ProtocolMismatchError: It speaks another protocol.
         """
         try:
@@ -172,12 +172,12 @@ class Dialer:
         connection.send([session_pb2.ClientMessage(hello=self.hello).SerializeToString()])
 
     def read_welcome(self, connection: Connection, timeout_s: float) -> session_pb2.Welcome:
-        """Read the answer to the greeting. After a timeout it may be tried again.
+        """Read the answer to the greeting. After a timeout the call may be repeated.
 
         Raises:
             TimeoutError: None came.
-            OSError: The connection broke, or what answers is not one of ours.
-            WindlassError: What the other side refused with.
+            OSError: The connection broke, or the server is not one of our tasks.
+            WindlassError: The server's refusal.
             ProtocolMismatchError: It speaks another protocol.
         """
         connection.deadline = time.monotonic() + timeout_s
@@ -234,17 +234,17 @@ def _say_magic(stream: ByteStream, deadline: float) -> None:
 def tls_client(
     address: str, peer: str, settings: Settings, task: TaskId | None = None, job: str = ""
 ) -> TlsClient | None:
-    """What begins TLS with a task; None: this process dials in plaintext.
+    """The TLS client for a task; None: this process dials in plaintext.
 
     Args:
         address: The task's, host:port.
-        peer: Who that is, for messages.
+        peer: The task's name, for messages.
         settings: Name the files.
-        task: Who must be there, by its certificate; None: anybody.
-        job: Of which job; empty: any.
+        task: The task that the certificate must name; None: any.
+        job: The job that it must name; empty: any.
 
     Raises:
-        ConfigurationError: Nothing says how tasks show there who they are.
+        ConfigurationError: No way to authenticate is set, or no CA.
     """
     mode = security_mode(settings, address)
     if not mode.encrypts:
@@ -259,12 +259,12 @@ def tls_client(
 
 
 def find_refusal(client: TlsClient, address: str, timeout_s: float = PROBE_TIMEOUT_S) -> None:
-    """Try TLS with a task, and ask for nothing.
+    """Raise the reason for which a TLS handshake with a task fails, if it does.
 
-    gRPC tells its callers of a failed handshake only that the peer is not available.
+    After a failed handshake gRPC only reports that the peer is not available.
 
     Raises:
-        AccessError: TLS does not come about, and trying again would fail again.
+        AccessError: The handshake fails, and trying again would fail again.
     """
     deadline = time.monotonic() + timeout_s
     try:
@@ -272,13 +272,13 @@ def find_refusal(client: TlsClient, address: str, timeout_s: float = PROBE_TIMEO
         _say_magic(stream, deadline)
         secured = client.connect(stream, deadline)
         with contextlib.closing(Connection(secured, _REFUSAL_BYTES, address)) as connection:
-            # A server judges our certificate when our side of the handshake is over already.
+            # A server checks our certificate when our side of the handshake is over already.
             secured.end()
             connection.deadline = deadline
             receive_message(connection)
     except AccessError:
         raise
-    except (OSError, WindlassError):  # it closes, as it should, or is not there at all
+    except (OSError, WindlassError):  # it closes, as expected, or cannot be reached
         return
 
 
@@ -287,8 +287,8 @@ def receive_message(connection: Connection) -> session_pb2.ServerMessage:
 
     Raises:
         OSError: The connection is broken, or was closed.
-        WindlassError: The failure the server ended the session with.
-        RefusedError: It cannot be read.
+        WindlassError: The error with which the server ended the session.
+        RefusedError: The message cannot be parsed.
     """
     data = connection.receive()
     if data is None:
@@ -300,10 +300,10 @@ def receive_message(connection: Connection) -> session_pb2.ServerMessage:
 
 
 def parse(kind: type[_M], data: bytes | memoryview) -> _M:
-    """A message of a connection.
+    """Parse a message of a connection.
 
     Raises:
-        RefusedError: It cannot be read.
+        RefusedError: It cannot be parsed.
     """
     try:
         return kind.FromString(bytes(data))

@@ -1,8 +1,8 @@
-"""Greetings: how a connection begins, whatever it goes over.
+"""Greetings: how every connection begins, on every kind of stream.
 
-The one who dials says :data:`~windlass.net.listener.MAGIC` (not in a tunnel, which is ours from its
-first byte) and sends a ``Hello``: which service it is for, who asks, which versions it runs. The
-service answers with a ``Welcome``, or with an error and the end of the connection.
+The client sends :data:`~windlass.net.listener.MAGIC` (not in a tunnel, which is ours from its first
+byte) and a ``Hello``: which service it wants, who it is, which versions it runs. The service
+answers with a ``Welcome``, or with an error and the end of the connection.
 """
 
 import contextlib
@@ -36,19 +36,19 @@ from .unix import listen_unix
 
 log = logging.getLogger(__name__)
 
-WHO = "who"  # a service that every task has
+WHO = "who"  # a service of every task
 _MAX_SILENT = 32
 UNIX_TICKET_S = 10.0  # to greet again over a Unix socket
 _UNIX_TICKETS = 1024
 
 
 class Greeting:
-    """A greeting that was heard, and may be answered.
+    """A greeting that was admitted, and may be answered.
 
     Attributes:
-        connection: It came over this one.
-        hello: What it says.
-        visitor: Who says it.
+        connection: The connection that it came over.
+        hello: The greeting itself.
+        visitor: Who sent it.
     """
 
     def __init__(
@@ -67,7 +67,7 @@ class Greeting:
         """Answer it.
 
         Args:
-            fields: Of the ``Welcome``, the service's own.
+            fields: The service's own fields of the ``Welcome``.
 
         Raises:
             OSError: The connection is broken.
@@ -78,20 +78,20 @@ class Greeting:
 
 
 Service = Callable[[Greeting], bool]
-"""Serves a greeted connection; returns whether it keeps it, else the connection is closed."""
+"""Serves a connection; returns whether it keeps it, otherwise the connection is closed."""
 
 
 class Endpoint:
-    """Hears greetings, and calls the service that is asked for.
+    """Reads greetings, and calls the service that they name.
 
     Args:
-        task: Who listens, for messages.
+        task: The server, for messages.
         settings: For the bounds.
         services: By name.
-        guard: Lets callers in.
-        newcomers: Bounds those that are silent.
+        guard: Admits callers.
+        newcomers: Bounds silent connections.
         max_sessions: Most greeted connections at once.
-        greeting_timeout_s: How long a greeting may take, all of it. Unit: seconds.
+        greeting_timeout_s: How long a complete greeting may take. Unit: seconds.
 
     Attributes:
         unix_sockets: Names where this process can be reached from this machine.
@@ -131,7 +131,7 @@ class Endpoint:
         """
         if not self._services:
             return
-        # Not to be guessed, so that nobody can be there before us.
+        # Not to be guessed, so that no other process can bind it before us.
         name = f"@windlass-{secrets.token_hex(16)}"
         yield listen_unix(name, backlog)
         self.unix_sockets.append(name)
@@ -157,15 +157,15 @@ class Endpoint:
         self.unix_sockets.append(str(path))
 
     def serve(self, stream: ByteStream, received: bytes = b"") -> None:
-        """Hear a greeting and serve the connection to its end. Blocks.
+        """Read a greeting and serve the connection to its end. Blocks.
 
-        The greeting phase, in which a peer costs little and has little time, ends when the hello is
-        heard and whoever says it is let in: of a socket the listener has read it before, without a
-        thread; in a tunnel it is awaited here, and only so many tunnels may be silent at once.
+        The greeting phase, in which a peer costs little and has little time, ends when its hello is
+        admitted. From a socket the listener has read the hello before, without a thread; in a
+        tunnel this waits for it, and only so many tunnels may be silent at once.
 
         Args:
             stream: Owned from now on.
-            received: What was read of it already.
+            received: Bytes that were read already.
         """
         connection = Connection(stream, GREETING_BYTES, "a peer that has not greeted", received)
         kept = False
@@ -212,7 +212,7 @@ class Endpoint:
         visitor = self._guard.admit(
             operation, hello.authorization, self._shown(connection, hello), stream.peer_address
         )
-        if hello.service != WHO:  # there nothing is done in the name of a task
+        if hello.service != WHO:  # which does nothing in the name of a task
             visitor.check_claim(who)
         connection.peer = str(who.task)
         connection.max_message_bytes = self._settings.max_message_bytes
@@ -240,14 +240,14 @@ class Endpoint:
             return service(Greeting(connection, hello, visitor, welcome))
 
     def _shown(self, connection: Connection, hello: session_pb2.Hello) -> Principal | None:
-        """Who sent a greeting, by its certificate, or by the ticket that one like it got."""
+        """Who sent a greeting, by its certificate, or by the ticket of an earlier greeting."""
         if connection.stream.principal is not None:
             return connection.stream.principal
         return self._tickets.redeem(hello.unix_ticket) if hello.unix_ticket else None
 
     @contextlib.contextmanager
     def _served_by(self, peer: str) -> Iterator[None]:
-        """A greeted connection is served, whatever it goes over.
+        """Count a greeted connection while it is served.
 
         Raises:
             TooManyWorkersError: There are too many.
@@ -269,7 +269,7 @@ class Endpoint:
                 self._served -= 1
 
     def stop(self) -> None:
-        """End every session that is served. Idempotent."""
+        """End every session. Idempotent."""
         with self._lock:
             self._stopped = True
             connections = list(self._open)
@@ -283,13 +283,13 @@ class Endpoint:
 
 
 def _say_who(greeting: Greeting) -> bool:
-    """Answer who is here, which every welcome says."""
+    """Serve :data:`WHO`: every welcome names the task."""
     greeting.welcome()
     return False
 
 
 def refusal_frame(error: WindlassError) -> bytes:
-    """The answer to a greeting that is not read."""
+    """The frame that answers a greeting which is refused unread."""
     return frame_of(_failure(error))
 
 

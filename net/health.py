@@ -1,7 +1,7 @@
-"""The standard health service (grpc.health.v1), which is open to anybody and says one word.
+"""The standard health service (grpc.health.v1), which is open to every caller.
 
-Nothing of a call is read, not even which service it asks for: a peer that nobody knows costs no
-memory. ``Watch``, which would last for as long as somebody likes, is not served.
+No request is parsed, not even for the service's name: a stranger costs no memory. ``Watch``, which
+would last as long as its caller likes, is not served.
 """
 
 from grpc_health.v1 import health_pb2
@@ -19,10 +19,10 @@ class Health:
         self.set(serving=False)
 
     def set(self, *, serving: bool) -> None:
-        """Say this from now on."""
+        """Set the answer."""
         status = _Status.SERVING if serving else _Status.NOT_SERVING
         self._answer = _Status(status=status).SerializeToString()
 
     def methods(self) -> dict[str, Method]:
-        """What is served, by path."""
+        """The methods, by path."""
         return {PATH: lambda _: Accepted(lambda _: self._answer, lets_in=False)}

@@ -1,4 +1,4 @@
-"""What a task serves at its one address."""
+"""The server of a task, at its one address."""
 
 import socket
 from collections.abc import Callable, Iterator, Mapping
@@ -33,7 +33,7 @@ from .unary import Servicer, admit, methods_of
 from .unix import unix_stream
 
 _BACKLOG = 512
-_LOOKERS = 8  # who greets to see who is there, where there are no sessions
+_LOOKERS = 8  # greetings that only ask for the task, where there are no sessions
 _GRPC_CONNECTIONS = 64  # beside two for each worker
 _MAX_SILENT = 32  # tunnels that have not greeted
 _WAITING_CALLS = 512  # beyond the threads
@@ -55,10 +55,10 @@ def bind_address(address: str, settings: Settings) -> str:
 
 
 class DaemonThreads(futures.Executor):
-    """A thread for each call; the end of the process waits for none. Who calls bounds them.
+    """A thread for each call; the end of the process waits for none. The caller bounds them.
 
     Args:
-        name: Of the threads.
+        name: The threads'.
     """
 
     def __init__(self, name: str) -> None:
@@ -71,7 +71,7 @@ class DaemonThreads(futures.Executor):
         def run() -> None:
             try:
                 future.set_result(fn(*args, **kwargs))
-            except BaseException as error:  # noqa: BLE001 - whoever asks for the result gets it
+            except BaseException as error:  # noqa: BLE001 - the result raises it
                 future.set_exception(error)
 
         new_thread(self._name, run, failed=future.set_exception).start()
@@ -79,15 +79,15 @@ class DaemonThreads(futures.Executor):
 
 
 class TaskHost:
-    """Everything a task serves, at its one address: sessions and links, gRPC, and health.
+    """Everything that a task serves at its one address: sessions and links, gRPC, and health.
 
     Args:
-        task: Who serves, for messages.
+        task: The server, for messages.
         threads: Most gRPC calls at once, beside tunnels.
         settings: For bounds, the address to bind and the health port.
         calls: The methods of each service.
-        guard: Lets callers in.
-        sessions: What greeted connections are for; see :class:`~windlass.net.endpoint.Endpoint`.
+        guard: Admits callers.
+        sessions: Services of greeted connections; see :class:`~windlass.net.endpoint.Endpoint`.
         max_sessions: Most greeted connections at once, tunnels included.
         daemon: The process may end while calls are under way.
         routed: Forwards connections; see :class:`~windlass.net.listener.Listener`.
@@ -110,7 +110,6 @@ class TaskHost:
         self._settings = settings
         self._guard = guard
         self._health = Health()
-        # grpc does not end the threads of a pool it was given.
         name = f"{task.short}-rpc"
         self._pool = (
             DaemonThreads(name)
@@ -126,13 +125,13 @@ class TaskHost:
         self._calls = Http2Server(
             self._methods(calls, has_sessions=bool(sessions)),
             self._pool,
-            # Calls beyond a pool wait in it; beyond this they are refused, and tried again.
+            # Calls beyond a pool's threads wait; beyond this they are refused, and tried again.
             most_calls=threads + (0 if daemon else _WAITING_CALLS),
             limit=most_grpc_connections(_GRPC_CONNECTIONS + 2 * settings.max_sessions),
             most_bytes=settings.max_message_bytes,
             idle_s=_IDLE_S,
         )
-        # Those that a greeted peer no longer needs make room a moment later.
+        # Connections that a greeted peer no longer needs are closed a moment later.
         self._listener = Listener(
             self.endpoint.serve,
             self._calls,
@@ -164,12 +163,12 @@ class TaskHost:
         return Accepted(serve=serve)
 
     def start(self, address: str) -> None:
-        """Listen at ``address`` (host:port; port 0 picks one) and say SERVING.
+        """Listen at ``address`` (host:port; port 0 picks one) and report SERVING.
 
         Raises:
             AddressInUseError: The port is taken.
-            ConfigurationError: Nothing says how callers show who they are, or ``socket_dir``
-                cannot be used.
+            ConfigurationError: No way to authenticate callers is set, or ``socket_dir`` cannot be
+                used.
         """
         try:
             self._start(address)
@@ -210,16 +209,16 @@ class TaskHost:
         return tls
 
     def samples(self) -> Iterator[Sample]:
-        """Who has come, for Prometheus."""
+        """Counters of connections and refusals, for Prometheus."""
         listener = self._listener
         return connection_samples(listener.served, listener.refused, self._guard.refusals)
 
     def drain(self) -> None:
-        """Say NOT_SERVING; calls go on."""
+        """Report NOT_SERVING; calls go on."""
         self._health.set(serving=False)
 
     def stop(self, grace_s: float = 0.5) -> None:
-        """Refuse new calls, give running ones ``grace_s``, then cut them and every session."""
+        """Refuse new calls, wait ``grace_s`` for running ones, then end them and every session."""
         self._listener.stop()
         self._calls.stop(grace_s)
         if self._probes is not None:

@@ -1,8 +1,8 @@
-"""Where the head of an HTTP request ends, for ports that answer such requests: pure."""
+"""The end of the head of an HTTP request, for ports that answer such requests: pure."""
 
 from .arrival import Arrival
 
-HEAD_BYTES = 8 * 1024  # of a request; Prometheus' has a few hundred
+HEAD_BYTES = 8 * 1024  # longest head; Prometheus' has a few hundred
 _END = b"\r\n\r\n"
 
 
@@ -12,22 +12,22 @@ class HttpArrival(Arrival):
     __slots__ = ()
 
     def wanted(self) -> int:
-        """How many more bytes may belong to it; 0: it is complete, or too long."""
+        """How many more bytes the head may have; 0: it is complete, or too long."""
         return 0 if _END in self.first else max(0, HEAD_BYTES - len(self.first))
 
     @property
     def is_ours(self) -> bool:
-        """Whether it is complete."""
+        """Whether the head is complete."""
         return _END in self.first
 
     @property
     def is_grpc(self) -> bool:
-        """It never is."""
+        """Never."""
         return False
 
     @property
     def ticket(self) -> bytes:
-        """There is none."""
+        """None."""
         return b""
 
     @property

@@ -1,9 +1,9 @@
 """One port for everything: connections are accepted, and sorted by their first bytes.
 
 One thread accepts, sorts, and takes connections through TLS (:mod:`~windlass.net.caller`): ours get
-a thread when their greeting has come, gRPC's go to the server of calls. A connection that says
-nothing, or does not come to the end of its greeting, costs a descriptor until it is closed, and no
-thread. All of them together cost a share of the thread's time: beyond it, who connects waits in the
+a thread when their greeting has come, gRPC's go to the server of calls. A connection that sends
+nothing, or does not complete its greeting, costs a descriptor until it is closed, and no thread.
+All of them together cost a share of the thread's time: beyond it, new connections wait in the
 system's queue.
 """
 
@@ -35,26 +35,26 @@ log = logging.getLogger(__name__)
 
 GREETING_TIMEOUT_S = 10.0
 _MAX_UNSORTED = 256
-_MAX_HANDSHAKES = 64  # of TLS: each has 100 KB and more of OpenSSL's
-_LEAST_STAY_S = 0.1  # of a handshake, before another one takes its place
+_MAX_HANDSHAKES = 64  # of TLS: OpenSSL has 100 KB and more for each
+_LEAST_STAY_S = 0.1  # for a handshake, before another one takes its place
 _RETRY_S = 0.1
-_FULL_S = 0.02  # until it is looked again whether there is room for calls
+_FULL_S = 0.02  # until the next check for room for calls
 _SHARE, _BURST_S = 0.2, 0.5
 _LINGER_S = 1.0
 _LINGER_BYTES = 64 * 1024
 
 
 class CallServer(Protocol):
-    """Where connections of gRPC go."""
+    """The server that gets connections of gRPC."""
 
     def has_room(self) -> bool:
-        """Whether one more may come; until then nobody is accepted over TCP."""
+        """Whether there is room for one more; until then no connection over TCP is accepted."""
         ...
 
     def accept(
         self, stream: SocketStream | TlsStream, first: bytes, refusal: WindlassError | None
     ) -> None:
-        """Serve a connection, or tell whoever calls why not; owns it and does not wait."""
+        """Serve a connection, or answer its calls with ``refusal``; owns it and does not wait."""
         ...
 
 
@@ -63,27 +63,28 @@ class _Unsorted:
     caller: Caller
     began: float
     until: float
-    is_leaving: bool = False  # it was told that it is refused
-    read: int = 0  # bytes of one that leaves
+    is_leaving: bool = False  # it was refused
+    read: int = 0  # bytes since it was refused
 
 
 class Listener:
     """Accepts connections on several sockets.
 
     Args:
-        greeted: Called with a connection of ours and its greeting, as it came, in a thread of its
-            own; owns it.
+        greeted: Called with a connection of ours and its unparsed greeting, in a thread of its own;
+            owns it.
         calls: Serves connections that begin as gRPC's do. None: they are closed.
         limit: Most connections that ``greeted`` handles at once; further ones are closed.
-        greeting_timeout_s: How long the greeting may take, all of it. Unit: seconds.
+        greeting_timeout_s: How long a complete greeting may take. Unit: seconds.
         routed: Called with a connection that is to be forwarded, and with its ticket; owns it and
             does not wait. None: it is closed.
-        make_arrival: Makes what tells by a connection's first bytes what it is.
-        refusal: Makes what a connection of ours hears that is refused before its greeting is read.
+        make_arrival: Makes the sorter of a connection's first bytes.
+        refusal: Makes the answer to a connection of ours that is refused before its greeting is
+            read.
 
     Attributes:
-        refused: Connections that were closed since there were too many, or no room for them.
-        tls: What connections over TCP have to go through; None: they are plain.
+        refused: How many connections were closed, since there were too many or there was no room.
+        tls: The TLS that connections over TCP have to go through; None: they are plain.
     """
 
     def __init__(
@@ -135,7 +136,7 @@ class Listener:
         self._thread.start()
 
     def stop(self) -> None:
-        """Accept none any more. Idempotent; connections that were handed over go on."""
+        """Stop accepting. Idempotent; connections that were handed over continue."""
         if self._stopped.is_set():
             return
         self._stopped.set()
@@ -155,7 +156,7 @@ class Listener:
             while not self._stopped.is_set():
                 try:
                     self._turn()
-                except Exception:  # the port must not close for it
+                except Exception:  # the port must stay open
                     log.exception("a turn of accepting connections failed")
                     self._stopped.wait(_RETRY_S)
         finally:
@@ -188,7 +189,7 @@ class Listener:
                 self._selector.register(listening, selectors.EVENT_READ, make_stream)
 
     def _is_busy(self) -> bool:
-        """Whether as many are shaking hands as may be, and none has been at it for long."""
+        """Whether there are as many handshakes as allowed, all of them recent."""
         if self.tls is None or len(self._unsorted) < _MAX_HANDSHAKES:
             return False
         return time.monotonic() - next(iter(self._unsorted.values())).began < _LEAST_STAY_S
@@ -199,7 +200,7 @@ class Listener:
                 self._accept(key.fileobj, key.data)  # type: ignore[arg-type]
             elif key.fileobj in self._unsorted:
                 self._sort(key.fileobj)
-        except Exception:  # whatever a connection brings, others are accepted
+        except Exception:  # one connection's failure does not concern the others
             log.exception("a connection could not be let in")
             self._stopped.wait(_RETRY_S)
 
@@ -232,7 +233,7 @@ class Listener:
             return
         most = self._max_unsorted if self.tls is None else min(_MAX_HANDSHAKES, self._max_unsorted)
         if not has_room or len(self._unsorted) >= most:
-            # The one that has said nothing for longest makes room.
+            # The connection that has been silent for longest makes room.
             self.refused += 1
             self._close(next(iter(self._unsorted)))
         now = time.monotonic()
@@ -243,7 +244,7 @@ class Listener:
             raise
         caller = Caller(connection, make_stream, self._make_arrival(), self.tls)
         self._unsorted[connection] = _Unsorted(caller, now, now + self._greeting_timeout_s)
-        self._sort(connection)  # most have said at once what they are
+        self._sort(connection)  # most have sent their first bytes already
 
     def _forget(self, connection: socket.socket) -> Caller:
         unsorted = self._unsorted.pop(connection)
@@ -285,7 +286,7 @@ class Listener:
     def _hand_on(self, connection: socket.socket, unsorted: _Unsorted, found: Sorted) -> None:
         stream, arrival = found.stream, found.arrival
         if arrival.is_ours and found.refusal is not None:
-            with contextlib.suppress(OSError):  # it does not hear it then
+            with contextlib.suppress(OSError):  # the peer is gone already
                 stream.send_now([self._refusal(found.refusal)])
             self._begin_leaving(unsorted)
             return
@@ -309,10 +310,10 @@ class Listener:
             raise
 
     def _begin_leaving(self, unsorted: _Unsorted) -> None:
-        """Let who was refused read why.
+        """Let a refused peer read why.
 
-        A socket that is closed with bytes unread resets the connection, and then the peer may not
-        see what was sent to it: so its bytes are read, for a moment.
+        A socket that is closed with unread bytes resets the connection, and then the peer may not
+        receive what was sent to it: so its bytes are read, for a moment.
         """
         unsorted.is_leaving = True
         unsorted.until = time.monotonic() + _LINGER_S

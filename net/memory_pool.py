@@ -1,4 +1,4 @@
-"""Memory for gradients and values that are on their way, lent to sessions for a step."""
+"""Memory for gradients and values on their way, and for other copies that are soon dropped."""
 
 import contextlib
 import mmap
@@ -19,7 +19,7 @@ class MemoryPool:
     """Keeps some of what was released: fresh memory costs a page fault per 4 KiB. Thread-safe.
 
     Args:
-        kept_bytes: Most that is kept while nobody uses it; the rest goes back to the system.
+        kept_bytes: Most unused memory to keep; the rest goes back to the system.
     """
 
     def __init__(self, kept_bytes: int = _KEPT_BYTES) -> None:
@@ -28,7 +28,7 @@ class MemoryPool:
         self._free: list[Array] = []
 
     def take(self, num_bytes: int) -> Array:
-        """At least so many bytes, uninitialised, uint8: the smallest free array, or a fresh one."""
+        """An uninitialised uint8 array of at least so many bytes: the smallest free one, or new."""
         with self._lock:
             fitting = [array for array in self._free if array.size >= num_bytes]
             if fitting:
@@ -38,7 +38,7 @@ class MemoryPool:
         return temporary_buffer(num_bytes, _BYTE)
 
     def release(self, array: Array) -> None:
-        """Give an array back. Of what is kept, the smallest goes first."""
+        """Give an array back. If too much is kept, the smallest arrays are dropped first."""
         with self._lock:
             self._free.append(array)
             self._free.sort(key=len)
@@ -47,14 +47,14 @@ class MemoryPool:
 
 
 class Lease:
-    """Memory of a pool for one user, one array at a time; released when the ``with`` block ends."""
+    """Memory of a pool for one session, one array at a time, until the ``with`` block ends."""
 
     def __init__(self, pool: MemoryPool) -> None:
         self._pool = pool
         self._array: Array = np.empty(0, np.uint8)
 
     def lend(self, num_bytes: int) -> Array:
-        """At least so many bytes; what was lent before may be the same memory."""
+        """An array of at least so many bytes; the array before may be the same memory."""
         if self._array.size < num_bytes:
             self._release()
             self._array = self._pool.take(num_bytes)
@@ -82,6 +82,10 @@ def temporary_buffer(count: int, dtype: DType) -> Array:
 
     Memory from the heap would be kept: after a large block is freed, malloc raises its mmap
     threshold.
+
+    Args:
+        count: Elements.
+        dtype: Their type.
     """
     num_bytes = count * dtype.itemsize
     if num_bytes < _MAPPED_BYTES:

@@ -1,4 +1,4 @@
-"""The answer to one request for metrics, read from memory and written into memory: no waiting."""
+"""The answer to one request for metrics, from memory to memory, without waiting."""
 
 import io
 import logging
@@ -13,8 +13,8 @@ log = logging.getLogger(__name__)
 PATH = "/metrics"
 
 Read = Callable[[str], tuple[bytes, str]]
-"""For the value of ``Accept``: the page and its content type. Raises TimeoutError if there is none
-for now.
+"""Makes the page and its content type for a value of ``Accept``; raises TimeoutError if there is
+none for now.
 """
 
 
@@ -22,7 +22,7 @@ def answer_to(request: bytes, read: Read) -> bytes:
     """The answer to a request.
 
     Args:
-        request: Its head, as it came.
+        request: Its unparsed head.
         read: Makes the page.
     """
     written = io.BytesIO()
@@ -41,7 +41,7 @@ class _Answer(BaseHTTPRequestHandler):
         self.rfile = io.BytesIO(request)
 
     def finish(self) -> None:
-        """Nothing: the port closes the connection."""
+        """Do nothing: the port closes the connection."""
 
     def handle(self) -> None:
         self.close_connection = True

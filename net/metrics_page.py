@@ -1,8 +1,8 @@
 """The page that Prometheus reads, written by its own library.
 
-Collecting takes a lock here and there, and a moment of the interpreter. Whoever asks again within a
-second is shown the same page, so that asking without end costs the task little; and if collecting
-does not come to an end, only one thread waits for it.
+Collecting takes some locks, and a moment of the interpreter. Requests within a second get the same
+page, so that endless requests cost the task little; and if collecting does not end, only one thread
+waits for it.
 """
 
 import logging
@@ -26,7 +26,7 @@ Collect = Callable[[], Iterable[Sample]]
 
 
 def families(samples: Iterable[Sample]) -> list[Metric]:
-    """Samples as Prometheus' library has them; those that differ in nothing are added up."""
+    """Samples in the form of Prometheus' library; those with equal labels are added up."""
     sums: dict[str, tuple[Any, dict[tuple[str, ...], float]]] = {}
     for sample in samples:
         metric = sample.metric
@@ -43,12 +43,12 @@ def families(samples: Iterable[Sample]) -> list[Metric]:
 
 
 class MetricsPage:
-    """Thread-safe.
+    """Renders the metrics of a task. Thread-safe.
 
     Args:
         collect: Reads the task's counters. Must not call other tasks.
-        others: Whose metrics follow: those of the process, and what the program has registered with
-            Prometheus' library by itself.
+        others: More metrics: those of the process, and those that the program has registered with
+            Prometheus' library.
         clock: For tests.
     """
 
@@ -66,10 +66,10 @@ class MetricsPage:
         """(the page, its content type).
 
         Args:
-            accept: What the client takes, as in HTTP's header: plain text or OpenMetrics.
+            accept: The value of HTTP's header ``Accept``: plain text or OpenMetrics.
 
         Raises:
-            TimeoutError: Somebody else has been collecting for long.
+            TimeoutError: Another thread has been collecting for long.
         """
         if not self._lock.acquire(timeout=_WAIT_S):
             raise TimeoutError(f"the counters have not been read for {_WAIT_S:g} s")
@@ -86,13 +86,13 @@ class MetricsPage:
     def _of_others(self) -> list[Metric]:
         try:
             return list(self._others.collect())
-        except Exception:  # of a collector of the program's: ours are shown all the same
+        except Exception:  # from a collector of the program: ours are shown all the same
             log.warning("metrics that the program has registered cannot be read", exc_info=True)
             return []
 
 
 class _Page:
-    """What the library's encoders take for a registry."""
+    """A registry for the library's encoders."""
 
     def __init__(self, found: list[Metric]) -> None:
         self._found = found

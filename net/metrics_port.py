@@ -1,8 +1,8 @@
 """A port where Prometheus reads a task's metrics, in plaintext, which cannot be used up.
 
-It has its own sockets and threads: probes, peers and steps do not wait for it, nor it for them. Who
-connects and says nothing costs a descriptor (:mod:`~windlass.net.listener`), who asks too often is
-shown the page of a moment ago (:mod:`~windlass.net.metrics_page`).
+It has its own sockets and threads: probes, peers and steps do not wait for it, nor it for them. A
+client that sends nothing costs a descriptor (:mod:`~windlass.net.listener`), one that asks too
+often gets the page of a moment ago (:mod:`~windlass.net.metrics_page`).
 """
 
 import logging
@@ -36,9 +36,9 @@ class MetricsPort:
 
     Args:
         task: For messages.
-        address: Of the task, or of its cluster: says whether this is on loopback.
+        address: The task's, or its cluster's: tells whether this is on loopback.
         settings: For the port, and the address to bind.
-        collect: Reads the task's counters, in a thread of this port's.
+        collect: Reads the task's counters, in a thread of this port.
     """
 
     def __init__(self, task: TaskId, address: str, settings: Settings, collect: "Collect") -> None:
@@ -81,7 +81,7 @@ class MetricsPort:
         log.debug("metrics at %s", where)
 
     def stop(self) -> None:
-        """Answer nobody any more. Idempotent."""
+        """Stop answering. Idempotent."""
         if self._listener is not None:
             self._listener.stop()
 
@@ -107,7 +107,7 @@ class MetricsPort:
             return page.render(accept)
         except TimeoutError:
             raise
-        except Exception as error:  # a scrape that fails must be seen, and must not end the port
+        except Exception as error:  # a failed scrape must be reported, and must not end the port
             self._failures.warning(
                 "the metrics cannot be read: %s: %s", type(error).__name__, error
             )

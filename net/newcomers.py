@@ -1,8 +1,8 @@
 """Tunnels whose greeting has not come: bounded in number and in time.
 
-A tunnel costs a thread before its greeting has come. Whoever opens many and says nothing would have
-all threads, so only so many may be silent at once: one more takes the place of the one that has
-been silent for longest, which is cancelled.
+A tunnel costs a thread before its greeting has come. A client that opens many and sends nothing
+would have all threads, so only so many may be silent at once: one more takes the place of the one
+that has been silent for longest, which is cancelled.
 """
 
 import itertools
@@ -13,13 +13,13 @@ from contextlib import contextmanager
 
 from ..core.threads import new_thread
 
-# A message comes with its call, or soon after; whoever has been here for less is not cancelled.
+# A message comes with its call, or soon after: a tunnel is not cancelled earlier.
 _LEAST_S = 0.1
-_LOOKS = 4  # for those whose time is over, in this time
+_LOOKS = 4  # checks within one timeout
 
 
 class Newcomers:
-    """Those that have not said anything yet. Thread-safe.
+    """Tunnels that have not sent anything yet. Thread-safe.
 
     Args:
         limit: Most at once.
@@ -37,10 +37,10 @@ class Newcomers:
 
     @contextmanager
     def silent(self, cancel: Callable[[], object]) -> Iterator[None]:
-        """Somebody is silent, as long as this lasts. Waits a moment if there are too many.
+        """Count a tunnel as silent while the block runs. Waits a moment if there are too many.
 
         Args:
-            cancel: Called from another thread if this one is to give up.
+            cancel: Called from another thread to end the tunnel.
         """
         number = self._enter(cancel)
         try:
@@ -51,7 +51,7 @@ class Newcomers:
                 self._left.notify()
 
     def stop(self) -> None:
-        """Cancel nobody any more."""
+        """Stop cancelling."""
         self._stopped.set()
 
     def _enter(self, cancel: Callable[[], object]) -> int:
@@ -71,12 +71,12 @@ class Newcomers:
             return number
 
     def _watch_failed(self, _: BaseException) -> None:
-        """The next one that is silent has a new thread."""
+        """Let the next silent tunnel start a new thread."""
         with self._left:
             self._watching = False
 
     def _watch(self) -> None:
-        """Cancel those whose time is over. Ends when there were none for a while."""
+        """Cancel tunnels whose time is over. Ends when there were none for a while."""
         idle = 0
         while not self._stopped.wait(self._timeout_s / _LOOKS):
             with self._left:

@@ -1,4 +1,4 @@
-"""Sending in a thread what a stream does not take at once."""
+"""A thread that sends what a stream does not take at once."""
 
 import logging
 import threading
@@ -12,10 +12,10 @@ log = logging.getLogger(__name__)
 
 
 class Outbox:
-    """Frames that wait to be sent, oldest first. Its thread is started by the first one.
+    """Frames that wait to be sent, oldest first. The first one starts the thread.
 
     Args:
-        stream: Only the outbox may send on it while it is not idle.
+        stream: Only the outbox may send on it, except while the outbox is idle.
         limit: Most frames that wait.
     """
 
@@ -35,7 +35,7 @@ class Outbox:
         return not self._waiting and not self._sending
 
     def put(self, send: Callable[[], None], timeout_s: float | None = None) -> None:
-        """Have ``send`` called. What it sends must stay as it is until :meth:`flush` returns.
+        """Queue a call of ``send``. What that sends must not change until :meth:`flush` returns.
 
         Raises:
             TimeoutError: Too many frames waited for so long; ``send`` is not called.
@@ -45,7 +45,7 @@ class Outbox:
             if not self._changed.wait_for(self._has_room, timeout_s):
                 raise TimeoutError("the peer takes nothing")
             self._raise_if_broken()
-            if self._thread is None:  # before the frame waits: there may be no more threads
+            if self._thread is None:  # before the frame is queued: there may be no more threads
                 thread = new_thread("outbox", self._run, failed=self._failed)
                 thread.start()
                 self._thread = thread
@@ -56,7 +56,7 @@ class Outbox:
         """Wait until everything is sent.
 
         Raises:
-            TimeoutError: It is not, after so long.
+            TimeoutError: It is not within ``timeout_s``.
             OSError: It could not be.
         """
         if self.is_idle and self._failure is None:
@@ -73,7 +73,7 @@ class Outbox:
             self._waiting.clear()
             self._changed.notify_all()
         if self._thread is not None and self._thread is not threading.current_thread():
-            # It must not write to whatever gets the descriptor's number next.
+            # It must not write to another file that gets the descriptor's number next.
             self._thread.join()
 
     def _has_room(self) -> bool:
@@ -101,16 +101,16 @@ class Outbox:
                 self._changed.wait_for(lambda: self._waiting or self._closed)
                 if self._closed:
                     return
-                self._sending = True  # first: `is_idle` looks without the lock
+                self._sending = True  # first: `is_idle` reads without the lock
                 send = self._waiting.popleft()
             try:
                 send()
             except Exception as error:
-                if not isinstance(error, OSError):  # say, no memory to gather an array
+                if not isinstance(error, OSError):  # for example, no memory to gather an array
                     log.exception("a frame could not be sent")
                 with self._changed:
                     self._failure = error
                     self._waiting.clear()
-                # Half a frame is out: whoever waits for its answer hears of it.
+                # Half a frame was sent: threads that wait for its answer must notice.
                 self._stream.cancel()
             del send  # arrays are not kept until the next frame

@@ -1,4 +1,4 @@
-"""Under which address others reach this process."""
+"""The address under which other machines reach this process."""
 
 import socket
 
@@ -7,11 +7,11 @@ def own_host_towards(address: str) -> str:
     """The address of this machine on the way to another one; nothing is sent.
 
     Args:
-        address: Of the other one, ``host:port``.
+        address: The other machine's, ``host:port``.
 
     Returns:
-        An IP address, in brackets if it is of version 6; ``127.0.0.1`` if the other one's name is
-        not known or there is no way to it.
+        An IP address, in brackets for version 6; ``127.0.0.1`` if the other machine's name is not
+        known or there is no route to it.
     """
     host, _, port = address.rpartition(":")
     try:

@@ -1,4 +1,4 @@
-"""A port for health probes alone, in plaintext, which cannot be used up."""
+"""A port for health probes alone, in plaintext, which strangers cannot exhaust."""
 
 from concurrent import futures
 
@@ -17,7 +17,7 @@ class ProbePort:
     """Serves the health service at a port of its own.
 
     Args:
-        health: What it answers.
+        health: Answers the probes.
     """
 
     def __init__(self, health: Health) -> None:
@@ -26,7 +26,7 @@ class ProbePort:
             health.methods(),
             self._pool,
             most_calls=_CALLS,
-            limit=0,  # nobody is let in: health is for strangers
+            limit=0,  # no caller is admitted: probes come from strangers
             most_bytes=_REQUEST_BYTES,
             idle_s=_IDLE_S,
         )
@@ -43,7 +43,7 @@ class ProbePort:
         self._listener.start()
 
     def stop(self) -> None:
-        """Answer nobody any more."""
+        """Stop answering."""
         self._listener.stop()
         self._calls.stop(0)
         self._pool.shutdown(wait=False)

@@ -1,7 +1,7 @@
 """Reaching a peer over the best connection there is.
 
-The peer's one port is tried first. If it does not answer our greeting, something that knows only
-HTTP/2 may stand between (a mesh, an ingress), and a tunnel is tried. On one machine the session
+The peer's one port is tried first. If it does not answer our greeting, a proxy that only knows
+HTTP/2 may be in between (a mesh, an ingress), and a tunnel is tried. On one machine the session
 then moves to a Unix socket, where memory can be shared.
 """
 
@@ -20,7 +20,7 @@ from .tls.stream import TlsStream
 
 log = logging.getLogger(__name__)
 
-_UPGRADE_TIMEOUT_S = 2.0  # to be welcomed over something better: what is there already works
+_UPGRADE_TIMEOUT_S = 2.0  # for the greeting over a better connection: there is one that works
 _LATE_S = 0.2  # for a greeting that was late, once the peer has answered through a tunnel
 _LEAST_S = 0.1
 
@@ -54,8 +54,8 @@ def reach(
     Args:
         dialer: Dials it.
         settings: What may be used.
-        timeout_s: For all of it. Unit: seconds.
-        peer: Who it is, for messages.
+        timeout_s: For the whole call. Unit: seconds.
+        peer: The peer's name, for messages.
 
     Raises:
         PeerLostError: It cannot be reached.
@@ -89,10 +89,10 @@ def reach(
 
 
 def _greet_port(dialer: Dialer, findings: Findings, deadline: float) -> tuple[_Greeted, Findings]:
-    """Greet the peer's port; over a tunnel if nothing of ours answers there."""
+    """Greet the peer's port, or a tunnel if none of our tasks answers there."""
     try:
         connection = dialer.tcp(_left(deadline))
-    except OSError as error:  # something answers that does not begin TLS with us
+    except OSError as error:  # the port answers, but does not begin TLS with us
         failure = f"its port does not begin TLS: {error}"
         return _open_tunnel(dialer, deadline, failure), replace(findings, tcp_failure=failure)
     stream = connection.stream
@@ -104,7 +104,7 @@ def _greet_port(dialer: Dialer, findings: Findings, deadline: float) -> tuple[_G
         dialer.send_hello(connection, timeout_s)
         return (connection, dialer.read_welcome(connection, timeout_s)), findings
     except TimeoutError:
-        # A mesh that waits for HTTP/2, or a peer that is busy: a busy one takes as long with both.
+        # A mesh that waits for HTTP/2, or a busy peer, which takes as long with both.
         failure = f"its port did not greet within {timeout_s:.1f} s"
         try:
             tunnel = _open_tunnel(dialer, deadline, failure)
@@ -146,7 +146,7 @@ def _left(deadline: float) -> float:
 
 
 def report_choice(peer: str, choice: ConnectionChoice) -> None:
-    """Log a choice; a warning if something faster was to be expected."""
+    """Log a choice; as a warning if a faster connection was to be expected."""
     if choice.is_degraded:
         log.warning("%s is reached over %s only: %s", peer, choice.kind, choice.reason)
     else:
@@ -154,7 +154,7 @@ def report_choice(peer: str, choice: ConnectionChoice) -> None:
 
 
 def _upgrade_to_unix(dialer: Dialer, welcome: session_pb2.Welcome) -> tuple[_Greeted | None, str]:
-    """The same over one of the peer's Unix sockets; else why not."""
+    """A connection over one of the peer's Unix sockets; otherwise the reason why not."""
     failure = ""
     for name in welcome.unix_sockets:
         try:
@@ -167,6 +167,6 @@ def _upgrade_to_unix(dialer: Dialer, welcome: session_pb2.Welcome) -> tuple[_Gre
                 f"another process has {name}; give each job a socket_dir of its own"
             )
         except (OSError, WindlassError) as error:
-            # The first one is said: others are for special mounts.
+            # The first failure is reported: the other sockets are for special mounts.
             failure = failure or f"no Unix socket of it can be used: {error}"
     return None, failure

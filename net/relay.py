@@ -39,7 +39,7 @@ def relay(one: socket.socket, other: socket.socket) -> None:
 
 
 def break_off(*connections: socket.socket) -> None:
-    """End connections at once, in both directions, whoever reads or writes them."""
+    """End connections at once, in both directions, also while other threads read or write."""
     for connection in connections:
         with contextlib.suppress(OSError):  # it has ended already
             connection.shutdown(socket.SHUT_RDWR)

@@ -1,9 +1,8 @@
-"""Ways to tasks that this machine cannot reach: through the gateway of their cluster.
+"""Routes to tasks that this machine cannot reach: through the gateway of their cluster.
 
-A driver on a laptop knows the addresses of its job's tasks, and reaches none of them but the
-gateway's. While a route is open, connections of this process to such an address are made through
-the gateway. For gRPC, which dials by itself, a Unix socket in a folder of this user alone stands
-for the address.
+A driver on a laptop knows the addresses of its job's tasks, and can only reach the gateway's. While
+a route is open, connections of this process to such an address go through the gateway. For gRPC,
+which dials by itself, a Unix socket in a folder of this user stands for the address.
 """
 
 import contextlib
@@ -23,15 +22,15 @@ from .relay import relay
 log = logging.getLogger(__name__)
 
 Connect = Callable[[float], socket.socket]
-"""Makes a connection to the task within so many seconds; raises OSError."""
+"""Connects to a task within so many seconds; raises OSError."""
 
 _BACKLOG = 32
 _RETRY_S = 0.1
-_MAX_PATH_BYTES = 104  # of the folder of the sockets: a path of one has 107 on Linux
+_MAX_PATH_BYTES = 104  # longest folder of sockets: the path of a socket has at most 107 on Linux
 
 
 class _Route:
-    """The way to one address."""
+    """The route to one address."""
 
     def __init__(self, connect: Connect, path: Path) -> None:
         self.connect = connect
@@ -44,7 +43,7 @@ class _Route:
         new_thread("route", self._accept, failed=nobody_waits).start()
 
     def close(self) -> None:
-        """Accept no connections any more."""
+        """Stop accepting; open connections continue."""
         self._closed.set()
         with contextlib.suppress(OSError):
             self._listening.shutdown(socket.SHUT_RDWR)
@@ -83,10 +82,10 @@ _lock = threading.Lock()
 
 @contextlib.contextmanager
 def open_routes(connects: dict[str, Connect]) -> Iterator[None]:
-    """Reach some addresses in other ways, in this process, for as long as the block runs.
+    """Reach some addresses by routes, in this process, for as long as the block runs.
 
     Args:
-        connects: How, by address (host:port).
+        connects: How to connect, by address (host:port).
     """
     folder = TemporaryFolder("windlass-routes", max_path_bytes=_MAX_PATH_BYTES)
     made: dict[str, _Route] = {}
@@ -107,16 +106,16 @@ def open_routes(connects: dict[str, Connect]) -> Iterator[None]:
 
 
 def connect_routed(address: str, timeout_s: float) -> socket.socket | None:
-    """A connection by the route to an address; None: there is none, dial it.
+    """A connection by the route to an address; None: there is no route, dial the address.
 
     Raises:
-        OSError: There is a route, and no connection comes about.
+        OSError: There is a route, and connecting fails.
     """
     route = _routes.get(address)
     return route.connect(timeout_s) if route is not None else None
 
 
 def grpc_target(address: str) -> str:
-    """What gRPC should dial for an address."""
+    """The target for gRPC that stands for an address."""
     route = _routes.get(address)
     return f"unix:{os.fspath(route.path)}" if route is not None else address

@@ -1,9 +1,9 @@
-"""Memory two processes of one machine share, without a name in any file system.
+"""Memory that two processes of one machine share, without a name in any file system.
 
-A segment is a ``memfd``: a file that exists only while somebody has it open or mapped, so nothing
-is left behind, whoever is killed. It is handed to the other process over a Unix socket, which works
-across containers that share a socket and neither processes nor files. Segments are sealed against
-shrinking, so that a peer cannot take the memory away under us (that would be SIGBUS).
+A segment is a ``memfd``: a file that exists only while a process has it open or mapped, so nothing
+is left behind, whichever process is killed. It is passed to the other process over a Unix socket,
+which works across containers that share a socket and neither processes nor files. Segments are
+sealed against shrinking, so that a peer cannot remove memory that we use (that would be SIGBUS).
 (``multiprocessing.shared_memory`` has names, and before Python 3.13 a resource tracker that unlinks
 segments other processes use.)
 """
@@ -22,14 +22,14 @@ from ..core.errors import RefusedError
 HEADER_BYTES = 64  # a cache line of counters
 FIRST_SEGMENT_BYTES = 1024 * 1024  # a worker's segment is at least this large, then grows
 # Counters of a segment that a worker leaves its pushes in, both in bytes of the payload.
-WRITTEN = 0  # by the worker: so many are there
-APPLIED = 1  # by the ps: whatever these bring to a block is in its values
+WRITTEN = 0  # by the worker: so many bytes are written
+APPLIED = 1  # by the ps: so many bytes are in the values of their block
 _SEALS = getattr(fcntl, "F_SEAL_SHRINK", 0) | getattr(fcntl, "F_SEAL_SEAL", 0)
 _SEAL_FUTURE_WRITE = 0x10  # Python has no name for it
 
 
 def unavailable() -> str:
-    """Why this machine cannot share memory so; empty if it can."""
+    """Why this machine cannot share memory in this way; empty if it can."""
     if not hasattr(os, "memfd_create"):
         return f"no memfd on {platform.system()}"
     if platform.machine() not in ("x86_64", "AMD64"):
@@ -42,10 +42,10 @@ class SharedSegment:
     """A mapped segment.
 
     Attributes:
-        memory: All of it, uint8, flat; lives as long as arrays of it do.
-        num_bytes: Its size, the header included.
+        memory: The whole segment, uint8, flat; lives as long as arrays of it do.
+        num_bytes: Its size, including the header.
         counters: int64 words of the header, each written by one of the two sides.
-        descriptor: Of its file, to be handed over; -1 once closed.
+        descriptor: Its file, to be passed to the peer; -1 once closed.
     """
 
     def __init__(self, descriptor: int, num_bytes: int, *, writable: bool = True) -> None:
@@ -62,11 +62,11 @@ class SharedSegment:
     def create(cls, num_bytes: int, *, others_read_only: bool = False) -> "SharedSegment":
         """A new segment with at least ``num_bytes`` after the header, zero.
 
-        Pages take memory when they are touched first.
+        Pages take memory when they are first used.
 
         Args:
             num_bytes: Unit: bytes.
-            others_read_only: The process it is handed to cannot write to it.
+            others_read_only: Whether the process that receives it cannot write to it.
 
         Raises:
             OSError: The kernel refused.
@@ -90,13 +90,13 @@ class SharedSegment:
         """A peer's segment.
 
         Args:
-            descriptor: What it handed over; owned from now on.
-            num_bytes: What it said the size is. Unit: bytes.
-            most: It may be. Unit: bytes.
-            writable: Map it for writing, too.
+            descriptor: The received file; owned from now on.
+            num_bytes: The size that the peer announced. Unit: bytes.
+            most: Largest allowed size. Unit: bytes.
+            writable: Whether to map it for writing, too.
 
         Raises:
-            RefusedError: It is not a sealed memfd of that size, or cannot be mapped; says why.
+            RefusedError: It is not a sealed memfd of that size, or cannot be mapped.
         """
         try:
             size = os.fstat(descriptor).st_size
@@ -116,6 +116,6 @@ class SharedSegment:
             raise RefusedError(f"a shared segment cannot be mapped: {why}") from error
 
     def close(self) -> None:
-        """Give up the descriptor; arrays of the memory stay valid."""
+        """Close the descriptor; arrays of the memory stay valid."""
         self._finalizer()
         self.descriptor = -1

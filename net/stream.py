@@ -24,15 +24,15 @@ _T = TypeVar("_T")
 
 READ_BYTES = 64 * 1024
 # On loopback 1 MiB out and 256 KiB in at a time moved 1.6 times as much as calls without a limit:
-# the kernel works off what has arrived between two calls.
+# the kernel processes what has arrived between two calls.
 _OUT_BYTES = 1024 * 1024
 _IN_BYTES = 256 * 1024
 _RESET = struct.pack("ii", 1, 0)  # linger for 0 s
 LONGEST_WAIT_S = 1.0
-"""A longer wait is one of several, and :attr:`ByteStream.on_silence` is called between them.
-(Another thread may close a socket just before it is polled, and its number be another file's.)
+"""A longer wait is split, and :attr:`ByteStream.on_silence` is called between its parts. (Another
+thread may close a socket just before it is polled, and another file may get its number.)
 """
-_SHORT_S = 500e-6  # who waited longer for the last bytes does not spin for the next ones
+_SHORT_S = 500e-6  # after a longer wait for the last bytes there is no spinning for the next ones
 
 
 class ByteStream(Protocol):
@@ -50,7 +50,7 @@ class ByteStream(Protocol):
 
     @property
     def description(self) -> str:
-        """What it is, for people."""
+        """What it is, for messages."""
         ...
 
     @property
@@ -60,17 +60,17 @@ class ByteStream(Protocol):
 
     @property
     def peer_address(self) -> str:
-        """Where the other end is, for people."""
+        """Where the other end is, for messages."""
         ...
 
     @property
     def principal(self) -> Principal | None:
-        """Who is at the other end, if the stream itself shows that: TLS with certificates does."""
+        """Who is at the other end, if the stream itself authenticates: TLS with certificates."""
         ...
 
     @property
     def passes_files(self) -> bool:
-        """Whether open files can be handed over, which Unix sockets alone do."""
+        """Whether it can pass open files, which only Unix sockets do."""
         ...
 
     def send(self, data: Buffer, deadline: float) -> None:
@@ -86,7 +86,7 @@ class ByteStream(Protocol):
         ...
 
     def take_descriptor(self) -> int:
-        """The next open file that came; owned by the caller.
+        """The next open file that was received; owned by the caller.
 
         Raises:
             RefusedError: None came.
@@ -106,7 +106,7 @@ class ByteStream(Protocol):
         ...
 
     def is_silent(self) -> bool:
-        """Whether nothing has come, neither bytes nor the end; False if that is not known."""
+        """Whether neither bytes nor the end have come; False if that is not known."""
         ...
 
     def fileno(self) -> int:
@@ -114,7 +114,7 @@ class ByteStream(Protocol):
         ...
 
     def limit_messages(self, num_bytes: int) -> None:
-        """The peer takes no longer messages, if this kind of stream has messages at all."""
+        """Send no longer messages, if this kind of stream has messages at all."""
         ...
 
     def cancel(self) -> None:
@@ -127,7 +127,7 @@ class ByteStream(Protocol):
 
 
 class PolledStream(ByteStream, Protocol):
-    """A byte stream that can be read by whoever watches many."""
+    """A byte stream that a selector's thread can read."""
 
     def receive_now(self, most_bytes: int) -> bytes | None:
         """Some bytes that have come already; None: none have, empty at the end of the stream."""
@@ -143,7 +143,7 @@ class SocketStream:
 
     Args:
         connection: Owned from now on; blocking.
-        description: What it is, for people.
+        description: What it is, for messages.
         is_local: Whether both ends are on one machine.
     """
 
@@ -246,7 +246,7 @@ class SocketStream:
         self._cancelled = True
         with contextlib.suppress(OSError):  # it is closed already
             # Reset when it is closed: after a shutdown alone a peer that waits for room to send
-            # is not told that nobody will read.
+            # does not learn that its bytes will not be read.
             self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
             self._socket.shutdown(socket.SHUT_RDWR)
 

@@ -9,13 +9,12 @@ from .stream import SocketStream
 CONNECT_TIMEOUT_S = 2.0
 
 # A machine that vanished is noticed within 25 s. Not TCP_USER_TIMEOUT, which ends connections to a
-# peer that lives and does not read: a worker may compute for minutes before it reads what it asked
-# for.
+# live peer that does not read: a worker may compute for minutes before it reads an answer.
 _OPTIONS = {"TCP_NODELAY": 1, "TCP_KEEPIDLE": 10, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 3}
 
 
 def tcp_stream(connection: socket.socket) -> SocketStream:
-    """The stream over a connected TCP socket, which sends at once and notices a peer that is gone.
+    """The stream over a connected TCP socket, which sends at once and notices a lost peer.
 
     Raises:
         OSError: The connection is broken.
@@ -27,7 +26,7 @@ def tcp_stream(connection: socket.socket) -> SocketStream:
 
 
 def notice_loss(connection: socket.socket) -> None:
-    """Have a TCP socket send at once and notice a peer that is gone."""
+    """Have a TCP socket send at once and notice a lost peer."""
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     for name, value in _OPTIONS.items():
         if hasattr(socket, name):  # systems differ in what they offer
@@ -44,7 +43,7 @@ def connect_tcp(address: str, timeout_s: float = CONNECT_TIMEOUT_S) -> SocketStr
     """Connect to ``host:port``.
 
     Raises:
-        OSError: Nobody listens there, the name is not known, or nothing answers in time.
+        OSError: The connection is refused, the name is not known, or nothing answers in time.
     """
     connection = _connect(address, timeout_s)
     try:
@@ -74,9 +73,9 @@ def listen_tcp(host: str, port: int, backlog: int) -> socket.socket:
     """A TCP socket that listens.
 
     Args:
-        host: An address or name of this machine; ``0.0.0.0``: every interface, those of IPv6 too.
+        host: An address or name of this machine; ``0.0.0.0``: every interface, IPv6 included.
         port: 0: any free one.
-        backlog: Connections the system keeps until they are accepted.
+        backlog: How many connections the system keeps until they are accepted.
 
     Raises:
         OSError: The port is taken, or the host is not this machine.
@@ -85,7 +84,7 @@ def listen_tcp(host: str, port: int, backlog: int) -> socket.socket:
         with contextlib.suppress(OSError):  # without IPv6
             return listen_tcp("::", port, backlog)
     found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-    # A name may stand for several addresses; who dials it tries all of them.
+    # A name may stand for several addresses; clients try all of them.
     family, kind, protocol, _, address = min(found, key=lambda each: each[0] != socket.AF_INET)
     listener = socket.socket(family, kind, protocol)
     try:

@@ -1,8 +1,9 @@
 """gRPC's channel to a task, over TLS.
 
-gRPC reads certificates once, when a channel is made, and tells of a handshake that failed only that
-the peer is not available. So this channel makes a new one of gRPC's when the files have changed,
-for calls that begin from then on; and asks by a handshake of its own when a call fails.
+gRPC reads certificates once, when a channel is made, and after a failed handshake only reports that
+the peer is not available. So this channel makes a new one of gRPC when the files have changed, for
+calls that begin from then on; and when a call fails it looks for the reason with a handshake of its
+own.
 """
 
 import threading
@@ -23,7 +24,7 @@ class _Generation:
 
     credentials: Credentials
     channel: grpc.Channel
-    calls: int = 0  # under way
+    calls: int = 0  # that are under way
 
 
 class TlsChannel(grpc.Channel):  # type: ignore[misc,unused-ignore]
@@ -32,8 +33,8 @@ class TlsChannel(grpc.Channel):  # type: ignore[misc,unused-ignore]
     Args:
         address: host:port.
         target: The same, as gRPC dials it.
-        options: Of gRPC.
-        client: Knows the files.
+        options: gRPC's.
+        client: Reads the files.
     """
 
     def __init__(
@@ -53,7 +54,7 @@ class TlsChannel(grpc.Channel):  # type: ignore[misc,unused-ignore]
         self._closed = False
 
     def begin(self) -> _Generation:
-        """What the next call goes over; :meth:`end` is due after it."""
+        """The channel for the next call, after which the caller calls :meth:`end`."""
         credentials = self._client.credentials()
         with self._lock:
             if self._closed:
@@ -71,7 +72,7 @@ class TlsChannel(grpc.Channel):  # type: ignore[misc,unused-ignore]
         return current
 
     def end(self, generation: _Generation) -> None:
-        """A call is over."""
+        """Count a call as over."""
         with self._lock:
             generation.calls -= 1
             idle = self._take_idle()
@@ -79,7 +80,7 @@ class TlsChannel(grpc.Channel):  # type: ignore[misc,unused-ignore]
             each.channel.close()
 
     def raise_refusal(self) -> None:
-        """Raise why TLS with the peer fails, if it does.
+        """Raise the reason for which TLS with the peer fails, if it does.
 
         Raises:
             AccessError: Trying again would fail again.
@@ -107,11 +108,11 @@ class TlsChannel(grpc.Channel):  # type: ignore[misc,unused-ignore]
         raise NotImplementedError
 
     def unsubscribe(self, callback: Any) -> None:
-        """Refuse: nobody has subscribed."""
+        """Refuse: there are no subscriptions."""
         raise NotImplementedError
 
     def close(self) -> None:
-        """End it, and its calls."""
+        """Close it, and end its calls."""
         with self._lock:
             self._closed = True
             everyone = [*self._old, *filter(None, [self._current])]
@@ -139,7 +140,7 @@ class TlsChannel(grpc.Channel):  # type: ignore[misc,unused-ignore]
 
 
 class _Method:
-    """A method of whichever channel is the current one."""
+    """A method of the current channel."""
 
     def __init__(self, channel: TlsChannel, find: Callable[[grpc.Channel], Any]) -> None:
         self._channel = channel

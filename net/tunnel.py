@@ -1,9 +1,9 @@
 """A tunnel: the bytes of a connection as messages of one gRPC call, where only HTTP/2 passes.
 
-The call is bidirectional and its messages are plain bytes: nothing of protobuf is in them, and
-their boundaries mean nothing. Both ends are alike; a client's outgoing messages are the requests of
-the call, a server's its responses. Neither end keeps a thread or a queue for it: the thread that
-waits for bytes reads the connection, and large payloads are read to where they belong.
+The call is bidirectional and its messages are plain bytes, not protobuf; their boundaries mean
+nothing. Both ends are alike; a client's outgoing messages are the requests of the call, a server's
+its responses. Neither end has a thread or a queue for it: the thread that waits for bytes reads the
+connection, and large payloads are read into their destination.
 """
 
 import contextlib
@@ -23,13 +23,13 @@ from .http2.stream import Http2Stream
 from .stream import Buffer, PolledStream, SocketStream
 
 METHOD = "/windlass.proto.v1.Tunnel/Open"
-WINDOW_BYTES = 8 * 1024 * 1024  # that wait to be read; a chunk is far less
-_ROOM_BYTES = 4096  # of a message beside the chunk, and more than enough
+WINDOW_BYTES = 8 * 1024 * 1024  # that may wait to be read; a chunk is far smaller
+_ROOM_BYTES = 4096  # in a message beside the chunk; more than enough
 _PREFIX = struct.Struct(">BI")
-_CLOSE_TIMEOUT_S = 5.0  # a neighbour that computes reads what was sent to it later
+_CLOSE_TIMEOUT_S = 5.0  # a peer that computes reads later
 
 CheckAnswer = Callable[[Http2Stream], None]
-"""Raises ConnectionError if what the server answered is not a tunnel, or says why it ended."""
+"""Raises ConnectionError if the server's answer is not a tunnel, or with the reason of its end."""
 
 
 class TunnelStream:
@@ -39,10 +39,10 @@ class TunnelStream:
         link: The connection.
         stream: The call's.
         chunk_bytes: Most bytes in one message.
-        check: Looks at what the other side has said about the call.
+        check: Checks what the other side has sent about the call.
         finish: Ends this side of the call in order; called once, by :meth:`close`.
         cancel: Ends the call at once; called once, unless it was finished.
-        release: Gives up what a cancelled call has left; called once, by :meth:`close`.
+        release: Frees what a cancelled call has left; called once, by :meth:`close`.
     """
 
     description = "grpc"
@@ -70,16 +70,16 @@ class TunnelStream:
         self._finish = finish
         self._end = cancel
         self._release = release
-        self._piece = memoryview(b"")  # came, and was not taken
+        self._piece = memoryview(b"")  # received, and not taken yet
         self._message_left = 0
-        self._ahead = 0  # bytes that are on their way, and that the caller was not told of
+        self._ahead = 0  # bytes that were sent and not yet reported to the caller
         self._cancelled = False
         self._is_checked = False
 
     # -- sending -----------------------------------------------------------------------------
 
     def send(self, data: Buffer, deadline: float) -> None:
-        """Send all of it, unless the other side has said its last and wants no more."""
+        """Send all of it, unless the other side has ended the call and wants no more."""
         self._raise_if_cancelled()
         view = memoryview(data)[self._ahead :]
         self._ahead = 0
@@ -97,8 +97,8 @@ class TunnelStream:
     def send_now(self, buffers: Sequence[Buffer]) -> int:
         """Send as much as is taken at once, one message at most.
 
-        What has begun to be sent cannot be taken back: if the end of it waits for the socket, one
-        byte less is reported, so that the caller comes back with the rest.
+        A message that was begun cannot be taken back: if its end waits for the socket, one byte
+        less is reported, so that the caller comes back with the rest.
         """
         self._raise_if_cancelled()
         whole = memoryview(b"".join(buffers))[self._ahead :][: self._chunk_bytes]
@@ -123,9 +123,9 @@ class TunnelStream:
 
     @property
     def _has_last_words(self) -> bool:
-        """Whether the other side has ended the call in order and what it said is still to be read.
+        """Whether the other side has ended the call in order and its last bytes are unread.
 
-        It wants no more then (RFC 9113, 8.1), and what it said may be why.
+        It wants no more then (RFC 9113, 8.1), and these bytes may say why.
         """
         unread = self._piece or self._message_left or self._stream.pieces
         return self._stream.has_ended and bool(unread)
@@ -158,7 +158,7 @@ class TunnelStream:
         return data
 
     def receive_into(self, target: memoryview, deadline: float) -> int:
-        """Bytes of one message, read to where they belong if they have not come yet."""
+        """Bytes of one message; those that have not come yet are read into ``target`` directly."""
         if not self._next_message(deadline):
             return 0
         target = target[: self._message_left]
@@ -175,7 +175,7 @@ class TunnelStream:
         return count
 
     def _next_message(self, deadline: float) -> bool:
-        """Have bytes of a message to read; False: the call has ended."""
+        """Go to the next message that has bytes; False: the call has ended."""
         while not self._message_left:
             while len(self._piece) < _PREFIX.size:
                 more = self._take(deadline)
@@ -200,7 +200,7 @@ class TunnelStream:
 
     @contextlib.contextmanager
     def _failing(self) -> Iterator[None]:
-        """What the server has said about an end goes before what was seen of it."""
+        """Prefer the reason that the server has sent for an end to the socket's error."""
         try:
             yield
         except TimeoutError:
@@ -210,15 +210,15 @@ class TunnelStream:
             raise
 
     def is_silent(self) -> bool:
-        """Not known."""
+        """False: not known."""
         return False
 
     def fileno(self) -> int:
-        """There is none."""
+        """-1: there is none."""
         return -1
 
     def limit_messages(self, num_bytes: int) -> None:
-        """Send no longer ones from now on."""
+        """Send no longer messages from now on."""
         self._chunk_bytes = min(self._chunk_bytes, max(1, num_bytes - _ROOM_BYTES))
 
     # -- ending ------------------------------------------------------------------------------
@@ -262,12 +262,12 @@ def open_tunnel(
     chunk_bytes: int,
     deadline: float,
 ) -> TunnelStream:
-    """A tunnel over a connection of its own. Whether it is there shows at the first receive.
+    """A tunnel over a connection of its own. Whether the server has one shows the first receive.
 
     Args:
-        stream: Connected, through TLS if the server wants that; owned from now on.
+        stream: Connected, through TLS if the server requires it; owned from now on.
         authority: host:port that was dialled.
-        authorization: Shows who calls; empty: nothing does.
+        authorization: Authenticates the caller; empty: nothing does.
         chunk_bytes: Most bytes in one message.
         deadline: On the clock of ``time.monotonic``.
 
@@ -313,11 +313,11 @@ def serve_tunnel(
     """Serve a tunnel.
 
     Args:
-        call: Let in, and its answer has begun.
+        call: Admitted, and its answer has begun.
         principal: Who calls, if that is known.
         chunk_bytes: Most bytes in one message.
         handle: Called with the tunnel, and owns it; may go on with it when it has returned.
-        left: Called once, when nobody reads the connection for this tunnel any more.
+        left: Called once, when no thread reads the connection for this tunnel any more.
 
     Raises:
         OSError: The connection is broken.
@@ -326,7 +326,7 @@ def serve_tunnel(
 
     def cancel() -> None:
         call.cancel()
-        if not link.streams:  # whoever reads it for this tunnel hears of it at once
+        if not link.streams:  # the thread that reads it for this tunnel notices at once
             link.fail("cancelled")
         left()
 

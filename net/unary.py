@@ -1,6 +1,6 @@
-"""Calls of one message, served: who calls, may they, what do they say, and only then the servicer.
+"""Serving unary calls: authenticate, authorize, parse the request, and only then call the servicer.
 
-A request is read and parsed after it is known who calls.
+A request is read and parsed after its caller is known.
 """
 
 from collections.abc import Callable, Mapping
@@ -38,7 +38,7 @@ def methods_of(service: ServiceDescriptor, methods: Servicer, guard: Guard) -> d
     Args:
         service: The contract.
         methods: Its methods.
-        guard: Lets callers in.
+        guard: Admits callers.
     """
     return {
         path_of(method): _method(method, methods[method.name], guard) for method in service.methods
@@ -46,7 +46,7 @@ def methods_of(service: ServiceDescriptor, methods: Servicer, guard: Guard) -> d
 
 
 def path_of(method: MethodDescriptor) -> str:
-    """How a method is called on the wire."""
+    """The path of a method on the wire."""
     return f"/{method.containing_service.full_name}/{method.name}"
 
 
@@ -74,10 +74,10 @@ def _method(
 
 
 def admit(guard: Guard, call: ServedCall) -> tuple[Visitor, Fields]:
-    """The caller of a call, who is let in, and what shows it that this server is the right one.
+    """Admit the caller of a call; also returns the metadata that authenticates this server to it.
 
     Raises:
-        AccessError: Nobody knows who that is, or they may not.
+        AccessError: The caller is not known, or may not call this.
     """
     said = call.metadata.get(AUTHORIZATION, "")
     if len(said) > _MAX_AUTHORIZATION:
@@ -88,7 +88,7 @@ def admit(guard: Guard, call: ServedCall) -> tuple[Visitor, Fields]:
 
 
 def claim_of(request: Message) -> Incarnation | None:
-    """The task that a request says it comes from; None: it says nothing of the kind."""
+    """The task that a request claims to come from; None: it has no such field."""
     fields = request.DESCRIPTOR.fields_by_name
     for name in ("from", "chief"):
         field = fields.get(name)

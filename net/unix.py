@@ -1,7 +1,7 @@
 """Unix sockets: connections between processes of one machine and user, which can share memory.
 
-A name beginning with ``@`` is one of the abstract namespace: it goes with the process, so nothing
-is left behind, and reaches as far as the network namespace. Any other name is a path, for
+A name beginning with ``@`` is in the abstract namespace: it disappears with the process, so nothing
+is left behind, and is visible within the network namespace. Any other name is a path, for
 containers that share a folder and no namespace.
 """
 
@@ -19,12 +19,12 @@ from ..core.errors import RefusedError
 from .stream import READ_BYTES, SocketStream
 
 CONNECT_TIMEOUT_S = 2.0
-_MAX_DESCRIPTORS = 16  # received and not taken
+_MAX_DESCRIPTORS = 16  # received and not taken yet
 _DESCRIPTOR = struct.Struct("i")
 
 
 class UnixStream(SocketStream):
-    """A connected Unix socket, over which open files can be handed to the other process.
+    """A connected Unix socket, over which open files can be passed to the other process.
 
     Args:
         connection: Owned from now on; blocking.
@@ -48,13 +48,13 @@ class UnixStream(SocketStream):
         self.send(data[sent:], deadline)
 
     def take_descriptor(self) -> int:
-        """The next open file that came."""
+        """The next open file that was received."""
         if not self._descriptors:
             raise RefusedError("the peer handed over no file with its message")
         return self._descriptors.popleft()
 
     def close(self) -> None:
-        """Close the socket, and files nobody took."""
+        """Close the socket, and files that were not taken."""
         super().close()
         while self._descriptors:
             os.close(self._descriptors.popleft())

@@ -1,10 +1,10 @@
 """Waiting for another process: spin for a moment, then sleep.
 
-To wake a sleeping core costs 50 µs or more, above all on a virtual machine: more than a small step
-takes. So whoever waits looks again and again for a moment first. Two processes that share a core
-must not do that: the one that spins takes the time of the one it waits for, and since neither ever
-sleeps the scheduler has no occasion to move one of them to an idle core (64 MB through a ring took
-27 to 45 ms then instead of 13). A yield that takes long tells: somebody else ran here meanwhile.
+Waking a sleeping core costs 50 µs or more, above all on a virtual machine: more than a small step
+takes. So a thread that waits spins for a moment first. Two processes that share a core must not do
+that: the one that spins takes the time of the one that it waits for, and since neither ever sleeps
+the scheduler has no occasion to move one of them to an idle core (64 MB through a ring took 27 to
+45 ms then instead of 13). A yield that takes long shows that another thread ran on this core.
 """
 
 import os
@@ -13,10 +13,10 @@ from collections.abc import Callable
 from typing import TypeVar
 
 SPIN_S = 200e-6
-_LOOKS = 16  # in a row, then others may run
-_SHARED_CORE_S = 20e-6  # a yield takes below 2 µs where nobody else wants the core
+_LOOKS = 16  # in a row, before other threads may run
+_SHARED_CORE_S = 20e-6  # a yield takes below 2 µs where no other thread wants the core
 _LONGEST_SLEEP_S = 2e-3
-_SLEEP_SHARE = 1 / 16  # of what was waited for already: so much later than possible at most
+_SLEEP_SHARE = 1 / 16  # of the wait so far: the largest delay that a sleep adds
 
 T = TypeVar("T")
 
@@ -32,14 +32,14 @@ def spin_then_sleep(
     """Call ``attempt`` until it returns something other than None.
 
     Args:
-        attempt: Looks, and does not wait.
-        sleep: Sleeps for at most so many seconds, or until there is reason to look again.
+        attempt: Checks once, and does not wait.
+        sleep: Sleeps for at most so many seconds, or until there is reason to check again.
         timeout_s: Give up after this; None: never. Unit: seconds.
-        spin_s: How long to look without sleeping. Unit: seconds.
-        looks: How often to look between two yields; more where looking is no system call.
+        spin_s: How long to check without sleeping. Unit: seconds.
+        looks: How often to check between two yields; more where a check is no system call.
 
     Raises:
-        TimeoutError: Nothing came in time.
+        TimeoutError: ``attempt`` returned None until then.
     """
     began = time.perf_counter()
     result = attempt()
@@ -63,7 +63,7 @@ def spin_then_sleep(
     return result
 
 
-_FOREVER_S = 3600.0  # then it is looked at again
+_FOREVER_S = 3600.0  # then it is checked again
 
 
 def wait_for_counter(
@@ -73,12 +73,12 @@ def wait_for_counter(
 
     Args:
         counters: int64 words of a segment.
-        index: Which one.
-        least: What it is waited for.
-        goes_on: Asked before every sleep.
+        index: Which word.
+        least: The value to wait for.
+        goes_on: Called before every sleep; False ends the wait.
 
     Returns:
-        Whether it is there; False if ``goes_on`` said no first.
+        Whether the counter is there; False if ``goes_on`` was false first.
     """
     if counters[index] >= least:
         return True
@@ -99,4 +99,4 @@ def wait_for_counter(
 
 
 class _PeerLeftError(Exception):
-    """``goes_on`` said no."""
+    """``goes_on`` was false."""

@@ -1,7 +1,7 @@
-"""How much of a processor may be spent on callers who have not shown who they are. Pure.
+"""How much processor time may be spent on callers that are not authenticated yet. Pure.
 
-Strangers can send frames, handshakes and connections as fast as the machine lets them. Whatever
-they send, the thread that serves them works for a share of the time only, and they wait.
+Strangers can send frames, handshakes and connections as fast as the machine allows. The thread that
+serves them only works for a share of the time, and they wait.
 """
 
 
@@ -9,8 +9,8 @@ class WorkBudget:
     """Working time that grows with the clock and is spent by working.
 
     Args:
-        share: Of one processor, between 0 and 1.
-        burst_s: Most that may be saved up. Unit: seconds of work.
+        share: Share of one processor, between 0 and 1.
+        burst_s: Most working time that may be saved up. Unit: seconds.
     """
 
     def __init__(self, share: float, burst_s: float) -> None:
@@ -20,11 +20,11 @@ class WorkBudget:
         self._at = 0.0
 
     def spend(self, work_s: float) -> None:
-        """So much was worked. Unit: seconds."""
+        """Subtract time that was spent working. Unit: seconds."""
         self._left_s -= work_s
 
     def wait_s(self, now: float) -> float:
-        """How long to do nothing more; 0: go on. Unit: seconds.
+        """How long to pause; 0: go on. Unit: seconds.
 
         Args:
             now: Any clock in seconds, the same at each call.

@@ -16,7 +16,7 @@ class BarrierClient:
     """One task's barriers, one after the other. Use from one thread.
 
     Args:
-        chief: Where the tasks are counted.
+        chief: Counts the tasks.
         who: This task.
         check: Called while waiting; raises when the program should end.
     """
@@ -34,8 +34,8 @@ class BarrierClient:
             timeout_s: Unit: seconds.
 
         Raises:
-            CollectiveTimeoutError: They have not; names who is missing.
-            CollectiveMismatchError: One has finished its program without coming here.
+            CollectiveTimeoutError: They have not; names the missing tasks.
+            CollectiveMismatchError: One has finished its program without this barrier.
             FencedError: A newer incarnation of this task has registered.
         """
         self._call += 1

@@ -28,16 +28,16 @@ _Response = TypeVar("_Response")
 
 @dataclass(frozen=True, slots=True)
 class JobView:
-    """A job as the gateway sees it.
+    """A job in the gateway's view.
 
     Attributes:
-        exit_code: Once it has ended, as a shell has it.
-        submitted: Unix time, as the others; 0: not yet.
-        cluster: TF_CONFIG's cluster once it runs, else empty.
-        tasks: How each stands, by task: None while it runs, else its exit code as ``subprocess``
-            has it.
-        nodes: Where each runs.
-        warnings: When it was submitted: what differs between here and the cluster and may matter.
+        exit_code: Once it has ended, in the form of a shell.
+        submitted: Unix time, like the other times; 0: not yet.
+        cluster: TF_CONFIG's cluster once it runs, otherwise empty.
+        tasks: By task: None while it runs, otherwise its exit code in the form of ``subprocess``.
+        nodes: The node of each task.
+        warnings: Differences between the driver and the cluster that may matter, as of the
+            submission.
     """
 
     id: str
@@ -58,7 +58,7 @@ class JobView:
 
     @property
     def has_ended(self) -> bool:
-        """Whether nothing of it runs."""
+        """Whether the job has ended."""
         return self.state == "ended"
 
 
@@ -73,13 +73,13 @@ class FollowedLine:
 
 @dataclass(frozen=True, slots=True)
 class News:
-    """What :meth:`GatewayClient.follow` brought.
+    """The answer of :meth:`GatewayClient.follow`.
 
     Attributes:
         lines: In order.
-        offset: To go on from.
-        dropped: Bytes of the log before them that are no longer kept.
-        job: As it stands.
+        offset: Where the next call continues.
+        dropped: How many bytes of the log before the lines are no longer kept.
+        job: Its present state.
     """
 
     lines: tuple[FollowedLine, ...]
@@ -90,7 +90,7 @@ class News:
 
 @dataclass(frozen=True, slots=True)
 class NodeView:
-    """A node as the gateway sees it."""
+    """A node in the gateway's view."""
 
     task: TaskId
     host: str
@@ -103,11 +103,11 @@ class GatewayClient:
 
     Args:
         address: host:port.
-        settings: How the caller shows who it is, and bounds.
+        settings: The caller's credentials, and bounds.
         who: The caller.
 
     Raises:
-        ConfigurationError: The address has no port, or nothing says how to show who calls.
+        ConfigurationError: The address has no port, or no credentials are set.
     """
 
     def __init__(self, address: str, settings: Settings, who: Principal) -> None:
@@ -122,11 +122,11 @@ class GatewayClient:
         self._stub = gateway_pb2_grpc.GatewayStub(self._channel)
 
     def put_package(self, digest: str, data: bytes, on_progress: Callable[[int], None]) -> None:
-        """Send a package, unless the gateway has it; one that was cut off goes on.
+        """Send a package, or the rest of it, unless the gateway has it.
 
         Args:
             digest: SHA-256, in hex.
-            data: All of it.
+            data: The whole package.
             on_progress: Called with how many bytes the gateway has.
 
         Raises:
@@ -148,11 +148,11 @@ class GatewayClient:
             piece = data[held : held + PIECE_BYTES]
 
     def get_package(self, digest: str) -> bytes:
-        """All of a package.
+        """Fetch a package.
 
         Raises:
             PeerLostError: No answer.
-            RefusedError: It is not there.
+            RefusedError: The gateway does not have it.
         """
         data = bytearray()
         while True:
@@ -166,11 +166,11 @@ class GatewayClient:
         """Begin a job.
 
         Args:
-            request: With an id, by which one that is asked for again is the same job.
+            request: With an id, so that a repeated request is the same job.
             patience_s: How long to repeat the call while no answer comes. Unit: seconds.
 
         Raises:
-            PeerLostError: No answer; it may be asked again.
+            PeerLostError: No answer; the call may be repeated.
             WindlassError: It is refused.
         """
         answer = _retry(lambda: self._invoke(self._stub.Submit, request, "submit"), patience_s)
@@ -194,12 +194,12 @@ class GatewayClient:
 
         Args:
             job: Its id or name.
-            offset: Of the last news; 0 at first.
+            offset: The offset of the last news; 0 at first.
             wait_s: Longest wait. Unit: seconds.
-            drives: Whether the job lives as long as this is asked.
+            drives: Whether the job ends when these calls end.
 
         Raises:
-            PeerLostError: No answer; ask again with the same offset.
+            PeerLostError: No answer; repeat the call with the same offset.
             RefusedError: There is no such job.
         """
         request = gateway_pb2.FollowRequest(job=job, offset=offset, wait_s=wait_s, drives=drives)
@@ -214,7 +214,7 @@ class GatewayClient:
         """Ask a job to save and end, or end it at once.
 
         Raises:
-            PeerLostError: No answer; it may be asked again.
+            PeerLostError: No answer; the call may be repeated.
             RefusedError: There is no such job.
         """
         request = gateway_pb2.StopRequest(job=job, reason=reason, kill=kill)
@@ -234,7 +234,7 @@ class GatewayClient:
         """A node's events, and its orders.
 
         Raises:
-            PeerLostError: No answer; ask again with the same numbers.
+            PeerLostError: No answer; repeat the call with the same numbers.
             WindlassError: It is refused.
         """
         return self._invoke(self._stub.Poll, request, "poll", request.wait_s + _MORE_S)

@@ -32,9 +32,9 @@ def connect_all(
         peers: The ps.
         who: This task.
         timeout_s: How long to wait. Unit: seconds.
-        closed: Set when the session ends meanwhile.
+        closed: Ends the waiting when the session is closed.
         still_wanted: Called between attempts; raises to give up.
-        on_wait: Told after every attempt which peers are missing.
+        on_wait: Called after every attempt with the names of the missing ps.
 
     Raises:
         JoinTimeoutError: Names the ps that did not answer, and the last reason.

@@ -1,4 +1,4 @@
-"""The coordinator's connection to one worker: closures there, answers back, and dialling again."""
+"""The coordinator's connection to one worker: sends closures, receives answers, reconnects."""
 
 import contextlib
 import logging
@@ -41,12 +41,12 @@ Frame = tuple[session_pb2.ClientMessage, Sequence[memoryview]]
 
 @dataclass(slots=True)
 class Knowledge:
-    """What a worker was told over a connection.
+    """What a worker has received over a connection.
 
     Attributes:
         things: Numbers of functions and resources.
-        optimizers: Of each optimizer, which of its states.
-        drops: How many things had been dropped when it was last told which.
+        optimizers: The version of the state, by optimizer.
+        drops: How many dropped things it has been told about.
     """
 
     things: set[int] = field(default_factory=set)
@@ -58,12 +58,12 @@ MakeFrames = Callable[[Knowledge], Sequence[Frame]]
 
 
 class WorkerLink(Protocol):
-    """A worker, as the coordinator knows it.
+    """The coordinator's link to a worker.
 
     Attributes:
-        worker: Which one.
-        connections: How many there were; which one this is.
-        replicas: Devices that compute there, as it said last; 0: it has not.
+        worker: The worker.
+        connections: How many there were; the number of the present one.
+        replicas: How many devices compute there; 0: not known yet.
     """
 
     worker: TaskId
@@ -71,53 +71,53 @@ class WorkerLink(Protocol):
     replicas: int
 
     def start(self) -> None:
-        """Begin to look for it."""
+        """Begin to connect."""
 
     def send(self, number: int, frames: MakeFrames) -> None:
-        """Send frames over connection ``number``; nothing if that is gone.
+        """Send frames over connection ``number``; do nothing if that is gone.
 
         Args:
-            number: As in :attr:`connections`.
-            frames: Makes them, given what the worker knows, to which it adds.
+            number: See :attr:`connections`.
+            frames: Makes them from what the worker knows, and adds to that.
         """
 
     def drop(self) -> None:
-        """Treat the worker as lost, and dial it again."""
+        """Treat the worker as lost, and reconnect."""
 
     def close(self) -> None:
-        """Leave it."""
+        """Close the link."""
 
 
 class LinkEvents(Protocol):
-    """What the coordinator hears of a worker, from the link's thread."""
+    """LinkEvents of a worker, from the link's thread."""
 
     def ready(self, link: WorkerLink) -> None:
-        """It is there, and knows nothing of what it was told before."""
+        """The worker is connected, and knows nothing of earlier connections."""
 
     def answered(
         self, worker: TaskId, answer: session_pb2.ClosureAnswer, parts: list[memoryview]
     ) -> None:
-        """A closure was run, or has begun."""
+        """A closure has ended, or has begun."""
 
     def lost(self, link: WorkerLink) -> None:
-        """It is gone."""
+        """The connection is lost."""
 
     def refused(self, link: WorkerLink, error: WindlassError) -> None:
-        """It will never be there."""
+        """The worker refuses, or cannot be used any more."""
 
 
 class ClosureLink:
-    """A worker, over any number of connections one after the other.
+    """A :class:`WorkerLink` over any number of connections, one after the other.
 
     Args:
-        worker: Which one.
-        address: Where it is.
+        worker: The worker.
+        address: Its address, host:port.
         who: The coordinator.
         settings: Deadlines and bounds.
-        events: Told what happens.
+        events: Called with what happens.
 
     Attributes:
-        connections: How many there were; which one this is.
+        connections: See :class:`WorkerLink`.
         replicas: See :class:`WorkerLink`.
     """
 
@@ -125,7 +125,7 @@ class ClosureLink:
         self, worker: TaskId, address: str, who: Incarnation, settings: Settings, events: LinkEvents
     ) -> None:
         self.worker = worker
-        self._known = Knowledge()  # what the worker was told over this connection
+        self._known = Knowledge()  # about this connection
         self.connections = 0
         self.replicas = 0
         self._settings = settings
@@ -141,7 +141,7 @@ class ClosureLink:
         self._thread = new_thread(f"closures-{worker.short}", self._run, failed=self._failed)
 
     def start(self) -> None:
-        """Begin to dial."""
+        """Begin to connect."""
         self._thread.start()
 
     def send(self, number: int, frames: MakeFrames) -> None:
@@ -153,7 +153,7 @@ class ClosureLink:
             try:
                 for message, parts in frames(self._known):
                     connection.post(message.SerializeToString(), _joined(parts), _SEND_TIMEOUT_S)
-            except Exception as error:  # noqa: BLE001 - also one of a message that cannot be made
+            except Exception as error:  # noqa: BLE001 - also if a message cannot be made
                 log.warning("%s: a closure could not be sent: %s", self._peer, said_of(error))
                 connection.cancel()  # the link's thread notices
 
@@ -190,7 +190,7 @@ class ClosureLink:
             self._closing.wait(backoff.next_s())
 
     def _failed(self, error: BaseException) -> None:
-        """The thread has ended early: nobody hears this worker any more."""
+        """Report the worker as lost: the thread that reads its answers has failed."""
         with contextlib.suppress(Exception):  # it may be what has failed
             self._events.lost(self)
         why = f"{self._peer} is not heard any more: {said_of(error)}; the log shows where"
@@ -209,14 +209,14 @@ class ClosureLink:
         return reached.connection
 
     def _serve(self, connection: Connection) -> None:
-        """Hear answers until the connection ends, or one of them is none."""
+        """Receive answers until the connection ends, or one of them cannot be read."""
         try:
             self._events.ready(self)
             while not self._closing.is_set():
                 answer = receive_message(connection).closure
                 parts = receive_parts(connection, answer.part_bytes, self._settings.max_step_bytes)
                 self._events.answered(self.worker, answer, parts)
-        except Exception as error:  # whatever an answer does: its worker is lost
+        except Exception as error:  # a wrong answer, too, loses the worker
             if not self._closing.is_set():
                 log.warning(
                     "%s is lost: %s; its closures are run elsewhere",
@@ -240,8 +240,8 @@ def receive_parts(
 
     Args:
         connection: Its message was received.
-        part_bytes: As the message says.
-        max_bytes: Most bytes of all.
+        part_bytes: The sizes in the message.
+        max_bytes: Largest total.
 
     Raises:
         LimitExceededError: It is longer than allowed.

@@ -1,1 +1,1 @@
-"""Who a peer is: how a caller shows it, and how a server checks it."""
+"""Authentication: how a caller shows who it is, and how a server checks it."""

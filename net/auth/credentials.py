@@ -19,10 +19,10 @@ from .mode import SecurityMode, security_mode
 
 
 class Credentials(Protocol):
-    """What a caller of one server shows."""
+    """How a caller authenticates itself to one server, and the server to it."""
 
     def authorization(self, operation: str) -> str:
-        """What to say with a call or greeting; empty: nothing.
+        """The authorization to send with a call or greeting; empty: none.
 
         Args:
             operation: A key of :data:`~windlass.cluster.access.RULES`.
@@ -33,29 +33,30 @@ class Credentials(Protocol):
         """Check the server by its answer.
 
         Args:
-            operation: As it was asked for.
-            authorization: What was said.
-            answer: What the server said; empty: nothing.
+            operation: The one that was called.
+            authorization: What was sent with it.
+            answer: What the server answered to it; empty: nothing.
 
         Raises:
-            UnauthenticatedError: It is not one of ours.
+            UnauthenticatedError: The server is not a task of this cluster.
         """
         ...
 
     def check_refusal(self, error: WindlassError) -> None:
-        """Check an error that a server answered with and did not show who it is.
+        """Check an error from a server that has not shown who it is.
 
         Raises:
-            UnauthenticatedError: It would end this task in good order, and may be of a stranger.
+            UnauthenticatedError: The error would end this task in good order, and may come from a
+                stranger.
         """
         ...
 
 
 class NoCredentials:
-    """Nothing is shown: a certificate does, or nobody asks."""
+    """No credentials: a certificate shows who calls, or the server does not ask."""
 
     def authorization(self, operation: str) -> str:  # noqa: ARG002
-        """Nothing."""
+        """No authorization."""
         return ""
 
     def check_answer(self, operation: str, authorization: str, answer: str) -> None:
@@ -69,7 +70,7 @@ class TokenCredentials(NoCredentials):
     """A token from a file. The server is known by its certificate.
 
     Args:
-        path: Of the file.
+        path: The file.
     """
 
     def __init__(self, path: str) -> None:
@@ -87,7 +88,7 @@ class KeyCredentials:
     Attributes:
         key: Read from its file.
         who: This caller.
-        address: Of the server, as it is dialled.
+        address: The server's, as it is dialled.
     """
 
     key: bytes
@@ -108,7 +109,7 @@ class KeyCredentials:
             raise self._not_ours()
 
     def check_refusal(self, error: WindlassError) -> None:
-        """Check that it is none that only a task of this job could know."""
+        """Refuse errors that only a task of this job could send."""
         if isinstance(error, (JobDoneError, JobStoppedError)):
             raise self._not_ours()
 
@@ -122,10 +123,10 @@ class KeyCredentials:
 
 
 def credentials_for(settings: Settings, address: str, who: Principal) -> Credentials:
-    """What a caller shows to the server at ``address``.
+    """How a caller authenticates itself to the server at ``address``.
 
     Args:
-        settings: Of this task.
+        settings: This task's.
         address: host:port.
         who: This task.
 
@@ -143,7 +144,7 @@ def credentials_for(settings: Settings, address: str, who: Principal) -> Credent
 def dialled_address(settings: Settings, address: str) -> str:
     """The address to dial for host:port: with a key, ``localhost`` is 127.0.0.1 and nothing else.
 
-    What the name stands for is tried in turn otherwise, and another user may have the port at ::1.
+    Otherwise each address of the name would be tried, and another user may have the port at ::1.
     """
     host, _, port = address.rpartition(":")
     if host == "localhost" and security_mode(settings, address) is SecurityMode.LOCAL:
@@ -153,7 +154,7 @@ def dialled_address(settings: Settings, address: str) -> str:
 
 @functools.lru_cache(maxsize=8)
 def key_of(settings: Settings) -> bytes:
-    """The key of this process, good for as long as this machine runs; read once."""
+    """The key of this process, valid until this machine restarts; read once."""
     boot = b""
     with contextlib.suppress(OSError):  # another system
         boot = Path("/proc/sys/kernel/random/boot_id").read_bytes()
@@ -161,5 +162,5 @@ def key_of(settings: Settings) -> bytes:
 
 
 def since_boot_s() -> float:
-    """Seconds since this machine started: one clock for all its processes, which nobody sets."""
+    """Seconds since this machine started: one clock for all its processes, which is never set."""
     return time.clock_gettime(time.CLOCK_BOOTTIME)

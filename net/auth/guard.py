@@ -1,4 +1,4 @@
-"""Who may come in, and what they may do: the one place where a server decides that."""
+"""Who may call, and what they may do: the one place where a server decides that."""
 
 import ipaddress
 import logging
@@ -26,20 +26,20 @@ from .mode import SecurityMode, security_mode
 log = logging.getLogger(__name__)
 audit_log = logging.getLogger("windlass.audit")
 
-_STRANGERS_S = 1.0  # between lines about those who are not known: they could fill the disk
+_STRANGERS_S = 1.0  # between log lines about unknown callers: they could fill the disk
 
 
 class Guard:
-    """Decides who is let in to one server. Thread-safe.
+    """Authenticates and authorizes the callers of one server. Thread-safe.
 
     Args:
         task: The server.
         settings: How tasks show who they are.
-        job: Tells the server's job; empty: not known yet.
-        leadership: Tells what the server knows of who leads its job.
+        job: Returns the server's job; empty: not known yet.
+        leadership: Returns what the server knows about who leads its job.
 
     Attributes:
-        mode: As of :meth:`begin`.
+        mode: Set by :meth:`begin`.
         refusals: How many calls and greetings were refused.
     """
 
@@ -100,18 +100,18 @@ class Guard:
         shown: Principal | None = None,
         address: str = "",
     ) -> "Visitor":
-        """Somebody who wants something.
+        """Authenticate and authorize a caller.
 
         Args:
             operation: A key of :data:`~windlass.cluster.access.RULES`.
-            authorization: What they say; empty: nothing.
-            shown: Who they are, if the connection has shown that.
-            address: Where they are, for messages.
+            authorization: What came with the call; empty: nothing.
+            shown: Who calls, if the connection itself shows that.
+            address: Where the caller is, for messages.
 
         Raises:
-            UnauthenticatedError: It is not known who they are.
-            PermissionDeniedError: They may not.
-            OtherJobError: They belong to another job.
+            UnauthenticatedError: It is not known who calls.
+            PermissionDeniedError: The caller may not do that.
+            OtherJobError: The caller belongs to another job.
         """
         try:
             visitor = Visitor(self, self._identify(operation, authorization, shown), address)
@@ -125,7 +125,7 @@ class Guard:
         return visitor
 
     def answer(self, operation: str, authorization: str) -> str:
-        """What shows a caller, which was admitted, that this server is the right one."""
+        """The proof for an admitted caller that this server is the right one; empty: none."""
         asked = proof.read_asked(authorization) if self.mode is SecurityMode.LOCAL else None
         if asked is None:
             return ""
@@ -192,12 +192,13 @@ class Guard:
     def audit(
         self, operation: str, who: Principal | None, address: str, refused: WindlassError | None
     ) -> None:
-        """One line for a privileged act, or for one that was refused; of those who are not known,
-        one in a second, with the number of the others.
+        """Log a privileged act, or a refused one.
+
+        For unknown callers there is one line in a second, with the number of the others.
         """
         named = "audit: %s %s by %s from %s"
         said = (self._task.short, _name(operation), who or "a stranger", address or "here")
-        self.refusals += refused is not None  # about: two at a moment may count once
+        self.refusals += refused is not None  # approximate: two at the same time may count once
         if refused is not None and who is None:
             self._strangers.warning(f"{named}: refused: %s", *said, refused.message)
         elif refused is not None:
@@ -210,12 +211,12 @@ class Guard:
 
 @dataclass(frozen=True, slots=True)
 class Visitor:
-    """Somebody who was let in.
+    """A caller that was admitted.
 
     Attributes:
-        principal: Who; None: nobody asks here.
-        address: Where they are.
-        is_waiting: Whether they still wait for the answer.
+        principal: Who it is; None: this server does not ask.
+        address: Where it is.
+        is_waiting: Returns whether it still waits for the answer.
     """
 
     _guard: Guard
@@ -225,37 +226,37 @@ class Visitor:
 
     @property
     def mode(self) -> SecurityMode:
-        """How callers of this server show who they are."""
+        """How callers of this server authenticate themselves."""
         return self._guard.mode
 
     @property
     def has_own_index(self) -> bool:
-        """Whether the credentials they showed are good for the task of one index alone.
+        """Whether the caller's credentials are valid for the task of one index alone.
 
-        A key is good for all tasks, whichever one uses it.
+        A key is valid for all tasks.
         """
         shown = self.principal
         return self.mode.encrypts and shown is not None and shown.index is not None
 
     def check(self, operation: str) -> None:
-        """Check that they may do something.
+        """Check that the caller may do something.
 
         Raises:
-            PermissionDeniedError: They may not.
+            PermissionDeniedError: It may not.
         """
         self._guard.check(self.principal, operation, self.address)
 
     def check_claim(self, claimed: Incarnation) -> None:
-        """Check that they are the task they speak as.
+        """Check that the caller is the task that it claims to be.
 
         Raises:
-            PermissionDeniedError: They are another one.
+            PermissionDeniedError: It is another one.
         """
         self._guard.check_claim(self.principal, claimed, self.address)
 
 
 def _addresses(address: str, host: str, port: int) -> frozenset[str]:
-    """How callers may have dialled a server that listens at ``host`` and ``port``."""
+    """The addresses under which callers may dial a server that listens at ``host`` and ``port``."""
     known_as = address.rpartition(":")[0]
     hosts = {host, known_as} - {"localhost", ""}
     if ipaddress.ip_address(host).is_unspecified:

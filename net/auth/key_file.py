@@ -15,10 +15,10 @@ _KEY = re.compile(r"[0-9a-f]{64}\n?", re.ASCII)
 
 
 def load_key(settings: Settings) -> bytes:
-    """The key; made if there is none yet.
+    """Read the key, after making one if there is none yet.
 
     Raises:
-        ConfigurationError: Its file or folder is one that another user could read or write.
+        ConfigurationError: Another user could read or write its file or folder.
     """
     if settings.key_file:
         return _load(Path(settings.key_file))
@@ -56,7 +56,7 @@ def _load(path: Path) -> bytes:
 
 
 def _make(path: Path) -> None:
-    """Make the file, whole from its first moment; who comes second finds the first one's."""
+    """Make the file, complete from its first moment; of two processes the first one's stays."""
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     check_folder(path.parent)
     beside = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
@@ -81,12 +81,12 @@ def _read(path: Path) -> bytes:
 
 
 def read_secret(path: Path, what: str, most_bytes: int = 64 * 1024) -> str:
-    """The text of a file that only this user, or root for it, can read and write.
+    """Read a file that only this user, or root for this user, can read and write.
 
     Args:
-        path: Of the file.
-        what: It is, for messages.
-        most_bytes: Longer ones are refused.
+        path: The file.
+        what: What it is, for messages.
+        most_bytes: Longer files are refused.
 
     Raises:
         FileNotFoundError: There is none.
@@ -117,11 +117,11 @@ def read_secret(path: Path, what: str, most_bytes: int = 64 * 1024) -> str:
 
 
 def check_not_open(path: str | Path, what: str) -> None:
-    """Check that not everybody can change a file that says whom to trust.
+    """Check that a file that says whom to trust is not writable by every user.
 
     Raises:
-        ConfigurationError: They can.
-        OSError: It cannot be looked at.
+        ConfigurationError: It is.
+        OSError: It cannot be examined.
     """
     mode = stat.S_IMODE(os.stat(path).st_mode)
     if mode & stat.S_IWOTH:
@@ -133,11 +133,11 @@ def check_not_open(path: str | Path, what: str) -> None:
 
 
 def check_folder(folder: Path) -> None:
-    """Check that nobody else can put files into a folder.
+    """Check that no other user can put files into a folder.
 
     Raises:
-        ConfigurationError: Somebody else owns it or may write there.
-        OSError: It cannot be looked at.
+        ConfigurationError: Another user owns it or may write there.
+        OSError: It cannot be examined.
     """
     found = os.lstat(folder)
     if not stat.S_ISDIR(found.st_mode):

@@ -1,4 +1,4 @@
-"""Names in the metadata of gRPC calls by which callers and servers show who they are."""
+"""Metadata keys of gRPC calls with which callers and servers authenticate themselves."""
 
 AUTHORIZATION = "authorization"
 ANSWER = "windlass-answer"

@@ -1,4 +1,4 @@
-"""Which way the tasks of a job show who they are."""
+"""How the tasks of a job authenticate each other."""
 
 import ipaddress
 from enum import StrEnum
@@ -8,7 +8,7 @@ from ...core.settings import Settings
 
 
 class SecurityMode(StrEnum):
-    """See docs/security.md."""
+    """How tasks authenticate each other; see docs/security.md."""
 
     INSECURE = "insecure"
     LOCAL = "local"
@@ -34,13 +34,13 @@ def is_loopback(host: str) -> bool:
 def security_mode(settings: Settings, address: str, host: str = "") -> SecurityMode:
     """The mode for a server at an address, or for a caller of it.
 
-    What the settings say, else what their files imply; without any, loopback has the key that
-    only this user can read.
+    It is what the settings say, else what their files imply; without any, loopback uses the key
+    that only this user can read.
 
     Args:
-        settings: Of this task.
+        settings: This task's.
         address: host:port of the server.
-        host: What the server binds, for the server itself; empty: what the address says.
+        host: What the server itself binds; empty: the host of the address.
 
     Raises:
         ConfigurationError: Other machines can reach it and nothing is set, or settings contradict.

@@ -1,6 +1,6 @@
-"""The job and the index of a task's own credentials, which the task then belongs to.
+"""The job and the index that a task's own credentials name.
 
-A ps that knows its job from the start takes no chief of another one, whoever comes first.
+A ps that knows its job from the start accepts no chief of another one, even if that comes first.
 """
 
 from ...core.errors import ConfigurationError
@@ -14,8 +14,8 @@ def with_own_job(settings: Settings) -> Settings:
     """The settings with the job that this task's certificate or token names.
 
     Args:
-        settings: Of a task; without a certificate and a token, or if these are good for any job,
-            they are returned as they are.
+        settings: A task's; returned unchanged without a certificate and a token, or if these are
+            valid for any job.
 
     Raises:
         ConfigurationError: The files cannot be used, or name another job than ``job_id``, or than
@@ -37,7 +37,7 @@ def with_own_job(settings: Settings) -> Settings:
 
 
 def are_of_one_index(settings: Settings) -> bool:
-    """Whether this task's certificate or token is good for its own index alone.
+    """Whether this task's certificate or token is valid for its own index alone.
 
     Raises:
         ConfigurationError: The files cannot be used.
@@ -48,7 +48,7 @@ def are_of_one_index(settings: Settings) -> bool:
 
 
 def _credentials(settings: Settings) -> dict[str, tuple[str, bool]]:
-    """For each credential by its setting: the job that it names, and whether it has an index."""
+    """By setting, for each credential: the job that it names, and whether it has an index."""
     found = {}
     if settings.tls_cert:
         mutual = security_mode(settings, "") is SecurityMode.MTLS

@@ -1,9 +1,9 @@
 """Proofs of a shared key, for loopback, where nothing is encrypted.
 
 The caller sends who it is, the address it dials, a nonce, the time and a MAC over these and over
-what it wants; the server answers with a MAC over the nonce. So neither sends the key, a process
-that sits at an address of its own, or of another task, cannot pass on what it hears, and what was
-heard once cannot be sent again. Pure: key, time and nonces are arguments.
+the operation; the server answers with a MAC over the nonce. So neither sends the key, a process at
+another address cannot pass on a proof that it receives, and a proof cannot be replayed. Pure: key,
+time and nonces are arguments.
 """
 
 import hashlib
@@ -19,7 +19,7 @@ from ...core.errors import ConfigurationError, PeerLostError, UnauthenticatedErr
 SCHEME = "Windlass-Key"
 VALID_S = 30.0
 NONCE_BYTES = 16
-_MAX_NONCES = 100_000  # of callers that have the key
+_MAX_NONCES = 100_000  # from callers that have the key
 _ASKED = re.compile(
     rf"{SCHEME} who=(?P<who>[\w.*/-]{{1,200}}),to=(?P<to>[\w.:\[\]-]{{1,300}}),"
     r"nonce=(?P<nonce>[0-9a-f]{32}),"
@@ -34,7 +34,7 @@ class Purpose:
 
     Attributes:
         operation: A key of :data:`~windlass.cluster.access.RULES`.
-        address: Of the server, host:port, as it was dialled.
+        address: The server's, host:port, as it was dialled.
     """
 
     operation: str
@@ -43,11 +43,11 @@ class Purpose:
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """What a caller said, of which nothing is checked.
+    """A caller's proof, of which nothing is checked yet.
 
     Attributes:
-        address: That it dialled.
-        nonce: Of it.
+        address: The address that it dialled.
+        nonce: Its nonce.
     """
 
     address: str
@@ -55,13 +55,13 @@ class Asked:
 
 
 def ask(key: bytes, purpose: Purpose, who: Principal, nonce: str, now: float) -> str:
-    """What a caller says.
+    """The proof that a caller sends.
 
     Args:
-        key: Shared.
-        purpose: What it wants, and where.
-        who: It is this one.
-        nonce: 32 hexadecimal digits, never the same ones again.
+        key: The shared key.
+        purpose: The operation, and the server.
+        who: The caller.
+        nonce: 32 hexadecimal digits, never used twice.
         now: Seconds since this machine started.
     """
     at = int(now * 1000)
@@ -70,13 +70,13 @@ def ask(key: bytes, purpose: Purpose, who: Principal, nonce: str, now: float) ->
 
 
 def read_asked(authorization: str) -> Asked | None:
-    """What a caller said; None: it is not in the form."""
+    """Parse a caller's proof; None: it does not have the form of one."""
     found = _ASKED.fullmatch(authorization)
     return Asked(found["to"], found["nonce"]) if found else None
 
 
 def answer(key: bytes, purpose: Purpose, nonce: str) -> str:
-    """What a server says, who has the key as well."""
+    """The answer of a server that has the key as well."""
     return f"{SCHEME} mac={_mac(key, 'answer', purpose, nonce)}"
 
 
@@ -86,10 +86,10 @@ def check_answer(key: bytes, purpose: Purpose, nonce: str, said: str) -> bool:
 
 
 class ProofChecker:
-    """Checks what callers say. Used under a lock.
+    """Checks the proofs of callers. Used under a lock.
 
     Args:
-        key: Shared.
+        key: The shared key.
         began: When this server began. Unit: seconds since this machine started.
     """
 
@@ -100,16 +100,16 @@ class ProofChecker:
         self._order: deque[tuple[float, str]] = deque()
 
     def check(self, said: str, operation: str, addresses: Collection[str], now: float) -> Principal:
-        """Who says it.
+        """Check a proof, and return who sent it.
 
         Args:
-            said: By the caller.
-            operation: What it wants.
-            addresses: Of this server, as host:port.
+            said: The caller's proof.
+            operation: What it is for.
+            addresses: This server's, as host:port.
             now: Seconds since this machine started.
 
         Raises:
-            UnauthenticatedError: It does not hold, or was said before.
+            UnauthenticatedError: It is not valid, or was used before.
             PeerLostError: It was made before this server began, or took too long: ask again.
         """
         found = _ASKED.fullmatch(said)
@@ -129,7 +129,7 @@ class ProofChecker:
             )
         age_s = now - at / 1000
         if at < self._began_ms or age_s > VALID_S:
-            # Another process may have heard it at this port before, or somebody was stopped.
+            # Another process at this port may have received it before, or the caller was stopped.
             raise PeerLostError(f"the proof is {age_s:.0f} s old; ask again")
         if age_s < -1:
             raise UnauthenticatedError(

@@ -1,4 +1,4 @@
-"""Tokens: signed, expiring statements of who somebody is (JSON Web Tokens, RFC 7519)."""
+"""Tokens: signed statements of who a task is, which expire (JSON Web Tokens, RFC 7519)."""
 
 import datetime
 import hashlib
@@ -21,14 +21,14 @@ _LEEWAY_S = 30  # clocks of machines differ
 _MAX_BYTES = 4096
 _KEPT = 1024  # tokens that were checked before
 
-_Version = tuple[int, int, int, int]  # of a file: it changes with what is in it
+_Version = tuple[int, int, int, int]  # a file's: it changes with the content
 
 
 class TokenFile:
     """This task's own token, read again when the file changes. Thread-safe.
 
     Args:
-        path: Of the file.
+        path: The file.
     """
 
     def __init__(self, path: str) -> None:
@@ -38,7 +38,7 @@ class TokenFile:
         self._lock = threading.Lock()
 
     def token(self) -> str:
-        """The token; the last whole one while the file is being written.
+        """The token; the last complete one while the file is being written.
 
         Raises:
             ConfigurationError: There was none yet, and the file cannot be used.
@@ -64,7 +64,7 @@ class TokenFile:
 
 
 class TokenChecker:
-    """Checks tokens of others. Thread-safe.
+    """Checks the tokens of callers. Thread-safe.
 
     Args:
         path: A file with public keys in PEM, one after the other: any of them may have signed.
@@ -79,10 +79,10 @@ class TokenChecker:
         self._load()
 
     def check(self, token: str, now: float | None = None) -> Principal:
-        """Who a token says its bearer is.
+        """Check a token, and return who its bearer is.
 
         Raises:
-            UnauthenticatedError: It does not hold.
+            UnauthenticatedError: It is not valid.
         """
         if len(token) > _MAX_BYTES:
             raise UnauthenticatedError(f"the token is longer than {_MAX_BYTES} bytes")
@@ -134,7 +134,7 @@ class TokenChecker:
             keys = [_public_key(part) for part in _pem_blocks(text)]
         except (OSError, ValueError) as error:
             if self._keys:
-                return  # half written: the keys before hold until it is whole
+                return  # half written: the last keys count until it is complete
             raise ConfigurationError(
                 f"the keys of tokens {self._path} (token_keys) cannot be read: {error}"
             ) from error
@@ -163,9 +163,9 @@ def sign_token(key: bytes, who: Principal, valid_s: float, now: float | None = N
 
     Args:
         key: A private Ed25519 key in PEM.
-        who: The token says that its bearer is this one.
-        valid_s: How long it holds. Unit: seconds.
-        now: Seconds since the epoch; None: the clock's.
+        who: The bearer.
+        valid_s: How long it is valid. Unit: seconds.
+        now: Seconds since the epoch; None: the clock's time.
     """
     now = time.time() if now is None else now
     claims: dict[str, object] = {
@@ -183,10 +183,10 @@ def sign_token(key: bytes, who: Principal, valid_s: float, now: float | None = N
 
 
 def claims_of(token: str) -> dict[str, Any]:
-    """What a token says, unchecked: for people.
+    """The claims of a token, unchecked: for people.
 
     Raises:
-        ConfigurationError: It is no token.
+        ConfigurationError: It is not a token.
     """
     jwt = _library()
     try:

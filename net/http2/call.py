@@ -14,7 +14,7 @@ from .stream import Http2Stream
 CONTENT_TYPE = "application/grpc"
 PREFIX = struct.Struct(">BI")
 _UNITS_S = {"H": 3600.0, "M": 60.0, "S": 1.0, "m": 1e-3, "u": 1e-6, "n": 1e-9}
-_LONGEST_MESSAGE = 8 * 1024  # of a status; gRPC's clients drop more metadata than that
+_LONGEST_MESSAGE = 8 * 1024  # in a status; gRPC's clients drop longer metadata
 _DETAILS = "grpc-status-details-bin"
 
 
@@ -23,7 +23,7 @@ class Status:
     """How a call ends.
 
     Attributes:
-        code: gRPC's; 0: well.
+        code: gRPC's; 0: success.
         message: For people.
         details: A serialized ``google.rpc.Status``; empty: none.
     """
@@ -44,7 +44,7 @@ class Status:
 
 
 def request_fields(path: str, scheme: str, authority: str, authorization: str) -> Fields:
-    """What a client's call begins with."""
+    """The header fields of a client's call."""
     fields = [
         (":method", "POST"),
         (":scheme", scheme),
@@ -60,15 +60,15 @@ def request_fields(path: str, scheme: str, authority: str, authorization: str) -
 
 
 def response_fields(metadata: Fields) -> Fields:
-    """What a server's answer begins with."""
+    """The header fields of a server's answer."""
     return [(":status", "200"), ("content-type", CONTENT_TYPE), *metadata]
 
 
 def check_answer(stream: Http2Stream) -> None:
-    """Look at what a server has said about a call so far.
+    """Check what a server has sent about a call so far.
 
     Raises:
-        ConnectionError: It is refused or has failed, or who answers does not speak gRPC.
+        ConnectionError: The call is refused or has failed, or the server does not speak gRPC.
     """
     first = dict(stream.fields)
     if not first:
@@ -84,7 +84,7 @@ def check_answer(stream: Http2Stream) -> None:
 
 
 def timeout_s(text: str) -> float | None:
-    """The value of ``grpc-timeout``; None: there is none that can be read."""
+    """The value of ``grpc-timeout`` in seconds; None: it is missing or cannot be parsed."""
     number, unit = text[:-1], text[-1:]
     if unit not in _UNITS_S or not number.isdecimal() or len(number) > 8:
         return None

@@ -26,10 +26,10 @@ def fields_frames(number: int, fields: Fields, most_bytes: int, *, end: bool) ->
     """The frames of a block of fields, to be sent in one piece.
 
     Args:
-        number: Of the stream.
-        fields: What it says.
+        number: The stream's.
+        fields: Names and values.
         most_bytes: Largest payload of one frame.
-        end: This side of the stream ends with it.
+        end: Whether this side of the stream ends with them.
     """
     block = encode_fields(fields)
     pieces = [block[at : at + most_bytes] for at in range(0, len(block), most_bytes)]
@@ -46,7 +46,7 @@ class FieldsDecoder:
     """Reads the header blocks of one connection, in their order.
 
     Args:
-        most_bytes: Most bytes of one block's fields, names, values and 32 for each counted.
+        most_bytes: Longest block: bytes of names and values, and 32 for each field.
     """
 
     def __init__(self, most_bytes: int) -> None:
@@ -56,7 +56,7 @@ class FieldsDecoder:
         """The fields of a block.
 
         Raises:
-            Http2Error: It cannot be read, or has too many.
+            Http2Error: It cannot be decoded, or is too long.
         """
         try:
             found = self._decoder.decode(block, raw=True)

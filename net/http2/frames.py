@@ -81,7 +81,7 @@ class FrameHead(NamedTuple):
 
     Attributes:
         length: Payload, in bytes.
-        kind: Type of the frame; one that is not known is to be ignored.
+        kind: Type of the frame; an unknown one is to be ignored.
         flags: Their meaning depends on the type.
         stream: Which stream it is for; 0: the connection.
     """

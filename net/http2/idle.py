@@ -1,4 +1,4 @@
-"""Connections that nobody reads for a while: pings and resets are answered all the same.
+"""Connections that no thread reads for a while: pings and resets are answered all the same.
 
 A tunnel's connection is read by the thread that waits for its bytes. While that thread computes, an
 HTTP/2 proxy may ask whether this side is alive, and calls that share the connection go on. One
@@ -20,7 +20,7 @@ _READS = 16  # per look: data that a busy thread will read itself stays in the k
 
 
 class IdleLinks:
-    """Reads connections that nobody reads. Thread-safe."""
+    """Reads connections that no other thread reads. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -28,13 +28,13 @@ class IdleLinks:
         self._is_running = False
 
     def watch(self, link: Http2Link) -> None:
-        """Read a connection when nobody else does, until :meth:`forget` or its end."""
+        """Read a connection when no other thread does, until :meth:`forget` or its end."""
         self._add(link, NEVER)
 
     def see_out(self, link: Http2Link, until: float) -> None:
         """Close a connection once the other side has ended its calls, at ``until`` at the latest.
 
-        To close it at once, with frames of the peer unread, would reset it, and what was sent last
+        Closing it at once, with frames of the peer unread, would reset it, and what was sent last
         could be lost.
         """
         if link.broken or not link.streams:
@@ -44,7 +44,7 @@ class IdleLinks:
             self._add(link, until)
 
     def forget(self, link: Http2Link) -> None:
-        """Somebody else reads it from now on."""
+        """Stop reading it: another thread does from now on."""
         with self._lock:
             self._watched.pop(link, None)
 
@@ -56,7 +56,7 @@ class IdleLinks:
                 self._is_running = True
 
     def _failed(self, _: BaseException) -> None:
-        """The next connection has a new thread, which reads the others, too."""
+        """Let the next connection start a new thread, which reads the others, too."""
         with self._lock:
             self._is_running = False
 
@@ -72,13 +72,13 @@ class IdleLinks:
             for link, until in watched:
                 if until != NEVER and (link.broken or not link.streams or time.monotonic() > until):
                     link.close()
-                # Who still has a broken one closes it.
+                # Its owner closes a broken one.
                 if not _goes_on(link) or (link.broken and until == NEVER):
                     self.forget(link)
 
 
 def _goes_on(link: Http2Link) -> bool:
-    """Read what has come; whether the connection is still to be watched."""
+    """Read what has come; return whether the connection is still to be watched."""
     try:
         if link.reading.is_driven:
             return False
@@ -88,7 +88,7 @@ def _goes_on(link: Http2Link) -> bool:
                     break
     except OSError as error:
         link.fail(str(error))
-    except Exception:  # one connection's trouble is not another's
+    except Exception:  # one connection's failure does not concern the others
         log.exception("a connection could not be read")
         link.fail("it could not be read")
     return not link.is_closed

@@ -1,4 +1,4 @@
-"""One HTTP/2 connection on a byte stream of ours, of either side.
+"""One HTTP/2 connection over a byte stream, for clients and servers.
 
 Any thread may send, and any thread may wait for something: see :mod:`~windlass.net.http2.reading`.
 """
@@ -21,14 +21,14 @@ class Http2Link:
 
     Args:
         stream: Owned from now on.
-        limits: What the peer is told to keep to.
+        limits: What the peer must keep to.
         handler: Serves the peer's streams; None: this is the client's side.
 
     Attributes:
-        state: What the peer's frames have made of the connection.
-        reading: Who reads it.
-        is_closed: The stream below was closed.
-        silences: What threads that wait want called.
+        state: The state of the protocol.
+        reading: Takes turns at reading.
+        is_closed: Whether the stream below was closed.
+        silences: Callbacks of threads that wait.
     """
 
     def __init__(
@@ -48,7 +48,7 @@ class Http2Link:
     # -- beginning and ending ----------------------------------------------------------------
 
     def begin(self) -> None:
-        """Say what this side wants; the first thing that is sent.
+        """Send the preface and this side's settings, before anything else.
 
         Raises:
             OSError: The connection is broken.
@@ -59,16 +59,16 @@ class Http2Link:
 
     @property
     def streams(self) -> dict[int, Http2Stream]:
-        """Those that are not over, by number."""
+        """Streams that are not over, by number."""
         return self.state.streams
 
     @property
     def broken(self) -> str:
-        """Why nothing passes any more; empty: it does."""
+        """Why the connection is broken; empty: it is not."""
         return self._broken
 
     def go_away(self, code: Code = Code.NO_ERROR) -> None:
-        """Take no more streams; those that are there go on. Idempotent."""
+        """Take no more streams; open ones continue. Idempotent."""
         with self.state.changed:
             if self.state.refuses:
                 return
@@ -77,7 +77,7 @@ class Http2Link:
         self.put_soon(frames.go_away(last, code))
 
     def fail(self, why: str) -> None:
-        """End everything, and wake whoever waits. From any thread."""
+        """End everything, and wake all threads that wait. From any thread."""
         with self.state.changed:
             self._broken = self._broken or why
             live = list(self.streams.values())
@@ -101,7 +101,7 @@ class Http2Link:
         self.state.forget()
 
     def wake(self) -> None:
-        """Have threads that wait look again."""
+        """Have threads that wait check again."""
         with self.state.changed:
             self.state.changed.notify_all()
 
@@ -113,7 +113,7 @@ class Http2Link:
         Args:
             fields: Its first fields.
             deadline: On the clock of ``time.monotonic``.
-            window_bytes: More that may wait to be taken than the limits say.
+            window_bytes: How much may wait to be taken, if that is more than the limits say.
 
         Raises:
             OSError: The connection is broken.
@@ -142,7 +142,7 @@ class Http2Link:
     def send_fields(
         self, stream: Http2Stream, fields: Fields, deadline: float, *, end: bool = False
     ) -> None:
-        """Send fields of a stream; the last ones end this side of it.
+        """Send fields of a stream; trailers end this side of it.
 
         Raises:
             OSError: The stream or the connection is over.
@@ -154,7 +154,7 @@ class Http2Link:
             self._finished(stream)
 
     def send_last_fields_soon(self, stream: Http2Stream, fields: Fields) -> None:
-        """The same as the end of a stream, without waiting: for the thread that reads.
+        """Send trailers without waiting: for the thread that reads.
 
         Raises:
             OSError: The connection is over.
@@ -170,7 +170,7 @@ class Http2Link:
         trailers: Fields,
         deadline: float,
     ) -> None:
-        """Send a whole answer: fields, bytes and trailers; in one piece if the windows allow.
+        """Send a complete answer: fields, bytes and trailers; in one piece if the windows allow.
 
         Raises:
             TimeoutError: The peer takes nothing.
@@ -201,7 +201,7 @@ class Http2Link:
         deadline: float,
         on_silence: Callable[[], object] = nothing,
     ) -> None:
-        """Send bytes of a stream, as far as windows allow at a time.
+        """Send bytes of a stream, as many as the windows allow at a time.
 
         Raises:
             TimeoutError: The peer takes nothing.
@@ -215,9 +215,9 @@ class Http2Link:
             self._put([head, *piece], deadline, on_silence)
 
     def send_data_now(self, stream: Http2Stream, data: Buffer) -> bool:
-        """Send bytes of a stream in one frame if the peer and the socket take it now.
+        """Send bytes of a stream in one frame if the windows and the socket allow it now.
 
-        The socket may have taken a part only: see :attr:`is_blocked`.
+        The socket may have taken only a part: see :attr:`is_blocked`.
 
         Raises:
             OSError: The stream or the connection is over.
@@ -241,12 +241,12 @@ class Http2Link:
         return taken
 
     def room_of(self, stream: Http2Stream) -> int:
-        """Bytes that could be sent of a stream in one frame now."""
+        """How many bytes of a stream could be sent in one frame now."""
         return max(0, min(stream.window, self.state.window, self.state.peer_frame))
 
     @property
     def is_blocked(self) -> bool:
-        """Whether something waits until the socket takes it."""
+        """Whether bytes wait until the socket takes them."""
         return self._outlet.is_blocked
 
     def finish(self, stream: Http2Stream, deadline: float) -> None:
@@ -260,7 +260,7 @@ class Http2Link:
             self._finished(stream)
 
     def reset(self, stream: Http2Stream, code: Code, why: str) -> None:
-        """End a stream at once, both ways. From any thread; idempotent."""
+        """End a stream at once, in both directions. From any thread; idempotent."""
         with self.state.changed:
             if stream.is_over:
                 return
@@ -271,7 +271,7 @@ class Http2Link:
             self.put_soon(frames.reset(stream.number, code))
 
     def put_soon(self, *data: bytes) -> None:
-        """Send frames without waiting for anybody.
+        """Send frames without waiting.
 
         Raises:
             OSError: The connection is broken, or the peer does not read.
@@ -307,7 +307,7 @@ class Http2Link:
     def _await_window(
         self, stream: Http2Stream, wanted: int, deadline: float, on_silence: Callable[[], object]
     ) -> int:
-        """Bytes that may be sent now, at least one; they are taken off the windows."""
+        """How many bytes may be sent now, at least one; they are subtracted from the windows."""
         room = self._take_window(stream, wanted)
         while not room:
             self.reading.wait(
@@ -379,18 +379,18 @@ class Http2Link:
         return piece
 
     def _consumed(self, stream: Http2Stream, count: int) -> None:
-        """Let the peer send as much more, once it is worth a frame."""
+        """Let the peer send as many more, once that is worth a frame."""
         with self.state.changed:
             stream.credit += count
             if stream.has_ended or stream.broken or stream.credit < self._limits.window_bytes // 2:
                 return
             credit, stream.credit = stream.credit, 0
             stream.inbound += credit
-        with contextlib.suppress(OSError):  # the next call says so
+        with contextlib.suppress(OSError):  # the next call raises it
             self.put_soon(frames.window_update(stream.number, credit))
 
     def flush_now(self) -> None:
-        """Send what waits, as far as the socket takes it.
+        """Send bytes that wait, as many as the socket takes.
 
         Raises:
             OSError: The connection is broken.
@@ -400,10 +400,10 @@ class Http2Link:
     # -- state -------------------------------------------------------------------------------
 
     def raise_if_broken(self) -> None:
-        """Check that something passes.
+        """Check that the connection is not broken.
 
         Raises:
-            ConnectionError: Nothing does any more.
+            ConnectionError: It is.
         """
         if self._broken:
             raise ConnectionError(self._broken)

@@ -10,7 +10,7 @@ class Origin:
     """Where a connection comes from.
 
     Attributes:
-        address: Of the client, for people.
+        address: The client's, for messages.
         principal: Who the client is, if the connection itself shows that.
     """
 

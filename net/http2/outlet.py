@@ -1,7 +1,7 @@
 """Writing frames: whole, one after the other, by any thread.
 
 Answers to the peer's own frames (acknowledgements, windows) come from the thread that reads, which
-must never wait for a peer that does not: they are put down here, and sent as soon as the socket
+must never wait for a peer that does not read: they are queued here, and sent as soon as the socket
 takes them, at the latest with the next frame.
 """
 
@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from ..stream import READ_BYTES, Buffer, ByteStream
 from .frames import Code, Http2Error
 
-_MOST_WAITING_BYTES = 64 * 1024  # a peer that does not read is shown out
+_MOST_WAITING_BYTES = 64 * 1024  # a peer that does not read is disconnected
 
 
 class Outlet:
@@ -31,11 +31,11 @@ class Outlet:
 
     @property
     def is_blocked(self) -> bool:
-        """Whether something waits until the peer reads."""
+        """Whether bytes wait until the peer reads."""
         return bool(self._unsent) or bool(self._waiting)
 
     def put_soon(self, *frames: bytes) -> None:
-        """Send frames without waiting for anybody.
+        """Send frames without waiting.
 
         Raises:
             Http2Error: Too much waits: the peer does not read.
@@ -45,7 +45,7 @@ class Outlet:
         self.flush_now()
 
     def note(self, *frames: bytes) -> None:
-        """Have frames sent by the next :meth:`flush_now`, all in one call of the system.
+        """Queue frames for the next :meth:`flush_now`, which sends them in one system call.
 
         Raises:
             Http2Error: Too much waits: the peer does not read.
@@ -60,14 +60,14 @@ class Outlet:
                 )
 
     def flush_now(self) -> None:
-        """Send what waits, as far as the socket takes it.
+        """Send bytes that wait, as many as the socket takes.
 
         Raises:
             OSError: The connection is broken.
         """
         while self.is_blocked and self._writing.acquire(blocking=False):
-            # Whoever holds the lock sends what waits; what is put down just before it is let go is
-            # seen by the next look.
+            # The thread that has the lock sends what waits; frames that are queued just before it
+            # releases the lock are seen in the next round.
             try:
                 self._unsent = self._unsent or self._take_waiting()
                 if self._unsent and not self._try(self._unsent):
@@ -79,7 +79,7 @@ class Outlet:
         """Send buffers, in one piece.
 
         Raises:
-            TimeoutError: The peer reads nothing; what was begun can only be sent later.
+            TimeoutError: The peer reads nothing; the rest of a frame can only be sent later.
             OSError: The connection is broken.
         """
         with self._writing:
@@ -95,7 +95,7 @@ class Outlet:
         """Send buffers if the socket can take some; the rest of them waits.
 
         Returns:
-            Whether they are on their way; False: nothing of them was taken, since others write, or
+            Whether they are on their way; False: no byte was taken, since other threads write or
             wait.
 
         Raises:

@@ -1,6 +1,7 @@
 """One connection of a client, and the calls on it.
 
-A caller is a stranger until a call of it was let in, and has little to spend until then.
+A caller is a stranger until one of its calls is admitted; until then few bytes, frames and little
+time are spent on it.
 """
 
 import contextlib
@@ -31,23 +32,23 @@ log = logging.getLogger(__name__)
 
 _STRANGER_FRAMES, _STRANGER_FRAMES_PER_S = 100, 4
 _STRANGER_BYTES, _STRANGER_BYTES_PER_S = 48 * 1024, 1024
-_STRANGER_REFUSALS = 2  # calls of one connection
+_STRANGER_REFUSALS = 2  # per connection
 _FRAMES, _FRAMES_PER_S = 20_000, 5_000
 _CALLS_PER_CONNECTION = 64
-_MESSAGE_S = 10.0  # for a request to come, all of it
+_MESSAGE_S = 10.0  # for a complete request to come
 _NO_MORE_CALLS = Status(8, "Concurrent RPC limit exceeded")  # gRPC's words
 
 
 @dataclass(frozen=True, slots=True)
 class Accepted:
-    """A call that was let in. One of ``answer`` and ``serve`` is given.
+    """A call that was admitted, with one of ``answer`` and ``serve``.
 
     Attributes:
         answer: Called with the request, in a thread of the pool; raises WindlassError or OSError.
         serve: Serves a call of many messages, in a thread of its own, which reads the connection
-            from then on, until it calls what it is given.
-        metadata: Of the answer.
-        lets_in: Whoever calls this is a stranger no longer.
+            from then on, until it calls its argument.
+        metadata: The answer's.
+        lets_in: Whether its caller is a stranger no longer.
     """
 
     answer: Callable[[bytes], bytes] | None = None
@@ -63,21 +64,21 @@ WindlassError to refuse.
 
 
 class ConnectionServer(Protocol):
-    """The server, as its connections know it."""
+    """What a connection needs of the server."""
 
     methods: Mapping[str, Method]
     most_bytes: int
 
     def let_in(self, peer: "Peer") -> bool:
-        """A call of a stranger was let in; False: there are too many connections."""
+        """A call of a stranger was admitted; False: there are too many connections."""
         ...
 
     def run(self, work: Callable[[], None]) -> bool:
-        """Have something done in a thread; False: too much is being done."""
+        """Call ``work`` in a thread; False: too many calls are under way."""
         ...
 
     def take_back(self, peer: "Peer") -> None:
-        """Read a connection that a tunnel has read by itself."""
+        """Read a connection again that a tunnel has read by itself."""
         ...
 
 
@@ -87,8 +88,8 @@ class Peer:
     Args:
         server: Serves it.
         stream: Owned from now on.
-        first: What was read of it.
-        refusal: What every call is answered with; None: they are served.
+        first: Bytes that were read already.
+        refusal: The answer to every call; None: they are served.
 
     Attributes:
         link: The connection.
@@ -96,9 +97,9 @@ class Peer:
         origin: Where it comes from.
         since: When it came, on the clock of ``time.monotonic``.
         idle_since: When its last call ended.
-        is_known: A call of it was let in.
-        has_called: It has called something.
-        is_held: It has sent too much, is not read any more, and will be closed.
+        is_known: Whether one of its calls was admitted.
+        has_called: Whether it has called anything.
+        is_held: Whether it has sent too much, is not read any more, and will be closed.
         watched_by: The selector that it is registered with.
     """
 
@@ -130,7 +131,7 @@ class Peer:
         self._tunnels = 0
 
     def begin(self) -> None:
-        """Say what this side wants; once."""
+        """Send this side's settings; once."""
         first, self._first = self._first, None
         if first is None:
             return
@@ -142,7 +143,7 @@ class Peer:
             self.link.fail(str(error))
 
     def trust(self) -> None:
-        """A call of it was let in."""
+        """Treat it as known: one of its calls was admitted."""
         self.is_known = True
         self.link.state.is_trusted = True
         self.link.state.frames_left = _FRAMES
@@ -157,7 +158,7 @@ class Peer:
             raise Http2Error(Code.ENHANCE_YOUR_CALM, "too many bytes before a call was let in")
 
     def refill(self, elapsed_s: float) -> None:
-        """Time has passed."""
+        """Grant what a peer may send in this time."""
         if self.is_known:
             more = int(_FRAMES_PER_S * elapsed_s)
             self.link.state.frames_left = min(_FRAMES, self.link.state.frames_left + more)
@@ -172,7 +173,7 @@ class Peer:
         return bool(self.link.streams) or self._running > 0
 
     def end_late_requests(self, now: float) -> None:
-        """Refuse calls whose request does not come."""
+        """Refuse calls whose request has not come in time."""
         for stream in list(self.link.streams.values()):
             waiting: Any = stream.context
             if not isinstance(waiting, _Request) or waiting.call.was_dispatched:
@@ -235,10 +236,10 @@ class Peer:
     def _count_refusal(self) -> None:
         self._refusals += 1
         if not self.is_known and self._refusals >= _STRANGER_REFUSALS:
-            self.link.state.frames_left = 0  # this one is answered yet
+            self.link.state.frames_left = 0  # this one is still answered
 
     def _begin_work(self) -> bool:
-        # A call that was reset has its thread until that one looks up.
+        # A call that was reset keeps its thread until that notices.
         with self._lock:
             if self._running >= 2 * _CALLS_PER_CONNECTION:
                 return False
@@ -303,7 +304,7 @@ class Peer:
             left()
 
     def _left(self) -> None:
-        """A tunnel is over; after the last one the server reads again."""
+        """A tunnel has ended; after the last one the server reads again."""
         with self._lock:
             self._tunnels -= 1
             last = not self._tunnels
@@ -314,7 +315,7 @@ class Peer:
 
 @dataclass(frozen=True, slots=True)
 class _Request:
-    """A call whose request is on its way."""
+    """A call whose request is still coming."""
 
     call: ServedCall
     answer: Callable[[bytes], bytes]

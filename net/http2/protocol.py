@@ -1,7 +1,7 @@
 """What the frames of a peer do to an HTTP/2 connection: streams, windows, settings. Without I/O.
 
-What is to be answered at once (acknowledgements, windows) goes to a function that must not wait;
-what streams bring goes to their handler.
+Immediate answers (acknowledgements, windows) go to a function that must not wait; events of streams
+go to their handler.
 
 Source: RFC 9113. Server push, priorities and upgrades are not supported; gRPC uses none of them.
 """
@@ -30,14 +30,14 @@ from .frames import (
 from .reader import FrameReader
 from .stream import Http2Stream
 
-CONNECTION_WINDOW = 32 * 1024 * 1024  # streams have bounds of their own
+CONNECTION_WINDOW = 32 * 1024 * 1024  # each stream has its own bound
 _MOST_HEADER_BYTES = 64 * 1024  # one block, over all its frames
 _MOST_FRAMES = 1_000_000_000
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What the peer of a connection is told to keep to.
+    """The limits that the peer of a connection is told.
 
     Attributes:
         window_bytes: Most bytes of one stream that wait to be taken.
@@ -52,7 +52,7 @@ class Limits:
     fields_bytes: int = 16 * 1024
 
     def as_settings(self, *, is_client: bool) -> bytes:
-        """The SETTINGS frame that says so."""
+        """The SETTINGS frame with these limits."""
         values = {
             Setting.INITIAL_WINDOW_SIZE: self.window_bytes,
             Setting.MAX_FRAME_SIZE: self.frame_bytes,
@@ -81,22 +81,22 @@ class Http2Protocol:
     """The state of one connection, as its peer's frames make it.
 
     Args:
-        limits: What the peer is told to keep to.
+        limits: What the peer must keep to.
         handler: Serves the peer's streams; None: this is the client's side.
-        answer: Notes frames that are sent when what came is handled; raises Http2Error if too
-            many wait.
+        answer: Queues frames that are sent once the bytes that came are handled; raises
+            Http2Error if too many wait.
 
     Attributes:
-        changed: The lock around all of this, and how those who wait for something hear of it.
-        streams: Those that are not over, by number.
+        changed: The lock around all of this, and the condition that waiting threads wait for.
+        streams: Streams that are not over, by number.
         window: Bytes that may be sent on all streams together.
-        peer_window: What a new stream may send.
-        peer_frame: Largest payload of a frame that the peer takes.
+        peer_window: Bytes that may be sent on a new stream.
+        peer_frame: Largest payload of a frame that the peer accepts.
         last: Highest number of a stream so far.
-        refuses: The peer was told to open no more streams.
+        refuses: Whether the peer was told to open no more streams.
         frames_left: Frames, other than data of a stream, that the peer may still send.
-        is_trusted: Frames that open windows, of which there are many, do not count.
-        data_of: Which stream the current DATA frame is of.
+        is_trusted: Whether frames that open windows, of which there are many, do not count.
+        data_of: The stream of the current DATA frame.
     """
 
     def __init__(
@@ -136,21 +136,21 @@ class Http2Protocol:
         self._return_credit()
 
     def took_data(self, count: int) -> None:
-        """So many bytes of the current DATA frame were read past this."""
+        """Count bytes of the current DATA frame that were read without :meth:`feed`."""
         self._credit += count
         self._return_credit()
         self.reader.took_data(count)
 
     def forget(self) -> None:
-        """Keep nothing of what has not come whole: the connection is over.
+        """Drop incomplete frames: the connection is over.
 
-        It and its handler know each other, so they are freed by a collection of garbage, later.
+        It and its handler refer to each other, so they are freed later, by garbage collection.
         """
         self._block = None
         self.reader.forget()
 
     def tell(self, stream: Http2Stream) -> None:
-        """Have a stream's handler look at it."""
+        """Tell a stream's handler about news of it."""
         if self._handler is not None:
             self._handler.progressed(stream)
 
@@ -173,7 +173,7 @@ class Http2Protocol:
             self._inbound -= head.length
             if stream is not None and not stream.has_ended:
                 stream.inbound -= head.length
-                # Padding is taken at once.
+                # Padding counts as taken at once.
                 stream.credit += head.length - self.reader.data_left
                 if stream.inbound < 0 or self._inbound < 0:
                     raise Http2Error(Code.FLOW_CONTROL_ERROR, "more data than the windows allow")
@@ -264,7 +264,7 @@ class Http2Protocol:
         fields = self._decoder.read(block)
         stream = self.streams.get(head.stream)
         if stream is None:
-            # Else it is over on this side.
+            # Otherwise it is over on this side.
             if self._handler is not None and head.stream > self.last:
                 self._open(self._handler, head, fields)
             return
@@ -279,7 +279,7 @@ class Http2Protocol:
         if not head.stream % 2:
             raise Http2Error(Code.PROTOCOL_ERROR, f"a client opens stream {head.stream}")
         if self.refuses:
-            return  # the client has been told, and asks elsewhere
+            return  # the client was told, and connects anew
         with self.changed:
             self.last = head.stream
             stream = Http2Stream(
@@ -332,7 +332,7 @@ class Http2Protocol:
         with self.changed:
             gone = [each for number, each in self.streams.items() if number > last]
             if self._handler is not None:
-                gone = []  # it opens no more
+                gone = []  # the peer opens no more streams
             for each in gone:
                 each.broken = f"the peer goes away {text}".strip()
                 self.streams.pop(each.number, None)

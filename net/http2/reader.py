@@ -1,6 +1,6 @@
 """Taking frames out of the bytes of a connection. Pure: bytes in, calls out.
 
-Payloads of DATA frames are handed on as they come, so a frame of megabytes needs no memory of its
+Payloads of DATA frames are passed on as they come, so a frame of megabytes needs no memory of its
 own; all other frames are short, and are collected first.
 """
 
@@ -22,7 +22,7 @@ _NAMES = {int(kind): kind.name for kind in Kind}
 
 
 class FrameSink(Protocol):
-    """What the frames of a connection are for."""
+    """Handles the frames of a connection."""
 
     def on_control(self, head: FrameHead, payload: bytes) -> None:
         """A whole frame that is not DATA."""
@@ -37,7 +37,7 @@ class FrameSink(Protocol):
         ...
 
     def on_data_end(self) -> None:
-        """It is over."""
+        """The DATA frame is complete."""
         ...
 
 
@@ -45,8 +45,8 @@ class FrameReader:
     """Takes frames out of bytes.
 
     Args:
-        sink: Gets them.
-        largest_frame_bytes: What the peer was told to keep to.
+        sink: Handles them.
+        largest_frame_bytes: The limit that the peer was told.
 
     Attributes:
         data_left: Bytes of the current DATA frame that are still to come.
@@ -66,19 +66,19 @@ class FrameReader:
         return self.data_left > 0 and not self._rest
 
     def took_data(self, count: int) -> None:
-        """So many bytes of the current DATA frame were read past this reader."""
+        """Count bytes of the current DATA frame that were read without this reader."""
         self.data_left -= count
         self._end_data()
 
     def forget(self) -> None:
-        """Keep nothing of a frame that has not come whole."""
+        """Drop an incomplete frame."""
         self._rest = b""
 
     def feed(self, data: bytes) -> None:
-        """Handle what came.
+        """Handle bytes that came.
 
         Raises:
-            Http2Error: It is no HTTP/2, or a frame is too long.
+            Http2Error: They are not HTTP/2, or a frame is too long.
         """
         view = memoryview(self._rest + data if self._rest else data)
         self._rest = b""
@@ -125,7 +125,7 @@ class FrameReader:
         self._end_data()
 
     def _feed_data(self, view: memoryview, at: int) -> int:
-        """Hand on what belongs to the current DATA frame; returns where that ends."""
+        """Pass on bytes of the current DATA frame; returns where they end."""
         piece = view[at : at + self.data_left]
         if piece:
             self.data_left -= len(piece)

@@ -1,9 +1,9 @@
-"""Who reads an HTTP/2 connection.
+"""Which thread reads an HTTP/2 connection.
 
-Whoever needs something: the thread that waits for bytes of a stream, or for a window, reads the
-connection itself, so nothing is handed from thread to thread, and the payload of a large frame goes
-from the socket to where it belongs. While one thread reads, others that wait are woken when their
-turn has come. Where a server's selector reads (:attr:`Reading.is_driven`), nobody else does.
+The thread that waits for bytes of a stream, or for a window, reads the connection itself, so
+nothing is passed from thread to thread, and the payload of a large frame goes from the socket to
+its destination. While one thread reads, others that wait are woken when it is their turn. Where a
+server's selector reads (:attr:`Reading.is_driven`), no other thread does.
 """
 
 import contextlib
@@ -23,18 +23,18 @@ CLOSED = "the connection was closed"
 
 
 def nothing() -> None:
-    """Called while nothing moves, where nobody wants to know."""
+    """The callback of threads that have none."""
 
 
 class Silences:
-    """What each thread that waits for a stream of bytes wants called while nothing moves."""
+    """Callbacks of threads that wait for a byte stream, called while nothing moves."""
 
     def __init__(self) -> None:
         self._calls: dict[int, Callable[[], object]] = {}
 
     @contextlib.contextmanager
     def of_this_thread(self, call: Callable[[], object]) -> Iterator[None]:
-        """Call this, as long as the block runs."""
+        """Set the callback of this thread, for as long as the block runs."""
         thread = threading.get_ident()
         self._calls[thread] = call
         try:
@@ -43,7 +43,7 @@ class Silences:
             del self._calls[thread]
 
     def __call__(self) -> None:
-        """The stream waits for something, in this thread."""
+        """Call the callback of this thread, in which the stream waits."""
         call = self._calls.get(threading.get_ident())
         if call is not None:
             call()
@@ -56,8 +56,8 @@ class Reading:
         link: The connection.
 
     Attributes:
-        is_driven: Another thread reads, by :meth:`receive_now`, whenever something has come.
-        received_bytes: Of all that has come.
+        is_driven: Whether a selector's thread reads, by :meth:`receive_now`, when bytes have come.
+        received_bytes: How many bytes have come.
         last_read: When the connection was read last, on the clock of ``time.monotonic``.
     """
 
@@ -76,10 +76,10 @@ class Reading:
         on_silence: Callable[[], object] = nothing,
         direct: tuple[Http2Stream, memoryview] | None = None,
     ) -> int:
-        """Wait until something is ``there``, and read the connection meanwhile if nobody else does.
+        """Wait until ``there`` is true, and read the connection meanwhile if no other thread does.
 
         Args:
-            there: Looked at whenever something came.
+            there: Called whenever bytes have come.
             deadline: On the clock of ``time.monotonic``.
             on_silence: Called after every second in which nothing came.
             direct: A stream, and memory that its bytes may be read into.
@@ -88,7 +88,7 @@ class Reading:
             How many bytes were read into ``direct``; 0: ``there`` is true.
 
         Raises:
-            TimeoutError: It was not there until the deadline.
+            TimeoutError: It was not true before the deadline.
             OSError: The connection is broken.
         """
         while True:
@@ -114,7 +114,7 @@ class Reading:
                 self._link.state.changed.notify_all()
 
     def _wait_for_turn(self, deadline: float, on_silence: Callable[[], object]) -> None:
-        """Wait for a moment, with the lock held around it."""
+        """Wait for a moment; the caller has the lock."""
         left_s = deadline - time.monotonic()
         if left_s <= 0:
             raise TimeoutError("timed out")
@@ -137,7 +137,7 @@ class Reading:
         def silence() -> None:
             with contextlib.suppress(OSError):
                 self._link.flush_now()
-            if there():  # cancelled, say
+            if there():  # for example, it was cancelled
                 raise _NoLongerWaitingError
             on_silence()
 
@@ -171,7 +171,7 @@ class Reading:
         """Handle what has come, without waiting; returns whether there may be more.
 
         Raises:
-            Http2Error: The peer breaks the protocol: :meth:`fail` is due.
+            Http2Error: The peer breaks the protocol: the caller must end the connection.
             OSError: The connection is over.
         """
         with self._link.state.changed:
@@ -185,7 +185,7 @@ class Reading:
                 return False
             self.feed(data)
         except Http2Error:
-            raise  # who drives the link says when it ends
+            raise  # the driver decides when the link ends
         except OSError as error:
             self._link.fail(str(error))
             raise
@@ -201,7 +201,7 @@ class Reading:
         """Handle bytes of the peer, by the one thread that reads.
 
         Raises:
-            Http2Error: The peer breaks the protocol; it was told so.
+            Http2Error: The peer breaks the protocol, and was told so.
             OSError: The connection has ended.
         """
         if not data:
@@ -219,4 +219,4 @@ class Reading:
 
 
 class _NoLongerWaitingError(Exception):
-    """What was waited for is there."""
+    """Ends a wait, since its condition is true."""

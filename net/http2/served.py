@@ -1,4 +1,4 @@
-"""A call that is served: what it says, and its answer."""
+"""A call that is served: its request and its answer."""
 
 import contextlib
 import time
@@ -12,7 +12,7 @@ from .link import Http2Link
 from .origin import Origin
 from .stream import Http2Stream
 
-_ANSWER_S = 60.0  # for a client to take its answer
+_ANSWER_S = 60.0  # for a client to read its answer
 _NO_MESSAGE_YET = -1
 
 
@@ -27,10 +27,10 @@ class ServedCall:
 
     Attributes:
         path: The method, as ``/package.Service/Method``.
-        metadata: Of the client, by name.
-        began: When, on the clock of ``time.monotonic``.
-        was_dispatched: Somebody works on the answer, or it was refused: the rest of what the client
-            sends is theirs to take.
+        metadata: The client's, by name.
+        began: When it began, on the clock of ``time.monotonic``.
+        was_dispatched: Whether a thread works on the answer, or the call was refused: that thread
+            takes the rest of what the client sends.
     """
 
     def __init__(
@@ -51,7 +51,7 @@ class ServedCall:
 
     @property
     def is_grpc(self) -> bool:
-        """Whether it is a call of gRPC's at all."""
+        """Whether it is a gRPC call at all."""
         said = self.metadata
         return said.get(":method") == "POST" and said.get("content-type", "").startswith(
             CONTENT_TYPE
@@ -64,7 +64,7 @@ class ServedCall:
         return self._deadline is None or time.monotonic() < self._deadline
 
     def request(self) -> bytes | None:
-        """The message of a call that has one, once all of it has come.
+        """The message of a call that has one; None: it has not come completely.
 
         Raises:
             LimitExceededError: It is too long.
@@ -101,7 +101,7 @@ class ServedCall:
         """Answer with a message. Blocks while the client reads nothing.
 
         Raises:
-            OSError: Nobody hears it.
+            OSError: The client is gone.
         """
         self._say([PREFIX.pack(0, len(message)), message], metadata, Status())
 
@@ -109,25 +109,25 @@ class ServedCall:
         """Answer with an error. Blocks while the client reads nothing.
 
         Raises:
-            OSError: Nobody hears it.
+            OSError: The client is gone.
         """
         self._say([], metadata, status)
 
     def fail_soon(self, status: Status) -> None:
-        """The same, for the thread that reads the connection: it does not wait.
+        """Answer with an error without waiting: for the thread that reads the connection.
 
         Raises:
-            OSError: Nobody hears it.
+            OSError: The client is gone.
         """
         self.was_dispatched = True
         self.link.send_last_fields_soon(self.stream, [*response_fields([]), *status.as_fields()])
         self._end()
 
     def refuse_http(self, status: str) -> None:
-        """Answer a request that is no call of gRPC's.
+        """Answer a request that is not a gRPC call.
 
         Raises:
-            OSError: Nobody hears it.
+            OSError: The client is gone.
         """
         self.was_dispatched = True
         self.link.send_last_fields_soon(self.stream, [(":status", status)])
@@ -137,7 +137,7 @@ class ServedCall:
         """Begin an answer of many messages.
 
         Raises:
-            OSError: Nobody hears it.
+            OSError: The client is gone.
         """
         self.link.send_fields(self.stream, response_fields(metadata), self._until())
 
@@ -145,7 +145,7 @@ class ServedCall:
         """End an answer of many messages in order.
 
         Raises:
-            OSError: Nobody hears it.
+            OSError: The client is gone.
         """
         self.link.send_fields(self.stream, Status().as_fields(), deadline, end=True)
         self._end()
@@ -161,7 +161,7 @@ class ServedCall:
         self._end()
 
     def _end(self) -> None:
-        """Have a client that still sends stop; the answer is out."""
+        """Stop a client that still sends, after the answer."""
         if not self.stream.has_ended:
             with contextlib.suppress(OSError):
                 self.link.reset(self.stream, Code.NO_ERROR, "answered")

@@ -1,9 +1,9 @@
 """Serving gRPC's calls: one thread reads all connections, and methods answer in threads of a pool.
 
-A caller is a stranger until a call of it was let in. Strangers get no thread, few bytes and frames,
-and a share of the reading thread's time; a connection that asks for more, or reads nothing, is kept
-for a moment and closed. (Closed at once, it would be there again at once.) The connections of those
-who were let in are read first, so a lease is renewed whatever strangers send.
+A caller is a stranger until one of its calls is admitted. Strangers get no thread, few bytes and
+frames, and a share of the reading thread's time; a connection that asks for more, or reads nothing,
+is kept for a moment and closed. (If it were closed at once, the stranger would come back at once.)
+The connections of known callers are read first, so a lease is renewed whatever strangers send.
 """
 
 import contextlib
@@ -28,24 +28,24 @@ from .peer import Method, Peer
 log = logging.getLogger(__name__)
 
 _STRANGERS = 64
-_LEAST_STAY_S = 0.1  # of a stranger, before another one takes its place
+_LEAST_STAY_S = 0.1  # for a stranger, before another one takes its place
 _FIRST_CALL_S = 10.0
 _STRANGER_READ_BYTES = 4096
 _STRANGERS_SHARE, _STRANGERS_BURST_S = 0.1, 0.3
-_READS = 16  # of one connection in a row
+_READS = 16  # from one connection in a row
 _SWEEP_S = 0.5
 _SWEEP_STRANGERS_S = 0.05
-_LEAVING_S = 5.0  # for a client to hear that it should leave
+_LEAVING_S = 5.0  # for a client to learn that it should disconnect
 
 
 class Http2Server:
-    """Serves methods on connections that it is given.
+    """Serves methods on the connections that it accepts.
 
     Args:
         methods: By path.
         executor: Runs them.
-        most_calls: Most at once, those that wait for a thread included.
-        limit: Most connections of callers that were let in.
+        most_calls: Most calls at once, including those that wait for a thread.
+        limit: Most connections of known callers.
         most_bytes: Longest request.
         idle_s: A connection without a call ends after so long; the client connects anew.
     """
@@ -104,14 +104,14 @@ class Http2Server:
         """Serve a connection, which is owned from now on.
 
         Args:
-            stream: Connected; TLS, if it is wanted, has begun.
-            first: What was read of it.
-            refusal: What every call is answered with; None: they are served.
+            stream: Connected; TLS, if the port uses it, has begun.
+            first: Bytes that were read already.
+            refusal: The answer to every call; None: they are served.
         """
         self._arrive(Peer(self, stream, first, refusal))
 
     def stop(self, grace_s: float) -> None:
-        """Take no more calls, give those that run ``grace_s``, and end every connection.
+        """Take no more calls, wait ``grace_s`` for running ones, and end every connection.
 
         Idempotent.
         """
@@ -142,7 +142,7 @@ class Http2Server:
     # -- called by peers, in any thread --------------------------------------------------------
 
     def let_in(self, peer: Peer) -> bool:
-        """A call of a stranger was let in; False: there are too many connections."""
+        """A call of a stranger was admitted; False: there are too many connections."""
         with self._lock:
             if len(self._peers) - len(self._strangers) >= self._limit:
                 return False
@@ -151,7 +151,7 @@ class Http2Server:
         return True
 
     def run(self, work: Callable[[], None]) -> bool:
-        """Have something done in a thread; False: too much is being done."""
+        """Call ``work`` in a thread; False: too many calls are under way."""
         with self._lock:
             if self._calls >= self._most_calls or self._stopped.is_set():
                 return False
@@ -179,7 +179,7 @@ class Http2Server:
             self._idle.notify_all()
 
     def take_back(self, peer: Peer) -> None:
-        """Read a connection that a tunnel has read by itself."""
+        """Read a connection again that a tunnel has read by itself."""
         self._arrive(peer)
 
     def _arrive(self, peer: Peer) -> None:
@@ -266,7 +266,7 @@ class Http2Server:
 
     def _watch(self, peer: Peer) -> None:
         selector = self._selector if peer.is_known else self._strange
-        with contextlib.suppress(OSError, ValueError, KeyError):  # it has gone, or is there
+        with contextlib.suppress(OSError, ValueError, KeyError):  # gone, or registered already
             selector.register(peer.number, selectors.EVENT_READ, peer)
             peer.watched_by = selector
 
@@ -309,7 +309,7 @@ class Http2Server:
             self._watch(peer)
 
     def _hold(self, peer: Peer) -> None:
-        """Read no more of a connection, and close it when its time is over."""
+        """Stop reading a connection, and close it after a moment."""
         peer.is_held = True
         self._unwatch(peer)
         if peer.is_known or time.monotonic() - peer.since >= _LEAST_STAY_S:
@@ -325,7 +325,7 @@ class Http2Server:
         peer.link.close()
 
     def _sweep(self, now: float, elapsed_s: float) -> None:
-        """Let time pass for every connection."""
+        """Apply the time limits of every connection."""
         with self._lock:
             peers = list(self._peers)
         for peer in peers:

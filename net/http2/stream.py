@@ -12,17 +12,17 @@ class Http2Stream:
     """A stream. Its link's lock guards it.
 
     Attributes:
-        number: Of the stream on its connection.
+        number: Identifies the stream on its connection.
         window: Bytes that may be sent.
         inbound: Bytes that the peer may still send.
         fields: The peer's first fields.
         trailers: The peer's last fields.
         pieces: Payload of DATA frames that was not taken yet, the oldest first.
-        has_ended: The peer sends nothing more.
-        has_finished: We send nothing more.
+        has_ended: Whether the peer sends nothing more.
+        has_finished: Whether this side sends nothing more.
         broken: Why it is over; empty: it is not.
-        credit: Bytes taken of which the peer was not told.
-        context: Whatever the stream is for.
+        credit: Bytes that were taken and not yet granted to the peer again.
+        context: For the stream's owner.
     """
 
     number: int
@@ -44,5 +44,5 @@ class Http2Stream:
 
     @property
     def is_over(self) -> bool:
-        """Whether nothing passes any more, either way."""
+        """Whether both directions have ended."""
         return bool(self.broken) or (self.has_ended and self.has_finished)

@@ -1,6 +1,7 @@
 """TLS on the accepting side: one context for sessions, links and gRPC, a handshake step by step.
 
-A handshake costs no thread: whoever watches the connection takes a step whenever bytes have come.
+A handshake costs no thread: the thread that watches the connection takes a step when bytes have
+come.
 """
 
 import logging
@@ -27,8 +28,8 @@ class TlsServer:
 
     Args:
         files: Certificate, key and CA.
-        name: Of this task, for messages.
-        mutual: Whether who dials must show a certificate, which names a principal.
+        name: This task's, for messages.
+        mutual: Whether clients must show a certificate, which names a principal.
     """
 
     def __init__(self, files: CredentialFiles, name: str, *, mutual: bool) -> None:
@@ -41,7 +42,7 @@ class TlsServer:
         """Check that there is a certificate to show.
 
         Raises:
-            ConfigurationError: There is none, or the files are not in order.
+            ConfigurationError: There is none, or a file cannot be used.
         """
         if self._files.current().server is None:
             raise ConfigurationError(
@@ -50,22 +51,22 @@ class TlsServer:
             )
 
     def begin(self, stream: SocketStream, first: bytes) -> "Handshake":
-        """Begin TLS with who dialled.
+        """Begin TLS with a client.
 
         Args:
             stream: Connected.
-            first: What was read of it.
+            first: Bytes that were read already.
 
         Raises:
             ConnectionError: There is no certificate to show.
         """
         context = self._files.current().server
-        if context is None:  # check() has said it
+        if context is None:  # check() has raised it before
             raise ConnectionError("there is no certificate to show")
         return Handshake(context, stream, first)
 
     def principal_missing(self, secured: TlsStream) -> UnauthenticatedError | None:
-        """Find out who a connection comes from; the error if it must say and does not."""
+        """Read the client's principal; the error if its certificate must name one and does not."""
         if not self._mutual:
             return None
         peer = secured.peer_address
@@ -77,13 +78,13 @@ class TlsServer:
         return None
 
     def plaintext(self, peer: str) -> UnauthenticatedError:
-        """The error for who speaks no TLS."""
+        """The error for a client that does not speak TLS."""
         error = UnauthenticatedError(f"{self._name}: {PLAINTEXT_CLIENT}")
         self.log_refusal(peer, error)
         return error
 
     def log_refusal(self, peer: str, error: Exception) -> None:
-        """One line a second at most: whoever dials could fill the log."""
+        """Log a refusal, at most one a second: strangers could fill the log otherwise."""
         said = error.message if isinstance(error, WindlassError) else str(error)
         if peer not in said:
             said = f"{peer}: {said}"
@@ -94,9 +95,9 @@ class Handshake:
     """A handshake on the accepting side.
 
     Args:
-        context: Of this side.
+        context: This side's.
         stream: Connected; owned by the result.
-        first: What was read of it.
+        first: Bytes that were read already.
     """
 
     def __init__(self, context: ssl.SSLContext, stream: SocketStream, first: bytes) -> None:
@@ -109,10 +110,10 @@ class Handshake:
         self._received = len(first)
 
     def step(self) -> TlsStream | None:
-        """Go on as far as what has come allows; the stream once it is done, None: not yet.
+        """Process what has come; returns the stream once the handshake is done, None before.
 
         Raises:
-            UnauthenticatedError: The two sides do not get together; the other one was told why.
+            UnauthenticatedError: The handshake failed; the other side was told why.
             OSError: The connection is broken, or the other side reads nothing.
         """
         while True:

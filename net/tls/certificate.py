@@ -1,4 +1,4 @@
-"""What certificates say: the principal, for the program, and the rest, for people."""
+"""What certificates contain: the principal, for the program, and the rest, for people."""
 
 from collections.abc import Mapping
 
@@ -8,14 +8,14 @@ from .failures import CertificateFacts, no_principal
 
 
 def principal_of_certificate(certificate: Mapping[str, object], peer: str) -> Principal:
-    """Who a certificate names, which was verified.
+    """The principal that a verified certificate names.
 
     Args:
         certificate: As ``ssl`` decodes it.
         peer: Who showed it, for messages.
 
     Raises:
-        UnauthenticatedError: It names nobody in our form, or more than one.
+        UnauthenticatedError: It names no principal in our form, or more than one.
     """
     alternatives = certificate.get("subjectAltName", ())
     uris = [value for kind, value in alternatives if kind == "URI"]  # type: ignore[attr-defined]
@@ -34,7 +34,7 @@ def principal_of_certificate(certificate: Mapping[str, object], peer: str) -> Pr
 
 
 def read_facts(data: bytes) -> CertificateFacts | None:
-    """What a certificate says, PEM or DER.
+    """The facts of a certificate, PEM or DER.
 
     Returns:
         None if it cannot be read, or the package ``cryptography`` is not installed.

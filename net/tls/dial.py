@@ -1,4 +1,4 @@
-"""TLS on the dialling side, and why it failed: for sessions, and for gRPC, which does not say."""
+"""TLS on the dialling side, and why it failed: for sessions, and for gRPC, which hides it."""
 
 import contextlib
 import ssl
@@ -25,9 +25,9 @@ class TlsClient:
     Args:
         files: The CA, and a certificate if this process has one.
         address: The task's, host:port: its certificate must name the host.
-        peer: Who that is, for messages.
-        task: Which task its certificate must name, if it names any; None: any.
-        job: Of which job; empty: any.
+        peer: The task's name, for messages.
+        task: The task that its certificate must name, if it names one; None: any.
+        job: The job that it must name; empty: any.
     """
 
     def __init__(
@@ -45,7 +45,7 @@ class TlsClient:
         self._job = job
 
     def credentials(self) -> Credentials:
-        """What the files say now."""
+        """The credentials in the files now."""
         return self._files.current()
 
     def connect(self, stream: SocketStream, deadline: float) -> TlsStream:
@@ -56,7 +56,7 @@ class TlsClient:
             deadline: On the clock of ``time.monotonic``.
 
         Raises:
-            UnauthenticatedError: The other side shows no certificate that counts, or no TLS.
+            UnauthenticatedError: The other side has no valid certificate, or does not speak TLS.
             PermissionDeniedError: It is another task than the one that was dialled.
             ConfigurationError: ``tls_ca`` is missing.
             OSError: The connection broke, or the handshake took too long.
@@ -90,7 +90,7 @@ class TlsClient:
         )
 
     def _expected_peer(self, secured: TlsStream) -> Principal | None:
-        """Whom its certificate names; none is well, since its host name was verified."""
+        """The principal of its certificate; None is fine, since its host name was verified."""
         alternatives = secured.certificate().get("subjectAltName", ())
         for kind, value in alternatives:  # type: ignore[attr-defined]
             if kind != "URI":
@@ -115,7 +115,7 @@ class TlsClient:
 
 
 def look_at_certificate(address: str) -> CertificateFacts | None:
-    """What the certificate says that is shown at an address, trusted or not; None: not known."""
+    """The facts of the certificate at an address, trusted or not; None: not known."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.minimum_version = ssl.TLSVersion.TLSv1_3
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE

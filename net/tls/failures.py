@@ -1,4 +1,4 @@
-"""Failures of TLS in plain words. Pure: what OpenSSL says and what came in, a sentence out."""
+"""Failures of TLS in plain words. Pure: OpenSSL's error and the first bytes make a sentence."""
 
 import ssl
 from collections.abc import Mapping
@@ -15,16 +15,16 @@ _RECORD_TYPES = (0x14, 0x15, 0x16, 0x17)  # what a TLS record begins with
 
 @dataclass(frozen=True, slots=True)
 class CertificateFacts:
-    """What a certificate says, for people.
+    """What a certificate contains, for people.
 
     Attributes:
         subject: Its name, e.g. ``CN=ps-0``.
         issuer: The name of the CA that signed it.
-        names: Hosts it is for: DNS names and addresses.
-        uris: What it names as a principal, among others.
-        not_before: Valid from then, UTC.
-        not_after: Valid until then, UTC.
-        is_authority: It may sign others.
+        names: Its hosts: DNS names and addresses.
+        uris: Its URIs, one of which may name a principal.
+        not_before: Valid from this time, UTC.
+        not_after: Valid until this time, UTC.
+        is_authority: Whether it may sign others.
     """
 
     subject: str
@@ -97,14 +97,14 @@ def explain(
     certificate: CertificateFacts | None = None,
     now: datetime | None = None,
 ) -> UnauthenticatedError | ConnectionError:
-    """The error for a TLS connection that did not come about.
+    """The error for a TLS connection that failed.
 
     Args:
         error: OpenSSL's; None: the other side closed the connection.
         side: Which end this is.
         peer: Who is at the other end.
-        began: The first bytes that came from there.
-        certificate: The one it showed, if that is known.
+        began: The first bytes that came from the peer.
+        certificate: The peer's, if it is known.
         now: The time by this machine's clock, UTC, if that is known.
 
     Returns:
@@ -168,7 +168,7 @@ def _moment(when: datetime) -> str:
 
 
 def no_principal(certificate: Mapping[str, object], peer: str, why: str = "") -> str:
-    """What is said of a certificate that names nobody of ours.
+    """The message for a certificate that names no principal of ours.
 
     Args:
         certificate: As ``ssl`` decodes it.

@@ -1,10 +1,10 @@
 """Certificate, key and CA of a task: files that are checked when they are read, and read anew when
 they change.
 
-A certificate lives shorter than a long run, so each handshake looks whether the files have changed
-(cert-manager and Kubernetes replace a link, others write in place). What is read is tried before it
-is used: this side shakes hands with itself, which shows whatever a peer would complain about.
-While new files are not complete or not valid, the last good ones are used.
+A certificate may expire during a long run, so each handshake checks whether the files have changed
+(cert-manager and Kubernetes replace a link, others write in place). New files are tried before they
+are used: this side shakes hands with itself, which shows whatever a peer would refuse. While new
+files are not complete or not valid, the last valid ones are used.
 """
 
 import contextlib
@@ -30,14 +30,14 @@ log = logging.getLogger(__name__)
 
 _RETRY_S = 1.0  # files that could not be used are read again after this, though unchanged
 _TRIES = 5  # for files that change while they are read
-_WRONG_PURPOSE = 26  # of a certificate that only dials, or only serves: its peers judge that
+_WRONG_PURPOSE = 26  # a certificate only for clients, or only for servers: its peers judge that
 
 _Versions = tuple[tuple[int, int, int, int], ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Credentials:
-    """What one state of the files came to.
+    """The credentials of one state of the files.
 
     Attributes:
         server: For accepting; None: there is no certificate.
@@ -45,7 +45,7 @@ class Credentials:
         certificate: PEM, with those of intermediate CAs; empty: none.
         key: PEM.
         ca: PEM.
-        principal: Whom the certificate names; None: nobody, or no peer would take it.
+        principal: Whom the certificate names; None: it names none, or no peer would accept it.
     """
 
     server: ssl.SSLContext | None
@@ -60,10 +60,10 @@ class CredentialFiles:
     """The files of a task.
 
     Args:
-        certificate: Path, PEM; empty: this process shows none.
-        key: Path, PEM, of the certificate.
-        ca: Path, PEM, one or several; empty: this process dials nobody over TLS.
-        mutual: Whether who dials must show a certificate.
+        certificate: Path, PEM; empty: this process has none.
+        key: Path of the certificate's key, PEM.
+        ca: Path, PEM, one or several; empty: this process does not dial over TLS.
+        mutual: Whether clients must show a certificate.
     """
 
     def __init__(self, certificate: str, key: str, ca: str, *, mutual: bool) -> None:
@@ -75,10 +75,10 @@ class CredentialFiles:
         self._failed: tuple[_Versions | None, float] | None = None
 
     def current(self) -> Credentials:
-        """What the files say now, or said when they were last in order. Thread-safe.
+        """The credentials in the files now, or in the last valid ones. Thread-safe.
 
         Raises:
-            ConfigurationError: They never were; the message names the file and what to do.
+            ConfigurationError: They were never valid; the message names the file and what to do.
         """
         with self._lock:
             versions = self._look()
@@ -169,9 +169,9 @@ def _read_file(name: str, path: str) -> bytes:
 
 
 def _check_key_file(path: str) -> None:
-    """Refuse a key that others of this machine can read or change.
+    """Refuse a key that other users of this machine can read or change.
 
-    A volume of Kubernetes gives files of root a group (fsGroup): that of the container's user.
+    A volume of Kubernetes gives files of root the group of the container's user (fsGroup).
 
     Raises:
         ConfigurationError: They can.
@@ -198,8 +198,8 @@ def _check_key_file(path: str) -> None:
 def _server_context(ca: str) -> ssl.SSLContext:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_3
-    context.num_tickets = 0  # nobody resumes; one that is on its way disturbs what is counted
-    context.set_alpn_protocols(["h2"])  # gRPC's clients insist
+    context.num_tickets = 0  # no client resumes; a ticket on its way disturbs what is counted
+    context.set_alpn_protocols(["h2"])  # gRPC's clients require it
     if ca:
         _load_authorities(context, ca)
         context.verify_mode = ssl.CERT_REQUIRED
@@ -253,7 +253,7 @@ def _load_chain(context: ssl.SSLContext, certificate: str, key: str) -> None:
 def _try_out(
     server: ssl.SSLContext, client: ssl.SSLContext | None, path: str, content: bytes
 ) -> Principal | None:
-    """Shake hands with itself; returns whom the certificate names, if it does.
+    """Shake hands with itself; returns the principal of the certificate, if it names one.
 
     Raises:
         ConfigurationError: A peer would refuse the certificate.
@@ -287,7 +287,7 @@ def _try_out(
         raise ConfigurationError(message, file=path) from error
     except ssl.SSLError as error:
         raise ConfigurationError(f"tls_cert: {path} cannot be used: {_reason(error)}") from error
-    with contextlib.suppress(UnauthenticatedError):  # a server's need not name one
+    with contextlib.suppress(UnauthenticatedError):  # that of a server need not name one
         return principal_of_certificate(ends[0].getpeercert() or {}, path)
     return None
 
@@ -302,10 +302,10 @@ def _shared(certificate: str, key: str, ca: str, mutual: bool) -> CredentialFile
 
 
 def credential_files(settings: Settings, *, mutual: bool) -> CredentialFiles:
-    """The files that the settings name, shared by all who use them here.
+    """The files that the settings name, shared by all users in this process.
 
     Args:
         settings: Name the files.
-        mutual: Whether who dials must show a certificate.
+        mutual: Whether clients must show a certificate.
     """
     return _shared(settings.tls_cert, settings.tls_key, settings.tls_ca, mutual)

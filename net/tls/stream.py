@@ -18,7 +18,7 @@ from ...core.errors import RefusedError
 from ..stream import READ_BYTES, Buffer, SocketStream
 from .failures import Side, explain
 
-# Encrypted and sent at a time. With 256 KiB OpenSSL's buffer and ours are fresh memory each time:
+# Bytes to encrypt and send at a time. With 256 KiB both buffers are fresh memory each time:
 # 64 MB took 65 ms to encrypt instead of 27.
 _WRITE_BYTES = 64 * 1024
 _READ_BYTES = 256 * 1024
@@ -63,14 +63,14 @@ class TlsStream:
         self._outgoing = outgoing
         self._side = side
         self._peer = peer
-        self._lock = threading.Lock()  # around OpenSSL's end, and what it reads and writes
+        self._lock = threading.Lock()  # around OpenSSL's end and its buffers
         self._unsent = memoryview(b"")  # encrypted
         self._ended = False
-        self._ahead = 0  # bytes that are encrypted, and that the caller was not told of
+        self._ahead = 0  # bytes that are encrypted and were not yet reported to the caller
 
     @functools.cached_property
     def _room(self) -> memoryview:
-        """For what sessions receive; made then, since strangers only shake hands."""
+        """Memory to receive into; made for sessions only, since strangers only shake hands."""
         return memoryview(bytearray(_READ_BYTES))
 
     @property
@@ -117,8 +117,8 @@ class TlsStream:
     def send_now(self, buffers: Sequence[Buffer]) -> int:
         """Send as much as the stream below takes at once.
 
-        What was encrypted cannot be taken back: if the end of it waits to be sent, one byte less
-        is reported, so that the caller comes back with the rest.
+        Encrypted bytes cannot be taken back: if the last of them wait to be sent, one byte less is
+        reported, so that the caller comes back with the rest.
         """
         if self._unsent:
             self._unsent = self._unsent[self._stream.send_now([self._unsent]) :]
@@ -208,7 +208,7 @@ class TlsStream:
         """Bytes that have come, as many as fit; 0 at the end of the stream, None: none yet."""
         filled = 0
         with self._lock:
-            # A look at an empty buffer would raise, which takes longer than to ask.
+            # Reading an empty buffer would raise, which takes longer than this check.
             while filled < len(target) and (self._incoming.pending or self._tls.pending()):
                 try:
                     count = int(self._tls.read(len(target) - filled, target[filled:]))
@@ -220,29 +220,33 @@ class TlsStream:
                     if filled:
                         return filled
                     raise self._failure(error) from error
-                if not count:  # the other side said that this is the end
+                if not count:  # the other side has sent its end
                     self._ended = True
                     break
                 filled += count
             return 0 if self._ended and not filled else filled or None
 
     def _failure(self, error: ssl.SSLError) -> Exception:
-        # In TLS 1.3 a server's refusal of our certificate is only heard after the handshake.
+        # In TLS 1.3 a server's refusal of our certificate only comes after the handshake.
         return explain(error, side=self._side, peer=self._peer)
 
     def _raise_what_the_peer_said(self) -> None:
-        """Who refuses a certificate says so and closes: to send then fails before that is read."""
+        """Raise what the peer's alert says.
+
+        A peer that refuses a certificate sends an alert and closes, and then our next send fails
+        before the alert is read.
+        """
         with contextlib.suppress(OSError):
             while came := self._stream.receive(time.monotonic() + _LINGER_S):
                 self._incoming.write(came)
-        # What it decrypts is lost: the connection is.
+        # The bytes that it decrypts are lost, like the connection.
         with contextlib.suppress(OSError):
             self._decrypt(memoryview(bytearray(READ_BYTES)))
 
     # -- ending ------------------------------------------------------------------------------
 
     def fileno(self) -> int:
-        """There is none: bytes may wait here while the socket has none."""
+        """-1: bytes may wait here while the socket has none."""
         return -1
 
     def readiness_fileno(self) -> int:
@@ -250,33 +254,33 @@ class TlsStream:
         return self._stream.readiness_fileno()
 
     def limit_messages(self, num_bytes: int) -> None:
-        """Nothing: the bytes have no boundaries."""
+        """Do nothing: the bytes have no boundaries."""
 
     def cancel(self) -> None:
         """Reset the connection."""
         self._stream.cancel()
 
     def close(self) -> None:
-        """Say that this is the end, and close the stream below."""
+        """Send the end of the stream, and close the stream below."""
         self.end()
         self._stream.close()
 
     def end(self) -> None:
-        """Say that nothing more is sent, without waiting."""
+        """Send the end of the stream, without waiting."""
         if self._unsent:
             return
-        # It says so, and then misses the peer's answer.
+        # It sends that, and then misses the peer's answer.
         with contextlib.suppress(OSError, ValueError), self._lock:
             with contextlib.suppress(ssl.SSLError):
                 self._tls.unwrap()
             self._stream.send_now([self._outgoing.read()])
 
     def certificate(self) -> dict[str, object]:
-        """What the peer's certificate says, as ``ssl`` decodes it; empty: none was asked for."""
+        """The peer's certificate, as ``ssl`` decodes it; empty: none was asked for."""
         return dict(self._tls.getpeercert() or {})
 
     def certificate_bytes(self) -> bytes:
-        """The same as it came (DER), trusted or not."""
+        """The peer's certificate as DER, trusted or not."""
         return self._tls.getpeercert(binary_form=True) or b""
 
 
@@ -293,14 +297,14 @@ def shake_hands(
 
     Args:
         stream: Connected; owned by the result.
-        context: Of this side.
-        host: Whom the server's certificate must name; None: this side is the server.
+        context: This side's.
+        host: The host that the server's certificate must name; None: this side is the server.
         peer: Who is at the other end, for messages.
-        deadline: For all of it, on the clock of ``time.monotonic``.
-        first: Was read already.
+        deadline: For the whole handshake, on the clock of ``time.monotonic``.
+        first: Bytes that were read already.
 
     Raises:
-        UnauthenticatedError: The two sides do not get together; the other one was told why.
+        UnauthenticatedError: The handshake failed; the other side was told why.
         OSError: The connection broke, or the deadline passed.
     """
     side: Side = "server" if host is None else "client"
@@ -323,7 +327,7 @@ def shake_hands(
             incoming.write(more)
         except ssl.SSLError as error:
             failure = explain(error, side=side, peer=peer, began=begun)
-            # The alert, which tells the other side.
+            # The alert tells the other side.
             say_last(stream, outgoing.read())
             raise failure from error
         else:
@@ -332,10 +336,10 @@ def shake_hands(
 
 
 def say_last(stream: SocketStream, data: bytes) -> None:
-    """Send something before a connection is given up, and let the other side read it.
+    """Send something before a connection is closed, and let the other side read it.
 
-    A socket that is closed with bytes unread resets the connection, and then the peer may not see
-    what was sent to it: so its bytes are read, for a moment.
+    A socket that is closed with unread bytes resets the connection, and then the peer may not
+    receive what was sent to it: so its bytes are read, for a moment.
     """
     deadline, left = time.monotonic() + _LINGER_S, _LINGER_BYTES
     with contextlib.suppress(OSError):

@@ -7,8 +7,8 @@ from pathlib import Path
 from .processes import ROOT
 
 ROOMS = (
-    "client", "cluster", "collectives", "core", "distribute", "engine", "launch", "net", "proto",
-    "server", "training", "worker",
+    "api", "client", "cluster", "collectives", "core", "distribute", "engine", "launch", "net",
+    "proto", "server", "training", "worker",
 )  # fmt: skip
 
 
