@@ -89,7 +89,7 @@ class WorkerLink(Protocol):
 
 
 class LinkEvents(Protocol):
-    """LinkEvents of a worker, from the link's thread."""
+    """Events of a worker, from the link's thread."""
 
     def ready(self, link: WorkerLink) -> None:
         """The worker is connected, and knows nothing of earlier connections."""
