@@ -338,6 +338,13 @@ class StrategyExtended:
         """
         return nullcontext()
 
+    def run_in_turns(self) -> None:
+        """Run one replica of this process at a time, from merge to merge, as TensorFlow does.
+
+        For a framework whose replicas would write the same memory, such as PyTorch's ``grad``.
+        """
+        self._runner.in_turns = True
+
     def call_for_each_replica(
         self,
         fn: Callable[..., Any],

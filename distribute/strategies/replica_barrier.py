@@ -54,6 +54,7 @@ class _ReplicaState:
         finished: Opened by the thread that ran the replica, when it is through.
         is_through: The same, to look at.
         thread: That runs it.
+        has_turn: Whether it holds the turn, where replicas take turns.
         call: The merge it waits in.
         answer: Its part of the merge's result.
         result: What the replica returned.
@@ -63,6 +64,7 @@ class _ReplicaState:
     finished: threading.Lock = field(default_factory=closed_gate)
     is_through: bool = False
     thread: int = 0
+    has_turn: bool = False
     call: _Call | None = None
     answer: Any = None
     result: Any = None
@@ -74,10 +76,12 @@ class ReplicaBarrier:
     Args:
         strategy: Whose replicas they are.
         count: How many there are on this worker.
+        in_turns: One replica runs at a time, from merge to merge, as in TensorFlow.
     """
 
-    def __init__(self, strategy: StrategyInterface, count: int) -> None:
+    def __init__(self, strategy: StrategyInterface, count: int, *, in_turns: bool = False) -> None:
         self._strategy = strategy
+        self._turn = threading.Lock() if in_turns else None
         self._lock = threading.Lock()
         self.slots = [_ReplicaState() for _ in range(count)]
         self._unclaimed = set(range(1, count))
@@ -93,6 +97,19 @@ class ReplicaBarrier:
                 return False
             self._unclaimed.remove(index)
             return True
+
+    def take_turn(self, index: int) -> None:
+        """Wait until no other replica runs, where they take turns."""
+        if self._turn is not None:
+            self._turn.acquire()
+            self.slots[index].has_turn = True
+
+    def leave_turn(self, index: int) -> None:
+        """Let another replica run."""
+        slot = self.slots[index]
+        if self._turn is not None and slot.has_turn:
+            slot.has_turn = False
+            self._turn.release()
 
     @property
     def interrupted(self) -> bool:
@@ -126,8 +143,10 @@ class ReplicaBarrier:
         if all_here and len(calls) == len(self.slots):
             self._run_merge(calls)
         else:
+            self.leave_turn(index)
             try:
                 slot.gate.acquire()
+                self.take_turn(index)
             except BaseException as error:
                 self.interrupt(error)
                 raise

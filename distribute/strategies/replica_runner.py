@@ -47,6 +47,9 @@ class ReplicaRunner:
         strategy: Whose replicas these are.
         devices: One per local replica.
         first_id: Number of the first of them among those in sync.
+
+    Attributes:
+        in_turns: One replica runs at a time, from merge to merge.
     """
 
     def __init__(
@@ -55,6 +58,7 @@ class ReplicaRunner:
         self._strategy = weakref.ref(strategy)
         self._devices = devices
         self._first_id = first_id
+        self.in_turns = False
         self._busy = threading.Lock()
         self._threads: list[ReplicaThread] = []
         _runners.add(self)
@@ -111,7 +115,7 @@ class ReplicaRunner:
             ]
             weakref.finalize(self, _stop, self._threads)
         count = len(self._devices)
-        barrier = ReplicaBarrier(self.strategy, count)
+        barrier = ReplicaBarrier(self.strategy, count, in_turns=self.in_turns)
         strategy = self.strategy
 
         def work(index: int) -> None:
@@ -122,6 +126,7 @@ class ReplicaRunner:
             context = ReplicaContext(strategy, self._first_id + index, merge, index)
             failure: BaseException | None = None
             try:
+                barrier.take_turn(index)
                 with entered(Frame(strategy, context)), on_device(self._devices[index]):
                     slot.result = function(
                         *select_replica(index, args, count), **select_replica(index, kwargs, count)
@@ -130,6 +135,7 @@ class ReplicaRunner:
                 failure = error
             finally:
                 barrier.end(failure)
+                barrier.leave_turn(index)
                 del failure  # its traceback holds this frame
 
         def work_in_thread(index: int, scope: contextvars.Context) -> None:

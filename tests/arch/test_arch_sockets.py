@@ -24,6 +24,8 @@ _MODULES = frozenset(
 _HARMLESS = {"socket.gethostname", "socket.getaddrinfo", "socket.SOCK_STREAM"}
 _ATTRIBUTES = {"memfd_create", "memmap"}
 _ALLOWED = {
+    # Loaded ahead of time, and not used there.
+    ("launch/standalone/spare.py", "grpc"),
     # A file is mapped to read it; no other process has it open.
     ("training/export_formats.py", "memmap"),
 }

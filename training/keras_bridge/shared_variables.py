@@ -13,9 +13,12 @@ from typing import TYPE_CHECKING, Any
 from ...core.arrays import Array
 from ...distribute.strategies.strategy import Strategy
 from ...distribute.variables.variable import Variable
+from ..extras import require
 
 if TYPE_CHECKING:
     from .embedding import Embedding, RowReader
+
+keras: Any = require("keras", "keras")
 
 _ATTRIBUTE = "_variables_of_keras"
 _strategies: "weakref.WeakSet[Strategy]" = weakref.WeakSet()
@@ -153,6 +156,8 @@ def shared_variables(strategy: Strategy) -> SharedVariables:
         found = SharedVariables()
         setattr(strategy, _ATTRIBUTE, found)
         _strategies.add(strategy)
+        if keras.backend.backend() == "torch":  # its replicas have one ``grad`` for each weight
+            strategy.extended.run_in_turns()
     return found
 
 

@@ -4,6 +4,7 @@ import contextvars
 import gc
 import sys
 import threading
+import time
 import weakref
 from collections.abc import Callable
 from typing import Any
@@ -269,6 +270,45 @@ def test_replicas_results_of_different_structure_are_an_error_and_the_next_step_
     with pytest.raises(ValueError, match=r"(?i)expected|mismatch"):
         strategy.run(lambda: (1,) * (1 + replica()))
     assert strategy.run(replica).values == (0, 1)
+
+
+@pytest.mark.parametrize("merges", [0, 1, 3])
+def test_replicas_that_take_turns_run_one_at_a_time_from_merge_to_merge(merges: int) -> None:
+    strategy = mirrored(3)
+    strategy.extended.run_in_turns()
+    running: list[int] = []
+    most: list[int] = []
+
+    def work() -> None:
+        running.append(1)
+        time.sleep(0.002)
+        most.append(len(running))
+        running.pop()
+
+    def step() -> int:
+        work()
+        for _ in range(merges):
+            context().merge_call(nothing)
+            work()
+        return replica()
+
+    for _ in range(20):
+        assert strategy.run(step).values == (0, 1, 2)
+    assert set(most) == {1}
+
+
+def test_a_failing_replica_that_has_the_turn_unwinds_the_others() -> None:
+    strategy = mirrored(3)
+    strategy.extended.run_in_turns()
+
+    def step() -> None:
+        if replica() == 1:
+            raise ValueError("mine")
+        context().merge_call(nothing)
+
+    for _ in range(20):
+        with pytest.raises(ValueError, match="mine"):
+            strategy.run(step)
 
 
 # -- under load ------------------------------------------------------------------------------
