@@ -292,7 +292,7 @@ class InProcessSteps:
         Args:
             arrays: Referred to weakly.
         """
-        self._ps.own_arrays.add(arrays)
+        self._ps.add_own_arrays(arrays)
 
 
 def _rule_of(place: LayoutRange) -> UpdateRule | None:

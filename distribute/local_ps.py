@@ -44,9 +44,6 @@ class LocalPs:
         who: The worker.
         settings: For the store's bounds.
         store: Shared by the workers of one process; None: a new one.
-
-    Attributes:
-        own_arrays: What :meth:`take_own_arrays` takes, before each step.
     """
 
     description = "local"
@@ -62,7 +59,7 @@ class LocalPs:
         self._request: StepRequest | None = None
         self._payload = BufferPayload(())
         self._aborted: WindlassError | None = None
-        self.own_arrays: weakref.WeakSet[OwnMemory] = weakref.WeakSet()
+        self._own: list[weakref.ref[OwnMemory]] = []
 
     @property
     def shares_memory(self) -> bool:
@@ -129,10 +126,15 @@ class LocalPs:
         self._session.step(header, lambda: payload, answer)
         return answer.result()
 
+    def add_own_arrays(self, own: OwnMemory) -> None:
+        """Take these before each step, as long as the program has them."""
+        self._own = [*(ref for ref in self._own if ref() is not None), weakref.ref(own)]
+
     def take_own_arrays(self) -> None:
-        """Have the store the values that the program has in memory of its own."""
-        for own in self.own_arrays:
-            own.take()
+        """Copy the values that the program has in memory of its own to the store."""
+        for ref in self._own:  # never changed, but replaced
+            if (own := ref()) is not None:
+                own.take()
 
     def _layout_id(self, layout: WireLayout | None) -> int:
         if layout is None:
