@@ -27,6 +27,7 @@ from ..base.contexts import is_running
 from ..base.devices import compute_devices, task_name
 from ..base.moved_average import MovedAverage
 from ..base.reductions import clip_norm
+from ..base.worker_index import current_worker
 from ..data.options import AutoShardPolicy
 from ..runtime import ClusterRuntime
 from ..variables.parameter_server import PsShard, PsShardedVariable, PsVariable, ps_device
@@ -208,7 +209,17 @@ class ParameterServerExtended(StrategyExtended):
     # -- variables ---------------------------------------------------------------------------
 
     def create_variable(self, spec: VariableSpec) -> PsVariable:
-        """Note a variable; the servers hear of it with its neighbours, when the scope ends."""
+        """Note a variable; the servers hear of it with its neighbours, when the scope ends.
+
+        Raises:
+            ValueError: A closure creates it.
+        """
+        if current_worker.get() is not None:
+            raise ValueError(
+                f"a closure creates variable {spec.name!r}: each worker would have one of its own, "
+                "and another in every call. Create it in the coordinator's program, in "
+                "`with strategy.scope():`, before the closure is scheduled"
+            )
         with self._lock:
             name = self.unique_name(spec.name)
             near = self._colocated[-1] if self._colocated else None

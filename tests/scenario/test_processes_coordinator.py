@@ -106,6 +106,18 @@ def draw_too_many():
 
 assert isinstance(raised(draw_too_many), wl.errors.OutOfRangeError)
 
+# A closure creates no variable, which no chief would give a first value.
+def create():
+    with strategy.scope():
+        return wl.Variable(np.zeros(2, np.float32), name="inside").read_value()
+
+def create_in_a_closure():
+    coordinator.schedule(create)
+    coordinator.join()
+
+refusal = raised(create_in_a_closure)
+assert isinstance(refusal, ValueError) and "a closure creates variable 'inside'" in str(refusal)
+
 # A dataset can be given instead of a function, and captured; each worker has orders of its own.
 rows = wl.data.Dataset.from_tensor_slices(np.arange(16)).shuffle(16).repeat().batch(16)
 
