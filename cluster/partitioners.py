@@ -13,6 +13,7 @@ import numpy as np
 
 from ..core.arrays import DType, as_dtype, size_of
 from ..core.public_face import public_getattr
+from ..core.whole_numbers import real_number
 
 PartitionFunction = Callable[[Sequence[int], DType], Sequence[int]]
 
@@ -32,7 +33,7 @@ class Partitioner:
 
 
 def _positive(name: str, value: int) -> int:
-    if value < 1:
+    if real_number(value, name) < 1:
         raise ValueError(f"Argument `{name}` must be positive, got {value}")
     return value
 

@@ -94,7 +94,7 @@ class ClusterSpec:
         return hash(repr(sorted((job, sorted(tasks.items())) for job, tasks in self._jobs.items())))
 
     def __repr__(self) -> str:
-        return f"ClusterSpec({self.as_dict()!r})"
+        return f"ClusterSpec({dict(sorted(self.as_dict().items()))!r})"
 
 
 def _tasks_of(job: str, tasks: object) -> dict[int, str]:

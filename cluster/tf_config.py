@@ -202,8 +202,8 @@ class TFConfigClusterResolver(ClusterResolver):
         if self._config.get("session_master") is not None:
             return str(self._config["session_master"])
         spec = self.cluster_spec()
-        if not spec or (len(spec.jobs) == 1 and spec.num_tasks(spec.jobs[0]) == 1):
-            return ""
+        if not spec or (len(spec.jobs) == 1 and len(spec.job_tasks(spec.jobs[0])) == 1):
+            return ""  # a job that names task 1 alone has a task 0 as well
         kind = task_type if task_type is not None else self.task_type
         index = task_id if task_id is not None else self.task_id
         if kind is None or index is None:

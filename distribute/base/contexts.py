@@ -35,10 +35,10 @@ class Frame:
 class _Stack(threading.local):
     def __init__(self) -> None:
         self.frames: list[Frame] = []
+        self.chosen: Frame | None = None  # by experimental_set_strategy
 
 
 _stack = _Stack()
-_global: list[StrategyInterface] = []  # what experimental_set_strategy set; at most one
 _default: list[StrategyInterface] = []  # once it was asked for; one
 
 
@@ -75,10 +75,8 @@ def entered(frame: Frame) -> Iterator[None]:
 
 
 def top_frame() -> Frame | None:
-    """The context entered last in this thread, or the one set globally."""
-    if _stack.frames:
-        return _stack.frames[-1]
-    return Frame(_global[0], None) if _global else None
+    """The context entered last in this thread, or that of the strategy set for it."""
+    return _stack.frames[-1] if _stack.frames else _stack.chosen
 
 
 def is_running(strategy: StrategyInterface) -> bool:
@@ -128,16 +126,22 @@ def get_loss_reduction() -> ReduceOp:
 
 
 def experimental_set_strategy(strategy: StrategyInterface | None) -> None:
-    """Make a strategy current without ``with``; None clears it.
+    """Make a strategy current in this thread without ``with``; None clears it.
 
     Raises:
         RuntimeError: Inside a scope.
+        AttributeError: It is no strategy.
     """
     if _stack.frames:
         raise RuntimeError("Must not be called inside a `tf.distribute.Strategy` scope.")
-    _global.clear()
+    if strategy is not None and not hasattr(strategy, "scope"):
+        raise AttributeError(
+            "experimental_set_strategy takes a strategy, or None, which clears it; "
+            f"{strategy!r} has no scope"
+        )
+    _stack.chosen = None
     if strategy is not None and strategy is not default_strategy():
-        _global.append(strategy)
+        _stack.chosen = Frame(strategy, None)
 
 
 def default_strategy() -> StrategyInterface:
@@ -158,6 +162,22 @@ def require_cross_replica(strategy: StrategyInterface, method: str) -> None:
         raise RuntimeError(
             f"{type(strategy).__name__}.{method} requires being in cross-replica context, use "
             "get_replica_context().merge_call()"
+        )
+
+
+def require_own_cross_replica(strategy: StrategyInterface, method: str) -> None:
+    """Refuse a method that reduces values in replica context and under another strategy.
+
+    Raises:
+        RuntimeError: We are inside ``run``, or inside the scope of another strategy.
+    """
+    require_cross_replica(strategy, method)
+    current = get_strategy()
+    if current is not strategy and current is not default_strategy():
+        raise RuntimeError(
+            f"Mixing different tf.distribute.Strategy objects: {type(strategy).__name__}.{method} "
+            f"was called in the scope of {type(current).__name__}; call it in its own "
+            "`with strategy.scope():`, or outside of every scope"
         )
 
 
@@ -201,6 +221,8 @@ MergeCall = Callable[[Callable[..., Any], tuple[Any, ...], dict[str, Any]], Any]
 class ReplicaContext:
     """What a replica may do inside ``run``. As ``tf.distribute.ReplicaContext``.
 
+    ``with`` makes one that a program has made the current context.
+
     Args:
         strategy: Whose replica it is.
         replica_id_in_sync_group: Its number among the replicas of all synchronous workers.
@@ -220,6 +242,15 @@ class ReplicaContext:
         self._replica_id = replica_id_in_sync_group
         self._merge = merge
         self.local_id = local_id
+        self._entered: list[Frame] = []
+
+    def __enter__(self) -> None:
+        frame = Frame(self._strategy, self)
+        push_frame(frame)
+        self._entered.append(frame)
+
+    def __exit__(self, *_: object) -> None:
+        pop_frame(self._entered.pop())
 
     @property
     def strategy(self) -> Any:
@@ -238,7 +269,12 @@ class ReplicaContext:
 
     @property
     def devices(self) -> tuple[str, ...]:
-        """Device of this replica, with its task."""
+        """Device of this replica, with its task.
+
+        Raises:
+            RuntimeError: This is not the current replica.
+        """
+        self._require_current("devices")
         extended = self._strategy.extended
         return (in_task(extended.task_name, extended.replica_devices[self.local_id]),)
 

@@ -11,6 +11,7 @@ from functools import lru_cache
 from typing import Any
 
 from ...core.accelerators import count_gpus, load_cupy
+from ...core.argument_errors import ArgumentTypeError
 from .arrays import as_array, is_on_gpu, to_host
 
 CPU, GPU = "CPU", "GPU"
@@ -92,11 +93,13 @@ def canonical(name: str) -> str:
     ``GPU:0``, ``/cpu:0``, ``/job:worker/task:1/device:GPU:1``.
 
     Raises:
+        ArgumentTypeError: It is no text.
         ValueError: It names no CPU or GPU.
     """
     device = _canonical(name) if isinstance(name, str) else None
     if device is None:
-        raise ValueError(f"{name!r} is no device; devices are named like 'CPU:0' and 'GPU:1'")
+        kind = ValueError if isinstance(name, str) else ArgumentTypeError
+        raise kind(f"{name!r} is no device; devices are named like 'CPU:0' and 'GPU:1'")
     return device
 
 

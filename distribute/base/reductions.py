@@ -68,13 +68,13 @@ def combine(op: ReduceOp, values: Sequence[Any], *, count: int | None = None) ->
     """Element-wise over replicas.
 
     Args:
-        op: SUM or MEAN. MEAN of integers is float64.
+        op: SUM or MEAN. MEAN of integers is a float, see :func:`mean_dtype`.
         values: One per replica: arrays of one shape on one device, or all IndexedSlices (then
             concatenated).
         count: What MEAN divides by; None: as many as there are values.
 
     Raises:
-        ValueError: Shapes differ, or rows and whole arrays are mixed.
+        ValueError: Shapes differ, rows and whole arrays are mixed, or a SUM is of booleans or text.
     """
     slices = [value for value in values if isinstance(value, IndexedSlices)]
     if slices:
@@ -87,6 +87,8 @@ def combine(op: ReduceOp, values: Sequence[Any], *, count: int | None = None) ->
     with beside(arrays[0]):
         if op is ReduceOp.MEAN:
             arrays = [widened(array) for array in arrays]
+        if (kind := _no_number(arrays)) is not None:
+            raise ValueError(f"SUM of {kind} is not defined; {_INSTEAD}")
         total = arrays[0]
         if len(arrays) > 1:
             total = arrays[0] + arrays[1]
@@ -104,21 +106,43 @@ def check_shapes(arrays: Sequence[Any]) -> None:
         raise ValueError(f"values of replicas differ in shape ({shown}); reduce over an axis first")
 
 
+_INSTEAD = "convert it to the numbers that are meant, as with `.astype(np.int32)`"
+
+
+def _no_number(arrays: Sequence[Any]) -> str | None:
+    """The dtype of the first array that cannot be added up: NumPy would take an addition of
+    booleans for "or", and join text.
+    """
+    return next((array.dtype.name for array in arrays if array.dtype.kind not in "iufcV"), None)
+
+
 def widened(array: Any) -> Any:
     """Where a mean is summed: small integers would wrap, booleans saturate, halves overflow."""
     with beside(array):
-        if not is_float(array.dtype):
+        if not _has_fractions(array.dtype):
             return array.astype(np.float64)
         return array.astype(np.float32) if array.dtype.itemsize < 4 else array
 
 
+def _has_fractions(dtype: DType) -> bool:
+    return is_float(dtype) or dtype.kind == "c"
+
+
+def mean_dtype(dtype: DType) -> DType:
+    """The dtype of a mean: float32 of integers of at most 16 bits and float64 of longer ones, as
+    in TensorFlow; float64 of booleans, which TensorFlow refuses. Others keep their own.
+    """
+    if _has_fractions(dtype):
+        return dtype
+    return np.dtype(np.float32 if dtype.kind in "iu" and dtype.itemsize <= 2 else np.float64)
+
+
 def divided(total: Any, count: int, dtype: DType) -> Any:
-    """A sum as a mean of ``dtype``; of float64 if that is no float."""
+    """The mean that a sum of values of ``dtype`` makes; see :func:`mean_dtype`."""
     given = as_array(total)
     with beside(given):
         mean = given / given.dtype.type(count) if is_float(given.dtype) else given / count
-        kind = dtype if is_float(dtype) else np.dtype(np.float64)
-        return as_array(mean).astype(kind, copy=False)
+        return as_array(mean).astype(mean_dtype(dtype), copy=False)
 
 
 def _combine_slices(
@@ -144,7 +168,8 @@ def axis_sums(
         wide: Sum where a mean is computed: integers as float64, halves as float32.
 
     Raises:
-        TypeError: ``axis`` is neither an integer nor a tuple of integers.
+        TypeError: ``axis`` is neither an integer nor a tuple of integers, or a SUM is of
+            booleans or text.
         ValueError: It is past the rank.
     """
     axes = axis if isinstance(axis, tuple) else (axis,)
@@ -157,6 +182,8 @@ def axis_sums(
                 raise ValueError(f"axis {item} is out of range for a value of shape {array.shape}")
     if wide:
         arrays = [widened(array) for array in arrays]
+    if (kind := _no_number(arrays)) is not None:
+        raise TypeError(f"a SUM of {kind} over an axis is not defined; {_INSTEAD}")
     sums = [as_array(array.sum(axis=axes, dtype=array.dtype)) for array in arrays]
     count = sum(int(np.prod([array.shape[item] for item in axes])) for array in arrays)
     return sums, count
@@ -166,10 +193,11 @@ def reduce_axis(op: ReduceOp, values: Sequence[Any], axis: int | tuple[int, ...]
     """Over an axis of every replica's value, then over replicas.
 
     MEAN divides the total sum by the total count, so uneven batches weigh by their size; an empty
-    replica counts for nothing. MEAN of integers is float64.
+    replica counts for nothing. MEAN of integers is a float, see :func:`mean_dtype`.
 
     Raises:
-        TypeError: ``axis`` is neither an integer nor a tuple of integers.
+        TypeError: ``axis`` is neither an integer nor a tuple of integers, or a SUM is of
+            booleans or text.
         ValueError: It is past the rank.
     """
     sums, count = axis_sums(values, axis, wide=op is ReduceOp.MEAN)

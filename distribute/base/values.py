@@ -68,6 +68,12 @@ class ValueContext:
     replica_id_in_sync_group: int = 0
     num_replicas_in_sync: int = 1
 
+    def __str__(self) -> str:
+        return (
+            f"tf.distribute.ValueContext(replica id {self.replica_id_in_sync_group},  "
+            f"total replicas in sync: {self.num_replicas_in_sync})"
+        )
+
 
 def map_structure(function: Callable[..., Any], tree: Any, *rest: Any) -> Any:
     """Apply ``function`` to the leaves of nested dicts, lists and tuples. None is a leaf."""

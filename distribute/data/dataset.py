@@ -10,6 +10,7 @@ import optree
 
 from ...core.arrays import DType
 from ...core.showing import Shown
+from ...core.whole_numbers import whole_number
 from ..base.arrays import as_array
 from ..base.values import leaves, map_structure
 from ..base.worker_index import current_worker
@@ -296,7 +297,7 @@ class Dataset(Shown):
         Raises:
             ValueError: ``buffer_size`` < -1.
         """
-        if buffer_size < AUTOTUNE:
+        if whole_number(buffer_size, "buffer_size") < AUTOTUNE:
             raise ValueError(f"buffer_size must be >= 0, or AUTOTUNE (-1), got {buffer_size}")
         depth = 1 if buffer_size == AUTOTUNE else buffer_size
         return self._then(Prefetched(self.node, depth)) if depth else self

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from ...core.whole_numbers import whole_number
 from .node import DatasetNode, Derived, Opener
 from .options import INFINITE_CARDINALITY, SHARD_HINT, UNKNOWN_CARDINALITY
 from .passes import Pass
@@ -45,6 +46,7 @@ class Sharded(Selection):
 
     def __init__(self, source: DatasetNode, num_shards: int, index: int) -> None:
         super().__init__(source)
+        num_shards, index = whole_number(num_shards, "num_shards"), whole_number(index, "index")
         hint = num_shards == SHARD_HINT and index == SHARD_HINT
         if not hint and (num_shards < 1 or not 0 <= index < num_shards):
             raise ValueError(f"index must be in [0, num_shards), got {index} of {num_shards}")
@@ -78,7 +80,7 @@ class Taken(Selection):
 
     def __init__(self, source: DatasetNode, count: int) -> None:
         super().__init__(source)
-        self._count = count
+        self._count = whole_number(count, "count")
 
     def select(self, open_source: Opener, start: int, this: Pass) -> Iterator[Any]:
         """The first ones."""
@@ -98,7 +100,7 @@ class Skipped(Selection):
 
     def __init__(self, source: DatasetNode, count: int) -> None:
         super().__init__(source)
-        self._count = count
+        self._count = whole_number(count, "count")
 
     def select(self, open_source: Opener, start: int, this: Pass) -> Iterator[Any]:
         """Those after the first ones."""
@@ -115,7 +117,8 @@ class Repeated(Selection):
 
     def __init__(self, source: DatasetNode, count: int | None) -> None:
         super().__init__(source)
-        self._count = None if count is not None and count < 0 else count
+        times = -1 if count is None else whole_number(count, "count")
+        self._count = None if times < 0 else times
 
     def select(self, open_source: Opener, start: int, this: Pass) -> Iterator[Any]:
         """Of known length, repetitions before ``start`` are not gone through."""
@@ -148,6 +151,7 @@ class Shuffled(Selection):
 
     def __init__(self, source: DatasetNode, buffer_size: int, seed: int, *, anew: bool) -> None:
         super().__init__(source)
+        buffer_size = whole_number(buffer_size, "buffer_size")
         if buffer_size < 1:
             raise ValueError(f"buffer_size must be at least 1, got {buffer_size}")
         self._size, self._seed, self._anew = buffer_size, seed, anew

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from ...core.whole_numbers import whole_number
 from ..base.values import flatten, map_structure
 from .node import DatasetNode, Derived
 from .options import INFINITE_CARDINALITY, UNKNOWN_CARDINALITY
@@ -18,11 +19,17 @@ def call(function: Callable[..., Any], element: Any) -> Any:
     return function(*element) if type(element) is tuple else function(element)
 
 
+def _check_callable(function: object, name: str) -> None:
+    if not callable(function):
+        raise ValueError(f"`{name}` must be a function, got {function!r}")
+
+
 class Batched(Derived):
     """Elements stacked along a new first axis."""
 
     def __init__(self, source: DatasetNode, batch_size: int, *, drop_remainder: bool) -> None:
         super().__init__(source)
+        batch_size = whole_number(batch_size, "batch_size")
         if batch_size < 1:
             raise ValueError(f"batch_size must be at least 1, got {batch_size}")
         self._size, self._drop_remainder = batch_size, drop_remainder
@@ -89,6 +96,7 @@ class Mapped(Derived):
 
     def __init__(self, source: DatasetNode, function: Callable[..., Any]) -> None:
         super().__init__(source)
+        _check_callable(function, "map_func")
         self._function = function
         self.fresh = False
 
@@ -111,6 +119,7 @@ class Filtered(Derived):
 
     def __init__(self, source: DatasetNode, predicate: Callable[..., Any]) -> None:
         super().__init__(source)
+        _check_callable(predicate, "predicate")
         self._predicate = predicate
 
     def iterate(self, start: int, this: Pass) -> Iterator[Any]:
@@ -124,7 +133,7 @@ class Enumerated(Derived):
 
     def __init__(self, source: DatasetNode, first: int) -> None:
         super().__init__(source)
-        self._first = first
+        self._first = whole_number(first, "start")
 
     def iterate(self, start: int, this: Pass) -> Iterator[Any]:
         """Numbers are counted from the beginning."""

@@ -13,6 +13,7 @@ from ..base.contexts import (
     entered,
     get_replica_context,
     require_cross_replica,
+    require_own_cross_replica,
 )
 from ..base.creations import Creations
 from ..base.devices import HOST, LOCALHOST, in_task, is_gpu, on_device
@@ -515,7 +516,7 @@ class StrategyExtended:
             RuntimeError: In replica context.
             ValueError: Shapes differ, or SUM of what is not distributed.
         """
-        require_cross_replica(self._strategy, "extended.reduce_to")
+        require_own_cross_replica(self._strategy, "extended.reduce_to")
         assert not isinstance(destinations, list | tuple), "destinations must not be a list"  # noqa: S101
         return self.reducer.reduce(ReduceOp.of(reduce_op), value, destinations, options)
 
@@ -526,7 +527,7 @@ class StrategyExtended:
         options: CommunicationOptions | None = None,
     ) -> list[Any]:
         """Reduce many values; the results, in order. See :meth:`reduce_to`."""
-        require_cross_replica(self._strategy, "extended.batch_reduce_to")
+        require_own_cross_replica(self._strategy, "extended.batch_reduce_to")
         return self.reducer.batch_reduce(ReduceOp.of(reduce_op), value_destination_pairs, options)
 
     def reduce_to_all(

@@ -81,6 +81,8 @@ class MirroredExtended(CountedStepsExtended):
             for i, device in enumerate(self._devices)
         ]
         on_read = spec.synchronization is VariableSynchronization.ON_READ
+        if not on_read:
+            spec = replace(spec, synchronization=VariableSynchronization.ON_WRITE)
         kind: type[DistributedVariable] = SyncOnReadVariable if on_read else MirroredVariable
         variable = kind(spec, name, self._strategy, components)
         self.steps.add(variable)

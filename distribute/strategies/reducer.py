@@ -84,7 +84,7 @@ class Reducer:
         single = single.read_value() if is_variable(single) else single
         if op is ReduceOp.MEAN or self.num_replicas == 1:
             return single
-        if not isinstance(value, DistributedValues) and not np.any(single):
+        if not isinstance(value, DistributedValues) and single is not None and not np.any(single):
             return single  # zeros add up to zeros
         raise ValueError(
             f"SUM of a value that is not distributed over {self.num_replicas} replicas is "

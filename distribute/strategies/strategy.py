@@ -1,6 +1,6 @@
 """Strategy: the interface of every strategy; the algorithms are in ``extended.py``."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from types import TracebackType
 from typing import Any, NoReturn, Self
@@ -14,6 +14,7 @@ from ..base.contexts import (
     pop_frame,
     push_frame,
     require_cross_replica,
+    require_own_cross_replica,
     top_frame,
 )
 from ..base.devices import HOST
@@ -184,10 +185,13 @@ class Strategy(Shown):
 
         Raises:
             ValueError: ``args`` is neither a list nor a tuple.
+            TypeError: ``kwargs`` are no mapping.
             RuntimeError: Inside another ``run``.
         """
         if not isinstance(args, list | tuple):
             raise ValueError(f"positional args must be a list or tuple, got {type(args).__name__}")
+        if kwargs is not None and not isinstance(kwargs, Mapping):
+            raise TypeError(f"kwargs must map names to values, got {type(kwargs).__name__}")
         frame = top_frame()
         if frame is not None and frame.replica is not None:
             default: object = default_strategy()
@@ -211,7 +215,7 @@ class Strategy(Shown):
             RuntimeError: In replica context.
             ValueError: Another op, shapes that differ, or an axis past the rank.
         """
-        require_cross_replica(self, "reduce")
+        require_own_cross_replica(self, "reduce")
         op = ReduceOp.of(reduce_op)
         return map_structure(
             lambda leaf: self._extended.reducer.reduce_to_host(op, leaf, axis), value
@@ -225,7 +229,7 @@ class Strategy(Shown):
             ValueError: Scalars, an axis past the rank, or shapes that differ elsewhere.
             NotImplementedError: IndexedSlices.
         """
-        require_cross_replica(self, "gather")
+        require_own_cross_replica(self, "gather")
         count = len(self._extended.replica_devices)
 
         def gather_leaf(leaf: Any) -> Any:

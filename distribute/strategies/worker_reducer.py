@@ -8,12 +8,20 @@ import numpy as np
 from ...collectives.group import CollectiveGroup
 from ...collectives.nccl import DTYPES as NCCL_DTYPES
 from ...collectives.nccl import NcclLink
-from ...core.arrays import DType, is_float
+from ...core.arrays import DType
 from ...core.indexed_slices import IndexedSlices
 from ..base.arrays import as_array, is_on_gpu, to_host
 from ..base.communication import CommunicationImplementation, CommunicationOptions
 from ..base.devices import HOST
-from ..base.reductions import ReduceOp, axis_sums, combine, concatenate, divided, widened
+from ..base.reductions import (
+    ReduceOp,
+    axis_sums,
+    combine,
+    concatenate,
+    divided,
+    mean_dtype,
+    widened,
+)
 from ..base.values import DistributedValues, PerReplica, is_variable, on_every_replica
 from .cross_device_ops import CrossDeviceOps, devices_of, is_sparse, mirror
 from .packing import by_dtype, join, packs_to_send, split
@@ -85,7 +93,7 @@ class WorkersReducer(Reducer):
             parts = on_every_replica(value, 1)
             if op is ReduceOp.MEAN and not is_sparse(parts):
                 arrays = [as_array(part) for part in parts.values]
-                kinds[number] = arrays[0].dtype
+                kinds[number] = mean_dtype(arrays[0].dtype)
                 parts = PerReplica([widened(array) for array in arrays])
             home = HOST if nccl is None else self._devices[0]
             local = self._cross_device_ops.reduce(ReduceOp.SUM, parts, home, options)
@@ -104,7 +112,7 @@ class WorkersReducer(Reducer):
                 for i, total in zip(pack, totals, strict=True):
                     number = dense[group[i]][0]
                     kind = kinds.get(number, total.dtype)
-                    reduced = total.astype(kind, copy=False) if is_float(kind) else total
+                    reduced = total.astype(kind, copy=False)
                     results[number] = mirror(reduced, devices_of(pairs[number][1]))
         return results
 

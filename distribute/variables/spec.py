@@ -4,10 +4,11 @@ import inspect
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
+from ...core.argument_errors import ArgumentTypeError
 from ...core.arrays import Array, DType, as_dtype, is_float
 from ...core.definitions import VariableDefinition, cut
 from ...core.initializers import Initializer
@@ -97,6 +98,36 @@ def _takes_parts(function: Callable[..., Any]) -> bool:
     return named or any(one.kind is one.VAR_KEYWORD for one in parameters.values())
 
 
+_Kind = TypeVar("_Kind", VariableAggregation, VariableSynchronization)
+
+
+def _member(kind: type[_Kind], given: Any, argument: str) -> _Kind:
+    """A member of an enumeration of ours; None stands for its first one, the default."""
+    if given is None:
+        return next(iter(kind))
+    if not isinstance(given, kind):
+        names = ", ".join(member.name for member in kind)
+        raise ValueError(
+            f"Invalid variable {argument}: {given!r}; give a wl.{kind.__name__}, one of {names}"
+        )
+    return given
+
+
+def _initial(given: Any, dtype: DType | None, name: str | None) -> Array:
+    """A copy of the first value.
+
+    Raises:
+        ArgumentTypeError: ``dtype`` is one of integers, and would cut off the value's fractions.
+    """
+    value = np.array(given, dtype)
+    if dtype is not None and dtype.kind in "iu" and np.any(np.asarray(given) != value):
+        raise ArgumentTypeError(
+            f"the initial_value of {name or 'Variable'!r} has fractions, which "
+            f"dtype={dtype.name} cannot hold; round it, or leave out the dtype"
+        )
+    return value
+
+
 def make_spec(
     initial_value: Array | Callable[[], Any] | Any = None,
     trainable: bool | None = None,
@@ -132,12 +163,14 @@ def make_spec(
         raise ValueError("give a shape with an initializer, and no initial_value")
     if initializer is None and by_parts is None:
         given = initial_value() if callable(initial_value) else initial_value
-        initial = np.array(given, dtype=as_dtype(dtype) if dtype is not None else None)
+        initial = _initial(given, as_dtype(dtype) if dtype is not None else None, name)
         if initial.dtype == np.float64 and dtype is None and not hasattr(given, "dtype"):
             initial = initial.astype(np.float32)  # Python floats are float32, as in TensorFlow
         if shape is not None and tuple(shape) != initial.shape:
             raise ValueError(f"initial_value has shape {initial.shape}, not {tuple(shape)}")
     kind = initial.dtype if initial is not None else as_dtype(dtype or np.float32)
+    synchronization = _member(VariableSynchronization, synchronization, "synchronization")
+    aggregation = _member(VariableAggregation, aggregation, "aggregation")
     if synchronization is VariableSynchronization.NONE:
         raise ValueError("synchronization NONE is not supported for variables; use AUTO")
     if aggregation is VariableAggregation.MEAN and not is_float(kind):

@@ -102,7 +102,6 @@ def test_a_session_master_is_used_as_it_is(set_config: SetConfig) -> None:
     [
         pytest.param({}, id="no cluster"),
         pytest.param({"worker": ["w0:1"]}, id="one job of one task"),
-        pytest.param({"worker": {"3": "w3:1"}}, id="one sparse task"),
     ],
 )
 def test_a_cluster_of_at_most_one_task_has_no_master(
@@ -110,6 +109,11 @@ def test_a_cluster_of_at_most_one_task_has_no_master(
 ) -> None:
     set_config({"cluster": cluster, "task": {"type": "worker", "index": 0}, "rpc_layer": "grpc"})
     assert TFConfigClusterResolver().master() == ""
+
+
+def test_one_task_of_a_sparse_job_is_not_alone(set_config: SetConfig) -> None:
+    set_config({"cluster": {"worker": {"3": "w3:1"}}, "task": {"type": "worker", "index": 3}})
+    assert TFConfigClusterResolver().master() == "w3:1"
 
 
 def test_an_unknown_task_is_a_value_error(set_config: SetConfig) -> None:

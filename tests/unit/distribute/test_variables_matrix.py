@@ -414,7 +414,8 @@ def test_what_may_be_created_is_created_and_the_rest_is_a_value_error(
         v = make()
     kind = SyncOnReadVariable if synchronization is ON_READ else MirroredVariable
     assert type(v) is kind
-    assert (v.synchronization, v.aggregation) == (synchronization, aggregation)
+    wanted = ON_READ if synchronization is ON_READ else Synchronization.ON_WRITE
+    assert (v.synchronization, v.aggregation) == (wanted, aggregation)
     assert v.trainable is (synchronization is not ON_READ)
     assert copies(v) == [[4, 6]] * 2
 
