@@ -16,6 +16,7 @@ from .extras import require
 from .kept_state import KeptState
 from .own_optimizer import Deltas
 from .torch_buffers import Buffers
+from .torch_changes import ProgramChanges, refuse_changes_in_forward
 from .torch_in_place import StepsInPlace
 from .torch_names import SHARED, named_parameters
 from .torch_rules import TorchRules, has_stepped, take_scale_out
@@ -25,6 +26,10 @@ from .torch_tensors import HostCopies, Targets, from_gradient, to_array
 torch: Any = require("torch", "torch")
 
 __all__ = ["DistributedModule", "DistributedOptimizer"]
+
+_STEPS_OF_STATE = "windlass_steps"
+"""In a ``state_dict`` without a state: how many steps of its worker have made what the servers
+have."""
 
 
 class DistributedOptimizer(torch.optim.Optimizer):  # type: ignore[misc]
@@ -78,6 +83,7 @@ class DistributedOptimizer(torch.optim.Optimizer):  # type: ignore[misc]
     ) -> None:
         strategy = strategy if strategy is not None else get_strategy()
         _check(optimizer, strategy)
+        refuse_changes_in_forward(module, strategy.num_training_tasks)
         self._optimizer = optimizer
         setattr(optimizer, SHARED, True)
         setattr(self, SHARED, True)
@@ -90,6 +96,9 @@ class DistributedOptimizer(torch.optim.Optimizer):  # type: ignore[misc]
         self._buffers = Buffers(module, name, in_sync=strategy.extended.num_replicas_in_sync > 1)
         self._rules = TorchRules(optimizer, deltas)
         self.worker_reason = self._rules.worker_reason
+        if self.worker_reason is None:  # else its own step calls them
+            self._optimizer_step_pre_hooks = optimizer._optimizer_step_pre_hooks
+            self._optimizer_step_post_hooks = optimizer._optimizer_step_post_hooks
         if self.worker_reason is None and has_stepped(optimizer):
             raise ConfigurationError(
                 f"this {self._kind} has a state already, and the servers begin with a fresh one; "
@@ -118,9 +127,11 @@ class DistributedOptimizer(torch.optim.Optimizer):  # type: ignore[misc]
             else None
         )
         self._steps_unkept = 0  # made in place
+        self._steps_of_state, self._resumed = 0, self.store.step > 0
         self._copies = HostCopies()
         self._values: Mapping[str, Any] = {}
         self._stepped = Targets(self._parameters | self._buffers.averages)
+        self._changes = ProgramChanges(self.store, self._parameters, self._stepped)
         self._everything = Targets(everything)
         self._in_place = StepsInPlace(
             self.store, self._parameters, self._buffers.tensors, on_servers=not on_worker
@@ -168,6 +179,7 @@ class DistributedOptimizer(torch.optim.Optimizer):  # type: ignore[misc]
             gradients = self._rules.with_decay(
                 self._gradients(), self._parameters, share=self._share_of_decay()
             )
+            self._steps_of_state += self._rules.have_state
             if self._in_place.step(gradients):
                 return loss
         elif self._in_place.step_by(self._optimizer.step):
@@ -177,7 +189,11 @@ class DistributedOptimizer(torch.optim.Optimizer):  # type: ignore[misc]
             return loss
         else:
             gradients = self._gradients()
-        self._values = self._in_place.values() or self._values
+        after_own = self._in_place.values()
+        if after_own is not None:
+            self._values = after_own
+        elif self.worker_reason is None:
+            self._changes.follow(self._values)
         moved = self._buffers.moved(self._values)
         changed = self._buffers.changed() or None
         if self.worker_reason is None:
@@ -258,20 +274,43 @@ class DistributedOptimizer(torch.optim.Optimizer):  # type: ignore[misc]
             )
         super().add_param_group(param_group)
 
+    def __getstate__(self) -> dict[str, Any]:
+        """Refused: a copy would train parameters that the job does not have.
+
+        Raises:
+            ConfigurationError: Always.
+        """
+        raise ConfigurationError(
+            f"a {type(self).__name__} cannot be copied or pickled, since its parameters are a "
+            "job's; copy the module, make an optimizer of the copy's parameters, and wrap that "
+            "with a name of its own, or save state_dict()"
+        )
+
     def state_dict(self) -> dict[str, Any]:
         """That of the optimizer: its groups, and its state where it runs on this worker.
 
-        What the servers keep is in the job's checkpoints.
+        What the servers keep is in the job's checkpoints. Its place has the number of steps that
+        have made it, by which ``load_state_dict`` knows that it is missing.
         """
         found: dict[str, Any] = self._optimizer.state_dict()
-        return found | {"state": {}} if self.worker_reason is None else found
+        if self.worker_reason is not None:
+            return found
+        found |= {"state": {}}
+        return found | {_STEPS_OF_STATE: self._steps_of_state} if self._steps_of_state else found
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Take groups, and the state of an optimizer that runs on this worker.
 
         Raises:
-            ConfigurationError: It has a state, and the optimizer runs on the servers.
+            ConfigurationError: It has a state, and the optimizer runs on the servers; or it lacks
+                the state of other steps than those that the servers have.
         """
+        self._require_state(state_dict)
+        self._optimizer.load_state_dict(state_dict)
+        self._share()
+
+    def _require_state(self, state_dict: Mapping[str, Any]) -> None:
+        """Refuse a state that cannot be loaded, or is missing."""
         if self.worker_reason is None and state_dict["state"]:
             raise ConfigurationError(
                 f"this state_dict has the state of {self._kind} for {len(state_dict['state'])} "
@@ -279,8 +318,14 @@ class DistributedOptimizer(torch.optim.Optimizer):  # type: ignore[misc]
                 "begin the job with it by wl.training.torch.write_checkpoint, or keep the "
                 'optimizer on the worker with deltas="always"'
             )
-        self._optimizer.load_state_dict(state_dict)
-        self._share()
+        wanted, made = state_dict.get(_STEPS_OF_STATE, 0), self._steps_of_state
+        if wanted != made and (made or not self._resumed):
+            raise ConfigurationError(
+                f"this state_dict has the groups of {self._kind} alone, since the servers had its "
+                f"state after {wanted} steps; they have that of {made} now, and loading it would "
+                'not bring it back. Keep the optimizer on the worker with deltas="always", '
+                "whose state_dict has its state, or resume the job from its checkpoints (model_dir)"
+            )
 
 
 class DistributedModule(torch.nn.Module):  # type: ignore[misc]

@@ -30,6 +30,7 @@ class TorchRules:
     Attributes:
         kind: The name of the optimizer's class.
         worker_reason: Why the optimizer runs on this worker; None: it runs on the servers.
+        have_state: Whether the servers keep more than the parameters, such as moments.
 
     Raises:
         ConfigurationError: It computes several losses in a step; or it has no rule, and deltas are
@@ -55,6 +56,7 @@ class TorchRules:
             for place, group in zip(places, optimizer.param_groups, strict=True)
             if isinstance(place, OnServer) and not left
         ]
+        self.have_state = any(rule.rule.slot_start() for rule, _, _ in self._rules)
 
     def optimizers(self, names: Mapping[int, str]) -> dict[str, Optimizer]:
         """The rule of each parameter, by name; none if the optimizer runs on this worker.

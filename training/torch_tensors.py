@@ -1,7 +1,7 @@
 """Tensors of PyTorch as arrays, and back; memory of the host is shared, not copied."""
 
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import ml_dtypes
@@ -127,6 +127,7 @@ class Targets:
     def __init__(self, tensors: Mapping[str, Any]) -> None:
         self._tensors = tensors
         self._views: dict[str, tuple[tuple[Any, ...], Array] | None] = {}
+        self._marks: dict[str, tuple[int, int]] = {}  # of tensors on other devices, when loaded
 
     def load(self, values: Mapping[str, Array]) -> None:
         """Copy the values of all tensors; ``values`` may have more."""
@@ -136,9 +137,32 @@ class Targets:
             if view is None:
                 with torch.no_grad():
                     tensor.copy_(to_tensor(value))
+                self._marks[name] = _mark(tensor)
             else:
                 np.copyto(view, value)
                 mark_changed(tensor)
+
+    def changed(self, names: Iterable[str], given: Mapping[str, Array]) -> dict[str, Array]:
+        """Tensors that have other values than they were given, in the dtype of these.
+
+        Values on the host are compared, which takes as long as a copy of them: what is done to
+        ``Tensor.data`` has no mark. On another device marks have to do.
+
+        Args:
+            names: Of the tensors in question.
+            given: What was loaded last, by name.
+        """
+        found: dict[str, Array] = {}
+        for name in names:
+            tensor = self._tensors[name]
+            before, now = given[name], self._view(name, tensor)
+            if now is None and self._marks.get(name) != _mark(tensor):
+                now = to_array(tensor)
+            if now is None or now.shape != before.shape:
+                continue
+            if not np.array_equal(now, before):
+                found[name] = now.astype(before.dtype, copy=False)
+        return found
 
     @property
     def moved(self) -> bool:
@@ -171,6 +195,11 @@ class Targets:
         view = to_array(tensor)
         self._views[name] = (where, view)
         return view
+
+
+def _mark(tensor: Any) -> tuple[int, int]:
+    """Another one after each change in place, but for those of ``Tensor.data``."""
+    return tensor.data_ptr(), tensor._version
 
 
 mark_changed = torch.autograd.graph.increment_version

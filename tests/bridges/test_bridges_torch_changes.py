@@ -1,0 +1,193 @@
+"""PyTorch: what a program does to parameters and optimizers between steps is kept, or refused."""
+
+import copy
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import windlass as wl
+from helpers import processes
+from helpers.waiting import scaled
+
+torch = pytest.importorskip("torch")
+pytestmark = pytest.mark.bridges
+
+Change = Callable[[Any, int], None]
+
+
+def net() -> Any:
+    torch.manual_seed(0)
+    return torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.Tanh(), torch.nn.Linear(8, 1))
+
+
+def adam(parameters: Any) -> Any:
+    return torch.optim.Adam(parameters, 0.01)
+
+
+def train(module: Any, optimizer: Any, steps: int, change: Change | None = None) -> None:
+    x = torch.linspace(-1, 1, 64).reshape(16, 4)
+    for step in range(steps):
+        optimizer.zero_grad()
+        (module(x) - x.sum(1, keepdim=True).sin()).square().mean().backward()
+        optimizer.step()
+        if change is not None:
+            change(module, step)
+
+
+def clamp(module: Any, step: int) -> None:
+    for parameter in module.parameters():
+        parameter.data.clamp_(-0.1, 0.1)
+
+
+def load(module: Any, step: int) -> None:
+    if step == 10:
+        module.load_state_dict({key: value / 2 for key, value in module.state_dict().items()})
+
+
+def replace(module: Any, step: int) -> None:
+    if step == 10:
+        for parameter in module.parameters():
+            parameter.data = parameter.data / 2
+
+
+def values(module: Any) -> list[Any]:
+    return [parameter.detach().numpy().copy() for parameter in module.parameters()]
+
+
+@pytest.mark.parametrize("change", [clamp, load, replace])
+def test_what_a_program_does_to_parameters_counts_under_servers(change: Change) -> None:
+    def program() -> list[Any]:
+        module = net()
+        optimizer = wl.training.torch.DistributedOptimizer(
+            adam(module.parameters()), wl.distribute.ParameterServerStrategy(), module=module
+        )
+        train(module, optimizer, 30, change)
+        return values(module)
+
+    with wl.testing.LocalCluster(workers=0, ps=2) as cluster:
+        found = next(iter(cluster.run(program).values()))
+    alone = net()
+    train(alone, adam(alone.parameters()), 30, change)
+    for mine, theirs in zip(found, values(alone), strict=True):
+        np.testing.assert_allclose(mine, theirs, rtol=1e-5, atol=1e-6)
+
+
+IN_SYNC = """
+import sys
+sys.path[:0] = {path}
+import windlass as wl
+from test_bridges_torch_changes import adam, clamp, net, train, values
+strategy = wl.distribute.MultiWorkerMirroredStrategy()
+module = net()
+optimizer = wl.training.torch.DistributedOptimizer(
+    adam(module.parameters()), strategy, module=module
+)
+train(module, optimizer, 30, clamp)
+print("sum", sum(float(abs(value).sum()) for value in values(module)), flush=True)
+"""
+
+
+def test_what_all_workers_in_sync_do_to_parameters_counts(tmp_path: Path) -> None:
+    program = tmp_path / "train.py"
+    folders = [str(Path(__file__).parent), str(Path(__file__).parent.parent)]
+    program.write_text(IN_SYNC.replace("{path}", repr(folders)))
+    local = ["local", "--plain", "--no-chief", "--workers", "2", "--ps", "0"]
+    code, output, errors = processes.run(
+        [*processes.WINDLASS, *local, program],
+        timeout_s=scaled(120),
+        cwd=tmp_path,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )
+    assert code == 0, output + errors
+    sums = [float(line.split(" sum ")[1]) for line in output.splitlines() if " sum " in line]
+    alone = net()
+    train(alone, adam(alone.parameters()), 30, clamp)
+    wanted = sum(float(abs(value).sum()) for value in values(alone))
+    np.testing.assert_allclose(sums, [wanted, wanted], rtol=1e-5)
+
+
+def test_clamping_on_asynchronous_workers_says_what_to_write_and_that_works() -> None:
+    def program(deltas: Any) -> float:
+        module = net()
+        optimizer = wl.training.torch.DistributedOptimizer(
+            adam(module.parameters()),
+            wl.distribute.ParameterServerStrategy(),
+            module=module,
+            deltas=deltas,
+        )
+        train(module, optimizer, 10, clamp)
+        return max(float(abs(value).max()) for value in values(module))
+
+    refused = pytest.raises(wl.errors.ConfigurationError, match='deltas="always"')
+    with wl.testing.LocalCluster(workers=1, ps=1) as cluster, refused:
+        cluster.run(lambda: program("allow"))
+    with wl.testing.LocalCluster(workers=1, ps=1) as cluster:
+        assert max(cluster.run(lambda: program("always")).values()) <= 0.1001
+
+
+def test_a_table_that_forward_scales_is_refused_with_several_workers() -> None:
+    def program() -> None:
+        table = torch.nn.Embedding(10, 4, max_norm=1.0)
+        strategy = wl.distribute.ParameterServerStrategy()
+        wl.training.torch.DistributedOptimizer(adam(table.parameters()), strategy, module=table)
+
+    program()
+    refused = pytest.raises(wl.errors.ConfigurationError, match="renorm")
+    with wl.testing.LocalCluster(workers=1, ps=1) as cluster, refused:
+        cluster.run(program)
+
+
+def test_hooks_that_an_optimizer_had_before_are_called_once_a_step() -> None:
+    for make in (adam, torch.optim.Rprop):
+        module = net()
+        called: list[str] = []
+        inner = make(module.parameters())
+        inner.register_step_pre_hook(lambda *_, called=called: called.append("before"))
+        inner.register_step_post_hook(lambda *_, called=called: called.append("after"))
+        optimizer = wl.training.torch.DistributedOptimizer(
+            inner, wl.distribute.ParameterServerStrategy(), module=module
+        )
+        train(module, optimizer, 2)
+        assert called == ["before", "after"] * 2, make
+
+
+def test_a_state_that_servers_have_is_not_brought_back_in_silence() -> None:
+    def wrapped(make: Any = adam, **options: Any) -> tuple[Any, Any]:
+        module = net()
+        return module, wl.training.torch.DistributedOptimizer(
+            make(module.parameters()),
+            wl.distribute.ParameterServerStrategy(),
+            module=module,
+            **options,
+        )
+
+    module, optimizer = wrapped()
+    first = optimizer.state_dict()
+    optimizer.load_state_dict(first)
+    train(module, optimizer, 3)
+    now = optimizer.state_dict()
+    optimizer.load_state_dict(now)  # nothing has happened since
+    train(module, optimizer, 1)
+    for other in (first, now):
+        with pytest.raises(wl.errors.ConfigurationError, match='deltas="always"'):
+            optimizer.load_state_dict(other)
+    for options in ({}, {"deltas": "always"}):
+        with pytest.raises(wl.errors.ConfigurationError, match="model_dir"):
+            wrapped(**options)[1].load_state_dict(now)  # of another run
+    module, optimizer = wrapped(lambda p: torch.optim.SGD(p, 0.1))
+    first = optimizer.state_dict()
+    train(module, optimizer, 3)
+    optimizer.load_state_dict(first)  # which has none
+
+
+def test_a_shared_optimizer_is_not_copied() -> None:
+    module = net()
+    optimizer = wl.training.torch.DistributedOptimizer(
+        adam(module.parameters()), wl.distribute.ParameterServerStrategy(), module=module
+    )
+    with pytest.raises(wl.errors.ConfigurationError, match="cannot be copied"):
+        copy.deepcopy(optimizer)
