@@ -144,3 +144,22 @@ _TILE = 1 << 16  # elements: stay in the L2 cache between clipping and conversio
 _LARGEST: dict[DType, float] = {
     dtype: float(_finfo(dtype).max) for dtype in (np.dtype(np.float16), BFLOAT16)
 }
+
+
+def same_values(left: Array, right: Array) -> bool:
+    """Whether two arrays have one shape and equal elements; no temporary memory of their size.
+
+    Args:
+        left: array of any shape.
+        right: array of any shape.
+    """
+    if left.shape != right.shape:
+        return False
+    contiguous = left.flags.c_contiguous and right.flags.c_contiguous
+    if left.size <= _TILE or not contiguous:
+        return bool(np.array_equal(left, right))
+    a, b = left.reshape(-1), right.reshape(-1)
+    return all(
+        np.array_equal(a[start : start + _TILE], b[start : start + _TILE])
+        for start in range(0, a.size, _TILE)
+    )

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ...core.arrays import Array
+from ...core.arrays import Array, same_values
 from ...core.errors import ConfigurationError, NonFiniteGradientError
 from ...core.indexed_slices import IndexedSlices
 from ...distribute.base.contexts import is_running
@@ -90,7 +90,7 @@ class EagerSteps(ABC):
     def _other_values(self, variables: Mapping[str, Any]) -> Mapping[str, Array]:
         arrays = ((name, self.array(variable)) for name, variable in variables.items())
         given = self._weights.shared.given
-        return {name: array for name, array in arrays if not np.array_equal(array, given[name])}
+        return {name: array for name, array in arrays if not same_values(array, given[name])}
 
     def sync(self) -> None:  # noqa: B027 - of JAX there is something to do
         """Variables have everything."""

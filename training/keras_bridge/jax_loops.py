@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ...core.arrays import Array
+from ...core.arrays import Array, same_values
 from ...core.errors import ConfigurationError
 from ...core.replaced_errors import noting_errors
 from ...distribute.base.contexts import is_running
@@ -170,7 +170,7 @@ class LoopSteps(EagerSteps):
         if self._has_given:
             known = self._weights.shared.given
             arrays = zip(names, map(np.asarray, now), strict=True)
-            changed = {name: a for name, a in arrays if not np.array_equal(a, known[name])}
+            changed = {name: a for name, a in arrays if not same_values(a, known[name])}
             self.require_kept(changed)
             if changed and self._weights.can_assign:
                 self._weights.store.assign(changed)

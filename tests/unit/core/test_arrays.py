@@ -21,6 +21,7 @@ from windlass.core.arrays import (
     is_float,
     num_rows,
     row_shape,
+    same_values,
     size_of,
 )
 from windlass.core.finite import all_finite
@@ -142,3 +143,19 @@ def test_rows_of_a_shape(
     shape: tuple[int, ...], rows: int, row: tuple[int, ...], size: int
 ) -> None:
     assert (num_rows(shape), row_shape(shape), size_of(shape)) == (rows, row, size)
+
+
+@pytest.mark.parametrize("shape", [(), (0,), (3, 4), (500, 700)])
+@pytest.mark.parametrize("step", [1, 2])
+def test_arrays_of_the_same_values_differ_wherever_one_element_does(
+    shape: tuple[int, ...], step: int
+) -> None:
+    left = np.random.default_rng(0).normal(size=(*shape, 2))[..., ::step]
+    right = left.copy()
+    assert same_values(left, right)
+    assert not same_values(left, right[..., :0])
+    for index in {0, right.size // 2, right.size - 1} if right.size else set():
+        right.flat[index] += 1
+        assert not same_values(left, right)
+        right.flat[index] -= 1
+        right.flat[index] = left.flat[index]
