@@ -41,10 +41,11 @@ class Checkpoint(Shown):
         checkpoint.save("runs/model", global_step=100)
         checkpoint.restore("runs/model")
 
-    Synchronous workers all save and restore together; the first one writes.
+    Synchronous workers all save and restore together; the task whose ``strategy.should_save`` is
+    true writes: the first of synchronous workers, the chief of a parameter-server job.
 
     Args:
-        variables: Of one strategy, or of none; their names are their names in the checkpoint.
+        variables: Variables of one strategy, or of none; the checkpoint has them by their names.
         keep: Checkpoints kept in a directory.
         places: What has ``state_dict`` and ``load_state_dict``, by name. Kept per checkpoint, not
             per worker.
@@ -95,7 +96,7 @@ class Checkpoint(Shown):
             newest = list_checkpoints(directory)
             global_step = self._agreed(newest[-1].global_step + 1 if newest else 1)
         path = checkpoint_path(directory, global_step)
-        if strategy is None or strategy.extended.input_pipeline_id == 0:
+        if strategy is None or strategy.should_save:
             saved = {name: capture(self._variables[name], values[name]) for name in values}
             write_variables(path, saved, self._places, global_step)
             if path in [info.path for info in list_checkpoints(directory)[-self._keep :]]:

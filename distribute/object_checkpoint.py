@@ -113,7 +113,7 @@ class ObjectCheckpoint:
         tree, strategy = self._to_save()
         require_cross_replica(strategy, "Checkpoint.write")
         values = {key: saved_value(variable) for key, variable in tree.variables.items()}
-        if strategy.extended.should_checkpoint:
+        if strategy.should_save:
             saved = {key: capture(tree.variables[key], value) for key, value in values.items()}
             write_variables(file_prefix, saved, tree.places, self.save_counter)
         strategy.extended.any_worker(True)  # synchronous workers wait until it is written
@@ -182,7 +182,7 @@ class ObjectCheckpoint:
     @property
     def writes(self) -> bool:
         """Whether this task is the one that writes."""
-        return bool(self._to_save()[1].extended.should_checkpoint)
+        return bool(self._to_save()[1].should_save)
 
 
 def _some(keys: list[str]) -> str:

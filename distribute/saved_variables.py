@@ -7,6 +7,7 @@ are restored.
 """
 
 import datetime
+import re
 import secrets
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
@@ -20,9 +21,8 @@ from ..core.checkpoint import (
     TensorFileWriter,
     TensorRecord,
     VariableRecord,
-    manifest_bytes,
 )
-from ..core.checkpoint.directory import MANIFEST
+from ..core.checkpoint.commit import commit_over
 from ..core.checkpoint.file_systems import open_folder
 from ..core.checkpoint.folder import Folder
 from ..core.checkpoint.tensor_file import TensorSpec
@@ -72,6 +72,9 @@ def capture(variable: Variable, value: Array | None = None) -> SavedVariable:
     return SavedVariable(whole, slots, updates, rule, variable.trainable)
 
 
+_FILES = re.compile(r"variables(-[0-9a-f]{8})?\.safetensors")
+
+
 def write_variables(
     path: str,
     variables: Mapping[str, SavedVariable],
@@ -90,15 +93,13 @@ def write_variables(
         OSError: The file system refused.
     """
     folder = open_folder(path)
-    folder.make()
-    before = folder.names()
-    file = _FILE if _FILE not in before else f"variables-{secrets.token_hex(4)}.safetensors"
     states = {name: dict(place.state_dict()) for name, place in places.items()}
-    manifest = write_values(folder, variables, global_step, places=states, file=file)
-    folder.put(MANIFEST, manifest_bytes(manifest))
-    for name in before:
-        if name != MANIFEST:
-            folder.remove(name)  # of the one that was there
+
+    def write(before: list[str]) -> Manifest:
+        file = _FILE if _FILE not in before else f"variables-{secrets.token_hex(4)}.safetensors"
+        return write_values(folder, variables, global_step, places=states, file=file)
+
+    commit_over(folder, write, lambda name: _FILES.fullmatch(name) is not None)
 
 
 def write_values(

@@ -5,18 +5,19 @@ import logging
 from ..core.checkpoint import (
     CheckpointInfo,
     CheckpointReader,
+    Manifest,
     choose_intact,
     list_checkpoints,
-    manifest_bytes,
     prune,
     remove_incomplete,
 )
-from ..core.checkpoint.directory import MANIFEST, new_checkpoint_path, set_aside
+from ..core.checkpoint.commit import commit_step
+from ..core.checkpoint.directory import MANIFEST, set_aside
 from ..core.checkpoint.file_systems import remove_temporaries
 from ..core.checkpoint.job_record import JobRecord, read_job_record, write_job_record
 from ..core.checkpoint.storage import check_writable, open_model_dir, storage_error
-from ..core.errors import CheckpointError, WindlassError
-from .checkpoint_sources import CheckpointSource
+from ..core.errors import CheckpointError
+from .checkpoint_sources import CheckpointSource, Written
 
 log = logging.getLogger(__name__)
 
@@ -172,33 +173,20 @@ class Checkpointer:
         saved = self.last is not None and self.last.global_step == step and not changed
         if self.last is not None and saved and (self._last_is_final or not final):
             return self.last.path
-        try:
-            info = CheckpointInfo(step, new_checkpoint_path(self._model_dir, step))
-        except OSError as error:
-            raise storage_error(error, self._model_dir, self._writer) from error
-        try:
-            written = self._source.write(self._folder, info.name, step, final=final)
-            if written is None:
-                self._discard(info)
-                return ""
-            manifest = manifest_bytes(written.manifest)
-            self._folder.subfolder(info.name).put(MANIFEST, manifest)
-        except OSError as error:
-            self._discard(info)
-            raise storage_error(error, info.path, self._writer) from error
-        except WindlassError:
-            self._discard(info)
-            raise
+        written: Written | None = None
+
+        def write(name: str) -> Manifest | None:
+            nonlocal written
+            written = self._source.write(self._folder, name, step, final=final)
+            return written.manifest if written is not None else None
+
+        info = commit_step(self._model_dir, step, write, self._writer)
+        if info is None:
+            return ""
         self.last, self._last_is_final = info, final
-        self.saved_pushes = written.pushes
+        self.saved_pushes = written.pushes if written is not None else 0
         try:
             prune(self._model_dir, self._keep)
         except OSError as error:
             log.warning("an old checkpoint could not be removed: %s", error)
         return info.path
-
-    def _discard(self, info: CheckpointInfo) -> None:
-        try:
-            self._folder.remove(info.name)
-        except OSError as error:
-            log.debug("nothing to remove at %s: %s", info.path, error)

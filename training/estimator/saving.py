@@ -9,12 +9,13 @@ from collections.abc import Mapping
 from typing import Protocol
 
 from ...client.ps.parameter_session import ParameterSession
-from ...core.checkpoint import CheckpointInfo, CheckpointReader, manifest_bytes, prune
-from ...core.checkpoint.directory import MANIFEST, new_checkpoint_path, remove_incomplete
+from ...core.checkpoint import CheckpointReader, prune
+from ...core.checkpoint.commit import commit_step
+from ...core.checkpoint.directory import remove_incomplete
 from ...core.checkpoint.folder import Folder
 from ...core.checkpoint.manifest import Manifest
 from ...core.checkpoint.parts import manifest_of_parts
-from ...core.checkpoint.storage import check_writable, open_model_dir, storage_error
+from ...core.checkpoint.storage import check_writable, open_model_dir
 from ...core.errors import ConfigurationError
 from ...distribute.base.reductions import VariableAggregation, VariableSynchronization
 from ...distribute.saved_variables import capture, write_values
@@ -26,7 +27,7 @@ log = logging.getLogger(__name__)
 
 
 class CheckpointWriter(Protocol):
-    """Writes the values of one checkpoint, without which its directory is none."""
+    """Writes the values of one checkpoint and returns the manifest that describes them."""
 
     def __call__(self, folder: Folder, global_step: int, *, final: bool) -> Manifest:
         """Write into ``folder``.
@@ -132,17 +133,18 @@ class OwnCheckpoints:
             log.warning("removed %s: an incomplete checkpoint", path)
 
     def save(self, global_step: int, *, final: bool = False) -> str:
-        """Write a checkpoint; its path.
+        """Write a checkpoint and return its path; empty if there is nothing to save.
 
         Raises:
             StorageError: The directory cannot be written.
         """
-        info = CheckpointInfo(global_step, new_checkpoint_path(self._model_dir, global_step))
-        try:
-            manifest = self._write(self._folder.subfolder(info.name), global_step, final=final)
-            self._folder.subfolder(info.name).put(MANIFEST, manifest_bytes(manifest))
-        except OSError as error:
-            raise storage_error(error, info.path, "the Estimator") from error
+
+        def write(name: str) -> Manifest:
+            return self._write(self._folder.subfolder(name), global_step, final=final)
+
+        info = commit_step(self._model_dir, global_step, write, "the Estimator")
+        if info is None:
+            return ""
         if self._keep:
             prune(self._model_dir, self._keep)
         log.info("Saving checkpoints for %d into %s", global_step, info.path)

@@ -568,3 +568,15 @@ def test_numbers_a_variable_does_not_hold_are_not_restored_as_others(
     with pytest.raises(ShapeMismatchError, match="'v'"):
         wl.Checkpoint([v]).restore(path)
     assert v.numpy() == 1
+
+
+def test_a_task_that_does_not_save_writes_nothing_though_it_reads_the_first_input(
+    tmp_path: Path,
+) -> None:
+    strategy = OneDeviceStrategy("cpu:0")
+    strategy.extended.should_checkpoint = False  # as of an evaluator
+    with strategy.scope():
+        variable = wl.Variable(np.zeros(2, np.float32), name="w")
+    assert strategy.extended.input_pipeline_id == 0
+    wl.Checkpoint([variable]).save(str(tmp_path), global_step=1)
+    assert list(tmp_path.iterdir()) == []
