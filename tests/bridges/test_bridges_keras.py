@@ -89,6 +89,25 @@ def test_the_curve_is_that_of_keras_alone(
     assert int(shared.optimizer.iterations) == int(alone.optimizer.iterations)
 
 
+def test_a_weight_that_a_layer_assigns_in_its_call_is_the_one_that_is_trained(keras: Any) -> None:
+    """Spectral normalization scales its kernel; the gradient is of the scaled one."""
+
+    def made() -> Any:
+        keras.utils.set_random_seed(0)
+        dense = keras.layers.Dense(16, "tanh", name="hidden")
+        model = keras.Sequential(
+            [keras.Input((8,)), keras.layers.SpectralNormalization(dense), keras.layers.Dense(1)]
+        )
+        model.compile(keras.optimizers.SGD(0.1), "mse")
+        return model
+
+    alone, shared = made(), made()
+    distributed(shared)
+    np.testing.assert_allclose(curve(shared), curve(alone), rtol=0, atol=1e-5)
+    for mine, theirs in zip(shared.get_weights(), alone.get_weights(), strict=True):
+        np.testing.assert_allclose(mine, theirs, rtol=0, atol=1e-5)
+
+
 def test_a_callback_that_sets_the_rate_counts_from_the_next_step_on(keras: Any) -> None:
     alone, shared = (compiled(keras, keras.optimizers.SGD(0.1)) for _ in range(2))
     distributed(shared, deltas="forbid")

@@ -59,6 +59,9 @@ class EagerSteps(ABC):
     def mark(self, variable: Any) -> object:
         """Another one after each assignment."""
 
+    assigns_unmarked = False
+    """Whether a step may assign to variables without another mark."""
+
     def on_host(self, variable: Any) -> bool:  # noqa: ARG002 - of JAX it is not asked
         """Whether a variable's value can be read without a copy."""
         return False
@@ -175,6 +178,7 @@ class EagerSteps(ABC):
         }
         changed = {name: self.array(weights.variables[name]) for name in self._pushed}
         if weights.worker_reason is None:
+            self._give_assigned_in_step()
             values = self.push_to_servers(named, changed)
         else:
             before = {name: weights.shared.given[name] for name in self._loaded}
@@ -197,6 +201,22 @@ class EagerSteps(ABC):
                 self.load(self._loaded, before)
                 raise
         self.load(self._loaded, values)
+
+    def _give_assigned_in_step(self) -> None:
+        """Have the servers take what a layer has assigned to a trained weight in its ``call``.
+
+        Spectral normalization does: gradients are of the new value, to which they are applied.
+        """
+        marked = {
+            name: variable
+            for name, variable in self._trainable.items()
+            if self.mark(variable) != self._marks[name]
+            or (self.assigns_unmarked and self.on_host(variable))
+        }
+        if marked and self._weights.can_assign:
+            assigned = self._other_values(marked)
+            if assigned:
+                self._weights.store.assign(assigned)
 
     def push_to_servers(
         self, named: dict[str, Array], changed: Mapping[str, Array]

@@ -113,6 +113,8 @@ class Steps(EagerSteps):
         """How often it was assigned by others."""
         return self._assigned.get(id(variable), 0)
 
+    assigns_unmarked = True  # in a graph
+
     def on_host(self, variable: Any) -> bool:
         """Not on a GPU."""
         return "CPU" in variable._value.device
