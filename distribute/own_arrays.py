@@ -6,7 +6,7 @@ calls of kernels. What the program changes between steps by itself (clamping, lo
 is therefore in the variables, as it would be without a strategy.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -47,22 +47,18 @@ class OwnArrays:
         self._variables = [variable for variable, _ in (*trained, *others)]
         self._trained = _copies(steps, trained, adopt=adopt)
         self._others = _copies(steps, others, adopt=adopt)
-        self._blocks = list(
-            {id(c.block): c.block for c in (*self._trained, *self._others)}.values()
-        )
-        self._marks: list[int] = []
+        self._blocks = _Blocks(copied.block for copied in (*self._trained, *self._others))
         self.paused = False
-        self.mark()
         steps.add_own(self)
 
     @property
     def are_current(self) -> bool:
         """Whether nobody else has changed the variables since :meth:`mark`."""
-        return self._marks == [_mark(block) for block in self._blocks]
+        return self._blocks.are_as_marked
 
     def mark(self) -> None:
         """Note that arrays and variables are equal."""
-        self._marks = [_mark(block) for block in self._blocks]
+        self._blocks.mark()
 
     def take(self) -> None:
         """Copy all arrays to the variables, unless others have changed these since :meth:`mark`."""
@@ -74,12 +70,14 @@ class OwnArrays:
     def keep(self) -> None:
         """Copy the trained arrays to the variables."""
         for copied in self._trained:
-            np.copyto(copied.view, copied.array)
+            with copied.block.lock:
+                np.copyto(copied.view, copied.array)
 
     def load(self) -> None:
         """Copy the variables to the trained arrays."""
         for copied in self._trained:
-            np.copyto(copied.array, copied.view)
+            with copied.block.lock:
+                np.copyto(copied.array, copied.view)
         self.mark()
 
     def values(self) -> dict[str, Array]:
@@ -112,9 +110,28 @@ def _copies(
     return found
 
 
-def _mark(block: Block) -> int:
-    """Another number after each change of a block."""
-    return int(block.memory.sequence[0])
+class _Blocks:
+    """Blocks, and whether they were changed.
+
+    Args:
+        blocks: Any of them may come several times.
+    """
+
+    def __init__(self, blocks: Iterable[Block]) -> None:
+        self._blocks = list({id(block): block for block in blocks}.values())
+        self.mark()
+
+    @property
+    def are_as_marked(self) -> bool:
+        """Whether none was changed since :meth:`mark`."""
+        return self._marks == self._now()
+
+    def mark(self) -> None:
+        """Remember them as they are."""
+        self._marks = self._now()
+
+    def _now(self) -> list[int]:
+        return [int(block.memory.sequence[0]) for block in self._blocks]
 
 
 class OwnValues:
@@ -141,24 +158,24 @@ class OwnValues:
         self.commit: Callable[[], None] = _nothing
         self._values = values
         self._memory = {name: steps.memory(variable) for name, variable in variables.items()}
-        self._blocks = list({id(block): block for block, _ in self._memory.values()}.values())
+        self._blocks = _Blocks(block for block, _ in self._memory.values())
         self._changed = False
-        self.mark()
         steps.add_own(self)
 
     @property
     def are_current(self) -> bool:
         """Whether nobody else has changed the variables since :meth:`mark`."""
-        return self._marks == [_mark(block) for block in self._blocks]
+        return self._blocks.are_as_marked
 
     def mark(self) -> None:
         """Note that the program has the values of the variables."""
         self._changed = False
-        self._marks = [_mark(block) for block in self._blocks]
+        self._blocks.mark()
 
     def keep(self) -> None:
         """Have the program take the step's values, and the variables when they are asked for."""
-        self.commit()
+        commit, self.commit = self.commit, _nothing  # it refers to all arrays of the step
+        commit()
         self.mark()
         self._changed = True
 
