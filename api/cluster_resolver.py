@@ -2,13 +2,13 @@
 
 from typing import TYPE_CHECKING
 
-from ..cluster.resolver import ClusterResolver
-from ..cluster.sagemaker import SageMakerClusterResolver
-from ..cluster.simple import SimpleClusterResolver, UnionClusterResolver
-from ..cluster.slurm_resolver import SlurmClusterResolver
-from ..cluster.template import TemplateClusterResolver
-from ..cluster.tf_config import TFConfigClusterResolver
-from ..cluster.volcano import VolcanoClusterResolver
+from ..cluster.resolvers.resolver import ClusterResolver
+from ..cluster.resolvers.sagemaker import SageMakerClusterResolver
+from ..cluster.resolvers.simple import SimpleClusterResolver, UnionClusterResolver
+from ..cluster.resolvers.slurm_resolver import SlurmClusterResolver
+from ..cluster.resolvers.template import TemplateClusterResolver
+from ..cluster.resolvers.tf_config import TFConfigClusterResolver
+from ..cluster.resolvers.volcano import VolcanoClusterResolver
 from ..core.public_face import public_getattr
 from ..distribute.resolvers.compute_engine import GCEClusterResolver
 from ..distribute.resolvers.kubernetes_pods import KubernetesExecutableLocation

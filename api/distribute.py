@@ -6,9 +6,10 @@ Names, signatures and semantics are those of ``tf.distribute``, without TensorFl
 
 from typing import TYPE_CHECKING
 
-from ..cluster import partitioners, placement
+from ..cluster.placement import balance as placement
+from ..cluster.placement import partitioners
 from ..core.public_face import public_getattr
-from ..core.wire_format import WireFormat
+from ..core.wire.compression import WireFormat
 from ..distribute import cluster_resolver, experimental
 from ..distribute.base.communication import CommunicationImplementation, CommunicationOptions
 from ..distribute.base.contexts import (

@@ -16,7 +16,7 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.running import Figure, measure
-from windlass.cluster.principal import Principal
+from windlass.cluster.access.principal import Principal
 from windlass.net.auth import proof
 from windlass.net.auth.token import TokenChecker, new_keys, public_key_of, sign_token
 

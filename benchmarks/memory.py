@@ -26,12 +26,12 @@ from windlass.client.ps.control import PsControl
 from windlass.client.ps.parameter_session import ParameterSession
 from windlass.client.ps.push_plans import PushPayload
 from windlass.client.ps.remote_ps import RemotePs
-from windlass.cluster.principal import Principal
-from windlass.core.definitions import VariableDefinition
-from windlass.core.initializers import Initializer
+from windlass.cluster.access.principal import Principal
+from windlass.core.rules.definitions import VariableDefinition
+from windlass.core.rules.initializers import Initializer
+from windlass.core.rules.update_rules import Adam
 from windlass.core.settings import Settings
 from windlass.core.task import Incarnation, TaskId
-from windlass.core.update_rules import Adam
 from windlass.net.free_ports import free_ports
 
 ROOT = Path(__file__).resolve().parent.parent

@@ -16,7 +16,7 @@ from typing import Any
 import grpc
 
 from benchmarks.pairs import Pair, compare, measure_pair
-from windlass.cluster.principal import Principal
+from windlass.cluster.access.principal import Principal
 from windlass.core.settings import Settings
 from windlass.net.channel import open_channel
 from windlass.net.http2.peer import Accepted

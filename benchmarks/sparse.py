@@ -17,11 +17,11 @@ from benchmarks.cases import LEARNING_RATE, SparseCase
 from benchmarks.running import Figure, connected, figure_of, parameter_servers
 from windlass.client.ps.parameter_session import ParameterSession
 from windlass.client.ps.push_plans import PushPayload
-from windlass.cluster.partitioners import FixedShardsPartitioner
-from windlass.core.arrays import Array
-from windlass.core.definitions import VariableDefinition
-from windlass.core.indexed_slices import IndexedSlices
-from windlass.core.update_rules import Adagrad
+from windlass.cluster.placement.partitioners import FixedShardsPartitioner
+from windlass.core.arrays.dtypes import Array
+from windlass.core.arrays.indexed_slices import IndexedSlices
+from windlass.core.rules.definitions import VariableDefinition
+from windlass.core.rules.update_rules import Adagrad
 from windlass.engine import rows
 
 TABLE = "table"

@@ -30,10 +30,10 @@ from benchmarks.cases import CASES, LEARNING_RATE, SPARSE, SPARSE_TITLES, Case, 
 from benchmarks.running import TRANSPORTS, Figure, connected, measure, parameter_server
 from windlass.client.ps.parameter_session import ParameterSession
 from windlass.client.ps.push_plans import PushPayload
-from windlass.core.arrays import Array
-from windlass.core.definitions import VariableDefinition
+from windlass.core.arrays.dtypes import Array
+from windlass.core.rules.definitions import VariableDefinition
+from windlass.core.rules.update_rules import SGD, Adam, UpdateRule
 from windlass.core.settings import GLIBC_TUNABLES
-from windlass.core.update_rules import SGD, Adam, UpdateRule
 
 SERIES_TRANSPORTS = ("shm", "tcp")
 SERIES_BYTES = [2**n for n in range(10, 27, 2)]

@@ -24,7 +24,7 @@ from rich.table import Table
 import windlass as wl
 from benchmarks.cases import INPUT_STEP_MS, RING_CASES, SYNC_TITLES, RingCase
 from benchmarks.peers.harness import summary
-from windlass.cluster.resolved import ResolvedTask
+from windlass.cluster.resolvers.resolved import ResolvedTask
 from windlass.cluster.spec import ClusterSpec
 from windlass.collectives.group import CollectiveGroup
 from windlass.core.settings import GLIBC_TUNABLES, Settings

@@ -16,9 +16,9 @@ from benchmarks.running import connected, parameter_server
 from benchmarks.step import define, gradients_of
 from windlass.client.ps.parameter_session import ParameterSession
 from windlass.client.ps.push_plans import PushPayload
-from windlass.cluster.principal import Principal
+from windlass.cluster.access.principal import Principal
 from windlass.core.settings import Settings
-from windlass.launch.certificate_authority import issue, make_authority, write_pair
+from windlass.launch.commands.certificate_authority import issue, make_authority, write_pair
 
 PUSH = Case("64 MB pushed", "1 × (4096, 4096), SGD", 1, (4096, 4096), "sgd")
 

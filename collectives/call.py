@@ -6,10 +6,10 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from ..core import error_table
-from ..core.arrays import Array
+from ..core.arrays.dtypes import Array
 from ..core.errors import CollectiveMismatchError, WindlassError
-from ..core.waiting import FIRST_S, WaitLog
+from ..core.process.waiting import FIRST_S, WaitLog
+from ..core.wire import error_table
 from .diagnosis import uneven_calls_error
 from .links import RingLinks
 from .ring_frames import Head, RingFrameKind, unpack_head

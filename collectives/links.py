@@ -13,11 +13,11 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 
-from ..core import error_table
-from ..core.arrays import Array
+from ..core.arrays.dtypes import Array
 from ..core.errors import PeerLostError, WindlassError
+from ..core.process.waiting import WaitLog
 from ..core.settings import Settings
-from ..core.waiting import WaitLog
+from ..core.wire import error_table
 from .diagnosis import (
     Answer,
     RingWorkers,

@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from ..core.accelerators import load_cupy
 from ..core.errors import CollectiveMismatchError
+from ..core.process.accelerators import load_cupy
 from .group import CollectiveGroup
 
 DTYPES = ("float16", "float32", "float64")

@@ -10,7 +10,7 @@ from typing import Protocol
 
 import numpy as np
 
-from ..core.arrays import DTYPES, Array
+from ..core.arrays.dtypes import DTYPES, Array
 from ..core.errors import RefusedError, WindlassError
 
 _HEAD = struct.Struct("<QQIBBBx")

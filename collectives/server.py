@@ -8,11 +8,11 @@ from collections.abc import Callable, Mapping
 
 from google.protobuf.descriptor import ServiceDescriptor
 
-from ..core import codec, error_table
-from ..core.bounds import check_number
 from ..core.errors import OtherJobError, RefusedError
 from ..core.settings import Settings
 from ..core.task import TaskId, is_other_job
+from ..core.wire import codec, error_table
+from ..core.wire.bounds import check_number
 from ..net.auth.guard import Guard, Visitor
 from ..net.connection import Connection
 from ..net.dial import parse

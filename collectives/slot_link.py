@@ -17,7 +17,7 @@ import os
 import select
 import time
 
-from ..core.arrays import Array
+from ..core.arrays.dtypes import Array
 from ..core.errors import RefusedError
 from ..net.connection import Connection
 from ..net.shared_memory import HEADER_BYTES, SharedSegment

@@ -4,7 +4,7 @@ import time
 
 import numpy as np
 
-from ..core.arrays import Array
+from ..core.arrays.dtypes import Array
 from ..core.errors import RefusedError
 from ..net.connection import Connection
 from ..net.stream import NEVER

@@ -6,16 +6,16 @@ import logging
 import time
 from collections.abc import Callable
 
-from ..cluster.connection_choice import ConnectionKind
-from ..cluster.principal import principal_of_task
+from ..cluster.access.principal import principal_of_task
 from ..core.backoff import attempts
-from ..core.error_table import from_detail
 from ..core.errors import PeerLostError, RefusedError
+from ..core.process.waiting import WaitLog
 from ..core.settings import Settings
 from ..core.task import Incarnation, TaskId
-from ..core.waiting import WaitLog
+from ..core.wire.error_table import from_detail
 from ..net.channel import invoke, open_channel
 from ..net.connection import Connection
+from ..net.connection_choice import ConnectionKind
 from ..net.dial import Dialer, WrapStream, receive_message
 from ..net.reach import reach
 from ..net.shared_memory import SharedSegment

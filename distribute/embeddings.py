@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from ..core.arrays import Array
-from ..core.indexed_slices import IndexedSlices
+from ..core.arrays.dtypes import Array
+from ..core.arrays.indexed_slices import IndexedSlices
 from .base.arrays import as_array, namespace_of, to_host
 from .variables.sharded import ShardedVariable
 from .variables.variable import Variable

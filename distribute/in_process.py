@@ -14,12 +14,12 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from ..core.arrays import Array, size_of
-from ..core.buffers import BufferPools
-from ..core.finite import all_finite
-from ..core.indexed_slices import IndexedSlices
-from ..core.steps import LayoutEntry, Operation
-from ..core.update_rules import UpdateRule
+from ..core.arrays.buffers import BufferPools
+from ..core.arrays.dtypes import Array, size_of
+from ..core.arrays.finite import all_finite
+from ..core.arrays.indexed_slices import IndexedSlices
+from ..core.rules.update_rules import UpdateRule
+from ..core.wire.steps import LayoutEntry, Operation
 from ..engine.block import Block, Gradient, StepInfo
 from ..engine.rows import deduplicate, sum_duplicates
 from ..server.ps.layout import LayoutRange, join_ranges

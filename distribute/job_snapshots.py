@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from ..core.arrays import Array
+from ..core.arrays.dtypes import Array
 from ..core.errors import WindlassError
 
 log = logging.getLogger(__name__)

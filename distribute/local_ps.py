@@ -6,12 +6,14 @@ from typing import Protocol
 
 import numpy as np
 
-from ..core.arrays import Array, total_bytes
-from ..core.copying import copy_into
-from ..core.definitions import ShardDefinition
+from ..core.arrays.copying import copy_into
+from ..core.arrays.dtypes import Array, total_bytes
 from ..core.errors import ShapeMismatchError, WindlassError
+from ..core.rules.definitions import ShardDefinition
+from ..core.rules.update_rules import UpdateRule
 from ..core.settings import Settings
-from ..core.steps import (
+from ..core.task import Incarnation, TaskId
+from ..core.wire.steps import (
     NO_TARGET,
     HeldShard,
     PullTarget,
@@ -21,8 +23,6 @@ from ..core.steps import (
     StepRequest,
     WireLayout,
 )
-from ..core.task import Incarnation, TaskId
-from ..core.update_rules import UpdateRule
 from ..engine.rows import gather_rows
 from ..server.ps.payload import BufferPayload
 from ..server.ps.session import Session

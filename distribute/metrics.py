@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..core.arrays import Array
+from ..core.arrays.dtypes import Array
 from ..core.checkpoint.export import JOB_STATE
 from ..core.public_face import public_getattr
 from .base.arrays import to_host

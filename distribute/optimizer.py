@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from ..core import update_rules as rules
-from ..core.indexed_slices import IndexedSlices
-from ..core.schedules import (
+from ..core.arrays.indexed_slices import IndexedSlices
+from ..core.rules import update_rules as rules
+from ..core.rules.schedules import (
     CosineDecay,
     ExponentialDecay,
     InverseTimeDecay,

@@ -1,6 +1,6 @@
 """Optimizers: update rules with ``apply_gradients``. They run where the variables live.
 
-Arguments and formulas are those of Keras 3; see ``core/update_rules.py`` for the mathematics.
+Arguments and formulas are those of Keras 3; see ``core/rules/update_rules.py`` for the mathematics.
 
 ::
 
@@ -14,9 +14,9 @@ What they have in common, and for whose pushes an assigned value counts: ``optim
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
-from ..core import update_rules as rules
 from ..core.public_face import public_getattr
-from ..core.schedules import (
+from ..core.rules import update_rules as rules
+from ..core.rules.schedules import (
     CosineDecay,
     ExponentialDecay,
     InverseTimeDecay,

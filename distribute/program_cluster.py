@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 
-from ..cluster.resolver import ClusterResolver
+from ..cluster.resolvers.resolver import ClusterResolver
 from ..core.public_face import provided
 from .runtime import ClusterRuntime
 

@@ -3,7 +3,7 @@
 Of a job or of a program, under any strategy: none of these needs a strategy or a cluster.
 """
 
-from ..core.arrays import Array
+from ..core.arrays.dtypes import Array
 from ..core.checkpoint import CheckpointReader, numbered_checkpoints
 
 

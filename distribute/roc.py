@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from ..core.arrays import Array
+from ..core.arrays.dtypes import Array
 
 _EPSILON = 1e-7
 

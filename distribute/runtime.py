@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING
 
 from ..client.ps.fan_out import SessionCounters
 from ..client.ps.parameter_session import ParameterSession
-from ..cluster.resolved import ResolvedTask
+from ..cluster.resolvers.resolved import ResolvedTask
 from ..cluster.roles import EVALUATOR
 from ..core.errors import ConfigurationError
-from ..core.metric_catalogue import Sample
 from ..core.report import TaskReport
 from ..core.settings import Settings, load_settings
 from ..core.task import Incarnation, TaskId
+from ..telemetry.catalogue import Sample
 from .job_snapshots import JobSnapshots
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from ..core.arrays import Array, num_rows
+from ..core.arrays.dtypes import Array, num_rows
 from ..core.checkpoint import (
     CheckpointReader,
     Manifest,

@@ -12,8 +12,8 @@ from typing import Protocol
 
 import numpy as np
 
-from ..core.arrays import Array, DType
-from ..core.steps import MemoryLocation
+from ..core.arrays.dtypes import Array, DType
+from ..core.wire.steps import MemoryLocation
 
 log = logging.getLogger(__name__)
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from ..core.update_rules import (
+from ..core.rules.update_rules import (
     SGD,
     Adadelta,
     Adagrad,

@@ -14,12 +14,12 @@ from itertools import pairwise
 
 import numpy as np
 
-from ..core.arrays import Array, DType, is_float, row_shape, size_of
-from ..core.closure_pushes import ClosureMarks, ClosureRun
-from ..core.definitions import ShardDefinition
-from ..core.steps import Operation
+from ..core.arrays.dtypes import Array, DType, is_float, row_shape, size_of
+from ..core.rules.definitions import ShardDefinition
+from ..core.rules.update_rules import UpdateRule
 from ..core.task import Incarnation, TaskId
-from ..core.update_rules import UpdateRule
+from ..core.wire.closure_pushes import ClosureMarks, ClosureRun
+from ..core.wire.steps import Operation
 from .arena import Arena, Memory, zeros
 from .library import library
 from .rules import apply_formula, entry_of, hyperparameters

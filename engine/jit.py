@@ -21,7 +21,7 @@ from llvmlite import ir
 from numba import extending
 from numba.core import cgutils, types
 
-from ..core.arrays import DType
+from ..core.arrays.dtypes import DType
 from .kernel_cache import locked
 
 log = logging.getLogger(__name__)

@@ -21,10 +21,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ..core.clock import Clock, SystemClock
+from ..core.files.trusted_folder import UnsafeFolderError, check_owner, check_private
+from ..core.files.user_folders import cache_folder
+from ..core.process.waiting import WaitLog
 from ..core.settings import read_environment
-from ..core.trusted_folder import UnsafeFolderError, check_owner, check_private
-from ..core.user_folders import cache_folder
-from ..core.waiting import WaitLog
 
 log = logging.getLogger(__name__)
 

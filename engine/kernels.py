@@ -20,7 +20,7 @@ the compiler, it made Adagrad four times slower.
 Every kernel has its own loop over rows: with the prefetching in a function that all share, inlined
 as it is, rows took 1.3 to 1.7 times as long.
 
-Source of each formula: ``core/update_rules.py``.
+Source of each formula: ``core/rules/update_rules.py``.
 """
 
 from collections.abc import Callable
@@ -29,7 +29,7 @@ from typing import Any
 
 import numpy as np
 
-from ..core.arrays import DType
+from ..core.arrays.dtypes import DType
 from .jit import INT64, changed, inlined, prefetch, read
 
 DTYPES: tuple[DType, ...] = (np.dtype(np.float32), np.dtype(np.float64))

@@ -15,9 +15,9 @@ from typing import Any
 
 import numpy as np
 
-from ..core.arrays import DType
+from ..core.arrays.dtypes import DType
+from ..core.process.threads import new_thread, nobody_waits
 from ..core.settings import load_settings
-from ..core.threads import new_thread, nobody_waits
 from .kernel_cache import CacheFolder, candidates, choose_folder
 from .update_kernel import UpdateKernel
 

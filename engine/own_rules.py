@@ -12,7 +12,7 @@ from typing import Any, Literal
 from pydantic import create_model
 
 from ..core.errors import ConfigurationError, RefusedError
-from ..core.update_rules import BUILT_IN, UpdateRule, add_rule
+from ..core.rules.update_rules import BUILT_IN, UpdateRule, add_rule
 from .rules import RuleEntry, register
 
 Update = Callable[[Any, Any, dict[str, Any], SimpleNamespace], Any]

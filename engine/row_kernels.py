@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from ..core.arrays import DType
+from ..core.arrays.dtypes import DType
 from .jit import INT64, changed, copy_elements, count_bits, lowest_bit, prefetch, read
 
 _AHEAD = 16  # rows between the one at work and the one whose memory is asked for

@@ -12,9 +12,9 @@ from collections.abc import Callable
 
 import numpy as np
 
-from ..core.arrays import Array, DType
-from ..core.buffers import BufferPools
-from ..core.copying import split
+from ..core.arrays.buffers import BufferPools
+from ..core.arrays.copying import split
+from ..core.arrays.dtypes import Array, DType
 from .library import ROW_KERNELS, library
 
 _SMALL_BYTES = 64 * 1024  # of rows; below, a kernel saves less than 20 us

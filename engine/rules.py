@@ -1,4 +1,4 @@
-"""The table of update rules: what carries out each class of ``core/update_rules.py``.
+"""The table of update rules: what carries out each class of ``core/rules/update_rules.py``.
 
 A rule needs a formula in array operations, for GPUs, and for the host a kernel and the scalars that
 the kernel reads. They stand in one entry, which is checked when this module is imported: a rule
@@ -14,8 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from ..core.arrays import Array
-from ..core.update_rules import (
+from ..core.arrays.dtypes import Array
+from ..core.rules.update_rules import (
     BUILT_IN,
     SGD,
     Adadelta,
@@ -155,7 +155,7 @@ def apply_formula(
 
     Args:
         xp: ``numpy`` or ``cupy``.
-        rule: Formulas: see ``core/update_rules.py``.
+        rule: Formulas: see ``core/rules/update_rules.py``.
         value: float array. Modified.
         slots: By name, of the value's shape. Modified.
         gradient: Of the shape of ``value[index]``.

@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from ..core.arrays import Array, DType
-from ..core.copying import split
+from ..core.arrays.copying import split
+from ..core.arrays.dtypes import Array, DType
 
 _ONE_ROW: Array = np.zeros(1, np.int64)
 _INT64 = np.dtype(np.int64)

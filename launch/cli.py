@@ -7,35 +7,35 @@ import click
 from ..core.errors import WindlassError
 from ..core.exit_codes import ExitCode
 from ..core.settings import quiet_grpc
-from .echo import echo
 from .lazy_group import LazyGroup
-from .standard_streams import output_failure, prepare_standard_streams, say_error
+from .screen.echo import echo
+from .screen.standard_streams import output_failure, prepare_standard_streams, say_error
 
 # Each is loaded when it is asked for: a task of a cluster is at work sooner without the others.
 _COMMANDS = {
     "attach": ".standalone.jobs_commands:attach_command",
-    "certs": ".certs_command:certs_command",
-    "chief": ".role_commands:chief_command",
+    "certs": ".commands.certs:certs_command",
+    "chief": ".commands.roles:chief_command",
     "compose": ".launchers.commands:compose_command",
-    "doctor": ".doctor_command:doctor_command",
-    "evaluator": ".role_commands:evaluator_command",
-    "export": ".export_command:export_command",
+    "doctor": ".commands.doctor:doctor_command",
+    "evaluator": ".commands.roles:evaluator_command",
+    "export": ".commands.export:export_command",
     "job": ".launchers.commands:job_command",
     "jobs": ".standalone.jobs_commands:jobs_command",
     "k8s": ".k8s.command:k8s_command",
-    "lead": ".task_commands:lead_command",
-    "local": ".local_command:local_command",
+    "lead": ".commands.tasks:lead_command",
+    "local": ".commands.local:local_command",
     "logs": ".standalone.jobs_commands:logs_command",
-    "ps": ".role_commands:ps_command",
-    "run": ".task_commands:run_command",
+    "ps": ".commands.roles:ps_command",
+    "run": ".commands.tasks:run_command",
     "slurm": ".launchers.commands:slurm_command",
-    "status": ".status_command:status_command",
+    "status": ".commands.status:status_command",
     "stop": ".standalone.jobs_commands:stop_command",
     "submit": ".standalone.submit_command:submit_command",
-    "tensorboard": ".tensorboard_command:tensorboard_command",
-    "token": ".token_command:token_command",
-    "warm-kernels": ".kernels_command:warm_kernels_command",
-    "worker": ".role_commands:worker_command",
+    "tensorboard": ".commands.tensorboard:tensorboard_command",
+    "token": ".commands.token:token_command",
+    "warm-kernels": ".commands.kernels:warm_kernels_command",
+    "worker": ".commands.roles:worker_command",
 }
 
 

@@ -5,10 +5,10 @@ from typing import Any, TypeVar
 
 import grpc
 
-from ..cluster.access import rule_of
-from ..cluster.principal import Principal
-from ..core.error_table import from_rpc_error
+from ..cluster.access.principal import Principal
+from ..cluster.access.rights import rule_of
 from ..core.settings import Settings
+from ..core.wire.error_table import from_rpc_error
 from .auth.credentials import Credentials, credentials_for, dialled_address
 from .auth.metadata import ANSWER, AUTHORIZATION
 from .dial import tls_client

@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
 
-from ..core.arrays import Array
-from ..core.copying import copy_into
+from ..core.arrays.copying import copy_into
+from ..core.arrays.dtypes import Array
 from ..core.errors import LimitExceededError, RefusedError
 from .outbox import Outbox
 from .stream import NEVER, READ_BYTES, Buffer, ByteStream

@@ -7,9 +7,7 @@ from typing import TypeVar
 
 from google.protobuf.message import DecodeError, Message
 
-from ..cluster.principal import principal_of_task
-from ..core import codec
-from ..core.error_table import from_detail
+from ..cluster.access.principal import principal_of_task
 from ..core.errors import (
     AccessError,
     ConfigurationError,
@@ -21,6 +19,8 @@ from ..core.errors import (
 from ..core.settings import Settings
 from ..core.task import Incarnation, TaskId
 from ..core.versions import check_protocol, own_versions
+from ..core.wire import codec
+from ..core.wire.error_table import from_detail
 from ..proto.v1 import session_pb2
 from .auth.credentials import credentials_for, dialled_address
 from .auth.mode import SecurityMode, security_mode

@@ -16,14 +16,14 @@ from pathlib import Path
 
 from google.protobuf.message import DecodeError
 
-from ..cluster.principal import Principal
-from ..core import codec, error_table
-from ..core.bounds import LEAST_MESSAGE_BYTES, MAX_COUNT, check_number
+from ..cluster.access.principal import Principal
 from ..core.errors import ConfigurationError, RefusedError, TooManyWorkersError, WindlassError
+from ..core.files.trusted_folder import UnsafeFolderError, check_shared
 from ..core.settings import Settings
 from ..core.task import TaskId
-from ..core.trusted_folder import UnsafeFolderError, check_shared
 from ..core.versions import check_protocol, own_versions
+from ..core.wire import codec, error_table
+from ..core.wire.bounds import LEAST_MESSAGE_BYTES, MAX_COUNT, check_number
 from ..proto.v1 import session_pb2
 from .arrival import GREETING_BYTES
 from .auth.guard import Guard, Visitor

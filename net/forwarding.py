@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable
 from functools import partial
 
-from ..core.threads import new_thread, nobody_waits
+from ..core.process.threads import new_thread, nobody_waits
 from .arrival import ROUTE
 from .relay import break_off, relay
 from .routes import Connect

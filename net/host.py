@@ -8,11 +8,11 @@ from typing import Any
 from google.protobuf.descriptor import ServiceDescriptor
 
 from ..core.errors import AddressInUseError
-from ..core.metric_catalogue import Sample
+from ..core.process.threads import new_thread
 from ..core.settings import Settings
 from ..core.task import TaskId
-from ..core.task_metrics import connection_samples
-from ..core.threads import new_thread
+from ..telemetry.catalogue import Sample
+from ..telemetry.task_metrics import connection_samples
 from .auth.guard import Guard
 from .auth.mode import SecurityMode, is_loopback
 from .descriptors import most_grpc_connections, raise_limit

@@ -19,8 +19,8 @@ from functools import partial
 from typing import Protocol
 
 from ..core.errors import UnauthenticatedError, WindlassError
-from ..core.rare_log import RareLog
-from ..core.threads import new_thread, nobody_waits
+from ..core.process.rare_log import RareLog
+from ..core.process.threads import new_thread, nobody_waits
 from .arrival import MAGIC, Arrival
 from .caller import Caller, MakeStream, Sorted
 from .descriptors import has_spare, most_silent_connections

@@ -7,7 +7,7 @@ from types import TracebackType
 
 import numpy as np
 
-from ..core.arrays import Array, DType
+from ..core.arrays.dtypes import Array, DType
 
 _KEPT_BYTES = 32 * 1024 * 1024
 _BYTE = np.dtype(np.uint8)

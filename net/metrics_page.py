@@ -15,7 +15,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.exposition import choose_encoder
 
 from ..core.clock import Clock, SystemClock
-from ..core.metric_catalogue import Sample
+from ..telemetry.catalogue import Sample
 
 log = logging.getLogger(__name__)
 

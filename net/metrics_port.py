@@ -10,7 +10,7 @@ import time
 from typing import TYPE_CHECKING, cast
 
 from ..core.errors import AddressInUseError
-from ..core.rare_log import RareLog
+from ..core.process.rare_log import RareLog
 from ..core.settings import Settings
 from ..core.task import TaskId
 from .host import bind_address

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from ..core.threads import new_thread
+from ..core.process.threads import new_thread
 
 # A message comes with its call, or soon after: a tunnel is not cancelled earlier.
 _LEAST_S = 0.1

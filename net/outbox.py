@@ -5,7 +5,7 @@ import threading
 from collections import deque
 from collections.abc import Callable
 
-from ..core.threads import new_thread
+from ..core.process.threads import new_thread
 from .stream import ByteStream
 
 log = logging.getLogger(__name__)

@@ -9,11 +9,11 @@ import logging
 import time
 from dataclasses import dataclass, replace
 
-from ..cluster.connection_choice import ConnectionChoice, Findings, choose_connection
 from ..core.errors import WindlassError
 from ..core.settings import Settings
 from ..proto.v1 import session_pb2
 from .connection import Connection
+from .connection_choice import ConnectionChoice, Findings, choose_connection
 from .dial import Dialer
 from .shared_memory import unavailable
 from .tls.stream import TlsStream

@@ -10,7 +10,7 @@ import logging
 import socket
 from functools import partial
 
-from ..core.threads import new_thread, nobody_waits
+from ..core.process.threads import new_thread, nobody_waits
 
 log = logging.getLogger(__name__)
 

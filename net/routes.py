@@ -15,8 +15,8 @@ from functools import partial
 from pathlib import Path
 
 from ..core.errors import WindlassError
-from ..core.temporary import TemporaryFolder
-from ..core.threads import new_thread, nobody_waits
+from ..core.files.temporary import TemporaryFolder
+from ..core.process.threads import new_thread, nobody_waits
 from .relay import relay
 
 log = logging.getLogger(__name__)

@@ -16,7 +16,7 @@ import weakref
 
 import numpy as np
 
-from ..core.arrays import Array
+from ..core.arrays.dtypes import Array
 from ..core.errors import RefusedError
 
 HEADER_BYTES = 64  # a cache line of counters

@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Protocol, TypeVar
 
-from ..cluster.principal import Principal
+from ..cluster.access.principal import Principal
 from ..core.errors import RefusedError
 from .wait import SPIN_S, spin_then_sleep
 

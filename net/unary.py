@@ -11,9 +11,9 @@ from google.protobuf.descriptor import MethodDescriptor, ServiceDescriptor
 from google.protobuf.message import DecodeError, Message
 from google.protobuf.message_factory import GetMessageClass
 
-from ..core import codec
 from ..core.errors import RefusedError, UnauthenticatedError
 from ..core.task import Incarnation
+from ..core.wire import codec
 from ..proto.v1 import common_pb2
 from .auth.guard import Guard, Visitor
 from .auth.metadata import ANSWER, AUTHORIZATION

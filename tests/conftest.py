@@ -204,7 +204,7 @@ def no_process_left(
     if request.node.get_closest_marker("real_start") is not None:
         monkeypatch.setenv(processes.REAL_START, "1")
     if not os.environ.get(processes.REAL_START):
-        monkeypatch.setattr("windlass.launch.processes.subprocess", FORKING)
+        monkeypatch.setattr("windlass.launch.processes.process.subprocess", FORKING)
     yield mark
     # A reaped process may still be listed for a moment.
     deadline = time.monotonic() + scaled(1.0)

@@ -2,8 +2,8 @@
 
 from page_table import PageTable
 
-from windlass.cluster.access import RULES
-from windlass.cluster.principal import ROLES
+from windlass.cluster.access.principal import ROLES
+from windlass.cluster.access.rights import RULES
 
 
 def table() -> str:
@@ -26,7 +26,10 @@ def table() -> str:
 
 
 PAGE = PageTable(
-    "security.md", "<!-- table of roles: cluster/access.py -->", table, "tools/access_table.py"
+    "security.md",
+    "<!-- table of roles: cluster/access/rights.py -->",
+    table,
+    "tools/access_table.py",
 )
 
 

@@ -4,7 +4,7 @@ from itertools import groupby
 
 from page_table import PageTable
 
-from windlass.core.metric_catalogue import CATALOGUE
+from windlass.telemetry.catalogue import CATALOGUE
 
 
 def table() -> str:
@@ -20,7 +20,7 @@ def table() -> str:
 
 PAGE = PageTable(
     "metrics.md",
-    "<!-- table of metrics: core/metric_catalogue.py -->",
+    "<!-- table of metrics: telemetry/catalogue.py -->",
     table,
     "tools/metrics_table.py",
 )

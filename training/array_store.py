@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import optree
 
+from ..core.arrays.indexed_slices import IndexedSlices
 from ..core.errors import ConfigurationError, UnknownVariableError
-from ..core.indexed_slices import IndexedSlices
 from ..core.showing import Shown
 from ..distribute.base.arrays import as_array
 from ..distribute.base.contexts import get_replica_context, is_running, require_own

@@ -8,15 +8,15 @@ from typing import Any
 
 import numpy as np
 
-from ..core.arrays import Array
+from ..core.arrays.dtypes import Array
 from ..core.checkpoint import CheckpointReader, latest_checkpoint
 from ..core.checkpoint.storage import storage_error
 from ..core.errors import CheckpointError, ConfigurationError, PeerLostError
-from ..core.event_files import EventWriter, encoding, event_of, require_library
-from ..core.event_files.folders import EVALUATOR_RUN, run_folder
+from ..core.process.waiting import WaitLog
 from ..core.settings import load_settings
-from ..core.waiting import WaitLog
 from ..distribute.program_cluster import join_cluster, program_cluster
+from ..telemetry.event_files import EventWriter, encoding, event_of, require_library
+from ..telemetry.event_files.folders import EVALUATOR_RUN, run_folder
 from .evaluations import Evaluation, write_evaluation
 from .job_end import JobEnd
 from .progress import is_evaluator

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from ..core.arrays import Array
+from ..core.arrays.dtypes import Array
 from ..core.checkpoint.tensor_file import read_header
 from ..core.errors import ConfigurationError
 from .extras import require

@@ -7,12 +7,12 @@ from typing import Any
 
 import numpy as np
 
-from ..core.arrays import as_bytes, num_rows
+from ..core.arrays.dtypes import as_bytes, num_rows
 from ..core.checkpoint import CheckpointReader
 from ..core.checkpoint.export import is_of_model, tensors_of, write_tensors
 from ..core.checkpoint.tensor_file import TensorSpec
 from ..core.errors import CheckpointError, StorageError, UnknownVariableError
-from ..core.new_path import new_path
+from ..core.files.new_path import new_path
 from ..distribute.base.arrays import to_host
 from ..distribute.reading import load_checkpoint
 from ..distribute.variables.variable import Variable

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from ..core.arrays import Array
+from ..core.arrays.dtypes import Array
 from .array_store import ArrayStore
 from .jax_arrays import start_copies
 from .optax_worker import WorkerOptimizer

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from ..core.arrays import Array
+from ..core.arrays.dtypes import Array
 from .extras import require
 from .jax_arrays import start_copies
 

@@ -13,7 +13,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from ..core.arrays import Array
+from ..core.arrays.dtypes import Array
 from ..core.checkpoint.export import OPTIMIZER_STATE
 from ..distribute.base.arrays import to_host
 from ..distribute.strategies.strategy import Strategy

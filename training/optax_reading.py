@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 from pydantic import ValidationError
 
-from ..core.arrays import Array
-from ..core.update_rules import UpdateRule, make_rule
+from ..core.arrays.dtypes import Array
+from ..core.rules.update_rules import UpdateRule, make_rule
 from ..engine.rules import apply_formula
 from .extras import require
 from .rule_table import OnServer, OnWorker, Place, place_optax

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from ..core.arrays import Array
+from ..core.arrays.dtypes import Array
 from .extras import require
 from .jax_arrays import on_device, start_copies
 from .jax_tree import ParameterTree, named_leaves

@@ -5,10 +5,10 @@ from typing import Any
 
 import numpy as np
 
-from ..cluster.launchers import environment_resolver
-from ..cluster.resolved import resolve
+from ..cluster.resolvers.launchers import environment_resolver
+from ..cluster.resolvers.resolved import resolve
 from ..cluster.roles import EVALUATOR
-from ..core import bounds
+from ..core.wire import bounds
 from ..distribute.program_cluster import program_cluster
 
 

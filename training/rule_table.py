@@ -11,14 +11,14 @@ state is not in the job's checkpoints. Workers in sync give their optimizers the
 gradients, and their states are equal.
 
 Sources: the documentation of ``torch.optim`` (2.13), optax (0.2.8) and Keras (3.15), whose formulas
-``core/update_rules.py`` compares.
+``core/rules/update_rules.py`` compares.
 """
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ..core.update_rules import (
+from ..core.rules.update_rules import (
     BUILT_IN,
     SGD,
     Adadelta,

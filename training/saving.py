@@ -8,9 +8,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from ..cluster.launchers import environment_resolver
-from ..cluster.resolved import resolve
-from ..core.new_path import new_path
+from ..cluster.resolvers.launchers import environment_resolver
+from ..cluster.resolvers.resolved import resolve
+from ..core.files.new_path import new_path
 from ..distribute.base.contexts import has_strategy
 from ..distribute.program_cluster import program_cluster
 from ..distribute.strategies.default import get_strategy

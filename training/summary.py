@@ -24,16 +24,16 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..cluster.launchers import environment_resolver
-from ..cluster.resolved import resolve
+from ..cluster.resolvers.launchers import environment_resolver
+from ..cluster.resolvers.resolved import resolve
 from ..cluster.roles import EVALUATOR
-from ..core.arrays import Array
-from ..core.event_files import EventWriter, encoding, event_of, require_library
+from ..core.arrays.dtypes import Array
 from ..core.public_face import public_getattr
 from ..distribute.base.arrays import to_host
 from ..distribute.base.contexts import get_replica_context
 from ..distribute.program_cluster import program_cluster
 from ..distribute.strategies.default import get_strategy
+from ..telemetry.event_files import EventWriter, encoding, event_of, require_library
 
 __all__ = [
     "SummaryWriter",

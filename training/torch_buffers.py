@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from ..core.arrays import Array
+from ..core.arrays.dtypes import Array
 from ..distribute.base.moved_average import MovedAverage
 from .torch_names import named_buffers
 from .torch_tensors import HostCopies, Targets, to_array

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from ..core.arrays import Array
+from ..core.arrays.dtypes import Array
 from ..core.errors import ConfigurationError
 from .array_store import ArrayStore
 from .extras import require

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from ..core.arrays import Array
+from ..core.arrays.dtypes import Array
 from ..core.checkpoint.directory import new_checkpoint_path
 from ..core.errors import ConfigurationError
 from ..distribute.job_snapshots import SavedVariable

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from ..core.arrays import Array
+from ..core.arrays.dtypes import Array
 from .array_store import ArrayStore
 from .torch_tensors import Targets, mark_changed
 

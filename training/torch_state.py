@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from ..core.arrays import Array
+from ..core.arrays.dtypes import Array
 from .extras import require
 from .kept_state import can_keep
 from .torch_tensors import to_array, to_tensor

@@ -7,8 +7,8 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from ..core.arrays import Array, same_values
-from ..core.indexed_slices import IndexedSlices
+from ..core.arrays.dtypes import Array, same_values
+from ..core.arrays.indexed_slices import IndexedSlices
 from .extras import require
 
 torch: Any = require("torch", "torch")

@@ -2,7 +2,7 @@
 
 from typing import Any, Self
 
-from ..cluster.resolver import ClusterResolver
+from ..cluster.resolvers.resolver import ClusterResolver
 from ..cluster.spec import ClusterSpec
 from ..core.errors import ConfigurationError
 from .extras import require

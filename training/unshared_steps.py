@@ -1,13 +1,14 @@
-"""Steps of PyTorch's and optax' optimizers, noted for ``core/optimizer_steps``.
+"""Steps of PyTorch's and optax' optimizers, noted for ``core/process/optimizer_steps``.
 
 They are looked at once a program has made a strategy and imported the framework, in whatever order
-(``core/on_import.py``). Those of Keras are noted where they are shared (``keras_bridge/loops.py``).
+(``core/process/on_import.py``). Those of Keras are noted where they are shared
+(``keras_bridge/loops.py``).
 """
 
 import functools
 from typing import Any
 
-from ..core import optimizer_steps
+from ..core.process import optimizer_steps
 from .extras import require
 
 

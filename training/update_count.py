@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from ..core.arrays import Array
+from ..core.arrays.dtypes import Array
 from ..core.checkpoint.export import OPTIMIZER_STATE
 from ..distribute.base.arrays import to_host
 from ..distribute.base.moved_average import MovedAverage

@@ -2,7 +2,7 @@
 job.
 
 One thread runs the loop and a second one saves. The loop keeps no state of its own: it decides by
-the :class:`~windlass.cluster.job.Job` and the clock.
+the :class:`~windlass.cluster.job.job.Job` and the clock.
 """
 
 import contextlib
@@ -24,11 +24,11 @@ from ..core.errors import (
     WindlassError,
     said_of,
 )
+from ..core.process.threads import new_thread
+from ..core.process.waiting import WaitLog
 from ..core.settings import Settings
 from ..core.states import Phase, State
 from ..core.task import Incarnation, TaskId
-from ..core.threads import new_thread
-from ..core.waiting import WaitLog
 from ..server.chief.servicer import LockedJob
 from .checkpoints import Checkpointer
 from .job_summaries import open_job_summaries

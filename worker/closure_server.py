@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 from ..client.worker.closure_link import SERVICE, receive_parts
-from ..cluster.leadership import Leadership
+from ..cluster.access.leadership import Leadership
 from ..cluster.roles import CHIEF
 from ..core.errors import PeerLostError
 from ..core.exit_codes import ExitCode

@@ -16,10 +16,10 @@ from typing import Any, Self
 
 from ..client.gateway.calls import GatewayClient, JobView
 from ..client.gateway.routing import routes_to
-from ..cluster.principal import DRIVER, Principal
-from ..cluster.resolved import resolve
+from ..cluster.access.principal import DRIVER, Principal
+from ..cluster.resolvers.resolved import resolve
+from ..cluster.resolvers.simple import SimpleClusterResolver
 from ..cluster.roles import CHIEF
-from ..cluster.simple import SimpleClusterResolver
 from ..cluster.spec import ClusterSpec
 from ..core.backoff import Backoff
 from ..core.errors import (
@@ -31,16 +31,16 @@ from ..core.errors import (
     said_of,
 )
 from ..core.exit_codes import ExitCode
+from ..core.process.threads import new_thread, nobody_waits
 from ..core.settings import Settings, load_settings, quiet_grpc
-from ..core.shipping import own_environment
 from ..core.showing import Shown
 from ..core.states import Outcome
 from ..core.task import TaskId
 from ..core.terminal import terminal_line
-from ..core.threads import new_thread, nobody_waits
 from ..distribute.program_cluster import enter_cluster, program_cluster
 from ..net.auth.own_job import with_own_job
 from ..proto.v1 import gateway_pb2
+from ..shipping import own_environment
 from .program import Ending, ending_of
 from .task import TrainingTask
 

@@ -10,15 +10,15 @@ from collections.abc import Callable, Sequence
 from types import FrameType
 from typing import TYPE_CHECKING
 
-from ..cluster.resolved import ResolvedTask
+from ..cluster.resolvers.resolved import ResolvedTask
 from ..cluster.roles import CHIEF, EVALUATOR, PS, WORKER, ps_of
 from ..cluster.spec import ClusterSpec
 from ..core.errors import ConfigurationError, JobDoneError, JobStoppedError, WindlassError
-from ..core.loading import quick_loading
+from ..core.process.loading import quick_loading
+from ..core.process.threads import new_thread, nobody_waits
 from ..core.public_face import load_public_names
 from ..core.settings import Settings, take_environment
 from ..core.task import TaskId
-from ..core.threads import new_thread, nobody_waits
 from ..net.auth.own_job import with_own_job
 from .error_report import ERROR_FILE, ErrorReport
 from .interrupts import handle_signals

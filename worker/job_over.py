@@ -7,7 +7,7 @@ the job is done it need not wait: it ends with 0, and no launcher starts it agai
 from collections.abc import Callable
 
 from ..client.chief.membership import Membership
-from ..cluster.resolved import ResolvedTask
+from ..cluster.resolvers.resolved import ResolvedTask
 from ..core.errors import JobDoneError, JoinTimeoutError, WindlassError
 from ..core.settings import Settings
 from ..core.states import Phase

@@ -9,15 +9,15 @@ import logging
 import threading
 
 from ..client.ps.control import PsControl
-from ..cluster.principal import principal_of_task
-from ..cluster.resolved import ResolvedTask
+from ..cluster.access.principal import principal_of_task
+from ..cluster.resolvers.resolved import ResolvedTask
 from ..cluster.roles import ps_of
 from ..core.errors import JoinTimeoutError
 from ..core.exit_codes import ExitCode
+from ..core.process.waiting import WaitLog
 from ..core.settings import Settings
 from ..core.states import Phase, State
 from ..core.task import Incarnation
-from ..core.waiting import WaitLog
 from ..net.announcement import ChiefAnnouncement
 from ..server.chief.server import ChiefServer
 from .checkpoint_sources import PsShards

@@ -3,7 +3,7 @@
 import logging
 import sys
 
-from ..core.launcher_tells import launcher_tells
+from ..core.process.reported_by_launcher import launcher_tells
 from ..core.settings import Settings
 from ..core.terminal import terminal_text
 

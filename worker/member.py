@@ -6,9 +6,8 @@ import contextlib
 import logging
 from typing import TYPE_CHECKING
 
-from ..cluster.resolved import ResolvedTask
+from ..cluster.resolvers.resolved import ResolvedTask
 from ..cluster.roles import EVALUATOR, ps_of
-from ..core import optimizer_steps
 from ..core.errors import (
     JobDoneError,
     JobStoppedError,
@@ -17,7 +16,8 @@ from ..core.errors import (
     WindlassError,
 )
 from ..core.exit_codes import ExitCode
-from ..core.launcher_tells import LAUNCHER_TELLS
+from ..core.process import optimizer_steps
+from ..core.process.reported_by_launcher import LAUNCHER_TELLS
 from ..core.settings import Settings
 from ..core.states import Outcome
 from .interrupts import Interrupter, handle_signals

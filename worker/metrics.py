@@ -5,12 +5,12 @@ job's.
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING
 
-from ..cluster.resolved import ResolvedTask
-from ..core.metric_catalogue import Sample
+from ..cluster.resolvers.resolved import ResolvedTask
 from ..core.settings import Settings
-from ..core.task_metrics import job_samples, report_samples, save_samples, task_samples
 from ..distribute.runtime import ClusterRuntime
 from ..net.metrics_port import MetricsPort
+from ..telemetry.catalogue import Sample
+from ..telemetry.task_metrics import job_samples, report_samples, save_samples, task_samples
 
 if TYPE_CHECKING:
     from ..client.chief.membership import Membership

@@ -15,13 +15,13 @@ import threading
 from functools import cache
 from typing import TYPE_CHECKING, NoReturn
 
-from ..cluster.coordinator_task import coordinator_of, servers_to_coordinate
-from ..cluster.launchers import environment_resolver
-from ..cluster.resolved import ResolvedTask, resolve
-from ..cluster.resolver import ClusterResolver
+from ..cluster.resolvers.coordinator_task import coordinator_of, servers_to_coordinate
+from ..cluster.resolvers.launchers import environment_resolver
+from ..cluster.resolvers.resolved import ResolvedTask, resolve
+from ..cluster.resolvers.resolver import ClusterResolver
 from ..cluster.roles import CHIEF, EVALUATOR, PS, WORKER, ps_of
-from ..core import optimizer_steps
 from ..core.errors import ConfigurationError, JobDoneError, JobStoppedError, WindlassError
+from ..core.process import optimizer_steps
 from ..core.settings import Settings, load_settings, quiet_grpc
 from ..net.auth.own_job import with_own_job
 from ..net.own_host import own_host_towards

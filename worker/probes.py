@@ -7,7 +7,7 @@ cluster has formed.
 
 from typing import TYPE_CHECKING
 
-from ..cluster.resolved import ResolvedTask
+from ..cluster.resolvers.resolved import ResolvedTask
 from ..core.errors import AddressInUseError
 from ..core.settings import Settings
 

@@ -17,9 +17,9 @@ from ..core.errors import (
     WindlassError,
 )
 from ..core.exit_codes import ExitCode
+from ..core.process.tracebacks import program_traceback
 from ..core.states import Outcome
 from ..core.terminal import terminal_text
-from ..core.tracebacks import program_traceback
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,7 +163,9 @@ def ending_of(
     to end or ends because of another task. An error of a framework that stands for one of ours
     means what ours does.
     """
-    from ..core.replaced_errors import first_error  # a launcher, which loads this, needs it not
+    from ..core.process.replaced_errors import (
+        first_error,  # a launcher, which loads this, needs it not
+    )
 
     error = first_error(error)
     if isinstance(error, SystemExit):

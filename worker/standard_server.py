@@ -10,14 +10,14 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from ..cluster.coordinator_task import served_by_coordinator
-from ..cluster.resolved import ResolvedTask, resolve
+from ..cluster.resolvers.coordinator_task import served_by_coordinator
+from ..cluster.resolvers.resolved import ResolvedTask, resolve
+from ..cluster.resolvers.simple import SimpleClusterResolver
 from ..cluster.roles import CHIEF, PS, WORKER
-from ..cluster.simple import SimpleClusterResolver
 from ..cluster.spec import ClusterSpec
 from ..core.errors import ConfigurationError, JobStoppedError, WindlassError
+from ..core.process.threads import new_thread
 from ..core.settings import load_settings, quiet_grpc
-from ..core.threads import new_thread
 from ..net.auth.own_job import with_own_job
 from ..net.free_ports import free_ports
 from .interrupts import handle_signals

@@ -1,9 +1,10 @@
 """Watching a task while it starts: it is never silent for long, and never stuck for ever.
 
-Every wait that is known has its own words and its own bound (``core/waiting.py``). This is for the
-others: a folder on a network that does not answer, a lock in a library, a defect of ours. A thread
-looks where the main thread is. If nothing was logged for a while it says that; if the task has not
-moved for longer than any wait is silent, it ends the task, which a launcher may start again.
+Every wait that is known has its own words and its own bound (``core/process/waiting.py``). This is
+for the others: a folder on a network that does not answer, a lock in a library, a defect of ours. A
+thread looks where the main thread is. If nothing was logged for a while it says that; if the task
+has not moved for longer than any wait is silent, it ends the task, which a launcher may start
+again.
 """
 
 import logging
@@ -17,7 +18,7 @@ from dataclasses import dataclass
 
 from ..core.clock import Clock, SystemClock
 from ..core.exit_codes import ExitCode
-from ..core.threads import new_thread, nobody_waits
+from ..core.process.threads import new_thread, nobody_waits
 
 log = logging.getLogger(__name__)
 

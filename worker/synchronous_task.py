@@ -14,20 +14,20 @@ from typing import TYPE_CHECKING
 
 from ..client.chief.calls import ChiefClient
 from ..client.chief.membership import Membership
-from ..cluster.principal import principal_of_task
-from ..cluster.resolved import ResolvedTask
+from ..cluster.access.principal import principal_of_task
+from ..cluster.resolvers.resolved import ResolvedTask
 from ..collectives.group import close_rings, leave_rings
 from ..collectives.peers import hold_server, release_server
 from ..core.errors import WindlassError
 from ..core.exit_codes import ExitCode
-from ..core.metric_catalogue import Sample
+from ..core.process.waiting import WaitLog
 from ..core.settings import Settings
 from ..core.states import Outcome, Phase
 from ..core.task import new_job_id
-from ..core.waiting import WaitLog
 from ..distribute.job_snapshots import JobSnapshots
 from ..distribute.runtime import ClusterRuntime
 from ..net.announcement import ChiefAnnouncement
+from ..telemetry.catalogue import Sample
 from .job_over import join_unless_done
 from .metrics import chief_samples, metrics_port, program_samples
 from .program import Ending, ending_of

@@ -16,19 +16,19 @@ from ..client.chief.membership import Membership
 from ..client.ps.control import PsControl
 from ..client.ps.parameter_session import ParameterSession
 from ..client.ps.remote_ps import RemotePs
-from ..cluster.principal import principal_of_task
-from ..cluster.resolved import ResolvedTask
+from ..cluster.access.principal import principal_of_task
+from ..cluster.resolvers.resolved import ResolvedTask
 from ..cluster.roles import ps_of
 from ..core.errors import JobDoneError, JoinTimeoutError, WindlassError
 from ..core.exit_codes import ExitCode
-from ..core.metric_catalogue import Sample
+from ..core.process.threads import new_thread, nobody_waits
+from ..core.process.waiting import WaitLog
 from ..core.settings import Settings
 from ..core.states import Outcome, Phase, State
 from ..core.task import Incarnation
-from ..core.threads import new_thread, nobody_waits
-from ..core.waiting import WaitLog
 from ..distribute.runtime import ClusterRuntime
 from ..net.announcement import ChiefAnnouncement
+from ..telemetry.catalogue import Sample
 from .enough_workers import wait_for_workers
 from .job_over import join_unless_done
 from .metrics import chief_samples, metrics_port, program_samples

@@ -4,13 +4,13 @@ import os
 import socket
 from dataclasses import dataclass
 
-from ...cluster.principal import Principal
-from ...core import codec
+from ...cluster.access.principal import Principal
 from ...core.report import PsCounters, TaskReport
 from ...core.settings import Settings
 from ...core.states import Outcome, Phase, State
 from ...core.task import Incarnation, TaskId
 from ...core.versions import Versions, check_protocol, own_versions
+from ...core.wire import codec
 from ...net.channel import invoke, open_channel
 from ...proto.v1 import chief_pb2, chief_pb2_grpc
 

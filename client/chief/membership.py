@@ -17,13 +17,13 @@ from ...core.errors import (
     WindlassError,
     said_of,
 )
-from ...core.launcher_tells import LAUNCHER_TELLS
+from ...core.process.reported_by_launcher import LAUNCHER_TELLS
+from ...core.process.threads import new_thread
+from ...core.process.waiting import WaitLog
 from ...core.report import TaskReport
 from ...core.settings import Settings
 from ...core.states import Outcome, Phase
 from ...core.task import Incarnation, TaskId
-from ...core.threads import new_thread
-from ...core.waiting import WaitLog
 from .calls import ChiefClient
 
 log = logging.getLogger(__name__)

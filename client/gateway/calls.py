@@ -7,12 +7,12 @@ from typing import TypeVar
 
 from google.protobuf.message import Message
 
-from ...cluster.principal import Principal
-from ...core import codec
+from ...cluster.access.principal import Principal
 from ...core.backoff import attempts
 from ...core.errors import ConfigurationError
 from ...core.settings import Settings
 from ...core.task import TaskId
+from ...core.wire import codec
 from ...net.channel import invoke, open_channel
 from ...proto.v1 import gateway_pb2, gateway_pb2_grpc
 

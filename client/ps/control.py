@@ -6,14 +6,14 @@ from typing import Any
 
 from google.protobuf.message import Message
 
-from ...cluster.principal import Principal
-from ...core import codec
+from ...cluster.access.principal import Principal
 from ...core.checkpoint.manifest import FileRecord, TensorRecord
 from ...core.checkpoint.saved_part import SavedPart, SavedShard
 from ...core.report import PsCounters
 from ...core.settings import Settings
 from ...core.states import Phase
 from ...core.task import Incarnation, TaskId
+from ...core.wire import codec
 from ...net.channel import invoke, open_channel
 from ...proto.v1 import ps_pb2, ps_pb2_grpc
 

@@ -4,16 +4,16 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 
-from ...cluster.partitioners import PartitionFunction, parts_of
-from ...cluster.placement import Placement
-from ...core.arrays import Array, num_rows
-from ...core.definitions import ShardDefinition, VariableDefinition, cut
+from ...cluster.placement.balance import Placement
+from ...cluster.placement.partitioners import PartitionFunction, parts_of
+from ...core.arrays.dtypes import Array, num_rows
 from ...core.errors import DefinitionMismatchError, JoinTimeoutError, UnknownVariableError
+from ...core.process.waiting import WaitLog
+from ...core.rules.definitions import ShardDefinition, VariableDefinition, cut
+from ...core.rules.update_rules import UpdateRule
 from ...core.settings import Settings
-from ...core.steps import HeldShard
 from ...core.task import Incarnation
-from ...core.update_rules import UpdateRule
-from ...core.waiting import WaitLog
+from ...core.wire.steps import HeldShard
 from .peer import PsPeer
 from .placed_variable import PlacedVariable
 

@@ -6,10 +6,10 @@ from functools import partial
 
 import numpy as np
 
-from ...core.arrays import Array, DType
-from ...core.copying import copy_into
-from ...core.definitions import ShardKey
-from ...core.steps import MemoryLocation, PullTarget, StepRequest, WireLayout
+from ...core.arrays.copying import copy_into
+from ...core.arrays.dtypes import Array, DType
+from ...core.rules.definitions import ShardKey
+from ...core.wire.steps import MemoryLocation, PullTarget, StepRequest, WireLayout
 from ...net.shared_memory import SharedSegment
 from .reading import Copy, MemoryReading
 

@@ -5,9 +5,9 @@ from functools import partial
 
 import numpy as np
 
-from ...core.arrays import Array
-from ...core.definitions import ShardKey
-from ...core.steps import PullTarget, StepRequest, WireLayout
+from ...core.arrays.dtypes import Array
+from ...core.rules.definitions import ShardKey
+from ...core.wire.steps import PullTarget, StepRequest, WireLayout
 from ...engine.rows import gather_rows
 from ...net.shared_memory import SharedSegment
 from .direct_pull import MemoryRegion

@@ -10,11 +10,11 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from ...core.arrays import Array, as_bytes, size_of
-from ...core.buffers import BufferPools
-from ...core.copying import copy_into
+from ...core.arrays.buffers import BufferPools
+from ...core.arrays.copying import copy_into
+from ...core.arrays.dtypes import Array, as_bytes, size_of
+from ...core.arrays.gather_buffer import GatherBuffer
 from ...core.errors import ShapeMismatchError
-from ...core.gather_buffer import GatherBuffer
 from ...core.task import Incarnation
 from ...engine.rows import deduplicate, sum_duplicates
 
@@ -55,7 +55,7 @@ class DistinctRows:
 class RowSums:
     """Sums of rows, worked out where they go.
 
-    See :class:`~windlass.core.gather_buffer.PayloadPart`.
+    See :class:`~windlass.core.arrays.gather_buffer.PayloadPart`.
 
     Attributes:
         values: shape ``(n, width)``.

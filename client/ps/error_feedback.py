@@ -5,7 +5,7 @@ from collections.abc import Container, Sequence
 
 import numpy as np
 
-from ...core.arrays import Array, DType, narrow
+from ...core.arrays.dtypes import Array, DType, narrow
 
 MIN_ELEMENTS = 1024  # smaller gradients cost more in numbers than they save
 

@@ -5,11 +5,11 @@ from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from typing import TypeVar
 
-from ...core.arrays import total_bytes
-from ...core.closure_pushes import ClosureRun
+from ...core.arrays.dtypes import total_bytes
 from ...core.errors import PeerLostError, WindlassError
-from ...core.steps import NO_TARGET, PullTarget, PushResult, StepRequest
 from ...core.task import Incarnation
+from ...core.wire.closure_pushes import ClosureRun
+from ...core.wire.steps import NO_TARGET, PullTarget, PushResult, StepRequest
 from .peer import PsPeer
 
 _PARALLEL_BYTES = 1024 * 1024  # below, handing work to another thread costs more than it saves

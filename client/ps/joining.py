@@ -7,8 +7,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 from ...core.backoff import Backoff
 from ...core.errors import JoinTimeoutError, PeerLostError
+from ...core.process.waiting import WaitLog
 from ...core.task import Incarnation
-from ...core.waiting import WaitLog
 from .peer import PsPeer
 
 _ATTEMPT_S = 2.0

@@ -8,15 +8,15 @@ from dataclasses import replace
 
 import numpy as np
 
-from ...cluster.connection_choice import ConnectionChoice, ConnectionKind
-from ...core import codec
-from ...core.arrays import Array, as_bytes, total_bytes
-from ...core.definitions import ShardKey
+from ...core.arrays.dtypes import Array, as_bytes, total_bytes
 from ...core.errors import PeerLostError, RefusedError, SegmentError, WindlassError
-from ...core.steps import NO_TARGET, PullTarget, PushResult, StepReply, StepRequest, WireLayout
+from ...core.process.waiting import WaitLog
+from ...core.rules.definitions import ShardKey
 from ...core.task import TaskId
-from ...core.waiting import WaitLog
+from ...core.wire import codec
+from ...core.wire.steps import NO_TARGET, PullTarget, PushResult, StepReply, StepRequest, WireLayout
 from ...net.connection import Connection
+from ...net.connection_choice import ConnectionChoice, ConnectionKind
 from ...net.dial import receive_message
 from ...net.reach import Reached, report_choice
 from ...net.shared_memory import APPLIED, WRITTEN, SharedSegment

@@ -12,17 +12,17 @@ from typing import Any
 
 import numpy as np
 
-from ...cluster.partitioners import PartitionFunction
-from ...cluster.placement import Placement, greedy_by_bytes
-from ...core.arrays import Array, row_shape, size_of
-from ...core.closure_pushes import ClosureRun
-from ...core.definitions import ShardDefinition, VariableDefinition
+from ...cluster.placement.balance import Placement, greedy_by_bytes
+from ...cluster.placement.partitioners import PartitionFunction
+from ...core.arrays.dtypes import Array, row_shape, size_of
 from ...core.errors import WindlassError
+from ...core.rules.definitions import ShardDefinition, VariableDefinition
+from ...core.rules.update_rules import UpdateRule
 from ...core.settings import Settings
-from ...core.steps import NO_TARGET, Operation, PullTarget, StepRequest
 from ...core.task import Incarnation
-from ...core.update_rules import UpdateRule
-from ...core.wire_format import WireFormat
+from ...core.wire.closure_pushes import ClosureRun
+from ...core.wire.compression import WireFormat
+from ...core.wire.steps import NO_TARGET, Operation, PullTarget, StepRequest
 from ...engine.rows import gather_rows
 from .definer import Definer
 from .distinct_rows import DistinctRows, DistinctRowsCache

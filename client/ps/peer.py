@@ -3,11 +3,11 @@
 from collections.abc import Sequence
 from typing import Protocol
 
-from ...core.definitions import ShardDefinition
 from ...core.errors import WindlassError
-from ...core.steps import NO_TARGET, HeldShard, PullTarget, PushResult, StepRequest
+from ...core.rules.definitions import ShardDefinition
+from ...core.rules.update_rules import UpdateRule
 from ...core.task import TaskId
-from ...core.update_rules import UpdateRule
+from ...core.wire.steps import NO_TARGET, HeldShard, PullTarget, PushResult, StepRequest
 
 
 class PsPeer(Protocol):

@@ -4,9 +4,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
-from ...core.arrays import Array
+from ...core.arrays.dtypes import Array
 from ...core.errors import WindlassError
-from ...core.steps import PullTarget, StepRequest
+from ...core.wire.steps import PullTarget, StepRequest
 from .pull_plans import PullPlan
 
 

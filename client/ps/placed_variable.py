@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from ...core.definitions import ShardDefinition, VariableDefinition
+from ...core.rules.definitions import ShardDefinition, VariableDefinition
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,9 +5,9 @@ from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-from ...core.indexed_slices import IndexedSlices
-from ...core.steps import Encoding, LayoutEntry, Operation, WireLayout
-from ...core.wire_format import WireFormat
+from ...core.arrays.indexed_slices import IndexedSlices
+from ...core.wire.compression import WireFormat
+from ...core.wire.steps import Encoding, LayoutEntry, Operation, WireLayout
 from .peer import PsPeer
 from .placed_variable import PlacedVariable
 from .pull_plans import PullPlan, plan_pull

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ...core.arrays import Array, row_shape, size_of
-from ...core.buffers import ALIGNMENT_BYTES, BufferPool
-from ...core.definitions import ShardDefinition
-from ...core.steps import LayoutEntry, Operation, PullTarget, WireLayout
-from ...core.wire_format import WireFormat
+from ...core.arrays.buffers import ALIGNMENT_BYTES, BufferPool
+from ...core.arrays.dtypes import Array, row_shape, size_of
+from ...core.rules.definitions import ShardDefinition
+from ...core.wire.compression import WireFormat
+from ...core.wire.steps import LayoutEntry, Operation, PullTarget, WireLayout
 from .placed_variable import PlacedVariable
 from .values import Values, ValueSpan
 

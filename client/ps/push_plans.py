@@ -10,14 +10,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ...core.arrays import Array, DType, narrow, row_shape, size_of
-from ...core.definitions import ShardDefinition, VariableDefinition
+from ...core.arrays.dtypes import Array, DType, narrow, row_shape, size_of
+from ...core.arrays.gather_buffer import GatherBuffer, PayloadPart
+from ...core.arrays.indexed_slices import IndexedSlices
 from ...core.errors import ShapeMismatchError
-from ...core.gather_buffer import GatherBuffer, PayloadPart
-from ...core.indexed_slices import IndexedSlices
-from ...core.steps import Encoding, LayoutEntry, Operation, WireLayout
+from ...core.rules.definitions import ShardDefinition, VariableDefinition
 from ...core.task import Incarnation
-from ...core.wire_format import WireFormat
+from ...core.wire.compression import WireFormat
+from ...core.wire.steps import Encoding, LayoutEntry, Operation, WireLayout
 from .distinct_rows import DistinctRowsCache
 from .error_feedback import MIN_ELEMENTS, ErrorFeedback
 from .placed_variable import PlacedVariable

@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from ...core.arrays import Array
+from ...core.arrays.dtypes import Array
 
 # A block that is always being written is asked for over the connection instead.
 READ_TIMEOUT_S = 0.25

@@ -7,19 +7,19 @@ from dataclasses import replace
 
 from tenacity import AttemptManager
 
-from ...cluster.connection_choice import ConnectionKind
-from ...cluster.principal import principal_of_task
-from ...core import codec
-from ...core.arrays import row_shape, size_of
+from ...cluster.access.principal import principal_of_task
+from ...core.arrays.dtypes import row_shape, size_of
 from ...core.backoff import attempts
-from ...core.definitions import ShardDefinition, ShardKey
 from ...core.errors import LimitExceededError, PeerLostError, WindlassError
+from ...core.process.waiting import WaitLog
+from ...core.rules.definitions import ShardDefinition, ShardKey
+from ...core.rules.update_rules import UpdateRule
 from ...core.settings import Settings
-from ...core.steps import NO_TARGET, HeldShard, PullTarget, PushResult, StepRequest
 from ...core.task import Incarnation, TaskId
-from ...core.update_rules import UpdateRule
-from ...core.waiting import WaitLog
+from ...core.wire import codec
+from ...core.wire.steps import NO_TARGET, HeldShard, PullTarget, PushResult, StepRequest
 from ...net.channel import invoke, open_channel
+from ...net.connection_choice import ConnectionKind
 from ...net.dial import Dialer, WrapStream
 from ...net.reach import reach
 from ...proto.v1 import ps_pb2, ps_pb2_grpc, session_pb2

@@ -2,8 +2,8 @@
 
 from collections.abc import Mapping
 
-from ...core.arrays import Array, as_bytes
-from ...core.steps import PullTarget, StepRequest, WireLayout
+from ...core.arrays.dtypes import Array, as_bytes
+from ...core.wire.steps import PullTarget, StepRequest, WireLayout
 from .distinct_rows import DistinctRows
 from .placed_variable import PlacedVariable
 

@@ -10,11 +10,11 @@ from dataclasses import replace
 
 import numpy as np
 
-from ...core.arrays import Array, as_bytes
-from ...core.definitions import ShardKey
+from ...core.arrays.dtypes import Array, as_bytes
+from ...core.arrays.gather_buffer import GatherBuffer
 from ...core.errors import RefusedError
-from ...core.gather_buffer import GatherBuffer
-from ...core.steps import Encoding, StepRequest, WireLayout
+from ...core.rules.definitions import ShardKey
+from ...core.wire.steps import Encoding, StepRequest, WireLayout
 from ...net.connection import Connection
 from ...net.dial import receive_message
 from ...net.shared_memory import FIRST_SEGMENT_BYTES, HEADER_BYTES, WRITTEN, SharedSegment

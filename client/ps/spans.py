@@ -5,7 +5,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from ...core.arrays import Array
+from ...core.arrays.dtypes import Array
 
 
 def runs_of(changed: Array, sizes: Array) -> Iterator[tuple[bool, int, int]]:

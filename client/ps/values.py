@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping
 
 import numpy as np
 
-from ...core.arrays import Array, DType
+from ...core.arrays.dtypes import Array, DType
 
 ValueSpan = tuple[int, int, tuple[int, ...], DType, DType]
 """Where a variable is in the buffer: start, stop (bytes), shape, dtype there, its own dtype."""

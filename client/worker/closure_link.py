@@ -10,7 +10,7 @@ from typing import Protocol
 
 import numpy as np
 
-from ...core.arrays import Array
+from ...core.arrays.dtypes import Array
 from ...core.backoff import Backoff
 from ...core.errors import (
     LimitExceededError,
@@ -19,10 +19,10 @@ from ...core.errors import (
     WindlassError,
     said_of,
 )
+from ...core.process.threads import new_thread
+from ...core.process.waiting import WaitLog
 from ...core.settings import Settings
 from ...core.task import Incarnation, TaskId
-from ...core.threads import new_thread
-from ...core.waiting import WaitLog
 from ...net.connection import Connection
 from ...net.dial import Dialer, receive_message
 from ...net.reach import reach

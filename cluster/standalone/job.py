@@ -8,19 +8,12 @@ from types import MappingProxyType
 from ...core.exit_codes import ExitCode
 from ...core.settings import ALL_WORKERS
 from ...core.task import TaskId
-from ..exit_policy import End
+from ..resolvers.tf_config import write_tf_config
 from ..roles import CHIEF, PS, WORKER
-from ..supervision import Supervision, TaskRun
-from ..supervision_events import (
-    Ended,
-    Event,
-    Signal,
-    StartAgain,
-    StopRequested,
-    Tick,
-)
-from ..supervision_policy import Cause, EndingStep, Measure, Policy
-from ..tf_config import write_tf_config
+from ..supervision.decisions import Supervision, TaskRun
+from ..supervision.events import Ended, Event, Signal, StartAgain, StopRequested, Tick
+from ..supervision.exits import End
+from ..supervision.policy import Cause, EndingStep, Measure, Policy
 from .orders import Order, Start, Stop
 from .submission import Submission
 

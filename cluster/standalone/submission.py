@@ -5,8 +5,8 @@ import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from ...core.bounds import MAX_TEXT_BYTES
 from ...core.errors import RefusedError
+from ...core.wire.bounds import MAX_TEXT_BYTES
 
 ALL = -1  # tasks: as many as there are nodes
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from ...core.errors import LimitExceededError, RefusedError
 from ...core.task import TaskId
 from ..roles import CHIEF, PS, WORKER
-from ..supervision import LOST
+from ..supervision.decisions import LOST
 from .job import JobState, PlacedTask, StandaloneJob
 from .nodes import Node, choose_nodes
 from .orders import Order, Start, Stop

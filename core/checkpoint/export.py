@@ -6,9 +6,9 @@ from pathlib import Path
 
 import numpy as np
 
-from ..arrays import BFLOAT16, as_dtype
+from ..arrays.dtypes import BFLOAT16, as_dtype
 from ..errors import CheckpointError
-from ..new_path import new_path
+from ..files.new_path import new_path
 from .reader import CheckpointReader
 from .tensor_file import TensorFileWriter, TensorSpec
 

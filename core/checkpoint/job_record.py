@@ -5,8 +5,8 @@ from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from ..bounds import MAX_GENERATION, MAX_STEP
 from ..states import Phase
+from ..wire.bounds import MAX_GENERATION, MAX_STEP
 from .folder import Folder
 
 log = logging.getLogger(__name__)

@@ -16,8 +16,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import IO
 
-from ..tree_removal import remove_tree
-from ..trusted_folder import check_shared
+from ..files.tree_removal import remove_tree
+from ..files.trusted_folder import check_shared
 from .folder import Folder, UnsafeFileError, plain_name
 
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC

@@ -9,9 +9,9 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from ..arrays import as_dtype
-from ..bounds import MAX_COUNT
+from ..arrays.dtypes import as_dtype
 from ..errors import CheckpointError, RefusedError
+from ..wire.bounds import MAX_COUNT
 from .digests import DIGEST_CHARS, digest
 from .folder import plain_name
 

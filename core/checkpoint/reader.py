@@ -9,7 +9,7 @@ from typing import IO
 import numpy as np
 import xxhash
 
-from ..arrays import Array, as_bytes, as_dtype, is_float, num_rows, row_shape
+from ..arrays.dtypes import Array, as_bytes, as_dtype, is_float, num_rows, row_shape
 from ..errors import CheckpointError
 from .digests import XXH3, digest, has_digest
 from .directory import MANIFEST

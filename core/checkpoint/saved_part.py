@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 
-from ..definitions import ShardDefinition
+from ..rules.definitions import ShardDefinition
 from ..task import TaskId
 from .manifest import FileRecord, TensorRecord
 

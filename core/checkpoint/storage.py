@@ -17,7 +17,7 @@ from ..errors import (
     StorageError,
     WindlassError,
 )
-from ..trusted_folder import UnsafeFolderError
+from ..files.trusted_folder import UnsafeFolderError
 from .file_systems import open_folder
 from .folder import Folder, UnsafeFileError
 

@@ -17,7 +17,7 @@ from typing import IO, Any
 import numpy as np
 import xxhash
 
-from ..arrays import DTYPES, Array, DType, as_bytes, size_of
+from ..arrays.dtypes import DTYPES, Array, DType, as_bytes, size_of
 from ..errors import CheckpointError
 from .digests import XXH3, digest
 from .manifest import FileRecord

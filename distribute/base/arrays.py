@@ -12,9 +12,9 @@ from typing import Any
 
 import numpy as np
 
-from ...core.accelerators import load_cupy
-from ...core.arrays import Array
-from ...core.buffers import BufferPools
+from ...core.arrays.buffers import BufferPools
+from ...core.arrays.dtypes import Array
+from ...core.process.accelerators import load_cupy
 
 _DLPACK_CPU = 1  # kDLCPU
 _DLPACK_CUDA = 2  # kDLCUDA

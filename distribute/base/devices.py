@@ -10,8 +10,8 @@ import threading
 from functools import lru_cache
 from typing import Any
 
-from ...core.accelerators import count_gpus, load_cupy
 from ...core.argument_errors import ArgumentTypeError
+from ...core.process.accelerators import count_gpus, load_cupy
 from .arrays import as_array, is_on_gpu, to_host
 
 CPU, GPU = "CPU", "GPU"

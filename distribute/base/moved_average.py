@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ...core.arrays import Array
+from ...core.arrays.dtypes import Array
 
 
 class MovedAverage(NamedTuple):

@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from ...core.arrays import DType, is_float
-from ...core.indexed_slices import IndexedSlices
+from ...core.arrays.dtypes import DType, is_float
+from ...core.arrays.indexed_slices import IndexedSlices
 from .arrays import as_array, beside, namespace_of
 
 

@@ -5,10 +5,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
-from ...core.closure_pushes import ClosureRun
-from ...core.codec import closure_run_from_wire
 from ...core.errors import LimitExceededError, RefusedError
-from ...core.structures import to_parts
+from ...core.wire.closure_pushes import ClosureRun
+from ...core.wire.codec import closure_run_from_wire
+from ...core.wire.structures import to_parts
 from ...proto.v1 import session_pb2
 from ..base.worker_index import current_worker
 from ..optimizer import Optimizer

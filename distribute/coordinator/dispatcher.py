@@ -1,6 +1,4 @@
-"""Carries out the decisions of :mod:`~windlass.cluster.closure_queue`: sends closures, and hands
-out their results.
-"""
+"""Sends closures as :mod:`~windlass.cluster.job.closure_queue` decides, and hands out results."""
 
 import itertools
 import math
@@ -11,11 +9,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from ...client.worker.closure_link import ClosureLink, Frame, Knowledge, MakeFrames, WorkerLink
-from ...cluster.closure_queue import Cancel, ClosureQueue, Decision, Expire, GiveUp, LeaveWorker
+from ...cluster.job.closure_queue import Cancel, ClosureQueue, Decision, Expire, GiveUp, LeaveWorker
+from ...cluster.job.worker_replicas import WorkerReplicas
 from ...cluster.roles import WORKER
-from ...cluster.worker_replicas import WorkerReplicas
-from ...core.closure_pushes import ClosureRun
-from ...core.codec import closure_run_to_wire
 from ...core.errors import (
     CancelledError,
     ClosureError,
@@ -26,13 +22,15 @@ from ...core.errors import (
     WindlassError,
     said_of,
 )
-from ...core.metric_catalogue import Sample
-from ...core.structures import from_parts
+from ...core.process.threads import new_thread
+from ...core.process.waiting import WaitLog
 from ...core.task import TaskId
-from ...core.task_metrics import closure_samples
-from ...core.threads import new_thread
-from ...core.waiting import WaitLog
+from ...core.wire.closure_pushes import ClosureRun
+from ...core.wire.codec import closure_run_to_wire
+from ...core.wire.structures import from_parts
 from ...proto.v1 import session_pb2
+from ...telemetry.catalogue import Sample
+from ...telemetry.task_metrics import closure_samples
 from ..strategies.parameter_server import ParameterServerStrategy
 from .failures import rebuild
 from .local_worker import LocalWorker
@@ -69,8 +67,8 @@ class Dispatcher:
 
     Args:
         strategy: The coordinator's.
-        redispatch_after_s: See :class:`~windlass.cluster.closure_queue.ClosureQueue`.
-        replicas_read: See :class:`~windlass.cluster.worker_replicas.WorkerReplicas`.
+        redispatch_after_s: See :class:`~windlass.cluster.job.closure_queue.ClosureQueue`.
+        replicas_read: See :class:`~windlass.cluster.job.worker_replicas.WorkerReplicas`.
 
     Attributes:
         told: Functions and resources.

@@ -2,10 +2,10 @@
 
 import builtins
 
-from ...core.error_table import from_detail, to_detail
 from ...core.errors import ClosureError, OutOfRangeError, WindlassError
+from ...core.process.tracebacks import program_traceback
 from ...core.terminal import terminal_text
-from ...core.tracebacks import program_traceback
+from ...core.wire.error_table import from_detail, to_detail
 from ...proto.v1 import session_pb2
 
 _MAX_CHARACTERS = 64 * 1024

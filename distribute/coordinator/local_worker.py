@@ -7,8 +7,8 @@ from collections.abc import Callable
 from ...client.worker.closure_link import Frame, Knowledge, LinkEvents, MakeFrames
 from ...cluster.roles import WORKER
 from ...core.errors import said_of
+from ...core.process.threads import new_thread
 from ...core.task import TaskId
-from ...core.threads import new_thread
 from ...proto.v1 import session_pb2
 from ..strategies.parameter_server import ParameterServerStrategy
 from .closure_runner import ClosureRunner

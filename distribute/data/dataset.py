@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import optree
 
-from ...core.arrays import DType
+from ...core.arrays.dtypes import DType
 from ...core.showing import Shown
 from ...core.whole_numbers import whole_number
 from ..base.arrays import as_array

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from ...core.threads import new_thread, nobody_waits
+from ...core.process.threads import new_thread, nobody_waits
 from ..base.values import map_structure
 
 _LAST_ELEMENT_S = 2.0  # at the end of the process, for threads that are at work

@@ -9,8 +9,8 @@ import os
 from copy import copy
 from typing import Any
 
-from ...cluster.natural_order import natural
-from ...cluster.resolver import ClusterResolver
+from ...cluster.resolvers.natural_order import natural
+from ...cluster.resolvers.resolver import ClusterResolver
 from ...cluster.spec import ClusterSpec
 from ...core.errors import ConfigurationError
 

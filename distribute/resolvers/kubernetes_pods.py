@@ -9,7 +9,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from ...cluster.pods import Pod, read_pod
+from ...cluster.resolvers.pods import Pod, read_pod
 from ...core.errors import ConfigurationError, PeerLostError
 
 _ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
@@ -115,7 +115,7 @@ class PodLister:
             answer = self._client.list_namespaced_pod(
                 self._namespace,
                 _request_timeout=self._timeout_s,
-                _preload_content=False,  # the JSON as it is: see cluster/pods.py
+                _preload_content=False,  # the JSON as it is: see cluster/resolvers/pods.py
                 **arguments,
             )
             return json.loads(answer.data)

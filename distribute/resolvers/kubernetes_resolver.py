@@ -5,14 +5,14 @@ from collections.abc import Mapping, Sequence
 from copy import copy
 from typing import Any
 
-from ...cluster.pod_cluster import Addresses, PodCluster, assemble, by_role
-from ...cluster.resolver import ClusterResolver
+from ...cluster.resolvers.pod_cluster import Addresses, PodCluster, assemble, by_role
+from ...cluster.resolvers.resolver import ClusterResolver
 from ...cluster.spec import ClusterSpec
 from ...core.clock import Clock, SystemClock
 from ...core.errors import ConfigurationError, JoinTimeoutError, PeerLostError
+from ...core.process.waiting import WaitLog
 from ...core.settings import read_environment
 from ...core.task import TaskId
-from ...core.waiting import WaitLog
 from .kubernetes_pods import (
     KubernetesExecutableLocation,
     PodLister,

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from ...core.indexed_slices import IndexedSlices
+from ...core.arrays.indexed_slices import IndexedSlices
 from ..base.arrays import as_array
 from ..base.communication import CommunicationOptions
 from ..base.contexts import get_strategy

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any
 
-from ...core.arrays import Array
+from ...core.arrays.dtypes import Array
 from ..base.communication import CommunicationOptions
 from ..base.contexts import (
     Frame,

@@ -11,10 +11,10 @@ from typing import Any
 
 import numpy as np
 
-from ...core.arrays import Array
+from ...core.arrays.dtypes import Array
+from ...core.arrays.finite import first_not_finite
+from ...core.arrays.indexed_slices import IndexedSlices
 from ...core.errors import NonFiniteGradientError
-from ...core.finite import first_not_finite
-from ...core.indexed_slices import IndexedSlices
 from ..runtime import ClusterRuntime
 
 log = logging.getLogger(__name__)

@@ -2,9 +2,9 @@
 
 from dataclasses import replace
 
-from ...cluster.launchers import environment_resolver
-from ...cluster.resolved import resolve
-from ...cluster.resolver import ClusterResolver
+from ...cluster.resolvers.launchers import environment_resolver
+from ...cluster.resolvers.resolved import resolve
+from ...cluster.resolvers.resolver import ClusterResolver
 from ...core.settings import load_settings
 from ..program_cluster import join_cluster, program_cluster
 from ..runtime import ClusterRuntime, local_runtime

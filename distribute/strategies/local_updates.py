@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from ...core.update_rules import UpdateRule
+from ...core.rules.update_rules import UpdateRule
 from ..base.reductions import clip_norm, clip_scale
 from ..base.values import DistributedValues
 from ..variables.holders import holders_of

@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from ...cluster.resolved import ResolvedTask
-from ...cluster.resolver import ClusterResolver
+from ...cluster.resolvers.resolved import ResolvedTask
+from ...cluster.resolvers.resolver import ClusterResolver
 from ...cluster.roles import CHIEF, PS, WORKER, ps_of, workers_of
 from ...collectives.group import CollectiveGroup
 from ...collectives.nccl import NcclLink, nccl_available

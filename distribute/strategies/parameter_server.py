@@ -11,17 +11,17 @@ from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING, Any
 
 from ...client.ps.push_plans import Write
-from ...cluster.partitioners import PartitionFunction, parts_of
-from ...cluster.placement import Placement, greedy_by_bytes
-from ...cluster.resolver import ClusterResolver
+from ...cluster.placement.balance import Placement, greedy_by_bytes
+from ...cluster.placement.partitioners import PartitionFunction, parts_of
+from ...cluster.resolvers.resolver import ClusterResolver
 from ...cluster.roles import CHIEF, EVALUATOR, WORKER, ps_of, workers_of
 from ...cluster.spec import counted
-from ...core.arrays import Array
-from ...core.definitions import ShardDefinition, VariableDefinition
+from ...core.arrays.dtypes import Array
+from ...core.arrays.indexed_slices import IndexedSlices
 from ...core.errors import NonFiniteGradientError
-from ...core.indexed_slices import IndexedSlices
-from ...core.steps import Operation
-from ...core.wire_format import WireFormat
+from ...core.rules.definitions import ShardDefinition, VariableDefinition
+from ...core.wire.compression import WireFormat
+from ...core.wire.steps import Operation
 from ..base.arrays import to_host
 from ..base.contexts import is_running
 from ..base.devices import compute_devices, task_name

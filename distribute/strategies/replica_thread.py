@@ -4,7 +4,7 @@ import threading
 from collections.abc import Callable
 from contextlib import suppress
 
-from ...core.threads import new_thread, nobody_waits
+from ...core.process.threads import new_thread, nobody_waits
 
 
 def closed_gate() -> threading.Lock:

@@ -17,10 +17,10 @@ import numpy as np
 from ...client.ps.parameter_session import ParameterSession
 from ...client.ps.pending_step import PendingStep, StepResult
 from ...client.ps.push_plans import PushPayload, Write, unpacked
-from ...core import optimizer_steps
-from ...core.arrays import Array
-from ...core.indexed_slices import IndexedSlices
-from ...core.steps import Operation
+from ...core.arrays.dtypes import Array
+from ...core.arrays.indexed_slices import IndexedSlices
+from ...core.process import optimizer_steps
+from ...core.wire.steps import Operation
 from ..base.moved_average import MovedAverage
 from ..base.reductions import clip_scale
 from ..runtime import ClusterRuntime

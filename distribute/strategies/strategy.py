@@ -5,9 +5,9 @@ from contextlib import AbstractContextManager
 from types import TracebackType
 from typing import Any, NoReturn, Self
 
-from ...core import on_import
+from ...core.process import on_import
+from ...core.process.tracebacks import fold_uncaught
 from ...core.showing import Shown
-from ...core.tracebacks import fold_uncaught
 from ..base.contexts import (
     Frame,
     default_strategy,

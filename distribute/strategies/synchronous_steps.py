@@ -16,8 +16,7 @@ from typing import Protocol
 
 import numpy as np
 
-from ...core import optimizer_steps
-from ...core.arrays import Array
+from ...core.arrays.dtypes import Array
 from ...core.checkpoint import CheckpointReader
 from ...core.errors import (
     CheckpointError,
@@ -26,6 +25,7 @@ from ...core.errors import (
     StorageError,
     WindlassError,
 )
+from ...core.process import optimizer_steps
 from ...core.task import TaskId
 from ..base.reductions import VariableAggregation
 from ..job_snapshots import JobSnapshots, SavedVariable, Snapshot

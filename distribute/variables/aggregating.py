@@ -7,7 +7,7 @@ same rule.)
 
 from typing import Any
 
-from ...core.indexed_slices import IndexedSlices
+from ...core.arrays.indexed_slices import IndexedSlices
 from ..base.contexts import require_own, update_component
 from ..base.interface import StrategyInterface
 from ..base.reductions import ReduceOp, VariableAggregation, VariableSynchronization

@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 
-from ...core.arrays import DTYPES, Array, DType, is_float
+from ...core.arrays.dtypes import DTYPES, Array, DType, is_float
 from ...core.errors import ShapeMismatchError
 
 

@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from ...core.accelerators import load_cupy
-from ...core.arrays import Array, is_float
-from ...core.update_rules import UpdateRule
+from ...core.arrays.dtypes import Array, is_float
+from ...core.process.accelerators import load_cupy
+from ...core.rules.update_rules import UpdateRule
 from ...engine.rules import apply_formula
 from ..base.devices import on_device
 from .spec import Scatter, VariableSpec

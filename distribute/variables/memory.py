@@ -4,10 +4,10 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from ...core.arrays import Array
-from ...core.definitions import ShardDefinition
+from ...core.arrays.dtypes import Array
+from ...core.rules.definitions import ShardDefinition
+from ...core.rules.update_rules import UpdateRule
 from ...core.task import Incarnation, TaskId
-from ...core.update_rules import UpdateRule
 from .spec import VariableSpec
 
 _NOBODY = Incarnation(TaskId("worker", 0), 1)

@@ -9,7 +9,7 @@ it.
 from collections.abc import Sequence
 from typing import Any
 
-from ...core.indexed_slices import IndexedSlices
+from ...core.arrays.indexed_slices import IndexedSlices
 from ..base.arrays import as_array
 from ..base.contexts import require_own, update_component
 from ..base.interface import StrategyInterface

@@ -5,8 +5,8 @@ from typing import Any
 
 import numpy as np
 
-from ...core.arrays import Array
-from ...core.indexed_slices import IndexedSlices
+from ...core.arrays.dtypes import Array
+from ...core.arrays.indexed_slices import IndexedSlices
 from ..base.arrays import to_host
 from ..base.reductions import VariableAggregation, VariableSynchronization
 from .conversions import row_numbers

@@ -9,9 +9,9 @@ from typing import Any, TypeVar
 import numpy as np
 
 from ...core.argument_errors import ArgumentTypeError
-from ...core.arrays import Array, DType, as_dtype, is_float
-from ...core.definitions import VariableDefinition, cut
-from ...core.initializers import Initializer
+from ...core.arrays.dtypes import Array, DType, as_dtype, is_float
+from ...core.rules.definitions import VariableDefinition, cut
+from ...core.rules.initializers import Initializer
 from ..base.arrays import to_host
 from ..base.reductions import VariableAggregation, VariableSynchronization
 

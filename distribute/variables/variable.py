@@ -18,9 +18,9 @@ from typing import Any
 import numpy as np
 from numpy.lib.mixins import NDArrayOperatorsMixin
 
-from ...core.arrays import Array, DType
-from ...core.indexed_slices import IndexedSlices
-from ...core.initializers import Initializer
+from ...core.arrays.dtypes import Array, DType
+from ...core.arrays.indexed_slices import IndexedSlices
+from ...core.rules.initializers import Initializer
 from ..base.arrays import as_array, to_host
 from ..base.contexts import ReplicaContext, get_replica_context, get_strategy, top_frame
 from ..base.devices import HOST, in_task

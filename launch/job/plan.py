@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
+from ...cluster.resolvers.tf_config import TF_CONFIG
 from ...cluster.roles import CHIEF, EVALUATOR, PS, WORKER
-from ...cluster.tf_config import TF_CONFIG
 from ...core.settings import Settings
 
 if TYPE_CHECKING:

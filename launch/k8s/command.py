@@ -10,8 +10,8 @@ import click
 
 from ...core.exit_codes import ExitCode
 from ...core.terminal import terminal_line
-from ..echo import echo
-from ..job_option import job_option
+from ..options.job_file import job_option
+from ..screen.echo import echo
 
 if TYPE_CHECKING:
     from ..job.model import Job
@@ -115,7 +115,7 @@ def status_command(
 
 
 def _show(status: "ClusterStatus", *, as_json: bool) -> None:
-    from ..terminal import TerminalConsole
+    from ..screen.terminal import TerminalConsole
     from .status_view import status_json, status_view
 
     if as_json:
@@ -142,7 +142,7 @@ def _live(*, as_json: bool) -> Iterator[Callable[["ClusterStatus"], None]]:
         return
     from rich.live import Live
 
-    from ..terminal import TerminalConsole
+    from ..screen.terminal import TerminalConsole
     from .status_view import status_view
 
     console = TerminalConsole()

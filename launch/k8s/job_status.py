@@ -5,9 +5,9 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
-from ...cluster.exit_policy import End, on_exit, whom_to_blame
-from ...cluster.pods import read_pod
+from ...cluster.resolvers.pods import read_pod
 from ...cluster.roles import CHIEF, EVALUATOR, PS, WORKER
+from ...cluster.supervision.exits import End, on_exit, whom_to_blame
 from ...core.exit_codes import ExitCode
 from ...core.task import TaskId
 from .names import COMPONENT, ROLES

@@ -11,9 +11,9 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from ...cluster.pods import read_pod
+from ...cluster.resolvers.pods import read_pod
 from ...core.errors import WindlassError, said_of
-from ...core.threads import new_thread
+from ...core.process.threads import new_thread
 from .client import ByteChunks, KubernetesApi, RefusedRequestError
 from .log_lines import LogCursor, LogLine
 from .names import COMPONENT, CONTAINER, selector_text

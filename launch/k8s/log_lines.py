@@ -12,7 +12,7 @@ from collections import Counter, deque
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
-from ..output import last_version
+from ..processes.output import last_version
 
 _STAMP = re.compile(rb"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)(?:\.\d+)?(Z|[+-]\d\d:\d\d) ?")
 _OVERLAP_S = 1  # beyond the whole second

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from ...cluster.pods import read_pod
+from ...cluster.resolvers.pods import read_pod
 from ...cluster.roles import CHIEF, EVALUATOR, PS, WORKER
 from ...core.errors import ConfigurationError, PeerLostError
 from ..job.model import Job

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from ...cluster.pods import why_not_running
+from ...cluster.resolvers.pods import why_not_running
 from ...core.exit_codes import describe_exit
 
 Json = dict[str, Any]

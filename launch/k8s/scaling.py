@@ -11,8 +11,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from ...cluster.resolvers.template import parse_replicas
 from ...cluster.roles import WORKER
-from ...cluster.template import parse_replicas
 from ...core.errors import ConfigurationError
 from ...core.exit_codes import ExitCode
 from ..job.model import Job

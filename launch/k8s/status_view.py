@@ -8,7 +8,7 @@ from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
-from ..status_table import human_seconds
+from ..screen.status_table import human_seconds
 from .job_status import ClusterStatus, TaskLine
 
 _WIDE = 120

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import click
 
-from ..echo import echo
-from ..job_option import job_option
+from ..options.job_file import job_option
+from ..screen.echo import echo
 
 EXAMPLE = """\
 # `windlass job schema > windlass.schema.json` makes the file that the next line names.

@@ -7,8 +7,8 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
+from ...cluster.resolvers.tf_config import TF_CONFIG, write_tf_config
 from ...cluster.roles import EVALUATOR
-from ...cluster.tf_config import TF_CONFIG, write_tf_config
 from ...core.errors import ConfigurationError
 from ...core.task import TaskId
 from ..job.model import Job

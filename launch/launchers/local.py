@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 from ...cluster.roles import CHIEF, EVALUATOR, PS, WORKER
 from ...core.settings import Settings, load_settings
 from ...worker.program import Program, find_program
-from ..cluster import LocalCluster, RoleExtras
 from ..job.model import Job
-from ..plain import choose_display
+from ..local.cluster import LocalCluster, RoleExtras
+from ..screen.plain import choose_display
 
 if TYPE_CHECKING:
     from ...core.task import TaskId
@@ -103,7 +103,7 @@ class LocalLauncher:
 
     def start(self, job: Job) -> int:
         """Run the job to its end; its exit code."""
-        from ..local import LocalJob
+        from ..local.run import LocalJob
 
         program = local_program(job, self._folder)
         cluster = local_cluster(job)

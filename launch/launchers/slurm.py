@@ -1,8 +1,8 @@
 """A job as a batch script for Slurm: one step, whose tasks find each other by its variables.
 
 Slurm starts equal processes; ``windlass run --replicas`` divides them among roles by rank, in the
-order of the roles' names (``cluster/slurm_resolver.py``). Where roles differ in what they run, the
-script's tasks choose by their rank.
+order of the roles' names (``cluster/resolvers/slurm_resolver.py``). Where roles differ in what they
+run, the script's tasks choose by their rank.
 """
 
 import shlex

@@ -6,18 +6,18 @@ import os
 import threading
 from collections.abc import Callable, Iterable, Iterator
 
-from ...cluster.resolved import ResolvedTask
+from ...cluster.resolvers.resolved import ResolvedTask
 from ...cluster.roles import CHIEF, EVALUATOR, PS, WORKER
 from ...cluster.standalone.table import JobTable, Limits
 from ...core.errors import ConfigurationError
 from ...core.exit_codes import ExitCode
-from ...core.metric_catalogue import NODE_TASKS, Sample
+from ...core.process.threads import new_thread
 from ...core.settings import Settings
 from ...core.task import TaskId
-from ...core.task_metrics import task_samples
-from ...core.threads import new_thread
 from ...net.auth.own_job import with_own_job
 from ...server.gateway.server import GatewayServer
+from ...telemetry.catalogue import NODE_TASKS, Sample
+from ...telemetry.task_metrics import task_samples
 from ...worker.interrupts import handle_signals
 from ...worker.limits import check_limits
 from ...worker.metrics import metrics_port

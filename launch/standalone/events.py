@@ -3,8 +3,8 @@
 import threading
 from collections import deque
 
-from ...core import codec
 from ...core.task import TaskId
+from ...core.wire import codec
 from ...proto.v1 import gateway_pb2
 
 _MOST = 10_000  # then whoever has news waits: a task that prints faster than it is taken

@@ -13,11 +13,11 @@ from ...cluster.roles import CHIEF
 from ...core.errors import PeerLostError, RefusedError
 from ...core.settings import Settings
 from ...core.task import TaskId
-from ..interrupts import on_interrupts
-from ..watch import Speed, StatusWatch
+from ..local.watch import Speed, StatusWatch
+from ..processes.interrupts import on_interrupts
 
 if TYPE_CHECKING:
-    from ..plain import Display
+    from ..screen.plain import Display
 
 _WAIT_S = 1.0
 _RETRY_S = 0.5

@@ -9,8 +9,8 @@ import click
 
 from ...core.settings import Settings
 from ...core.terminal import terminal_line
-from ..echo import echo
-from ..options import NO_CREDENTIALS, settings_options, take_settings
+from ..options.settings import NO_CREDENTIALS, settings_options, take_settings
+from ..screen.echo import echo
 from .cluster_option import cluster_option
 from .submit_command import follow_to_end
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 @contextmanager
 def _gateway(cluster: str, settings: Settings) -> "Iterator[GatewayClient]":
     from ...client.gateway.calls import GatewayClient
-    from ...cluster.principal import DRIVER, Principal
+    from ...cluster.access.principal import DRIVER, Principal
 
     client = GatewayClient(cluster, settings, Principal(DRIVER, settings.job_id))
     try:
@@ -54,7 +54,7 @@ def jobs_command(cluster: str, as_json: bool, **flags: Any) -> None:
                 )
             )  # fmt: skip
         return
-    from ..terminal import TerminalConsole
+    from ..screen.terminal import TerminalConsole
     from .tables import jobs_table, nodes_table
 
     console = TerminalConsole(width=None if sys.stdout.isatty() else 160)

@@ -11,30 +11,24 @@ from functools import partial
 from pathlib import Path
 
 from ...client.gateway.calls import GatewayClient
-from ...cluster.principal import principal_of_task
-from ...core import codec
+from ...cluster.access.principal import principal_of_task
 from ...core.errors import AccessError, AddressInUseError, PeerLostError, WindlassError, said_of
 from ...core.exit_codes import ExitCode
-from ...core.rare_log import RareLog
+from ...core.files.temporary import TemporaryFolder
+from ...core.process.rare_log import RareLog
+from ...core.process.threads import new_thread
+from ...core.process.waiting import WaitLog
 from ...core.settings import Settings
-from ...core.shipping import unpack
 from ...core.task import TaskId
-from ...core.temporary import TemporaryFolder
-from ...core.threads import new_thread
 from ...core.versions import own_versions
-from ...core.waiting import WaitLog
+from ...core.wire import codec
 from ...net.auth.own_job import are_of_one_index
 from ...net.free_ports import free_ports
 from ...proto.v1 import gateway_pb2
-from ..executor import Executor, Work
+from ...shipping import unpack
 from ..job.plan import process_environment, process_settings
-from ..processes import (
-    Line,
-    ParentDeathPipe,
-    TaskProcess,
-    read_output,
-    task_environment,
-)
+from ..processes.executor import Executor, Work
+from ..processes.process import Line, ParentDeathPipe, TaskProcess, read_output, task_environment
 from .events import Events
 from .spares import Spares, become
 

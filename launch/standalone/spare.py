@@ -14,12 +14,14 @@ from ...core.public_face import load_public_names
 
 
 def _load(role: str) -> None:
+    import click
     import grpc  # noqa: F401
     import numpy as np  # noqa: F401
 
     from ...worker import daemon, task  # noqa: F401
-    from .. import cli, task_commands  # noqa: F401
+    from ..cli import windlass
 
+    windlass.get_command(click.Context(windlass), "run")
     load_public_names("windlass.distribute")
     load_public_names("windlass.training")
     if role == "chief":

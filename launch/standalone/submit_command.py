@@ -10,10 +10,10 @@ import click
 
 from ...core.errors import ConfigurationError
 from ...core.settings import Settings
-from ..echo import echo
-from ..options import NO_CREDENTIALS, settings_options, take_settings
-from ..plain import choose_display
-from ..program_options import program_arguments
+from ..options.program import program_arguments
+from ..options.settings import NO_CREDENTIALS, settings_options, take_settings
+from ..screen.echo import echo
+from ..screen.plain import choose_display
 from .cluster_option import cluster_option
 
 if TYPE_CHECKING:
@@ -76,10 +76,10 @@ def submit_command(
     lines and its result come back here. Ctrl-C stops the job. What follows -- is the script's.
     """
     from ...client.gateway.calls import GatewayClient
-    from ...cluster.principal import DRIVER, Principal
+    from ...cluster.access.principal import DRIVER, Principal
     from ...cluster.standalone.submission import ALL, new_id
-    from ...core.shipping import own_environment, pack
     from ...proto.v1 import gateway_pb2
+    from ...shipping import own_environment, pack
 
     settings = take_settings(flags)
     folder, program = _program(script, project, module=module)
@@ -126,7 +126,7 @@ def _sending(size: int) -> Iterator[Callable[[int], None]]:
     """A progress bar on stderr, if it is a terminal, for packages that may take a while."""
     from rich.progress import BarColumn, DownloadColumn, Progress, TransferSpeedColumn
 
-    from ..terminal import TerminalConsole
+    from ..screen.terminal import TerminalConsole
 
     columns = ("sending", BarColumn(), DownloadColumn(), TransferSpeedColumn())
     console = TerminalConsole(stderr=True)

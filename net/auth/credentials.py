@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from ...cluster.principal import Principal
+from ...cluster.access.principal import Principal
 from ...core.errors import JobDoneError, JobStoppedError, UnauthenticatedError, WindlassError
 from ...core.settings import Settings
 from . import proof, token
@@ -25,7 +25,7 @@ class Credentials(Protocol):
         """The authorization to send with a call or greeting; empty: none.
 
         Args:
-            operation: A key of :data:`~windlass.cluster.access.RULES`.
+            operation: A key of :data:`~windlass.cluster.access.rights.RULES`.
         """
         ...
 

@@ -6,9 +6,9 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from ...cluster.access import check_access, check_claim, rule_of
-from ...cluster.leadership import Leadership
-from ...cluster.principal import Principal
+from ...cluster.access.leadership import Leadership
+from ...cluster.access.principal import Principal
+from ...cluster.access.rights import check_access, check_claim, rule_of
 from ...core.errors import (
     AccessError,
     ConfigurationError,
@@ -16,7 +16,7 @@ from ...core.errors import (
     UnauthenticatedError,
     WindlassError,
 )
-from ...core.rare_log import RareLog
+from ...core.process.rare_log import RareLog
 from ...core.settings import Settings
 from ...core.task import Incarnation, TaskId
 from . import proof, token
@@ -103,7 +103,7 @@ class Guard:
         """Authenticate and authorize a caller.
 
         Args:
-            operation: A key of :data:`~windlass.cluster.access.RULES`.
+            operation: A key of :data:`~windlass.cluster.access.rights.RULES`.
             authorization: What came with the call; empty: nothing.
             shown: Who calls, if the connection itself shows that.
             address: Where the caller is, for messages.

@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Collection
 from dataclasses import dataclass
 
-from ...cluster.principal import Principal, principal_of_path
+from ...cluster.access.principal import Principal, principal_of_path
 from ...core.errors import ConfigurationError, PeerLostError, UnauthenticatedError
 
 SCHEME = "Windlass-Key"
@@ -33,7 +33,7 @@ class Purpose:
     """What a proof is for.
 
     Attributes:
-        operation: A key of :data:`~windlass.cluster.access.RULES`.
+        operation: A key of :data:`~windlass.cluster.access.rights.RULES`.
         address: The server's, host:port, as it was dialled.
     """
 

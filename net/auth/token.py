@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from ...cluster.principal import Principal
+from ...cluster.access.principal import Principal
 from ...core.errors import ConfigurationError, UnauthenticatedError
 from .key_file import check_not_open, read_secret
 

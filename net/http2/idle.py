@@ -9,7 +9,7 @@ import logging
 import threading
 import time
 
-from ...core.threads import new_thread
+from ...core.process.threads import new_thread
 from ..stream import NEVER
 from .link import Http2Link
 

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from ...cluster.principal import Principal
+from ...cluster.access.principal import Principal
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,9 +13,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from ...core import error_table
 from ...core.errors import WindlassError
-from ...core.threads import new_thread
+from ...core.process.threads import new_thread
+from ...core.wire import error_table
 from ..stream import SocketStream
 from ..tls.stream import TlsStream
 from .call import Status

@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import Executor
 
 from ...core.errors import WindlassError
-from ...core.threads import new_thread, nobody_waits
+from ...core.process.threads import new_thread, nobody_waits
 from ..stream import READ_BYTES, SocketStream
 from ..tls.stream import TlsStream
 from ..work_budget import WorkBudget

@@ -8,7 +8,7 @@ import logging
 import ssl
 
 from ...core.errors import ConfigurationError, UnauthenticatedError, WindlassError
-from ...core.rare_log import RareLog
+from ...core.process.rare_log import RareLog
 from ..stream import SocketStream
 from .certificate import principal_of_certificate
 from .failures import PLAINTEXT_CLIENT, explain

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from ...cluster.principal import Principal, principal_of_uri
+from ...cluster.access.principal import Principal, principal_of_uri
 from ...core.errors import ConfigurationError, UnauthenticatedError
 from .failures import CertificateFacts, no_principal
 

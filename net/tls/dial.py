@@ -5,7 +5,7 @@ import ssl
 import time
 from datetime import UTC, datetime
 
-from ...cluster.principal import Principal, principal_of_uri
+from ...cluster.access.principal import Principal, principal_of_uri
 from ...core.errors import ConfigurationError, PermissionDeniedError, UnauthenticatedError
 from ...core.task import TaskId, is_other_job
 from ..listener import MAGIC

@@ -19,7 +19,7 @@ from datetime import UTC, datetime
 from functools import lru_cache
 from pathlib import Path
 
-from ...cluster.principal import Principal
+from ...cluster.access.principal import Principal
 from ...core.errors import ConfigurationError, UnauthenticatedError
 from ...core.settings import Settings
 from ..auth.key_file import check_not_open

@@ -13,7 +13,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 
-from ...cluster.principal import Principal
+from ...cluster.access.principal import Principal
 from ...core.errors import RefusedError
 from ..stream import READ_BYTES, Buffer, SocketStream
 from .failures import Side, explain

@@ -3,11 +3,11 @@
 from collections.abc import Iterable, Iterator
 
 from ...core.clock import Clock
-from ...core.metric_catalogue import Sample
 from ...core.settings import Settings
 from ...core.task import TaskId
 from ...net.auth.guard import Guard
 from ...net.host import TaskHost
+from ...telemetry.catalogue import Sample
 from .servicer import SERVICE, new_chief
 
 _THREADS = 16  # calls are short: heartbeats of hundreds of workers fit

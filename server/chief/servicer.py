@@ -1,4 +1,4 @@
-"""The chief's gRPC service: translates messages to calls of :class:`~windlass.cluster.job.Job`."""
+"""The chief's gRPC service: messages become calls of :class:`~windlass.cluster.job.job.Job`."""
 
 import logging
 import os
@@ -7,19 +7,19 @@ import threading
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
-from ...cluster.job import Job, Member
-from ...core import bounds, codec
-from ...core.bounds import check_number, check_text, shorten
+from ...cluster.job.job import Job, Member
 from ...core.clock import Clock, SystemClock
 from ...core.errors import OtherJobError
 from ...core.settings import Settings
 from ...core.states import Phase
 from ...core.task import TaskId
-from ...core.task_metrics import SaveCounters
 from ...core.versions import check_protocol, own_versions
+from ...core.wire import bounds, codec
+from ...core.wire.bounds import check_number, check_text, shorten
 from ...net.auth.guard import Visitor
 from ...net.unary import Servicer, servicer
 from ...proto.v1 import chief_pb2
+from ...telemetry.task_metrics import SaveCounters
 
 log = logging.getLogger(__name__)
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from ...core.errors import RefusedError
+from ...core.files.tree_removal import remove_tree
 from ...core.task import TaskId
-from ...core.tree_removal import remove_tree
 
 _SEGMENT_BYTES = 8 * 1024 * 1024
 _SEGMENTS = 8

@@ -5,19 +5,19 @@ import secrets
 import threading
 from collections.abc import Iterator
 
-from ...cluster.leadership import Leadership
+from ...cluster.access.leadership import Leadership
 from ...cluster.standalone.table import JobTable
 from ...core.errors import said_of
-from ...core.metric_catalogue import Sample
-from ...core.rare_log import RareLog
+from ...core.files.temporary import TemporaryFolder
+from ...core.process.rare_log import RareLog
+from ...core.process.threads import new_thread, nobody_waits
 from ...core.settings import Settings
 from ...core.task import TaskId
-from ...core.temporary import TemporaryFolder
-from ...core.threads import new_thread, nobody_waits
 from ...net.auth.guard import Guard
 from ...net.forwarding import Forwarder
 from ...net.host import TaskHost
 from ...net.unary import servicer
+from ...telemetry.catalogue import Sample
 from .servicer import SERVICE, TICK_S, GatewayServicer
 
 log = logging.getLogger(__name__)

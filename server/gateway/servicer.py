@@ -12,16 +12,16 @@ from ...cluster.standalone.job import StandaloneJob
 from ...cluster.standalone.orders import Order, Start
 from ...cluster.standalone.submission import Submission
 from ...cluster.standalone.table import JobTable
-from ...core import bounds, codec
-from ...core.bounds import check_count, check_number, check_text, shorten
 from ...core.errors import PeerLostError, RefusedError
-from ...core.metric_catalogue import Sample
-from ...core.rare_log import RareLog
-from ...core.shipping import check_environments, own_environment
-from ...core.task_metrics import cluster_samples
+from ...core.process.rare_log import RareLog
 from ...core.versions import check_protocol, own_versions
+from ...core.wire import bounds, codec
+from ...core.wire.bounds import check_count, check_number, check_text, shorten
 from ...net.auth.guard import Visitor
 from ...proto.v1 import gateway_pb2
+from ...shipping import check_environments, own_environment
+from ...telemetry.catalogue import Sample
+from ...telemetry.task_metrics import cluster_samples
 from .job_log import JobLog, LoggedLine
 from .packages import PackageStore
 

@@ -7,8 +7,8 @@ duplicates, whichever attempt brought them. The state is one entry per lane: bou
 
 from dataclasses import dataclass, field
 
-from ...core.closure_pushes import ClosureMarks, ClosureRun
 from ...core.errors import LimitExceededError, SequenceError
+from ...core.wire.closure_pushes import ClosureMarks, ClosureRun
 
 
 @dataclass(slots=True)

@@ -5,9 +5,9 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from ...core.arrays import Array, DType
-from ...core.steps import Encoding, Operation
-from ...core.update_rules import UpdateRule
+from ...core.arrays.dtypes import Array, DType
+from ...core.rules.update_rules import UpdateRule
+from ...core.wire.steps import Encoding, Operation
 from ...engine.block import Block, Range
 
 

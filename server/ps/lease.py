@@ -3,8 +3,12 @@
 import logging
 import threading
 
-from ...cluster.leadership import may_follow
-from ...core.bounds import (
+from ...cluster.access.leadership import may_follow
+from ...core.clock import Clock
+from ...core.errors import FencedError, OtherJobError, RefusedError
+from ...core.states import Phase
+from ...core.task import Incarnation, TaskId, is_other_job
+from ...core.wire.bounds import (
     MAX_LEASE_S,
     MAX_NAME_BYTES,
     MAX_TEXT_BYTES,
@@ -12,10 +16,6 @@ from ...core.bounds import (
     check_text,
     shorten,
 )
-from ...core.clock import Clock
-from ...core.errors import FencedError, OtherJobError, RefusedError
-from ...core.states import Phase
-from ...core.task import Incarnation, TaskId, is_other_job
 
 log = logging.getLogger(__name__)
 
@@ -50,7 +50,7 @@ class ChiefLease:
 
         Raises:
             RefusedError: The lease is not a possible one, or the address too long.
-            FencedError: Another task leads; see :mod:`~windlass.cluster.leadership`.
+            FencedError: Another task leads; see :mod:`~windlass.cluster.access.leadership`.
             OtherJobError: It is the chief of another job.
         """
         check_number(lease_s, MAX_LEASE_S, "lease_s", chief.task)

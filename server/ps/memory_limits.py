@@ -8,13 +8,13 @@ and the error says how much there is.
 from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 
-from ...core.arrays import is_float
-from ...core.definitions import ShardDefinition
+from ...core.arrays.dtypes import is_float
 from ...core.errors import LimitExceededError
-from ...core.memory import memory_bytes
+from ...core.process.memory import memory_bytes
+from ...core.rules.definitions import ShardDefinition
+from ...core.rules.update_rules import UpdateRule
 from ...core.settings import Settings
 from ...core.task import Incarnation, TaskId
-from ...core.update_rules import UpdateRule
 from ...engine.block import Block
 
 

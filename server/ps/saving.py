@@ -17,13 +17,13 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from ...core.arrays import Array, DType
+from ...core.arrays.dtypes import Array, DType
 from ...core.checkpoint.file_systems import open_folder
 from ...core.checkpoint.folder import Folder
 from ...core.checkpoint.manifest import TensorRecord
 from ...core.checkpoint.saved_part import SavedPart, SavedShard
 from ...core.checkpoint.tensor_file import TensorFileWriter, TensorSpec
-from ...core.definitions import ShardDefinition
+from ...core.rules.definitions import ShardDefinition
 from ...core.task import TaskId
 from ...engine.block import Block
 from ...net.memory_pool import temporary_buffer

@@ -4,22 +4,22 @@ import logging
 import secrets
 from collections.abc import Iterator
 
-from ...cluster.leadership import Leadership
+from ...cluster.access.leadership import Leadership
 from ...core.clock import Clock, SystemClock
 from ...core.exit_codes import ExitCode
-from ...core.launcher_tells import LAUNCHER_TELLS
-from ...core.metric_catalogue import Sample
+from ...core.process.reported_by_launcher import LAUNCHER_TELLS
+from ...core.process.waiting import FIRST_S, WaitLog
 from ...core.settings import Settings
 from ...core.states import Phase
 from ...core.task import TaskId
-from ...core.task_metrics import ps_samples, task_samples
-from ...core.waiting import FIRST_S, WaitLog
 from ...engine.library import library
 from ...engine.own_rules import import_rules
 from ...net.auth.guard import Guard
 from ...net.host import TaskHost
 from ...net.metrics_port import MetricsPort
 from ...net.unary import servicer
+from ...telemetry.catalogue import Sample
+from ...telemetry.task_metrics import ps_samples, task_samples
 from . import session_service
 from .lease import ChiefLease
 from .model_dir import PsModelDir

@@ -3,11 +3,11 @@
 from concurrent.futures import ThreadPoolExecutor
 
 from ...cluster.roles import CHIEF
-from ...core import codec
 from ...core.checkpoint import CheckpointReader
 from ...core.checkpoint.saved_part import SavedPart
 from ...core.checkpoint.storage import storage_error, write_probe
 from ...core.task import Incarnation
+from ...core.wire import codec
 from ...net.auth.guard import Visitor
 from ...proto.v1 import common_pb2, ps_pb2
 from .lease import ChiefLease

@@ -11,7 +11,7 @@ from typing import Any, Protocol, TypeVar
 
 import numpy as np
 
-from ...core.arrays import Array
+from ...core.arrays.dtypes import Array
 from ...core.errors import (
     LimitExceededError,
     RefusedError,
@@ -19,9 +19,9 @@ from ...core.errors import (
     ShapeMismatchError,
     WindlassError,
 )
-from ...core.steps import LayoutEntry, PushResult, StepHeader, StepReply
+from ...core.rules.update_rules import UpdateRule
 from ...core.task import Incarnation
-from ...core.update_rules import UpdateRule
+from ...core.wire.steps import LayoutEntry, PushResult, StepHeader, StepReply
 from ...engine.block import Block, StepInfo
 from .layout import Layout
 from .payload import Payload

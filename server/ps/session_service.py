@@ -4,12 +4,12 @@ from collections.abc import Callable
 
 import numpy as np
 
-from ...core import codec
-from ...core.arrays import Array
+from ...core.arrays.dtypes import Array
 from ...core.errors import FencedError, RefusedError, SegmentError
 from ...core.settings import Settings
-from ...core.steps import StepReply
 from ...core.task import Incarnation
+from ...core.wire import codec
+from ...core.wire.steps import StepReply
 from ...engine.rows import gather_rows
 from ...net.connection import Connection, FrameWriter, Lender
 from ...net.dial import parse

@@ -5,12 +5,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 
-from ...core.arrays import Array, DType, is_float, row_shape, size_of
-from ...core.bounds import check_number
+from ...core.arrays.dtypes import Array, DType, is_float, row_shape, size_of
 from ...core.checkpoint import CheckpointReader
 from ...core.checkpoint.directory import MANIFEST
 from ...core.checkpoint.folder import Folder
-from ...core.definitions import ShardDefinition, ShardKey
 from ...core.errors import (
     CheckpointError,
     DefinitionMismatchError,
@@ -20,10 +18,12 @@ from ...core.errors import (
     ShapeMismatchError,
     UnknownVariableError,
 )
+from ...core.rules.definitions import ShardDefinition, ShardKey
+from ...core.rules.update_rules import UpdateRule, rule_from_dict
 from ...core.settings import Settings
-from ...core.steps import ROW_OPERATIONS, Encoding, HeldShard, LayoutEntry, Operation
 from ...core.task import Incarnation, TaskId
-from ...core.update_rules import UpdateRule, rule_from_dict
+from ...core.wire.bounds import check_number
+from ...core.wire.steps import ROW_OPERATIONS, Encoding, HeldShard, LayoutEntry, Operation
 from ...engine.arena import Arena, Slab
 from ...engine.block import Block, warm_up
 from ...engine.library import library

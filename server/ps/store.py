@@ -11,14 +11,14 @@ from typing import TypeVar
 
 import numpy as np
 
-from ...core.arrays import Array, narrow
-from ...core.bounds import MAX_STEP_LEAD
+from ...core.arrays.dtypes import Array, narrow
 from ...core.errors import RefusedError, ShapeMismatchError
 from ...core.report import PsCounters
+from ...core.rules.update_rules import UpdateRule
 from ...core.settings import Settings
-from ...core.steps import Encoding, Operation, PushResult
 from ...core.task import Incarnation, TaskId
-from ...core.update_rules import UpdateRule
+from ...core.wire.bounds import MAX_STEP_LEAD
+from ...core.wire.steps import Encoding, Operation, PushResult
 from ...engine.block import Block, Gradient, StepInfo
 from ...engine.rows import gather_rows
 from .closure_log import ClosurePushLog

@@ -14,15 +14,16 @@ Everything below is loaded when it is first used, so that ``import windlass`` co
 
 from typing import TYPE_CHECKING, Any
 
-from .core import on_import, public_face
+from .core import public_face
+from .core.process import on_import
 
 if TYPE_CHECKING:
     from . import distribute, testing, training
     from .api import config, data, train
     from .cluster.spec import ClusterSpec
     from .core import errors
-    from .core.indexed_slices import IndexedSlices
-    from .core.initializers import Initializer
+    from .core.arrays.indexed_slices import IndexedSlices
+    from .core.rules.initializers import Initializer
     from .distribute import metrics, nn, optimizers, random
     from .distribute.base.devices import on_device as device
     from .distribute.base.reductions import VariableAggregation, VariableSynchronization
@@ -64,8 +65,8 @@ _name = public_face.public_getattr(
     later={
         "Checkpoint": "distribute.checkpoint:Checkpoint",
         "ClusterSpec": "cluster.spec:ClusterSpec",
-        "IndexedSlices": "core.indexed_slices:IndexedSlices",
-        "Initializer": "core.initializers:Initializer",
+        "IndexedSlices": "core.arrays.indexed_slices:IndexedSlices",
+        "Initializer": "core.rules.initializers:Initializer",
         "Variable": "distribute.variables.variable:Variable",
         "VariableAggregation": "distribute.base.reductions:VariableAggregation",
         "VariableSynchronization": "distribute.base.reductions:VariableSynchronization",

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
 from rich.table import Table
 
 from .client.chief.calls import JobStatus
-from .cluster.resolved import ResolvedTask
+from .cluster.resolvers.resolved import ResolvedTask
 from .cluster.roles import CHIEF, PS, WORKER, chief_of
 from .cluster.spec import ClusterSpec
 from .core.errors import JobDoneError, ProgramError, WindlassError
@@ -32,9 +32,9 @@ from .core.showing import Shown
 from .core.states import Outcome
 from .core.task import TaskId
 from .distribute.program_cluster import in_cluster
-from .launch.cluster import LocalCluster as _Roles
-from .launch.local import LocalJob
-from .launch.result import LocalResult
+from .launch.local.cluster import LocalCluster as _Roles
+from .launch.local.result import LocalResult
+from .launch.local.run import LocalJob
 from .net.free_ports import free_ports
 from .server.ps.server import PsServer
 from .worker.program import Ending, find_program

@@ -135,10 +135,10 @@ def test_every_place_of_the_public_face_is_there() -> None:
 
 # What imports what others name: programs, rules and models of users, extras, and commands.
 _NAMED_BY_OTHERS = {
-    "windlass.core.on_import",
+    "windlass.core.process.on_import",
     "windlass.core.public_face",
     "windlass.engine.own_rules",
-    "windlass.launch.export_command",
+    "windlass.launch.commands.export",
     "windlass.launch.lazy_group",
     "windlass.training.extras",
     "windlass.worker.program",

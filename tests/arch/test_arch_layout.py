@@ -78,7 +78,7 @@ def test_git_keeps_the_links_as_links() -> None:
 
 
 def test_no_thread_ends_unheard() -> None:
-    """Threads are made by ``core/threads.py``, which asks whom their end concerns."""
+    """Threads are made by ``core/process/threads.py``, which asks whom their end concerns."""
     # The threads of net end with their connections, which both sides notice.
     makers = [path for path in sources() if path.parts[len(ROOT.parts)] != "net"]
     found = [
@@ -88,7 +88,7 @@ def test_no_thread_ends_unheard() -> None:
         if (isinstance(node, ast.Call) and ast.unparse(node.func) == "threading.Thread")
         or (isinstance(node, ast.ClassDef) and "threading.Thread" in map(ast.unparse, node.bases))
     ]
-    assert [each.partition(":")[0] for each in found] == ["core/threads.py"], found
+    assert [each.partition(":")[0] for each in found] == ["core/process/threads.py"], found
 
 
 # -- terminals -----------------------------------------------------------------------------
@@ -96,10 +96,10 @@ def test_no_thread_ends_unheard() -> None:
 
 # Whoever writes to a terminal, by what; each makes texts safe with core/terminal.py.
 _WRITERS = {
-    "click.echo": {"launch/echo.py"},
-    "Console": {"launch/terminal.py"},
+    "click.echo": {"launch/screen/echo.py"},
+    "Console": {"launch/screen/terminal.py"},
     "print": {"worker/connecting.py", "worker/program.py"},
-    "sys.stderr.write": {"worker/program.py", "core/tracebacks.py"},
+    "sys.stderr.write": {"worker/program.py", "core/process/tracebacks.py"},
     "sys.stdout.write": set(),
 }
 
@@ -132,19 +132,24 @@ def test_import_is_light() -> None:
 
 # What a process loads before it is at work: everything else is paid by every task of every cluster.
 _LOADED = {
-    "a launcher": ("launch.cli", "launch.local_command", "launch.local", "launch.plain"),
+    "a launcher": (
+        "launch.cli",
+        "launch.commands.local",
+        "launch.local.run",
+        "launch.screen.plain",
+    ),
     "a worker": (
         "launch.cli",
-        "launch.task_commands",
+        "launch.commands.tasks",
         "worker.daemon",
         "worker.task",
         "api.distribute",
         "distribute.optimizers",
     ),
-    "a ps": ("launch.cli", "launch.task_commands", "worker.daemon", "server.ps.server"),
+    "a ps": ("launch.cli", "launch.commands.tasks", "worker.daemon", "server.ps.server"),
 }
 # How many modules of the project that is, and of all: most of the time of a start.
-_MOST = {"a launcher": (73, 400), "a worker": (305, 900), "a ps": (190, 680)}
+_MOST = {"a launcher": (75, 400), "a worker": (309, 900), "a ps": (197, 680)}
 _NOT_LOADED = {
     "a launcher": ("numba", "numpy", "grpc", "google", "rich", "fsspec", "optree",
                    "pydantic_settings"),
@@ -173,7 +178,7 @@ def test_a_process_loads_what_its_role_needs(role: str) -> None:
 
 def test_a_launcher_loads_no_framework() -> None:
     code = (
-        "import sys, windlass.launch.cli, windlass.launch.local, windlass.worker.daemon\n"
+        "import sys, windlass.launch.cli, windlass.launch.local.run, windlass.worker.daemon\n"
         "names = ('jax', 'torch', 'keras', 'tensorflow', 'cupy', 'kubernetes')\n"
         "print(*[name for name in names if name in sys.modules])"
     )
@@ -184,7 +189,7 @@ def test_a_launcher_loads_no_framework() -> None:
 
 
 def test_two_modules_alone_read_the_environment() -> None:
-    allowed = {ROOT / "core" / "settings.py", ROOT / "cluster" / "tf_config.py"}
+    allowed = {ROOT / "core" / "settings.py", ROOT / "cluster" / "resolvers" / "tf_config.py"}
     names = {"environ", "environb", "getenv"}
     readers = set()
     for path in sources():

@@ -15,7 +15,7 @@ import pytest
 import windlass as wl
 from helpers import processes
 from helpers.waiting import scaled
-from windlass.core.arrays import Array
+from windlass.core.arrays.dtypes import Array
 from windlass.core.checkpoint import CheckpointReader, list_checkpoints
 
 pytestmark = [

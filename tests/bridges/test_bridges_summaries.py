@@ -19,7 +19,7 @@ import windlass as wl
 from helpers import processes
 from helpers.waiting import scaled, wait_until
 from windlass.core.errors import ConfigurationError, StorageError
-from windlass.core.event_files import EventWriter, encoding, event_of
+from windlass.telemetry.event_files import EventWriter, encoding, event_of
 
 pytest.importorskip("tensorboardX")
 pytestmark = pytest.mark.bridges
@@ -140,7 +140,7 @@ class Stuck:
 def test_a_slow_disk_makes_summaries_be_dropped_not_the_program_wait(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    from windlass.core.event_files import writer as module
+    from windlass.telemetry.event_files import writer as module
 
     stuck = Stuck()
     monkeypatch.setattr(module, "open_event_file", lambda *_: stuck)
@@ -157,7 +157,7 @@ def test_a_slow_disk_makes_summaries_be_dropped_not_the_program_wait(
 def test_a_disk_that_fails_is_told_of_and_ends_no_program(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    from windlass.core.event_files import writer as module
+    from windlass.telemetry.event_files import writer as module
 
     stuck = Stuck()
     stuck.error = OSError(28, "No space left on device")

@@ -27,10 +27,10 @@ from helpers.callers import (
     step_frames,
     verdict_of,
 )
-from windlass.cluster.principal import Principal
+from windlass.cluster.access.principal import Principal
 from windlass.collectives.server import CollectiveServer
-from windlass.core.error_table import from_detail
 from windlass.core.task import Incarnation, TaskId
+from windlass.core.wire.error_table import from_detail
 from windlass.net.shared_memory import unavailable
 from windlass.proto.v1 import chief_pb2, collective_pb2, common_pb2, ps_pb2, session_pb2
 from windlass.server.chief.server import ChiefServer

@@ -13,8 +13,8 @@ from helpers.waiting import scaled, wait_until
 from windlass.client.worker.closure_link import SERVICE, ClosureLink, Knowledge, WorkerLink
 from windlass.core.errors import RefusedError, WindlassError
 from windlass.core.settings import Settings
-from windlass.core.structures import from_parts
 from windlass.core.task import Incarnation, TaskId
+from windlass.core.wire.structures import from_parts
 from windlass.net.auth.guard import Guard
 from windlass.net.connection import Connection
 from windlass.net.endpoint import Greeting

@@ -37,7 +37,7 @@ from helpers.streams import (
     start,
 )
 from helpers.waiting import wait_until
-from windlass.core.arrays import Array
+from windlass.core.arrays.dtypes import Array
 from windlass.core.errors import LimitExceededError, RefusedError
 from windlass.net.connection import Connection
 from windlass.net.stream import NEVER, ByteStream

@@ -15,9 +15,8 @@ from click.testing import CliRunner
 from helpers.certificates import with_tls
 from helpers.waiting import scaled
 from windlass.client.gateway.calls import GatewayClient
-from windlass.cluster.principal import Principal
+from windlass.cluster.access.principal import Principal
 from windlass.cluster.standalone.table import JobTable, Limits
-from windlass.core import codec
 from windlass.core.errors import (
     ConfigurationError,
     EnvironmentMismatchError,
@@ -26,15 +25,16 @@ from windlass.core.errors import (
     RefusedError,
 )
 from windlass.core.settings import Settings
-from windlass.core.shipping import own_environment
 from windlass.core.task import TaskId
 from windlass.core.versions import own_versions
+from windlass.core.wire import codec
 from windlass.launch.cli import windlass
 from windlass.net.arrival import ROUTE
 from windlass.net.forwarding import Forwarder, connect_forwarded
 from windlass.proto.v1 import gateway_pb2
 from windlass.server.gateway.job_log import JobLog
 from windlass.server.gateway.server import GatewayServer
+from windlass.shipping import own_environment
 
 CHIEF, PS, W0 = TaskId("chief", 0), TaskId("ps", 0), TaskId("worker", 0)
 PACKAGE = b"a package" * 100

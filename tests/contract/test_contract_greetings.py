@@ -19,7 +19,6 @@ from helpers.hosts import (
 )
 from helpers.streams import open_descriptors, own_threads
 from helpers.waiting import scaled, wait_until
-from windlass.cluster.connection_choice import ConnectionKind
 from windlass.core.errors import (
     LimitExceededError,
     PeerLostError,
@@ -27,6 +26,7 @@ from windlass.core.errors import (
     RefusedError,
     WindlassError,
 )
+from windlass.net.connection_choice import ConnectionKind
 from windlass.net.dial import receive_message
 from windlass.net.reach import reach
 from windlass.proto.v1 import session_pb2

@@ -9,18 +9,18 @@ import pytest
 
 from helpers.ps_peers import ADD, F32, SETTINGS, Ps, put, vector
 from windlass.client.chief.calls import ChiefClient
-from windlass.cluster.principal import Principal
-from windlass.core import codec, error_table
-from windlass.core.definitions import ShardDefinition, VariableDefinition
+from windlass.cluster.access.principal import Principal
 from windlass.core.errors import RefusedError, TooManyWorkersError, WindlassError
-from windlass.core.initializers import Initializer
 from windlass.core.report import TaskReport
+from windlass.core.rules.definitions import ShardDefinition, VariableDefinition
+from windlass.core.rules.initializers import Initializer
+from windlass.core.rules.update_rules import SGD
 from windlass.core.settings import Settings
 from windlass.core.states import Outcome, Phase
-from windlass.core.steps import LayoutEntry, WireLayout
 from windlass.core.task import Incarnation, TaskId
-from windlass.core.update_rules import SGD
 from windlass.core.versions import own_versions
+from windlass.core.wire import codec, error_table
+from windlass.core.wire.steps import LayoutEntry, WireLayout
 from windlass.net.channel import open_channel
 from windlass.net.connection import Connection
 from windlass.net.dial import Dialer, receive_message

@@ -18,7 +18,7 @@ from helpers.pod_listings import (
     running,
     unschedulable,
 )
-from windlass.cluster.resolved import resolve
+from windlass.cluster.resolvers.resolved import resolve
 from windlass.cluster.spec import ClusterSpec
 from windlass.core.errors import ConfigurationError, JoinTimeoutError
 from windlass.core.task import TaskId

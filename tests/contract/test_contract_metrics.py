@@ -14,13 +14,13 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from helpers.waiting import scaled, wait_until
 from windlass.core.errors import AddressInUseError
-from windlass.core.metric_catalogue import CATALOGUE, REPORTED, STEPS, Sample
 from windlass.core.settings import Settings
 from windlass.core.task import TaskId
 from windlass.net.free_ports import free_ports
 from windlass.net.metrics_page import Collect, MetricsPage
 from windlass.net.metrics_port import MetricsPort
 from windlass.server.ps.server import PsServer
+from windlass.telemetry.catalogue import CATALOGUE, REPORTED, STEPS, Sample
 
 TASK = TaskId("worker", 0)
 

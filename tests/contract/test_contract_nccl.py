@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from windlass.cluster.resolved import ResolvedTask
+from windlass.cluster.resolvers.resolved import ResolvedTask
 from windlass.cluster.spec import ClusterSpec
 from windlass.collectives import nccl as module
 from windlass.collectives.group import CollectiveGroup

@@ -14,14 +14,14 @@ from helpers.ps_peers import (
     put,
     vector,
 )
-from windlass.core.arrays import BFLOAT16, FLOATS, INTEGERS, DType
-from windlass.core.definitions import ShardDefinition, cut
+from windlass.core.arrays.dtypes import BFLOAT16, FLOATS, INTEGERS, DType
 from windlass.core.errors import (
     RefusedError,
     ShapeMismatchError,
 )
-from windlass.core.steps import Operation
-from windlass.core.update_rules import SGD, Adam, UpdateRule
+from windlass.core.rules.definitions import ShardDefinition, cut
+from windlass.core.rules.update_rules import SGD, Adam, UpdateRule
+from windlass.core.wire.steps import Operation
 
 F16, F64 = np.dtype(np.float16), np.dtype(np.float64)
 HALVES = pytest.mark.parametrize("wire", [F16, BFLOAT16], ids=lambda dtype: dtype.name)

@@ -28,14 +28,14 @@ from helpers.ps_peers import (
 )
 from helpers.waiting import scaled, wait_until
 from windlass.client.ps.parameter_session import ParameterSession
-from windlass.core.arrays import as_bytes
+from windlass.core.arrays.dtypes import as_bytes
 from windlass.core.errors import (
     FencedError,
     JoinTimeoutError,
     PeerLostError,
 )
-from windlass.core.steps import PullTarget
 from windlass.core.task import Incarnation, TaskId
+from windlass.core.wire.steps import PullTarget
 from windlass.server.ps.server import PsServer
 
 

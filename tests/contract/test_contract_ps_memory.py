@@ -20,14 +20,14 @@ from helpers.ps_peers import (
     vector,
 )
 from helpers.waiting import wait_until
-from windlass.core.arrays import Array
+from windlass.core.arrays.dtypes import Array
+from windlass.core.arrays.gather_buffer import GatherBuffer
 from windlass.core.errors import (
     FencedError,
     SequenceError,
 )
-from windlass.core.gather_buffer import GatherBuffer
-from windlass.core.steps import StepRequest
 from windlass.core.task import Incarnation, TaskId
+from windlass.core.wire.steps import StepRequest
 from windlass.server.ps.store import Store
 
 

@@ -11,11 +11,8 @@ import pytest
 from helpers.ps_peers import Ps, put, vector
 from helpers.waiting import scaled
 from windlass.client.ps.control import PsControl
-from windlass.cluster.principal import Principal
-from windlass.core import codec
+from windlass.cluster.access.principal import Principal
 from windlass.core.checkpoint.storage import probe_name
-from windlass.core.definitions import ShardDefinition
-from windlass.core.error_table import from_rpc_error
 from windlass.core.errors import (
     CheckpointError,
     ConfigurationError,
@@ -23,9 +20,12 @@ from windlass.core.errors import (
     StorageError,
     WindlassError,
 )
+from windlass.core.rules.definitions import ShardDefinition
 from windlass.core.settings import Settings
-from windlass.core.steps import Operation
 from windlass.core.task import Incarnation, TaskId
+from windlass.core.wire import codec
+from windlass.core.wire.error_table import from_rpc_error
+from windlass.core.wire.steps import Operation
 from windlass.net.channel import open_channel
 from windlass.proto.v1 import ps_pb2, ps_pb2_grpc
 

@@ -11,9 +11,7 @@ import pytest
 from helpers.ps_peers import ADD, F32, REMOTE, SETTINGS, Ps, put, vector
 from windlass.client.chief.calls import ChiefClient
 from windlass.client.ps.control import PsControl
-from windlass.cluster.principal import Principal
-from windlass.core import codec, error_table
-from windlass.core.definitions import ShardDefinition
+from windlass.cluster.access.principal import Principal
 from windlass.core.errors import (
     FencedError,
     LimitExceededError,
@@ -21,8 +19,10 @@ from windlass.core.errors import (
     RefusedError,
     WindlassError,
 )
-from windlass.core.steps import LayoutEntry, WireLayout
+from windlass.core.rules.definitions import ShardDefinition
 from windlass.core.task import Incarnation, TaskId
+from windlass.core.wire import codec, error_table
+from windlass.core.wire.steps import LayoutEntry, WireLayout
 from windlass.net.channel import open_channel
 from windlass.net.connection import Connection
 from windlass.net.dial import Dialer, receive_message

@@ -15,13 +15,13 @@ from helpers.ps_peers import (
     put,
     vector,
 )
-from windlass.core.definitions import ShardDefinition, VariableDefinition, cut
 from windlass.core.errors import (
     DefinitionMismatchError,
     PeerLostError,
 )
-from windlass.core.initializers import Initializer
-from windlass.core.update_rules import SGD, Adam
+from windlass.core.rules.definitions import ShardDefinition, VariableDefinition, cut
+from windlass.core.rules.initializers import Initializer
+from windlass.core.rules.update_rules import SGD, Adam
 
 
 def test_a_transport_says_whom_it_reaches_and_how(ps: Ps) -> None:

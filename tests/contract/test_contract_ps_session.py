@@ -9,13 +9,13 @@ import pytest
 from helpers.ps_peers import ADD, APPLY, ASSIGN, CONNECTIONS, F32, SETTINGS, Ps, open_session
 from windlass.client.ps.parameter_session import ParameterSession
 from windlass.client.ps.push_plans import PushPayload
-from windlass.cluster.partitioners import FixedShardsPartitioner
-from windlass.core.arrays import Array
-from windlass.core.definitions import VariableDefinition
+from windlass.cluster.placement.partitioners import FixedShardsPartitioner
+from windlass.core.arrays.dtypes import Array
+from windlass.core.arrays.indexed_slices import IndexedSlices
 from windlass.core.errors import LimitExceededError, PeerLostError, RefusedError
-from windlass.core.indexed_slices import IndexedSlices
-from windlass.core.update_rules import SGD
-from windlass.core.wire_format import WireFormat
+from windlass.core.rules.definitions import VariableDefinition
+from windlass.core.rules.update_rules import SGD
+from windlass.core.wire.compression import WireFormat
 
 SMALL, LARGE = 5, 100_000
 SIZES = pytest.mark.parametrize("size", [SMALL, LARGE], ids=["small", "large"])

@@ -13,13 +13,13 @@ from helpers.ps_peers import (
     put,
     vector,
 )
-from windlass.core.arrays import DTYPES
-from windlass.core.definitions import VariableDefinition, cut
+from windlass.core.arrays.dtypes import DTYPES
 from windlass.core.errors import (
     ShapeMismatchError,
 )
-from windlass.core.steps import PushResult
-from windlass.core.update_rules import SGD
+from windlass.core.rules.definitions import VariableDefinition, cut
+from windlass.core.rules.update_rules import SGD
+from windlass.core.wire.steps import PushResult
 
 SHAPES = [(), (1,), (0,), (0, 3), (3, 0), (7, 5), (2, 3, 4), (300, 100)]
 

@@ -15,7 +15,7 @@ from helpers.callers import LET_IN, UNKNOWN, Caller, Way, read_answer
 from helpers.fuzzing import Cost
 from helpers.streams import own_threads
 from helpers.waiting import scaled, wait_until
-from windlass.cluster.principal import Principal
+from windlass.cluster.access.principal import Principal
 from windlass.core.task import TaskId
 from windlass.net.auth.credentials import dialled_address, key_of, since_boot_s
 from windlass.net.auth.proof import Purpose, ask

@@ -15,7 +15,7 @@ from helpers.faulty_stream import Faults
 from helpers.rings import KINDS
 from helpers.streams import result, start
 from helpers.waiting import scaled
-from windlass.cluster.resolved import ResolvedTask
+from windlass.cluster.resolvers.resolved import ResolvedTask
 from windlass.cluster.spec import ClusterSpec
 from windlass.collectives.group import CollectiveGroup
 from windlass.collectives.worker_client import WorkerClient

@@ -20,7 +20,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from helpers.ps_peers import ADD, SETTINGS, Ps, put, vector
 from helpers.streams import start
 from helpers.waiting import scaled, wait_until
-from windlass.cluster.principal import Principal
+from windlass.cluster.access.principal import Principal
 from windlass.core.errors import TooManyWorkersError
 from windlass.core.task import TaskId
 from windlass.net.arrival import MAGIC, Arrival

@@ -12,10 +12,10 @@ import pytest
 
 import windlass as wl
 from helpers.waiting import scaled
-from windlass.cluster.resolved import resolve
+from windlass.cluster.resolvers.resolved import resolve
 from windlass.cluster.spec import ClusterSpec
 from windlass.collectives.group import CollectiveGroup
-from windlass.core.arrays import BFLOAT16
+from windlass.core.arrays.dtypes import BFLOAT16
 from windlass.core.errors import (
     CollectiveTimeoutError,
     JoinTimeoutError,

@@ -20,8 +20,7 @@ from helpers.certificates import issued, tls_settings, with_tls, write
 from helpers.hosts import is_shown_out
 from helpers.streams import own_threads
 from helpers.waiting import scaled, wait_until
-from windlass.cluster.principal import Principal
-from windlass.core.error_table import from_rpc_error
+from windlass.cluster.access.principal import Principal
 from windlass.core.errors import (
     AccessError,
     ConfigurationError,
@@ -32,6 +31,7 @@ from windlass.core.errors import (
 )
 from windlass.core.settings import Settings
 from windlass.core.task import Incarnation, TaskId
+from windlass.core.wire.error_table import from_rpc_error
 from windlass.net import host as host_module
 from windlass.net.auth.guard import Guard
 from windlass.net.auth.token import new_keys, sign_token

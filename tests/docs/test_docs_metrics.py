@@ -5,7 +5,7 @@ import subprocess
 import sys
 
 from helpers.processes import ROOT
-from windlass.core.metric_catalogue import CATALOGUE
+from windlass.telemetry.catalogue import CATALOGUE
 
 PAGE = (ROOT / "docs" / "metrics.md").read_text()
 

@@ -24,7 +24,7 @@ from helpers.waiting import scaled, wait_until
 from windlass.client.ps.control import PsControl
 from windlass.client.ps.parameter_session import ParameterSession
 from windlass.client.ps.remote_ps import RemotePs
-from windlass.cluster.principal import Principal
+from windlass.cluster.access.principal import Principal
 from windlass.core.checkpoint import CheckpointReader, latest_checkpoint
 from windlass.core.settings import Settings
 from windlass.core.states import Phase

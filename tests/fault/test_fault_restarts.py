@@ -12,15 +12,15 @@ import windlass as wl
 import windlass.testing
 from helpers.ps_peers import Ps, vector
 from windlass.client.ps.control import PsControl
-from windlass.cluster.job import Job
-from windlass.cluster.principal import Principal
-from windlass.core.bounds import MAX_GENERATION
+from windlass.cluster.access.principal import Principal
+from windlass.cluster.job.job import Job
 from windlass.core.checkpoint import CheckpointReader, latest_checkpoint
 from windlass.core.checkpoint.file_systems import open_folder
 from windlass.core.checkpoint.job_record import JobRecord, read_job_record, write_job_record
 from windlass.core.settings import Settings
 from windlass.core.states import Phase
 from windlass.core.task import Incarnation, TaskId
+from windlass.core.wire.bounds import MAX_GENERATION
 from windlass.net.free_ports import free_ports
 from windlass.worker.job_identity import find_job
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from helpers.waiting import scaled
-from windlass.cluster.principal import Principal
+from windlass.cluster.access.principal import Principal
 from windlass.net.free_ports import free_ports
 
 RunCli = Callable[..., subprocess.CompletedProcess[str]]

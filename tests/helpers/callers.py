@@ -17,9 +17,7 @@ from typing import Any
 import grpc
 from google.protobuf.message import Message
 
-from windlass.cluster.principal import READER, Principal
-from windlass.core import codec
-from windlass.core.error_table import from_detail, from_rpc_error
+from windlass.cluster.access.principal import READER, Principal
 from windlass.core.errors import (
     AccessError,
     OtherJobError,
@@ -29,6 +27,8 @@ from windlass.core.errors import (
 from windlass.core.settings import Settings
 from windlass.core.task import Incarnation, TaskId
 from windlass.core.versions import own_versions
+from windlass.core.wire import codec
+from windlass.core.wire.error_table import from_detail, from_rpc_error
 from windlass.net.arrival import MAGIC
 from windlass.net.auth import proof
 from windlass.net.auth.credentials import key_of, since_boot_s

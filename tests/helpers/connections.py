@@ -8,7 +8,7 @@ import numpy as np
 from helpers.streams import (
     StreamPair,
 )
-from windlass.core.arrays import Array
+from windlass.core.arrays.dtypes import Array
 from windlass.net.connection import Connection
 
 LIMIT = 4 * 1024**2

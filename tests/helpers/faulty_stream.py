@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Literal
 
-from windlass.cluster.principal import Principal
+from windlass.cluster.access.principal import Principal
 from windlass.net.stream import NEVER, Buffer, ByteStream
 
 Direction = Literal["send", "receive", "both"]

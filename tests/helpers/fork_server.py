@@ -46,8 +46,8 @@ _LIBRARIES = (
     "fsspec", "sklearn.datasets", "numba",
 )  # fmt: skip
 _OURS = (
-    "windlass.launch.cli", "windlass.launch.task_commands", "windlass.launch.local_command",
-    "windlass.launch.local", "windlass.launch.result",
+    "windlass.launch.cli", "windlass.launch.commands.tasks", "windlass.launch.commands.local",
+    "windlass.launch.local.run", "windlass.launch.local.result",
     "windlass.worker.daemon",
     "windlass.server.ps.server", "windlass.server.chief.server", "windlass.client.chief.calls",
     "windlass.worker.task", "windlass.worker.synchronous_task", "windlass.distribute",
@@ -389,7 +389,9 @@ def _run(command: list[str]) -> None:
         sys.path[0] = os.getcwd()
         # Loaded already, so that runpy would warn: the module runs under its own name.
         sys.argv = [command[1], *command[2:]]
-        importlib.import_module("windlass.launch.processes").__dict__["subprocess"] = FORKING
+        importlib.import_module("windlass.launch.processes.process").__dict__["subprocess"] = (
+            FORKING
+        )
         importlib.import_module(command[1]).main()
     elif command[0] == "-c":
         sys.path[0] = ""

@@ -20,11 +20,11 @@ from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import Message
 from google.protobuf.message_factory import GetMessageClass
 
-from windlass.cluster.principal import principal_of_task
-from windlass.core import codec
+from windlass.cluster.access.principal import principal_of_task
 from windlass.core.settings import Settings
 from windlass.core.task import Incarnation, TaskId
 from windlass.core.versions import own_versions
+from windlass.core.wire import codec
 from windlass.net.arrival import MAGIC
 from windlass.net.auth.credentials import KeyCredentials, key_of
 from windlass.net.auth.metadata import AUTHORIZATION

@@ -13,7 +13,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from helpers.streams import start
 from helpers.waiting import scaled
-from windlass.cluster.principal import Principal
+from windlass.cluster.access.principal import Principal
 from windlass.core.settings import Settings
 from windlass.core.task import Incarnation, TaskId
 from windlass.net.auth.guard import Guard

@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from windlass.cluster.template import parse_replicas
+from windlass.cluster.resolvers.template import parse_replicas
 from windlass.core.settings import Settings
 
 from .manifests import Manifest, PodTemplate, pod_templates

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 
-from windlass.cluster.principal import Principal
+from windlass.cluster.access.principal import Principal
 from windlass.core.errors import RefusedError
 from windlass.net.stream import Buffer
 

@@ -13,12 +13,13 @@ import numpy as np
 from windlass.client.ps.parameter_session import ParameterSession
 from windlass.client.ps.peer import PsPeer
 from windlass.client.ps.remote_ps import RemotePs
-from windlass.core.arrays import Array, DType, as_bytes
+from windlass.core.arrays.dtypes import Array, DType, as_bytes
+from windlass.core.arrays.gather_buffer import GatherBuffer
 from windlass.core.backoff import attempts
-from windlass.core.definitions import ShardDefinition, VariableDefinition
-from windlass.core.gather_buffer import GatherBuffer
+from windlass.core.rules.definitions import ShardDefinition, VariableDefinition
 from windlass.core.settings import Settings
-from windlass.core.steps import (
+from windlass.core.task import Incarnation, TaskId
+from windlass.core.wire.steps import (
     Encoding,
     HeldShard,
     LayoutEntry,
@@ -28,7 +29,6 @@ from windlass.core.steps import (
     StepRequest,
     WireLayout,
 )
-from windlass.core.task import Incarnation, TaskId
 from windlass.distribute.local_ps import LocalPs
 from windlass.net.shared_memory import unavailable
 from windlass.server.ps.server import PsServer

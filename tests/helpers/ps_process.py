@@ -12,11 +12,11 @@ import numpy as np
 from windlass.client.ps.parameter_session import ParameterSession
 from windlass.client.ps.push_plans import PushPayload
 from windlass.client.ps.remote_ps import RemotePs
-from windlass.core.definitions import VariableDefinition
 from windlass.core.errors import WindlassError
+from windlass.core.rules.definitions import VariableDefinition
 from windlass.core.settings import Settings
-from windlass.core.steps import Operation
 from windlass.core.task import Incarnation, TaskId
+from windlass.core.wire.steps import Operation
 from windlass.server.ps.server import PsServer
 
 PS = TaskId("ps", 0)

@@ -16,8 +16,8 @@ from windlass.core.checkpoint import CheckpointReader
 from windlass.core.checkpoint.file_systems import open_folder
 from windlass.core.checkpoint.saved_part import SavedPart
 from windlass.core.checkpoint.storage import write_probe
-from windlass.core.definitions import VariableDefinition, cut
-from windlass.core.initializers import Initializer
+from windlass.core.rules.definitions import VariableDefinition, cut
+from windlass.core.rules.initializers import Initializer
 from windlass.core.settings import Settings
 from windlass.core.task import Incarnation, TaskId
 from windlass.server.ps.saving import save_shards

@@ -8,7 +8,7 @@ from .processes import ROOT
 
 ROOMS = (
     "api", "client", "cluster", "collectives", "core", "distribute", "engine", "launch", "net",
-    "proto", "server", "training", "worker",
+    "proto", "server", "shipping", "telemetry", "training", "worker",
 )  # fmt: skip
 
 

@@ -22,10 +22,10 @@ import grpc
 
 from helpers.callers import Caller, Shown, frame, read_frame
 from helpers.fuzzing import SERVICES, TUNNEL
-from windlass.cluster.principal import Principal
-from windlass.core import codec, error_table
+from windlass.cluster.access.principal import Principal
 from windlass.core.errors import JobStoppedError
 from windlass.core.versions import own_versions
+from windlass.core.wire import codec, error_table
 from windlass.net.auth import proof
 from windlass.net.auth.credentials import since_boot_s
 from windlass.net.auth.metadata import ANSWER

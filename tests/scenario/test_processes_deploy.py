@@ -20,7 +20,7 @@ from helpers.pods import Container, Running
 from helpers.processes import ROOT
 from helpers.waiting import scaled
 from windlass.core.checkpoint import CheckpointReader, latest_checkpoint
-from windlass.core.metric_catalogue import CATALOGUE, REPORTED
+from windlass.telemetry.catalogue import CATALOGUE, REPORTED
 
 pytestmark = [
     pytest.mark.scenario,

@@ -22,7 +22,7 @@ pytestmark = [
 
 SHOW = """\
 import os
-from windlass.cluster.launchers import launcher_resolver
+from windlass.cluster.resolvers.launchers import launcher_resolver
 here = launcher_resolver()
 place = os.environ["SLURMD_NODENAME"], 8888 + int(os.environ["SLURM_LOCALID"])
 assert here.master("worker", int(os.environ["SLURM_PROCID"]), "") == "grpc://%s:%d" % place

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import windlass as wl
-from windlass.cluster.principal import Principal
+from windlass.cluster.access.principal import Principal
 from windlass.core.errors import (
     DefinitionMismatchError,
     JobStoppedError,

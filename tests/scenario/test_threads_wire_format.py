@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 import windlass as wl
-from windlass.core.arrays import Array
-from windlass.core.wire_format import WireFormat
+from windlass.core.arrays.dtypes import Array
+from windlass.core.wire.compression import WireFormat
 from windlass.testing import LocalCluster
 
 FEATURES, STEPS = 2000, 60

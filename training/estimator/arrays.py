@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 
-from ...core.arrays import Array
+from ...core.arrays.dtypes import Array
 from ...distribute.base.arrays import to_host
 
 

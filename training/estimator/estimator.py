@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from ...core.arrays import Array
+from ...core.arrays.dtypes import Array
 from ...core.checkpoint import CheckpointReader
 from ...core.errors import CheckpointError, ConfigurationError
 from ...distribute.strategies.strategy import Strategy

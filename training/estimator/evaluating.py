@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from ...core.arrays import Array
+from ...core.arrays.dtypes import Array
 from ...core.errors import ConfigurationError
 from .arrays import to_numpy
 from .hooks import HookCalls, RunningModel, SessionRunHook

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ...core.errors import ConfigurationError
-from ...core.tree_removal import remove_tree
+from ...core.files.tree_removal import remove_tree
 from .exporting import exports_in
 
 if TYPE_CHECKING:

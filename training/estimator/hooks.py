@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from ...core.arrays import Array
+from ...core.arrays.dtypes import Array
 from ...core.errors import UnknownVariableError
 from ...distribute.strategies.strategy import Strategy
 from ...distribute.variables.variable import Variable

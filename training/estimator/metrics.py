@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from ...core.arrays import Array
+from ...core.arrays.dtypes import Array
 from ...core.errors import ConfigurationError
 from ...distribute.roc import area_under_curve, confusion_counts, evenly_spaced
 from .arrays import is_scalar, to_float, to_numpy

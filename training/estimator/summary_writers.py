@@ -6,7 +6,7 @@ from functools import cache
 from typing import Any, Protocol
 
 from ...core.errors import MissingExtraError, StorageError
-from ...core.event_files import EventWriter, encoding, event_of, require_library
+from ...telemetry.event_files import EventWriter, encoding, event_of, require_library
 
 log = logging.getLogger(__name__)
 

@@ -14,8 +14,8 @@ from typing import Any
 from ...cluster.roles import CHIEF, EVALUATOR, PS, WORKER
 from ...core.checkpoint import CheckpointReader, latest_checkpoint
 from ...core.errors import CheckpointError, ConfigurationError, PeerLostError
+from ...core.process.waiting import WaitLog
 from ...core.settings import load_settings
-from ...core.waiting import WaitLog
 from ...distribute.program_cluster import program_cluster
 from ..job_end import JobEnd
 from ..progress import report_metrics

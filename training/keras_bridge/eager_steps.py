@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ...core.arrays import Array, same_values
+from ...core.arrays.dtypes import Array, same_values
+from ...core.arrays.indexed_slices import IndexedSlices
 from ...core.errors import ConfigurationError, NonFiniteGradientError
-from ...core.indexed_slices import IndexedSlices
 from ...distribute.base.contexts import is_running
 from .frameworks import keras
 from .loop_state import plainly

@@ -13,9 +13,9 @@ what a step is given in its place is the framework's matter (``jax_steps``, ``to
 from collections.abc import Mapping
 from typing import Any, Protocol
 
+from ...core.arrays.indexed_slices import IndexedSlices
 from ...core.errors import ConfigurationError
-from ...core.indexed_slices import IndexedSlices
-from ...core.initializers import Initializer
+from ...core.rules.initializers import Initializer
 from ...distribute.optimizer import Optimizer
 from ...distribute.variables.variable import Variable
 from .framework_steps import steps_module

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from ...core.arrays import Array
+from ...core.arrays.dtypes import Array
 from ...distribute.base.reductions import ReduceOp
 from ...distribute.strategies.strategy import Strategy
 

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ...core.arrays import Array, same_values
+from ...core.arrays.dtypes import Array, same_values
 from ...core.errors import ConfigurationError
-from ...core.replaced_errors import noting_errors
+from ...core.process.replaced_errors import noting_errors
 from ...distribute.base.contexts import is_running
 from ...distribute.variables.variable import Variable
 from ..extras import require

@@ -15,9 +15,9 @@ from typing import Any, Literal
 
 import numpy as np
 
-from ...core.arrays import Array
+from ...core.arrays.dtypes import Array
+from ...core.arrays.indexed_slices import IndexedSlices
 from ...core.errors import ConfigurationError
-from ...core.indexed_slices import IndexedSlices
 from ...distribute.base.arrays import to_host
 from ...distribute.variables.variable import Variable
 from ..extras import require

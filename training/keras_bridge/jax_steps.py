@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ...core.arrays import Array
+from ...core.arrays.dtypes import Array
 from ...core.errors import ConfigurationError
 from ...distribute.variables.variable import Variable
 from ..extras import require

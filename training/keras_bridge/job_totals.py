@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from ...core.arrays import Array
+from ...core.arrays.dtypes import Array
 from ...distribute.base.reductions import VariableAggregation
 from ...distribute.strategies.strategy import Strategy
 from ...distribute.variables.variable import Variable

@@ -15,8 +15,8 @@ from contextvars import copy_context
 from importlib import import_module
 from typing import Any
 
-from ...core import optimizer_steps
 from ...core.errors import ConfigurationError
+from ...core.process import optimizer_steps
 from ...distribute.base.contexts import is_running, top_frame
 from ...distribute.strategies.strategy import Strategy
 from .framework_steps import steps_module

@@ -13,7 +13,7 @@ from typing import Any
 
 from ...core.checkpoint.export import JOB_STATE
 from ...core.errors import CollectiveMismatchError
-from ...core.replaced_errors import own_errors
+from ...core.process.replaced_errors import own_errors
 from ...distribute.strategies.strategy import Strategy
 from ..own_optimizer import Deltas
 from .callbacks import arguments_here

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
-from ...core.arrays import Array
+from ...core.arrays.dtypes import Array
 from ...core.errors import ConfigurationError, NonFiniteGradientError
 from ...distribute.optimizer import Optimizer
 from ...distribute.strategies.strategy import Strategy

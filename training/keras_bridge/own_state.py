@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from ...core.arrays import Array
+from ...core.arrays.dtypes import Array
 from ...distribute.strategies.strategy import Strategy
 from ...distribute.variables.variable import Variable
 from ..array_store import ArrayStore, Kept

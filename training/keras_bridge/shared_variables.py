@@ -10,7 +10,7 @@ import weakref
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from ...core.arrays import Array
+from ...core.arrays.dtypes import Array
 from ...distribute.strategies.strategy import Strategy
 from ...distribute.variables.variable import Variable
 from ..extras import require

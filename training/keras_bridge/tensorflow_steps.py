@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ...core.arrays import Array
+from ...core.arrays.dtypes import Array
+from ...core.arrays.indexed_slices import IndexedSlices
 from ...core.errors import ConfigurationError
-from ...core.indexed_slices import IndexedSlices
-from ...core.replaced_errors import noting_errors
+from ...core.process.replaced_errors import noting_errors
 from ...distribute.base.arrays import to_host
 from ...distribute.variables.variable import Variable
 from ..extras import require

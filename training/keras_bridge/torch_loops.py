@@ -21,7 +21,7 @@ from collections.abc import Callable, Mapping, Sequence
 from types import MethodType
 from typing import Any
 
-from ...core.arrays import Array
+from ...core.arrays.dtypes import Array
 from ...core.errors import ConfigurationError
 from ...distribute.base.contexts import is_running
 from ...distribute.strategies.strategy import Strategy

@@ -8,9 +8,9 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from ...core.arrays import Array
+from ...core.arrays.dtypes import Array
+from ...core.arrays.indexed_slices import IndexedSlices
 from ...core.errors import ConfigurationError
-from ...core.indexed_slices import IndexedSlices
 from ...distribute.base.arrays import to_host
 from ...distribute.variables.variable import Variable
 from ..torch_tensors import to_array, to_tensor, torch

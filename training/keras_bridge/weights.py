@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from ...core.arrays import Array
+from ...core.arrays.dtypes import Array
 from ...core.errors import CollectiveMismatchError, ConfigurationError
 from ...distribute.base.arrays import to_host
 from ...distribute.base.contexts import is_running

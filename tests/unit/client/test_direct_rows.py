@@ -9,8 +9,8 @@ from windlass.client.ps import direct_rows
 from windlass.client.ps.direct_pull import MemoryRegion
 from windlass.client.ps.direct_rows import DirectRows
 from windlass.client.ps.reading import MemoryReading
-from windlass.core.arrays import Array
-from windlass.core.steps import (
+from windlass.core.arrays.dtypes import Array
+from windlass.core.wire.steps import (
     Encoding,
     LayoutEntry,
     MemoryLocation,

@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from windlass.client.ps.distinct_rows import DistinctRowsCache
-from windlass.core.arrays import Array
-from windlass.core.buffers import BufferPools
+from windlass.core.arrays.buffers import BufferPools
+from windlass.core.arrays.dtypes import Array
 from windlass.core.errors import ShapeMismatchError
 from windlass.core.task import Incarnation, TaskId
 from windlass.engine import rows

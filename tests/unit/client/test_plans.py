@@ -13,14 +13,14 @@ from windlass.client.ps.placed_variable import PlacedVariable
 from windlass.client.ps.plan_cache import Recent
 from windlass.client.ps.pull_plans import plan_pull
 from windlass.client.ps.push_plans import PushPayload, PushPlan, Write, plan_push
-from windlass.core.arrays import BFLOAT16, Array, DType
-from windlass.core.definitions import VariableDefinition, cut
+from windlass.core.arrays.dtypes import BFLOAT16, Array, DType
+from windlass.core.arrays.gather_buffer import GatherBuffer
+from windlass.core.arrays.indexed_slices import IndexedSlices
 from windlass.core.errors import ShapeMismatchError
-from windlass.core.gather_buffer import GatherBuffer
-from windlass.core.indexed_slices import IndexedSlices
-from windlass.core.steps import Encoding, LayoutEntry, Operation, WireLayout
+from windlass.core.rules.definitions import VariableDefinition, cut
 from windlass.core.task import Incarnation, TaskId
-from windlass.core.wire_format import WireFormat
+from windlass.core.wire.compression import WireFormat
+from windlass.core.wire.steps import Encoding, LayoutEntry, Operation, WireLayout
 
 F16, F32, F64 = (np.dtype(kind) for kind in (np.float16, np.float32, np.float64))
 I32, BOOL = np.dtype(np.int32), np.dtype(np.bool_)

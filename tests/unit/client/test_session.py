@@ -12,9 +12,9 @@ import pytest
 
 from windlass.client.ps.parameter_session import ParameterSession
 from windlass.client.ps.push_plans import PushPayload
-from windlass.cluster.partitioners import FixedShardsPartitioner
-from windlass.core.arrays import Array, DType
-from windlass.core.definitions import ShardDefinition, VariableDefinition
+from windlass.cluster.placement.partitioners import FixedShardsPartitioner
+from windlass.core.arrays.dtypes import Array, DType
+from windlass.core.arrays.indexed_slices import IndexedSlices
 from windlass.core.errors import (
     DefinitionMismatchError,
     JobStoppedError,
@@ -26,11 +26,11 @@ from windlass.core.errors import (
     UnknownVariableError,
     WindlassError,
 )
-from windlass.core.indexed_slices import IndexedSlices
+from windlass.core.rules.definitions import ShardDefinition, VariableDefinition
+from windlass.core.rules.update_rules import SGD
 from windlass.core.settings import Settings
-from windlass.core.steps import NO_TARGET, Operation, PullTarget, PushResult, StepRequest
 from windlass.core.task import Incarnation, TaskId
-from windlass.core.update_rules import SGD
+from windlass.core.wire.steps import NO_TARGET, Operation, PullTarget, PushResult, StepRequest
 from windlass.distribute.local_ps import LocalPs
 from windlass.server.ps.store import Store
 

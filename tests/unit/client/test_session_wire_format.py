@@ -7,16 +7,23 @@ import pytest
 
 from windlass.client.ps.parameter_session import ParameterSession
 from windlass.client.ps.push_plans import PushPayload
-from windlass.cluster.partitioners import FixedShardsPartitioner
-from windlass.core.arrays import BFLOAT16, Array, DType
-from windlass.core.definitions import VariableDefinition
+from windlass.cluster.placement.partitioners import FixedShardsPartitioner
+from windlass.core.arrays.dtypes import BFLOAT16, Array, DType
+from windlass.core.arrays.indexed_slices import IndexedSlices
 from windlass.core.errors import RefusedError, ShapeMismatchError
-from windlass.core.indexed_slices import IndexedSlices
+from windlass.core.rules.definitions import VariableDefinition
+from windlass.core.rules.update_rules import SGD
 from windlass.core.settings import Settings
-from windlass.core.steps import NO_TARGET, Encoding, Operation, PullTarget, PushResult, StepRequest
 from windlass.core.task import Incarnation, TaskId
-from windlass.core.update_rules import SGD
-from windlass.core.wire_format import WireFormat
+from windlass.core.wire.compression import WireFormat
+from windlass.core.wire.steps import (
+    NO_TARGET,
+    Encoding,
+    Operation,
+    PullTarget,
+    PushResult,
+    StepRequest,
+)
 from windlass.distribute.local_ps import LocalPs
 
 F16, F32, F64 = (np.dtype(kind) for kind in (np.float16, np.float32, np.float64))

@@ -4,13 +4,13 @@ from typing import Any
 
 import pytest
 
-from windlass.cluster.coordinator_task import (
+from windlass.cluster.resolvers.coordinator_task import (
     coordinator_of,
     served_by_coordinator,
     servers_to_coordinate,
 )
-from windlass.cluster.resolved import resolve
-from windlass.cluster.simple import SimpleClusterResolver
+from windlass.cluster.resolvers.resolved import resolve
+from windlass.cluster.resolvers.simple import SimpleClusterResolver
 from windlass.cluster.spec import ClusterSpec
 from windlass.core.errors import ConfigurationError
 from windlass.core.task import TaskId

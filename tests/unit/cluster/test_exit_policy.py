@@ -2,7 +2,7 @@
 
 import pytest
 
-from windlass.cluster.exit_policy import End, Verdict, on_exit, whom_to_blame
+from windlass.cluster.supervision.exits import End, Verdict, on_exit, whom_to_blame
 from windlass.core.exit_codes import ExitCode
 from windlass.core.task import TaskId
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from windlass.cluster.hanging import Seen, whom_to_kill
+from windlass.cluster.supervision.hanging import Seen, whom_to_kill
 from windlass.core.task import TaskId
 
 CHIEF = TaskId("chief", 0)

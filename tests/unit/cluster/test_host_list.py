@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from windlass.cluster.host_list import MAX_ITEMS, expand_counts, expand_host_list
+from windlass.cluster.resolvers.host_list import MAX_ITEMS, expand_counts, expand_host_list
 from windlass.core.errors import ConfigurationError
 
 

@@ -1,6 +1,6 @@
 """The barrier of a job: rounds, repeated calls, restarted tasks."""
 
-from windlass.cluster.barrier import JobBarrier
+from windlass.cluster.job.barrier import JobBarrier
 from windlass.core.task import Incarnation, TaskId
 
 CHIEF, ONE, TWO = TaskId("chief", 0), TaskId("worker", 0), TaskId("worker", 1)

@@ -2,12 +2,12 @@
 
 import pytest
 
-from windlass.cluster.job import Job
-from windlass.core.bounds import MAX_GENERATION
+from windlass.cluster.job.job import Job
 from windlass.core.errors import FencedError, RefusedError
 from windlass.core.report import PsCounters, TaskReport
 from windlass.core.states import Outcome, Phase, State
 from windlass.core.task import Incarnation, TaskId
+from windlass.core.wire.bounds import MAX_GENERATION
 
 CHIEF, EVALUATOR = TaskId("chief", 0), TaskId("evaluator", 0)
 PS = TaskId("ps", 0)

@@ -4,8 +4,8 @@ import math
 
 import pytest
 
-from windlass.cluster.job import Job
-from windlass.cluster.job_scalars import JobSample, job_scalars, sample_every_s, sample_job
+from windlass.cluster.job.job import Job
+from windlass.cluster.job.scalars import JobSample, job_scalars, sample_every_s, sample_job
 from windlass.core.report import PsCounters, TaskReport
 from windlass.core.states import Outcome
 from windlass.core.task import Incarnation, TaskId

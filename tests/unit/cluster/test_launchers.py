@@ -8,13 +8,17 @@ from typing import Any
 
 import pytest
 
-from windlass.cluster.launchers import environment_resolver, launcher_resolver, launchers_of
-from windlass.cluster.resolver import ClusterResolver
-from windlass.cluster.sagemaker import SageMakerClusterResolver
-from windlass.cluster.slurm_resolver import SlurmClusterResolver
+from windlass.cluster.resolvers.launchers import (
+    environment_resolver,
+    launcher_resolver,
+    launchers_of,
+)
+from windlass.cluster.resolvers.resolver import ClusterResolver
+from windlass.cluster.resolvers.sagemaker import SageMakerClusterResolver
+from windlass.cluster.resolvers.slurm_resolver import SlurmClusterResolver
+from windlass.cluster.resolvers.tf_config import TFConfigClusterResolver
+from windlass.cluster.resolvers.volcano import VolcanoClusterResolver
 from windlass.cluster.spec import ClusterSpec
-from windlass.cluster.tf_config import TFConfigClusterResolver
-from windlass.cluster.volcano import VolcanoClusterResolver
 from windlass.core.errors import ConfigurationError
 
 SLURM = {

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from windlass.cluster.leadership import Leadership, may_follow
-from windlass.cluster.principal import Principal, principal_of_task
+from windlass.cluster.access.leadership import Leadership, may_follow
+from windlass.cluster.access.principal import Principal, principal_of_task
 from windlass.core.task import TaskId
 
 CHIEF, OTHER, W0, W1 = (

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from windlass.cluster.partitioners import (
+from windlass.cluster.placement.partitioners import (
     FixedShardsPartitioner,
     MaxSizePartitioner,
     MinSizePartitioner,
@@ -16,7 +16,7 @@ from windlass.cluster.partitioners import (
     PartitionFunction,
     parts_of,
 )
-from windlass.core.definitions import VariableDefinition, cut
+from windlass.core.rules.definitions import VariableDefinition, cut
 
 FLOAT32 = np.dtype(np.float32)
 shapes = st.lists(st.integers(1, 5000), min_size=1, max_size=3).map(tuple)

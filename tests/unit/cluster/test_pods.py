@@ -22,8 +22,8 @@ from helpers.pod_listings import (
     running,
     unschedulable,
 )
-from windlass.cluster.pod_cluster import PodCluster, assemble, by_role
-from windlass.cluster.pods import Pod, read_pod
+from windlass.cluster.resolvers.pod_cluster import PodCluster, assemble, by_role
+from windlass.cluster.resolvers.pods import Pod, read_pod
 from windlass.core.errors import ConfigurationError
 from windlass.core.task import TaskId
 

@@ -3,15 +3,15 @@
 import pytest
 
 from helpers.rows import row
-from windlass.cluster.access import RULES, check_access, check_claim
-from windlass.cluster.leadership import Leadership
-from windlass.cluster.principal import (
+from windlass.cluster.access.leadership import Leadership
+from windlass.cluster.access.principal import (
     ROLES,
     Principal,
     principal_of_path,
     principal_of_task,
     principal_of_uri,
 )
+from windlass.cluster.access.rights import RULES, check_access, check_claim
 from windlass.core.errors import ConfigurationError, PermissionDeniedError
 from windlass.core.task import TaskId
 

@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
-from windlass.cluster.resolved import ResolvedTask, resolve
-from windlass.cluster.simple import SimpleClusterResolver
+from windlass.cluster.resolvers.resolved import ResolvedTask, resolve
+from windlass.cluster.resolvers.simple import SimpleClusterResolver
+from windlass.cluster.resolvers.tf_config import TFConfigClusterResolver
 from windlass.cluster.spec import ClusterSpec
-from windlass.cluster.tf_config import TFConfigClusterResolver
 from windlass.core.errors import ConfigurationError, TFConfigError
 from windlass.core.task import TaskId
 

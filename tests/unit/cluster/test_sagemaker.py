@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from windlass.cluster.sagemaker import SageMakerClusterResolver
+from windlass.cluster.resolvers.sagemaker import SageMakerClusterResolver
 from windlass.cluster.spec import ClusterSpec
 from windlass.core.errors import ConfigurationError
 

@@ -13,8 +13,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from windlass.cluster.slurm import RankPlace, places_of_ranks
-from windlass.cluster.slurm_resolver import SlurmClusterResolver
+from windlass.cluster.resolvers.slurm import RankPlace, places_of_ranks
+from windlass.cluster.resolvers.slurm_resolver import SlurmClusterResolver
 from windlass.cluster.spec import ClusterSpec
 from windlass.core.errors import ConfigurationError
 

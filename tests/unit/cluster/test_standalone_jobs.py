@@ -11,7 +11,7 @@ from windlass.cluster.standalone.nodes import TAKEOVER_S
 from windlass.cluster.standalone.orders import Orders, Start, Stop
 from windlass.cluster.standalone.submission import Submission
 from windlass.cluster.standalone.table import NODE_LEASE_S, JobTable, Limits
-from windlass.cluster.supervision import LOST
+from windlass.cluster.supervision.decisions import LOST
 from windlass.core.errors import LimitExceededError, RefusedError
 from windlass.core.exit_codes import ExitCode
 from windlass.core.task import TaskId

@@ -4,10 +4,9 @@ import random
 
 import pytest
 
-from windlass.cluster.exit_policy import End
 from windlass.cluster.standalone.job import standalone_policy
-from windlass.cluster.supervision import LOST, Supervision, TaskRun
-from windlass.cluster.supervision_events import (
+from windlass.cluster.supervision.decisions import LOST, Supervision, TaskRun
+from windlass.cluster.supervision.events import (
     Ended,
     Fails,
     Leaves,
@@ -18,12 +17,13 @@ from windlass.cluster.supervision_events import (
     StopRequested,
     Tick,
 )
-from windlass.cluster.supervision_policy import Policy
+from windlass.cluster.supervision.exits import End
+from windlass.cluster.supervision.policy import Policy
 from windlass.core.exit_codes import ExitCode
 from windlass.core.settings import Settings
 from windlass.core.task import TaskId
-from windlass.launch.cluster import LocalCluster
-from windlass.launch.local_policy import local_policy
+from windlass.launch.local.cluster import LocalCluster
+from windlass.launch.local.policy import local_policy
 
 CHIEF, PS, PS1 = TaskId("chief", 0), TaskId("ps", 0), TaskId("ps", 1)
 W0, W1, EVALUATOR = TaskId("worker", 0), TaskId("worker", 1), TaskId("evaluator", 0)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from windlass.cluster.job import Job
+from windlass.cluster.job.job import Job
 from windlass.core.errors import OtherJobError, PeerLostError
 from windlass.core.report import TaskReport
 from windlass.core.task import Incarnation, TaskId

@@ -2,8 +2,8 @@
 
 import pytest
 
+from windlass.cluster.resolvers.template import TemplateClusterResolver, find_index, parse_replicas
 from windlass.cluster.spec import ClusterSpec
-from windlass.cluster.template import TemplateClusterResolver, find_index, parse_replicas
 from windlass.core.errors import ConfigurationError
 
 

@@ -4,11 +4,11 @@ from typing import Any
 
 import pytest
 
-from windlass.cluster.launchers import environment_resolver, launcher_resolver
-from windlass.cluster.resolved import ResolvedTask, resolve
-from windlass.cluster.template_variables import VariablesClusterResolver
+from windlass.cluster.resolvers.launchers import environment_resolver, launcher_resolver
+from windlass.cluster.resolvers.resolved import ResolvedTask, resolve
+from windlass.cluster.resolvers.template_variables import VariablesClusterResolver
 from windlass.core.errors import ConfigurationError
-from windlass.launch.options import TaskFlags, resolve_task
+from windlass.launch.options.settings import TaskFlags, resolve_task
 
 POD = {
     "WINDLASS_ROLE": "worker",

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from windlass.cluster.resolvers.volcano import VolcanoClusterResolver
 from windlass.cluster.spec import ClusterSpec
-from windlass.cluster.volcano import VolcanoClusterResolver
 from windlass.core.errors import ConfigurationError
 
 JOB = "tensorflow-dist-mnist"

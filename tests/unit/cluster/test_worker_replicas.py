@@ -2,7 +2,7 @@
 
 import pytest
 
-from windlass.cluster.worker_replicas import WorkerReplicas
+from windlass.cluster.job.worker_replicas import WorkerReplicas
 from windlass.core.task import TaskId
 
 W0, W1 = TaskId("worker", 0), TaskId("worker", 1)

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from windlass.core.accelerators import count_gpus
+from windlass.core.process.accelerators import count_gpus
 
 
 class NoDriverError(Exception):

@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from windlass.client.ps.values import Values
-from windlass.core.arrays import Array
-from windlass.core.buffers import BufferPool, BufferPools
+from windlass.core.arrays.buffers import BufferPool, BufferPools
+from windlass.core.arrays.dtypes import Array
 
 F32 = np.dtype(np.float32)
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
-from windlass.core.arrays import BFLOAT16, Array
+from windlass.core.arrays.dtypes import BFLOAT16, Array
 from windlass.core.checkpoint import export_checkpoint
 from windlass.core.checkpoint.manifest import Manifest, TensorRecord, VariableRecord, manifest_bytes
 from windlass.core.checkpoint.tensor_file import TensorFileWriter, TensorSpec

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors.numpy import load, save
 
-from windlass.core.arrays import BFLOAT16, DTYPES, Array, DType
+from windlass.core.arrays.dtypes import BFLOAT16, DTYPES, Array, DType
 from windlass.core.checkpoint import Manifest, TensorFileWriter, TensorRecord, VariableRecord
 from windlass.core.checkpoint.digests import digest, has_digest
 from windlass.core.checkpoint.manifest import (

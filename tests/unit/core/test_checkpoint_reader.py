@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from windlass.core.arrays import BFLOAT16, Array
+from windlass.core.arrays.dtypes import BFLOAT16, Array
 from windlass.core.checkpoint import (
     CheckpointReader,
     Manifest,
@@ -21,8 +21,8 @@ from windlass.core.checkpoint import (
 )
 from windlass.core.checkpoint.manifest import manifest_bytes
 from windlass.core.checkpoint.tensor_file import TensorSpec
-from windlass.core.definitions import ShardDefinition, VariableDefinition, cut
 from windlass.core.errors import CheckpointError
+from windlass.core.rules.definitions import ShardDefinition, VariableDefinition, cut
 
 
 def _save(path: str, arrays: dict[tuple[str, str], Array], parts: int) -> None:

@@ -10,17 +10,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from helpers.strategies import text_of
-from windlass.core import codec
-from windlass.core.arrays import BFLOAT16, DTYPES, Array, DType, as_bytes
-from windlass.core.definitions import ShardDefinition, VariableDefinition, cut
+from windlass.core.arrays.dtypes import BFLOAT16, DTYPES, Array, DType, as_bytes
 from windlass.core.errors import RefusedError
-from windlass.core.initializers import Initializer
 from windlass.core.report import PsCounters, TaskReport
-from windlass.core.schedules import CosineDecay, PiecewiseConstantDecay
+from windlass.core.rules.definitions import ShardDefinition, VariableDefinition, cut
+from windlass.core.rules.initializers import Initializer
+from windlass.core.rules.schedules import CosineDecay, PiecewiseConstantDecay
+from windlass.core.rules.update_rules import SGD, Adam, Ftrl, RMSprop
 from windlass.core.states import Outcome, Phase, State
 from windlass.core.task import Incarnation, TaskId
-from windlass.core.update_rules import SGD, Adam, Ftrl, RMSprop
 from windlass.core.versions import Versions
+from windlass.core.wire import codec
 from windlass.proto.v1 import common_pb2, ps_pb2
 
 RULES = [

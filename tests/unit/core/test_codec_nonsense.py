@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from helpers.fuzzing import Nonsense
 from helpers.strategies import text_of
-from windlass.core import bounds, codec
 from windlass.core.errors import WindlassError
+from windlass.core.wire import bounds, codec
 from windlass.proto.v1 import chief_pb2, common_pb2, ps_pb2, session_pb2
 
 READERS: dict[str, tuple[type[Message], Callable[[Any], object]]] = {

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from windlass.core.copying import copy_into, split
+from windlass.core.arrays.copying import copy_into, split
 
 
 @given(st.integers(0, 5_000_000), st.sampled_from([1, 4, 8]))

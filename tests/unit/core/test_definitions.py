@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from windlass.core.arrays import BFLOAT16
-from windlass.core.definitions import ShardDefinition, VariableDefinition, cut
+from windlass.core.arrays.dtypes import BFLOAT16
+from windlass.core.rules.definitions import ShardDefinition, VariableDefinition, cut
 
 FLOAT32 = np.dtype(np.float32)
 

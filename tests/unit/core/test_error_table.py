@@ -7,7 +7,13 @@ import grpc
 import pytest
 
 from windlass.core import errors
-from windlass.core.error_table import STATUS_OF, from_detail, from_rpc_error, status_of, to_detail
+from windlass.core.wire.error_table import (
+    STATUS_OF,
+    from_detail,
+    from_rpc_error,
+    status_of,
+    to_detail,
+)
 from windlass.proto.v1 import errors_pb2
 
 CLASSES = sorted(STATUS_OF, key=lambda cls: cls.__name__)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import windlass as wl
-from windlass.core import optimizer_steps
+from windlass.core.process import optimizer_steps
 
 
 @pytest.fixture(autouse=True)

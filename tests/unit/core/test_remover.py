@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from windlass.core.remover import Remover
-from windlass.core.tree_removal import Remains
+from windlass.core.files.remover import Remover
+from windlass.core.files.tree_removal import Remains
 
 WaitUntil = Callable[..., None]
 

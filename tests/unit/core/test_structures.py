@@ -13,7 +13,7 @@ from hypothesis.extra import numpy as st_numpy
 
 from helpers.strategies import text_of
 from windlass.core.errors import RefusedError
-from windlass.core.structures import from_parts, to_parts
+from windlass.core.wire.structures import from_parts, to_parts
 
 
 def there_and_back(value: Any) -> Any:

@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 from helpers.waiting import scaled, wait_until
-from windlass.core import temporary
-from windlass.core.remover import Remover
-from windlass.core.temporary import TemporaryFolder
-from windlass.core.trusted_folder import UnsafeFolderError
+from windlass.core.files import temporary
+from windlass.core.files.remover import Remover
+from windlass.core.files.temporary import TemporaryFolder
+from windlass.core.files.trusted_folder import UnsafeFolderError
 
 
 def test_what_a_killed_process_left_goes_and_what_is_in_use_stays(
@@ -48,7 +48,7 @@ def test_the_lock_ends_with_the_process_and_is_not_inherited(
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     program = (
         "import os, subprocess, sys\n"
-        "from windlass.core.temporary import TemporaryFolder\n"
+        "from windlass.core.files.temporary import TemporaryFolder\n"
         "TemporaryFolder('windlass-y')\n"
         "os._exit(0)\n"
     )

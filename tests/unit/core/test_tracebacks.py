@@ -8,7 +8,7 @@ import pytest
 
 import windlass as wl
 from windlass.core.errors import RefusedError
-from windlass.core.tracebacks import program_traceback
+from windlass.core.process.tracebacks import program_traceback
 
 PROGRAM = """\
 def train(strategy, fit, error):

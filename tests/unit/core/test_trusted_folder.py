@@ -7,7 +7,7 @@ import pytest
 
 from windlass.core.checkpoint.storage import check_writable
 from windlass.core.errors import StorageError
-from windlass.core.trusted_folder import UnsafeFolderError, check_shared
+from windlass.core.files.trusted_folder import UnsafeFolderError, check_shared
 
 SELF = os.geteuid()
 as_root = pytest.mark.needs("root")  # for a folder of another user

@@ -3,8 +3,8 @@
 import pydantic
 import pytest
 
-from windlass.core.schedules import CosineDecay, PiecewiseConstantDecay
-from windlass.core.update_rules import (
+from windlass.core.rules.schedules import CosineDecay, PiecewiseConstantDecay
+from windlass.core.rules.update_rules import (
     SGD,
     Adagrad,
     Adam,

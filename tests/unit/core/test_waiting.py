@@ -6,7 +6,7 @@ import re
 import pytest
 
 from helpers.clock import ManualClock
-from windlass.core.waiting import WaitLog
+from windlass.core.process.waiting import WaitLog
 
 
 @pytest.fixture(autouse=True)

@@ -11,8 +11,8 @@ import yaml
 
 from helpers.compose import FILE, services
 from helpers.processes import ROOT
-from windlass.cluster.resolved import resolve
-from windlass.cluster.template_variables import VariablesClusterResolver
+from windlass.cluster.resolvers.resolved import resolve
+from windlass.cluster.resolvers.template_variables import VariablesClusterResolver
 from windlass.core.settings import Settings
 
 DOCKER = ROOT / "deploy" / "docker"

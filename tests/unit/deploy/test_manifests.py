@@ -10,7 +10,7 @@ import yaml
 
 from helpers.manifest_lints import FIELDS, problems, unknown_fields
 from helpers.manifests import BUILT, K8S, Manifest, build, pod_templates, pods
-from windlass.cluster.principal import principal_of_uri
+from windlass.cluster.access.principal import principal_of_uri
 from windlass.net.metrics_answer import PATH
 
 kubernetes_validate = pytest.importorskip("kubernetes_validate", reason="knows the schemas")

@@ -13,7 +13,7 @@ import pytest
 
 import windlass as wl
 from helpers.replicas import FIRST, mirrored
-from windlass.core.arrays import DTYPES, DType
+from windlass.core.arrays.dtypes import DTYPES, DType
 from windlass.core.checkpoint import CheckpointReader, list_checkpoints
 from windlass.core.errors import CheckpointError, ShapeMismatchError
 from windlass.distribute import (

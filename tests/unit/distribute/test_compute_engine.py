@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from windlass.cluster.resolved import resolve
+from windlass.cluster.resolvers.resolved import resolve
 from windlass.cluster.spec import ClusterSpec
 from windlass.core.errors import ConfigurationError
 from windlass.core.task import TaskId

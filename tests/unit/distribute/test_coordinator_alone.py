@@ -10,7 +10,7 @@ import pytest
 
 import windlass as wl
 from windlass.client.worker.closure_link import Frame, Knowledge
-from windlass.cluster.closure_queue import ClosureQueue
+from windlass.cluster.job.closure_queue import ClosureQueue
 from windlass.core.task import TaskId
 from windlass.distribute.coordinator.closure_runner import ClosureRunner
 from windlass.distribute.coordinator.told_once import ToldOnce

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import windlass as wl
-from windlass.core.arrays import BFLOAT16
+from windlass.core.arrays.dtypes import BFLOAT16
 from windlass.distribute import (
     CommunicationOptions,
     CrossDeviceOps,

@@ -22,7 +22,7 @@ from helpers.input_workers import (
     shared,
     with_policy,
 )
-from windlass.cluster.resolved import ResolvedTask
+from windlass.cluster.resolvers.resolved import ResolvedTask
 from windlass.core.settings import Settings
 from windlass.core.task import TaskId
 from windlass.distribute import (

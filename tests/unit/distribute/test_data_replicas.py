@@ -11,7 +11,7 @@ import pytest
 
 import windlass as wl
 from helpers.input_workers import batches, examples_of, listed, lists, mirrored, steps_of
-from windlass.core.arrays import Array
+from windlass.core.arrays.dtypes import Array
 from windlass.distribute import DistributedIterator, PerReplica
 from windlass.distribute.data import ArraySpec, Dataset, as_dataset, from_arrays
 

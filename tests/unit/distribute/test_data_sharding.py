@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from windlass.core.arrays import BFLOAT16, Array
+from windlass.core.arrays.dtypes import BFLOAT16, Array
 from windlass.distribute.data.sharding import as_arrays, common_length, cut, empty_like
 
 

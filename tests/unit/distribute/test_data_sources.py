@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import windlass as wl
-from windlass.core.arrays import Array
+from windlass.core.arrays.dtypes import Array
 from windlass.distribute.data import (
     INFINITE_CARDINALITY,
     UNKNOWN_CARDINALITY,

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import windlass as wl
-from windlass.core.arrays import BFLOAT16
+from windlass.core.arrays.dtypes import BFLOAT16
 from windlass.distribute import (
     CentralStorageStrategy,
     Mirrored,

@@ -8,9 +8,9 @@ import pytest
 
 import windlass as wl
 from windlass.client.ps.parameter_session import ParameterSession
-from windlass.core.arrays import Array
+from windlass.core.arrays.dtypes import Array
 from windlass.core.errors import PeerLostError, RefusedError
-from windlass.core.steps import NO_TARGET, PullTarget, PushResult
+from windlass.core.wire.steps import NO_TARGET, PullTarget, PushResult
 from windlass.distribute import ParameterServerStrategy
 from windlass.distribute.local_ps import LocalPs
 from windlass.distribute.strategies.parameter_server import ParameterServerExtended

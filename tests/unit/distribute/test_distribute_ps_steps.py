@@ -12,8 +12,8 @@ from windlass.client.ps.parameter_session import ParameterSession
 from windlass.client.ps.push_plans import PushPayload
 from windlass.core.errors import ConfigurationError, DefinitionMismatchError, JobStoppedError
 from windlass.core.settings import Settings
-from windlass.core.steps import Operation
 from windlass.core.task import Incarnation, TaskId
+from windlass.core.wire.steps import Operation
 from windlass.distribute import ParameterServerStrategy, partitioners
 from windlass.distribute.cluster_resolver import SimpleClusterResolver
 from windlass.distribute.local_ps import LocalPs

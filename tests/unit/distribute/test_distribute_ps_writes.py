@@ -10,7 +10,7 @@ import pytest
 
 import windlass as wl
 from windlass.client.ps.parameter_session import ParameterSession
-from windlass.core.arrays import BFLOAT16
+from windlass.core.arrays.dtypes import BFLOAT16
 from windlass.core.errors import ShapeMismatchError
 from windlass.core.settings import Settings
 from windlass.core.task import Incarnation, TaskId

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import windlass as wl
-from windlass.core.arrays import BFLOAT16, DTYPES, DType
+from windlass.core.arrays.dtypes import BFLOAT16, DTYPES, DType
 from windlass.core.errors import ShapeMismatchError
 from windlass.distribute import ParameterServerStrategy, Strategy
 from windlass.distribute.variables.local import LocalVariable

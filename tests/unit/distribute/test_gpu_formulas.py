@@ -19,15 +19,15 @@ import numpy as np
 import pytest
 
 import windlass as wl
-from windlass.core.arrays import BFLOAT16, FLOATS, DType
-from windlass.core.schedules import (
+from windlass.core.arrays.dtypes import BFLOAT16, FLOATS, DType
+from windlass.core.rules.schedules import (
     CosineDecay,
     ExponentialDecay,
     InverseTimeDecay,
     PiecewiseConstantDecay,
     PolynomialDecay,
 )
-from windlass.core.update_rules import (
+from windlass.core.rules.update_rules import (
     BUILT_IN,
     SGD,
     Adadelta,

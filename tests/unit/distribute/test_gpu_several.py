@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 import windlass as wl
-from windlass.core.update_rules import SGD
+from windlass.core.rules.update_rules import SGD
 from windlass.distribute import (
     HierarchicalCopyAllReduce,
     MirroredStrategy,

@@ -9,7 +9,7 @@ import pytest
 import windlass as wl
 from helpers.replicas import SUM, replica
 from windlass.collectives.nccl import nccl_available
-from windlass.core.accelerators import count_gpus, load_cupy
+from windlass.core.process.accelerators import count_gpus, load_cupy
 from windlass.distribute import (
     CentralStorageStrategy,
     HierarchicalCopyAllReduce,

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 import windlass as wl
+from windlass.core.arrays.indexed_slices import IndexedSlices
 from windlass.core.errors import NonFiniteGradientError, ShapeMismatchError
-from windlass.core.indexed_slices import IndexedSlices
 from windlass.distribute.base.moved_average import MovedAverage
 
 LARGE = (300, 256)  # has a block of its own

@@ -12,7 +12,7 @@ import pytest
 
 import windlass as wl
 from helpers.waiting import wait_until
-from windlass.cluster.resolved import ResolvedTask
+from windlass.cluster.resolvers.resolved import ResolvedTask
 from windlass.cluster.spec import ClusterSpec
 from windlass.core.checkpoint import latest_checkpoint
 from windlass.core.errors import (

@@ -14,9 +14,9 @@ import numpy as np
 import pytest
 
 import windlass as wl
-from windlass.core.arrays import BFLOAT16, DTYPES, FLOATS, INTEGERS, DType
+from windlass.core.arrays.dtypes import BFLOAT16, DTYPES, FLOATS, INTEGERS, DType
 from windlass.core.errors import DefinitionMismatchError, RefusedError, ShapeMismatchError
-from windlass.core.update_rules import SGD, Adam
+from windlass.core.rules.update_rules import SGD, Adam
 from windlass.distribute import MirroredStrategy, ParameterServerStrategy, PerReplica, Strategy
 from windlass.distribute.variables.local import LocalVariable
 from windlass.distribute.variables.spec import Scatter

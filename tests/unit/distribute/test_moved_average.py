@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from windlass.core.arrays import Array
+from windlass.core.arrays.dtypes import Array
 from windlass.distribute.base.moved_average import MovedAverage
 
 

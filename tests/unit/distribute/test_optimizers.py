@@ -15,12 +15,12 @@ import pytest
 import windlass as wl
 from windlass.client.ps.parameter_session import ParameterSession
 from windlass.client.ps.push_plans import PushPayload
-from windlass.core import codec
 from windlass.core.errors import RefusedError
+from windlass.core.rules.update_rules import rule_from_dict
 from windlass.core.settings import Settings
-from windlass.core.steps import StepRequest
 from windlass.core.task import Incarnation, TaskId
-from windlass.core.update_rules import rule_from_dict
+from windlass.core.wire import codec
+from windlass.core.wire.steps import StepRequest
 from windlass.distribute import ParameterServerStrategy, partitioners
 from windlass.distribute.local_ps import LocalPs
 from windlass.distribute.optimizers import SGD, Adagrad, Adam, CosineDecay, RMSprop, register_rule

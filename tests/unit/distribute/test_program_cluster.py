@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import windlass as wl
-from windlass.cluster.resolved import ResolvedTask
+from windlass.cluster.resolvers.resolved import ResolvedTask
 from windlass.core.settings import Settings
 from windlass.core.task import TaskId
 from windlass.distribute import MirroredStrategy, ParameterServerStrategy

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 import windlass as wl
-from windlass.cluster.resolved import resolve
-from windlass.core.arrays import BFLOAT16, DType
-from windlass.core.initializers import Initializer
+from windlass.cluster.resolvers.resolved import resolve
+from windlass.core.arrays.dtypes import BFLOAT16, DType
+from windlass.core.rules.initializers import Initializer
 from windlass.distribute import ParameterServerStrategy
 from windlass.distribute.cluster_resolver import TFConfigClusterResolver
 from windlass.distribute.experimental import partitioners

@@ -13,7 +13,7 @@ import pytest
 
 import windlass as wl
 from helpers.replicas import mirrored
-from windlass.core.arrays import BFLOAT16, FLOATS, INTEGERS, DType
+from windlass.core.arrays.dtypes import BFLOAT16, FLOATS, INTEGERS, DType
 from windlass.distribute import (
     CentralStorageStrategy,
     MirroredStrategy,

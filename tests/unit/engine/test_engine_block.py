@@ -3,11 +3,11 @@
 import numpy as np
 import pytest
 
-from windlass.core.arrays import BFLOAT16, DTYPES, Array, DType
-from windlass.core.definitions import ShardDefinition, VariableDefinition
-from windlass.core.steps import Operation
+from windlass.core.arrays.dtypes import BFLOAT16, DTYPES, Array, DType
+from windlass.core.rules.definitions import ShardDefinition, VariableDefinition
+from windlass.core.rules.update_rules import SGD, Adam, Ftrl, RMSprop, UpdateRule
 from windlass.core.task import Incarnation, TaskId
-from windlass.core.update_rules import SGD, Adam, Ftrl, RMSprop, UpdateRule
+from windlass.core.wire.steps import Operation
 from windlass.engine.block import Block, Gradient, Range, StepInfo, warm_up
 from windlass.engine.rules import hyperparameters
 

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from windlass.core import copying
-from windlass.core.arrays import DTYPES, Array, DType
+from windlass.core.arrays import copying
+from windlass.core.arrays.dtypes import DTYPES, Array, DType
 from windlass.engine import rows as row_functions
 from windlass.engine.library import library
 from windlass.engine.rows import (

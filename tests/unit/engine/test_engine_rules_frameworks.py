@@ -12,11 +12,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from windlass.core import schedules
-from windlass.core.arrays import Array
-from windlass.core.definitions import ShardDefinition, VariableDefinition
-from windlass.core.task import Incarnation, TaskId
-from windlass.core.update_rules import (
+from windlass.core.arrays.dtypes import Array
+from windlass.core.rules import schedules
+from windlass.core.rules.definitions import ShardDefinition, VariableDefinition
+from windlass.core.rules.update_rules import (
     BUILT_IN,
     SGD,
     Adadelta,
@@ -31,6 +30,7 @@ from windlass.core.update_rules import (
     RMSprop,
     UpdateRule,
 )
+from windlass.core.task import Incarnation, TaskId
 from windlass.engine.block import Block, Gradient, StepInfo
 
 WORKER = Incarnation(TaskId("worker", 0), 1)

@@ -1,7 +1,7 @@
 """Every update rule follows its formula, for every float dtype, dense.
 
-The reference below is written from the formulas in ``core/update_rules.py``, in float64, and shares
-no code with the kernels.
+The reference below is written from the formulas in ``core/rules/update_rules.py``, in float64, and
+shares no code with the kernels.
 """
 
 from typing import Any
@@ -9,11 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from windlass.core.arrays import BFLOAT16, Array, DType
-from windlass.core.definitions import ShardDefinition, VariableDefinition
-from windlass.core.schedules import ExponentialDecay
-from windlass.core.task import Incarnation, TaskId
-from windlass.core.update_rules import (
+from windlass.core.arrays.dtypes import BFLOAT16, Array, DType
+from windlass.core.rules.definitions import ShardDefinition, VariableDefinition
+from windlass.core.rules.schedules import ExponentialDecay
+from windlass.core.rules.update_rules import (
     SGD,
     Adadelta,
     Adagrad,
@@ -27,6 +26,7 @@ from windlass.core.update_rules import (
     RMSprop,
     UpdateRule,
 )
+from windlass.core.task import Incarnation, TaskId
 from windlass.engine.block import Block, Gradient, StepInfo
 
 WORKER = Incarnation(TaskId("worker", 0), 1)

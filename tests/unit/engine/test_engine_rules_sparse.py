@@ -8,11 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from windlass.core.arrays import BFLOAT16, DTYPES, FLOATS, Array, DType
-from windlass.core.definitions import ShardDefinition, VariableDefinition
-from windlass.core.steps import Operation
-from windlass.core.task import Incarnation, TaskId
-from windlass.core.update_rules import (
+from windlass.core.arrays.dtypes import BFLOAT16, DTYPES, FLOATS, Array, DType
+from windlass.core.rules.definitions import ShardDefinition, VariableDefinition
+from windlass.core.rules.update_rules import (
     SGD,
     Adadelta,
     Adagrad,
@@ -25,6 +23,8 @@ from windlass.core.update_rules import (
     RMSprop,
     UpdateRule,
 )
+from windlass.core.task import Incarnation, TaskId
+from windlass.core.wire.steps import Operation
 from windlass.engine.block import Block, Gradient, StepInfo
 
 WORKER = Incarnation(TaskId("worker", 0), 1)

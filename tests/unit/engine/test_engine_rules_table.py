@@ -8,8 +8,8 @@ from typing import Any, ClassVar
 import pytest
 from pydantic_core import PydanticUndefined
 
-from windlass.core import update_rules
-from windlass.core.update_rules import BUILT_IN, SGD, Adam, UpdateRule
+from windlass.core.rules import update_rules
+from windlass.core.rules.update_rules import BUILT_IN, SGD, Adam, UpdateRule
 from windlass.distribute import optimizers
 from windlass.engine import rules
 from windlass.engine.kernels import UPDATE_FUNCTIONS

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from windlass.core import copying
-from windlass.core.arrays import Array
+from windlass.core.arrays import copying
+from windlass.core.arrays.dtypes import Array
 from windlass.engine.library import library
 
 F32 = np.dtype(np.float32)

@@ -14,12 +14,12 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
 from helpers.certificates import tls_settings, with_tls
-from windlass.cluster.principal import Principal
+from windlass.cluster.access.principal import Principal
 from windlass.core.errors import ConfigurationError, WindlassError
 from windlass.core.settings import Settings
 from windlass.core.task import TaskId
 from windlass.launch import cli
-from windlass.launch.certificate_authority import Authority, issue
+from windlass.launch.commands.certificate_authority import Authority, issue
 from windlass.net.free_ports import free_ports
 from windlass.net.tls.files import CredentialFiles
 from windlass.server.ps.server import PsServer

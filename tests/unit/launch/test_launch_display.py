@@ -15,18 +15,18 @@ from windlass.core.report import PsCounters, TaskReport
 from windlass.core.states import Phase, State
 from windlass.core.task import TaskId
 from windlass.core.versions import own_versions
-from windlass.launch.display import RichDisplay
-from windlass.launch.numbers import fitted, numbers
-from windlass.launch.plain import Display, PlainDisplay
-from windlass.launch.result import LocalResult, failure_text, result_table
-from windlass.launch.status_table import (
+from windlass.launch.local.result import LocalResult, failure_text, result_table
+from windlass.launch.screen.display import RichDisplay
+from windlass.launch.screen.numbers import fitted, numbers
+from windlass.launch.screen.plain import Display, PlainDisplay
+from windlass.launch.screen.status_table import (
     human_bytes,
     human_seconds,
     placement_text,
     status_lines,
     status_table,
 )
-from windlass.launch.terminal import TerminalConsole
+from windlass.launch.screen.terminal import TerminalConsole
 
 PS, CHIEF, WORKER = TaskId("ps", 0), TaskId("chief", 0), TaskId("worker", 11)
 EVALUATOR = TaskId("evaluator", 0)

@@ -10,9 +10,9 @@ from collections.abc import Callable
 import pytest
 
 from windlass.core.task import TaskId
-from windlass.launch.executor import Executor, Work
-from windlass.launch.interrupts import on_interrupts
-from windlass.launch.processes import Exit, Line, TaskProcess, read_output
+from windlass.launch.processes.executor import Executor, Work
+from windlass.launch.processes.interrupts import on_interrupts
+from windlass.launch.processes.process import Exit, Line, TaskProcess, read_output
 
 TASK = TaskId("worker", 0)
 

@@ -6,7 +6,7 @@ from windlass.client.gateway.calls import JobView, News
 from windlass.core.errors import PeerLostError
 from windlass.core.settings import Settings
 from windlass.core.task import TaskId
-from windlass.launch.plain import PlainDisplay
+from windlass.launch.screen.plain import PlainDisplay
 from windlass.launch.standalone.following import Following
 
 

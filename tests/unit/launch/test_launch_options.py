@@ -16,7 +16,7 @@ from windlass.core.exit_codes import ExitCode
 from windlass.core.settings import Settings
 from windlass.core.versions import own_versions
 from windlass.launch import cli
-from windlass.launch.options import TaskFlags, resolve_task, take_settings
+from windlass.launch.options.settings import TaskFlags, resolve_task, take_settings
 
 FULL = {
     "cluster": {

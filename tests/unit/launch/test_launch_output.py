@@ -2,7 +2,7 @@
 
 import pytest
 
-from windlass.launch.output import LineSplitter
+from windlass.launch.processes.output import LineSplitter
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from windlass.cluster.tf_config import TFConfigClusterResolver, write_tf_config
+from windlass.cluster.resolvers.tf_config import TFConfigClusterResolver, write_tf_config
 from windlass.core.settings import Settings
 from windlass.core.task import TaskId
 from windlass.launch.job.model import Job

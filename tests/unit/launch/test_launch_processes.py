@@ -8,8 +8,8 @@ import pytest
 
 from windlass.core.settings import load_settings
 from windlass.core.task import TaskId
-from windlass.launch.cluster import LocalCluster, default_model_dir
-from windlass.launch.processes import new_line_queue
+from windlass.launch.local.cluster import LocalCluster, default_model_dir
+from windlass.launch.processes.process import new_line_queue
 from windlass.worker.logs import LAUNCHER_MARK, set_up_logging
 from windlass.worker.program import Program
 

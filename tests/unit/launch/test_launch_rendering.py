@@ -16,11 +16,11 @@ import yaml
 from helpers.job_objects import digits
 from helpers.manifest_lints import problems
 from helpers.manifests import build, pod_templates, pods
-from windlass.cluster.launchers import launcher_resolver
-from windlass.cluster.resolved import resolve
-from windlass.cluster.simple import SimpleClusterResolver
+from windlass.cluster.resolvers.launchers import launcher_resolver
+from windlass.cluster.resolvers.resolved import resolve
+from windlass.cluster.resolvers.simple import SimpleClusterResolver
+from windlass.cluster.resolvers.tf_config import cluster_of
 from windlass.cluster.spec import ClusterSpec
-from windlass.cluster.tf_config import cluster_of
 from windlass.core.errors import ConfigurationError
 from windlass.core.settings import Settings
 from windlass.launch.job.model import Job

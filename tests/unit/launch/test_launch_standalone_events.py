@@ -2,8 +2,8 @@
 
 import threading
 
-from windlass.core import codec
 from windlass.core.task import TaskId
+from windlass.core.wire import codec
 from windlass.launch.standalone.events import Events
 from windlass.proto.v1 import gateway_pb2
 

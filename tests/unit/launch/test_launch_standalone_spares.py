@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from windlass.core.task import TaskId
-from windlass.launch.processes import ParentDeathPipe
+from windlass.launch.processes.process import ParentDeathPipe
+from windlass.launch.processes.stopped import is_stopped
 from windlass.launch.standalone.spares import Spares
-from windlass.launch.stopped import is_stopped
 
 WaitUntil = Callable[..., None]
 

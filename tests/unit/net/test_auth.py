@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from windlass.cluster.leadership import Leadership
-from windlass.cluster.principal import Principal
+from windlass.cluster.access.leadership import Leadership
+from windlass.cluster.access.principal import Principal
 from windlass.core.errors import (
     ConfigurationError,
     JobDoneError,

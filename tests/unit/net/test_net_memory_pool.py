@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from helpers.streams import result, start
-from windlass.core.arrays import Array
+from windlass.core.arrays.dtypes import Array
 from windlass.net.memory_pool import Lease, MemoryPool
 
 MIB = 1024**2

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from helpers.certificates import issued, write
-from windlass.cluster.principal import Principal
+from windlass.cluster.access.principal import Principal
 from windlass.core.errors import ConfigurationError
 from windlass.core.settings import Settings
 from windlass.net.auth.own_job import are_of_one_index, with_own_job

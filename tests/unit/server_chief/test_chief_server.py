@@ -7,8 +7,7 @@ import pytest
 
 from helpers.clock import ManualClock
 from windlass.client.chief.calls import ChiefClient
-from windlass.cluster.principal import Principal
-from windlass.core import codec, error_table
+from windlass.cluster.access.principal import Principal
 from windlass.core.errors import (
     FencedError,
     PeerLostError,
@@ -20,6 +19,7 @@ from windlass.core.settings import Settings
 from windlass.core.states import Outcome, Phase, State
 from windlass.core.task import Incarnation, TaskId
 from windlass.core.versions import own_versions
+from windlass.core.wire import codec, error_table
 from windlass.proto.v1 import chief_pb2, chief_pb2_grpc
 from windlass.server.chief.server import ChiefServer
 

@@ -12,13 +12,13 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from windlass.core.arrays import as_bytes
-from windlass.core.closure_pushes import ClosureRun
-from windlass.core.definitions import ShardDefinition, VariableDefinition
+from windlass.core.arrays.dtypes import as_bytes
 from windlass.core.errors import FencedError, LimitExceededError, SequenceError
+from windlass.core.rules.definitions import ShardDefinition, VariableDefinition
 from windlass.core.settings import Settings
-from windlass.core.steps import LayoutEntry, Operation, PushResult
 from windlass.core.task import Incarnation, TaskId
+from windlass.core.wire.closure_pushes import ClosureRun
+from windlass.core.wire.steps import LayoutEntry, Operation, PushResult
 from windlass.engine.block import StepInfo
 from windlass.server.ps.store import PushRequest, Store
 

@@ -15,12 +15,12 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from windlass.core.definitions import ShardDefinition, VariableDefinition
 from windlass.core.errors import FencedError, SequenceError
+from windlass.core.rules.definitions import ShardDefinition, VariableDefinition
+from windlass.core.rules.update_rules import SGD
 from windlass.core.settings import Settings
-from windlass.core.steps import Encoding, LayoutEntry, Operation, PushResult
 from windlass.core.task import Incarnation, TaskId
-from windlass.core.update_rules import SGD
+from windlass.core.wire.steps import Encoding, LayoutEntry, Operation, PushResult
 from windlass.engine.block import StepInfo
 from windlass.server.ps.store import PushRequest, Store
 

@@ -6,13 +6,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from windlass.core.definitions import ShardDefinition, VariableDefinition, cut
 from windlass.core.errors import LimitExceededError, PeerLostError
-from windlass.core.initializers import Initializer
-from windlass.core.memory import memory_bytes
+from windlass.core.process.memory import memory_bytes
+from windlass.core.rules.definitions import ShardDefinition, VariableDefinition, cut
+from windlass.core.rules.initializers import Initializer
+from windlass.core.rules.update_rules import SGD, Adam
 from windlass.core.settings import Settings
 from windlass.core.task import Incarnation, TaskId
-from windlass.core.update_rules import SGD, Adam
 from windlass.server.ps.store import Store
 
 PS = TaskId("ps", 0)

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from helpers.waiting import scaled
-from windlass.core.arrays import Array
+from windlass.core.arrays.dtypes import Array
 from windlass.core.errors import RefusedError
 from windlass.net.connection import Connection
 from windlass.net.shared_memory import APPLIED, HEADER_BYTES, WRITTEN, SharedSegment, unavailable

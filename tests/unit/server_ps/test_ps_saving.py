@@ -12,16 +12,16 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
-from windlass.core.arrays import BFLOAT16, DTYPES, Array, DType
+from windlass.core.arrays.dtypes import BFLOAT16, DTYPES, Array, DType
 from windlass.core.checkpoint import CheckpointReader, Manifest, VariableRecord, manifest_bytes
 from windlass.core.checkpoint.saved_part import SavedPart
-from windlass.core.definitions import VariableDefinition, cut
 from windlass.core.errors import CheckpointError
-from windlass.core.initializers import Initializer
+from windlass.core.rules.definitions import VariableDefinition, cut
+from windlass.core.rules.initializers import Initializer
+from windlass.core.rules.update_rules import SGD, Adagrad, Adam, Ftrl, RMSprop, UpdateRule
 from windlass.core.settings import Settings
-from windlass.core.steps import LayoutEntry, Operation
 from windlass.core.task import Incarnation, TaskId
-from windlass.core.update_rules import SGD, Adagrad, Adam, Ftrl, RMSprop, UpdateRule
+from windlass.core.wire.steps import LayoutEntry, Operation
 from windlass.engine.block import StepInfo
 from windlass.net.memory_pool import temporary_buffer
 from windlass.server.ps import saving

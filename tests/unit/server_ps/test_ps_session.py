@@ -7,8 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from windlass.core.arrays import Array
-from windlass.core.definitions import ShardDefinition, VariableDefinition
+from windlass.core.arrays.dtypes import Array
 from windlass.core.errors import (
     LimitExceededError,
     RefusedError,
@@ -16,9 +15,10 @@ from windlass.core.errors import (
     ShapeMismatchError,
     WindlassError,
 )
+from windlass.core.rules.definitions import ShardDefinition, VariableDefinition
 from windlass.core.settings import Settings
-from windlass.core.steps import Encoding, LayoutEntry, Operation, StepHeader, StepReply
 from windlass.core.task import Incarnation, TaskId
+from windlass.core.wire.steps import Encoding, LayoutEntry, Operation, StepHeader, StepReply
 from windlass.server.ps.payload import BufferPayload
 from windlass.server.ps.session import Session
 from windlass.server.ps.store import Store

@@ -8,20 +8,20 @@ from typing import Any
 import numpy as np
 import pytest
 
-from windlass.core.arrays import BFLOAT16, DType
+from windlass.core.arrays.dtypes import BFLOAT16, DType
 from windlass.core.checkpoint import CheckpointReader
-from windlass.core.definitions import ShardDefinition, VariableDefinition, cut
 from windlass.core.errors import (
     DefinitionMismatchError,
     LimitExceededError,
     RefusedError,
     UnknownVariableError,
 )
-from windlass.core.initializers import Initializer
+from windlass.core.rules.definitions import ShardDefinition, VariableDefinition, cut
+from windlass.core.rules.initializers import Initializer
+from windlass.core.rules.update_rules import SGD, Adam
 from windlass.core.settings import Settings
-from windlass.core.steps import Encoding, LayoutEntry, Operation
 from windlass.core.task import Incarnation, TaskId
-from windlass.core.update_rules import SGD, Adam
+from windlass.core.wire.steps import Encoding, LayoutEntry, Operation
 from windlass.engine.block import Block
 from windlass.server.ps.shard_table import ShardTable
 from windlass.server.ps.store import Store

@@ -6,14 +6,14 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
-from windlass.core.arrays import DTYPES, Array, DType, is_float
-from windlass.core.definitions import ShardDefinition, VariableDefinition, cut
+from windlass.core.arrays.dtypes import DTYPES, Array, DType, is_float
 from windlass.core.errors import RefusedError
-from windlass.core.schedules import ExponentialDecay
+from windlass.core.rules.definitions import ShardDefinition, VariableDefinition, cut
+from windlass.core.rules.schedules import ExponentialDecay
+from windlass.core.rules.update_rules import SGD, UpdateRule
 from windlass.core.settings import Settings
-from windlass.core.steps import Encoding, LayoutEntry, Operation, PushResult
 from windlass.core.task import Incarnation, TaskId
-from windlass.core.update_rules import SGD, UpdateRule
+from windlass.core.wire.steps import Encoding, LayoutEntry, Operation, PushResult
 from windlass.engine.block import StepInfo
 from windlass.server.ps.store import PushRequest, Store
 

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 import windlass as wl
-from windlass.cluster.resolved import ResolvedTask
-from windlass.core.arrays import Array
+from windlass.cluster.resolvers.resolved import ResolvedTask
+from windlass.core.arrays.dtypes import Array
 from windlass.core.checkpoint import (
     CheckpointReader,
     Manifest,
@@ -22,17 +22,17 @@ from windlass.core.checkpoint import (
 )
 from windlass.core.checkpoint.job_record import JobRecord, write_job_record
 from windlass.core.checkpoint.storage import open_model_dir
-from windlass.core.definitions import ShardDefinition, VariableDefinition
 from windlass.core.errors import (
     CheckpointError,
     ConfigurationError,
     JobStoppedError,
     PeerLostError,
 )
+from windlass.core.rules.definitions import ShardDefinition, VariableDefinition
 from windlass.core.settings import Settings
 from windlass.core.states import Phase
-from windlass.core.steps import LayoutEntry, Operation
 from windlass.core.task import Incarnation, TaskId
+from windlass.core.wire.steps import LayoutEntry, Operation
 from windlass.distribute.program_cluster import in_cluster
 from windlass.distribute.runtime import ClusterRuntime
 from windlass.engine.block import StepInfo

@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 
 from helpers.pages import ROOT
-from windlass.core import update_rules as rules
 from windlass.core.errors import ConfigurationError, MissingExtraError
+from windlass.core.rules import update_rules as rules
 from windlass.training.extras import require
 from windlass.training.own_optimizer import choose_place
 from windlass.training.rule_table import (

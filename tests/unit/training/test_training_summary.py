@@ -9,15 +9,15 @@ from typing import Any
 import pytest
 
 import windlass as wl
-from windlass.cluster.resolved import ResolvedTask
+from windlass.cluster.resolvers.resolved import ResolvedTask
 from windlass.cluster.spec import ClusterSpec
 from windlass.core.errors import ConfigurationError, MissingExtraError
-from windlass.core.event_files import encoding
 from windlass.core.settings import Settings
 from windlass.core.task import TaskId
 from windlass.distribute.program_cluster import in_cluster
 from windlass.distribute.runtime import ClusterRuntime
 from windlass.launch.cli import windlass
+from windlass.telemetry.event_files import encoding
 from windlass.training import summary
 from windlass.worker.job_summaries import open_job_summaries
 

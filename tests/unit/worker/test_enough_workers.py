@@ -4,8 +4,8 @@ import logging
 
 import pytest
 
-from windlass.cluster.job import Job
-from windlass.cluster.resolved import ResolvedTask
+from windlass.cluster.job.job import Job
+from windlass.cluster.resolvers.resolved import ResolvedTask
 from windlass.cluster.spec import ClusterSpec
 from windlass.core.clock import SystemClock
 from windlass.core.errors import ConfigurationError, JobStoppedError, JoinTimeoutError

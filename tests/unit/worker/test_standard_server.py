@@ -7,7 +7,7 @@ import pytest
 import windlass as wl
 from helpers.waiting import scaled
 from windlass.client.ps.control import PsControl
-from windlass.cluster.principal import Principal
+from windlass.cluster.access.principal import Principal
 from windlass.core.errors import ConfigurationError
 from windlass.core.settings import Settings
 from windlass.core.task import TaskId

@@ -10,14 +10,14 @@ import numpy as np
 import pytest
 
 from windlass.client.ps.control import PsControl
-from windlass.core.arrays import Array, as_dtype
+from windlass.core.arrays.dtypes import Array, as_dtype
 from windlass.core.checkpoint import CheckpointReader, latest_checkpoint, list_checkpoints
 from windlass.core.checkpoint.local_folder import LocalFolder
 from windlass.core.checkpoint.manifest import TensorRecord
 from windlass.core.checkpoint.saved_part import SavedPart, SavedShard
 from windlass.core.checkpoint.tensor_file import TensorFileWriter, TensorSpec
-from windlass.core.definitions import ShardDefinition, VariableDefinition, cut
 from windlass.core.errors import PeerLostError, RefusedError, StorageError
+from windlass.core.rules.definitions import ShardDefinition, VariableDefinition, cut
 from windlass.core.task import TaskId
 from windlass.worker.checkpoint_sources import PsShards
 from windlass.worker.checkpoints import Checkpointer

@@ -6,7 +6,7 @@ import pytest
 
 from helpers.clock import ManualClock
 from windlass.client.ps.control import PsControl
-from windlass.cluster.job import Job
+from windlass.cluster.job.job import Job
 from windlass.core.errors import PermissionDeniedError
 from windlass.core.report import TaskReport
 from windlass.core.settings import Settings

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from windlass.cluster.resolved import ResolvedTask
+from windlass.cluster.resolvers.resolved import ResolvedTask
 from windlass.cluster.spec import ClusterSpec
 from windlass.core.exit_codes import ExitCode
 from windlass.core.settings import Settings

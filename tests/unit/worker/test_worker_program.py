@@ -16,7 +16,7 @@ from windlass.core.errors import (
     WindlassError,
 )
 from windlass.core.exit_codes import ExitCode
-from windlass.core.replaced_errors import noting_errors, own_errors
+from windlass.core.process.replaced_errors import noting_errors, own_errors
 from windlass.core.states import Outcome
 from windlass.worker.program import Ending, Program, ending_of, find_program, run_program
 

@@ -1,0 +1,1 @@
+"""Who may do what: principals, rights and leadership. Pure."""

@@ -1,0 +1,1 @@
+"""Decisions of a job: members, barrier, takeover, closures, scalars. Pure."""

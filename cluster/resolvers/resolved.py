@@ -1,0 +1,275 @@
+"""Resolving this process's task: a resolver's answers, checked and made canonical.
+
+TF_CONFIG comes in five forms (DESIGN §3): the full one; TFJob's dynamic ones, in which a task sees
+little more than itself, under ``cluster`` or ``sparseCluster``; an empty cluster for the chief of
+such a job; and none at all. All end here.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from ...core.errors import ConfigurationError, TFConfigError
+from ...core.task import TaskId
+from ..roles import (
+    CHIEF,
+    EVALUATOR,
+    PS,
+    TASK_TYPES,
+    WORKER,
+    canonical_spec,
+    canonical_type,
+    chief_of,
+    ps_of,
+    training_spec,
+    workers_of,
+)
+from ..spec import ClusterSpec
+from .resolver import ClusterResolver
+from .simple import SimpleClusterResolver
+from .tf_config import write_tf_config
+
+
+@dataclass(frozen=True, slots=True)
+class ResolvedTask:
+    """This process's task and its cluster.
+
+    Attributes:
+        task: This task.
+        spec: The training cluster: no evaluator, ``master`` renamed. Empty: this process is all of
+            it.
+        chief: The chief, which may be worker 0.
+        chief_address: Empty if TF_CONFIG does not name it; then a ps knows it.
+        address: This task's own address; empty if it serves nothing.
+        evaluator: Address of the evaluator, if the cluster lists one.
+        dynamic: The cluster may list fewer tasks than there are.
+        sources: What was decided → where it came from, for people.
+        read_from: The resolver that said so, as it was then; None: it was made otherwise.
+    """
+
+    task: TaskId
+    spec: ClusterSpec
+    chief: TaskId
+    chief_address: str = ""
+    address: str = ""
+    evaluator: str = ""
+    dynamic: bool = False
+    sources: dict[str, str] = field(default_factory=dict)
+    read_from: ClusterResolver | None = field(default=None, compare=False, repr=False)
+
+    @property
+    def resolver(self) -> ClusterResolver:
+        """What the task was read from, as it was then; else its cluster and task."""
+        return self.read_from or SimpleClusterResolver(
+            self.spec, task_type=self.task.type, task_id=self.task.index
+        )
+
+    @property
+    def is_chief(self) -> bool:
+        """Whether this task is the chief."""
+        return self.task == self.chief
+
+    @property
+    def is_local(self) -> bool:
+        """Whether this process is the whole cluster: no other task trains, and there is no ps."""
+        return not ps_of(self.spec) and not self.dynamic and len(workers_of(self.spec)) <= 1
+
+    def address_of(self, task: TaskId) -> str:
+        """Address of a task of the training cluster."""
+        return self.spec.task_address(task.type, task.index)
+
+    def tf_config(self) -> str:
+        """As TF_CONFIG, in one line; what ``windlass run --print-tf-config`` prints."""
+        cluster: dict[str, object] = dict(self.spec.as_dict())
+        if self.evaluator:
+            cluster[EVALUATOR] = [self.evaluator]
+        # Under the other key it reads back as dynamic, even where no index is missing.
+        key = "sparseCluster" if self.dynamic else "cluster"
+        return write_tf_config(cluster, self.task, key=key)
+
+
+def resolve(
+    resolver: ClusterResolver,
+    *,
+    source: str = "",
+    overrides: Mapping[str, str] | None = None,
+    chief_address: str = "",
+) -> ResolvedTask:
+    """Check a resolver's answers and make them canonical.
+
+    Args:
+        resolver: Read through one snapshot.
+        source: The resolver's name in messages, e.g. ``"flags"``; empty: its own.
+        overrides: What was decided elsewhere → where, for :attr:`ResolvedTask.sources`.
+        chief_address: Of ``--chief``: wins over the spec.
+
+    Raises:
+        ConfigurationError: Task missing, unknown or out of range, or without a cluster; addresses
+            malformed or used twice.
+    """
+    source = source or resolver.source
+    error = TFConfigError if source == "TF_CONFIG" else ConfigurationError
+    said = resolver.snapshot()
+    spec, dynamic = said.cluster_spec(), said.dynamic
+    kind, index = said.task_type, said.task_id
+    overrides = overrides or {}
+    is_command = "task.type" in overrides
+    if not spec and not dynamic:
+        _check_alone(kind, index, error, source, is_command=is_command)
+    if not spec and (not dynamic or kind is None):
+        return ResolvedTask(
+            TaskId(CHIEF, 0),
+            ClusterSpec({}),
+            TaskId(CHIEF, 0),
+            sources={"cluster": "none given: this process is the whole cluster"},
+            read_from=said,
+        )
+    task = _task_of(kind, index, error, source, is_command=is_command)
+    whole = canonical_spec(spec)
+    if task.type == EVALUATOR and task.index:
+        raise error(
+            "there can only be one `evaluator` task (with index 0), and this process is evaluator "
+            f"{task.index}",
+            index=task.index,
+        )
+    addresses = _check_addresses(whole, error, source)
+    training = training_spec(whole)
+    if task.type != EVALUATOR and not dynamic:
+        _check_place(task, training, error, source)
+    chief, chief_address = _find_chief(
+        task, training, chief_address, dynamic=dynamic, was_given="--chief" in overrides.values()
+    )
+    named = "the spec" if CHIEF in training.jobs else f"no chief listed: {chief.short} leads"
+    return ResolvedTask(
+        task,
+        training,
+        chief,
+        chief_address,
+        addresses.get(task, ""),
+        addresses.get(TaskId(EVALUATOR, 0), ""),
+        dynamic,
+        {"cluster": source, "task": source, "chief": named, **said.sources, **overrides},
+        said,
+    )
+
+
+def _check_alone(
+    kind: str | None,
+    index: int | None,
+    error: type[ConfigurationError],
+    source: str,
+    *,
+    is_command: bool,
+) -> None:
+    """Refuse a task without a cluster that does not mean a process alone.
+
+    TensorFlow takes worker 0 for one. ``windlass worker`` is one of a cluster's.
+    """
+    if kind in (None, WORKER) and not index and not is_command:
+        return
+    remedy = "give --cluster, or start the program by python, to be alone"
+    if not is_command:
+        remedy = "add one with the addresses of all tasks, or take the task away, to be alone"
+    raise error(
+        f"this process is {canonical_type(kind or WORKER)}:{index or 0}, and {source} has no "
+        f"cluster: {remedy}"
+    )
+
+
+def _task_of(
+    kind: str | None,
+    index: int | None,
+    error: type[ConfigurationError],
+    source: str,
+    *,
+    is_command: bool,
+) -> TaskId:
+    if kind is None:
+        if source != "TF_CONFIG":
+            raise error(
+                f"{source} has a cluster, but does not say which task of it this process is; give "
+                "task_type and task_id, or --role and --index"
+            )
+        raise error(
+            f"{source} has a cluster but no task: add "
+            '"task": {"type": "worker", "index": 0} with this process\'s own type and index'
+        )
+    kind = canonical_type(kind)
+    if kind not in TASK_TYPES:
+        raise error(f"{source}: task.type is {kind!r}; it must be one of {', '.join(TASK_TYPES)}")
+    if index is None and kind in (WORKER, PS):
+        what = "give --index" if is_command else 'add its "index" to the task, or give task_id'
+        raise error(
+            f"{source} has a cluster, but does not say which {kind} this process is; {what}"
+        )
+    return TaskId(kind, index or 0)
+
+
+def _find_chief(
+    task: TaskId, spec: ClusterSpec, address: str, *, dynamic: bool, was_given: bool
+) -> tuple[TaskId, str]:
+    """The chief and its address, if known.
+
+    Args:
+        task: This task.
+        spec: The training cluster.
+        address: The chief's, as far as it was given; wins over the spec.
+        dynamic: The cluster may list fewer tasks than there are.
+        was_given: By ``--chief``.
+    """
+    chief = task if dynamic and task.type == CHIEF else chief_of(spec)
+    if not address and chief.type in spec.jobs:
+        known = chief.index in spec.task_indices(chief.type)
+        # A dynamic cluster lists a worker only itself: there may be a chief that is not listed.
+        if known and (not dynamic or chief == task or chief.type == CHIEF):
+            address = spec.task_address(chief.type, chief.index)
+    if task.type == WORKER:
+        is_unlisted = dynamic and not address and task != chief
+        # A worker that was given the chief's address is not the chief.
+        if is_unlisted or (address and was_given):
+            chief = TaskId(CHIEF, 0)
+    return chief, address
+
+
+def _check_place(
+    task: TaskId, spec: ClusterSpec, error: type[ConfigurationError], source: str
+) -> None:
+    known = spec.task_indices(task.type) if task.type in spec.jobs else []
+    if not known:
+        raise error(
+            f"{source}: this process is {task}, but the cluster has no job {task.type!r}; "
+            f"it has {', '.join(spec.jobs) or 'none'}"
+        )
+    if task.index not in known:
+        raise error(
+            f"{source}: task.index {task.index} is out of range: job {task.type!r} has "
+            f"{len(known)} task{'s' if len(known) != 1 else ''} "
+            f"(index {', '.join(map(str, known))})",
+            index=task.index,
+            tasks=len(known),
+        )
+
+
+def _check_addresses(
+    spec: ClusterSpec, error: type[ConfigurationError], source: str
+) -> dict[TaskId, str]:
+    owner: dict[str, TaskId] = {}
+    addresses: dict[TaskId, str] = {}
+    for task in spec.tasks():
+        address = spec.task_address(task.type, task.index)
+        host, _, port = address.rpartition(":")
+        if not host or not (port.isascii() and port.isdigit()) or not 0 < int(port) < 65536:
+            raise error(
+                f"{source}: address {address!r} of {task} does not read as host:port",
+                task=task,
+                address=address,
+            )
+        if address in owner:
+            raise error(
+                f"{source}: {owner[address]} and {task} have the same address {address!r}; "
+                "every task needs its own",
+                task=task,
+                address=address,
+            )
+        owner[address] = task
+        addresses[task] = address
+    return addresses

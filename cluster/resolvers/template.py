@@ -1,0 +1,127 @@
+"""A cluster computed from counts and a host name pattern, instead of TF_CONFIG.
+
+For Indexed Jobs, StatefulSets, JobSet, Volcano, Slurm and plain shells: every pod gets the same
+flags, and its index from its launcher.
+"""
+
+import re
+from collections.abc import Mapping
+
+from ...core.errors import ConfigurationError
+from ..roles import TASK_TYPES
+from ..spec import ClusterSpec
+from .resolver import ClusterResolver, format_master_url
+
+# Variables in which launchers put a task's index; the first that is set is used.
+INDEX_VARIABLES = ("JOB_COMPLETION_INDEX", "VC_TASK_INDEX", "SLURM_PROCID")
+
+
+def parse_replicas(text: str, name: str = "--replicas") -> dict[str, int]:
+    """``"chief=1,ps=2,worker=3"`` as a dictionary.
+
+    Args:
+        text: Roles and counts.
+        name: Where they come from, for the error.
+
+    Raises:
+        ConfigurationError: The text is malformed.
+    """
+    counts: dict[str, int] = {}
+    for item in text.split(","):
+        role, _, count = item.strip().partition("=")
+        if role not in TASK_TYPES or not (count.isascii() and count.isdigit()) or role in counts:
+            raise ConfigurationError(
+                f"{name} {text!r}: {item.strip()!r} does not read as ROLE=COUNT; "
+                f"e.g. chief=1,ps=2,worker=3 (roles: {', '.join(TASK_TYPES)}, each once)"
+            )
+        counts[role] = int(count)
+    return counts
+
+
+def find_index(
+    flag: int | None, environment: Mapping[str, str], hostname: str
+) -> tuple[int, str] | None:
+    """This task's index and its source; None if there is none.
+
+    Order: the flag, ``JOB_COMPLETION_INDEX``, ``VC_TASK_INDEX``, ``SLURM_PROCID``, the ordinal at
+    the end of the host name (``ps-1``).
+    """
+    if flag is not None:
+        return flag, "--index"
+    for name in INDEX_VARIABLES:
+        value = environment.get(name, "")
+        if value.isdigit():
+            return int(value), name
+    ordinal = re.search(r"-(\d+)$", hostname.split(".", 1)[0])
+    return (int(ordinal[1]), f"host name {hostname}") if ordinal else None
+
+
+class TemplateClusterResolver(ClusterResolver):
+    """Addresses from a pattern with ``{role}`` and ``{index}``.
+
+    ::
+
+        TemplateClusterResolver("worker", 1, {"ps": 2, "worker": 3}, "{role}-{index}.train:2222")
+    """
+
+    _asks_nobody = True
+
+    def __init__(
+        self,
+        task_type: str,
+        task_id: int,
+        replicas: Mapping[str, int],
+        host_template: str,
+        rpc_layer: str | None = None,
+    ) -> None:
+        """Keep a pattern.
+
+        Raises:
+            ConfigurationError: The pattern has other fields, or gives two tasks one address.
+        """
+        fields = set(re.findall(r"\{([^}]*)\}", host_template))
+        if not fields <= {"role", "index"}:
+            wrong = ", ".join("{" + name + "}" for name in sorted(fields - {"role", "index"}))
+            raise ConfigurationError(
+                f"--host-template {host_template!r}: unknown field {wrong}; "
+                "there are {role} and {index}"
+            )
+        try:
+            jobs = {
+                role: [host_template.format(role=role, index=index) for index in range(count)]
+                for role, count in replicas.items()
+                if count
+            }
+        except ValueError as error:
+            raise ConfigurationError(f"--host-template {host_template!r}: {error}") from error
+        owner: dict[str, str] = {}
+        for role, addresses in jobs.items():
+            for index, address in enumerate(addresses):
+                task = f"{role} {index}"
+                if owner.setdefault(address, task) != task:
+                    raise ConfigurationError(
+                        f"--host-template {host_template!r}: {owner[address]} and {task} have the "
+                        f"same address {address!r}; use {{role}} and {{index}}"
+                    )
+        self._task_type = task_type
+        self._task_id = task_id
+        self._rpc_layer = rpc_layer
+        self._spec = ClusterSpec(jobs)
+
+    def cluster_spec(self) -> ClusterSpec:
+        """The cluster."""
+        return self._spec
+
+    def master(
+        self,
+        task_type: str | None = None,
+        task_id: int | None = None,
+        rpc_layer: str | None = None,
+    ) -> str:
+        """Address of a task, this one by default."""
+        kind = task_type if task_type is not None else self._task_type
+        index = task_id if task_id is not None else self._task_id
+        if kind is None or index is None:
+            raise ValueError("type and index of the task are not known")
+        address = self._spec.task_address(kind, index)
+        return format_master_url(address, rpc_layer or self._rpc_layer)

@@ -1,0 +1,102 @@
+"""The cluster of a pod whose launcher counts tasks and names hosts by a pattern, in variables.
+
+Manifests (``deploy/k8s``) give every pod of a job the same environment, so that any command can be
+the container's, ``python train.py`` too:
+
+- ``WINDLASS_REPLICAS``: tasks per role, as ``--replicas``.
+- ``WINDLASS_HOST_TEMPLATE``: addresses, as ``--host-template``.
+- ``WINDLASS_ROLE``: of this task.
+
+The index is found as for the flags. Workers may be added while a job with parameter servers runs,
+by a launcher that cannot change the environment of pods (an Indexed Job's template is fixed): so a
+worker beyond those that are counted is one more.
+"""
+
+import socket
+from collections.abc import Mapping
+
+from ...core.errors import ConfigurationError
+from ..roles import PS, TASK_TYPES, WORKER, canonical_type
+from ..spec import ClusterSpec
+from .template import INDEX_VARIABLES, TemplateClusterResolver, find_index, parse_replicas
+
+ROLE = "WINDLASS_ROLE"
+REPLICAS = "WINDLASS_REPLICAS"
+HOST_TEMPLATE = "WINDLASS_HOST_TEMPLATE"
+
+
+class VariablesClusterResolver(TemplateClusterResolver):
+    """The cluster of ``WINDLASS_REPLICAS`` and ``WINDLASS_HOST_TEMPLATE``.
+
+    Args:
+        variables: The environment, in which the pattern is set.
+        replicas: Instead of ``WINDLASS_REPLICAS``.
+        hostname: Of the pod; None: of this machine.
+
+    Raises:
+        ConfigurationError: A variable is missing or does not read, or nothing says the index.
+    """
+
+    def __init__(
+        self,
+        variables: Mapping[str, str],
+        *,
+        replicas: Mapping[str, int] | None = None,
+        hostname: str | None = None,
+    ) -> None:
+        pattern = variables[HOST_TEMPLATE].strip()
+        said = variables.get(REPLICAS, "").strip()
+        if replicas is None and not said:
+            raise ConfigurationError(
+                f"{HOST_TEMPLATE} is set, and {REPLICAS} is not: how many tasks has each role? "
+                f"E.g. {REPLICAS}=chief=1,ps=2,worker=3",
+                variable=REPLICAS,
+            )
+        counts = parse_replicas(said, REPLICAS) if replicas is None else dict(replicas)
+        role = canonical_type(variables.get(ROLE, "").strip())
+        if role not in TASK_TYPES:
+            raise ConfigurationError(
+                f"{ROLE}={variables.get(ROLE, '')!r} is no role; it is one of "
+                f"{', '.join(TASK_TYPES)}",
+                variable=ROLE,
+            )
+        found = find_index(None, variables, socket.gethostname() if hostname is None else hostname)
+        if found is None and counts.get(role, 1) == 1:
+            found = (0, f"{REPLICAS}: there is one {role}")
+        if found is None:
+            raise ConfigurationError(
+                f"which {role} is this? Set one of {', '.join(INDEX_VARIABLES)}, or give the pod a "
+                "host name that ends in a number",
+                variable=INDEX_VARIABLES[0],
+            )
+        index, self._index_from = found
+        super().__init__(role, index, counts, pattern)
+        if role == WORKER and counts.get(PS) and index >= counts.get(WORKER, 0):
+            self._spec = _with(self._spec, index, pattern)
+
+    @property
+    def source(self) -> str:
+        """The variable that decided."""
+        return HOST_TEMPLATE
+
+    @property
+    def sources(self) -> dict[str, str]:
+        """The variables."""
+        return {
+            "cluster": f"{REPLICAS} and {HOST_TEMPLATE}",
+            "task.type": ROLE,
+            "task.index": self._index_from,
+        }
+
+    @property
+    def from_launcher(self) -> bool:
+        """Always."""
+        return True
+
+
+def _with(spec: ClusterSpec, index: int, pattern: str) -> ClusterSpec:
+    """The cluster with one more worker."""
+    known = spec.task_indices(WORKER) if WORKER in spec.jobs else []
+    workers = {each: spec.task_address(WORKER, each) for each in known}
+    workers[index] = pattern.format(role=WORKER, index=index)
+    return ClusterSpec({**spec.as_dict(), WORKER: workers})

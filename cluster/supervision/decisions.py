@@ -1,0 +1,239 @@
+"""Supervision of a job's tasks, from their start to the end of the last one. Pure.
+
+Events come in with their time, orders come out: what to signal, what to start again, what to show.
+There is no clock and no I/O, so a test can replay any history as plain data. Who asks says by a
+:class:`Policy` how long each stage takes and what is started again: ``windlass local`` ends a job
+within five seconds, a standalone cluster gives its tasks time to write a large checkpoint.
+
+What the exit of a task means, and which task is to blame, is decided in :mod:`.exit_policy`.
+"""
+
+import signal
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from ...core.exit_codes import ExitCode, is_retryable, shell_status
+from ...core.task import TaskId
+from ..roles import EVALUATOR, PS
+from .events import (
+    Ended,
+    Event,
+    Fails,
+    Leaves,
+    Looked,
+    Order,
+    Signal,
+    StartAgain,
+    StopRequested,
+    Tick,
+)
+from .exits import FOLLOWED, End, Verdict, on_exit, whom_to_blame
+from .hanging import Seen, whom_to_kill
+from .policy import Cause, EndingStep, Measure, Policy
+
+LOST = -9
+"""The code of a task whose end was not seen, or which could not be ended."""
+
+_ENDS_BY: Mapping[Measure | None, tuple[int, ...]] = {
+    Measure.ASK: (ExitCode.DRAINED, -signal.SIGTERM),
+    Measure.KILL: (ExitCode.DRAINED, -signal.SIGTERM, -signal.SIGKILL),
+}  # codes that a measure explains
+
+
+@dataclass(slots=True, kw_only=True)
+class TaskRun:
+    """A task's process, as its supervision sees it.
+
+    Attributes:
+        code: How it ended, as ``subprocess`` reports it; None while it runs.
+        ended: When; None while it runs.
+        attempt: How often it was started again.
+    """
+
+    code: int | None = None
+    ended: float | None = None
+    attempt: int = 0
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether it does not run."""
+        return self.code is not None
+
+
+class Supervision:
+    """Supervises one job, whose tasks all run when it is made. Not thread-safe.
+
+    Args:
+        runs: The tasks, which this keeps up to date.
+        policy: How to supervise them.
+    """
+
+    def __init__(self, runs: Mapping[TaskId, TaskRun], policy: Policy) -> None:
+        self.stop_reason = ""
+        self._runs = runs
+        self._policy = policy
+        self._failures: list[End] = []
+        self._signalled: dict[TaskId, Measure] = {}
+        self._cause: Cause | None = None
+        self._since = 0.0  # the time of the cause
+        self._taken = 0  # steps
+
+    def handle(self, event: Event, now: float) -> list[Order]:
+        """Take in an event.
+
+        Args:
+            event: What has happened.
+            now: The time. Unit: seconds, of any clock that does not go back.
+
+        Returns:
+            What to do, in order.
+        """
+        match event:
+            case Ended():
+                orders = self._task_ended(event, now)
+            case StopRequested():
+                orders = self._stop(event, now)
+            case Looked():
+                orders = self._kill_what_hangs(event, now)
+            case Tick():
+                orders = []
+        return [*orders, *self._due(now)]
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether no task runs."""
+        return all(run.has_ended for run in self._runs.values())
+
+    @property
+    def is_stopping(self) -> bool:
+        """Whether tasks were asked to end."""
+        return self._taken > 0
+
+    @property
+    def failure(self) -> End | None:
+        """The end that made the job fail; None: it has not."""
+        return whom_to_blame(self._failures) if self._failures else None
+
+    @property
+    def exit_code(self) -> int:
+        """The exit code of a job that has ended, as a shell shows it."""
+        if self.failure is not None:
+            return shell_status(self.failure.code)
+        return int(ExitCode.DRAINED) if self.stop_reason else shell_status(self._chief.code or 0)
+
+    @property
+    def _chief(self) -> TaskRun:
+        return self._runs[self._policy.chief]
+
+    def _task_ended(self, event: Ended, now: float) -> list[Order]:
+        end, policy = event.end, self._policy
+        run = self._runs[end.task]
+        if run.has_ended:
+            return []
+        run.code, run.ended = end.code, now
+        if end.task.type == PS and end.code in FOLLOWED:
+            # The chief told this ps that the job is over, and its own exit says why.
+            self._end_for(Cause.TOLD, now)
+            return []
+        verdict = on_exit(
+            end,
+            chief=policy.chief,
+            stopping=self._is_expected(end),
+            synchronous=policy.synchronous,
+        )
+        if verdict.failed:
+            self._failures.append(end)
+        if self._starts_again(event, verdict):
+            run.code, run.ended, run.attempt = None, None, run.attempt + 1
+            return [StartAgain(end.task, run.attempt)]
+        if verdict.job_ends and self._end_for(Cause.FAILED, now):
+            return [Fails(end)]
+        if self._chief.code == 0 and not self._runs_evaluator:
+            self._end_for(Cause.DONE, now)
+        is_news = verdict.message and not verdict.job_ends and not self.is_stopping
+        return [Leaves(end, verdict)] if is_news else []
+
+    def _is_expected(self, end: End) -> bool:
+        """Whether an exit that is not 0 is no failure, since the job ends anyway."""
+        if end.code in _ENDS_BY.get(self._signalled.get(end.task), ()):
+            return True
+        if self._cause is Cause.REQUESTED and not self._failures:
+            # An error that keeps the chief from saving counts; all else was asked for.
+            return end.task != self._policy.chief or is_retryable(end.code)
+        # The evaluator works on when the others have left; its failure still counts. Of a
+        # synchronous job every exit counts by itself.
+        is_over = self._chief.code == 0 and not self._policy.synchronous
+        return is_over and end.task.type != EVALUATOR
+
+    def _starts_again(self, event: Ended, verdict: Verdict) -> bool:
+        task, code = event.end.task, event.end.code
+        is_lost = code != 0 and is_retryable(code) and code not in FOLLOWED
+        is_needed = not (self.is_stopping or verdict.job_ends or self._chief.has_ended)
+        most = self._policy.restarts.get(task.type, 0)
+        return is_lost and is_needed and event.can_restart and self._runs[task].attempt < most
+
+    @property
+    def _runs_evaluator(self) -> bool:
+        return any(not run.has_ended for task, run in self._runs.items() if task.type == EVALUATOR)
+
+    # -- ending ------------------------------------------------------------------------------
+
+    def _stop(self, event: StopRequested, now: float) -> list[Order]:
+        self.stop_reason = self.stop_reason or event.reason
+        self._end_for(Cause.REQUESTED, now)
+        if not event.kill:
+            return []
+        steps = self._policy.ending[Cause.REQUESTED]
+        kill = next(i for i, step in enumerate(steps) if step.measure is Measure.KILL)
+        if self._taken > kill:
+            return self._take(steps[kill], now)
+        self._taken, self._since = kill, now - steps[kill].after_s
+        return []
+
+    def _end_for(self, cause: Cause, now: float) -> bool:
+        """Begin the steps of a cause; False: those of this or a greater one have begun."""
+        if self._cause is not None and cause <= self._cause:
+            return False
+        self._cause, self._since, self._taken = cause, now, 0
+        return True
+
+    def _due(self, now: float) -> list[Order]:
+        steps = self._policy.ending.get(self._cause, ()) if self._cause else ()
+        orders: list[Order] = []
+        while self._taken < len(steps) and self._is_due(steps[self._taken], now):
+            self._taken += 1
+            orders += self._take(steps[self._taken - 1], now)
+        return orders
+
+    def _is_due(self, step: EndingStep, now: float) -> bool:
+        is_early = step.or_without_chief and self._taken > 0 and self._chief.has_ended
+        return is_early or now - self._since >= step.after_s
+
+    def _take(self, step: EndingStep, now: float) -> list[Order]:
+        left = [
+            task
+            for task, run in self._runs.items()
+            if task.type in step.roles and not run.has_ended
+        ]
+        if step.measure is Measure.GIVE_UP:
+            for task in left:
+                self._task_ended(Ended(End(task, LOST)), now)
+            return []
+        self._signalled |= dict.fromkeys(left, step.measure)
+        return [Signal(task, step.measure is Measure.KILL) for task in left]
+
+    def _kill_what_hangs(self, looked: Looked, now: float) -> list[Order]:
+        """No task that hangs keeps the job longer than a lease and a grace."""
+        if self.is_stopping:
+            return []
+        hangs = whom_to_kill(
+            {
+                task: Seen(run.code, run.ended if run.has_ended else looked.stopped.get(task))
+                for task, run in self._runs.items()
+            },
+            chief=self._policy.chief,
+            chief_answered=looked.chief_answered,
+            patience_s=self._policy.hang_s,
+            now=now,
+        )
+        return [Signal(hangs[0], kill=True, why=hangs[1])] if hangs is not None else []

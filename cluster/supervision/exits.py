@@ -1,0 +1,96 @@
+"""Whether a job has failed: what the exit of one task means, and which task is to blame. Pure.
+
+Every launcher asks here: ``windlass local`` and a standalone cluster by way of
+:mod:`.supervision`, the status of a job on Kubernetes by itself.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from ...core.exit_codes import ExitCode, describe_exit, is_retryable
+from ...core.task import TaskId
+from ..roles import CHIEF, EVALUATOR, PS, WORKER
+
+FOLLOWED = frozenset({int(ExitCode.PEER_LOST), int(ExitCode.DRAINED)})
+"""Codes of a task that ended because of another one: it lost a peer, or was asked to stop."""
+
+
+@dataclass(frozen=True, slots=True)
+class End:
+    """How a task ended.
+
+    Attributes:
+        task: The task.
+        code: As ``subprocess`` reports it, or as a shell shows it.
+        why: A sentence, where the launcher knows more than the code says.
+    """
+
+    task: TaskId
+    code: int
+    why: str = ""
+
+    @property
+    def sentence(self) -> str:
+        """What happened, for people."""
+        how = self.code if self.code > 0 else f"signal {-self.code}"
+        return self.why or f"{self.task.short} ended with {how}: {describe_exit(self.code)}"
+
+
+def whom_to_blame(failures: Sequence[End]) -> End:
+    """The end that made a job fail: its code and its sentence are the job's.
+
+    The first failure is to blame, unless that task only followed another one. Then it is the first
+    task with an error of its own, or else the first that a signal killed.
+
+    Args:
+        failures: The ends that :func:`on_exit` calls failures, in the order in which they were
+            noticed. At least one.
+    """
+    first = failures[0]
+    if first.code not in FOLLOWED:
+        return first
+    own = [end for end in failures if not is_retryable(end.code)]
+    others = [end for end in failures if end.code not in FOLLOWED]
+    return [*own, *others, first][0]
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What the exit of a task means for its job.
+
+    Attributes:
+        job_ends: The other tasks must be stopped.
+        failed: The task's exit makes the job fail.
+        message: For people; may be empty.
+    """
+
+    job_ends: bool = False
+    failed: bool = False
+    message: str = ""
+
+
+def on_exit(end: End, *, chief: TaskId, stopping: bool, synchronous: bool = False) -> Verdict:
+    """Decide what the exit of a task means for the job.
+
+    A worker killed by a signal, or with a retryable code, does not end the job: training is
+    asynchronous. A permanent failure does, since a restart would fail again. So does the loss of a
+    ps or the chief.
+
+    Args:
+        end: The exit.
+        chief: The chief, which may be worker 0.
+        stopping: The job is being stopped or is over; exits are expected.
+        synchronous: There are no ps, and every task but the evaluator needs all others.
+    """
+    task, code, why = end.task, end.code, end.sentence
+    if code == 0 or stopping:
+        return Verdict()
+    needed = task.type in (PS, CHIEF) or task == chief
+    if needed or (synchronous and task.type != EVALUATOR):
+        return Verdict(job_ends=True, failed=True, message=why)
+    if task.type in (WORKER, EVALUATOR) and code in FOLLOWED:
+        return Verdict(message=why)  # the whole job may be ending; the chief reports it
+    if task.type in (WORKER, EVALUATOR) and is_retryable(code):
+        return Verdict(message=f"{why}; the job goes on without it")
+    # Training goes on without the evaluator, but the job counts as failed without its results.
+    return Verdict(job_ends=task.type != EVALUATOR, failed=True, message=why)

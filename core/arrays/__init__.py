@@ -1,0 +1,1 @@
+"""Arrays: dtypes, buffers, copies, checks and rows of larger arrays."""

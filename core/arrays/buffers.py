@@ -1,0 +1,138 @@
+"""Buffers that are reused once nothing refers to their contents."""
+
+import weakref
+from collections import OrderedDict
+
+import numpy as np
+
+from ..process.accelerators import gpus_in_use, pinned_memory
+from .dtypes import Array, DType, size_of
+
+_SIZES_PER_DOUBLING_BITS = 4  # eight sizes: at most an eighth is not used
+ALIGNMENT_BYTES = 64  # of a cache line: JAX takes memory without a copy only if it begins at one
+
+
+def host_memory(num_bytes: int) -> Array:
+    """Memory for values: at a multiple of 64 bytes; pinned for GPUs once CuPy is in use."""
+    if not gpus_in_use():
+        memory = np.empty(num_bytes + ALIGNMENT_BYTES, np.uint8)
+        start = -memory.ctypes.data % ALIGNMENT_BYTES
+        return memory[start : start + num_bytes]
+    return np.asarray(pinned_memory(num_bytes))
+
+
+class _Slot:
+    """Memory of a pool, and a weak reference to the array it was last lent as."""
+
+    def __init__(self, num_bytes: int) -> None:
+        self.memory = host_memory(num_bytes)
+        self._lease: weakref.ref[Array] | None = None
+
+    def lease(self) -> Array:
+        """Lend the memory as a new array, which lives as long as any view of it."""
+        # From a memoryview: views of NumPy views refer to the first array alone, but keep other
+        # bases.
+        array = np.frombuffer(self.memory.data, np.uint8)
+        self._lease = weakref.ref(array)
+        return array
+
+    @property
+    def leased(self) -> Array | None:
+        """The array lent last, if it or a view of it is still alive."""
+        return self._lease() if self._lease is not None else None
+
+
+class BufferPool:
+    """Buffers of one size, reused once no view of them is alive.
+
+    Fresh memory costs a page fault per 4 KiB, more than copying into it; but values that a program
+    keeps must never change.
+
+    Args:
+        num_bytes: Of each. Unit: bytes.
+    """
+
+    _KEEP = 4
+
+    def __init__(self, num_bytes: int) -> None:
+        self._num_bytes = num_bytes
+        self._slots: list[_Slot] = []
+        self._latest: _Slot | None = None
+
+    def take(self) -> tuple[Array, Array | None]:
+        """An unreferenced buffer, and the one with the values kept last, if it exists.
+
+        They are the same buffer if nothing refers to those values any more: unchanged values are
+        then in place. Both are uint8, shape ``(num_bytes,)``; the first is uninitialised otherwise.
+        """
+        if not self._num_bytes:
+            return np.empty(0, np.uint8), None
+        latest = self._latest.leased if self._latest is not None else None
+        if self._latest is not None and latest is None:
+            buffer = self._latest.lease()
+            return buffer, buffer
+        for slot in self._slots:
+            if slot is not self._latest and slot.leased is None:
+                return slot.lease(), latest
+        if len(self._slots) == self._KEEP:
+            return host_memory(self._num_bytes), latest
+        self._slots.append(_Slot(self._num_bytes))
+        return self._slots[-1].lease(), latest
+
+    @property
+    def held_bytes(self) -> int:
+        """Bytes of all buffers in the pool."""
+        return self._num_bytes * len(self._slots)
+
+    def forget(self) -> None:
+        """The values kept last are about to be overwritten."""
+        self._latest = None
+
+    def keep(self, buffer: Array) -> None:
+        """Mark this buffer as the one with the latest values."""
+        self._latest = next((slot for slot in self._slots if slot.leased is buffer), None)
+
+
+class BufferPools:
+    """A pool per recently used size.
+
+    Args:
+        least_bytes: Smaller buffers come from the heap, which is as fast.
+        sizes: Largest number of pools.
+        most_bytes: Limit for all pools together, except the latest one.
+    """
+
+    def __init__(
+        self, least_bytes: int = 256 * 1024, sizes: int = 64, most_bytes: int = 2**30
+    ) -> None:
+        self._least_bytes = least_bytes
+        self._most_bytes = most_bytes
+        self._sizes = sizes
+        self._pools: OrderedDict[int, BufferPool] = OrderedDict()
+
+    @property
+    def held_bytes(self) -> int:
+        """Bytes of the buffers that are kept."""
+        return sum(pool.held_bytes for pool in self._pools.values())
+
+    def take(self, num_bytes: int) -> Array:
+        """An unreferenced, uninitialised buffer, uint8."""
+        if num_bytes < self._least_bytes:
+            return np.empty(num_bytes, np.uint8)
+        pool = self._pools.get(num_bytes)
+        if pool is None:
+            pool = self._pools[num_bytes] = BufferPool(num_bytes)
+        self._pools.move_to_end(num_bytes)
+        taken, _ = pool.take()
+        held = self.held_bytes
+        while len(self._pools) > self._sizes or (held > self._most_bytes and len(self._pools) > 1):
+            _, oldest = self._pools.popitem(last=False)
+            held -= oldest.held_bytes
+        return taken
+
+    def take_array(self, shape: tuple[int, ...], dtype: DType) -> Array:
+        """An unreferenced, uninitialised array. Shapes that differ little share memory."""
+        num_bytes = size_of(shape) * dtype.itemsize
+        step = 1 << max(0, num_bytes.bit_length() - _SIZES_PER_DOUBLING_BITS)
+        memory = self.take(-(-num_bytes // step) * step)
+        return memory[:num_bytes].view(dtype).reshape(shape)

@@ -1,0 +1,119 @@
+"""Parts of a payload: what is written where it travels, and not before.
+
+Many small gradients cost one call into NumPy instead of one each.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from operator import attrgetter
+from typing import Any, Protocol
+
+import numpy as np
+
+from .copying import copy_into
+from .dtypes import BFLOAT16, Array, DType, as_bytes
+
+_dtype_of = attrgetter("dtype")
+
+
+class PayloadPart(Protocol):
+    """Some values of a payload."""
+
+    @property
+    def num_bytes(self) -> int:
+        """In the payload."""
+        ...
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether writing it takes no memory."""
+        ...
+
+    def write(self, out: Array) -> None:
+        """Write it into ``out``, ``num_bytes`` of uint8."""
+        ...
+
+    def buffer(self) -> memoryview:
+        """Its bytes; those of the program's array where nothing needs to be gathered or cast."""
+        ...
+
+    def detached(self) -> "GatherBuffer":
+        """A copy with memory of its own."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class GatherBuffer:
+    """Consecutive arrays of any shapes, flat, in one dtype. See :class:`PayloadPart`.
+
+    Attributes:
+        arrays: In order. Their sizes add up to ``num_bytes``; the plan that made it saw to that.
+        dtype: In the payload; arrays of another one are cast.
+        num_bytes: In the payload.
+        uniform: All arrays are known to be of ``dtype``.
+    """
+
+    arrays: Sequence[Array]
+    dtype: DType
+    num_bytes: int
+    uniform: bool = False
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether it is one array as it travels, so that writing it takes no memory."""
+        if len(self.arrays) != 1:
+            return False
+        array = self.arrays[0]
+        return array.dtype == self.dtype and array.flags.c_contiguous
+
+    def write(self, out: Array) -> None:
+        """Gather into ``out``, ``num_bytes`` of uint8."""
+        if self.is_plain:
+            copy_into(out, self.arrays[0].reshape(-1).view(np.uint8))
+        elif (joined := self._joined()) is not None:
+            out[:] = np.frombuffer(joined, np.uint8)
+        else:
+            target = out.view(self.dtype) if _is_aligned(out, self.dtype) else None
+            gathered = self._gather(target)
+            if target is None:
+                out[:] = gathered.view(np.uint8)
+
+    def buffer(self) -> memoryview:
+        """The payload's bytes; those of the array itself where nothing needs to be gathered or
+        cast.
+        """
+        if self.is_plain:
+            return as_bytes(self.arrays[0])
+        joined = self._joined()
+        return memoryview(joined) if joined is not None else as_bytes(self._gather(None))
+
+    def detached(self) -> "GatherBuffer":
+        """A copy with memory of its own."""
+        own = np.empty(self.num_bytes, np.uint8)
+        self.write(own)
+        return GatherBuffer([own], np.dtype(np.uint8), self.num_bytes)
+
+    def _joined(self) -> bytes | None:
+        """All arrays by ``bytes.join``, fastest for many small ones; None where it does
+        not apply.
+        """
+        if self.dtype == BFLOAT16:
+            return None  # NumPy does not export it as a buffer
+        if not self.uniform and set(map(_dtype_of, self.arrays)) != {self.dtype}:
+            return None
+        try:
+            buffers: Sequence[Any] = self.arrays
+            return b"".join(buffers)
+        except (BufferError, TypeError):  # one is not contiguous
+            return None
+
+    def _gather(self, out: Array | None) -> Array:
+        # Overflow was checked together with the values.
+        with np.errstate(over="ignore"):
+            if out is None:
+                return np.concatenate(self.arrays, axis=None, dtype=self.dtype, casting="unsafe")
+            return np.concatenate(self.arrays, axis=None, out=out, casting="unsafe")
+
+
+def _is_aligned(out: Array, dtype: DType) -> bool:
+    return out.ctypes.data % dtype.alignment == 0

@@ -1,0 +1,1 @@
+"""Files and folders that appear whole, are trusted and are removed safely."""

@@ -1,0 +1,160 @@
+"""Temporary folders that outlive nobody for long: one that a killed process left is removed by the
+next process that makes one of its kind, in the background.
+
+A process may run for weeks, and cleaners of temporary folders remove what is ten days old. So these
+folders are in ``TMPDIR`` if that is set, else in the user's cache folder, where no cleaner comes,
+and only without one in ``/tmp``; and one that has been removed all the same is made anew.
+"""
+
+import errno
+import fcntl
+import hashlib
+import os
+import tempfile
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+from ..settings import read_environment
+from .remover import Remover
+from .tree_removal import open_folder
+from .trusted_folder import UnsafeFolderError, check_way
+from .user_folders import cache_folder
+
+_REMOVE_S = 5.0  # for which the end of a process waits; the next one goes on
+_RANDOM_BYTES = 9  # that the random end of a name has
+_TRIES = 10  # another process may take a new folder for left, before it is locked
+
+_remover = Remover()
+
+
+class TemporaryFolder:
+    """A folder of this process and this user alone, with a lock that ends with the process.
+
+    Thread-safe.
+
+    Args:
+        kind: Begins its name, e.g. ``"windlass-node"``. A digest of this machine's name follows,
+            since machines may share a user's folders.
+        max_path_bytes: Longest path of the folder: a Unix socket in it has 107 bytes at most.
+
+    Attributes:
+        path: Of the folder; :meth:`present` says the same and makes sure that it is there.
+
+    Raises:
+        OSError: No folder can be made, or no file system knows locks.
+    """
+
+    def __init__(self, kind: str, max_path_bytes: int = 4096) -> None:
+        prefix = _prefix(kind)
+        _remover.add(lambda: _remove_left(prefix))
+        self._guard = threading.Lock()
+        self.path, self._lock = _new_folder(prefix, max_path_bytes)
+
+    def present(self) -> Path:
+        """Its path; the folder is made anew, and empty, if somebody has removed it.
+
+        Raises:
+            UnsafeFolderError: Another folder or file has its name now.
+            OSError: It cannot be made.
+        """
+        with self._guard:
+            if self._lock >= 0 and not self._is_there():
+                os.makedirs(self.path.parent, 0o700, exist_ok=True)
+                self.path.mkdir(mode=0o700)
+                lock = _locked(self.path)
+                if lock < 0:
+                    raise OSError(errno.ENOLCK, "the folder cannot be locked", str(self.path))
+                os.close(self._lock)
+                self._lock = lock
+        return self.path
+
+    def _is_there(self) -> bool:
+        try:
+            found = self.path.lstat()
+        except FileNotFoundError:
+            return False
+        if not os.path.samestat(os.fstat(self._lock), found):
+            raise UnsafeFolderError(
+                f"{self.path} was removed and made again by somebody else; start this process again"
+            )
+        return True
+
+    def discard(self, path: Path) -> None:
+        """Delete a folder in it with all that is in it, in the background."""
+        _remover.remove(path)
+
+    def remove(self, timeout_s: float = _REMOVE_S) -> None:
+        """Delete it with all that is in it. Idempotent.
+
+        Args:
+            timeout_s: So long it is waited for; it goes on in the background, and what the end of
+                the process leaves is removed by the next one. Unit: seconds.
+        """
+        with self._guard:
+            lock, self._lock = self._lock, -1
+        if lock >= 0:
+            _remover.remove(self.path, then=lambda: os.close(lock)).wait(timeout_s)
+
+
+def _folders_above() -> Iterator[Path]:
+    """Where temporary folders may be, the best first."""
+    if chosen := read_environment("TMPDIR"):
+        yield Path(chosen)
+    elif (cache := cache_folder()) is not None:
+        yield cache
+    yield Path(tempfile.gettempdir())
+    yield Path("/tmp")  # noqa: S108 - for a socket, whose path must be short
+
+
+def _prefix(kind: str) -> str:
+    machine = os.uname().nodename.encode()
+    return f"{kind}-{hashlib.blake2s(machine, digest_size=2).hexdigest()}"
+
+
+def _new_folder(prefix: str, max_path_bytes: int) -> tuple[Path, int]:
+    """A new folder, and its lock."""
+    failure = OSError(errno.ENOLCK, "folders cannot be locked", tempfile.gettempdir())
+    for above in _folders_above():
+        if len(os.fsencode(above.absolute() / prefix)) + _RANDOM_BYTES > max_path_bytes:
+            failure = OSError(errno.ENAMETOOLONG, os.strerror(errno.ENAMETOOLONG), str(above))
+            continue
+        try:
+            above.mkdir(mode=0o700, parents=True, exist_ok=True)
+            check_way(above.absolute() / prefix)
+            for _ in range(_TRIES):
+                path = Path(tempfile.mkdtemp(prefix=f"{prefix}-", dir=above)).absolute()
+                lock = _locked(path)
+                if lock >= 0:
+                    return path, lock
+        except OSError as error:
+            failure = error
+    raise failure
+
+
+def _remove_left(prefix: str) -> bool:
+    """Delete folders of that kind and machine that no living process holds."""
+    for above in _folders_above():
+        for path in above.glob(f"{prefix}-*"):
+            lock = _locked(path)
+            if lock >= 0:
+                _remover.remove(path, then=lambda lock=lock: os.close(lock))  # type: ignore[misc]
+    return True
+
+
+def _locked(path: Path) -> int:
+    """The folder opened and locked; -1: it is in use, gone or another user's."""
+    try:
+        found = open_folder(path)
+    except OSError:
+        return -1
+    try:
+        status = os.fstat(found)
+        if status.st_uid == os.getuid():
+            fcntl.flock(found, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if os.path.samestat(status, path.lstat()):
+                return found
+    except OSError:
+        pass
+    os.close(found)
+    return -1

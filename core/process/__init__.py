@@ -1,0 +1,1 @@
+"""This process: memory, accelerators, threads, imports, tracebacks and logs."""

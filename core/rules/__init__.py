@@ -1,0 +1,1 @@
+"""What a variable is and how it changes, as data."""

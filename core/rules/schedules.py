@@ -1,0 +1,216 @@
+"""Learning-rate schedules: data, evaluated on the ps from its own global step.
+
+A schedule travels as its fields and means the same on every ps; a worker with an old step cannot
+apply an old rate. Names, arguments and formulas are Keras' (``keras.optimizers.schedules``).
+"""
+
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from ..argument_errors import argument_error, check_types
+
+
+class _Schedule(BaseModel):
+    """A call with the global step gives the rate.
+
+    Arguments by position stand in Keras' order. A ``name`` of the program's own is left out: the
+    field says which schedule it is.
+
+    Raises:
+        ValueError: An argument is missing, unknown or not allowed; says which.
+        TypeError: There are too many, one is given twice, or one is text where a number belongs.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    # Keras' order, where it is another one than that of the fields.
+    positional: ClassVar[tuple[str, ...]] = ()
+
+    def __init__(self, *args: Any, **fields: Any) -> None:
+        kind = type(self).__name__
+        names = self.positional or (*(f for f in type(self).model_fields if f != "name"), "name")
+        if len(args) > len(names):
+            raise TypeError(f"{kind} takes {', '.join(names)}, got {len(args)} arguments")
+        given = dict(zip(names, args, strict=False))
+        if twice := given.keys() & fields.keys():
+            raise TypeError(f"{kind} got {', '.join(sorted(twice))} twice")
+        given |= fields
+        check_types(type(self), given)
+        try:
+            super().__init__(**given | {"name": kind})
+        except ValidationError as error:
+            raise argument_error(type(self), given, error) from None
+
+
+class ExponentialDecay(_Schedule):
+    """``initial * decay_rate ** (step / decay_steps)``; ``staircase`` floors the exponent."""
+
+    name: Literal["ExponentialDecay"] = "ExponentialDecay"
+    initial_learning_rate: float
+    decay_steps: float = Field(gt=0)
+    decay_rate: float = Field(gt=0)
+    staircase: bool = False
+
+    if TYPE_CHECKING:
+
+        def __init__(
+            self,
+            initial_learning_rate: float,
+            decay_steps: float,
+            decay_rate: float,
+            staircase: bool = False,
+            name: str = "",
+        ) -> None: ...
+
+    def __call__(self, step: int) -> float:
+        """The rate at ``step`` updates of the model."""
+        exponent = step / self.decay_steps
+        if self.staircase:
+            exponent = math.floor(exponent)
+        return self.initial_learning_rate * math.pow(self.decay_rate, exponent)
+
+
+class InverseTimeDecay(_Schedule):
+    """``initial / (1 + decay_rate * step / decay_steps)``; ``staircase`` floors the quotient."""
+
+    name: Literal["InverseTimeDecay"] = "InverseTimeDecay"
+    initial_learning_rate: float
+    decay_steps: float = Field(gt=0)
+    decay_rate: float
+    staircase: bool = False
+
+    if TYPE_CHECKING:
+
+        def __init__(
+            self,
+            initial_learning_rate: float,
+            decay_steps: float,
+            decay_rate: float,
+            staircase: bool = False,
+            name: str = "",
+        ) -> None: ...
+
+    def __call__(self, step: int) -> float:
+        """The rate at ``step`` updates of the model."""
+        quotient = step / self.decay_steps
+        if self.staircase:
+            quotient = math.floor(quotient)
+        return self.initial_learning_rate / (1 + self.decay_rate * quotient)
+
+
+class PolynomialDecay(_Schedule):
+    """``(initial - end) * (1 - step/decay_steps) ** power + end``, held or cycled at the end."""
+
+    name: Literal["PolynomialDecay"] = "PolynomialDecay"
+    initial_learning_rate: float
+    decay_steps: float = Field(gt=0)
+    end_learning_rate: float = 0.0001
+    power: float = 1.0
+    cycle: bool = False
+
+    if TYPE_CHECKING:
+
+        def __init__(
+            self,
+            initial_learning_rate: float,
+            decay_steps: float,
+            end_learning_rate: float = 0.0001,
+            power: float = 1.0,
+            cycle: bool = False,
+            name: str = "",
+        ) -> None: ...
+
+    def __call__(self, step: int) -> float:
+        """The rate at ``step`` updates of the model."""
+        span = self.decay_steps
+        if self.cycle:
+            span *= max(1.0, math.ceil(step / span))
+        done = min(step, span) / span
+        start, end = self.initial_learning_rate, self.end_learning_rate
+        return (start - end) * math.pow(1 - done, self.power) + end
+
+
+class CosineDecay(_Schedule):
+    """Half a cosine from ``initial`` to ``alpha * initial``, after an optional linear warm-up.
+
+    Loshchilov and Hutter, "SGDR: Stochastic Gradient Descent with Warm Restarts", ICLR 2017.
+    """
+
+    positional: ClassVar[tuple[str, ...]] = (
+        "initial_learning_rate", "decay_steps", "alpha", "name", "warmup_target", "warmup_steps",
+    )  # fmt: skip
+
+    name: Literal["CosineDecay"] = "CosineDecay"
+    initial_learning_rate: float
+    decay_steps: float = Field(gt=0)
+    alpha: float = 0.0
+    warmup_target: float | None = None
+    warmup_steps: float = Field(default=0, ge=0)
+
+    if TYPE_CHECKING:
+
+        def __init__(
+            self,
+            initial_learning_rate: float,
+            decay_steps: float,
+            alpha: float = 0.0,
+            name: str = "",
+            warmup_target: float | None = None,
+            warmup_steps: float = 0,
+        ) -> None: ...
+
+    def __call__(self, step: int) -> float:
+        """The rate at ``step`` updates of the model."""
+        start = self.initial_learning_rate
+        done = float(step)
+        if self.warmup_target is not None:
+            if step < self.warmup_steps:
+                return start + (self.warmup_target - start) * step / self.warmup_steps
+            start = self.warmup_target
+            done = step - self.warmup_steps
+        cosine = 0.5 * (1 + math.cos(math.pi * min(done, self.decay_steps) / self.decay_steps))
+        return start * ((1 - self.alpha) * cosine + self.alpha)
+
+
+class PiecewiseConstantDecay(_Schedule):
+    """``values[i]`` up to and including ``boundaries[i]``, the last value after that."""
+
+    name: Literal["PiecewiseConstantDecay"] = "PiecewiseConstantDecay"
+    boundaries: tuple[float, ...]
+    values: tuple[float, ...]
+
+    if TYPE_CHECKING:
+
+        def __init__(
+            self,
+            boundaries: Sequence[float],
+            values: Sequence[float],
+            name: str = "",
+        ) -> None: ...
+
+    @model_validator(mode="after")
+    def _check(self) -> "PiecewiseConstantDecay":
+        if len(self.values) != len(self.boundaries) + 1:
+            raise ValueError(
+                f"{len(self.boundaries)} boundaries need {len(self.boundaries) + 1} values, "
+                f"got {len(self.values)}"
+            )
+        if list(self.boundaries) != sorted(self.boundaries):
+            raise ValueError(f"boundaries must ascend, got {self.boundaries}")
+        return self
+
+    def __call__(self, step: int) -> float:
+        """The rate at ``step`` updates of the model."""
+        for boundary, value in zip(self.boundaries, self.values, strict=False):
+            if step <= boundary:
+                return value
+        return self.values[-1]
+
+
+Schedule = Annotated[
+    ExponentialDecay | InverseTimeDecay | PolynomialDecay | CosineDecay | PiecewiseConstantDecay,
+    Field(discriminator="name"),
+]

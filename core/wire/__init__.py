@@ -1,0 +1,1 @@
+"""Values and steps as bytes and messages."""

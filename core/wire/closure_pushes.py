@@ -1,0 +1,102 @@
+"""Exactly-once pushes of closures: what runs of one closure may still apply. Pure.
+
+A closure whose worker is lost is run again from its beginning, on another worker, which pushes
+under numbers of its own. So pushes in a closure are numbered by the closure: 1, 2, 3 … to each ps,
+in every attempt from the start. Number n is applied once, whichever attempt brings it first; the
+repeat of a push that broke off halfway applies the rest of it.
+
+To know which closure that is, the coordinator gives each that it begins a *lane*, a small number
+that no other unfinished closure has, and keeps for all its attempts, and a *turn*, which grows.
+What a ps remembers is one mark per lane: a later turn there means that the closure before it is
+over, and what still comes of that is refused.
+"""
+
+from dataclasses import dataclass, field
+
+from ..errors import FencedError
+
+
+@dataclass(frozen=True, slots=True)
+class ClosureRun:
+    """One attempt at a closure, as its pushes name it.
+
+    Attributes:
+        coordinator: Its generation: a later one has begun anew.
+        lane: Of the closure, as long as it is not over.
+        turn: Grows with each closure that a coordinator begins.
+        attempt: From 1.
+        oldest_attempt: The first attempt that may still push; those before have lost their worker.
+    """
+
+    coordinator: int
+    lane: int
+    turn: int
+    attempt: int = 1
+    oldest_attempt: int = 1
+
+    def __str__(self) -> str:
+        return f"closure {self.turn}, attempt {self.attempt}"
+
+
+@dataclass(frozen=True, slots=True)
+class _Mark:
+    """The last push of a lane that was applied.
+
+    Attributes:
+        closure: Generation of the coordinator, and turn.
+        oldest_attempt: The highest that was named.
+        number: Of the push, in the closure.
+    """
+
+    closure: tuple[int, int] = (0, 0)
+    oldest_attempt: int = 0
+    number: int = 0
+
+
+_NONE = _Mark()
+
+
+@dataclass(slots=True)
+class ClosureMarks:
+    """How far the closure of each lane is. The caller locks."""
+
+    _marks: dict[int, _Mark] = field(default_factory=dict)
+
+    def applied(self, run: ClosureRun) -> int:
+        """Number of the closure's last push that was applied; 0: none.
+
+        Raises:
+            FencedError: The closure is over, or runs elsewhere now.
+        """
+        mark = self._marks.get(run.lane, _NONE)
+        closure = (run.coordinator, run.turn)
+        if closure > mark.closure:
+            return 0
+        if closure < mark.closure:
+            raise FencedError(
+                f"a push of {run} came when closure {mark.closure[1]} had taken its place: it is "
+                "over, and nothing more of it is applied",
+                turn=run.turn,
+                current=mark.closure[1],
+            )
+        if run.attempt < mark.oldest_attempt:
+            raise FencedError(
+                f"a push of {run} came when attempt {mark.oldest_attempt} had begun: its worker "
+                "was given up, and the closure runs elsewhere",
+                turn=run.turn,
+                attempt=run.attempt,
+                current=mark.oldest_attempt,
+            )
+        return mark.number
+
+    def mark(self, run: ClosureRun, number: int) -> None:
+        """Remember that a push was applied, or with 0 that an attempt has begun.
+
+        Raises:
+            FencedError: As :meth:`applied`.
+        """
+        before = self.applied(run)
+        mark = self._marks.get(run.lane, _NONE)
+        closure = (run.coordinator, run.turn)
+        oldest = mark.oldest_attempt if mark.closure == closure else 0
+        self._marks[run.lane] = _Mark(closure, max(oldest, run.oldest_attempt), max(before, number))

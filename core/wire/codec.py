@@ -1,0 +1,503 @@
+"""Between messages and our values. Nothing else parses or builds protocol messages' contents.
+
+Arrays travel as raw little-endian bytes beside the messages, never inside a description of
+themselves: both sides know the layout, so a frame is checked by its length alone.
+"""
+
+import sys
+from dataclasses import asdict
+from dataclasses import fields as dataclass_fields
+from typing import Any, TypeVar
+
+from google.protobuf import json_format, struct_pb2
+
+from ...proto.v1 import chief_pb2, common_pb2, ps_pb2, session_pb2
+from ..arrays.dtypes import DTYPES, DType
+from ..errors import RefusedError
+from ..report import PsCounters, TaskReport
+from ..rules.definitions import ShardDefinition, VariableDefinition
+from ..rules.initializers import Initializer
+from ..rules.update_rules import UpdateRule, rule_from_dict
+from ..states import Outcome, Phase, State
+from ..task import Incarnation, TaskId
+from ..versions import Versions
+from . import bounds, error_table
+from .bounds import check_count, check_number, check_text
+from .closure_pushes import ClosureRun
+from .steps import (
+    Encoding,
+    HeldShard,
+    LayoutEntry,
+    MemoryLocation,
+    Operation,
+    StepHeader,
+    StepReply,
+    StepRequest,
+    WireLayout,
+)
+
+if sys.byteorder != "little":  # pragma: no cover
+    raise ImportError("windlass sends arrays as little-endian bytes; this machine is big-endian")
+
+_K = TypeVar("_K")
+
+# Of every step: looked up fast.
+_MAX_STEP, _MAX_INCREMENT = bounds.MAX_STEP, bounds.MAX_STEP_INCREMENT
+_MAX_SCALE, _MAX_DIRECT_BYTES = sys.float_info.max, bounds.MAX_DIRECT_BYTES
+
+_TO_WIRE: dict[DType, Any] = {
+    dtype: getattr(common_pb2, f"D_TYPE_{dtype.name.upper()}") for dtype in DTYPES
+}
+_NO_DTYPE: Any = common_pb2.D_TYPE_UNSPECIFIED
+_FROM_WIRE: dict[int, DType] = {int(value): dtype for dtype, value in _TO_WIRE.items()}
+
+
+def dtype_to_wire(dtype: DType) -> Any:
+    """The enum value of a dtype."""
+    return _TO_WIRE[dtype]
+
+
+def dtype_from_wire(value: int) -> DType:
+    """The dtype of an enum value.
+
+    Raises:
+        RefusedError: An unknown value, e.g. of a newer version.
+    """
+    try:
+        return _FROM_WIRE[value]
+    except KeyError:
+        raise RefusedError(f"unknown dtype number {value} in a message", value=value) from None
+
+
+def incarnation_to_wire(who: Incarnation) -> common_pb2.Incarnation:
+    """An incarnation as a message."""
+    return common_pb2.Incarnation(
+        task=task_to_wire(who.task), generation=who.generation, job=who.job
+    )
+
+
+def incarnation_from_wire(message: common_pb2.Incarnation) -> Incarnation:
+    """The incarnation a message stands for.
+
+    Raises:
+        RefusedError: Its generation cannot have been given to it yet, or its names are too long.
+    """
+    task = task_from_wire(message.task)
+    bounds.check_generation(task, message.generation)
+    job = check_text(message.job, bounds.MAX_JOB_ID_BYTES, "the id of its job", task)
+    return Incarnation(task, message.generation, job)
+
+
+def task_to_wire(task: TaskId) -> common_pb2.Task:
+    """A task as a message."""
+    return common_pb2.Task(type=task.type, index=task.index)
+
+
+def task_from_wire(message: common_pb2.Task) -> TaskId:
+    """The task a message stands for.
+
+    Raises:
+        RefusedError: No task can have such a name.
+    """
+    check_text(message.type, bounds.MAX_TYPE_BYTES, "the type of a task", "a message")
+    task = TaskId(message.type, message.index)
+    check_number(message.index, bounds.MAX_TASK_INDEX, "the index of the task", task)
+    return task
+
+
+def versions_to_wire(versions: Versions) -> common_pb2.Versions:
+    """Versions as a message."""
+    return common_pb2.Versions(**asdict(versions))
+
+
+def versions_from_wire(message: common_pb2.Versions) -> Versions:
+    """The versions a message stands for."""
+    return Versions(message.protocol, message.windlass, message.python, message.numpy)
+
+
+def rule_to_wire(rule: UpdateRule) -> struct_pb2.Struct:
+    """An update rule as its fields."""
+    message = struct_pb2.Struct()
+    json_format.ParseDict(rule.model_dump(mode="json"), message)
+    return message
+
+
+def rule_from_wire(message: struct_pb2.Struct) -> UpdateRule:
+    """The update rule of these fields.
+
+    Raises:
+        RefusedError: They are no rule's.
+    """
+    try:
+        return rule_from_dict(_struct_from_wire(message))
+    except ValueError as error:  # pydantic's
+        names = ", ".join(sorted(message.fields))
+        raise RefusedError(f"{error} (an update rule with the fields {names})") from error
+
+
+def _struct_from_wire(message: struct_pb2.Struct) -> dict[str, Any]:
+    """Fields of an update rule.
+
+    Raises:
+        RefusedError: They are too many, too deep, or hold NaN or infinity.
+    """
+    check_count(message.fields, bounds.MAX_HYPERPARAMETERS, "hyperparameters", "a message")
+    check_number(message.ByteSize(), bounds.MAX_STRUCT_BYTES, "the size of them", "a message")
+    try:
+        return json_format.MessageToDict(message)
+    except (json_format.Error, ValueError, RecursionError) as error:
+        names = ", ".join(sorted(message.fields))
+        raise RefusedError(f"{error} (an update rule with the fields {names})") from error
+
+
+def shard_to_wire(shard: ShardDefinition) -> ps_pb2.ShardDefinition:
+    """A shard's definition as a message."""
+    variable = shard.variable
+    message = ps_pb2.ShardDefinition(
+        variable=variable.name,
+        full_shape=variable.shape,
+        dtype=dtype_to_wire(variable.dtype),
+        part=shard.part,
+        num_parts=shard.num_parts,
+        row_offset=shard.row_offset,
+        rows=shard.rows,
+        trainable=variable.trainable,
+    )
+    if variable.initializer is not None:
+        message.initializer.CopyFrom(
+            ps_pb2.Initializer(
+                name=variable.initializer.name,
+                seed=variable.initializer.seed,
+                arguments=variable.initializer.arguments,
+            )
+        )
+    if shard.rule is not None:
+        message.rule.CopyFrom(rule_to_wire(shard.rule))
+    return message
+
+
+def shard_from_wire(message: ps_pb2.ShardDefinition) -> ShardDefinition:
+    """The definition a message stands for.
+
+    Raises:
+        RefusedError: It describes no possible shard.
+    """
+    label = repr(bounds.shorten(message.variable, bounds.MAX_FIELD_BYTES))
+    check_count(message.full_shape, bounds.MAX_DIMENSIONS, "dimensions", label)
+    try:
+        initializer = None
+        if message.HasField("initializer"):
+            initializer = Initializer(
+                message.initializer.name,
+                message.initializer.seed,
+                dict(message.initializer.arguments),
+            )
+        variable = VariableDefinition(
+            message.variable,
+            tuple(message.full_shape),
+            dtype_from_wire(message.dtype),
+            initializer,
+            message.trainable,
+        )
+    except ValueError as error:
+        raise RefusedError(f"definition of {label}: {error}") from error
+    check_number(variable.num_bytes, bounds.MAX_COUNT, "the number of bytes", label)
+    if message.rows < 0:  # ShardDefinition would read it as "all"
+        raise RefusedError(f"{variable.name!r}: {message.rows} rows", variable=variable.name)
+    shard = ShardDefinition(
+        variable,
+        message.part,
+        message.num_parts,
+        message.row_offset,
+        message.rows,
+        rule_from_wire(message.rule) if message.HasField("rule") else None,
+    )
+    whole = variable.shape[0] if variable.shape else 1
+    if not (shard.row_offset >= 0 and 0 <= shard.rows <= whole - shard.row_offset):
+        raise RefusedError(
+            f"{shard.label}: rows [{shard.row_offset}, {shard.row_offset + shard.rows}) are not in "
+            f"a variable of {whole} rows",
+            variable=variable.name,
+        )
+    if not 0 <= shard.part < shard.num_parts:
+        raise RefusedError(f"{variable.name!r}: part {shard.part} of {shard.num_parts}")
+    return shard
+
+
+def held_to_wire(held: HeldShard) -> ps_pb2.HeldShard:
+    """A shard and its state as a message."""
+    message = ps_pb2.HeldShard(
+        shard=shard_to_wire(held.shard), initialized=held.initialized, restored=held.restored
+    )
+    if held.memory is not None:
+        message.memory.slab = held.memory.slab
+        message.memory.offset = held.memory.offset
+        message.memory.sequence_offset = held.memory.sequence_offset
+    return message
+
+
+def held_from_wire(message: ps_pb2.HeldShard) -> HeldShard:
+    """The shard and state a message stands for."""
+    memory = None
+    if message.HasField("memory"):
+        at = message.memory
+        memory = MemoryLocation(at.slab, at.offset, at.sequence_offset)
+    return HeldShard(shard_from_wire(message.shard), message.initialized, message.restored, memory)
+
+
+def layout_to_wire(layout: WireLayout) -> session_pb2.Layout:
+    """A layout as a message."""
+    return session_pb2.Layout(
+        layout_id=layout.layout_id,
+        entries=[
+            session_pb2.LayoutEntry(
+                variable=item.variable,
+                part=item.part,
+                operation=_OPERATIONS[item.operation],
+                encoding=_ENCODINGS[item.encoding],
+                dtype=_NO_DTYPE if item.dtype is None else _TO_WIRE[item.dtype],
+                decay=item.decay,
+            )
+            for item in layout.entries
+        ],
+    )
+
+
+def layout_from_wire(message: session_pb2.Layout) -> list[LayoutEntry]:
+    """The entries of a layout.
+
+    Raises:
+        RefusedError: One has an operation, encoding or dtype that does not exist.
+    """
+    return [
+        LayoutEntry(
+            item.variable,
+            item.part,
+            operation_from_wire(item.operation),
+            _backwards(_ENCODINGS, item.encoding),
+            dtype_from_wire(item.dtype) if item.dtype else None,
+            decay=item.decay,
+        )
+        for item in message.entries
+    ]
+
+
+def step_to_wire(
+    request: StepRequest, request_id: int, known_request: int, *, early_reply: bool
+) -> session_pb2.Step:
+    """A step as a message; its payload travels beside it."""
+    message = session_pb2.Step(
+        request_id=request_id,
+        sequence=request.sequence,
+        push_layout=request.push.layout_id if request.push is not None else 0,
+        pull_layout=request.pull.layout_id if request.pull is not None else 0,
+        push_rows=[numbers.size for numbers in request.push_rows],
+        pull_rows=[numbers.size for numbers in request.pull_rows],
+        payload_bytes=request.payload_bytes,
+        global_step=request.global_step,
+        step_increment=request.step_increment,
+        gradient_scale=request.gradient_scale,
+        payload_in_segment=request.in_segment,
+        direct_bytes=request.direct_bytes,
+        known_request=known_request,
+        early_reply=early_reply,
+    )
+    if request.hyperparameters is not None:
+        json_format.ParseDict(dict(request.hyperparameters), message.hyperparameters)
+    if request.closure is not None:
+        message.closure.CopyFrom(closure_run_to_wire(request.closure))
+    return message
+
+
+def closure_run_to_wire(run: ClosureRun) -> session_pb2.ClosureRun:
+    """An attempt at a closure as a message."""
+    return session_pb2.ClosureRun(
+        coordinator=run.coordinator,
+        lane=run.lane,
+        turn=run.turn,
+        attempt=run.attempt,
+        oldest_attempt=run.oldest_attempt,
+    )
+
+
+def closure_run_from_wire(message: session_pb2.ClosureRun, who: object = "a peer") -> ClosureRun:
+    """The attempt at a closure that a message stands for.
+
+    Raises:
+        RefusedError: A number in it is not possible.
+    """
+    check_number(message.coordinator, bounds.MAX_GENERATION, "a coordinator's generation", who)
+    check_number(message.lane, bounds.MAX_LANES - 1, "a closure's lane", who)
+    check_number(message.turn, bounds.MAX_COUNT, "a closure's turn", who, least=1)
+    check_number(message.attempt, bounds.MAX_ATTEMPTS, "a closure's attempt", who, least=1)
+    check_number(message.oldest_attempt, message.attempt, "the oldest attempt", who)
+    return ClosureRun(
+        message.coordinator, message.lane, message.turn, message.attempt, message.oldest_attempt
+    )
+
+
+def step_from_wire(message: session_pb2.Step, who: object = "a worker") -> StepHeader:
+    """The step a message stands for.
+
+    Args:
+        message: To read.
+        who: Sent it, for messages.
+
+    Raises:
+        RefusedError: A number in it is not possible.
+    """
+    step, increment = message.global_step, message.step_increment
+    scale, direct_bytes = message.gradient_scale, message.direct_bytes
+    if not (
+        step <= _MAX_STEP
+        and increment <= _MAX_INCREMENT
+        and 0.0 <= scale <= _MAX_SCALE
+        and direct_bytes <= _MAX_DIRECT_BYTES
+    ):
+        check_number(step, bounds.MAX_STEP, "the global step", who)
+        check_number(increment, bounds.MAX_STEP_INCREMENT, "step_increment", who)
+        check_number(scale, _MAX_SCALE, "gradient_scale", who)
+        check_number(direct_bytes, bounds.MAX_DIRECT_BYTES, "direct_bytes", who)
+    return StepHeader(
+        message.request_id,
+        message.sequence,
+        message.push_layout,
+        message.pull_layout,
+        message.push_rows,
+        message.pull_rows,
+        message.payload_bytes,
+        step,
+        increment,
+        scale or 1.0,
+        direct_bytes,
+        message.known_request,
+        message.early_reply,
+        _struct_from_wire(message.hyperparameters) if message.HasField("hyperparameters") else None,
+        closure_run_from_wire(message.closure, who) if message.HasField("closure") else None,
+    )
+
+
+def reply_to_wire(reply: StepReply) -> session_pb2.StepReply:
+    """The answer to a step as a message."""
+    return session_pb2.StepReply(
+        request_id=reply.request_id,
+        payload_bytes=reply.payload_bytes,
+        global_step=reply.global_step,
+        staleness=reply.staleness,
+        duplicate=reply.duplicate,
+        error=error_table.to_detail(reply.error) if reply.error is not None else None,
+        changed=reply.changed,
+        outcome_follows=reply.outcome_follows,
+    )
+
+
+def reply_from_wire(message: session_pb2.StepReply) -> StepReply:
+    """The answer a message stands for."""
+    return StepReply(
+        message.request_id,
+        message.payload_bytes,
+        message.global_step,
+        message.staleness,
+        message.duplicate,
+        error_table.from_detail(message.error) if message.HasField("error") else None,
+        message.changed,
+        message.outcome_follows,
+    )
+
+
+_COUNTS = ("steps", "pushes", "bytes_pushed", "bytes_pulled", "refused_pushes")
+
+
+def report_to_wire(report: TaskReport) -> chief_pb2.TaskReport:
+    """A task's report as a message."""
+    transports = [bounds.shorten(each, bounds.MAX_NAME_BYTES) for each in report.transports]
+    return chief_pb2.TaskReport(**{**asdict(report), "transports": transports})
+
+
+def report_from_wire(message: chief_pb2.TaskReport, who: object = "a task") -> TaskReport:
+    """The report a message stands for.
+
+    Args:
+        message: To read.
+        who: Sent it, for messages.
+
+    Raises:
+        RefusedError: A number in it is not possible, or it is too long.
+    """
+    for name in _COUNTS:
+        check_number(getattr(message, name), bounds.MAX_COUNT, name, who)
+    for name in ("global_step", "total_steps"):
+        check_number(getattr(message, name), bounds.MAX_STEP, name, who)
+    check_number(message.staleness, bounds.MAX_STEP, "staleness", who)
+    bounds.check_metrics(message.metrics, who)
+    check_count(message.transports, bounds.MAX_TRANSPORTS, "transports", who)
+    for transport in message.transports:
+        check_text(transport, bounds.MAX_NAME_BYTES, "a transport", who)
+    fields = {field.name: getattr(message, field.name) for field in dataclass_fields(TaskReport)}
+    fields |= {"metrics": dict(message.metrics), "transports": tuple(message.transports)}
+    return TaskReport(**fields)
+
+
+def counters_to_wire(counters: PsCounters) -> ps_pb2.PsCounters:
+    """A ps's counters as a message; what is too large for it is as large as it can be."""
+    fields = asdict(counters)
+    for name, value in fields.items():
+        if isinstance(value, int):
+            fields[name] = min(value, bounds.MAX_COUNT)
+    return ps_pb2.PsCounters(**fields)
+
+
+def counters_from_wire(message: ps_pb2.PsCounters) -> PsCounters:
+    """The counters a message stands for."""
+    fields = {field.name: getattr(message, field.name) for field in dataclass_fields(PsCounters)}
+    return PsCounters(**fields | {"labels": tuple(message.labels)})
+
+
+_PHASES = {phase: getattr(common_pb2, f"JOB_PHASE_{phase.name}") for phase in Phase}
+_STATES = {state: getattr(chief_pb2, f"TASK_STATE_{state.name}") for state in State}
+_OUTCOMES = {outcome: getattr(chief_pb2, f"OUTCOME_{outcome.name}") for outcome in Outcome}
+_ENCODINGS = {item: getattr(session_pb2, f"ENCODING_{item.name}") for item in Encoding}
+_OPERATIONS = {item: getattr(session_pb2, f"OPERATION_{item.name}") for item in Operation}
+
+
+def _backwards(table: dict[_K, Any], value: int) -> _K:
+    for key, number in table.items():
+        if number == value:
+            return key
+    names = ", ".join(str(key) for key in table)
+    raise RefusedError(f"number {value} in a message stands for none of {names}", value=value)
+
+
+def phase_to_wire(phase: Phase) -> Any:
+    """The enum value of a phase."""
+    return _PHASES[phase]
+
+
+def phase_from_wire(value: int) -> Phase:
+    """The phase of an enum value."""
+    return _backwards(_PHASES, value)
+
+
+def state_to_wire(state: State) -> Any:
+    """The enum value of a task's state."""
+    return _STATES[state]
+
+
+def state_from_wire(value: int) -> State:
+    """The task's state of an enum value."""
+    return _backwards(_STATES, value)
+
+
+def outcome_to_wire(outcome: Outcome) -> Any:
+    """The enum value of an outcome."""
+    return _OUTCOMES[outcome]
+
+
+def outcome_from_wire(value: int) -> Outcome:
+    """The outcome of an enum value."""
+    return _backwards(_OUTCOMES, value)
+
+
+def operation_from_wire(value: int) -> Operation:
+    """The operation of an enum value."""
+    return _backwards(_OPERATIONS, value)

@@ -1,0 +1,272 @@
+"""A step between a worker and one ps, whatever carries it: the vocabulary of client and server."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+import numpy as np
+
+from ..arrays.dtypes import Array, DType
+from ..arrays.gather_buffer import PayloadPart
+from ..errors import WindlassError
+from ..rules.definitions import ShardDefinition
+from .closure_pushes import ClosureRun
+
+
+class Operation(StrEnum):
+    """What a layout entry does to its shard, or to rows of it; see ``ROW_OPERATIONS``."""
+
+    PULL = "pull"
+    APPLY = "apply"
+    ASSIGN = "assign"
+    ASSIGN_ADD = "assign_add"
+    MULTIPLY = "multiply"
+    DIVIDE = "divide"
+    MINIMUM = "minimum"
+    MAXIMUM = "maximum"
+
+
+ROW_OPERATIONS = (Operation.MULTIPLY, Operation.DIVIDE, Operation.MINIMUM, Operation.MAXIMUM)
+"""Those on rows alone."""
+
+
+class Encoding(StrEnum):
+    """How a shard's values stand in a payload.
+
+    ``ROWS``: some rows, with their numbers. ``ELEMENTS``: some elements of a gradient that is zero
+    elsewhere, with their numbers; an update rule sees the whole gradient.
+    """
+
+    DENSE = "dense"
+    ROWS = "rows"
+    ELEMENTS = "elements"
+
+
+@dataclass(frozen=True, slots=True)
+class LayoutEntry:
+    """One shard in the payload of a step.
+
+    Attributes:
+        variable: Its variable.
+        part: Its number there.
+        operation: What the step does to it.
+        encoding: How its values stand in the payload.
+        dtype: Of the values in the payload; None: the variable's.
+        num_bytes: Of the values in the payload, if the worker knows; not sent.
+        decay: For a dense ASSIGN_ADD: the shard is multiplied by ``1 - decay`` before the values
+            are added, in [0, 1].
+    """
+
+    variable: str
+    part: int
+    operation: Operation
+    encoding: Encoding = Encoding.DENSE
+    dtype: DType | None = None
+    num_bytes: int = 0
+    decay: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class WireLayout:
+    """The order of shards in payloads to come; agreed on once, then named by its id.
+
+    Attributes:
+        layout_id: From 1. A session may use it again for another layout, and sends that first.
+        entries: The shards, in order.
+        sizes: int64, bytes of each dense entry in the payload.
+    """
+
+    layout_id: int
+    entries: tuple[LayoutEntry, ...]
+    sizes: Array = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "sizes", np.array([e.num_bytes for e in self.entries], np.int64))
+
+
+@dataclass(frozen=True, slots=True)
+class PullTarget:
+    """Where the pulled bytes of one ps go.
+
+    Attributes:
+        into: In the layout's order. They are whole afterwards.
+        previous: What the last pull of the same layout brought, as it came; may be the same memory
+            as ``into``. What did not change since is taken from there. None: it is not at hand.
+    """
+
+    into: Sequence[memoryview] = ()
+    previous: Sequence[memoryview] | None = None
+
+
+NO_TARGET = PullTarget()
+
+
+@dataclass(frozen=True, slots=True)
+class StepRequest:
+    """What a worker asks of one ps in one round trip.
+
+    Attributes:
+        sequence: Of the push; 0 if nothing is pushed.
+        push: Layout of ``values``, or None.
+        pull: Layout of the answer, or None.
+        push_rows: Per entry of ``push`` that is not dense, ascending int64 numbers in the shard.
+        pull_rows: Per entry of ``pull`` that is not dense, row numbers.
+        values: What is pushed, in the layout's order.
+        in_segment: The row numbers and values are in the segment handed over last, after its
+            header.
+        segment_bytes: How many.
+        direct_bytes: The worker reads so many from the ps's memory itself; for the counters.
+        global_step: As of the values the gradients were computed from.
+        step_increment: Added to the global step.
+        gradient_scale: Multiplies every gradient.
+        hyperparameters: Of the update rules of this push, where they are others than the rules were
+            bound with: fields of the rules. None: as bound.
+        has_previous: What the last pull of the same layout brought is at hand.
+        detached: The caller may change what ``values`` is made of as soon as the step is sent.
+        closure: In which the push is made; ``sequence`` is its number there.
+    """
+
+    sequence: int = 0
+    push: WireLayout | None = None
+    pull: WireLayout | None = None
+    push_rows: Sequence[Array] = ()
+    pull_rows: Sequence[Array] = ()
+    values: Sequence[PayloadPart] = ()
+    in_segment: bool = False
+    segment_bytes: int = 0
+    direct_bytes: int = 0
+    global_step: int = 0
+    step_increment: int = 0
+    gradient_scale: float = 1.0
+    hyperparameters: Mapping[str, Any] | None = None
+    has_previous: bool = False
+    detached: bool = False
+    closure: ClosureRun | None = None
+
+    @property
+    def payload_bytes(self) -> int:
+        """Row numbers and values, wherever they travel. Unit: bytes."""
+        if self.in_segment:
+            return self.segment_bytes
+        if not self.push_rows and not self.pull_rows:
+            return self.value_bytes
+        rows = sum(numbers.nbytes for numbers in (*self.push_rows, *self.pull_rows))
+        return rows + self.value_bytes
+
+    @property
+    def value_bytes(self) -> int:
+        """The pushed values alone. Unit: bytes."""
+        return sum(buffer.num_bytes for buffer in self.values)
+
+
+@dataclass(frozen=True, slots=True)
+class PushResult:
+    """What became of a push.
+
+    Attributes:
+        global_step: After it.
+        staleness: Steps applied between the pull it was computed from and itself.
+        duplicate: It had been applied before and was not applied again.
+        pulled_bytes: Values that came with it; less than the pull's size where nothing had changed.
+    """
+
+    global_step: int
+    staleness: int
+    duplicate: bool
+    pulled_bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryLocation:
+    """Where a shard's values are in memory that a ps shares with workers of its machine.
+
+    Attributes:
+        slab: Number of the ps's segment they are in.
+        offset: Of the first value. Unit: bytes.
+        sequence_offset: Of the int64 that is odd while they are being written. Unit: bytes.
+    """
+
+    slab: int
+    offset: int
+    sequence_offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class HeldShard:
+    """A shard on a ps, and its state."""
+
+    shard: ShardDefinition
+    initialized: bool
+    restored: bool
+    memory: MemoryLocation | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class StepHeader:
+    """A step as a session of the ps sees it, before its payload.
+
+    Attributes:
+        request_id: The answer names it.
+        sequence: Of the push; 0: nothing is pushed.
+        push_layout: Id of a layout; 0: none.
+        pull_layout: The same.
+        push_counts: Per entry of the push that is not dense, how many rows or elements come.
+        pull_counts: Per entry of the pull that is not dense, how many rows are asked for.
+        payload_bytes: Row numbers and pushed values. Unit: bytes.
+        global_step: As of the values the gradients were computed from.
+        step_increment: Added to the global step.
+        gradient_scale: Multiplies every gradient.
+        direct_bytes: The worker reads so many from the ps's memory itself; for the counters.
+        known_request: What this request brought for the same pull is still at hand; 0: nothing is.
+        early_reply: Values of a shard may be sent as soon as its push is applied.
+        hyperparameters: Of the update rules of this push, where they changed.
+        closure: In which the push is made; ``sequence`` is its number there.
+    """
+
+    request_id: int = 0
+    sequence: int = 0
+    push_layout: int = 0
+    pull_layout: int = 0
+    push_counts: Sequence[int] = ()
+    pull_counts: Sequence[int] = ()
+    payload_bytes: int = 0
+    global_step: int = 0
+    step_increment: int = 0
+    gradient_scale: float = 1.0
+    direct_bytes: int = 0
+    known_request: int = 0
+    early_reply: bool = False
+    hyperparameters: Mapping[str, Any] | None = None
+    closure: ClosureRun | None = None
+
+
+@dataclass(slots=True)
+class StepReply:
+    """What a session of the ps answers, before the pulled values.
+
+    Attributes:
+        request_id: Which step it answers.
+        payload_bytes: Of the values that follow.
+        global_step: After the step, as far as this ps knows.
+        staleness: Steps applied between the pull of this push and itself.
+        duplicate: The push had been applied before.
+        error: The step was refused; nothing of it was applied.
+        changed: Which entries of the pull follow, a bit each, lowest first; empty: all.
+        outcome_follows: The values come before the push is over; another reply says how that ended.
+    """
+
+    request_id: int
+    payload_bytes: int = 0
+    global_step: int = 0
+    staleness: int = 0
+    duplicate: bool = False
+    error: WindlassError | None = None
+    changed: bytes = b""
+    outcome_follows: bool = False
+
+    def put_result(self, result: PushResult) -> None:
+        """Note what became of the push."""
+        self.global_step = result.global_step
+        self.staleness = result.staleness
+        self.duplicate = result.duplicate

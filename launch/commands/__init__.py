@@ -1,0 +1,1 @@
+"""The subcommands of windlass that belong to no launcher."""

@@ -1,0 +1,90 @@
+"""``windlass export``: a checkpoint as a file of another framework."""
+
+import sys
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import click
+
+from ...core.errors import ConfigurationError, WindlassError
+from ..screen.echo import echo
+
+_FORMATS = ("safetensors", "torch", "orbax", "keras")
+
+
+@click.command("export")
+@click.argument("checkpoint")
+@click.option(
+    "-o",
+    "--output",
+    metavar="PATH",
+    help="File to write, for orbax a folder. Default: model, with the format's ending, here.",
+)
+@click.option(
+    "--format",
+    "kind",
+    type=click.Choice(_FORMATS),
+    help="Default: as the ending of --output says (.safetensors, .pt, .pth, .keras), else "
+    "safetensors.",
+)
+@click.option(
+    "--model",
+    metavar="MODULE:FUNCTION",
+    help="Makes the Keras model that a .keras file holds beside the weights.",
+)
+@click.option(
+    "--prefix", default="", help="Only variables that begin with it, under names without it."
+)
+@click.option("--overwrite", is_flag=True, help="Replace what is there.")
+def export_command(
+    checkpoint: str,
+    output: str | None,
+    kind: str | None,
+    model: str | None,
+    prefix: str,
+    overwrite: bool,
+) -> None:
+    """Write the variables of CHECKPOINT to one file that needs no Windlass.
+
+    CHECKPOINT is one, or a model directory: then it is the newest. Optimizers' slots are left out.
+    """
+    from ...training.export_formats import SUFFIXES, format_of
+    from ...training.exporting import export
+
+    try:
+        if output is None:
+            kind = kind or "safetensors"
+            output = f"model{SUFFIXES[kind] or f'-{kind}'}"
+        kind = format_of(Path(output), kind)
+        made = _make(model) if model is not None and kind == "keras" else None
+        found = export(
+            checkpoint, output, format=kind, model=made, prefix=prefix, overwrite=overwrite
+        )
+    except FileExistsError as error:
+        raise ConfigurationError(
+            f"{output} is there already; give --overwrite to replace it, or another --output"
+        ) from error
+    except ValueError as error:
+        if isinstance(error, WindlassError):
+            raise
+        raise ConfigurationError(str(error)) from error
+    plural = "" if len(found) == 1 else "s"
+    echo(f"{output}: {len(found)} variable{plural} ({kind})")
+
+
+def _make(name: str) -> Any:
+    """A model by ``module:function``; modules of the working directory come first.
+
+    Raises:
+        ConfigurationError: There is none.
+    """
+    module, _, function = name.partition(":")
+    sys.path.insert(0, str(Path.cwd()))
+    try:
+        found = getattr(import_module(module), function)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise ConfigurationError(
+            f"--model {name}: {error}; name a function that makes the model, as module:function"
+        ) from error
+    return found()

@@ -1,0 +1,232 @@
+"""``windlass local``."""
+
+import shlex
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NoReturn
+
+import click
+from click.core import ParameterSource
+
+from ...core.errors import ConfigurationError
+from ...core.settings import Settings
+from ...worker.program import Program, find_program
+from ..options.program import SCRIPT_LAST, program_arguments
+from ..options.settings import settings_options, take_settings
+from ..screen.echo import echo
+
+_SAVE_EVERY_S = 2.0  # a run at a desk is short, and Ctrl-C frequent
+
+
+@click.command("local", context_settings=SCRIPT_LAST)
+@program_arguments(required=False)
+@click.option(
+    "--job",
+    "job_file",
+    metavar="FILE",
+    help="A job file (docs/job-file.md) instead of SCRIPT; flags here win over what it says.",
+)
+@click.option("--dry-run", is_flag=True, help="With --job: say what would be started.")
+@click.option(
+    "--workers", type=click.IntRange(0), default=1, show_default=True, help="Worker tasks."
+)
+@click.option(
+    "--ps",
+    type=click.IntRange(0),
+    default=1,
+    show_default=True,
+    help="Parameter servers; 0: synchronous training (MultiWorkerMirroredStrategy).",
+)
+@click.option(
+    "--chief/--no-chief",
+    default=True,
+    show_default=True,
+    help="A chief task; without one worker 0 is the chief.",
+)
+@click.option(
+    "--evaluator/--no-evaluator", default=False, show_default=True, help="An evaluator task."
+)
+@click.option(
+    "--coordinator",
+    is_flag=True,
+    help="The chief alone runs SCRIPT; workers run what its ClusterCoordinator schedules.",
+)
+@click.option(
+    "--standalone",
+    is_flag=True,
+    help="Run no SCRIPT, but a standalone cluster that waits for `windlass submit`, until Ctrl-C.",
+)
+@click.option(
+    "--port",
+    type=click.IntRange(0, 65535),
+    default=0,
+    help="Of the standalone cluster; 0: any free one.",
+)
+@click.option(
+    "--plain", is_flag=True, help="Plain lines instead of a progress bar (default in a pipe)."
+)
+@settings_options(
+    defaults={
+        "model_dir": "a new folder in runs/",
+        "save_every_s": f"{_SAVE_EVERY_S:g}, or 0 with --save-every-steps",
+    },
+    hidden=[
+        "host",
+        "insecure",
+        "health_port",
+        "metrics_port",
+        "stay_without_chief",
+        "log_format",
+    ],  # the launcher decides
+    without=["standalone"],
+)
+def local_command(
+    script: str | None,
+    arguments: tuple[str, ...],
+    module: bool,
+    job_file: str | None,
+    dry_run: bool,
+    workers: int,
+    ps: int,
+    chief: bool,
+    evaluator: bool,
+    coordinator: bool,
+    standalone: bool,
+    port: int,
+    plain: bool,
+    **flags: Any,
+) -> None:
+    """Run SCRIPT, or a job file, on a cluster of processes on this machine.
+
+    What follows SCRIPT is the script's.
+    """
+    if standalone:
+        if script is not None or job_file is not None:
+            raise ConfigurationError(
+                f"--standalone waits for jobs, so leave out {script or '--job'} and send the "
+                "program with `windlass submit`"
+            )
+        sys.exit(_run_standalone(workers, ps, port, take_settings(flags)))
+    from ..local.cluster import LocalCluster
+
+    if job_file is not None:
+        counts = _said_counts(workers, ps, chief, evaluator)
+        _run_job_file(job_file, script, counts, flags, dry_run=dry_run, plain=plain)
+    if script is None:
+        raise ConfigurationError("what shall run? Give SCRIPT, or --job and a job file")
+    if dry_run:
+        raise ConfigurationError("--dry-run belongs to --job")
+    if not chief and not workers:
+        raise ConfigurationError("--no-chief needs at least one worker, which then acts as chief")
+    if coordinator and not (chief and workers and ps):
+        raise ConfigurationError(
+            "--coordinator needs a chief, at least one worker to run closures, and at least one ps "
+            f"to hold the variables; this has {'a' if chief else 'no'} chief, {workers} workers "
+            f"and {ps} ps"
+        )
+    from ..local.run import LocalJob
+    from ..screen.plain import choose_display
+
+    program = find_program(script, module=module)
+    settings = _for_a_desk(take_settings(flags), program)
+    cluster = LocalCluster(workers, ps, chief, evaluator, coordinator)
+    display = choose_display(cluster.tasks(), plain=plain)
+    resume = _command_to_resume(sys.argv[1:], settings.model_dir)
+    try:
+        job = LocalJob(cluster, program, arguments, settings, display, resume)
+        with job.signals():
+            result = job.run()
+    finally:
+        display.close()
+    job.show_result(result)
+    sys.exit(result.exit_code)
+
+
+def _run_standalone(workers: int, ps: int, port: int, settings: Settings) -> int:
+    from ...worker.interrupts import handle_signals
+    from ...worker.logs import set_up_logging
+    from ..standalone.daemon import LocalStandaloneCluster
+
+    set_up_logging(settings)
+    cluster = LocalStandaloneCluster(workers, ps, f"127.0.0.1:{port}", settings)
+    handle_signals(cluster.stop)
+    cluster.start()
+    echo(f"the cluster is at {cluster.address}; send it a program from this machine with\n")
+    echo(f"    windlass submit SCRIPT --cluster {cluster.address}\n")
+    echo("Ctrl-C ends it, and its jobs")
+    return cluster.wait()
+
+
+def _said_counts(workers: int, ps: int, chief: bool, evaluator: bool) -> dict[str, int]:
+    """Counts by role, of those that the command line says itself."""
+    context = click.get_current_context()
+    values = {"workers": workers, "ps": ps, "chief": int(chief), "evaluator": int(evaluator)}
+    roles = {"workers": "worker"}
+    return {
+        roles.get(name, name): value
+        for name, value in values.items()
+        if context.get_parameter_source(name) is ParameterSource.COMMANDLINE
+    }
+
+
+def _run_job_file(
+    job_file: str,
+    script: str | None,
+    counts: Mapping[str, int],
+    flags: dict[str, Any],
+    *,
+    dry_run: bool,
+    plain: bool,
+) -> NoReturn:
+    """Run a job file, and exit as it does."""
+    from ..job.reading import read_job
+    from ..launchers.interface import launch
+    from ..launchers.local import LocalLauncher, local_program, local_settings
+
+    if script is not None:
+        raise ConfigurationError(
+            f"--job {job_file} says what runs; take {script} away, or write arguments of the "
+            "program into the job file"
+        )
+    job = read_job(job_file).with_counts(counts)
+    folder = Path(job_file).parent
+    program = local_program(job, folder)
+    settings = _for_a_desk(local_settings(job, flags), program)
+    resume = _command_to_resume(sys.argv[1:], settings.model_dir)
+    launcher = LocalLauncher(folder, settings, plain=plain, resume=resume)
+    code, text = launch(launcher, job, dry_run=dry_run)
+    echo(text, nl=False)
+    sys.exit(code)
+
+
+def _for_a_desk(settings: Settings, program: Program) -> Settings:
+    """Settings with what is different for a local job, unless the user has said so.
+
+    Raises:
+        MissingExtraError: They ask for event files, and what writes them is not installed.
+    """
+    from ..local.cluster import default_model_dir
+
+    if settings.tensorboard:
+        from ...telemetry.event_files import require_library
+
+        require_library()  # before any task is started
+    said, changes = settings.model_fields_set, dict[str, object]()
+    if not said & {"save_every_s", "save_every_steps"}:
+        changes["save_every_s"] = _SAVE_EVERY_S
+    elif "save_every_s" not in said:
+        changes["save_every_s"] = 0.0
+    if not settings.model_dir:
+        changes["model_dir"] = default_model_dir(program)
+    return settings.model_copy(update=changes)
+
+
+def _command_to_resume(arguments: Sequence[str], model_dir: str) -> str:
+    """The command line that goes on in the same model directory; empty if this is another."""
+    if arguments[:1] != ["local"]:
+        return ""
+    rest = list(arguments[1:])
+    named = any(word.partition("=")[0] == "--model-dir" for word in rest)
+    where = [] if named else ["--model-dir", model_dir]
+    return shlex.join(["windlass", "local", *where, *rest])

@@ -1,0 +1,113 @@
+"""The commands that make this process a task of any role: ``run``, and ``lead``."""
+
+import sys
+from typing import Any
+
+import click
+
+from ...cluster.roles import CHIEF, PS
+from ...core.errors import ConfigurationError
+from ...core.process.loading import quick_loading
+from ...worker.logs import set_up_logging
+from ...worker.program import find_program
+from ..options.program import SCRIPT_LAST, program_arguments
+from ..options.settings import (
+    TaskFlags,
+    explain,
+    resolve_task,
+    settings_options,
+    take_settings,
+    task_options,
+)
+from ..screen.echo import echo
+
+ROLES = ("chief", "worker", "ps", "evaluator")
+
+print_tf_config_option = click.option(
+    "--print-tf-config", is_flag=True, help="Show what was resolved and where from, and exit."
+)
+
+
+@click.command("run", context_settings=SCRIPT_LAST)
+@program_arguments(required=False)
+@click.option("--role", type=click.Choice(ROLES), help="Instead of TF_CONFIG's task.type.")
+@print_tf_config_option
+@task_options
+@settings_options()
+def run_command(
+    script: str | None,
+    arguments: tuple[str, ...],
+    module: bool,
+    print_tf_config: bool,
+    **flags: Any,
+) -> None:
+    """Run SCRIPT in the role that TF_CONFIG (or the flags) give this process.
+
+    A ps serves and does not run it. Without TF_CONFIG this process is the whole cluster.
+    """
+    run_as_task(script, arguments, module=module, print_tf_config=print_tf_config, **flags)
+
+
+@click.command("lead", hidden=True)
+@task_options
+@settings_options()
+def lead_command(**flags: Any) -> None:
+    """Lead a job whose program runs elsewhere."""
+    settings = take_settings(flags)
+    set_up_logging(settings)
+    task = resolve_task(TaskFlags(role=CHIEF, **flags))
+    from ...worker.daemon import run_leader
+
+    sys.exit(run_leader(task, settings))
+
+
+def run_as_task(
+    script: str | None,
+    arguments: tuple[str, ...],
+    *,
+    module: bool,
+    print_tf_config: bool,
+    **flags: Any,
+) -> None:
+    """Do what a command of a task was asked for; ends the process.
+
+    Args:
+        script: The program, if there is one.
+        arguments: Of the program.
+        module: Whether ``script`` names a module.
+        print_tf_config: Show the cluster, and return.
+        flags: Those of the task and of its settings.
+    """
+    settings = take_settings(flags)
+    set_up_logging(settings)
+    role = flags.get("role")
+    task = resolve_task(TaskFlags(**flags))
+    if print_tf_config:
+        from rich.table import Table
+
+        from ..screen.terminal import TerminalConsole
+
+        echo(task.tf_config())
+        table = Table(show_header=True, header_style="bold")
+        for name in ("what", "value", "from"):
+            table.add_column(name, overflow="fold")
+        for row in explain(task):
+            table.add_row(*row)
+        TerminalConsole(stderr=True).print(table)
+        return
+    if settings.standalone or (script is None and role == CHIEF):
+        from ..standalone.daemon import run_standalone
+
+        if script is not None:
+            raise ConfigurationError(
+                f"a standalone cluster runs what drivers submit, so leave out {script}, or "
+                "--standalone"
+            )
+        sys.exit(run_standalone(task, settings))
+    # Imported late: the daemon loads grpc, which printing the cluster does not need.
+    with quick_loading():
+        from ...worker.daemon import run_task
+
+    is_ps = task.task.type == PS
+    program = find_program(script, module=module) if script is not None and not is_ps else None
+    sys.exit(run_task(task, settings, program, arguments))

@@ -1,0 +1,38 @@
+"""How ``windlass local`` supervises its tasks: a job that is stopped ends within five seconds."""
+
+from ...cluster.roles import PS
+from ...cluster.supervision.policy import ALL_ROLES, Cause, EndingStep, Measure, Policy, later
+from ...core.settings import Settings
+from .cluster import LocalCluster
+
+_CHIEF_IS_LATE_S = 3.5  # beyond the time in which a chief leaves
+
+# First the chief saves, then the ps end, then SIGKILL.
+_STOP = (
+    EndingStep(0.0, Measure.ASK, ALL_ROLES - {PS}),
+    EndingStep(3.5, Measure.ASK, frozenset({PS}), or_without_chief=True),
+    EndingStep(4.5, Measure.KILL),
+)
+
+
+def local_policy(cluster: LocalCluster, settings: Settings) -> Policy:
+    """The policy for a job on this machine.
+
+    Args:
+        cluster: The tasks.
+        settings: Settings of every task. They say how long tasks may take to leave, and how long
+            they may hang.
+    """
+    grace_s = settings.leave_grace_s
+    return Policy(
+        cluster.chief_task,
+        cluster.synchronous,
+        {
+            Cause.TOLD: later(_STOP, grace_s + _CHIEF_IS_LATE_S),
+            # The tasks of a synchronous job end by themselves, each when it is done.
+            Cause.DONE: () if cluster.synchronous else later(_STOP, grace_s),
+            Cause.FAILED: _STOP,
+            Cause.REQUESTED: _STOP,
+        },
+        hang_s=settings.lease_s + grace_s,
+    )

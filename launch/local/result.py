@@ -1,0 +1,131 @@
+"""The result of a local job, and how it is shown: the first failure once, then a table."""
+
+import signal
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from ...cluster.roles import EVALUATOR
+from ...core.exit_codes import ExitCode, describe_exit, shell_status
+from ...core.task import TaskId
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from ...client.chief.calls import JobStatus
+
+_WIDE = 100
+_MAX_ERROR_LINES = 16
+
+
+@dataclass(slots=True)
+class LocalResult:
+    """The result of a local job.
+
+    Attributes:
+        exit_code: 0, or the first failing task's as a shell shows it.
+        exits: Exit status per task, as ``subprocess`` reports it (negative: a signal).
+        model_dir: Where its checkpoints are.
+        first_failure: The task that failed first, if any.
+        status: The last status from the chief.
+        metrics: Of the last evaluation.
+        errors: What failing tasks reported: a traceback or a message.
+    """
+
+    exit_code: int
+    exits: dict[TaskId, int]
+    model_dir: str
+    first_failure: TaskId | None = None
+    status: "JobStatus | None" = None
+    metrics: dict[str, float] = field(default_factory=dict)
+    errors: dict[TaskId, str] = field(default_factory=dict)
+
+
+def failure_text(result: LocalResult) -> str:
+    """What failed first and why, once, and who else failed; empty if nothing did."""
+    first = result.first_failure
+    if first is None:
+        return ""
+    code = result.exits[first]
+    lines = [f"{first.short} failed first: exit code {shell_status(code)}, {describe_exit(code)}"]
+    error = result.errors.get(first, "").rstrip()
+    lines += [f"    {line}" for line in _shortened(error.splitlines())]
+    same, others = [], []
+    for task, other_code in result.exits.items():
+        if task == first or not 0 < other_code < 128:
+            continue
+        words = _last_line(result.errors.get(task, ""))
+        if words.replace(str(task), str(first)) == _last_line(error):
+            same.append(task.short)
+        else:
+            others.append(f"{task.short} failed too: {words or describe_exit(other_code)}")
+    if same:
+        lines.append(f"{_listed(same)} failed in the same way")
+    return "\n".join(lines + others)
+
+
+def _shortened(lines: list[str]) -> list[str]:
+    if len(lines) <= _MAX_ERROR_LINES:
+        return lines
+    half = _MAX_ERROR_LINES // 2
+    return [*lines[: half - 1], f"… {len(lines) - 2 * half + 1} lines", *lines[-half:]]
+
+
+def _last_line(text: str) -> str:
+    lines = text.rstrip().splitlines()
+    return lines[-1].strip() if lines else ""
+
+
+def _listed(names: list[str]) -> str:
+    return " and ".join(filter(None, [", ".join(names[:-1]), names[-1]]))
+
+
+def result_table(result: LocalResult, width: int = 120) -> "Table":
+    """Tasks with exit codes, steps and shards; with room for it pushes and bytes, too."""
+    from rich import box
+    from rich.table import Table
+    from rich.text import Text
+
+    from ..screen.status_table import activity
+
+    table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
+    counted: Mapping[str, int] = {}
+    if result.status is not None:
+        counted = {"steps": 0} if width < _WIDE else _COLUMNS
+    for name in ("task", "exit", *counted, "notes"):
+        right = name == "exit" or name in counted
+        table.add_column(
+            name, justify="right" if right else "left", no_wrap=name != "notes", overflow="fold"
+        )
+    known = {item.task: item for item in result.status.tasks} if result.status is not None else {}
+    for task, code in result.exits.items():
+        item = known.get(task)
+        numbers = activity(item) if item is not None else ("",) * len(_COLUMNS)
+        style = "green" if code == 0 else "red" if task == result.first_failure else "yellow"
+        table.add_row(
+            task.short,
+            Text(str(shell_status(code)), style),
+            *[numbers[column] for column in counted.values()],
+            _notes(task, code, result),
+        )
+    return table
+
+
+_COLUMNS = {"steps": 0, "pushes": 1, "sent": 2, "received": 3}  # places in `activity`
+
+
+def _notes(task: TaskId, code: int, result: LocalResult) -> str:
+    from ..screen.status_table import metrics_text, placement_text
+
+    with_the_job = (ExitCode.PEER_LOST, ExitCode.DRAINED, -signal.SIGKILL)
+    if code in with_the_job and task != result.first_failure:
+        return "ended with the job" if result.exit_code else describe_exit(code)
+    first = result.first_failure
+    if first is not None and task != first and code == result.exits[first]:
+        return f"failed with the same code as {first.short}"
+    if code != 0:
+        return describe_exit(code)
+    if task.type == EVALUATOR:
+        return metrics_text(result.metrics)
+    item = next((i for i in result.status.tasks if i.task == task), None) if result.status else None
+    return placement_text(item) if item is not None else ""

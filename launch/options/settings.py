@@ -1,0 +1,276 @@
+"""Command-line options: a flag for every setting, and flags for the process's task."""
+
+import json
+import socket
+from collections.abc import Callable, Container, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import click
+
+from ...cluster.resolvers.launchers import launcher_resolver
+from ...cluster.resolvers.resolved import ResolvedTask, resolve
+from ...cluster.resolvers.simple import SimpleClusterResolver
+from ...cluster.resolvers.template import (
+    INDEX_VARIABLES,
+    TemplateClusterResolver,
+    find_index,
+    parse_replicas,
+)
+from ...cluster.resolvers.tf_config import TFConfigClusterResolver
+from ...cluster.roles import PS
+from ...cluster.spec import ClusterSpec
+from ...core.errors import ConfigurationError
+from ...core.settings import Settings, load_settings, read_environment
+
+_Command = TypeVar("_Command", bound=Callable[..., Any])
+
+_CREDENTIALS = (
+    "security", "insecure", "tls_cert", "tls_key", "tls_ca", "key_file", "token_file", "job_id",
+)  # fmt: skip
+NO_CREDENTIALS = frozenset(Settings.model_fields) - frozenset(_CREDENTIALS)
+"""Settings that do not say how a caller shows who it is: of no use to who only asks."""
+
+
+def settings_options(
+    *,
+    defaults: Mapping[str, str] | None = None,
+    hidden: Container[str] = (),
+    without: Container[str] = (),
+) -> Callable[[_Command], _Command]:
+    """Add a flag for every setting.
+
+    Args:
+        defaults: What the help says of settings whose default is another for this command.
+        hidden: Settings that the command has no use for; their flags are taken and not listed.
+        without: Settings that have no flag here.
+    """
+
+    def add(command: _Command) -> _Command:
+        for name, field in reversed(Settings.model_fields.items()):
+            if name in without:
+                continue
+            flag = f"--{name.replace('_', '-')}"
+            default = (defaults or {}).get(name) or _shown(field.default)
+            text = f"{field.description} [default: {default}]"
+            out_of_sight = name in hidden
+            if field.annotation is bool:
+                flags = f"{flag}/--no-{flag[2:]}"
+                option = click.option(flags, name, default=None, help=text, hidden=out_of_sight)
+            else:
+                option = click.option(
+                    flag, name, default=None, metavar="VALUE", help=text, hidden=out_of_sight
+                )
+            command = option(command)
+        return command
+
+    return add
+
+
+def _shown(default: object) -> str:
+    if default == "":
+        return "empty"
+    return f"{default:g}" if isinstance(default, float) else str(default)
+
+
+def task_options(command: _Command) -> _Command:
+    """Add the flags that name this process's task and cluster instead of TF_CONFIG."""
+    variables = ", ".join(INDEX_VARIABLES)
+    options = [
+        click.option(
+            "--index",
+            type=click.IntRange(0),
+            help="Index of this task in its role. Otherwise taken from "
+            f"{variables}, or from the number at the end of the host name.",
+        ),
+        click.option(
+            "--cluster",
+            metavar="JSON",
+            help="""Addresses by role, e.g. '{"ps": ["a:2222"], "worker": ["b:2222"]}'.""",
+        ),
+        click.option(
+            "--replicas",
+            metavar="ROLE=N,…",
+            help="Tasks per role, e.g. chief=1,ps=2,worker=3. Without --host-template for the "
+            "tasks of srun or SageMaker, which are all workers otherwise.",
+        ),
+        click.option("--host-template", metavar="PATTERN", help="Address with {role} and {index}."),
+        click.option(
+            "--port",
+            type=click.IntRange(1, 65535),
+            help="Port of the first task of a host, where the launcher names hosts alone: Slurm "
+            "(8888), SageMaker (2223), Volcano (2222).",
+        ),
+        click.option(
+            "--chief",
+            "chief_address",
+            metavar="HOST:PORT",
+            help="Address of the chief, if the cluster does not name it.",
+        ),
+    ]
+    for option in reversed(options):
+        command = option(command)
+    return command
+
+
+@dataclass(frozen=True, slots=True)
+class TaskFlags:
+    """The flags of :func:`task_options`, and the role."""
+
+    role: str | None = None
+    index: int | None = None
+    cluster: str | None = None
+    replicas: str | None = None
+    host_template: str | None = None
+    port: int | None = None
+    chief_address: str | None = None
+
+
+def take_settings(flags: dict[str, Any]) -> Settings:
+    """Settings from a command's keyword arguments, from which they are removed."""
+    return load_settings(
+        {name: flags.pop(name) for name in list(flags) if name in Settings.model_fields}
+    )
+
+
+def resolve_task(flags: TaskFlags) -> ResolvedTask:
+    """This process's task: from the flags, then from TF_CONFIG, then from the launcher.
+
+    Raises:
+        ConfigurationError: The flags contradict each other, or something is missing.
+    """
+    if flags.host_template:
+        return _from_template(flags)
+    if flags.cluster:
+        return _from_json(flags)
+    if launched := _from_launcher(flags):
+        return launched
+    if flags.replicas:
+        return _from_template(flags)
+    # TFJob tells the chief of a dynamic job nothing: --cluster or --replicas must name the others.
+    return resolve(
+        TFConfigClusterResolver(task_type=flags.role, task_id=flags.index),
+        overrides=_overrides(flags),
+        chief_address=flags.chief_address or "",
+    )
+
+
+def _overrides(flags: TaskFlags, index_from: str = "") -> dict[str, str]:
+    sources: dict[str, str] = {}
+    if flags.role is not None:
+        sources["task.type"] = "the command"
+    if index_from or flags.index is not None:
+        sources["task.index"] = index_from or "--index"
+    if flags.chief_address:
+        sources["chief"] = "--chief"
+    return sources
+
+
+def _identity(flags: TaskFlags) -> tuple[str, int, str]:
+    from_config = TFConfigClusterResolver().snapshot()
+    role = flags.role or from_config.task_type
+    if role is None:
+        raise ConfigurationError(
+            "which task is this? Give --role (or use windlass ps, worker, chief …)"
+        )
+    named = {name: read_environment(name) for name in INDEX_VARIABLES}
+    found = find_index(flags.index, named, socket.gethostname())
+    if flags.index is None and from_config.task_id is not None:
+        found = (from_config.task_id, "TF_CONFIG")
+    if found is None:
+        raise ConfigurationError(
+            f"which {role} is this? Give --index, or set one of {', '.join(INDEX_VARIABLES)}, or "
+            "use a host name that ends in a number",
+            role=role,
+        )
+    return role, found[0], found[1]
+
+
+def _from_launcher(flags: TaskFlags) -> ResolvedTask | None:
+    """The task that Slurm, SageMaker or Volcano gave this process; None if none of them did."""
+    replicas = parse_replicas(flags.replicas) if flags.replicas else None
+    resolver = launcher_resolver(replicas=replicas, port=flags.port)
+    if resolver is None:
+        if flags.port is not None:
+            raise ConfigurationError(
+                "--port is for tasks that Slurm, SageMaker or Volcano starts; elsewhere an address "
+                "has its port: in TF_CONFIG, --cluster or --host-template",
+                port=flags.port,
+            )
+        return None
+    for flag, given, found in (
+        ("the role", flags.role, resolver.task_type),
+        ("--index", flags.index, resolver.task_id),
+    ):
+        if given is not None and found is not None and given != found:
+            raise ConfigurationError(
+                f"{flag} is {given}, but {resolver.source} says that this process is "
+                f"{resolver.task_type}:{resolver.task_id}. Use `windlass run` without --role and "
+                "--index there, or say what the cluster is by TF_CONFIG or --cluster"
+            )
+    overrides = _overrides(flags)
+    if resolver.task_type is None or resolver.task_id is None:
+        resolver.task_type, resolver.task_id = flags.role, flags.index
+    else:  # the flags repeat what the launcher says
+        overrides = {"chief": "--chief"} if flags.chief_address else {}
+    return resolve(
+        resolver,
+        overrides=overrides,
+        chief_address=flags.chief_address or "",
+    )
+
+
+def _from_template(flags: TaskFlags) -> ResolvedTask:
+    if not (flags.host_template and flags.replicas):
+        raise ConfigurationError(
+            "--replicas and --host-template belong together; give both. --replicas alone is for "
+            "tasks that srun or SageMaker starts"
+        )
+    role, index, index_from = _identity(flags)
+    resolver = TemplateClusterResolver(
+        role, index, parse_replicas(flags.replicas), flags.host_template
+    )
+    return resolve(
+        resolver,
+        source="flags",
+        overrides={"cluster": "--replicas and --host-template"} | _overrides(flags, index_from),
+        chief_address=flags.chief_address or "",
+    )
+
+
+def _from_json(flags: TaskFlags) -> ResolvedTask:
+    try:
+        jobs = json.loads(flags.cluster or "")
+        spec = ClusterSpec(jobs)
+    except (ValueError, TypeError) as error:
+        raise ConfigurationError(f"--cluster {flags.cluster!r}: {error}") from error
+    role, index, index_from = _identity(flags)
+    return resolve(
+        SimpleClusterResolver(spec, task_type=role, task_id=index),
+        source="flags",
+        overrides={"cluster": "--cluster"} | _overrides(flags, index_from),
+        chief_address=flags.chief_address or "",
+    )
+
+
+def explain(task: ResolvedTask) -> list[tuple[str, str, str]]:
+    """(name, value, source) of everything resolved, for ``--print-tf-config``."""
+    sources: Mapping[str, str] = task.sources
+    task_from = sources.get("task", sources.get("cluster", ""))
+    rows = [
+        ("task.type", task.task.type, sources.get("task.type", task_from)),
+        ("task.index", str(task.task.index), sources.get("task.index", task_from)),
+        ("address", task.address or "none: it serves nothing", sources.get("cluster", "")),
+        ("chief", f"{task.chief.short} {task.chief_address}".strip(), sources.get("chief", "")),
+        *[
+            (str(other), task.address_of(other), sources.get("cluster", ""))
+            for other in task.spec.tasks()
+        ],
+    ]
+    if task.evaluator:
+        rows.append(
+            ("evaluator", f"{task.evaluator} (not part of training)", sources.get("cluster", ""))
+        )
+    if not task.spec and task.task.type != PS:
+        rows.append(("cluster", "this process alone", sources.get("cluster", "")))
+    return rows

@@ -1,0 +1,1 @@
+"""Task processes: started, watched, stopped."""

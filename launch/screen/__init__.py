@@ -1,0 +1,1 @@
+"""What commands show: terminal, tables, numbers and progress."""

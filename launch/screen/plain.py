@@ -1,0 +1,101 @@
+"""A launcher's output: the interface of displays, and plain lines for pipes and files.
+
+A module of its own, since ``display`` loads rich: a launcher starts its tasks before that.
+"""
+
+import shutil
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Protocol, TextIO
+
+from ...core.task import TaskId
+from ...core.terminal import terminal_line, terminal_text
+from .numbers import fitted, numbers
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from ...client.chief.calls import JobStatus
+
+
+class Display(Protocol):
+    """Where a launcher's output goes."""
+
+    @property
+    def width(self) -> int:
+        """Columns of a table, at most."""
+        ...
+
+    def line(self, task: TaskId, text: str, *, is_error: bool) -> None:
+        """A line a task printed."""
+        ...
+
+    def say(self, text: str, *, is_error: bool = False) -> None:
+        """A line from the launcher."""
+        ...
+
+    def progress(self, status: "JobStatus", steps_per_s: float) -> None:
+        """Show the job's progress."""
+        ...
+
+    def table(self, table: "Table") -> None:
+        """A table, at the end."""
+        ...
+
+    def close(self) -> None:
+        """Leave the terminal as it was."""
+        ...
+
+
+def choose_display(tasks: Sequence[TaskId], *, plain: bool) -> Display:
+    """Where a launcher's output goes: colours and a progress bar on a terminal, else lines."""
+    if plain or not sys.stdout.isatty():
+        return PlainDisplay(tasks)
+    from .display import RichDisplay
+
+    return RichDisplay(tasks)
+
+
+class PlainDisplay:
+    """Lines only, for pipes, files and people who prefer them."""
+
+    _EVERY_S = 2.0
+
+    def __init__(self, tasks: Sequence[TaskId], stream: TextIO | None = None) -> None:
+        self._stream = stream or sys.stdout
+        self._width = max(len(task.short) for task in tasks)
+        self._shown_at = -self._EVERY_S
+        self._shown = ""
+
+    @property
+    def width(self) -> int:
+        """Columns of ``COLUMNS`` or of the terminal, if there is one; 120 in pipes and files."""
+        return min(120, shutil.get_terminal_size((120, 24)).columns)
+
+    def line(self, task: TaskId, text: str, *, is_error: bool) -> None:  # noqa: ARG002
+        """A line a task printed, without colours: Keras' bar has them wherever it is printed to."""
+        self._write(terminal_line(f"{task.short:>{self._width}} | {text}"))
+
+    def say(self, text: str, *, is_error: bool = False) -> None:  # noqa: ARG002
+        """A line from the launcher."""
+        self._write(text)
+
+    def progress(self, status: "JobStatus", steps_per_s: float) -> None:
+        """Print the job's progress, at most every two seconds and when it has changed."""
+        text = f"{status.phase}: {fitted(numbers(status, steps_per_s))}"
+        if status.age_s - self._shown_at >= self._EVERY_S and text != self._shown:
+            self._shown_at, self._shown = status.age_s, text
+            self._write(text)
+
+    def table(self, table: "Table") -> None:
+        """A table, at the end."""
+        from .terminal import TerminalConsole
+
+        TerminalConsole(file=self._stream, width=self.width, color_system=None).print(table)
+
+    def close(self) -> None:
+        """Nothing to undo."""
+
+    def _write(self, text: str) -> None:
+        self._stream.write(terminal_text(text) + "\n")
+        self._stream.flush()

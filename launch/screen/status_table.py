@@ -1,0 +1,157 @@
+"""What the status of a job looks like: a few lines, and a table that fits the terminal."""
+
+from collections.abc import Mapping, Sequence
+
+from rich import box
+from rich.table import Table
+from rich.text import Text
+
+from ...client.chief.calls import JobStatus, TaskStatus
+from ...core.states import State
+from ...core.terminal import terminal_line
+from .numbers import ordered
+
+_WIDE = 110
+
+
+def human_bytes(count: float) -> str:
+    """1536 → ``1.5 KiB``."""
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if count < 1024:
+            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
+        count /= 1024
+    return f"{count:.1f} TiB"
+
+
+def human_seconds(seconds: float) -> str:
+    """75 → ``1m15s``."""
+    whole = int(seconds)
+    if whole < 60:
+        return f"{seconds:.1f}s" if seconds < 10 else f"{whole}s"
+    minutes, rest = divmod(whole, 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}h{minutes:02d}m" if hours else f"{minutes}m{rest:02d}s"
+
+
+_STATE_STYLES = {
+    State.ALIVE: "green",
+    State.DONE: "green",
+    State.MISSING: "yellow",
+    State.LEFT: "yellow",
+    State.LOST: "red",
+    State.FAILED: "red",
+}
+
+
+_SECURITY = {
+    "insecure": "INSECURE: whoever reaches its ports can read and change the model",
+    "local": "security: a key that only this user can read",
+    "token": "security: TLS and tokens",
+    "mtls": "security: TLS with certificates on both sides",
+}
+
+
+def status_lines(status: JobStatus) -> list[str]:
+    """What holds for the whole job: phase, step, the chief's address, the last checkpoint."""
+    goal = f"/{status.total_steps}" if status.total_steps else ""
+    age = human_seconds(status.age_s)
+    when = "after" if status.phase.is_over else "for"
+    lines = [f"job {status.phase} {when} {age} · global step {status.global_step}{goal}"]
+    if address := chief_address(status):
+        lines[0] += f" · chief {address}"
+    if status.security:
+        lines.append(_SECURITY.get(status.security, status.security))
+    if status.last_checkpoint:
+        lines.append(f"checkpoint {status.last_checkpoint}")
+    if status.reason:
+        lines.append(status.reason)
+    return lines
+
+
+def chief_address(status: JobStatus) -> str:
+    """Where the chief serves; of a job without one, worker 0."""
+    addresses = {item.task.short: item.address for item in status.tasks}
+    return addresses.get("chief:0") or addresses.get("worker:0", "")
+
+
+def status_table(status: JobStatus, width: int = 200) -> Table:
+    """Every task with its state, age and numbers; who is missing, and since when.
+
+    Below 110 columns without addresses, pushes and bytes.
+    """
+    wide = width >= _WIDE
+    table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
+    more = ("pushes", "sent", "received") if wide else ()
+    for name in ("task", "state", "since", *(["address"] if wide else []), "steps", *more):
+        right = name in ("since", "steps", *more)
+        table.add_column(name, justify="right" if right else "left", no_wrap=True)
+    table.add_column("detail", overflow="fold")
+    for item in status.tasks:
+        style = _STATE_STYLES[item.state]
+        # The last status is taken while the ps still serve.
+        ended = status.phase.is_over and item.state is State.ALIVE
+        numbers = activity(item)
+        table.add_row(
+            item.task.short,
+            Text("ended" if ended else item.state, style),
+            human_seconds(item.since_s),
+            *([item.address] if wide else []),
+            *(numbers if wide else numbers[:1]),
+            item.detail or _detail(item),
+        )
+    return table
+
+
+def activity(item: TaskStatus) -> tuple[str, str, str, str]:
+    """(steps, pushes, bytes sent, bytes received) of a task, as text."""
+    report, counters = item.report, item.counters
+    if counters is not None:
+        return (
+            "",
+            str(counters.pushes),
+            human_bytes(counters.bytes_out),
+            human_bytes(counters.bytes_in),
+        )
+    if not report.steps:
+        return ("", "", "", "")
+    if item.task.type == "evaluator":
+        return ("", "", "", "")
+    return (
+        str(report.steps),
+        str(report.pushes),
+        human_bytes(report.bytes_pushed),
+        human_bytes(report.bytes_pulled),
+    )
+
+
+def _detail(item: TaskStatus) -> str:
+    counters = item.counters
+    if counters is not None:
+        return placement_text(item)
+    parts = (metrics_text(item.report.metrics), transports_text(item.report.transports))
+    return " · ".join(part for part in parts if part)
+
+
+def transports_text(transports: Sequence[str]) -> str:
+    """A task's connections: ``via shm``, or per ps where they differ (``ps:0 shm, ps:1
+    grpc (…)``).
+    """
+    ways = {text.partition(" ")[2] for text in transports}
+    return f"via {ways.pop()}" if len(ways) == 1 else ", ".join(transports)
+
+
+def metrics_text(metrics: Mapping[str, float]) -> str:
+    """``loss 0.09 · accuracy 0.975``."""
+    return " · ".join(f"{terminal_line(name)} {metrics[name]:.4g}" for name in ordered(metrics))
+
+
+def placement_text(item: TaskStatus) -> str:
+    """What a ps holds: ``3 shards, 8.3 KiB + 16.6 KiB slots: w1, b1, w2/part_0``."""
+    counters = item.counters
+    if counters is None:
+        return ""
+    more = ", …" if counters.shards > len(counters.labels) else ""
+    slots = f" + {human_bytes(counters.slot_bytes)} slots" if counters.slot_bytes else ""
+    names = f": {', '.join(counters.labels)}{more}" if counters.labels else ""
+    plural = "" if counters.shards == 1 else "s"
+    return f"{counters.shards} shard{plural}, {human_bytes(counters.value_bytes)}{slots}{names}"

@@ -1,0 +1,85 @@
+"""A packed project directory, its bounds, and the names that files in it may have.
+
+A package is a gzip-compressed tar archive of regular files, as ``tar tzf`` shows it. It has no
+folders of their own (so an empty one is not sent), no links and no devices.
+"""
+
+import hashlib
+import re
+from dataclasses import dataclass, field
+
+from ..core.errors import PackageError
+from ..core.wire.bounds import MAX_NAME_BYTES
+
+MAX_PACKAGE_BYTES = 64 * 2**20  # of a project's files: code, not data sets
+MAX_FILES = 10_000
+
+_MAX_PART_BYTES = 255  # of one name between slashes, on every common file system
+_DIGEST = re.compile(r"[0-9a-f]{64}")
+_CONTROLS = re.compile(r"[\x00-\x1f\x7f-\x9f]")
+
+
+@dataclass(frozen=True, slots=True)
+class Package:
+    """A packed project directory.
+
+    Attributes:
+        digest: SHA-256 of ``data``, 64 hexadecimal digits. The same files have the same digest,
+            wherever and whenever they are packed, with one release of zlib; with another it may
+            differ, which costs a second upload and nothing else.
+        data: The archive.
+        files: Number of files.
+        size: Of all files, not compressed. Unit: bytes.
+        names: Of the files, relative to the project, sorted.
+    """
+
+    digest: str
+    data: bytes = field(repr=False)
+    files: int
+    size: int
+    names: tuple[str, ...] = field(repr=False)
+
+
+def digest_of(data: bytes) -> str:
+    """The name of a package with these bytes."""
+    return hashlib.sha256(data).hexdigest()
+
+
+def check_digest(digest: str) -> str:
+    """Check that a text can be a package's digest, and so a file's name.
+
+    Raises:
+        PackageError: It is not 64 hexadecimal digits.
+    """
+    if not _DIGEST.fullmatch(digest):
+        raise PackageError(
+            f"{digest[:80]!r} is no digest of a package: 64 digits of 0-9a-f", digest=digest[:80]
+        )
+    return digest
+
+
+def fault_of_name(name: str) -> str | None:
+    """Why a file of a package may not have this name; None: it may.
+
+    Args:
+        name: Relative to the project, with slashes.
+    """
+    try:
+        size = len(name.encode())
+    except UnicodeEncodeError:
+        return "it is not valid UTF-8"
+    if size > MAX_NAME_BYTES:
+        return f"it has {size} bytes, over the limit of {MAX_NAME_BYTES}"
+    if _CONTROLS.search(name):
+        return "it has a control character"
+    if name.startswith("/"):
+        return "it is absolute"
+    parts = name.split("/")
+    if ".." in parts:
+        return "it has '..'"
+    if "" in parts or "." in parts:
+        return "a part of it is empty or '.'"
+    longest = max(len(part.encode()) for part in parts)
+    if longest > _MAX_PART_BYTES:
+        return f"a part of it has {longest} bytes, over the limit of {_MAX_PART_BYTES}"
+    return None

@@ -1,0 +1,196 @@
+"""Events on their way to a file: a bounded queue, and a thread that empties it.
+
+Whoever adds an event does not wait for the disk. Only where the queue is full it waits a moment,
+then the event is dropped and counted: summaries are for looking, and no reason to hold up, or to
+end, a job. For the same reason a file system that fails is told of once, in the log; ``flush`` and
+``close`` raise.
+"""
+
+import atexit
+import logging
+import os
+import threading
+import time
+import weakref
+from collections import deque
+from functools import partial
+
+from ...core.errors import StorageError, WindlassError
+from ...core.process.rare_log import RareLog
+from ...core.process.threads import new_thread, nobody_waits
+from .files import EventFile, open_event_file
+
+log = logging.getLogger(__name__)
+_dropped = RareLog(log)
+
+_ROOM_S = 1.0  # a burst, such as a histogram of every variable, is written in this time
+_FLUSH_TIMEOUT_S = 60.0  # an object store, or a file server that wakes up
+_MAX_BYTES = 64 * 1024 * 1024
+_open: "weakref.WeakSet[EventWriter]" = weakref.WeakSet()
+
+
+class EventWriter:
+    """Writes events to a file of its own in a folder. Thread-safe.
+
+    The file is made by the constructor. Its thread ends with :meth:`close`, which is also called at
+    the end of the process.
+
+    Args:
+        logdir: Path or fsspec URL.
+        max_queue: Most events that wait.
+        flush_s: What is written is in the file after so long, at the latest. Unit: seconds.
+        suffix: Of the file's name.
+
+    Attributes:
+        dropped: Events that found no room.
+
+    Raises:
+        ConfigurationError: No file system has such URLs.
+        StorageError: The folder cannot be written.
+    """
+
+    def __init__(
+        self, logdir: str, *, max_queue: int = 1000, flush_s: float = 2.0, suffix: str = ""
+    ) -> None:
+        self.logdir = logdir
+        self._max_queue = max_queue
+        self._flush_s = flush_s
+        self._suffix = suffix
+        self.dropped = 0
+        self._begin()
+        if not _open:
+            atexit.register(_close_all)
+        _open.add(self)
+
+    def _begin(self) -> None:
+        self._pid = os.getpid()
+        self._changed = threading.Condition()
+        self._queue: deque[bytes] = deque()
+        self._bytes = 0
+        self._flushes = self._asked = 0  # made; asked for
+        self._closing = False
+        self._error: WindlassError | None = None
+        try:
+            file = open_event_file(self.logdir, self._suffix)
+        except OSError as error:
+            raise self._storage_error(error) from error
+        self._thread = new_thread(
+            "event-file", partial(self._empty_queue, file), failed=nobody_waits
+        )
+        self._thread.start()
+
+    def add(self, event: bytes) -> bool:
+        """Have a serialized event written; False: it was dropped."""
+        if self._pid != os.getpid():  # a fork, which has neither the thread nor the file
+            self._begin()
+        with self._changed:
+            if self._is_full and not self._error and not self._closing:
+                self._changed.wait_for(
+                    lambda: not self._is_full or self._error or self._closing, _ROOM_S
+                )
+            if self._is_full or self._error or self._closing:
+                self.dropped += 1
+                if self._is_full:
+                    _dropped.warning(
+                        "dropped a summary: %d wait to be written to %s, which takes them slowly",
+                        len(self._queue),
+                        self.logdir,
+                    )
+                return False
+            self._queue.append(event)
+            self._bytes += len(event)
+            self._changed.notify_all()
+        return True
+
+    @property
+    def _is_full(self) -> bool:
+        return len(self._queue) >= self._max_queue or self._bytes >= _MAX_BYTES
+
+    def flush(self) -> None:
+        """Return when what was added is in the file.
+
+        Raises:
+            StorageError: It could not be written, now or before, or takes longer than a minute.
+        """
+        if self._pid != os.getpid():
+            return
+        with self._changed:
+            if not self._thread.is_alive() and self._error is None:
+                return  # closed
+            self._asked += 1
+            mine = self._asked
+            self._changed.notify_all()
+            done = self._changed.wait_for(
+                lambda: self._flushes >= mine or self._error, _FLUSH_TIMEOUT_S
+            )
+            error = self._error
+        if error is not None:
+            raise error
+        if not done:
+            raise self._storage_error(TimeoutError(f"not written in {_FLUSH_TIMEOUT_S:g} s"))
+
+    def close(self) -> None:
+        """Write what was added, and end the file. Idempotent; errors as of :meth:`flush`."""
+        _open.discard(self)
+        if self._pid != os.getpid():
+            return
+        with self._changed:
+            self._closing = True
+            self._changed.notify_all()
+        self._thread.join(_FLUSH_TIMEOUT_S)
+        if self._error is not None:
+            raise self._error
+        if self._thread.is_alive():
+            raise self._storage_error(TimeoutError(f"not written in {_FLUSH_TIMEOUT_S:g} s"))
+
+    # -- the thread --------------------------------------------------------------------------
+
+    def _empty_queue(self, file: EventFile) -> None:
+        flush_at = float("inf")  # of what is written and not flushed
+        try:
+            while True:
+                with self._changed:
+                    wait_s = flush_at - time.monotonic()
+                    self._changed.wait_for(
+                        lambda: self._queue or self._closing or self._asked > self._flushes,
+                        None if wait_s == float("inf") else max(0.0, wait_s),
+                    )
+                    events, asked, closing = list(self._queue), self._asked, self._closing
+                    self._queue.clear()
+                    self._bytes = 0
+                    self._changed.notify_all()
+                if events:
+                    file.write(events)
+                    flush_at = min(flush_at, time.monotonic() + self._flush_s)
+                if closing:
+                    file.close()
+                elif asked > self._flushes or time.monotonic() >= flush_at:
+                    file.flush()
+                    flush_at = float("inf")
+                with self._changed:
+                    self._flushes = asked
+                    self._changed.notify_all()
+                if closing:
+                    return
+        except Exception as error:  # noqa: BLE001 - a client of an object store raises its own
+            with self._changed:
+                self._error = self._storage_error(error)
+                self._queue.clear()
+                self._changed.notify_all()
+            log.error("%s; no more of them are written", self._error)
+
+    def _storage_error(self, error: Exception) -> WindlassError:
+        said = getattr(error, "strerror", None) or str(error) or type(error).__name__
+        return StorageError(
+            f"event files cannot be written to {self.logdir}: {said}; make it writable, or name "
+            "another folder",
+            path=self.logdir,
+        )
+
+
+def _close_all() -> None:
+    for writer in list(_open):
+        try:
+            writer.close()
+        except WindlassError as error:
+            log.debug("%s", error)  # it is in the log already

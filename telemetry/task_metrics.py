@@ -1,0 +1,220 @@
+"""What a task tells Prometheus, as samples of what it counts for its status anyway. Pure.
+
+Counters are read when somebody asks: a step pays nothing for it.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from functools import cache
+
+from ..core.report import PsCounters, TaskReport
+from ..core.states import Phase
+from ..core.task import TaskId
+from ..core.versions import own_versions
+from .catalogue import (
+    CLOSURES_RUNNING,
+    CLOSURES_WAITING,
+    CLUSTER_JOBS,
+    CLUSTER_NODES,
+    CONNECTIONS,
+    DRAINING,
+    FAILED_SAVES,
+    GLOBAL_STEP,
+    JOB_AGE,
+    JOB_GOAL,
+    JOB_PHASE,
+    JOB_STEP,
+    JOB_TASKS,
+    PS_CHIEF_SILENCE,
+    PS_CONNECTIONS,
+    PS_DUPLICATES,
+    PS_GLOBAL_STEP,
+    PS_LIMIT,
+    PS_MAX_SESSIONS,
+    PS_PULLS,
+    PS_PUSHES,
+    PS_RECEIVED,
+    PS_REFUSED,
+    PS_SENT,
+    PS_SESSIONS,
+    PS_SHARDS,
+    PS_SLOTS,
+    PS_VALUES,
+    PS_VARIABLES,
+    PULLED,
+    PUSHED,
+    PUSHES,
+    REFUSED_CALLERS,
+    REFUSED_CONNECTIONS,
+    REFUSED_STEPS,
+    REPLICAS,
+    REPORTED,
+    SAVED_AT,
+    SAVED_IN,
+    SAVED_STEP,
+    SAVES,
+    SAVING,
+    STALENESS,
+    STEPS,
+    TASK_INFO,
+    Sample,
+)
+
+
+def task_samples(task: TaskId, job: str, *, draining: bool) -> Iterator[Sample]:
+    """Who this is.
+
+    Args:
+        task: Of this process.
+        job: Id of its job; empty: not known yet.
+        draining: Whether it was asked to end.
+    """
+    versions = _versions()
+    labels = (job, task.type, str(task.index), versions.windlass, versions.python)
+    yield Sample(TASK_INFO, 1, labels)
+    yield Sample(DRAINING, draining)
+
+
+_versions = cache(own_versions)  # reading them takes longer than all the rest
+
+
+def report_samples(report: TaskReport) -> Iterator[Sample]:
+    """What a task that runs a program has done."""
+    yield Sample(STEPS, report.steps)
+    yield Sample(PUSHES, report.pushes)
+    yield Sample(PUSHED, report.bytes_pushed)
+    yield Sample(PULLED, report.bytes_pulled)
+    yield Sample(REFUSED_STEPS, report.refused_pushes)
+    yield Sample(STALENESS, report.staleness)
+    yield Sample(GLOBAL_STEP, report.global_step)
+    yield Sample(REPLICAS, report.replicas)
+    # "tcp (the host has no shared memory)": the reason would be a label value of its own.
+    kinds = Counter(transport.split(" ", 1)[0] for transport in report.transports)
+    for kind, count in sorted(kinds.items()):
+        yield Sample(PS_CONNECTIONS, count, (kind,))
+    for name, value in sorted(report.metrics.items()):
+        yield Sample(REPORTED, value, (name,))
+
+
+def ps_samples(
+    counters: PsCounters, *, limit_bytes: int, max_sessions: int, chief_silent_s: float
+) -> Iterator[Sample]:
+    """What a ps has done, and what it holds.
+
+    Args:
+        counters: Of the ps.
+        limit_bytes: Most that values and slots may have.
+        max_sessions: Most workers that may have a session.
+        chief_silent_s: Since the chief was heard of.
+    """
+    yield Sample(PS_PUSHES, counters.pushes)
+    yield Sample(PS_DUPLICATES, counters.duplicates)
+    yield Sample(PS_REFUSED, counters.refused)
+    yield Sample(PS_PULLS, counters.pulls)
+    yield Sample(PS_RECEIVED, counters.bytes_in)
+    yield Sample(PS_SENT, counters.bytes_out)
+    yield Sample(PS_VARIABLES, counters.variables)
+    yield Sample(PS_SHARDS, counters.shards)
+    yield Sample(PS_VALUES, counters.value_bytes)
+    yield Sample(PS_SLOTS, counters.slot_bytes)
+    yield Sample(PS_LIMIT, limit_bytes)
+    yield Sample(PS_SESSIONS, counters.sessions)
+    yield Sample(PS_MAX_SESSIONS, max_sessions)
+    yield Sample(PS_GLOBAL_STEP, counters.global_step)
+    yield Sample(PS_CHIEF_SILENCE, chief_silent_s)
+
+
+def connection_samples(served: int, refused: int, refused_callers: int) -> Iterator[Sample]:
+    """Who has come to a task's port.
+
+    Args:
+        served: Connections that are open now.
+        refused: Connections there was no room for, since the start.
+        refused_callers: Callers that may not, since the start.
+    """
+    yield Sample(CONNECTIONS, served)
+    yield Sample(REFUSED_CONNECTIONS, refused)
+    yield Sample(REFUSED_CALLERS, refused_callers)
+
+
+@dataclass(slots=True)
+class SaveCounters:
+    """Checkpoints of a job since its chief's start.
+
+    Attributes:
+        saved: Complete ones.
+        failed: That could not be written.
+        under_way: Whether one is being written now.
+        saved_at: When the last one was complete. Unit: seconds since 1970; 0: none yet.
+        duration_s: How long that took.
+    """
+
+    saved: int = 0
+    failed: int = 0
+    under_way: bool = False
+    saved_at: float = 0.0
+    duration_s: float = 0.0
+
+    def done(self, at: float, duration_s: float) -> None:
+        """One is complete."""
+        self.saved, self.saved_at, self.duration_s = self.saved + 1, at, duration_s
+
+
+def save_samples(saves: SaveCounters, last_step: int) -> Iterator[Sample]:
+    """Checkpoints.
+
+    Args:
+        saves: Of the job.
+        last_step: Global step of the last one.
+    """
+    yield Sample(SAVES, saves.saved)
+    yield Sample(FAILED_SAVES, saves.failed)
+    yield Sample(SAVING, saves.under_way)
+    yield Sample(SAVED_STEP, last_step)
+    yield Sample(SAVED_AT, saves.saved_at)
+    yield Sample(SAVED_IN, saves.duration_s)
+
+
+def job_samples(
+    phase: Phase,
+    tasks: Iterable[tuple[str, str]],
+    *,
+    global_step: int,
+    goal_steps: int,
+    age_s: float,
+) -> Iterator[Sample]:
+    """A job, as its chief sees it.
+
+    Args:
+        phase: Of the job.
+        tasks: (role, state) of each.
+        global_step: Of the job.
+        goal_steps: That it works towards; 0: not said.
+        age_s: Since the chief leads it.
+    """
+    for each in Phase:
+        yield Sample(JOB_PHASE, each is phase, (each.value,))
+    for (role, state), count in sorted(Counter(tasks).items()):
+        yield Sample(JOB_TASKS, count, (role, state))
+    yield Sample(JOB_STEP, global_step)
+    yield Sample(JOB_GOAL, goal_steps)
+    yield Sample(JOB_AGE, age_s)
+
+
+def closure_samples(waiting: int, running: int) -> Iterator[Sample]:
+    """What the coordinator has to do."""
+    yield Sample(CLOSURES_WAITING, waiting)
+    yield Sample(CLOSURES_RUNNING, running)
+
+
+def cluster_samples(jobs: Iterable[str], nodes: Iterable[str]) -> Iterator[Sample]:
+    """A cluster that stands.
+
+    Args:
+        jobs: State of each job.
+        nodes: State of each node.
+    """
+    for metric, states in ((CLUSTER_JOBS, jobs), (CLUSTER_NODES, nodes)):
+        for state, count in sorted(Counter(states).items()):
+            yield Sample(metric, count, (state,))

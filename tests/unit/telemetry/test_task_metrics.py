@@ -1,0 +1,56 @@
+"""Samples of what a task counts."""
+
+import pytest
+
+from windlass.core.report import TaskReport
+from windlass.core.states import Phase
+from windlass.telemetry.catalogue import (
+    CLUSTER_NODES,
+    JOB_PHASE,
+    JOB_TASKS,
+    PS_CONNECTIONS,
+    REPORTED,
+    SAVED_AT,
+    SAVES,
+    Sample,
+)
+from windlass.telemetry.task_metrics import (
+    SaveCounters,
+    cluster_samples,
+    job_samples,
+    report_samples,
+    save_samples,
+)
+
+
+def test_connections_are_counted_by_kind_and_reasons_are_no_labels() -> None:
+    report = TaskReport(transports=("shm", "shm", "grpc (10.0.0.7: no plain connection)"))
+    found = [each for each in report_samples(report) if each.metric is PS_CONNECTIONS]
+    assert found == [Sample(PS_CONNECTIONS, 1, ("grpc",)), Sample(PS_CONNECTIONS, 2, ("shm",))]
+
+
+def test_values_that_the_program_reported_are_shown_under_their_names() -> None:
+    report = TaskReport(metrics={"loss": 0.5, "accuracy": 0.9})
+    found = [each for each in report_samples(report) if each.metric is REPORTED]
+    assert [(each.labels, each.value) for each in found] == [(("accuracy",), 0.9), (("loss",), 0.5)]
+
+
+@pytest.mark.parametrize("phase", Phase, ids=str)
+def test_a_job_is_in_one_phase(phase: Phase) -> None:
+    tasks = [("ps", "alive"), ("worker", "alive"), ("worker", "alive"), ("worker", "lost")]
+    found = list(job_samples(phase, tasks, global_step=3, goal_steps=0, age_s=1.5))
+    assert [each.labels for each in found if each.metric is JOB_PHASE and each.value] == [(phase,)]
+    counted = {each.labels: each.value for each in found if each.metric is JOB_TASKS}
+    assert counted == {("ps", "alive"): 1, ("worker", "alive"): 2, ("worker", "lost"): 1}
+
+
+def test_a_checkpoint_leaves_its_number_moment_and_duration() -> None:
+    saves = SaveCounters()
+    saves.done(at=1_700_000_000.0, duration_s=2.5)
+    found = {each.metric: each.value for each in save_samples(saves, 40)}
+    assert (found[SAVES], found[SAVED_AT]) == (1, 1_700_000_000.0)
+
+
+def test_nodes_are_counted_by_state() -> None:
+    found = list(cluster_samples([], ["alive", "lost", "alive"]))
+    assert found == [Sample(CLUSTER_NODES, 2, ("alive",)), Sample(CLUSTER_NODES, 1, ("lost",))]
