@@ -1,0 +1,160 @@
+"""The chief's decisions: who leads and who follows a share. Pure.
+
+A decision is a new configuration with the next epoch. It is written down before anybody hears of
+it (:class:`Reconfiguration` says what to write, then whom to tell): a chief that restarts and has
+forgotten what it told one ps would tell another the opposite.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+from ...core.errors import RefusedError
+from ...core.task import TaskId
+
+
+@dataclass(frozen=True, slots=True)
+class Configuration:
+    """Who serves a share in one epoch.
+
+    Attributes:
+        share: Number of the share, from 0.
+        epoch: From 1; a later configuration of the share has a higher one.
+        leader: Answers workers.
+        followers: Have everything that was answered, and may lead next.
+    """
+
+    share: int
+    epoch: int
+    leader: TaskId
+    followers: tuple[TaskId, ...] = ()
+
+    @property
+    def replicas(self) -> tuple[TaskId, ...]:
+        """All that have the whole share."""
+        return (self.leader, *self.followers)
+
+
+@dataclass(frozen=True, slots=True)
+class Lead:
+    """An order: lead the share in this epoch, and answer when these followers have it.
+
+    A ps that leads already learns its followers by it. Repeating it changes nothing.
+    """
+
+    share: int
+    epoch: int
+    to: TaskId
+    followers: tuple[TaskId, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class CopyTo:
+    """An order to a leader: copy the share to another ps while training goes on."""
+
+    share: int
+    epoch: int
+    to: TaskId
+    follower: TaskId
+
+
+Order = Lead | CopyTo
+
+
+@dataclass(frozen=True, slots=True)
+class Reconfiguration:
+    """What to do, in this order.
+
+    Attributes:
+        write: The configuration to write down first; None: it is written already.
+        tell: Orders to send afterwards, again and again until they are answered.
+    """
+
+    write: Configuration | None = None
+    tell: tuple[Order, ...] = ()
+
+
+NOTHING = Reconfiguration()
+
+
+def orders(now: Configuration) -> tuple[Order, ...]:
+    """The orders of a configuration; a restarted chief sends them again."""
+    return (Lead(now.share, now.epoch, now.leader, now.followers),)
+
+
+def first(share: int, leader: TaskId) -> Reconfiguration:
+    """The first configuration of a share, which is empty."""
+    return _change(Configuration(share, 1, leader))
+
+
+def without(now: Configuration, lost: TaskId) -> Reconfiguration | None:
+    """A ps is lost, or cut off, or suspected to be: it is left out.
+
+    The chief asks for nothing more than a suspicion: a ps that is wrongly suspected can answer
+    nobody any more, since its followers acknowledge nothing to it in a later epoch.
+
+    Returns:
+        None: it was the only one that had the share, whose variables are gone.
+    """
+    if lost not in now.replicas:
+        return NOTHING
+    left = [task for task in now.replicas if task != lost]
+    if not left:
+        return None
+    return _change(replace(now, epoch=now.epoch + 1, leader=left[0], followers=tuple(left[1:])))
+
+
+def with_follower(now: Configuration, epoch: int, follower: TaskId) -> Reconfiguration:
+    """The leader of an epoch says that a ps has everything: it is counted on from now on.
+
+    A report from an earlier epoch means nothing: since then, the leader may have answered pushes
+    without this ps.
+    """
+    if epoch != now.epoch or follower in now.replicas:
+        return NOTHING
+    return _change(replace(now, epoch=now.epoch + 1, followers=(*now.followers, follower)))
+
+
+def handed_over(now: Configuration, to: TaskId) -> Reconfiguration:
+    """The leader gives the share to one of its followers.
+
+    Raises:
+        RefusedError: It is none.
+    """
+    if to not in now.followers:
+        raise RefusedError(
+            f"{to} does not follow share {now.share}, led by {now.leader}; copy it there first",
+            task=to,
+        )
+    others = tuple(task for task in now.followers if task != to)
+    return _change(replace(now, epoch=now.epoch + 1, leader=to, followers=others))
+
+
+def reported(now: Configuration, epoch: int, by: TaskId, lost: TaskId) -> Reconfiguration:
+    """A replica says that its link to another broke.
+
+    If the leader reports a follower, it goes on without; that a follower reports its leader is no
+    reason by itself, since only the chief knows whether the leader still answers.
+    """
+    if epoch < now.epoch or by != now.leader or lost not in now.followers:
+        return NOTHING
+    return without(now, lost) or NOTHING
+
+
+def copied(now: Configuration, wanted: int, candidates: Iterable[TaskId]) -> Reconfiguration:
+    """Have the share copied if it has fewer replicas than wanted.
+
+    Args:
+        now: The configuration.
+        wanted: Replicas of each share, the leader included.
+        candidates: Other ps with room, best first.
+    """
+    if len(now.replicas) >= wanted:
+        return NOTHING
+    for task in candidates:
+        if task not in now.replicas:
+            return Reconfiguration(tell=(CopyTo(now.share, now.epoch, now.leader, task),))
+    return NOTHING
+
+
+def _change(configuration: Configuration) -> Reconfiguration:
+    return Reconfiguration(configuration, orders(configuration))

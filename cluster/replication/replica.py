@@ -1,0 +1,148 @@
+"""A ps's decisions about one share: when it leads, what it takes, when it answers. Pure.
+
+The position of a record is its number in the stream from leader to follower, from 1. An
+acknowledgement of position n means that the follower has all records up to n.
+
+The rules below are needed, each of them: without any one, the model finds a sequence of messages
+and losses after which an answered push is lost, applied twice, or read and then gone.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from enum import StrEnum
+
+from ...core.task import TaskId
+from .configuration import CopyTo, Lead
+
+
+class ReplicaRole(StrEnum):
+    """What a ps is to a share."""
+
+    NONE = "none"
+    FOLLOWING = "following"
+    LEADING = "leading"
+    GONE = "gone"  # handed over, or given up by the chief
+
+
+@dataclass(frozen=True, slots=True)
+class Replica:
+    """One ps's part in one share.
+
+    Attributes:
+        epoch: The latest it has heard of.
+        is_whole: Whether it has all contents; a follower has them once the copy is complete.
+        needs: Followers whose acknowledgements answers wait for.
+        copies_to: A ps to which the share is being copied, and which is not needed yet.
+        leader: Whom it follows.
+    """
+
+    role: ReplicaRole = ReplicaRole.NONE
+    epoch: int = 0
+    is_whole: bool = False
+    needs: tuple[TaskId, ...] = ()
+    copies_to: TaskId | None = None
+    leader: TaskId | None = None
+
+
+def may_answer(position: int, acknowledged: Iterable[int]) -> bool:
+    """Whether what lies up to a position may be shown to a worker.
+
+    That holds for each kind of answer: to a push, to a push that was applied before (its first
+    answer may never have been possible), and to a read.
+
+    Args:
+        position: Of the last record of the blocks that the answer is about.
+        acknowledged: Of each follower that is needed, the last position.
+    """
+    return all(each >= position for each in acknowledged)
+
+
+def ordered(now: Replica, order: Lead) -> Replica | None:
+    """What becomes of a replica by an order to lead; None: it may not obey.
+
+    A leader drops or gets followers by such an order alone: if it dropped one itself, it would go
+    on alone while the chief makes that one leader.
+    """
+    if order.epoch < now.epoch or now.role is ReplicaRole.GONE:
+        return None
+    if now.role is ReplicaRole.LEADING:
+        if order.epoch == now.epoch:
+            return now
+        return replace(now, epoch=order.epoch, needs=order.followers, copies_to=None)
+    is_first = now.role is ReplicaRole.NONE and order.epoch == 1
+    if not is_first and not (now.role is ReplicaRole.FOLLOWING and now.is_whole):
+        return None
+    if now.role is ReplicaRole.FOLLOWING and order.epoch == now.epoch:
+        return None  # its leader's epoch
+    return Replica(ReplicaRole.LEADING, order.epoch, True, order.followers)
+
+
+def told_to_copy(now: Replica, order: CopyTo) -> Replica | None:
+    """What becomes of a leader that is to copy its share; None: it may not, or does so already."""
+    if now.role is not ReplicaRole.LEADING or order.epoch != now.epoch:
+        return None
+    if now.copies_to is not None or order.follower in now.needs:
+        return None
+    return replace(now, copies_to=order.follower)
+
+
+def copy_sent(now: Replica) -> Replica:
+    """The last of a copy is on the link: from the next record on, answers wait for that ps, too.
+
+    Only then may the chief hear of it. If it was counted on before it is needed, a push between
+    the two would be answered without it.
+    """
+    if now.copies_to is None:
+        return now
+    return replace(now, needs=(*now.needs, now.copies_to), copies_to=None)
+
+
+def copy_broken(now: Replica) -> Replica:
+    """A copy broke off. A ps that is not needed yet may be dropped without the chief."""
+    return replace(now, copies_to=None)
+
+
+def followed(now: Replica, leader: TaskId, epoch: int) -> Replica | None:
+    """A leader begins to copy its share here; None: it is refused.
+
+    All contents are thrown away first: a former leader may have pushes that were answered to
+    nobody.
+    """
+    if epoch < now.epoch or (now.role is ReplicaRole.LEADING and epoch == now.epoch):
+        return None
+    return Replica(ReplicaRole.FOLLOWING, epoch, leader=leader)
+
+
+def copied_whole(now: Replica) -> Replica:
+    """The copy is complete."""
+    return replace(now, is_whole=True)
+
+
+def takes_record(now: Replica, leader: TaskId, epoch: int, position: int, have: int) -> bool:
+    """Whether a follower takes a record.
+
+    Args:
+        now: The follower.
+        leader: Who sent it.
+        epoch: Of the leader.
+        position: Of the record.
+        have: Position of the last record that the follower has.
+    """
+    return (
+        now.role is ReplicaRole.FOLLOWING
+        and now.leader == leader
+        and epoch >= now.epoch
+        and position == have + 1
+    )
+
+
+def took_record(now: Replica, epoch: int) -> Replica:
+    """A record was taken: its epoch is known from now on."""
+    return now if epoch == now.epoch else replace(now, epoch=epoch)
+
+
+def given_up(now: Replica, epoch: int) -> Replica:
+    """A later epoch is known in which this ps leads no more: it answers nobody."""
+    if epoch <= now.epoch or now.role is not ReplicaRole.LEADING:
+        return now
+    return Replica(ReplicaRole.GONE, epoch)

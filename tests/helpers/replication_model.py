@@ -1,0 +1,581 @@
+"""An explicit-state model of replication: every order of messages, losses and suspicions.
+
+A state is: what each ps is and has, the chief (what it has in mind, and what it has written down),
+which pushes were answered to workers, what reads have shown, and all messages that were ever sent.
+A message may be taken at any later time, again, or never: so loss, repetition, delay and
+reordering are all in it. The decisions are the product's own functions, in :class:`Rules`; a test
+replaces one of them by what it would be without the rule, and the search must find what goes
+wrong.
+
+After each move the invariants are checked:
+
+1. the leader of the latest epoch has every push that was answered, and all that reads have shown;
+2. no log has a push twice, or pushes of a worker out of order;
+3. one ps leads in an epoch;
+4. the log of a follower that a leader needs is a beginning of the leader's;
+5. nothing gets stuck: from each state, all pushes can be answered yet, or the share is lost.
+"""
+
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
+from typing import Any, NamedTuple
+
+from windlass.cluster.replication import configuration, replica
+from windlass.cluster.replication.configuration import Configuration, CopyTo, Lead
+from windlass.cluster.replication.replica import Replica, ReplicaRole
+from windlass.core.task import TaskId
+
+SHARE = 0
+
+
+class Push(NamedTuple):
+    """A worker's push, by its number from 1."""
+
+    worker: int
+    number: int
+
+
+class Record(NamedTuple):
+    """From a leader to one follower."""
+
+    link: int
+    leader: TaskId
+    to: TaskId
+    epoch: int
+    position: int
+    push: Push
+
+
+class Acknowledged(NamedTuple):
+    """From a follower: it has all up to a position."""
+
+    link: int
+    to: TaskId
+    by: TaskId
+    position: int
+
+
+class Begin(NamedTuple):
+    """From a leader: a copy follows."""
+
+    link: int
+    leader: TaskId
+    to: TaskId
+    epoch: int
+
+
+class Copy(NamedTuple):
+    """The contents at one moment, with the marks of pushes in them."""
+
+    link: int
+    leader: TaskId
+    to: TaskId
+    log: tuple[Push, ...]
+    marks: tuple[int, ...]
+
+
+class CaughtUp(NamedTuple):
+    """From a leader to the chief."""
+
+    epoch: int
+    follower: TaskId
+
+
+class LinkLost(NamedTuple):
+    """From a leader to the chief."""
+
+    epoch: int
+    leader: TaskId
+    follower: TaskId
+
+
+@dataclass(frozen=True, slots=True)
+class Ps:
+    """One ps.
+
+    Attributes:
+        log: Pushes in its values, in order.
+        marks: Per worker the last push it knows to have.
+        links: Per ps it sends to or takes from: the number of the link.
+        heard: Positions acknowledged, per follower.
+        waiting: Pushes to be answered once a position is acknowledged.
+        caught_up: The position from which a new follower is needed, until the chief was told.
+    """
+
+    is_alive: bool = True
+    replica: Replica = field(default_factory=Replica)
+    log: tuple[Push, ...] = ()
+    marks: tuple[int, ...] = ()
+    links: tuple[tuple[TaskId, int], ...] = ()
+    heard: tuple[tuple[TaskId, int], ...] = ()
+    waiting: frozenset[tuple[Push, int]] = frozenset()
+    caught_up: tuple[TaskId, int] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """One state of all."""
+
+    ps: tuple[Ps, ...]
+    mind: Configuration | None
+    written: Configuration
+    told: bool
+    answered: frozenset[Push] = frozenset()
+    shown: frozenset[Push] = frozenset()
+    messages: frozenset[Any] = frozenset()
+    crashes: int = 0
+    restarts: int = 0
+    copies: int = 0
+    is_lost: bool = False
+
+
+@dataclass(frozen=True)
+class Rules:
+    """The decisions that the product makes. A planted defect is another function."""
+
+    may_answer: Callable[[int, Iterable[int]], bool] = replica.may_answer
+    may_repeat: Callable[[int, Iterable[int]], bool] = replica.may_answer
+    may_show: Callable[[int, Iterable[int]], bool] = replica.may_answer
+    ordered: Callable[[Replica, Lead], Replica | None] = replica.ordered
+    copy_sent: Callable[[Replica], Replica] = replica.copy_sent
+    followed: Callable[[Replica, TaskId, int], Replica | None] = replica.followed
+    keeps_contents: bool = False
+    keeps_links: bool = False
+    takes_record: Callable[[Replica, TaskId, int, int, int], bool] = replica.takes_record
+    link_lost: Callable[[Replica, TaskId], Replica] = field(default=lambda now, lost: now)
+    copies_marks: bool = True
+    writes_first: bool = True
+    needed_first: bool = True
+    counted_when_whole: bool = True
+    without: Callable[[Configuration, TaskId], Any] = configuration.without
+    with_follower: Callable[[Configuration, int, TaskId], Any] = configuration.with_follower
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """How much is searched.
+
+    Attributes:
+        pushes: Of each worker.
+        copies: That the chief orders.
+        crashes: Of ps.
+        restarts: Of the chief.
+        epochs: The last epoch that the chief may decide on.
+    """
+
+    servers: int = 2
+    pushes: tuple[int, ...] = (2,)
+    copies: int = 0
+    crashes: int = 0
+    restarts: int = 0
+    epochs: int = 3
+    begins_followed: bool = True
+    states: int = 1_000_000
+
+
+@dataclass
+class Found:
+    """What a search found.
+
+    Attributes:
+        states: That were seen.
+        violation: What is wrong; empty: nothing.
+        trace: The moves that lead there, the fewest.
+    """
+
+    states: int
+    violation: str = ""
+    trace: tuple[str, ...] = ()
+
+
+def ps(index: int) -> TaskId:
+    """A ps by its number."""
+    return TaskId("ps", index)
+
+
+class Model:
+    """The moves of one search."""
+
+    def __init__(self, bounds: Bounds, rules: Rules | None = None) -> None:
+        self.bounds = bounds
+        self.rules = rules or Rules()
+
+    def initial(self) -> State:
+        """A share that ps 0 leads, and ps 1 follows if that is asked for."""
+        marks = (0,) * len(self.bounds.pushes)
+        servers = [Ps(marks=marks) for _ in range(self.bounds.servers)]
+        followers = (ps(1),) if self.bounds.begins_followed else ()
+        now = Configuration(SHARE, 1, ps(0), followers)
+        leading = Replica(ReplicaRole.LEADING, 1, True, followers)
+        servers[0] = replace(servers[0], replica=leading)
+        if followers:
+            servers[0] = replace(servers[0], links=((ps(1), 0),), heard=((ps(1), 0),))
+            following = Replica(ReplicaRole.FOLLOWING, 1, True, leader=ps(0))
+            servers[1] = replace(servers[1], replica=following, links=((ps(0), 0),))
+        return State(tuple(servers), now, now, True)
+
+    # -- moves -----------------------------------------------------------------------------------
+
+    def moves(self, state: State) -> Iterator[tuple[str, State]]:
+        """All that may happen next, with what it is called."""
+        for index, server in enumerate(state.ps):
+            if server.is_alive:
+                yield from self._of_ps(state, index, server)
+        yield from self._of_chief(state)
+
+    def _of_ps(self, state: State, index: int, server: Ps) -> Iterator[tuple[str, State]]:
+        me = ps(index)
+        if server.replica.role is ReplicaRole.LEADING:
+            yield from self._pushes(state, index, server)
+            yield from self._answers(state, index, server)
+            yield from self._copying(state, index, server)
+        for message in state.messages:
+            if getattr(message, "to", None) != me:
+                continue
+            after = self._taken(state, index, server, message)
+            if after is not None and after != state:
+                yield f"{me.short} takes {message}", after
+        if state.crashes < self.bounds.crashes:
+            dead = Ps(False, server.replica, marks=server.marks)
+            yield (
+                f"{me.short} dies",
+                replace(self._with(state, index, dead), crashes=state.crashes + 1),
+            )
+
+    def _pushes(self, state: State, index: int, server: Ps) -> Iterator[tuple[str, State]]:
+        """A worker's next push, which any leader may take at any time; or one sent before."""
+        for worker, most in enumerate(self.bounds.pushes):
+            mark = server.marks[worker]
+            # A worker sends its next push once the one before was answered.
+            goes_on = not mark or Push(worker, mark) in state.answered
+            if mark < most and goes_on:
+                yield self._new_push(state, index, server, Push(worker, mark + 1))
+            if mark:
+                push = Push(worker, mark)
+                if push not in state.answered and self._may(
+                    self.rules.may_repeat, server, len(server.log)
+                ):
+                    yield (
+                        f"ps:{index} answers the repeated {push}",
+                        replace(state, answered=state.answered | {push}),
+                    )
+        seen = frozenset(server.log)
+        if not seen <= state.shown and self._may(self.rules.may_show, server, len(server.log)):
+            yield f"ps:{index} is read", replace(state, shown=state.shown | seen)
+
+    def _new_push(self, state: State, index: int, server: Ps, push: Push) -> tuple[str, State]:
+        log = (*server.log, push)
+        after = replace(
+            server,
+            log=log,
+            marks=_marked(server.marks, push),
+            waiting=server.waiting | {(push, len(log))},
+        )
+        records = {
+            Record(number, ps(index), to, server.replica.epoch, len(log), push)
+            for to, number in server.links
+            if to in server.replica.needs
+        }
+        moved = self._with(state, index, after)
+        return f"ps:{index} takes {push}", replace(moved, messages=state.messages | records)
+
+    @staticmethod
+    def _may(rule: Callable[[int, Iterable[int]], bool], server: Ps, position: int) -> bool:
+        heard = dict(server.heard)
+        return rule(position, [heard.get(each, -1) for each in server.replica.needs])
+
+    def _answers(self, state: State, index: int, server: Ps) -> Iterator[tuple[str, State]]:
+        for push, position in server.waiting:
+            if self._may(self.rules.may_answer, server, position):
+                after = replace(server, waiting=server.waiting - {(push, position)})
+                yield (
+                    f"ps:{index} answers {push}",
+                    replace(self._with(state, index, after), answered=state.answered | {push}),
+                )
+        for follower in server.replica.needs:
+            # A link may break for no reason that the leader knows.
+            after = replace(server, replica=self.rules.link_lost(server.replica, follower))
+            lost = LinkLost(server.replica.epoch, ps(index), follower)
+            if lost not in state.messages or after != server:
+                yield (
+                    f"ps:{index} loses its link to {follower.short}",
+                    replace(self._with(state, index, after), messages=state.messages | {lost}),
+                )
+
+    def _copying(self, state: State, index: int, server: Ps) -> Iterator[tuple[str, State]]:
+        me, now = ps(index), server.replica
+        if now.copies_to is not None:
+            to, number = now.copies_to, dict(server.links)[now.copies_to]
+            # All that was sent before counts as acknowledged once the copy is.
+            after = replace(
+                server, replica=self.rules.copy_sent(now), caught_up=(to, len(server.log))
+            )
+            copy = Copy(number, me, to, server.log, server.marks)
+            messages = state.messages | {copy}
+            if not self.rules.counted_when_whole:
+                messages |= {CaughtUp(now.epoch, to)}
+            if not self.rules.needed_first:
+                after = replace(after, replica=replica.copy_broken(now))
+            yield (
+                f"ps:{index} has copied to {to.short}",
+                replace(self._with(state, index, after), messages=messages),
+            )
+        if server.caught_up is not None:
+            to, position = server.caught_up
+            if dict(server.heard).get(to, -1) >= position:
+                after = replace(server, caught_up=None)
+                yield (
+                    f"ps:{index} reports that {to.short} has caught up",
+                    replace(
+                        self._with(state, index, after),
+                        messages=state.messages | {CaughtUp(now.epoch, to)},
+                    ),
+                )
+
+    def _taken(self, state: State, index: int, server: Ps, message: Any) -> State | None:
+        """The state after a ps has taken a message; None: it does nothing with it."""
+        me, now, rules = ps(index), server.replica, self.rules
+        if isinstance(message, Lead):
+            after = rules.ordered(now, message)
+            if after is None or after == now:
+                return None
+            waiting = server.waiting if now.role is ReplicaRole.LEADING else frozenset()
+            keeps = now.role is ReplicaRole.LEADING or rules.keeps_links
+            links = server.links if keeps else ()
+            caught_up = server.caught_up
+            if caught_up is not None and caught_up[0] not in after.needs:
+                caught_up = None
+            return self._with(
+                state,
+                index,
+                replace(server, replica=after, waiting=waiting, links=links, caught_up=caught_up),
+            )
+        if isinstance(message, CopyTo):
+            after = replica.told_to_copy(now, message)
+            if after is None or state.copies > self.bounds.copies:
+                return None
+            number = self._next_link(state)
+            links = (*((to, n) for to, n in server.links if to != message.follower),
+                     (message.follower, number))  # fmt: skip
+            begin = Begin(number, me, message.follower, now.epoch)
+            heard = tuple(each for each in server.heard if each[0] != message.follower)
+            # An order is carried out once: what repeats it would begin a copy for ever.
+            left = (state.messages - {message}) | {begin}
+            if not rules.counted_when_whole:
+                left |= {CaughtUp(now.epoch, message.follower)}
+            changed = replace(server, replica=after, links=links, heard=heard)
+            return replace(self._with(state, index, changed), messages=left)
+        if isinstance(message, Begin):
+            after = rules.followed(now, message.leader, message.epoch)
+            if after is None or (message.leader, message.link) in server.links:
+                return None
+            if any(each >= message.link for _, each in server.links):
+                return None
+            emptied = Ps(
+                replica=after,
+                marks=(0,) * len(server.marks),
+                links=((message.leader, message.link),),
+            )
+            if rules.keeps_contents:
+                emptied = replace(emptied, log=server.log, marks=server.marks)
+            return self._with(state, index, emptied)
+        if (getattr(message, "leader", None), getattr(message, "link", 0)) in server.links:
+            if isinstance(message, Copy):
+                if now.role is not ReplicaRole.FOLLOWING or now.is_whole:
+                    return None
+                marks = message.marks if rules.copies_marks else (0,) * len(server.marks)
+                log = message.log
+                if rules.keeps_contents and len(server.log) >= len(log):
+                    log, marks = server.log, server.marks
+                whole = replace(server, replica=replica.copied_whole(now), log=log, marks=marks)
+                said = Acknowledged(message.link, message.leader, me, len(log))
+                return replace(self._with(state, index, whole), messages=state.messages | {said})
+            if isinstance(message, Record):
+                taking = rules.takes_record(
+                    now, message.leader, message.epoch, message.position, len(server.log)
+                )
+                if not taking or not (now.is_whole or now.role is ReplicaRole.LEADING):
+                    return None
+                took = replace(
+                    server,
+                    replica=replica.took_record(now, message.epoch),
+                    log=(*server.log, message.push),
+                    marks=_marked(server.marks, message.push),
+                )
+                said = Acknowledged(message.link, message.leader, me, message.position)
+                return replace(self._with(state, index, took), messages=state.messages | {said})
+        if isinstance(message, Acknowledged) and (message.by, message.link) in server.links:
+            positions = dict(server.heard)
+            if positions.get(message.by, -1) >= message.position:
+                return None
+            positions[message.by] = message.position
+            return self._with(state, index, replace(server, heard=tuple(sorted(positions.items()))))
+        return None
+
+    def _of_chief(self, state: State) -> Iterator[tuple[str, State]]:
+        if state.is_lost:
+            return
+        now = state.mind
+        if now is None:
+            yield "the chief is back", replace(state, mind=state.written, told=False)
+            return
+        if state.restarts < self.bounds.restarts:
+            yield "the chief dies", replace(state, mind=None, restarts=state.restarts + 1)
+        is_written = state.written == now
+        if not is_written:
+            yield f"the chief writes {now.epoch}", replace(state, written=now)
+        if not state.told and (is_written or not self.rules.writes_first):
+            said = frozenset(configuration.orders(now))
+            yield (
+                f"the chief tells {now.epoch}",
+                replace(state, told=True, messages=state.messages | said),
+            )
+        if not is_written or not state.told:
+            return
+        if now.epoch < self.bounds.epochs:
+            for index in range(len(state.ps)):
+                yield from self._decided(
+                    state, f"the chief gives up ps:{index}", self.rules.without(now, ps(index))
+                )
+            for message in state.messages:
+                if isinstance(message, CaughtUp):
+                    decision = self.rules.with_follower(now, message.epoch, message.follower)
+                    yield from self._decided(state, f"the chief hears {message}", decision)
+        if state.copies < self.bounds.copies:
+            others = [ps(index) for index in range(len(state.ps))]
+            for other in others:
+                for order in configuration.copied(now, 2, [other]).tell:
+                    yield (
+                        f"the chief orders {order}",
+                        replace(state, copies=state.copies + 1, messages=state.messages | {order}),
+                    )
+
+    @staticmethod
+    def _decided(state: State, name: str, decision: Any) -> Iterator[tuple[str, State]]:
+        if decision is None:
+            yield name, replace(state, is_lost=True)
+        elif decision.write is not None:
+            yield name, replace(state, mind=decision.write, told=False)
+
+    @staticmethod
+    def _next_link(state: State) -> int:
+        numbers = [each.link for each in state.messages if isinstance(each, Begin)]
+        return 1 + max(numbers, default=0)
+
+    @staticmethod
+    def _with(state: State, index: int, server: Ps) -> State:
+        return replace(state, ps=(*state.ps[:index], server, *state.ps[index + 1 :]))
+
+    # -- invariants ------------------------------------------------------------------------------
+
+    def violation(self, state: State) -> str:
+        """Which invariant does not hold; empty: all do."""
+        leaders = [each for each in state.ps if each.replica.role is ReplicaRole.LEADING]
+        epochs = [each.replica.epoch for each in leaders]
+        if len(set(epochs)) < len(epochs):
+            return "two ps lead in one epoch"
+        for server in state.ps:
+            for worker in range(len(self.bounds.pushes)):
+                numbers = [each.number for each in server.log if each.worker == worker]
+                if any(after <= before for before, after in pairwise(numbers)):
+                    return "a log has a push twice, or out of order"
+        if not leaders:
+            return ""
+        latest = max(leaders, key=lambda each: each.replica.epoch)
+        if not latest.is_alive:
+            return ""
+        log = frozenset(latest.log)
+        if not state.answered <= log:
+            return "the leader lacks a push that was answered"
+        if not state.shown <= log:
+            return "the leader lacks what a read has shown"
+        for follower in latest.replica.needs:
+            other = state.ps[follower.index]
+            if not (other.is_alive and other.replica.is_whole):
+                continue
+            if (
+                other.replica.role is not ReplicaRole.FOLLOWING
+                or other.replica.epoch > latest.replica.epoch
+            ):
+                continue
+            if other.replica.leader != ps(state.ps.index(latest)):
+                continue
+            if other.log != latest.log[: len(other.log)]:
+                return "a follower's log is not a beginning of its leader's"
+        return ""
+
+    def is_finished(self, state: State) -> bool:
+        """Whether all pushes were answered, or the share is lost."""
+        return state.is_lost or len(state.answered) == sum(self.bounds.pushes)
+
+
+def search(model: Model) -> Found:
+    """Visit every state, nearest first; stops at the first violation.
+
+    Raises:
+        RuntimeError: There are more states than the bound.
+    """
+    first = model.initial()
+    came: dict[State, tuple[State, str] | None] = {first: None}
+    before: dict[State, list[State]] = {}
+    finished = []
+    queue = deque([first])
+    while queue:
+        state = queue.popleft()
+        if model.is_finished(state):
+            finished.append(state)
+        for name, after in model.moves(state):
+            before.setdefault(after, []).append(state)
+            if after in came:
+                continue
+            came[after] = (state, name)
+            wrong = model.violation(after)
+            if wrong:
+                return Found(len(came), wrong, _trace(came, after))
+            if len(came) > model.bounds.states:
+                raise RuntimeError(f"more than {model.bounds.states} states")
+            queue.append(after)
+    stuck = _stuck(came, before, finished, model)
+    if stuck is not None:
+        return Found(len(came), "stuck", _trace(came, stuck))
+    return Found(len(came))
+
+
+def _stuck(
+    came: Iterable[State], before: dict[State, list[State]], finished: list[State], model: Model
+) -> State | None:
+    """A state, nearest first, from which no end can be reached."""
+    ends = set(finished)
+    queue = deque(finished)
+    while queue:
+        for state in before.get(queue.popleft(), ()):
+            if state not in ends:
+                ends.add(state)
+                queue.append(state)
+    for state in came:
+        if state not in ends and not _is_excused(state, model):
+            return state
+    return None
+
+
+def _is_excused(state: State, model: Model) -> bool:
+    """The search's own bounds stop it, or the only ps that had the share has died."""
+    now = state.mind or state.written
+    if now.epoch >= model.bounds.epochs:
+        return True
+    return not any(state.ps[each.index].is_alive for each in now.replicas)
+
+
+def _marked(marks: tuple[int, ...], push: Push) -> tuple[int, ...]:
+    number = max(push.number, marks[push.worker])
+    return (*marks[: push.worker], number, *marks[push.worker + 1 :])
+
+
+def _trace(came: dict[State, tuple[State, str] | None], state: State) -> tuple[str, ...]:
+    names = []
+    while (step := came[state]) is not None:
+        state, name = step
+        names.append(name)
+    return tuple(reversed(names))

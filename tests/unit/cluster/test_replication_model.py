@@ -1,0 +1,108 @@
+"""The protocol of replication, searched exhaustively; each rule that is left out is missed."""
+
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from helpers.replication_model import Bounds, Model, Rules, search
+from windlass.cluster.replication import configuration, replica
+from windlass.cluster.replication.configuration import Configuration, Lead
+from windlass.cluster.replication.replica import Replica, ReplicaRole
+from windlass.core.task import TaskId
+
+_FAST = {
+    "a follower": Bounds(),
+    "two workers": Bounds(pushes=(1, 1)),
+    "a copy": Bounds(copies=1, begins_followed=False),
+    "a chief that restarts": Bounds(restarts=1),
+}
+_ALL = {
+    "a leader that becomes a follower": Bounds(copies=1, epochs=4),
+    "three ps": Bounds(servers=3, copies=1, epochs=4),
+    "three ps, one of which dies": Bounds(servers=3, copies=1, crashes=1),
+    "a copy, and a chief that restarts": Bounds(copies=1, restarts=1, begins_followed=False),
+}
+
+
+@pytest.mark.parametrize("name", _FAST)
+def test_nothing_answered_is_lost_or_applied_twice(name: str) -> None:
+    found = search(Model(_FAST[name]))
+    assert found.violation == "", found.trace
+    assert found.states > 1000
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("name", _ALL)
+def test_nothing_answered_is_lost_or_applied_twice_in_larger_jobs(name: str) -> None:
+    found = search(Model(_ALL[name]))
+    assert found.violation == "", found.trace
+    assert found.states > 1000
+
+
+def _always(position: int, acknowledged: Iterable[int]) -> bool:
+    return True
+
+
+def _drops_by_itself(now: Replica, lost: TaskId) -> Replica:
+    return replace(now, needs=tuple(task for task in now.needs if task != lost))
+
+
+def _takes_any_position(now: Replica, leader: TaskId, epoch: int, position: int, have: int) -> bool:
+    return replica.takes_record(now, leader, epoch, have + 1, have)
+
+
+def _takes_as_leader(now: Replica, leader: TaskId, epoch: int, position: int, have: int) -> bool:
+    return now.role in {ReplicaRole.FOLLOWING, ReplicaRole.LEADING} and position == have + 1
+
+
+def _counts_in_any_epoch(now: Configuration, epoch: int, follower: TaskId) -> Any:
+    return configuration.with_follower(now, now.epoch, follower)
+
+
+def _leads_with_half_a_copy(now: Replica, order: Lead) -> Replica | None:
+    return replica.ordered(replace(now, is_whole=True), order)
+
+
+def _follows_in_any_epoch(now: Replica, leader: TaskId, epoch: int) -> Replica | None:
+    return replica.followed(replace(now, epoch=0, role=ReplicaRole.NONE), leader, epoch)
+
+
+_COPY = Bounds(copies=1, begins_followed=False)
+_BACK = Bounds(copies=1, epochs=4, pushes=(1, 1))
+_DEFECTS = {
+    "answers wait for followers": (Rules(may_answer=_always), Bounds()),
+    "answers to repeats wait, too": (Rules(may_repeat=_always), Bounds()),
+    "reads wait, too": (Rules(may_show=_always), Bounds()),
+    "marks are copied with values": (Rules(copies_marks=False), _COPY),
+    "a leader takes no records": (
+        Rules(takes_record=_takes_as_leader, keeps_links=True),
+        Bounds(pushes=(1, 1)),
+    ),
+    "only the chief drops a follower": (Rules(link_lost=_drops_by_itself), Bounds()),
+    "the chief writes before it tells": (Rules(writes_first=False), Bounds(restarts=1)),
+    "needed first, counted on later": (Rules(needed_first=False), _COPY),
+    "counted on only when whole": (
+        Rules(counted_when_whole=False, ordered=_leads_with_half_a_copy),
+        _COPY,
+    ),
+    "records at their position only": (Rules(takes_record=_takes_any_position), Bounds()),
+    "a former leader forgets": (Rules(keeps_contents=True), _BACK),
+    "a report counts in its own epoch": (
+        Rules(with_follower=_counts_in_any_epoch),
+        Bounds(copies=1, begins_followed=False, epochs=5),
+    ),
+    "nobody follows an earlier epoch": (
+        Rules(followed=_follows_in_any_epoch),
+        Bounds(copies=1, epochs=4),
+    ),
+}
+
+
+@pytest.mark.parametrize("rule", _DEFECTS)
+def test_each_rule_is_needed(rule: str) -> None:
+    """Without it, the search finds a sequence of moves that breaks a promise."""
+    rules, bounds = _DEFECTS[rule]
+    found = search(Model(bounds, rules))
+    assert found.violation, f"not needed in {found.states} states"
