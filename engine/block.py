@@ -76,12 +76,40 @@ class StepInfo:
     closure: ClosureRun | None = None
 
 
-class Block:
-    """Memory of some shards. Use ``lock`` around everything but the constructor."""
+@dataclass(frozen=True, slots=True)
+class UpdatePart:
+    """What a push does to neighbouring shards of a block.
 
-    def __init__(self, shards: Sequence[ShardDefinition], arena: Arena | None = None) -> None:
-        """Allocate, from the heap unless an arena is given, without initializing."""
+    Attributes:
+        where: Their elements.
+        operation: What is done.
+        rule: That is run, for APPLY.
+        gradient: The push's values for them.
+        decay: Of an ASSIGN_ADD; see :meth:`Block.combine`.
+    """
+
+    where: Range
+    operation: Operation
+    rule: UpdateRule | None
+    gradient: Gradient
+    decay: float = 0.0
+
+
+class Block:
+    """Memory of some shards. Use ``lock`` around everything but the constructor.
+
+    Args:
+        shards: In order; all of one dtype.
+        arena: Where the memory is taken from; None: the heap.
+        number: Of the block, among those of its store.
+    """
+
+    def __init__(
+        self, shards: Sequence[ShardDefinition], arena: Arena | None = None, number: int = 0
+    ) -> None:
+        """Allocate, without initializing."""
         self.lock = threading.Lock()
+        self.number = number
         self.shards = list(shards)
         self.dtype: DType = shards[0].variable.dtype
         # Half-precision variables keep their slots, and compute, in float32.
@@ -121,9 +149,13 @@ class Block:
         """Give an entry its update rule and its slots their first values."""
         self.rules[entry] = rule
         for slot, start in rule.slot_start().items():
-            if slot not in self.slots:
-                self.slots[slot] = zeros(self.value.size, self.compute_dtype)
+            self.add_slot(slot)
             self.view(entry, slot)[...] = start
+
+    def add_slot(self, slot: str) -> None:
+        """Have a slot array, of zeros if it is new."""
+        if slot not in self.slots:
+            self.slots[slot] = zeros(self.value.size, self.compute_dtype)
 
     def adopt(self, array: Array) -> bool:
         """Have a program's array as the memory of the only shard, with the values it has.
@@ -172,6 +204,17 @@ class Block:
             self.closures.mark(info.closure, info.sequence)
             return
         self.applied[info.who.task] = (info.who.generation, info.sequence)
+
+    def run(self, parts: Sequence[UpdatePart], info: StepInfo) -> None:
+        """Do what a push does to this block, and remember it. The same on every replica."""
+        for part in parts:
+            if part.rule is not None:
+                self.apply(part.where, part.gradient, part.rule, info)
+            elif part.operation is Operation.ASSIGN:
+                self.assign(part.where, part.gradient)
+            else:
+                self.combine(part.where, part.gradient, part.operation, part.decay)
+        self.mark_applied(info)
 
     def assign(self, where: Range, gradient: Gradient) -> None:
         """Overwrite a range, or rows of its shard."""

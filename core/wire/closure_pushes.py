@@ -11,6 +11,7 @@ What a ps remembers is one mark per lane: a later turn there means that the clos
 over, and what still comes of that is refused.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from ..errors import FencedError
@@ -55,6 +56,9 @@ class _Mark:
 
 _NONE = _Mark()
 
+ClosureRow = tuple[int, int, int, int, int]
+"""A mark: lane, generation of the coordinator, turn, oldest attempt, number of the last push."""
+
 
 @dataclass(slots=True)
 class ClosureMarks:
@@ -88,6 +92,25 @@ class ClosureMarks:
                 current=mark.oldest_attempt,
             )
         return mark.number
+
+    @staticmethod
+    def from_rows(rows: Iterable[ClosureRow]) -> "ClosureMarks":
+        """Marks as :meth:`rows` gave them."""
+        marks = {
+            lane: _Mark((who, turn), oldest, number) for lane, who, turn, oldest, number in rows
+        }
+        return ClosureMarks(marks)
+
+    def rows(self) -> list[ClosureRow]:
+        """All marks as numbers."""
+        return [
+            (lane, *mark.closure, mark.oldest_attempt, mark.number)
+            for lane, mark in sorted(self._marks.items())
+        ]
+
+    def copy(self) -> "ClosureMarks":
+        """The same marks, which change apart from these."""
+        return ClosureMarks(dict(self._marks))
 
     def mark(self, run: ClosureRun, number: int) -> None:
         """Remember that a push was applied, or with 0 that an attempt has begun.

@@ -498,6 +498,11 @@ def outcome_from_wire(value: int) -> Outcome:
     return _backwards(_OUTCOMES, value)
 
 
+def operation_to_wire(operation: Operation) -> Any:
+    """An operation as its number."""
+    return _OPERATIONS[operation]
+
+
 def operation_from_wire(value: int) -> Operation:
     """The operation of an enum value."""
     return _backwards(_OPERATIONS, value)

@@ -22,6 +22,15 @@ class ClosurePushLog:
     limit: int = 1024
     _marks: ClosureMarks = field(default_factory=ClosureMarks)
 
+    @property
+    def marks(self) -> ClosureMarks:
+        """Of each lane."""
+        return self._marks
+
+    def take(self, marks: ClosureMarks) -> None:
+        """Have these marks instead."""
+        self._marks = marks.copy()
+
     def is_new(self, run: ClosureRun, number: int) -> bool:
         """Whether to apply this push (True), or it is a duplicate (False).
 

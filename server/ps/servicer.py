@@ -62,6 +62,7 @@ class ParameterServerServicer:
             visitor.check("define BIND")
             rule = codec.rule_from_wire(request.bind_rule)
             table.bind(request.bind_variables, rule, who)
+        self._store.records.confirm()
         return ps_pb2.DefineResponse(
             held=[codec.held_to_wire(item) for item in held], held_bytes=table.held_bytes()
         )

@@ -186,11 +186,17 @@ class Session:
             pull, versions = self._only_changed(step, pull, reply)
         reply.payload_bytes = pull.num_bytes([rows.size for rows in pull_rows])
         self._store.count_bytes(sent=reply.payload_bytes)
+        left = len(pull.ranges)
+        if not left:
+            self._store.records.confirm()
         answer.begin(reply)
-        if pull.ranges:
+        if left:
             seen = np.empty(pull.num_entries, np.int64) if versions is not None else None
             # Values are copied under the lock of a block, and sent without it.
             for part in self._store.visit(pull, pull_rows, answer.copy, seen):
+                left -= 1
+                if not left:  # what the worker may see, followers have
+                    self._store.records.confirm()
                 answer.write(part)
             if versions is not None and seen is not None:
                 versions[_bits(reply.changed, versions.size)] = seen
@@ -239,6 +245,7 @@ class Session:
         self._pulled[step.pull_layout] = (step.request_id, versions)
         outcome = StepReply(step.request_id)
         outcome.put_result(result)
+        self._store.records.confirm()
         answer.begin(outcome)
         answer.finish()
 

@@ -1,16 +1,15 @@
 """The shards of one ps: which are defined, and where each one is in memory."""
 
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
 from itertools import islice
 
 from ...core.arrays.dtypes import Array, DType, is_float, row_shape, size_of
 from ...core.checkpoint import CheckpointReader
-from ...core.checkpoint.directory import MANIFEST
 from ...core.checkpoint.folder import Folder
 from ...core.errors import (
-    CheckpointError,
     DefinitionMismatchError,
     LimitExceededError,
     PeerLostError,
@@ -19,7 +18,7 @@ from ...core.errors import (
     UnknownVariableError,
 )
 from ...core.rules.definitions import ShardDefinition, ShardKey
-from ...core.rules.update_rules import UpdateRule, rule_from_dict
+from ...core.rules.update_rules import UpdateRule
 from ...core.settings import Settings
 from ...core.task import Incarnation, TaskId
 from ...core.wire.bounds import check_number
@@ -29,22 +28,16 @@ from ...engine.block import Block, warm_up
 from ...engine.library import library
 from ...net.shared_memory import SharedSegment, unavailable
 from .claims import Claims
+from .first_values import Held, initialize, restored_slots
 from .layout import Layout, LayoutRange, join_ranges
 from .memory_limits import MemoryLimits
+from .replication.copying import copy_to_all, post_tiles
+from .replication.records import BlockCopyBegun, RuleBound
+from .replication.stream import RecordStream
 
 _OWN_BLOCK_BYTES = 256 * 1024  # a shard of this size or more gets its own block and lock
-_FILL_BYTES = 16 * 1024 * 1024  # initialized between two looks whether somebody waits for it
 _LABELS = 8  # shards named in the status
 _SHARED_BLOCK_BYTES = 1024 * 1024  # small shards share blocks of about this size
-
-
-@dataclass(slots=True)
-class _Held:
-    block: Block
-    entry: int
-    defined_by: Incarnation
-    restored_from: CheckpointReader | None = None
-    bound_by: Incarnation | None = None
 
 
 class ShardTable:
@@ -54,10 +47,18 @@ class ShardTable:
         task: The ps, for messages.
         settings: For the bounds.
         restored: Called with the global step of a checkpoint that new shards have values of.
+        records: To the ps that follow this one.
     """
 
-    def __init__(self, task: TaskId, settings: Settings, restored: Callable[[int], None]) -> None:
+    def __init__(
+        self,
+        task: TaskId,
+        settings: Settings,
+        restored: Callable[[int], None],
+        records: RecordStream,
+    ) -> None:
         self.task = task
+        self._records = records
         self._max_variables = settings.max_variables
         self._restored = restored
         # Serializes definitions, which may take long: lookups and counters only take
@@ -66,9 +67,10 @@ class ShardTable:
         self._definitions = threading.Lock()
         self._claims = Claims(self._defining)
         self._filling: list[Block] = []  # their shards are being given their first values
-        self._held: dict[ShardKey, _Held] = {}
+        self._held: dict[ShardKey, Held] = {}
         self._parts: dict[str, list[int]] = {}
         self._blocks: list[Block] = []
+        self._num_blocks = 0
         library.use_folder(settings.kernel_cache)
         shares = settings.shared_memory and not unavailable()
         self._arena = Arena(_create_slab if shares else None)
@@ -105,7 +107,7 @@ class ShardTable:
             new = self._missing(shards, who)
             self._limits.check_shards(new, [*self._blocks, *self._filling], who)
             before = self._arena.mark()
-            blocks = [Block(group, self._arena) for group in _group(new)]
+            blocks = [self._new_block(group) for group in _group(new)]
             after = self._arena.mark()
             self._filling += blocks
             try:
@@ -118,6 +120,10 @@ class ShardTable:
             finally:
                 self._filling = [block for block in self._filling if block not in blocks]
             return [self._describe(self._held[shard.key]) for shard in shards]
+
+    def _new_block(self, shards: Sequence[ShardDefinition]) -> Block:
+        self._num_blocks += 1
+        return Block(shards, self._arena, self._num_blocks - 1)
 
     def _missing(
         self, shards: Sequence[ShardDefinition], who: Incarnation
@@ -163,21 +169,78 @@ class ShardTable:
                 )
 
         reader = CheckpointReader(restore_from) if restore_from and new else None
-        filled = []
+        filled: list[Held] = []
         for block in blocks:
-            check()
-            entries = range(len(block.shards))
-            filled.append(
-                (block, [self._initialize(block, entry, reader, check) for entry in entries])
-            )
-        with self._defining, self._definitions:
-            for block, sources in filled:
-                self._blocks.append(block)
-                for entry, (shard, source) in enumerate(zip(block.shards, sources, strict=True)):
-                    self._held[shard.key] = _Held(block, entry, who, source)
-                    self._parts.setdefault(shard.variable.name, []).append(shard.part)
+            for entry in range(len(block.shards)):
+                check()
+                source = initialize(block, entry, reader, check)
+                filled.append(Held(block, entry, who, source))
+        while not self._publish(blocks, filled):
+            copy_to_all(self._records, blocks, filled)
         if reader is not None:
             self._restored(reader.manifest.global_step)
+
+    def _publish(self, blocks: Sequence[Block], filled: Sequence[Held]) -> bool:
+        """Show new blocks to everybody, once every follower has them; whether it has."""
+        with self._defining, self.publishing():
+            if not all(self._records.is_claimed(block.number) for block in blocks):
+                return False
+            self._show(blocks, filled)
+            return True
+
+    def _show(self, blocks: Sequence[Block], filled: Sequence[Held]) -> None:
+        self._blocks += blocks
+        for held in filled:
+            shard = held.block.shards[held.entry]
+            self._held[shard.key] = held
+            self._parts.setdefault(shard.variable.name, []).append(shard.part)
+
+    # -- followers ---------------------------------------------------------------------------
+
+    @contextmanager
+    def publishing(self) -> Iterator[None]:
+        """While this is held, no block is added."""
+        with self._definitions:
+            yield
+
+    def held_of(self, block: Block) -> list[Held]:
+        """The shards of a block, in order."""
+        with self._definitions:
+            return [self._held[shard.key] for shard in block.shards]
+
+    def install(self, copied: BlockCopyBegun) -> Block:
+        """As follower: make a block as the leader has it, whose values come in tiles."""
+        readers = {path: CheckpointReader(path) for path in {*copied.restored_from} if path}
+        with self._defining:
+            block = Block(copied.shards, self._arena, copied.block)
+            self._num_blocks = max(self._num_blocks, copied.block + 1)
+            for entry, rule in enumerate(copied.rules):
+                if rule is not None:
+                    block.bind(entry, rule)
+            for slot in copied.slots:
+                block.add_slot(slot)
+            block.versions[:] = copied.versions
+            block.updates[:] = copied.updates
+            block.initialized[:] = copied.initialized
+            block.applied = dict(copied.applied)
+            block.closures = copied.closures.copy()
+            held = [
+                Held(block, entry, defined_by, readers.get(path), bound_by)
+                for entry, (defined_by, path, bound_by) in enumerate(
+                    zip(copied.defined_by, copied.restored_from, copied.bound_by, strict=True)
+                )
+            ]
+            with self.publishing():
+                self._show([block], held)
+        for rule in {type(rule): rule for rule in copied.rules if rule is not None}.values():
+            warm_up(rule, block.dtype)
+        return block
+
+    def bind_copied(self, block: Block, bound: RuleBound) -> None:
+        """As follower: a shard has got its update rule."""
+        warm_up(bound.rule, block.dtype)
+        held = self.held_of(block)[bound.entry]
+        self._bind_one(held, bound.rule, bound.who, {}, bound.updates)
 
     def lookup(self, wanted: Iterable[ShardDefinition], who: Incarnation) -> list[HeldShard]:
         """All shards held here of the wanted variables.
@@ -211,7 +274,7 @@ class ShardTable:
             unbound = [held for held in parts if not self._is_bound(held, rule, who)]
             with self._claims.taken(set(names)):
                 for held in unbound:
-                    slots, updates = self._restored_slots(held, rule)
+                    slots, updates = restored_slots(held, rule)
                     with self._defining:
                         self._bind_one(held, rule, who, slots, updates)
 
@@ -222,7 +285,7 @@ class ShardTable:
             ]
         return {block.dtype for block in blocks if is_float(block.dtype)}
 
-    def _is_bound(self, held: _Held, rule: UpdateRule, who: Incarnation) -> bool:
+    def _is_bound(self, held: Held, rule: UpdateRule, who: Incarnation) -> bool:
         shard, bound = held.block.shards[held.entry], held.block.rules[held.entry]
         if bound == rule:
             return True
@@ -247,9 +310,13 @@ class ShardTable:
             )
         return False
 
-    @staticmethod
     def _bind_one(
-        held: _Held, rule: UpdateRule, who: Incarnation, slots: Mapping[str, Array], updates: int
+        self,
+        held: Held,
+        rule: UpdateRule,
+        who: Incarnation,
+        slots: Mapping[str, Array],
+        updates: int,
     ) -> None:
         block, entry = held.block, held.entry
         with block.lock:
@@ -257,80 +324,17 @@ class ShardTable:
             for slot, rows in slots.items():
                 block.view(entry, slot)[...] = rows
             block.updates[entry] = updates
+            if self._records.followers:
+                self._records.post(RuleBound(block.number, entry, rule, who, updates))
+                if slots:
+                    post_tiles(self._records, block, entry)
         held.bound_by = who
 
-    @staticmethod
-    def _restored_slots(held: _Held, rule: UpdateRule) -> tuple[dict[str, Array], int]:
-        """Slots and update count of the checkpoint that the shard came from."""
-        reader, shard = held.restored_from, held.block.shards[held.entry]
-        record = reader.variable(shard.variable.name) if reader is not None else None
-        if reader is None or record is None or record.rule is None:
-            return {}, 0
-        if record.rule.get("name") != rule.name:
-            return {}, 0  # saved with another optimizer, whose slots do not apply
-        saved = reader.slots(shard.variable.name)
-        start, stop = shard.row_offset, shard.row_offset + shard.rows
-        try:
-            had = rule_from_dict(record.rule).active_slots()
-        except ValueError as error:
-            raise CheckpointError(
-                f"{reader.path}/{MANIFEST}: the rule of {shard.variable.name!r} is none: {error}",
-                path=reader.path,
-                variable=shard.variable.name,
-            ) from error
-        wanted = [slot for slot in rule.active_slots() if slot in had]
-        lost = [slot for slot in wanted if slot not in saved]
-        if lost:
-            raise CheckpointError(
-                f"{reader.path} lacks the slot {lost[0]!r} of {shard.variable.name!r}, which its "
-                f"rule {rule.name} had; the checkpoint is damaged",
-                path=reader.path,
-                variable=shard.variable.name,
-            )
-        rows = {slot: reader.read_rows(shard.variable.name, start, stop, slot) for slot in wanted}
-        return rows, record.updates
-
-    @staticmethod
-    def _initialize(
-        block: Block,
-        entry: int,
-        reader: CheckpointReader | None,
-        check: Callable[[], None],
-    ) -> CheckpointReader | None:
-        """Give a shard its first value; the checkpoint, if that came from one."""
-        shard = block.shards[entry]
-        variable = shard.variable
-        start, stop = shard.row_offset, shard.row_offset + shard.rows
-        record = reader.variable(variable.name) if reader is not None else None
-        if reader is not None and record is not None:
-            if tuple(record.shape) != variable.shape or record.dtype != variable.dtype.name:
-                raise CheckpointError(
-                    f"{reader.path} has {variable.name!r} as {record.dtype}{list(record.shape)}, "
-                    f"the program defines {variable.dtype.name}{list(variable.shape)}; it was "
-                    "saved by another model. Restore it with that program, or name another "
-                    "model_dir",
-                    variable=variable.name,
-                    path=reader.path,
-                )
-            block.view(entry)[...] = reader.read_rows(variable.name, start, stop)
-        elif variable.initializer is not None:
-            values = block.view(entry)
-            row_bytes = max(1, values.nbytes // max(1, shard.rows))
-            step = max(1, _FILL_BYTES // row_bytes)
-            for first in range(0, shard.rows, step):
-                check()
-                part = values[first : first + step] if values.shape else values
-                variable.initializer.fill(part, variable.shape, start + first)
-        else:
-            return None  # the creating task assigns the value
-        block.initialized[entry] = True
-        return reader if record is not None else None
-
-    def _any_part(self, name: str) -> _Held | None:
+    def _any_part(self, name: str) -> Held | None:
         parts = self._parts.get(name)
         return self._held[name, parts[0]] if parts else None
 
-    def _check_same(self, shard: ShardDefinition, held: _Held, who: Incarnation) -> None:
+    def _check_same(self, shard: ShardDefinition, held: Held, who: Incarnation) -> None:
         self._check_same_variable(shard, held, who)
         mine = held.block.shards[held.entry]
         same_part = shard.part != mine.part or (shard.row_offset, shard.rows) == (
@@ -346,7 +350,7 @@ class ShardTable:
                 task=who.task,
             )
 
-    def _check_same_variable(self, shard: ShardDefinition, held: _Held, who: Incarnation) -> None:
+    def _check_same_variable(self, shard: ShardDefinition, held: Held, who: Incarnation) -> None:
         mine, theirs = held.block.shards[held.entry].variable, shard.variable
         if mine.shape == theirs.shape and mine.dtype == theirs.dtype:
             return
@@ -360,7 +364,7 @@ class ShardTable:
         )
 
     @staticmethod
-    def _describe(held: _Held) -> HeldShard:
+    def _describe(held: Held) -> HeldShard:
         block, entry = held.block, held.entry
         shard = replace(block.shards[entry], rule=block.rules[entry])
         memory = block.memory.location(block.offsets[entry])

@@ -19,11 +19,19 @@ from ...core.settings import Settings
 from ...core.task import Incarnation, TaskId
 from ...core.wire.bounds import MAX_STEP_LEAD
 from ...core.wire.steps import Encoding, Operation, PushResult
-from ...engine.block import Block, Gradient, StepInfo
+from ...engine.block import Block, Gradient, StepInfo, UpdatePart
 from ...engine.rows import gather_rows
 from .closure_log import ClosurePushLog
 from .dedup import PushLog
 from .layout import Layout, LayoutRange
+from .replication.records import (
+    BlockUpdated,
+    LogCopied,
+    PushCompleted,
+    StepRaised,
+    TaskRegistered,
+)
+from .replication.stream import Follower, RecordStream
 from .shard_table import ShardTable
 
 
@@ -72,12 +80,14 @@ class Store:
 
     Attributes:
         table: The shards.
+        records: To the ps that follow this store.
     """
 
     def __init__(self, task: TaskId, settings: Settings) -> None:
         self.task = task
         self.settings = settings
-        self.table = ShardTable(task, settings, self._raise_global_step)
+        self.records = RecordStream(settings.request_timeout_s)
+        self.table = ShardTable(task, settings, self.raise_global_step, self.records)
         self._log_lock = threading.Lock()
         self._log = PushLog(limit=_TASKS_PER_SESSION * settings.max_sessions)
         self._closures = ClosurePushLog(limit=_LANES_PER_SESSION * settings.max_sessions)
@@ -87,9 +97,12 @@ class Store:
 
     # -- steps -------------------------------------------------------------------------------
 
-    def _raise_global_step(self, global_step: int) -> None:
+    def raise_global_step(self, global_step: int) -> None:
+        """A checkpoint was restored: the global step is at least its own."""
         with self._log_lock:
             self._global_step = max(self._global_step, global_step)
+            if self.records.followers:
+                self.records.post(StepRaised(global_step))
 
     def register_incarnation(self, who: Incarnation) -> None:
         """Register an incarnation that opens a session; older ones of its task are fenced.
@@ -99,6 +112,8 @@ class Store:
         """
         with self._log_lock:
             self._log.register_incarnation(who)
+            if self.records.followers:
+                self.records.post(TaskRegistered(who))
 
     def check_rows(self, layout: Layout, rows: Sequence[Array]) -> None:
         """Check row and element numbers before anything is applied.
@@ -169,7 +184,7 @@ class Store:
             if self._global_step > info.global_step:
                 info = replace(info, global_step=self._global_step)
         rows = iter(push.rows)
-        waiting: dict[int, list[tuple[LayoutRange, Gradient]]] = {}
+        waiting: dict[int, list[UpdatePart]] = {}
         for part, pending in zip(push.layout.ranges, push.layout.pending, strict=True):
             numbers = next(rows) if part.encoding is not Encoding.DENSE else None
             size = part.num_bytes if numbers is None else part.numbered_bytes(numbers.size)
@@ -181,12 +196,13 @@ class Store:
             if pending and np.may_share_memory(gradient.values, np.frombuffer(data, np.uint8)):
                 # The next fetch reuses the payload's memory; what waits for its block is copied.
                 gradient = Gradient(gradient.values.copy(), gradient.rows)
-            work.append((part, gradient))
+            rule = push.changed.get(id(part.rule), part.rule) if push.changed else part.rule
+            work.append(UpdatePart(part.where, part.operation, rule, gradient, part.decay))
             if not pending:
-                self._apply(part.block, work, info, push.changed)
+                self._apply(part.block, work, info)
                 del waiting[id(part.block)]
                 yield part.block
-        return self._finish(push, info, fresh)
+        return self._finish(push, fresh)
 
     def _is_new(self, info: StepInfo) -> bool:
         """Whether to apply a push, or it is a duplicate; the caller holds the lock."""
@@ -205,40 +221,36 @@ class Store:
             limit=most,
         )
 
-    @staticmethod
-    def _apply(
-        block: Block,
-        work: list[tuple[LayoutRange, Gradient]],
-        info: StepInfo,
-        changed: Mapping[int, UpdateRule],
-    ) -> None:
+    def _apply(self, block: Block, work: list[UpdatePart], info: StepInfo) -> None:
         with block.writing():
             if block.has_applied(info):
                 return
-            for part, gradient in work:
-                if part.rule is not None:
-                    rule = changed.get(id(part.rule), part.rule) if changed else part.rule
-                    block.apply(part.where, gradient, rule, info)
-                elif part.operation is Operation.ASSIGN:
-                    block.assign(part.where, gradient)
-                else:
-                    block.combine(part.where, gradient, part.operation, part.decay)
-            block.mark_applied(info)
+            if self.records.followers:  # first: they work at the same time
+                self.records.post(BlockUpdated(block.number, info, tuple(work)))
+            block.run(work, info)
 
-    def _finish(self, push: PushRequest, info: StepInfo, fresh: bool) -> PushResult:
+    def _finish(self, push: PushRequest, fresh: bool) -> PushResult:
         seen = push.info.global_step
         with self._log_lock:
             # The same push may have been counted already, through a session that broke off.
-            fresh = fresh and self._is_first_to_end(info)
+            before = self._global_step
+            fresh = fresh and self._complete(push.info, push.step_increment)
             # A repeated push is already counted in the global step.
-            staleness = self._global_step - seen - (0 if fresh else push.step_increment)
-            if fresh:
-                self._global_step = max(self._global_step, seen) + push.step_increment
+            staleness = before - seen - (0 if fresh else push.step_increment)
             step = self._global_step
+            if fresh and self.records.followers:
+                self.records.post(PushCompleted(push.info, push.step_increment))
         with self._tally.lock:
             self._tally.pushes += fresh
             self._tally.duplicates += not fresh
         return PushResult(step, max(0, staleness), not fresh)
+
+    def _complete(self, info: StepInfo, step_increment: int) -> bool:
+        """Count a push that was applied completely, once, and its steps; the caller locks."""
+        is_first = self._is_first_to_end(info)
+        if is_first:
+            self._global_step = max(self._global_step, info.global_step) + step_increment
+        return is_first
 
     def _is_first_to_end(self, info: StepInfo) -> bool:
         """Count a push that was applied completely, once; the caller holds the lock."""
@@ -254,6 +266,42 @@ class Store:
         self._step_marks[info.who.task] = mark
         self._log.applied(info.who, info.sequence)
         return True
+
+    # -- followers ---------------------------------------------------------------------------
+
+    def attach(self, follower: Follower) -> None:
+        """Send records to a follower from now on, after a copy of which pushes are complete."""
+        with self.table.publishing(), self._log_lock:
+            self.records.attach(follower)
+            self.records.send(follower, self._copied_log())
+
+    def copy_log(self) -> LogCopied:
+        """Which pushes are complete."""
+        with self._log_lock:
+            return self._copied_log()
+
+    def _copied_log(self) -> LogCopied:
+        return LogCopied(
+            pushes=dict(self._log.last),
+            counted=dict(self._step_marks),
+            closures=self._closures.marks.copy(),
+            global_step=self._global_step,
+        )
+
+    def take_log(self, log: LogCopied) -> None:
+        """As follower: have the leader's marks."""
+        with self._log_lock:
+            self._log.last = dict(log.pushes)
+            self._step_marks = dict(log.counted)
+            self._closures.take(log.closures)
+            self._global_step = log.global_step
+
+    def complete(self, info: StepInfo, step_increment: int) -> None:
+        """As follower: a push is complete."""
+        with self._log_lock:
+            self._complete(info, step_increment)
+
+    # -- reading -----------------------------------------------------------------------------
 
     def visit(
         self,

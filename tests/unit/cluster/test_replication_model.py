@@ -17,6 +17,9 @@ _FAST = {
     "two workers": Bounds(pushes=(1, 1)),
     "a copy": Bounds(copies=1, begins_followed=False),
     "a chief that restarts": Bounds(restarts=1),
+    "a follower that is lost and copied to again": Bounds(
+        copies=1, begins_followed=False, epochs=5
+    ),
 }
 _ALL = {
     "a leader that becomes a follower": Bounds(copies=1, epochs=4),

@@ -1,5 +1,6 @@
 """A session of a ps, driven by a payload and an answer that note what is asked of them."""
 
+import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -7,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from helpers.waiting import wait_until
 from windlass.core.arrays.dtypes import Array
 from windlass.core.errors import (
     LimitExceededError,
@@ -20,11 +22,14 @@ from windlass.core.settings import Settings
 from windlass.core.task import Incarnation, TaskId
 from windlass.core.wire.steps import Encoding, LayoutEntry, Operation, StepHeader, StepReply
 from windlass.server.ps.payload import BufferPayload
+from windlass.server.ps.replication.records import Record
+from windlass.server.ps.replication.stream import Follower
 from windlass.server.ps.session import Session
 from windlass.server.ps.store import Store
 
 PULL, APPLY, ASSIGN, ADD, *_ROWS = Operation
 WORKER = Incarnation(TaskId("worker", 0), 1)
+FOLLOWER = TaskId("ps", 1)
 F32 = np.dtype(np.float32)
 LARGE = 100_000  # elements; a block of its own, and more than a pull that is sent whole
 
@@ -268,3 +273,61 @@ def test_layouts_have_a_bound_and_ids_may_be_used_again() -> None:
     ps.layout(4096, LayoutEntry("w", 0, ASSIGN))
     with pytest.raises(LimitExceededError, match="more than 4096 different sets"):
         ps.layout(4097)
+
+
+class Silent:
+    """A link to a follower that acknowledges when it is asked to."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._position = 0
+        store.attach(Follower(FOLLOWER, self))
+        store.records.need([FOLLOWER])
+
+    def send(self, position: int, record: Record) -> None:
+        self._position = position
+
+    def acknowledge(self) -> None:
+        self._store.records.acknowledge(FOLLOWER, self._position)
+
+
+@pytest.mark.parametrize(
+    ("pull", "before"),
+    [((), []), (("a",), ["begin"]), (("large",), ["begin", f"write {4 * LARGE}"])],
+    ids=["a push", "a push and a pull", "a push and a pull that overlap"],
+)
+def test_an_answer_is_whole_once_followers_have_what_it_is_about(
+    pull: tuple[str, ...], before: list[str]
+) -> None:
+    ps = Ps(a=3, large=LARGE)
+    link = Silent(ps.store)
+    names = pull or ("a",)
+    ps.session.add_layout(1, lambda: [LayoutEntry(name, 0, ADD) for name in names])
+    ps.session.add_layout(2, lambda: [LayoutEntry(name, 0, PULL) for name in names])
+    sizes = [LARGE if name == "large" else 3 for name in names]
+    values = [np.ones(size, np.float32) for size in sizes]
+    payload = BufferPayload([memoryview(each.tobytes()) for each in values])
+    step = StepHeader(
+        request_id=1, push_layout=1, pull_layout=2 if pull else 0, sequence=1,
+        payload_bytes=sum(each.nbytes for each in values), early_reply=pull == ("large",),
+    )  # fmt: skip
+    answer = Noted()
+    done = threading.Event()
+
+    def run() -> None:
+        ps.session.step(step, lambda: payload, answer)
+        done.set()
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    try:
+        wait_until(lambda: ps.store.counters().pushes == 1, 10)
+        assert not done.wait(0.05)
+        assert answer.log[: len(before)] == before
+        assert len(answer.replies) < 2
+        assert ("finish" in answer.log) is (pull == ("large",))
+    finally:
+        link.acknowledge()
+        thread.join(10)
+    assert done.is_set()
+    assert answer.log[-1] == "finish"

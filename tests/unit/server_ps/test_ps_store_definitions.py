@@ -23,7 +23,7 @@ from windlass.core.settings import Settings
 from windlass.core.task import Incarnation, TaskId
 from windlass.core.wire.steps import Encoding, LayoutEntry, Operation
 from windlass.engine.block import Block
-from windlass.server.ps.shard_table import ShardTable
+from windlass.server.ps.first_values import initialize
 from windlass.server.ps.store import Store
 
 PS = TaskId("ps", 0)
@@ -260,7 +260,7 @@ def test_trainable_or_not_is_no_part_of_the_definition_two_tasks_must_share() ->
 def test_counters_answer_while_a_large_variable_is_filled(monkeypatch: pytest.MonkeyPatch) -> None:
     """The chief's lease asks for them; a ps that restores a table is not dead."""
     filling, go_on = threading.Event(), threading.Event()
-    fill = ShardTable._initialize
+    fill = initialize
 
     def slow(block: Block, *arguments: Any) -> CheckpointReader | None:
         if block.shards[0].variable.name == variable().name:
@@ -268,7 +268,7 @@ def test_counters_answer_while_a_large_variable_is_filled(monkeypatch: pytest.Mo
             assert go_on.wait(10)
         return fill(block, *arguments)
 
-    monkeypatch.setattr(ShardTable, "_initialize", staticmethod(slow))
+    monkeypatch.setattr("windlass.server.ps.shard_table.initialize", slow)
     store = Store(TaskId("ps", 0), Settings())
     thread = threading.Thread(target=store.table.define, args=(cut(variable(), 1), WORKER))
     thread.start()

@@ -1,0 +1,117 @@
+"""Copying blocks to a follower while pushes go on.
+
+A block is copied in tiles, each under the block's lock for a moment. Updates that come after the
+copy of a block has begun are sent, too, and the follower runs them on what it has: the elements
+that have not come yet are overwritten by their tiles, with the update in them. So nothing is kept
+for later, and no version of anything is compared.
+
+What cannot be cut is one tile: small shards that share a block, and rules without kernels, which
+look at whole shards.
+"""
+
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+
+from ....core.errors import PeerLostError
+from ....core.rules.update_rules import UpdateRule
+from ....engine.block import Block
+from ....engine.rules import entry_of
+from ..first_values import Held
+from .records import BlockCopyBegun, Tile
+from .stream import Follower, RecordStream
+
+_TILE_BYTES = 512 * 1024  # copied under a block's lock: 0.1 ms
+_TILES_AHEAD = 2  # pushes wait behind them, on the link
+
+
+def copy_to_all(stream: RecordStream, blocks: Sequence[Block], held: Sequence[Held]) -> None:
+    """Copy new blocks, which nobody uses yet, to every follower that is there."""
+    for follower in stream.followers:
+        for block in blocks:
+            if stream.claim(follower, block.number):
+                own = [each for each in held if each.block is block]
+                with suppress(PeerLostError):  # answers wait for it, if it is needed
+                    copy_block(stream, block, own, follower)
+
+
+def copy_block(
+    stream: RecordStream, block: Block, held: Sequence[Held], follower: Follower
+) -> None:
+    """Copy one block to a follower.
+
+    Args:
+        stream: Of the store.
+        block: To be copied.
+        held: Its shards, in order.
+        follower: That gets it.
+
+    Raises:
+        PeerLostError: The link broke, or the follower is too slow.
+    """
+    sent: list[int] = []
+    with block.lock:
+        stream.send(follower, _begun(block, held))
+        tiles = _tiles(block)
+        _send_tile(stream, follower, block, next(tiles))
+        sent.append(follower.position)
+    for tile in tiles:
+        if len(sent) >= _TILES_AHEAD:
+            stream.wait_for(follower, sent.pop(0))
+        with block.lock:
+            _send_tile(stream, follower, block, tile)
+            sent.append(follower.position)
+
+
+def post_tiles(stream: RecordStream, block: Block, entry: int) -> None:
+    """Send one shard's value and slots to all followers. The caller holds the block's lock."""
+    where = block.range_of(entry)
+    for start, stop in _pieces(block, where.start, where.stop):
+        part = slice(start, stop)
+        slots = {name: slot[part] for name, slot in block.slots.items()}
+        stream.post(Tile(block.number, start, stop, block.value[part], slots))
+
+
+def _begun(block: Block, held: Sequence[Held]) -> BlockCopyBegun:
+    sources = [each.restored_from for each in held]
+    return BlockCopyBegun(
+        block=block.number,
+        shards=tuple(block.shards),
+        defined_by=tuple(each.defined_by for each in held),
+        bound_by=tuple(each.bound_by for each in held),
+        rules=tuple(block.rules),
+        slots=tuple(block.slots),
+        restored_from=tuple(source.path if source is not None else "" for source in sources),
+        versions=tuple(block.versions.tolist()),
+        updates=tuple(block.updates.tolist()),
+        initialized=tuple(block.initialized.tolist()),
+        applied=dict(block.applied),
+        closures=block.closures.copy(),
+    )
+
+
+def _send_tile(
+    stream: RecordStream, follower: Follower, block: Block, tile: tuple[int, int]
+) -> None:
+    part = slice(*tile)
+    slots = {name: slot[part] for name, slot in block.slots.items()}
+    stream.send(follower, Tile(block.number, *tile, block.value[part], slots))
+
+
+def _tiles(block: Block) -> Iterator[tuple[int, int]]:
+    size = block.value.size
+    if len(block.shards) > 1 or not size or not all(map(_has_kernel, block.rules)):
+        return iter([(0, size)])
+    return _pieces(block, 0, size)
+
+
+def _pieces(block: Block, start: int, stop: int) -> Iterator[tuple[int, int]]:
+    """Elements ``[start, stop)`` in whole rows of about so many bytes, slots included."""
+    width = max(1, block.value.size // max(1, block.shards[0].rows))
+    per_element = block.value.itemsize + len(block.slots) * block.compute_dtype.itemsize
+    step = max(1, _TILE_BYTES // (width * per_element)) * width
+    for first in range(start, stop, step):
+        yield first, min(stop, first + step)
+
+
+def _has_kernel(rule: UpdateRule | None) -> bool:
+    return rule is None or entry_of(rule).kernel is not None

@@ -1,0 +1,31 @@
+"""The digest of a store: equal for replicas that have the same, to the last bit."""
+
+import hashlib
+
+from ..store import Store
+
+
+def digest_of(store: Store) -> str:
+    """Hexadecimal digest of all blocks and marks. Nothing is pushed meanwhile."""
+    digest = hashlib.blake2b(digest_size=16)
+    for block in sorted(store.table.blocks(), key=lambda block: block.number):
+        with block.lock:
+            what = (
+                block.number,
+                [shard.key for shard in block.shards],
+                block.rules,
+                block.versions.tolist(),
+                block.updates.tolist(),
+                block.initialized.tolist(),
+                sorted((str(task), mark) for task, mark in block.applied.items()),
+                block.closures,
+                sorted(block.slots),
+            )
+            digest.update(repr(what).encode())
+            digest.update(block.value.tobytes())
+            for name in sorted(block.slots):
+                digest.update(block.slots[name].tobytes())
+    log = store.copy_log()
+    pushes = sorted((str(task), mark) for task, mark in log.pushes.items())
+    digest.update(repr((pushes, log.closures, log.global_step)).encode())
+    return digest.hexdigest()

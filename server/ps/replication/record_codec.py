@@ -1,0 +1,309 @@
+"""Records as messages and arrays, and back. Each end of a link has a codec of its own."""
+
+from collections.abc import Iterable, Mapping, Sequence
+
+import numpy as np
+
+from ....core.arrays.dtypes import Array, DType
+from ....core.errors import RefusedError
+from ....core.rules.update_rules import UpdateRule
+from ....core.task import TaskId
+from ....core.wire import codec
+from ....core.wire.closure_pushes import ClosureMarks
+from ....engine.block import Gradient, Range, StepInfo, UpdatePart
+from ....proto.v1 import replication_pb2 as pb
+from .records import (
+    BlockCopyBegun,
+    BlockUpdated,
+    CopyCompleted,
+    LogCopied,
+    PushCompleted,
+    Record,
+    RuleBound,
+    StepRaised,
+    TaskRegistered,
+    Tile,
+)
+
+_MAX_RULES = 4096  # named by numbers at a time
+_Marks = Mapping[TaskId, tuple[int, int]]
+
+
+class RecordEncoder:
+    """Encodes the records of one link."""
+
+    def __init__(self) -> None:
+        # By identity, which is quick; the rules are kept, so that none is another one's number.
+        self._rules: dict[int, tuple[UpdateRule, int]] = {}
+
+    def encode(self, position: int, record: Record) -> tuple[pb.Record, Sequence[Array]]:
+        """The message of a record, and the arrays that follow it."""
+        message, arrays = pb.Record(position=position), []
+        if isinstance(record, BlockUpdated):
+            arrays = self._encode_update(message.update, record)
+        elif isinstance(record, PushCompleted):
+            _step_to_wire(message.complete.step, record.info)
+            message.complete.step_increment = record.step_increment
+        elif isinstance(record, TaskRegistered):
+            message.registered.CopyFrom(codec.incarnation_to_wire(record.who))
+        elif isinstance(record, StepRaised):
+            message.step_raised = record.global_step
+        elif isinstance(record, LogCopied):
+            message.log.pushes.extend(_marks_to_wire(record.pushes))
+            message.log.counted.extend(_marks_to_wire(record.counted))
+            message.log.closures.extend(_closures_to_wire(record.closures))
+            message.log.global_step = record.global_step
+        elif isinstance(record, BlockCopyBegun):
+            _encode_block(message.block, record)
+        elif isinstance(record, Tile):
+            tile = message.tile
+            tile.block, tile.start, tile.stop = record.block, record.start, record.stop
+            tile.slots.extend(record.slots)
+            arrays = [record.value, *record.slots.values()]
+        elif isinstance(record, RuleBound):
+            binding = message.binding
+            binding.block, binding.entry, binding.updates = (
+                record.block,
+                record.entry,
+                record.updates,
+            )
+            binding.rule.CopyFrom(codec.rule_to_wire(record.rule))
+            getattr(binding, "from").CopyFrom(codec.incarnation_to_wire(record.who))
+        else:
+            message.copy_complete = True
+        return message, arrays
+
+    def _encode_update(self, message: pb.BlockUpdate, record: BlockUpdated) -> list[Array]:
+        message.block = record.block
+        _step_to_wire(message.step, record.info)
+        arrays: list[Array] = []
+        for part in record.parts:
+            where, gradient = part.where, part.gradient
+            added = message.parts.add(
+                first=where.first,
+                last=where.last,
+                start=where.start,
+                stop=where.stop,
+                operation=codec.operation_to_wire(part.operation),
+                rule=self._number(part.rule, message) if part.rule is not None else 0,
+                decay=part.decay,
+                num_values=gradient.values.size,
+            )
+            if gradient.rows is not None:
+                added.by_rows, added.num_rows = True, gradient.rows.size
+                arrays.append(gradient.rows)
+            arrays.append(gradient.values)
+        return arrays
+
+    def _number(self, rule: UpdateRule, message: pb.BlockUpdate) -> int:
+        known = self._rules.get(id(rule))
+        if known is not None:
+            return known[1]
+        if len(self._rules) >= _MAX_RULES:  # hyperparameters that change in every step
+            self._rules.clear()
+        number = len(self._rules) + 1
+        self._rules[id(rule)] = rule, number
+        message.rules.add(number=number, rule=codec.rule_to_wire(rule))
+        return number
+
+
+class RecordDecoder:
+    """Decodes the records of one link.
+
+    Attributes:
+        dtypes: Per block that of its values, and that of its slots.
+    """
+
+    def __init__(self) -> None:
+        self._rules: dict[int, UpdateRule] = {}
+        self.dtypes: dict[int, tuple[DType, DType]] = {}
+
+    def decode(self, message: pb.Record, payload: memoryview) -> Record:
+        """The record of a message.
+
+        Args:
+            message: As it came.
+            payload: Its arrays; the record's are views of it.
+
+        Raises:
+            RefusedError: It is no record, or has too few bytes.
+        """
+        kind = message.WhichOneof("kind")
+        if kind == "update":
+            return self._decode_update(message.update, _Payload(payload))
+        if kind == "complete":
+            step = _step_from_wire(message.complete.step)
+            return PushCompleted(step, message.complete.step_increment)
+        if kind == "registered":
+            return TaskRegistered(codec.incarnation_from_wire(message.registered))
+        if kind == "step_raised":
+            return StepRaised(message.step_raised)
+        if kind == "log":
+            log = message.log
+            return LogCopied(
+                _marks_from_wire(log.pushes),
+                _marks_from_wire(log.counted),
+                _closures_from_wire(log.closures),
+                log.global_step,
+            )
+        if kind == "block":
+            return self._decode_block(message.block)
+        if kind == "tile":
+            return self._decode_tile(message.tile, _Payload(payload))
+        if kind == "binding":
+            binding = message.binding
+            return RuleBound(
+                binding.block,
+                binding.entry,
+                codec.rule_from_wire(binding.rule),
+                codec.incarnation_from_wire(getattr(binding, "from")),
+                binding.updates,
+            )
+        if kind == "copy_complete":
+            return CopyCompleted()
+        raise RefusedError(f"a leader sends records, not {kind or 'an empty message'}")
+
+    def _decode_update(self, message: pb.BlockUpdate, payload: "_Payload") -> BlockUpdated:
+        for each in message.rules:
+            if each.number > _MAX_RULES:
+                raise RefusedError(f"rule number {each.number} is over {_MAX_RULES}")
+            self._rules[each.number] = codec.rule_from_wire(each.rule)
+        dtype, _ = self._dtypes_of(message.block)
+        parts = []
+        for part in message.parts:
+            rows = payload.take(part.num_rows, np.dtype(np.int64)) if part.by_rows else None
+            values = payload.take(part.num_values, dtype)
+            parts.append(
+                UpdatePart(
+                    Range(part.first, part.last, part.start, part.stop),
+                    codec.operation_from_wire(part.operation),
+                    self._rules[part.rule] if part.rule else None,
+                    Gradient(values, rows),
+                    part.decay,
+                )
+            )
+        return BlockUpdated(message.block, _step_from_wire(message.step), tuple(parts))
+
+    def _decode_block(self, message: pb.BlockCopy) -> BlockCopyBegun:
+        shards = [codec.shard_from_wire(each.shard) for each in message.shards]
+        if not shards:
+            raise RefusedError(f"block {message.block} has no shards")
+        dtype = shards[0].variable.dtype
+        wide = np.dtype(np.float32) if dtype.kind == "f" and dtype.itemsize < 4 else dtype
+        self.dtypes[message.block] = dtype, wide
+        return BlockCopyBegun(
+            block=message.block,
+            shards=tuple(shards),
+            defined_by=tuple(
+                codec.incarnation_from_wire(each.defined_by) for each in message.shards
+            ),
+            bound_by=tuple(
+                codec.incarnation_from_wire(each.bound_by) if each.HasField("bound_by") else None
+                for each in message.shards
+            ),
+            rules=tuple(shard.rule for shard in shards),
+            slots=tuple(message.slots),
+            restored_from=tuple(each.restored_from for each in message.shards),
+            versions=tuple(each.version for each in message.shards),
+            updates=tuple(each.updates for each in message.shards),
+            initialized=tuple(each.initialized for each in message.shards),
+            applied=_marks_from_wire(message.applied),
+            closures=_closures_from_wire(message.closures),
+        )
+
+    def _decode_tile(self, message: pb.Tile, payload: "_Payload") -> Tile:
+        dtype, wide = self._dtypes_of(message.block)
+        count = message.stop - message.start
+        value = payload.take(count, dtype)
+        slots = {name: payload.take(count, wide) for name in message.slots}
+        return Tile(message.block, message.start, message.stop, value, slots)
+
+    def _dtypes_of(self, block: int) -> tuple[DType, DType]:
+        if block not in self.dtypes:
+            raise RefusedError(f"a record of block {block} came before its copy")
+        return self.dtypes[block]
+
+
+class _Payload:
+    """The arrays that follow a message, one after the other."""
+
+    def __init__(self, data: memoryview) -> None:
+        self._data = data
+        self._start = 0
+
+    def take(self, count: int, dtype: DType) -> Array:
+        stop = self._start + count * dtype.itemsize
+        if count < 0 or stop > self._data.nbytes:
+            raise RefusedError(
+                f"a record announces {stop} bytes or more of arrays, and has {self._data.nbytes}"
+            )
+        taken = np.frombuffer(self._data[self._start : stop], dtype)
+        self._start = stop
+        return taken
+
+
+def _encode_block(message: pb.BlockCopy, record: BlockCopyBegun) -> None:
+    message.block = record.block
+    message.slots.extend(record.slots)
+    message.applied.extend(_marks_to_wire(record.applied))
+    message.closures.extend(_closures_to_wire(record.closures))
+    for entry, shard in enumerate(record.shards):
+        added = message.shards.add(
+            shard=codec.shard_to_wire(shard),
+            defined_by=codec.incarnation_to_wire(record.defined_by[entry]),
+            restored_from=record.restored_from[entry],
+            version=record.versions[entry],
+            updates=record.updates[entry],
+            initialized=record.initialized[entry],
+        )
+        rule, bound_by = record.rules[entry], record.bound_by[entry]
+        if rule is not None:
+            added.shard.rule.CopyFrom(codec.rule_to_wire(rule))
+        if bound_by is not None:
+            added.bound_by.CopyFrom(codec.incarnation_to_wire(bound_by))
+
+
+def _step_to_wire(message: pb.StepIdentity, info: StepInfo) -> None:
+    getattr(message, "from").CopyFrom(codec.incarnation_to_wire(info.who))
+    message.sequence, message.global_step = info.sequence, info.global_step
+    message.gradient_scale = info.gradient_scale
+    if info.closure is not None:
+        message.closure.CopyFrom(codec.closure_run_to_wire(info.closure))
+
+
+def _step_from_wire(message: pb.StepIdentity) -> StepInfo:
+    has_closure = message.HasField("closure")
+    return StepInfo(
+        codec.incarnation_from_wire(getattr(message, "from")),
+        message.sequence,
+        message.global_step,
+        message.gradient_scale,
+        codec.closure_run_from_wire(message.closure) if has_closure else None,
+    )
+
+
+def _marks_to_wire(marks: _Marks) -> list[pb.TaskMark]:
+    return [
+        pb.TaskMark(task=codec.task_to_wire(task), generation=generation, sequence=sequence)
+        for task, (generation, sequence) in marks.items()
+    ]
+
+
+def _marks_from_wire(messages: Iterable[pb.TaskMark]) -> dict[TaskId, tuple[int, int]]:
+    return {codec.task_from_wire(each.task): (each.generation, each.sequence) for each in messages}
+
+
+def _closures_to_wire(marks: ClosureMarks) -> list[pb.ClosureMark]:
+    return [
+        pb.ClosureMark(
+            lane=lane, coordinator=coordinator, turn=turn, oldest_attempt=oldest, number=number
+        )
+        for lane, coordinator, turn, oldest, number in marks.rows()
+    ]
+
+
+def _closures_from_wire(messages: Iterable[pb.ClosureMark]) -> ClosureMarks:
+    return ClosureMarks.from_rows(
+        (each.lane, each.coordinator, each.turn, each.oldest_attempt, each.number)
+        for each in messages
+    )

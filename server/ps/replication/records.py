@@ -1,0 +1,136 @@
+"""What happens to a store, as values: whoever does the same in the same order has the same bits.
+
+Arrays of a record are views of memory that is used again; a link sends or copies them before
+:meth:`~windlass.server.ps.replication.stream.RecordStream.post` returns.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from ....core.arrays.dtypes import Array
+from ....core.rules.definitions import ShardDefinition
+from ....core.rules.update_rules import UpdateRule
+from ....core.task import Incarnation, TaskId
+from ....core.wire.closure_pushes import ClosureMarks
+from ....engine.block import StepInfo, UpdatePart
+
+
+@dataclass(frozen=True, slots=True)
+class BlockUpdated:
+    """A push changes a block.
+
+    Attributes:
+        block: Its number.
+        info: With the global step that the leader has resolved.
+    """
+
+    block: int
+    info: StepInfo
+    parts: tuple[UpdatePart, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class PushCompleted:
+    """All blocks of a push have it.
+
+    Attributes:
+        info: With the global step at which the worker computed it.
+        step_increment: Of the global step.
+    """
+
+    info: StepInfo
+    step_increment: int
+
+
+@dataclass(frozen=True, slots=True)
+class TaskRegistered:
+    """A process of a task has opened a session: older ones are fenced."""
+
+    who: Incarnation
+
+
+@dataclass(frozen=True, slots=True)
+class StepRaised:
+    """The global step is at least this, by a restored checkpoint."""
+
+    global_step: int
+
+
+@dataclass(frozen=True, slots=True)
+class LogCopied:
+    """Which pushes are complete, and the global step: the first record of a copy."""
+
+    pushes: Mapping[TaskId, tuple[int, int]]
+    counted: Mapping[TaskId, tuple[int, int]]
+    closures: ClosureMarks
+    global_step: int
+
+
+@dataclass(frozen=True, slots=True)
+class BlockCopyBegun:
+    """A block's shards, and everything of it but values and slots, at one moment.
+
+    Attributes:
+        block: Its number.
+        defined_by: Of each shard.
+        slots: Names of the slot arrays that it has.
+        restored_from: Path of the checkpoint of each shard; empty: none.
+        applied: Marks of pushes of tasks.
+        closures: Marks of pushes of closures.
+    """
+
+    block: int
+    shards: tuple[ShardDefinition, ...]
+    defined_by: tuple[Incarnation, ...]
+    bound_by: tuple[Incarnation | None, ...]
+    rules: tuple[UpdateRule | None, ...]
+    slots: tuple[str, ...]
+    restored_from: tuple[str, ...]
+    versions: tuple[int, ...]
+    updates: tuple[int, ...]
+    initialized: tuple[bool, ...]
+    applied: Mapping[TaskId, tuple[int, int]]
+    closures: ClosureMarks
+
+
+@dataclass(frozen=True, slots=True)
+class Tile:
+    """Elements ``[start, stop)`` of a block's value and slots, at one moment."""
+
+    block: int
+    start: int
+    stop: int
+    value: Array
+    slots: Mapping[str, Array] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class RuleBound:
+    """A shard has got its update rule, and slots with their first values."""
+
+    block: int
+    entry: int
+    rule: UpdateRule
+    who: Incarnation
+    updates: int
+
+
+@dataclass(frozen=True, slots=True)
+class CopyCompleted:
+    """The follower has everything."""
+
+
+Record = (
+    BlockUpdated
+    | PushCompleted
+    | TaskRegistered
+    | StepRaised
+    | LogCopied
+    | BlockCopyBegun
+    | Tile
+    | RuleBound
+    | CopyCompleted
+)
+
+BLOCK_RECORDS = (BlockUpdated, Tile, RuleBound)
+"""Those about a block that a follower has begun to copy; it is sent no others of that block."""

@@ -1,0 +1,70 @@
+"""What a follower does with records: the same to its own store, in the same order."""
+
+from typing import assert_never
+
+from ....engine.block import Block
+from ..store import Store
+from .records import (
+    BlockCopyBegun,
+    BlockUpdated,
+    CopyCompleted,
+    LogCopied,
+    PushCompleted,
+    Record,
+    RuleBound,
+    StepRaised,
+    TaskRegistered,
+    Tile,
+)
+
+
+class Replayer:
+    """Carries out records on a store that follows. Used by one thread.
+
+    Args:
+        store: Empty.
+
+    Attributes:
+        is_whole: Whether the copy is complete.
+    """
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._blocks: dict[int, Block] = {}
+        self.is_whole = False
+
+    def take(self, record: Record) -> None:
+        """Carry out one record."""
+        if isinstance(record, BlockUpdated):
+            self._update(record)
+        elif isinstance(record, PushCompleted):
+            self._store.complete(record.info, record.step_increment)
+        elif isinstance(record, Tile):
+            self._take_tile(record)
+        elif isinstance(record, BlockCopyBegun):
+            self._blocks[record.block] = self._store.table.install(record)
+        elif isinstance(record, RuleBound):
+            block = self._blocks[record.block]
+            self._store.table.bind_copied(block, record)
+        elif isinstance(record, TaskRegistered):
+            self._store.register_incarnation(record.who)
+        elif isinstance(record, StepRaised):
+            self._store.raise_global_step(record.global_step)
+        elif isinstance(record, LogCopied):
+            self._store.take_log(record)
+        elif isinstance(record, CopyCompleted):
+            self.is_whole = True
+        else:
+            assert_never(record)
+
+    def _update(self, record: BlockUpdated) -> None:
+        block = self._blocks[record.block]
+        with block.writing():
+            block.run(record.parts, record.info)
+
+    def _take_tile(self, tile: Tile) -> None:
+        block, where = self._blocks[tile.block], slice(tile.start, tile.stop)
+        with block.writing():
+            block.value[where] = tile.value
+            for name, values in tile.slots.items():
+                block.slots[name][where] = values

@@ -1,0 +1,212 @@
+"""The stream of a store's records: to each follower in order, and what they acknowledge.
+
+A record goes to every link before :meth:`RecordStream.post` returns, under one lock: all followers
+get all records in one order, which is the order of each block's updates, since a record is posted
+under its block's lock. A slow follower so slows every session down: that is the bound on what is
+under way.
+"""
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterable
+from typing import Protocol
+
+from ....cluster.replication.replica import may_answer
+from ....core.errors import PeerLostError, WindlassError
+from ....core.task import TaskId
+from .records import BLOCK_RECORDS, BlockCopyBegun, Record
+
+log = logging.getLogger(__name__)
+
+
+class FollowerLink(Protocol):
+    """Carries records to one follower. One thread at a time calls it."""
+
+    def send(self, position: int, record: Record) -> None:
+        """Send a record, and be done with its arrays.
+
+        Raises:
+            OSError: The link broke.
+            WindlassError: The same, in our words.
+        """
+        ...
+
+
+class Follower:
+    """One follower of a stream.
+
+    Args:
+        task: The ps.
+        link: To it.
+
+    Attributes:
+        position: Of the last record that was sent to it.
+        acknowledged: The last position that it has.
+        blocks: Numbers of the blocks whose copy has begun; it gets all records of these.
+        claimed: Numbers of the blocks that somebody copies, or has copied.
+        is_needed: Whether answers wait for it.
+        broken: Why nothing can be sent to it any more.
+    """
+
+    def __init__(self, task: TaskId, link: FollowerLink) -> None:
+        self.task = task
+        self.position = 0
+        self.acknowledged = 0
+        self.blocks: set[int] = set()
+        self.claimed: set[int] = set()
+        self.is_needed = False
+        self.broken: BaseException | None = None
+        self._link = link
+
+    def send(self, record: Record) -> None:
+        """Send a record, if it is for this follower. The caller holds the stream's lock."""
+        if self.broken is not None:
+            return
+        if isinstance(record, BlockCopyBegun):
+            self.blocks.add(record.block)
+        elif isinstance(record, BLOCK_RECORDS) and record.block not in self.blocks:
+            return  # it comes with the block's copy
+        self.position += 1
+        try:
+            self._link.send(self.position, record)
+        except (OSError, WindlassError) as error:
+            log.warning("the link to %s, which follows this ps, broke: %s", self.task, error)
+            self.broken = error
+
+
+class RecordStream:
+    """Posts records to followers, and waits for acknowledgements. Thread-safe.
+
+    Args:
+        timeout_s: Of a wait for acknowledgements.
+        lost: Told of a follower whose link broke, once.
+
+    Attributes:
+        followers: Replaced as a whole, so that no lock is needed to see that there is none.
+    """
+
+    def __init__(
+        self,
+        timeout_s: float,
+        lost: Callable[[TaskId], None] = lambda task: None,  # noqa: ARG005
+    ) -> None:
+        self.followers: tuple[Follower, ...] = ()
+        self._timeout_s = timeout_s
+        self._lost = lost
+        self._lock = threading.Lock()
+        self._changed = threading.Condition()  # acknowledgements, and who is needed
+        self._closed: WindlassError | None = None
+
+    def attach(self, follower: Follower) -> None:
+        """Send records to a follower from now on; answers do not wait for it yet."""
+        with self._lock:
+            self.followers = (*self.followers, follower)
+
+    def detach(self, task: TaskId) -> None:
+        """Send nothing more to a ps, and wait for it no more."""
+        with self._lock:
+            self.followers = tuple(each for each in self.followers if each.task != task)
+        with self._changed:
+            self._changed.notify_all()
+
+    def post(self, record: Record) -> None:
+        """Send a record to every follower that is to have it."""
+        with self._lock:
+            self._send(self.followers, record)
+
+    def send(self, follower: Follower, record: Record) -> None:
+        """Send a record to one follower."""
+        with self._lock:
+            self._send((follower,), record)
+
+    def _send(self, followers: Iterable[Follower], record: Record) -> None:
+        for follower in followers:
+            was_broken = follower.broken is not None
+            follower.send(record)
+            if follower.broken is not None and not was_broken:
+                self._lost(follower.task)
+
+    def claim(self, follower: Follower, block: int) -> bool:
+        """Whether the caller is to copy a block to a follower: nobody else does."""
+        with self._lock:
+            if block in follower.claimed:
+                return False
+            follower.claimed.add(block)
+            return True
+
+    def is_claimed(self, block: int) -> bool:
+        """Whether a block is copied to all followers."""
+        with self._lock:
+            return all(block in follower.claimed for follower in self.followers)
+
+    def need(self, tasks: Iterable[TaskId]) -> None:
+        """From now on answers wait for exactly these followers."""
+        needed = set(tasks)
+        with self._changed:
+            for follower in self.followers:
+                follower.is_needed = follower.task in needed
+            self._changed.notify_all()
+
+    def acknowledge(self, task: TaskId, position: int) -> None:
+        """A follower has all records up to a position."""
+        with self._changed:
+            for follower in self.followers:
+                if follower.task == task:
+                    follower.acknowledged = max(follower.acknowledged, position)
+            self._changed.notify_all()
+
+    def close(self, error: WindlassError) -> None:
+        """This ps leads no more: every wait raises ``error``, now and from now on."""
+        with self._changed:
+            self._closed = error
+            self._changed.notify_all()
+
+    def confirm(self) -> None:
+        """Wait until every follower that is needed has all that was posted until now.
+
+        Raises:
+            WindlassError: This ps leads no more.
+            PeerLostError: They have not in time.
+        """
+        if self.followers or self._closed is not None:
+            self._wait([(each, each.position) for each in self.followers if each.is_needed])
+
+    def wait_for(self, follower: Follower, position: int) -> None:
+        """Wait until one follower has all up to a position.
+
+        Raises:
+            PeerLostError: Its link broke, or it has not in time.
+        """
+        self._wait([(follower, position)], also_copied=follower)
+
+    def _wait(
+        self, awaited: list[tuple[Follower, int]], also_copied: Follower | None = None
+    ) -> None:
+        deadline = time.monotonic() + self._timeout_s
+        with self._changed:
+            while True:
+                if self._closed is not None:
+                    raise self._closed
+                if also_copied is not None and also_copied.broken is not None:
+                    raise PeerLostError(
+                        f"the link to {also_copied.task} broke: {also_copied.broken}",
+                        peer=str(also_copied.task),
+                    )
+                late = [
+                    (each, position)
+                    for each, position in awaited
+                    if (each.is_needed or each is also_copied)
+                    and each in self.followers
+                    and not may_answer(position, (each.acknowledged,))
+                ]
+                if not late:
+                    return
+                if not self._changed.wait(deadline - time.monotonic()):
+                    follower, position = late[0]
+                    raise PeerLostError(
+                        f"{follower.task} follows this ps and has acknowledged "
+                        f"{follower.acknowledged} of {position} records in "
+                        f"{self._timeout_s:.0f} s (request_timeout_s)",
+                        peer=str(follower.task),
+                    )

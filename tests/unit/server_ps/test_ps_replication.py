@@ -1,0 +1,223 @@
+"""A store that follows another has the same bits, whatever is pushed while it is copied."""
+
+import threading
+
+import numpy as np
+import pytest
+
+from helpers.replication import (
+    CHIEF,
+    FOLLOWER,
+    Worker,
+    follow,
+    make_store,
+    run_together,
+)
+from windlass.core.arrays.dtypes import Array
+from windlass.core.errors import FencedError, PeerLostError
+from windlass.core.rules.definitions import ShardDefinition, VariableDefinition
+from windlass.core.rules.update_rules import SGD, Adagrad, Adam, Ftrl, Lamb, UpdateRule
+from windlass.core.task import Incarnation
+from windlass.core.wire.closure_pushes import ClosureRun
+from windlass.core.wire.steps import Encoding, LayoutEntry, Operation
+from windlass.engine.block import StepInfo
+from windlass.server.ps.replication.digests import digest_of
+from windlass.server.ps.replication.joining import copy_store
+from windlass.server.ps.replication.records import CopyCompleted, Record
+from windlass.server.ps.replication.stream import Follower
+from windlass.server.ps.store import PushRequest, Store
+
+RULES: list[UpdateRule] = [
+    SGD(learning_rate=0.1),
+    SGD(learning_rate=0.1, momentum=0.9, nesterov=True),
+    Adagrad(learning_rate=0.1),
+    Adam(learning_rate=0.01),
+    Ftrl(learning_rate=0.1),
+    Lamb(learning_rate=0.01),
+]
+
+
+def value_of(store: Store, variable: str) -> Array:
+    [(block, entry)] = [
+        (block, entry)
+        for block in store.table.blocks()
+        for entry, shard in enumerate(block.shards)
+        if shard.variable.name == variable
+    ]
+    return block.view(entry)
+
+
+def names(rule: UpdateRule) -> str:
+    return f"{rule.name}{' with momentum' if getattr(rule, 'momentum', 0) else ''}"
+
+
+@pytest.mark.parametrize("rule", RULES, ids=names)
+def test_a_follower_that_joins_while_workers_push_has_the_same_bits(rule: UpdateRule) -> None:
+    leader = make_store(rule)
+    workers = [Worker(leader, index) for index in range(2)]
+    for worker in workers:
+        worker.push()
+    joined = threading.Event()
+    followers = []
+
+    def join() -> None:
+        followers.append(follow(leader))
+        joined.set()
+
+    def train(worker: Worker) -> None:
+        after = 0
+        while after < 3 and worker.pushes < 500:
+            worker.push()
+            after += joined.is_set()
+
+    run_together(join, *(lambda each=each: train(each) for each in workers))
+    [(follower, link)] = followers
+    link.finish()
+    assert digest_of(follower) == digest_of(leader)
+    assert follower.global_step == sum(worker.pushes for worker in workers)
+    assert follower.global_step > 5
+
+
+def test_what_is_defined_bound_and_raised_later_is_followed() -> None:
+    leader = make_store(SGD(learning_rate=0.1))
+    follower, link = follow(leader)
+    late = VariableDefinition("late", (200_000,), np.dtype("f4"))
+    leader.table.define([ShardDefinition(late)], CHIEF)
+    leader.table.bind(["late"], Adam(learning_rate=0.1), CHIEF)
+    leader.raise_global_step(70)
+    worker = Worker(leader, 0)
+    gradient = np.linspace(-1, 1, 200_000, dtype="f4")
+    entry = LayoutEntry("late", 0, Operation.APPLY, Encoding.DENSE)
+    for number in (1, 2):
+        worker.send([entry], [], [gradient], StepInfo(worker.who, number, 70))
+    link.finish()
+    assert digest_of(follower) == digest_of(leader)
+    assert follower.global_step == 72
+    held = follower.table.lookup([ShardDefinition(late)], CHIEF)
+    assert held[0].shard.rule == Adam(learning_rate=0.1)
+
+
+def test_a_follower_knows_what_was_applied_when_it_leads() -> None:
+    """A push that was answered is a duplicate there, and the next one is taken."""
+    leader = make_store(SGD(learning_rate=0.1))
+    first = Worker(leader, 0)
+    first.push()
+    follower, link = follow(leader)
+    first.push()
+    run = ClosureRun(coordinator=3, lane=0, turn=1)
+    first.push(run, 1)
+    link.finish()
+    before = digest_of(follower)
+    again = Worker(follower, 0)
+    again.pushes = 1
+    assert again.push().duplicate
+    assert again.push(run, 1).duplicate
+    assert digest_of(follower) == before
+    assert not again.push().duplicate
+    newer = Incarnation(first.who.task, 2)
+    leader.register_incarnation(newer)
+    with pytest.raises(FencedError):
+        first.push()
+
+
+def test_a_leader_applies_a_push_once_that_was_half_applied_before_it_followed() -> None:
+    """Blocks remember the push, on the follower as on the leader."""
+    leader = make_store(SGD(learning_rate=1.0))
+    worker = Worker(leader, 0)
+    entries = [
+        LayoutEntry("w", 0, Operation.APPLY, Encoding.DENSE),
+        LayoutEntry("count", 0, Operation.ASSIGN_ADD, Encoding.DENSE),
+    ]
+    values = [np.ones((30, 4), "f4"), np.ones(3, np.int64)]
+    layout = leader.table.compile(entries)
+
+    def breaks(size: int) -> memoryview:
+        if size == 24:
+            raise ConnectionError("the worker's connection broke")
+        return memoryview(values[0].tobytes())
+
+    info = StepInfo(worker.who, 1, 0)
+    with pytest.raises(ConnectionError):
+        leader.push(PushRequest(layout, (), info, 1), breaks)
+    follower, link = follow(leader)
+    link.finish()
+    assert digest_of(follower) == digest_of(leader)
+    again = Worker(follower, 0)
+    assert not again.send(entries, [], values, info).duplicate
+    leader_again = Worker(leader, 0)
+    leader_again.send(entries, [], values, info)
+    for store in (leader, follower):
+        assert value_of(store, "count").tolist() == [1, 1, 1]
+    assert (value_of(follower, "w") == value_of(leader, "w")).all()
+
+
+class BrokenLink:
+    """Takes some records, and then breaks."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+
+    def send(self, position: int, record: Record) -> None:
+        if position > self._most or isinstance(record, CopyCompleted):
+            raise BrokenPipeError("gone")
+
+
+@pytest.mark.parametrize("most", [1, 3, 100_000])
+def test_a_link_that_breaks_during_the_copy_ends_it_and_no_push(most: int) -> None:
+    leader = make_store(Adam(learning_rate=0.1), timeout_s=0.5)
+    worker = Worker(leader, 0)
+    with pytest.raises(PeerLostError, match="task:1"):
+        copy_store(leader, FOLLOWER, BrokenLink(most))
+    assert not worker.push().duplicate
+    leader.records.confirm()  # nobody needs it
+    leader.records.detach(FOLLOWER)
+    follower, link = follow(leader)
+    worker.push()
+    link.finish()
+    assert digest_of(follower) == digest_of(leader)
+
+
+def test_answers_wait_for_those_that_are_needed_alone() -> None:
+    leader = make_store(SGD(learning_rate=0.1))
+    silent: list[Record] = []
+
+    class Silent:
+        def send(self, position: int, record: Record) -> None:
+            silent.append(record)
+
+    follower = Follower(FOLLOWER, Silent())
+    leader.attach(follower)
+    leader.records.confirm()
+    leader.records.need([FOLLOWER])
+    confirmed = threading.Event()
+
+    def confirm() -> None:
+        leader.records.confirm()
+        confirmed.set()
+
+    thread = threading.Thread(target=confirm)
+    thread.start()
+    assert not confirmed.wait(0.05)
+    leader.records.acknowledge(FOLLOWER, len(silent) - 1)
+    assert not confirmed.wait(0.05)
+    leader.records.acknowledge(FOLLOWER, len(silent))
+    thread.join(10)
+    assert confirmed.is_set()
+    worker = Worker(leader, 0)
+    worker.push()
+    leader.records.close(FencedError("another ps leads"))
+    with pytest.raises(FencedError, match="another ps leads"):
+        leader.records.confirm()
+
+
+def test_a_push_waits_for_no_longer_than_its_timeout() -> None:
+    leader = make_store(SGD(learning_rate=0.1), timeout_s=0.05)
+
+    class Silent:
+        def send(self, position: int, record: Record) -> None:
+            pass
+
+    leader.attach(Follower(FOLLOWER, Silent()))
+    leader.records.need([FOLLOWER])
+    with pytest.raises(PeerLostError, match="0 of 1 records"):
+        leader.records.confirm()
