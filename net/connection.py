@@ -277,6 +277,11 @@ class Connection:
             self._count_read(count)
             self._take(count)
 
+    @property
+    def has_begun_another(self) -> bool:
+        """Whether the beginning of another frame has been received already."""
+        return self._at < len(self._buffer)
+
     def is_silent(self) -> bool:
         """Whether nothing has come, neither bytes nor an end; False if that is not known."""
         return self._at >= len(self._buffer) and self.stream.is_silent()

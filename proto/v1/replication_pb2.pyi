@@ -10,7 +10,7 @@ from typing import ClassVar as _ClassVar, Iterable as _Iterable, Mapping as _Map
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class Record(_message.Message):
-    __slots__ = ("position", "update", "complete", "registered", "step_raised", "log", "block", "tile", "binding", "copy_complete")
+    __slots__ = ("position", "update", "complete", "registered", "step_raised", "log", "block", "tile", "binding", "copy_complete", "begin", "epoch")
     POSITION_FIELD_NUMBER: _ClassVar[int]
     UPDATE_FIELD_NUMBER: _ClassVar[int]
     COMPLETE_FIELD_NUMBER: _ClassVar[int]
@@ -21,6 +21,8 @@ class Record(_message.Message):
     TILE_FIELD_NUMBER: _ClassVar[int]
     BINDING_FIELD_NUMBER: _ClassVar[int]
     COPY_COMPLETE_FIELD_NUMBER: _ClassVar[int]
+    BEGIN_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
     position: int
     update: BlockUpdate
     complete: PushComplete
@@ -31,13 +33,17 @@ class Record(_message.Message):
     tile: Tile
     binding: RuleBinding
     copy_complete: bool
-    def __init__(self, position: _Optional[int] = ..., update: _Optional[_Union[BlockUpdate, _Mapping]] = ..., complete: _Optional[_Union[PushComplete, _Mapping]] = ..., registered: _Optional[_Union[_common_pb2.Incarnation, _Mapping]] = ..., step_raised: _Optional[int] = ..., log: _Optional[_Union[PushLog, _Mapping]] = ..., block: _Optional[_Union[BlockCopy, _Mapping]] = ..., tile: _Optional[_Union[Tile, _Mapping]] = ..., binding: _Optional[_Union[RuleBinding, _Mapping]] = ..., copy_complete: bool = ...) -> None: ...
+    begin: FollowBegin
+    epoch: int
+    def __init__(self, position: _Optional[int] = ..., update: _Optional[_Union[BlockUpdate, _Mapping]] = ..., complete: _Optional[_Union[PushComplete, _Mapping]] = ..., registered: _Optional[_Union[_common_pb2.Incarnation, _Mapping]] = ..., step_raised: _Optional[int] = ..., log: _Optional[_Union[PushLog, _Mapping]] = ..., block: _Optional[_Union[BlockCopy, _Mapping]] = ..., tile: _Optional[_Union[Tile, _Mapping]] = ..., binding: _Optional[_Union[RuleBinding, _Mapping]] = ..., copy_complete: bool = ..., begin: _Optional[_Union[FollowBegin, _Mapping]] = ..., epoch: _Optional[int] = ...) -> None: ...
 
-class Acknowledged(_message.Message):
-    __slots__ = ("position",)
-    POSITION_FIELD_NUMBER: _ClassVar[int]
-    position: int
-    def __init__(self, position: _Optional[int] = ...) -> None: ...
+class FollowBegin(_message.Message):
+    __slots__ = ("share", "leader")
+    SHARE_FIELD_NUMBER: _ClassVar[int]
+    LEADER_FIELD_NUMBER: _ClassVar[int]
+    share: int
+    leader: _common_pb2.Task
+    def __init__(self, share: _Optional[int] = ..., leader: _Optional[_Union[_common_pb2.Task, _Mapping]] = ...) -> None: ...
 
 class StepIdentity(_message.Message):
     __slots__ = ("sequence", "global_step", "gradient_scale", "closure")

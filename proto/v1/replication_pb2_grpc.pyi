@@ -4,7 +4,7 @@ isort:skip_file
 What a leader sends to a ps that follows it: everything that happens to a share, in order (ADR 0054).
 
 A link is a connection whose Hello asks for the service "follow". The leader sends Records, each with its arrays as
-payload, in the order in which the message names them; the follower sends Acknowledged.
+payload, in the order in which the message names them; the follower sends ServerMessages.
 """
 
 import abc

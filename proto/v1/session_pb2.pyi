@@ -68,18 +68,26 @@ class ClientMessage(_message.Message):
     def __init__(self, hello: _Optional[_Union[Hello, _Mapping]] = ..., layout: _Optional[_Union[Layout, _Mapping]] = ..., step: _Optional[_Union[Step, _Mapping]] = ..., segment: _Optional[_Union[Segment, _Mapping]] = ..., map_slab: _Optional[_Union[MapSlab, _Mapping]] = ..., begin_link: _Optional[_Union[BeginLink, _Mapping]] = ..., define_function: _Optional[_Union[DefineFunction, _Mapping]] = ..., make_resource: _Optional[_Union[MakeResource, _Mapping]] = ..., run_closure: _Optional[_Union[RunClosure, _Mapping]] = ..., change_optimizer: _Optional[_Union[ChangeOptimizer, _Mapping]] = ..., forget: _Optional[_Union[ForgetThings, _Mapping]] = ...) -> None: ...
 
 class ServerMessage(_message.Message):
-    __slots__ = ("welcome", "step", "failure", "slab", "closure")
+    __slots__ = ("welcome", "step", "failure", "slab", "closure", "acknowledged")
     WELCOME_FIELD_NUMBER: _ClassVar[int]
     STEP_FIELD_NUMBER: _ClassVar[int]
     FAILURE_FIELD_NUMBER: _ClassVar[int]
     SLAB_FIELD_NUMBER: _ClassVar[int]
     CLOSURE_FIELD_NUMBER: _ClassVar[int]
+    ACKNOWLEDGED_FIELD_NUMBER: _ClassVar[int]
     welcome: Welcome
     step: StepReply
     failure: _errors_pb2.ErrorDetail
     slab: Segment
     closure: ClosureAnswer
-    def __init__(self, welcome: _Optional[_Union[Welcome, _Mapping]] = ..., step: _Optional[_Union[StepReply, _Mapping]] = ..., failure: _Optional[_Union[_errors_pb2.ErrorDetail, _Mapping]] = ..., slab: _Optional[_Union[Segment, _Mapping]] = ..., closure: _Optional[_Union[ClosureAnswer, _Mapping]] = ...) -> None: ...
+    acknowledged: Acknowledged
+    def __init__(self, welcome: _Optional[_Union[Welcome, _Mapping]] = ..., step: _Optional[_Union[StepReply, _Mapping]] = ..., failure: _Optional[_Union[_errors_pb2.ErrorDetail, _Mapping]] = ..., slab: _Optional[_Union[Segment, _Mapping]] = ..., closure: _Optional[_Union[ClosureAnswer, _Mapping]] = ..., acknowledged: _Optional[_Union[Acknowledged, _Mapping]] = ...) -> None: ...
+
+class Acknowledged(_message.Message):
+    __slots__ = ("position",)
+    POSITION_FIELD_NUMBER: _ClassVar[int]
+    position: int
+    def __init__(self, position: _Optional[int] = ...) -> None: ...
 
 class Hello(_message.Message):
     __slots__ = ("service", "versions", "max_message_bytes", "expected_ps_generation", "ring", "authorization", "unix_ticket")

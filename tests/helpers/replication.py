@@ -50,6 +50,9 @@ class Link:
         payload = b"".join(array.tobytes() for array in arrays)
         self._sent.put((message.SerializeToString(), payload))
 
+    def cancel(self) -> None:
+        """Nothing waits here for long."""
+
     def _replay(self) -> None:
         try:
             while (item := self._sent.get()) is not None:
@@ -72,15 +75,20 @@ def make_store(rule: UpdateRule | None = None, index: int = 0, timeout_s: float 
     """A store; with a rule it has some variables that the rule updates."""
     store = Store(TaskId("ps", index), Settings(request_timeout_s=timeout_s))
     if rule is not None:
-        shapes = {"table": (TABLE_ROWS, 16), "w": (30, 4), "b": (5,), "half": (9, 2)}
-        variables = [
-            VariableDefinition(name, shape, np.dtype("f2" if name == "half" else "f4"))
-            for name, shape in shapes.items()
-        ]
-        count = VariableDefinition("count", (3,), np.dtype("i8"))
-        store.table.define([ShardDefinition(each) for each in (*variables, count)], CHIEF)
-        store.table.bind([each.name for each in variables], rule, CHIEF)
+        fill(store, rule)
     return store
+
+
+def fill(store: Store, rule: UpdateRule) -> None:
+    """Define some variables, which a rule updates."""
+    shapes = {"table": (TABLE_ROWS, 16), "w": (30, 4), "b": (5,), "half": (9, 2)}
+    variables = [
+        VariableDefinition(name, shape, np.dtype("f2" if name == "half" else "f4"))
+        for name, shape in shapes.items()
+    ]
+    count = VariableDefinition("count", (3,), np.dtype("i8"))
+    store.table.define([ShardDefinition(each) for each in (*variables, count)], CHIEF)
+    store.table.bind([each.name for each in variables], rule, CHIEF)
 
 
 class Worker:

@@ -30,15 +30,20 @@ _Marks = Mapping[TaskId, tuple[int, int]]
 
 
 class RecordEncoder:
-    """Encodes the records of one link."""
+    """Encodes the records of one link.
 
-    def __init__(self) -> None:
+    Attributes:
+        epoch: In which the leader leads.
+    """
+
+    def __init__(self, epoch: int = 1) -> None:
+        self.epoch = epoch
         # By identity, which is quick; the rules are kept, so that none is another one's number.
         self._rules: dict[int, tuple[UpdateRule, int]] = {}
 
     def encode(self, position: int, record: Record) -> tuple[pb.Record, Sequence[Array]]:
         """The message of a record, and the arrays that follow it."""
-        message, arrays = pb.Record(position=position), []
+        message, arrays = pb.Record(position=position, epoch=self.epoch), []
         if isinstance(record, BlockUpdated):
             arrays = self._encode_update(message.update, record)
         elif isinstance(record, PushCompleted):

@@ -32,6 +32,10 @@ class FollowerLink(Protocol):
         """
         ...
 
+    def cancel(self) -> None:
+        """Make a running and every later :meth:`send` fail. From any thread."""
+        ...
+
 
 class Follower:
     """One follower of a stream.
@@ -59,15 +63,19 @@ class Follower:
         self.broken: BaseException | None = None
         self._link = link
 
+    def cancel(self) -> None:
+        """Break the link. From any thread."""
+        self._link.cancel()
+
     def send(self, record: Record) -> None:
         """Send a record, if it is for this follower. The caller holds the stream's lock."""
-        if self.broken is not None:
-            return
         if isinstance(record, BlockCopyBegun):
             self.blocks.add(record.block)
         elif isinstance(record, BLOCK_RECORDS) and record.block not in self.blocks:
             return  # it comes with the block's copy
-        self.position += 1
+        self.position += 1  # also of what it will never get: no answer may leave that out
+        if self.broken is not None:
+            return
         try:
             self._link.send(self.position, record)
         except (OSError, WindlassError) as error:
@@ -105,6 +113,9 @@ class RecordStream:
 
     def detach(self, task: TaskId) -> None:
         """Send nothing more to a ps, and wait for it no more."""
+        for follower in self.followers:
+            if follower.task == task:
+                follower.cancel()  # a thread may wait for room on the link, and hold the lock
         with self._lock:
             self.followers = tuple(each for each in self.followers if each.task != task)
         with self._changed:
@@ -154,6 +165,16 @@ class RecordStream:
             for follower in self.followers:
                 if follower.task == task:
                     follower.acknowledged = max(follower.acknowledged, position)
+            self._changed.notify_all()
+
+    def link_ended(self, task: TaskId, error: BaseException) -> None:
+        """A follower's acknowledgements have ended: its link is broken."""
+        with self._lock:
+            for follower in self.followers:
+                if follower.task == task and follower.broken is None:
+                    follower.broken = error
+                    self._lost(task)
+        with self._changed:
             self._changed.notify_all()
 
     def close(self, error: WindlassError) -> None:

@@ -151,10 +151,24 @@ def test_a_leader_applies_a_push_once_that_was_half_applied_before_it_followed()
     assert (value_of(follower, "w") == value_of(leader, "w")).all()
 
 
-class BrokenLink:
+class SilentLink:
+    """Takes records, and acknowledges nothing."""
+
+    def __init__(self) -> None:
+        self.records: list[Record] = []
+
+    def send(self, position: int, record: Record) -> None:
+        self.records.append(record)
+
+    def cancel(self) -> None:
+        pass
+
+
+class BrokenLink(SilentLink):
     """Takes some records, and then breaks."""
 
     def __init__(self, most: int) -> None:
+        super().__init__()
         self._most = most
 
     def send(self, position: int, record: Record) -> None:
@@ -179,13 +193,8 @@ def test_a_link_that_breaks_during_the_copy_ends_it_and_no_push(most: int) -> No
 
 def test_answers_wait_for_those_that_are_needed_alone() -> None:
     leader = make_store(SGD(learning_rate=0.1))
-    silent: list[Record] = []
-
-    class Silent:
-        def send(self, position: int, record: Record) -> None:
-            silent.append(record)
-
-    follower = Follower(FOLLOWER, Silent())
+    silent = SilentLink()
+    follower = Follower(FOLLOWER, silent)
     leader.attach(follower)
     leader.records.confirm()
     leader.records.need([FOLLOWER])
@@ -198,9 +207,9 @@ def test_answers_wait_for_those_that_are_needed_alone() -> None:
     thread = threading.Thread(target=confirm)
     thread.start()
     assert not confirmed.wait(0.05)
-    leader.records.acknowledge(FOLLOWER, len(silent) - 1)
+    leader.records.acknowledge(FOLLOWER, len(silent.records) - 1)
     assert not confirmed.wait(0.05)
-    leader.records.acknowledge(FOLLOWER, len(silent))
+    leader.records.acknowledge(FOLLOWER, len(silent.records))
     thread.join(10)
     assert confirmed.is_set()
     worker = Worker(leader, 0)
@@ -213,11 +222,7 @@ def test_answers_wait_for_those_that_are_needed_alone() -> None:
 def test_a_push_waits_for_no_longer_than_its_timeout() -> None:
     leader = make_store(SGD(learning_rate=0.1), timeout_s=0.05)
 
-    class Silent:
-        def send(self, position: int, record: Record) -> None:
-            pass
-
-    leader.attach(Follower(FOLLOWER, Silent()))
+    leader.attach(Follower(FOLLOWER, SilentLink()))
     leader.records.need([FOLLOWER])
     with pytest.raises(PeerLostError, match="0 of 1 records"):
         leader.records.confirm()

@@ -287,6 +287,9 @@ class Silent:
     def send(self, position: int, record: Record) -> None:
         self._position = position
 
+    def cancel(self) -> None:
+        pass
+
     def acknowledge(self) -> None:
         self._store.records.acknowledge(FOLLOWER, self._position)
 

@@ -1,0 +1,75 @@
+"""The service that a leader dials: records in, acknowledgements out."""
+
+from collections.abc import Callable
+
+from ....core.errors import RefusedError
+from ....core.task import TaskId
+from ....core.wire import codec
+from ....net.connection import Connection
+from ....net.dial import parse
+from ....net.endpoint import Greeting
+from ....net.memory_pool import Lease, MemoryPool
+from ....proto.v1 import replication_pb2, session_pb2
+from .record_codec import RecordDecoder
+from .share import ReplicatedShare
+
+SERVICE = "follow"
+
+
+class FollowService:
+    """Follows leaders, each on a connection of its own, until that ends. Thread-safe.
+
+    Args:
+        share: The share of a number.
+        max_record_bytes: Most arrays of a record.
+    """
+
+    def __init__(self, share: Callable[[int], ReplicatedShare], max_record_bytes: int) -> None:
+        self._share = share
+        self._max_record_bytes = max_record_bytes
+        self._pool = MemoryPool()
+
+    def serve(self, greeting: Greeting) -> bool:
+        """Follow the leader that has greeted.
+
+        Raises:
+            WindlassError: It may not lead, or has sent what is no record.
+            OSError: The connection broke.
+        """
+        greeting.welcome()
+        connection = greeting.connection
+        data = connection.receive()
+        if data is None:
+            return False
+        first = parse(replication_pb2.Record, data)
+        if first.WhichOneof("kind") != "begin":
+            raise RefusedError("a leader begins with the number of its share")
+        share = self._share(first.begin.share)
+        leader = codec.task_from_wire(first.begin.leader)
+        said = codec.incarnation_from_wire(getattr(greeting.hello, "from"))
+        if said.task != leader:
+            raise RefusedError(f"{said.task} cannot lead in the name of {leader}")
+        share.follow(leader, first.epoch, connection.cancel)
+        self._follow(connection, share, leader)
+        return False
+
+    def _follow(self, connection: Connection, share: ReplicatedShare, leader: TaskId) -> None:
+        decoder = RecordDecoder()
+        while (data := connection.receive()) is not None:
+            message = parse(replication_pb2.Record, data)
+            size = connection.unread_bytes
+            if size > self._max_record_bytes:
+                raise RefusedError(
+                    f"{leader} sent a record of {size} bytes, over {self._max_record_bytes}",
+                    task=leader,
+                    value=size,
+                    limit=self._max_record_bytes,
+                )
+            with Lease(self._pool) as lease:
+                payload = connection.read(size, lease.lend) if size else memoryview(b"")
+                record = decoder.decode(message, payload)
+                share.take(leader, message.epoch, message.position, record)
+            if not connection.has_begun_another:  # one acknowledgement will do for both
+                said = session_pb2.Acknowledged(position=message.position)
+                answer = session_pb2.ServerMessage(acknowledged=said)
+                connection.send([answer.SerializeToString()])

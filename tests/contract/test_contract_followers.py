@@ -1,0 +1,172 @@
+"""A ps follows another one over every kind of connection."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from helpers.hosts import SETTINGS, every_kind
+from helpers.replication import Worker, fill, run_together
+from helpers.waiting import wait_until
+from windlass.cluster.replication.configuration import Lead
+from windlass.cluster.replication.replica import ReplicaRole
+from windlass.core.errors import FencedError, PeerLostError, WindlassError
+from windlass.core.rules.update_rules import Adam
+from windlass.core.settings import Settings
+from windlass.core.task import Incarnation, TaskId
+from windlass.net.auth.guard import Guard
+from windlass.net.host import TaskHost
+from windlass.server.ps.replication.digests import digest_of
+from windlass.server.ps.replication.following import SERVICE, FollowService
+from windlass.server.ps.replication.joining import copy_store
+from windlass.server.ps.replication.link import RemoteLink
+from windlass.server.ps.replication.records import TaskRegistered
+from windlass.server.ps.replication.share import ReplicatedShare
+from windlass.server.ps.replication.stream import Follower
+
+LEADER, FOLLOWER = TaskId("ps", 0), TaskId("ps", 1)
+ME = Incarnation(LEADER, 1)
+
+
+class Pair:
+    """A leader, and a ps that waits to follow it.
+
+    Args:
+        settings: Of both.
+    """
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+        self.leader = ReplicatedShare(0, LEADER, settings)
+        self.leader.lead(Lead(0, 1, LEADER))
+        fill(self.leader.store, Adam(learning_rate=0.01))
+        self.follower = ReplicatedShare(0, FOLLOWER, settings)
+        service = FollowService(lambda number: self.follower, settings.max_step_bytes)
+        self.host = TaskHost(
+            FOLLOWER,
+            threads=8,
+            settings=settings,
+            calls={},
+            guard=Guard(FOLLOWER, settings),
+            sessions={SERVICE: service.serve},
+            max_sessions=8,
+        )
+        self.host.start("127.0.0.1:0")
+
+    def link(self, epoch: int = 1, leader: Incarnation = ME) -> RemoteLink:
+        return RemoteLink(
+            FOLLOWER,
+            f"127.0.0.1:{self.host.port}",
+            leader,
+            share=0,
+            epoch=epoch,
+            stream=self.leader.store.records,
+            settings=self.settings,
+        )
+
+    def follow(self) -> RemoteLink:
+        """Copy the share, and need the follower."""
+        link = self.link()
+        copy_store(self.leader.store, FOLLOWER, link)
+        self.leader.store.records.need([FOLLOWER])
+        return link
+
+
+@contextmanager
+def pair(settings: Settings) -> Iterator[Pair]:
+    both = Pair(settings)
+    try:
+        yield both
+    finally:
+        both.leader.store.records.detach(FOLLOWER)
+        both.host.stop(0)
+
+
+@every_kind
+def test_a_ps_follows_another(kind: str) -> None:
+    with pair(SETTINGS[kind]) as both:
+        store = both.leader.store
+        workers = [Worker(store, index) for index in range(2)]
+
+        def train(worker: Worker) -> None:
+            for _ in range(10):
+                worker.push()
+                store.records.confirm()
+
+        both.follow()
+        run_together(*(lambda each=each: train(each) for each in workers))
+        assert both.follower.replica.role is ReplicaRole.FOLLOWING
+        assert both.follower.replica.is_whole
+        assert digest_of(both.follower.store) == digest_of(store)
+        assert both.follower.store.global_step == 20
+
+
+def test_a_follower_that_leads_takes_nothing_more_and_its_leader_answers_nobody() -> None:
+    with pair(SETTINGS["tcp"]) as both:
+        store = both.leader.store
+        both.follow()
+        worker = Worker(store, 0)
+        worker.push()
+        store.records.confirm()
+        digest = digest_of(store)
+        both.follower.lead(Lead(0, 2, FOLLOWER))
+        worker.push()
+        wait_until(lambda: store.records.followers[0].broken is not None, 10)
+        store.records.close(FencedError("another ps leads"))
+        with pytest.raises(FencedError):
+            store.records.confirm()
+        assert digest_of(both.follower.store) == digest
+        again = Worker(both.follower.store, 0)
+        again.pushes = 1
+        assert not again.push().duplicate
+
+
+def test_a_ps_that_is_gone_breaks_the_link_and_answers_wait() -> None:
+    settings = Settings(insecure=True, shared_memory=False, request_timeout_s=0.3)
+    with pair(settings) as both:
+        store = both.leader.store
+        lost: list[TaskId] = []
+        store.records._lost = lost.append
+        both.follow()
+        both.host.stop(0)
+        wait_until(lambda: store.records.followers[0].broken is not None, 10)
+        assert lost == [FOLLOWER]
+        Worker(store, 0).push()
+        with pytest.raises(PeerLostError, match="task:1 follows this ps"):
+            store.records.confirm()
+        store.records.need([])  # in the next epoch it goes on alone
+        store.records.confirm()
+
+
+def test_a_leader_of_an_earlier_epoch_is_not_followed() -> None:
+    with pair(SETTINGS["tcp"]) as both:
+        both.follow()
+        both.follower.lead(Lead(0, 3, FOLLOWER))
+        link = both.link(epoch=2)
+        both.leader.store.records.detach(FOLLOWER)
+        both.leader.store.attach(Follower(FOLLOWER, link))
+        [follower] = both.leader.store.records.followers
+        wait_until(lambda: follower.broken is not None, 10)
+        assert isinstance(follower.broken, FencedError)
+        assert "leading in epoch 3" in str(follower.broken)
+        assert both.follower.replica.role is ReplicaRole.LEADING
+
+
+@pytest.mark.parametrize(
+    ("position", "leader", "message"),
+    [(9, LEADER, "sent record 9"), (1, TaskId("ps", 2), "does not follow")],
+)
+def test_a_record_out_of_order_or_of_another_leader_is_refused(
+    position: int, leader: TaskId, message: str
+) -> None:
+    share = ReplicatedShare(0, FOLLOWER, SETTINGS["tcp"])
+    share.follow(LEADER, 1, lambda: None)
+    with pytest.raises(WindlassError, match=message):
+        share.take(leader, 1, position, TaskRegistered(ME))
+
+
+def test_a_ps_without_everything_does_not_lead() -> None:
+    share = ReplicatedShare(0, FOLLOWER, SETTINGS["tcp"])
+    share.follow(LEADER, 1, lambda: None)
+    with pytest.raises(FencedError, match="following in epoch 1, without all of its contents"):
+        share.lead(Lead(0, 2, FOLLOWER))
