@@ -115,6 +115,14 @@ def intrinsic(function: Callable[..., Any]) -> Any:
     return made(function)
 
 
+def _generate_prefetch(builder: Any, pointer: Any) -> None:
+    number = ir.IntType(32)
+    kind = ir.FunctionType(ir.VoidType(), [_cgutils.voidptr_t, number, number, number])
+    function = builder.module.declare_intrinsic("llvm.prefetch", [_cgutils.voidptr_t], kind)
+    # For writing, to stay in every cache, data.
+    builder.call(function, [pointer, number(1), number(3), number(1)])
+
+
 @intrinsic
 def prefetch(typing: Any, array: Any, index: Any) -> Any:  # noqa: ARG001
     """``prefetch(array, index)``: start loading an element's cache line, for writing."""
@@ -122,11 +130,7 @@ def prefetch(typing: Any, array: Any, index: Any) -> Any:  # noqa: ARG001
     def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:
         data = context.make_array(signature.args[0])(context, builder, values[0]).data
         pointer = builder.bitcast(builder.gep(data, [values[1]]), _cgutils.voidptr_t)
-        number = ir.IntType(32)
-        kind = ir.FunctionType(ir.VoidType(), [_cgutils.voidptr_t, number, number, number])
-        function = builder.module.declare_intrinsic("llvm.prefetch", [_cgutils.voidptr_t], kind)
-        # For writing, to stay in every cache, data.
-        builder.call(function, [pointer, number(1), number(3), number(1)])
+        _generate_prefetch(builder, pointer)
         return context.get_dummy_value()
 
     return types.void(array, types.intp), generate
@@ -154,6 +158,38 @@ def copy_elements(typing: Any, target: Any, start: Any, source: Any, first: Any,
         return context.get_dummy_value()
 
     return types.void(target, types.intp, source, types.intp, types.intp), generate
+
+
+@intrinsic
+def load_word(typing: Any, address: Any) -> Any:  # noqa: ARG001
+    """``load_word(address)``: the int64 in memory at an address, which is an int64 itself."""
+
+    def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:  # noqa: ARG001
+        return builder.load(builder.inttoptr(values[0], ir.IntType(64).as_pointer()))
+
+    return types.int64(types.int64), generate
+
+
+@intrinsic
+def store_word(typing: Any, address: Any, word: Any) -> Any:  # noqa: ARG001
+    """``store_word(address, word)``: write an int64 to memory at an address."""
+
+    def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:  # noqa: ARG001
+        builder.store(values[1], builder.inttoptr(values[0], ir.IntType(64).as_pointer()))
+        return context.get_dummy_value()
+
+    return types.void(types.int64, types.int64), generate
+
+
+@intrinsic
+def prefetch_word(typing: Any, address: Any) -> Any:  # noqa: ARG001
+    """``prefetch_word(address)``: start loading the cache line at an address."""
+
+    def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:  # noqa: ARG001
+        _generate_prefetch(builder, builder.inttoptr(values[0], _cgutils.voidptr_t))
+        return context.get_dummy_value()
+
+    return types.void(types.int64), generate
 
 
 @intrinsic

@@ -32,6 +32,15 @@ ROW_KERNELS: dict[str, tuple[DType, ...]] = {
     "deduplicate_bitmap": (_INTEGERS,),
     "deduplicate_radix": (_INTEGERS,),
 }
+# The same of the kernels of growing tables, in ``keyed/``.
+KEYED_KERNELS: dict[str, tuple[DType, ...]] = {
+    "find_keys": (_INTEGERS,),
+    "count_segments": (_INTEGERS,),
+    "insert_keys": (_INTEGERS,),
+    "remove_keys": (_INTEGERS,),
+    "move_entries": (_INTEGERS,),
+    "distinct_keys": (_INTEGERS,),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +129,8 @@ class KernelLibrary:
         from . import kernels
 
         wanted = [(name, dtype) for name in kernels.UPDATE_FUNCTIONS for dtype in kernels.DTYPES]
-        wanted += [(name, dtype) for name, dtypes in ROW_KERNELS.items() for dtype in dtypes]
+        rows = ROW_KERNELS | KEYED_KERNELS
+        wanted += [(name, dtype) for name, dtypes in rows.items() for dtype in dtypes]
         for name, dtype in wanted:
             if (name, dtype) not in self._kernels:
                 self._load(name, dtype)
@@ -140,10 +150,12 @@ class KernelLibrary:
             folder = self.folder.path
             # Not at the top: these import Numba.
             from . import jit, kernels, row_kernels
+            from .keyed import index_kernels
 
             began = time.perf_counter()
-            if name in row_kernels.ROW_FUNCTIONS:
-                function, arguments = row_kernels.ROW_FUNCTIONS[name]
+            rows = row_kernels.ROW_FUNCTIONS | index_kernels.FUNCTIONS
+            if name in rows:
+                function, arguments = rows[name]
                 kernel, from_cache = jit.compile_function(function, arguments(dtype), folder)
             else:
                 update = kernels.UPDATE_FUNCTIONS[name]

@@ -13,7 +13,10 @@ _PREFETCHED_BYTES = 2048  # of a row; what follows is found by the processor's o
 _LINE_BYTES = 64
 _CHOSEN = 1024  # row numbers at a time; they stay in the first cache
 
-ROW_FUNCTIONS: dict[str, tuple[Callable[..., Any], Callable[[DType], tuple[Any, ...]]]] = {}
+Registry = dict[str, tuple[Callable[..., Any], Callable[[DType], tuple[Any, ...]]]]
+"""Name → (a kernel before it is compiled, its argument types for a dtype)."""
+
+ROW_FUNCTIONS: Registry = {}
 
 
 def _kernel(arguments: Callable[[DType], tuple[Any, ...]]) -> Callable[[Any], Any]:

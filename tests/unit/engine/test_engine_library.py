@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from windlass.engine.kernel_cache import locked
-from windlass.engine.library import ROW_KERNELS, KernelLibrary
+from windlass.engine.library import KEYED_KERNELS, ROW_KERNELS, KernelLibrary
 
 F32, F64 = np.dtype(np.float32), np.dtype(np.float64)
 SOURCES = Path(__file__).resolve().parents[3] / "src"
@@ -217,9 +217,11 @@ def test_an_error_in_the_background_is_logged(
 
 
 def test_every_row_kernel_is_named_in_the_list() -> None:
+    from windlass.engine.keyed import index_kernels
     from windlass.engine.row_kernels import ROW_FUNCTIONS
 
     assert set(ROW_KERNELS) == set(ROW_FUNCTIONS)
+    assert set(KEYED_KERNELS) == set(index_kernels.FUNCTIONS)
 
 
 def test_blocks_are_made_without_the_compiler() -> None:

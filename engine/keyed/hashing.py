@@ -1,0 +1,106 @@
+"""Hashes of keys in array operations: SipHash under a secret, and one that is stated for ever.
+
+Two hashes, for two purposes. An index takes SipHash-1-3 under a secret that each process draws for
+itself, so that no key stream can be made to collide in it. Which ps has a key, and what a key's row
+starts with, must be the same everywhere and for ever: that is a stated function of the key.
+"""
+
+import secrets
+
+import numpy as np
+
+from ...core.arrays.dtypes import Array
+
+_U64 = np.uint64
+_V = (0x736F6D6570736575, 0x646F72616E646F6D, 0x6C7967656E657261, 0x7465646279746573)
+_LENGTH = _U64(8 << 56)
+
+
+def new_secret() -> Array:
+    """128 random bits, uint64, shape ``(2,)``."""
+    return np.frombuffer(secrets.token_bytes(16), np.uint64).copy()
+
+
+def keyed_hash(keys: Array, secret: Array) -> Array:
+    """SipHash-1-3 of each key's eight bytes, little-endian.
+
+    Args:
+        keys: int64, shape ``(n,)``.
+        secret: uint64, shape ``(2,)``.
+
+    Returns:
+        uint64, shape ``(n,)``.
+    """
+    message = keys.view(np.uint64)
+    v0, v1, v2, v3 = (
+        np.full(keys.shape, _U64(constant) ^ half)
+        for constant, half in zip(_V, (*secret, *secret), strict=True)
+    )
+    v3 ^= message
+    _round(v0, v1, v2, v3)
+    v0 ^= message
+    v3 ^= _LENGTH
+    _round(v0, v1, v2, v3)
+    v0 ^= _LENGTH
+    v2 ^= _U64(0xFF)
+    for _ in range(3):
+        _round(v0, v1, v2, v3)
+    return np.asarray(v0 ^ v1 ^ v2 ^ v3)
+
+
+def _round(v0: Array, v1: Array, v2: Array, v3: Array) -> None:
+    v0 += v1
+    _rotate(v1, 13)
+    v1 ^= v0
+    _rotate(v0, 32)
+    v2 += v3
+    _rotate(v3, 16)
+    v3 ^= v2
+    v0 += v3
+    _rotate(v3, 21)
+    v3 ^= v0
+    v2 += v1
+    _rotate(v1, 17)
+    v1 ^= v2
+    _rotate(v2, 32)
+
+
+def _rotate(words: Array, bits: int) -> None:
+    words[...] = (words << _U64(bits)) | (words >> _U64(64 - bits))
+
+
+def mixed(keys: Array) -> Array:
+    """A stated mixing of each key's bits, one to one: the finalizer of MurmurHash3.
+
+    Args:
+        keys: int64 or uint64, shape ``(n,)``.
+
+    Returns:
+        uint64, shape ``(n,)``.
+    """
+    words = keys.view(np.uint64).copy()
+    words ^= words >> _U64(33)
+    words *= _U64(0xFF51AFD7ED558CCD)
+    words ^= words >> _U64(33)
+    words *= _U64(0xC4CEB9FE1A85EC53)
+    words ^= words >> _U64(33)
+    return words
+
+
+def ps_of_keys(keys: Array, num_ps: int) -> Array:
+    """Which ps each key belongs to: ``((mixed(key) >> 32) * num_ps) >> 32``.
+
+    The same for every process and version: checkpoints and workers rely on it.
+
+    Args:
+        keys: int64, shape ``(n,)``.
+        num_ps: At least 1, below ``2**31``.
+
+    Returns:
+        int64, shape ``(n,)``, each in ``[0, num_ps)``.
+    """
+    words = mixed(keys)
+    words >>= _U64(32)
+    words *= _U64(num_ps)
+    words >>= _U64(32)
+    return words.view(np.int64)

@@ -1,0 +1,307 @@
+"""Kernels of the key index; ``index.py`` checks their arguments, ``index_arrays.py`` does the same.
+
+An entry is two int64: the key, and the value that belongs to it plus one; zero means empty, so any
+key is allowed. Entries lie in segments of memory of their own, which kernels get as addresses. The
+upper bits of a key's hash choose its segment, the lower half its home there: ``home = (low half *
+size) >> 32``. From there on entries are probed one by one, past the end from the beginning. Homes
+grow with the hash, whatever the size, so growing a segment reads and writes memory in order.
+
+The hash is SipHash-1-3 of the key's eight bytes (Aumasson and Bernstein, 2012), under a secret of
+the process: keys that were chosen to collide do not, because their author does not know it.
+"""
+
+from typing import Any
+
+import numpy as np
+
+from ..jit import (
+    INT64,
+    changed,
+    inlined,
+    load_word,
+    prefetch,
+    prefetch_word,
+    read,
+    store_word,
+)
+from ..row_kernels import Registry
+
+FUNCTIONS: Registry = {}
+_TILE = 256  # keys whose entries are asked for at once; what is noted of them stays in the caches
+_ENTRY = 16  # bytes
+_PAGE = 4096  # bytes
+_NEXT = 32  # bytes: what is probed next may be in another cache line
+_U1, _U13, _U16, _U17, _U21, _U32 = (np.uint64(n) for n in (1, 13, 16, 17, 21, 32))
+_U43, _U47, _U48, _U51 = (np.uint64(n) for n in (43, 47, 48, 51))
+_LOW = np.uint64(0xFFFFFFFF)
+_V0, _V1 = np.uint64(0x736F6D6570736575), np.uint64(0x646F72616E646F6D)
+_V2, _V3 = np.uint64(0x6C7967656E657261), np.uint64(0x7465646279746573)
+_LENGTH = np.uint64(8 << 56)
+_END = np.uint64(0xFF)
+
+
+def _kernel(arguments: Any) -> Any:
+    def register(function: Any) -> Any:
+        FUNCTIONS[function.__name__] = (function, arguments)
+        return function
+
+    return register
+
+
+@inlined
+def _hash(key, k0, k1):  # type: ignore[no-untyped-def]
+    v0, v1, v2, v3 = k0 ^ _V0, k1 ^ _V1, k0 ^ _V2, k1 ^ _V3
+    m = np.uint64(key)
+    for step in range(5):
+        if step == 0:
+            v3 ^= m
+        elif step == 1:
+            v0 ^= m
+            v3 ^= _LENGTH
+        elif step == 2:
+            v0 ^= _LENGTH
+            v2 ^= _END
+        v0 += v1
+        v1 = (v1 << _U13) | (v1 >> _U51)
+        v1 ^= v0
+        v0 = (v0 << _U32) | (v0 >> _U32)
+        v2 += v3
+        v3 = (v3 << _U16) | (v3 >> _U48)
+        v3 ^= v2
+        v0 += v3
+        v3 = (v3 << _U21) | (v3 >> _U43)
+        v3 ^= v0
+        v2 += v1
+        v1 = (v1 << _U17) | (v1 >> _U47)
+        v1 ^= v2
+        v2 = (v2 << _U32) | (v2 >> _U32)
+    return v0 ^ v1 ^ v2 ^ v3
+
+
+@inlined
+def _hash_tile(keys, start, count, secret, hashes):  # type: ignore[no-untyped-def]
+    k0, k1 = secret[0], secret[1]
+    for j in range(count):
+        hashes[j] = _hash(keys[start + j], k0, k1)
+
+
+@inlined
+def _segment(hashed, shift):  # type: ignore[no-untyped-def]
+    # In two steps: with one segment all 64 bits go.
+    return np.int64((hashed >> _U1) >> shift)
+
+
+@inlined
+def _home(hashed, size):  # type: ignore[no-untyped-def]
+    return np.int64(((hashed & _LOW) * np.uint64(size)) >> _U32)
+
+
+@inlined
+def _locate_tile(hashes, count, addresses, sizes, shift, places, ends):  # type: ignore[no-untyped-def]
+    """Where probing begins and where its segment ends; asks for the memory there."""
+    for j in range(count):
+        segment = _segment(hashes[j], shift)
+        first, size = addresses[segment], sizes[segment]
+        places[j] = first + _ENTRY * _home(hashes[j], size)
+        ends[j] = first + _ENTRY * size
+        prefetch_word(places[j])
+        prefetch_word(places[j] + _NEXT)
+
+
+_SEGMENTS = (read(np.int64), read(np.int64), read(np.uint64), INT64)
+
+
+@_kernel(lambda dtype: (read(dtype), *_SEGMENTS, changed(dtype)))
+def find_keys(keys, addresses, sizes, secret, shift_bits, out):  # type: ignore[no-untyped-def]
+    """``out[i]``: the value of ``keys[i]``, or -1."""
+    shift = np.uint64(shift_bits)
+    hashes = np.empty(_TILE, np.uint64)
+    places, ends = np.empty(_TILE, np.int64), np.empty(_TILE, np.int64)
+    for start in range(0, keys.size, _TILE):
+        count = min(_TILE, keys.size - start)
+        _hash_tile(keys, start, count, secret, hashes)
+        _locate_tile(hashes, count, addresses, sizes, shift, places, ends)
+        for j in range(count):
+            key, at, end = keys[start + j], places[j], ends[j]
+            value = load_word(at + 8)
+            while value != 0 and load_word(at) != key:
+                at += _ENTRY
+                if at == end:
+                    at -= _ENTRY * sizes[_segment(hashes[j], shift)]
+                value = load_word(at + 8)
+            out[start + j] = value - 1
+
+
+@_kernel(lambda dtype: (read(dtype), read(np.uint64), INT64, changed(dtype)))
+def count_segments(keys, secret, shift_bits, counts):  # type: ignore[no-untyped-def]
+    """``counts[s]`` grows by how many of the keys belong to segment ``s``."""
+    shift = np.uint64(shift_bits)
+    hashes = np.empty(_TILE, np.uint64)
+    for start in range(0, keys.size, _TILE):
+        count = min(_TILE, keys.size - start)
+        _hash_tile(keys, start, count, secret, hashes)
+        for j in range(count):
+            counts[_segment(hashes[j], shift)] += 1
+
+
+@_kernel(lambda dtype: (read(dtype), read(dtype), *_SEGMENTS, changed(dtype)))
+def insert_keys(keys, values, addresses, sizes, secret, shift_bits, counts):  # type: ignore[no-untyped-def]
+    """Write each key with its value; a key that is there gets the new value.
+
+    ``counts[s]`` grows by the new keys of segment ``s``, which has room for them.
+    """
+    shift = np.uint64(shift_bits)
+    hashes = np.empty(_TILE, np.uint64)
+    places, ends = np.empty(_TILE, np.int64), np.empty(_TILE, np.int64)
+    for start in range(0, keys.size, _TILE):
+        count = min(_TILE, keys.size - start)
+        _hash_tile(keys, start, count, secret, hashes)
+        _locate_tile(hashes, count, addresses, sizes, shift, places, ends)
+        for j in range(count):
+            key, at, end = keys[start + j], places[j], ends[j]
+            segment = _segment(hashes[j], shift)
+            value = load_word(at + 8)
+            while value != 0 and load_word(at) != key:
+                at += _ENTRY
+                if at == end:
+                    at -= _ENTRY * sizes[segment]
+                value = load_word(at + 8)
+            if value == 0:
+                store_word(at, key)
+                counts[segment] += 1
+            store_word(at + 8, values[start + j] + 1)
+
+
+@_kernel(lambda dtype: (read(dtype), *_SEGMENTS, changed(dtype), changed(dtype)))
+def remove_keys(keys, addresses, sizes, secret, shift_bits, counts, out):  # type: ignore[no-untyped-def]
+    """Remove keys; ``out[i]``: the value that ``keys[i]`` had, or -1.
+
+    Entries behind a removed one move up, unless that would bring them before their home: no marks
+    of removed keys are left, and searches stay short.
+    """
+    shift = np.uint64(shift_bits)
+    k0, k1 = secret[0], secret[1]
+    hashes = np.empty(_TILE, np.uint64)
+    places, ends = np.empty(_TILE, np.int64), np.empty(_TILE, np.int64)
+    for start in range(0, keys.size, _TILE):
+        count = min(_TILE, keys.size - start)
+        _hash_tile(keys, start, count, secret, hashes)
+        _locate_tile(hashes, count, addresses, sizes, shift, places, ends)
+        for j in range(count):
+            key, at, end = keys[start + j], places[j], ends[j]
+            segment = _segment(hashes[j], shift)
+            size, first = sizes[segment], addresses[segment]
+            value = load_word(at + 8)
+            while value != 0 and load_word(at) != key:
+                at += _ENTRY
+                if at == end:
+                    at = first
+                value = load_word(at + 8)
+            out[start + j] = value - 1
+            if value == 0:
+                continue
+            counts[segment] -= 1
+            hole, following = at, at
+            while True:
+                following += _ENTRY
+                if following == end:
+                    following = first
+                other = load_word(following + 8)
+                if other == 0:
+                    break
+                other_key = load_word(following)
+                home = _home(_hash(other_key, k0, k1), size)
+                place = (following - first) // _ENTRY
+                from_home = place - home
+                if from_home < 0:
+                    from_home += size
+                from_hole = place - (hole - first) // _ENTRY
+                if from_hole < 0:
+                    from_hole += size
+                if from_home >= from_hole:
+                    store_word(hole, other_key)
+                    store_word(hole + 8, other)
+                    hole = following
+            store_word(hole, 0)
+            store_word(hole + 8, 0)
+
+
+@_kernel(
+    lambda dtype: (
+        read(dtype), read(dtype), read(dtype), read(dtype), read(np.uint64), changed(dtype),
+    )
+)  # fmt: skip
+def move_entries(old, old_sizes, new, new_sizes, secret, work):  # type: ignore[no-untyped-def]
+    """Write the entries of segments at addresses ``old`` anew at ``new``, where there is more room.
+
+    The two may be the same memory. ``work``: room for the largest of the old segments.
+    """
+    k0, k1 = secret[0], secret[1]
+    hashes = np.empty(_TILE, np.uint64)
+    for s in range(old.size):
+        count = 0
+        for i in range(old_sizes[s]):
+            at = old[s] + _ENTRY * i
+            word = load_word(at + 8)
+            work[2 * count] = load_word(at)
+            work[2 * count + 1] = word
+            count += int(word != 0)
+            store_word(at, 0)
+            store_word(at + 8, 0)
+        size, first = new_sizes[s], new[s]
+        end = first + _ENTRY * size
+        # Reading a fresh page and then writing to it would cost two page faults.
+        fresh = first + _ENTRY * old_sizes[s] if new[s] == old[s] else first
+        for at in range(fresh, end, _PAGE):
+            store_word(at, 0)
+        for start in range(0, count, _TILE):
+            stop = min(start + _TILE, count)
+            for i in range(start, stop):
+                hashes[i - start] = _hash(work[2 * i], k0, k1)
+            for i in range(start, stop):
+                at = first + _ENTRY * _home(hashes[i - start], size)
+                while load_word(at + 8) != 0:
+                    at += _ENTRY
+                    if at == end:
+                        at = first
+                store_word(at, work[2 * i])
+                store_word(at + 8, work[2 * i + 1])
+
+
+@_kernel(
+    lambda dtype: (
+        read(dtype), read(np.uint64), INT64, changed(np.dtype(np.int32)), changed(dtype),
+        changed(dtype),
+    )
+)  # fmt: skip
+def distinct_keys(keys, secret, shift_bits, table, unique, inverse):  # type: ignore[no-untyped-def]
+    """Number the distinct keys in the order in which they first stand.
+
+    ``table``: zero, a power of two of them, at least twice the keys; ``shift_bits``: 63 less the
+    bits of its size.
+
+    Returns:
+        How many are distinct.
+    """
+    shift = np.uint64(shift_bits)
+    last = table.size - 1
+    hashes = np.empty(_TILE, np.uint64)
+    found = 0
+    for start in range(0, keys.size, _TILE):
+        count = min(_TILE, keys.size - start)
+        _hash_tile(keys, start, count, secret, hashes)
+        for j in range(count):
+            prefetch(table, _segment(hashes[j], shift))
+        for j in range(count):
+            key, at = keys[start + j], _segment(hashes[j], shift)
+            number = table[at]
+            while number != 0 and unique[number - 1] != key:
+                at = (at + 1) & last
+                number = table[at]
+            if number == 0:
+                unique[found] = key
+                found += 1
+                table[at] = found
+                number = found
+            inverse[start + j] = number - 1
+    return found
