@@ -29,7 +29,9 @@ from ..core.settings import read_environment
 log = logging.getLogger(__name__)
 
 _HERE = Path(__file__).parent
-_SOURCES = ("jit.py", "kernels.py", "row_kernels.py", "keyed/index_kernels.py")
+_SOURCES = (
+    "jit.py", "kernels.py", "row_kernels.py", "keyed/index_kernels.py", "keyed/value_kernels.py",
+)  # fmt: skip
 _LOCK_POLL_S = 0.01
 _LOCK_TIMEOUT_S = 60.0  # far longer than compiling one kernel; a process may have been stopped
 

@@ -23,7 +23,7 @@ from .update_kernel import UpdateKernel
 
 log = logging.getLogger(__name__)
 
-_BYTES, _INTEGERS = np.dtype(np.uint8), np.dtype(np.int64)
+_BYTES, _WORDS, _INTEGERS = np.dtype(np.uint8), np.dtype(np.uint32), np.dtype(np.int64)
 _FLOATS = (np.dtype(np.float32), np.dtype(np.float64))
 # Row kernel -> dtypes it is compiled for.
 ROW_KERNELS: dict[str, tuple[DType, ...]] = {
@@ -40,6 +40,13 @@ KEYED_KERNELS: dict[str, tuple[DType, ...]] = {
     "remove_keys": (_INTEGERS,),
     "move_entries": (_INTEGERS,),
     "distinct_keys": (_INTEGERS,),
+    "touch_rows": (_WORDS,),
+    "kth_smallest": (_WORDS,),
+    "draw_rows": _FLOATS,
+    "square_rows": _FLOATS,
+    "adam_rows": _FLOATS,
+    "rowwise_adagrad": _FLOATS,
+    "group_ftrl": _FLOATS,
 }
 
 
@@ -150,10 +157,10 @@ class KernelLibrary:
             folder = self.folder.path
             # Not at the top: these import Numba.
             from . import jit, kernels, row_kernels
-            from .keyed import index_kernels
+            from .keyed import index_kernels, value_kernels
 
             began = time.perf_counter()
-            rows = row_kernels.ROW_FUNCTIONS | index_kernels.FUNCTIONS
+            rows = row_kernels.ROW_FUNCTIONS | index_kernels.FUNCTIONS | value_kernels.FUNCTIONS
             if name in rows:
                 function, arguments = rows[name]
                 kernel, from_cache = jit.compile_function(function, arguments(dtype), folder)

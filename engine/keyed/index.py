@@ -32,6 +32,7 @@ _MOST_FULL = 0.65  # of a segment; on average they are at 0.45, or 36 bytes a ke
 # Of a segment of a full index: it grows in a millisecond, and its memory stays below 4 MiB, from
 # where on NumPy asks for huge pages, and gets 2 MiB for an entry.
 _SEGMENT_KEYS = 1 << 16
+_MOST_BITS = 12  # of the number of segments: each is a piece of address space
 _FIRST_SIZE = 8
 _LINE_BYTES = 64
 
@@ -73,7 +74,7 @@ class KeyIndex:
     def __init__(self, name: str, max_keys: int, secret: Array | None = None) -> None:
         self._name = name
         self._secret = new_secret() if secret is None else secret
-        bits = max(0, -(-max_keys // _SEGMENT_KEYS) - 1).bit_length()
+        bits = min(_MOST_BITS, max(0, -(-max_keys // _SEGMENT_KEYS) - 1).bit_length())
         count = 1 << bits
         self._shift = 63 - bits
         self._counts = np.zeros(count, INT64)

@@ -1,0 +1,125 @@
+"""The rows of a growing table: values, slots, keys, counts and steps, in columns.
+
+A column has addresses for the table's largest number of rows from the beginning, and memory for the
+rows that were ever used: pages come with the first write. So growing copies nothing, a row stays
+where it is, and the kernels of dense tables run on it as they are.
+"""
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from ...core.arrays.dtypes import Array, DType
+from ...core.errors import LimitExceededError
+from ..arena import zeros
+from ..library import library
+from .index import INT64
+
+UINT32 = np.dtype(np.uint32)
+LAST_STEP = 2**32 - 3
+BUSY, FREE = 2**32 - 2, 2**32 - 1  # in the place of a row's step
+
+
+class RowStore:
+    """Columns of rows. Not thread-safe.
+
+    Args:
+        name: The table's, for messages.
+        max_rows: How many rows there may be.
+        width: Elements of a row.
+        dtype: float32 or float64, of values and slots.
+        slots: Name → (elements per row, the number they begin with).
+
+    Attributes:
+        values: Shape ``(max_rows, width)``.
+        slots: By name, shape ``(max_rows, elements)``.
+        keys: int64; of rows that are not in use, what was there.
+        counts: uint32: pushes of each row; stays at ``2**32 - 1``.
+        last: uint32: the step of a row's last change; ``FREE``: not in use.
+        used: Rows from here on were never used.
+
+    Raises:
+        LimitExceededError: There are no addresses for so many rows.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        max_rows: int,
+        width: int,
+        dtype: DType,
+        slots: Mapping[str, tuple[int, float]],
+    ) -> None:
+        self._starts = {slot: start for slot, (_, start) in slots.items()}
+        self.max_rows = max_rows
+        per_row = width + sum(elements for elements, _ in slots.values())
+        self.row_bytes = per_row * dtype.itemsize + 24  # with key, count, step and free list
+        try:
+            self.values = zeros(max_rows * width, dtype).reshape(max_rows, width)
+            self.slots = {
+                slot: zeros(max_rows * elements, dtype).reshape(max_rows, elements)
+                for slot, (elements, _) in slots.items()
+            }
+            self.keys, self._free = (zeros(max_rows, INT64) for _ in range(2))
+            self.counts, self.last = (zeros(max_rows, UINT32) for _ in range(2))
+        except MemoryError:
+            raise LimitExceededError(
+                f"table {name!r}: this process has no addresses for {max_rows} rows of "
+                f"{self.row_bytes} bytes; lower max_rows, or raise the limit of address space "
+                "(ulimit -v, vm.overcommit_memory)",
+                table=name,
+            ) from None
+        self.used = 0
+        self._num_free = 0
+
+    def __len__(self) -> int:
+        return self.used - self._num_free
+
+    @property
+    def num_bytes(self) -> int:
+        """Memory of rows that were ever used."""
+        return self.used * self.row_bytes
+
+    @property
+    def room(self) -> int:
+        """How many rows can still be made."""
+        return self.max_rows - len(self)
+
+    def make(self, keys: Array) -> Array:
+        """Take rows for keys, those that were released first; their values are not yet written.
+
+        Returns:
+            int64, shape ``(n,)``: the rows.
+        """
+        again = min(self._num_free, keys.size)
+        left, used = self._num_free - again, self.used
+        released = self._free[left : self._num_free][::-1].copy()
+        fresh = slice(used, used + keys.size - again)
+        self._num_free, self.used = left, fresh.stop
+        self.keys[released], self.keys[fresh] = keys[:again], keys[again:]
+        self.counts[released] = 0
+        for slot, start in self._starts.items():
+            self.slots[slot][released] = start
+            if start:  # memory that was never used is zero
+                self.slots[slot][fresh] = start
+        return np.concatenate([released, np.arange(used, fresh.stop)])
+
+    def release(self, rows: Array) -> None:
+        """Give rows back, to be used again."""
+        self.last[rows] = FREE
+        self._free[self._num_free : self._num_free + rows.size] = rows
+        self._num_free += rows.size
+
+    def touch(self, rows: Array, step: int) -> None:
+        """Count one more push of each of these rows, at this step; each occurs once."""
+        kernel = library.row_kernel_if_ready("touch_rows", UINT32)
+        if kernel is not None:
+            kernel(rows, self.counts, self.last, step)
+            return
+        counts = self.counts[rows]
+        self.counts[rows] = counts + (counts != FREE)
+        self.last[rows] = step
+
+    def in_use(self, start: int, stop: int) -> Array:
+        """The rows of ``[start, stop)`` that are in use, ascending."""
+        return np.flatnonzero(self.last[start : min(stop, self.used)] != FREE) + start

@@ -1,0 +1,383 @@
+"""A growing embedding table: rows by int64 keys, made when their key is first trained.
+
+A push makes its keys distinct, counts the unknown ones as seen, makes rows for those that are
+admitted and for which there is room, adds up the gradients of each key, clips them and runs the
+update rule. What a table holds follows from the pushes in their order and from nothing else, so one
+that runs the same pushes is equal, bit for bit. A read makes no row: a key without one reads as the
+value with which its row would begin.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import astuple, dataclass, field
+from typing import Literal
+
+import numpy as np
+import xxhash
+
+from ...core.arrays.dtypes import Array, DType
+from ...core.errors import ConfigurationError, LimitExceededError, ShapeMismatchError
+from ...core.rules.initializers import Initializer
+from ...core.rules.update_rules import UpdateRule
+from ..rows import gather_rows, sum_duplicates
+from .admission import Admission, admitter
+from .clipping import Clipping
+from .distinct import distinct
+from .draws import draws_of
+from .eviction import Order, least_used, unseen_since
+from .index import INT64, KeyIndex, as_keys
+from .removals import Removals
+from .row_rules import RowUpdater, slots_of
+from .row_store import BUSY, LAST_STEP, RowStore
+from .tiles import Tile, check_tile
+
+_DTYPES = (np.dtype(np.float32), np.dtype(np.float64))
+_EVICTED_AT_ONCE = 256  # this part of a full table at least: choosing reads all rows
+_CHECKS = 16  # per ``max_unseen_steps``, for the same reason
+_MAX_ROWS = 1 << 33
+
+
+@dataclass(frozen=True, slots=True)
+class TableDefinition:
+    """What a table is.
+
+    Attributes:
+        name: Part of the seed of its rows.
+        dim: Elements of a row.
+        rule: How rows are updated.
+        max_rows: How many rows there may be; see ``max_rows_of``.
+        initializer: How rows begin.
+        dtype: float32 or float64.
+        unknown: What a key without a row reads as: the value its row would begin with, or zeros.
+        admission: Which keys get a row; None: all.
+        max_unseen_steps: A row whose last push is more steps ago is evicted, within a sixteenth of
+            these steps; None: none is.
+        evicts: What goes when the table is full; None: nothing, and new keys are refused.
+        clipping: Of gradients, by norm.
+    """
+
+    name: str
+    dim: int
+    rule: UpdateRule
+    max_rows: int
+    initializer: Initializer = field(default_factory=lambda: Initializer("random_uniform"))
+    dtype: DType = _DTYPES[0]
+    unknown: Literal["initial", "zeros"] = "initial"
+    admission: Admission | None = None
+    max_unseen_steps: int | None = None
+    evicts: Order | None = None
+    clipping: Clipping = field(default_factory=Clipping)
+
+    def __post_init__(self) -> None:
+        self._check("dim", self.dim, 1, 1 << 20)
+        self._check("max_rows", self.max_rows, 1, _MAX_ROWS)
+        if self.max_unseen_steps is not None:
+            self._check("max_unseen_steps", self.max_unseen_steps, 1, LAST_STEP)
+        if self.dtype not in _DTYPES:
+            raise ConfigurationError(
+                f"table {self.name!r}: rows are {self.dtype}; they may be float32 or float64",
+                table=self.name,
+            )
+
+    def _check(self, what: str, value: int, least: int, most: int) -> None:
+        if not least <= value <= most:
+            raise ConfigurationError(
+                f"table {self.name!r}: {what} is {value}; it must be in [{least}, {most}]",
+                table=self.name,
+            )
+
+
+@dataclass(slots=True)
+class TableCounts:
+    """What happened to a table since it was made.
+
+    Attributes:
+        pushes: Pushes that were applied.
+        admitted: Rows that were made.
+        refused: Sightings of keys that were not admitted; their gradients were dropped.
+        full: Sightings of keys for which there was no room; their gradients were dropped.
+        evicted: Rows that were evicted.
+    """
+
+    pushes: int = 0
+    admitted: int = 0
+    refused: int = 0
+    full: int = 0
+    evicted: int = 0
+
+
+class KeyedTable:
+    """A table of rows by key. Not thread-safe: a lock is around every call.
+
+    Args:
+        definition: What it is.
+
+    Attributes:
+        counts: What happened so far.
+        step: The largest step of its pushes.
+
+    Raises:
+        ConfigurationError: The rule, the initializer or the admission does not fit a growing table.
+        LimitExceededError: There are no addresses for so many rows.
+    """
+
+    def __init__(self, definition: TableDefinition) -> None:
+        name, rule = definition.name, definition.rule
+        self.definition = definition
+        self._draws = draws_of(name, definition.initializer)
+        self._admitter = admitter(name, definition.admission, self._draws.seed)
+        slots = slots_of(name, rule, definition.dim)
+        self._store = RowStore(name, definition.max_rows, definition.dim, definition.dtype, slots)
+        self._index = KeyIndex(name, definition.max_rows)
+        self._updater = RowUpdater(name, rule)
+        self._removals = Removals(name, definition.max_rows)
+        self._next_check = 0
+        self.counts = TableCounts()
+        self.step = 0
+
+    def __len__(self) -> int:
+        return len(self._store)
+
+    @property
+    def num_bytes(self) -> int:
+        """Memory of rows and index."""
+        return self._store.num_bytes + self._index.num_bytes
+
+    def read(self, keys: Array, out: Array | None = None) -> Array:
+        """The rows of keys; makes none.
+
+        Args:
+            keys: int64, shape ``(n,)``. May repeat.
+            out: contiguous array of the table's dtype, shape ``(n, dim)``. Modified. None: a new
+                one.
+
+        Returns:
+            ``out``.
+        """
+        keys = as_keys(self.definition.name, keys)
+        rows = self._index.find(keys)
+        unknown = np.flatnonzero(rows < 0)
+        rows[unknown] = 0
+        out = gather_rows(self._store.values, rows, out)
+        if unknown.size and self.definition.unknown == "zeros":
+            out[unknown] = 0
+        elif unknown.size:
+            self._draws.fill(out, keys[unknown], unknown)
+        return out
+
+    def push(self, keys: Array, gradients: Array, step: int, scale: float = 1.0) -> None:
+        """Apply gradients of keys; those of equal keys are added up first, in their order.
+
+        Args:
+            keys: int64, shape ``(n,)``. May repeat.
+            gradients: Shape ``(n, dim)``, the table's dtype.
+            step: The global step. A table's step never falls: an earlier one counts as the last.
+            scale: Multiplies the gradients.
+
+        Raises:
+            ShapeMismatchError: Keys or gradients do not fit. Nothing was changed.
+            LimitExceededError: The step is beyond what a row can note. Nothing was changed.
+        """
+        gradients = self._checked(keys, gradients, step)
+        unique, inverse = distinct(self.definition.name, keys)
+        if unique.size < keys.size:
+            summed = np.empty((unique.size, self.definition.dim), self.definition.dtype)
+            gradients = sum_duplicates(gradients, inverse, summed)
+        self.step = max(self.step, step)
+        self.counts.pushes += 1
+        rows = self._index.find(unique)
+        known = rows >= 0
+        if not known.all():
+            rows[~known] = self._make(unique[~known], rows[known])
+            kept = np.flatnonzero(rows >= 0)
+            if kept.size < rows.size:
+                rows, gradients = rows[kept], gradients[kept]
+        gradients, scale = self.definition.clipping.apply(gradients, scale)
+        self._store.touch(rows, self.step)
+        self._updater.apply(self._store, rows, gradients, step=self.step, scale=scale)
+        self._evict_unseen()
+
+    def evict(self, keys: Array) -> int:
+        """Remove the rows of these keys, as many as there are; how many that were.
+
+        Args:
+            keys: int64, shape ``(n,)``. May repeat.
+        """
+        keys = distinct(self.definition.name, keys)[0]
+        rows = self._index.find(keys)
+        self._remove(rows[rows >= 0])
+        return int(np.count_nonzero(rows >= 0))
+
+    # -- copies --------------------------------------------------------------------------------
+
+    def copy(self, cursor: int, max_rows: int, since: int = 0) -> tuple[Tile, int]:
+        """Copy some rows.
+
+        Rows keep their places while they live, so a sequence of copies has every row that is there
+        from the first to the last of them.
+
+        Args:
+            cursor: 0, and then what the last copy returned, until that is -1.
+            max_rows: How many places are looked at, at least 1.
+            since: Only rows that changed at this step or later: :meth:`mark`.
+
+        Returns:
+            (the rows, where to go on; -1: that was all)
+        """
+        store = self._store
+        rows = store.in_use(cursor, cursor + max_rows)
+        if since:
+            rows = rows[store.last[rows] >= since]
+        slots = {name: slot[rows] for name, slot in store.slots.items()}
+        values = gather_rows(store.values, rows)
+        tile = Tile(store.keys[rows], values, slots, store.counts[rows], store.last[rows])
+        following = cursor + max_rows
+        return tile, following if following < store.used else -1
+
+    def tiles(self, max_rows: int = 1 << 16, since: int = 0) -> Iterator[Tile]:
+        """All rows, or those that changed since a mark, in copies of at most ``max_rows``."""
+        cursor = 0
+        while cursor >= 0:
+            tile, cursor = self.copy(cursor, max_rows, since)
+            yield tile
+
+    def mark(self) -> int:
+        """A mark for ``copy`` and ``removed_since``: what changes from now on is after it.
+
+        Rows that changed before, at the same step, come along again.
+        """
+        self._removals.begin(self.step)
+        return self.step
+
+    def removed_since(self, mark: int) -> Array:
+        """Keys whose rows were removed since a mark, int64, ascending; some may be there again.
+
+        Who restores removes these first, and then loads the rows that changed.
+
+        Raises:
+            LimitExceededError: The mark is older than what is remembered; copy the whole table.
+        """
+        return self._removals.since(mark)
+
+    def load(self, tile: Tile) -> None:
+        """Write rows as they were copied; a key that has a row gets the tile's.
+
+        Raises:
+            ShapeMismatchError: The rows do not fit. Nothing was changed.
+            LimitExceededError: There is no room. Nothing was changed.
+        """
+        store, name = self._store, self.definition.name
+        keys = as_keys(name, tile.keys)
+        check_tile(name, tile, store.values, store.slots)
+        rows = self._index.find(keys)
+        new = np.flatnonzero(rows < 0)
+        if new.size > store.room:
+            raise LimitExceededError(
+                f"table {name!r}: {new.size} rows to load, and room for {store.room} of "
+                f"{store.max_rows}; raise max_rows",
+                table=name,
+            )
+        rows[new] = self._insert(keys[new])
+        store.values[rows] = tile.values
+        for slot, memory in store.slots.items():
+            memory[rows] = tile.slots[slot]
+        store.counts[rows], store.last[rows] = tile.counts, tile.last
+        self.step = max(self.step, int(tile.last.max(initial=0)))
+
+    def state(self) -> dict[str, Array]:
+        """What decides beside the rows: steps, counts, and what admission remembers."""
+        steps = [self.step, self._next_check, *astuple(self.counts)]
+        return {"steps": np.array(steps, INT64)} | self._admitter.state()
+
+    def load_state(self, state: Mapping[str, Array]) -> None:
+        """Go on as the table whose state this is; those of several tables add up."""
+        step, check, *counts = state["steps"].tolist()
+        self.step, self._next_check = max(self.step, step), max(self._next_check, check)
+        before = astuple(self.counts)
+        self.counts = TableCounts(*(a + b for a, b in zip(before, counts, strict=True)))
+        self._admitter.load(state)
+
+    def digest(self) -> str:
+        """The same for tables with the same rows and state, in whatever order rows were made.
+
+        For tests: it reads everything.
+        """
+        total = sum(tile.digest() for tile in self.tiles())
+        state = xxhash.xxh64()
+        for name, array in sorted(self.state().items()):
+            state.update(name.encode() + array.tobytes())
+        return f"{len(self)}-{total % 2**64:016x}-{state.hexdigest()}"
+
+    # -- inner ---------------------------------------------------------------------------------
+
+    def _checked(self, keys: Array, gradients: Array, step: int) -> Array:
+        name, wanted = self.definition.name, (keys.size, self.definition.dim)
+        as_keys(name, keys)
+        if gradients.shape != wanted or gradients.dtype != self.definition.dtype:
+            raise ShapeMismatchError(
+                f"table {name!r}: gradients are {gradients.dtype}{list(gradients.shape)}, expected "
+                f"{self.definition.dtype}{list(wanted)}",
+                table=name,
+            )
+        if not 0 <= step <= LAST_STEP:
+            raise LimitExceededError(
+                f"table {name!r}: step {step} is not in [0, {LAST_STEP}], which is what a row can "
+                "note",
+                table=name,
+            )
+        aligned = gradients.flags.c_contiguous and gradients.flags.aligned
+        return gradients if aligned else gradients.copy()
+
+    def _make(self, keys: Array, busy: Array) -> Array:
+        """Rows for keys that have none, or -1 for those that get none."""
+        rows = np.full(keys.size, -1, INT64)
+        chosen = np.flatnonzero(self._admitter.admit(keys, self.counts.pushes))
+        self.counts.refused += keys.size - chosen.size
+        if chosen.size > self._store.room:
+            self._make_room(chosen.size - self._store.room, busy)
+            self.counts.full += max(0, chosen.size - self._store.room)
+            chosen = chosen[: self._store.room]
+        rows[chosen] = self._insert(keys[chosen])
+        self._draws.fill(self._store.values, keys[chosen], rows[chosen])
+        self.counts.admitted += chosen.size
+        return rows
+
+    def _insert(self, keys: Array) -> Array:
+        rows = self._store.make(keys)
+        self._index.insert(keys, rows)
+        return rows
+
+    def _make_room(self, count: int, busy: Array) -> None:
+        order = self.definition.evicts
+        if order is None:
+            return
+        last = self._store.last
+        steps = last[busy]
+        last[busy] = BUSY
+        at_once = max(count, self.definition.max_rows // _EVICTED_AT_ONCE)
+        victims = least_used(self._store, at_once, order)
+        last[busy] = steps
+        self._remove(victims)
+
+    def _evict_unseen(self) -> None:
+        most = self.definition.max_unseen_steps
+        if most is None or self.step < self._next_check:
+            return
+        self._next_check = self.step + max(1, most // _CHECKS)
+        self._remove(unseen_since(self._store, self.step - most))
+
+    def _remove(self, rows: Array) -> None:
+        if not rows.size:
+            return
+        keys = self._store.keys[rows]
+        self._removals.note(keys, self.step)
+        self._index.remove(keys)
+        self._store.release(rows)
+        self.counts.evicted += rows.size
+
+
+def max_rows_of(budget_bytes: int, definition: TableDefinition) -> int:
+    """How many rows of a table fit into a budget, index included."""
+    slots = slots_of(definition.name, definition.rule, definition.dim)
+    elements = definition.dim + sum(count for count, _ in slots.values())
+    per_row = elements * definition.dtype.itemsize + 24 + 40
+    return max(1, budget_bytes // per_row)

@@ -1,0 +1,81 @@
+"""Copies of a table's rows, a tile at a time, and the digest by which two tables are compared."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from ...core.arrays.dtypes import Array
+from ...core.errors import ShapeMismatchError
+from .hashing import mixed, ps_of_keys
+
+_U64 = np.uint64
+
+
+@dataclass(frozen=True, slots=True)
+class Tile:
+    """Some rows of a table, each key once.
+
+    Attributes:
+        keys: int64, shape ``(n,)``.
+        values: Shape ``(n, dim)``, the table's dtype.
+        slots: By name, shape ``(n, elements)``.
+        counts: uint32, shape ``(n,)``: pushes of each row.
+        last: uint32, shape ``(n,)``: the step of each row's last push.
+    """
+
+    keys: Array
+    values: Array
+    slots: Mapping[str, Array]
+    counts: Array
+    last: Array
+
+    def chosen(self, rows: Array) -> "Tile":
+        """The rows at these positions, or where this is true."""
+        slots = {name: slot[rows] for name, slot in self.slots.items()}
+        return Tile(self.keys[rows], self.values[rows], slots, self.counts[rows], self.last[rows])
+
+    def of_ps(self, ps: int, num_ps: int) -> "Tile":
+        """The rows that belong to one of ``num_ps`` ps."""
+        return self.chosen(ps_of_keys(self.keys, num_ps) == ps)
+
+    def digest(self) -> int:
+        """The sum over rows of a hash of all that a row has, modulo ``2**64``."""
+        words = mixed(self.keys) ^ mixed(self.counts.astype(np.uint64) << _U64(32) | self.last)
+        for column in (self.values, *(self.slots[name] for name in sorted(self.slots))):
+            bits = column.view(f"u{column.dtype.itemsize}")
+            for i in range(column.shape[1]):
+                words = mixed(words + bits[:, i])
+        return int(words.sum(dtype=np.uint64))
+
+
+def check_tile(table: str, tile: Tile, values: Array, slots: Mapping[str, Array]) -> None:
+    """Check that a tile's rows fit a table's columns.
+
+    Raises:
+        ShapeMismatchError: They do not.
+    """
+    count = tile.keys.size
+    wanted = {"values": values} | {f"slot {name!r}": slot for name, slot in slots.items()}
+    columns = {"values": tile.values} | {f"slot {name!r}": s for name, s in tile.slots.items()}
+    if wanted.keys() != columns.keys():
+        raise ShapeMismatchError(
+            f"table {table!r}: a tile has {', '.join(columns)}, the table {', '.join(wanted)}; it "
+            "was saved under another update rule",
+            table=table,
+        )
+    for name, column in columns.items():
+        expected = (count, wanted[name].shape[1])
+        if column.shape != expected or column.dtype != wanted[name].dtype:
+            raise ShapeMismatchError(
+                f"table {table!r}: {name} of a tile are {column.dtype}{list(column.shape)}, "
+                f"expected {wanted[name].dtype}{list(expected)}",
+                table=table,
+            )
+    for name, numbers in (("counts", tile.counts), ("last", tile.last)):
+        if numbers.shape != (count,) or numbers.dtype != np.uint32:
+            raise ShapeMismatchError(
+                f"table {table!r}: {name} of a tile are {numbers.dtype}{list(numbers.shape)}, "
+                f"expected uint32[{count}]",
+                table=table,
+            )

@@ -1,0 +1,256 @@
+"""Kernels of a growing table's rows: first values, uses, and the rules that look at whole rows.
+
+Arguments are checked by the modules that call them. ``draws.py`` and ``row_rules.py`` say the same
+in array operations.
+"""
+
+import math
+from typing import Any
+
+import numpy as np
+
+from ...core.arrays.dtypes import DType
+from ..jit import INT64, changed, inlined, prefetch, read
+from ..row_kernels import Registry
+
+FUNCTIONS: Registry = {}
+_TILE = 256  # keys that are drawn for at once
+_AHEAD = 12  # rows between the one at work and the one whose memory is asked for
+_LINE = 16  # elements of float32 in a cache line
+_LOW, _SHIFT = np.uint64(0xFFFFFFFF), np.uint64(32)
+_M0, _M1 = np.uint64(0xD2511F53), np.uint64(0xCD9E8D57)
+_W0, _W1 = np.uint64(0x9E3779B9), np.uint64(0xBB67AE85)
+_LN2, _ROOT_HALF = math.log(2), math.sqrt(0.5)
+_UINT32 = np.dtype(np.uint32)
+_FLOAT64 = np.dtype(np.float64)
+
+
+def _kernel(arguments: Any) -> Any:
+    def register(function: Any) -> Any:
+        FUNCTIONS[function.__name__] = (function, arguments)
+        return function
+
+    return register
+
+
+@inlined
+def _log(x):  # type: ignore[no-untyped-def]
+    mantissa, exponent = math.frexp(x)
+    if mantissa < _ROOT_HALF:
+        mantissa *= 2.0
+        exponent -= 1
+    f = (mantissa - 1.0) / (mantissa + 1.0)
+    s = f * f
+    series = 1.0 / 17.0
+    series = series * s + 1.0 / 15.0
+    series = series * s + 1.0 / 13.0
+    series = series * s + 1.0 / 11.0
+    series = series * s + 1.0 / 9.0
+    series = series * s + 1.0 / 7.0
+    series = series * s + 1.0 / 5.0
+    series = series * s + 1.0 / 3.0
+    series = series * s + 1.0
+    return exponent * _LN2 + 2.0 * f * series
+
+
+@inlined
+def _normal_quantile(p):  # type: ignore[no-untyped-def]
+    q = p - 0.5
+    if abs(q) <= 0.425:
+        r = 0.180625 - q * q
+        above = ((59.109374720 * r + 159.29113202) * r + 50.434271938) * r + 3.3871327179
+        below = ((67.187563600 * r + 78.757757664) * r + 17.895169469) * r + 1.0
+        return q * above / below
+    tail = p if q < 0 else 1.0 - p
+    r = math.sqrt(-_log(tail)) - 1.6
+    above = ((0.17023821103 * r + 1.3067284816) * r + 2.7568153900) * r + 1.4234372777
+    below = (0.12021132975 * r + 0.73700164250) * r + 1.0
+    return -(above / below) if q < 0 else above / below
+
+
+@_kernel(
+    lambda dtype: (
+        read(np.int64), read(np.int64), changed(dtype), INT64, read(np.uint64), INT64,
+        read(np.float64),
+    )
+)  # fmt: skip
+def draw_rows(keys, rows, out, width, counter, normal, h):  # type: ignore[no-untyped-def]
+    """``out[rows[i]]``: ``width`` draws that ``keys[i]`` and the counter decide; see ``draws.py``.
+
+    ``counter``: seed, first block. ``normal``: whether quantiles of a normal distribution are
+    taken. ``h``: offset, span of what goes into those; offset, factor of the result.
+    """
+    first, span, offset, factor = h[0], h[1], h[2], h[3]
+    blocks = (width + 3) // 4
+    words = np.empty((4, _TILE), np.uint64)
+    for block in range(blocks):
+        for start in range(0, keys.size, _TILE):
+            count = min(_TILE, keys.size - start)
+            # A loop of its own: the compiler makes vectors of it.
+            for i in range(count):
+                key = np.uint64(keys[start + i])
+                c0, c1 = key & _LOW, key >> _SHIFT
+                c2, c3 = counter[1] + np.uint64(block), np.uint64(0)
+                k0, k1 = counter[0] & _LOW, counter[0] >> _SHIFT
+                for _ in range(10):
+                    p0, p1 = _M0 * c0, _M1 * c2
+                    c0, c2 = (p1 >> _SHIFT) ^ c1 ^ k0, (p0 >> _SHIFT) ^ c3 ^ k1
+                    c1, c3 = p1 & _LOW, p0 & _LOW
+                    k0, k1 = (k0 + _W0) & _LOW, (k1 + _W1) & _LOW
+                words[0, i], words[1, i], words[2, i], words[3, i] = c0, c1, c2, c3
+            for i in range(count):
+                lo = rows[start + i] * width + 4 * block
+                for j in range(min(4, width - 4 * block)):
+                    x = first + span * ((np.float64(words[j, i]) + 0.5) * 2.0**-32)
+                    if normal != 0:
+                        x = _normal_quantile(x)
+                    out[lo + j] = offset + factor * x
+
+
+@_kernel(lambda dtype: (read(np.int64), changed(dtype), changed(dtype), INT64))
+def touch_rows(rows, counts, last, step):  # type: ignore[no-untyped-def]
+    """Count one more push of each row, up to the largest number, and note the step."""
+    for r in range(rows.size):
+        if r + _AHEAD < rows.size:
+            prefetch(counts, rows[r + _AHEAD])
+            prefetch(last, rows[r + _AHEAD])
+        row = rows[r]
+        counts[row] += np.uint32(counts[row] != np.uint32(0xFFFFFFFF))
+        last[row] = np.uint32(step)
+
+
+@_kernel(lambda dtype: (read(dtype), INT64))
+def kth_smallest(words, k):  # type: ignore[no-untyped-def]
+    """The word that would stand at ``k`` if they were sorted: by their upper, then lower half."""
+    half, low = np.uint32(16), np.uint32(0xFFFF)
+    counts = np.zeros(1 << 16, np.int64)
+    for i in range(words.size):
+        counts[words[i] >> half] += 1
+    upper = 0
+    while k >= counts[upper]:
+        k -= counts[upper]
+        upper += 1
+    counts[:] = 0
+    for i in range(words.size):
+        if words[i] >> half == upper:
+            counts[words[i] & low] += 1
+    lower = 0
+    while k >= counts[lower]:
+        k -= counts[lower]
+        lower += 1
+    return (upper << 16) | lower
+
+
+@_kernel(lambda dtype: (read(dtype), INT64, changed(_FLOAT64)))
+def square_rows(values, width, out):  # type: ignore[no-untyped-def]
+    """``out[r]``: the sum of the squares of row ``r``, from its first element on, in float64."""
+    for r in range(out.size):
+        total = 0.0
+        for i in range(r * width, (r + 1) * width):
+            x = np.float64(values[i])
+            total += x * x
+        out[r] = total
+
+
+@inlined
+def _clip(x, limit):  # type: ignore[no-untyped-def]
+    if x > limit:
+        return limit
+    if x < -limit:
+        return -limit
+    return x
+
+
+@inlined
+def _prefetch_row(array, start, width):  # type: ignore[no-untyped-def]
+    for i in range(0, min(width, 512), _LINE):
+        prefetch(array, start + i)
+
+
+def _rule_arguments(dtype: DType) -> tuple[Any, ...]:
+    """``w, s0, s1, g, rows, width, h, counts, table``."""
+    slots = [changed(dtype)] * 3
+    return (*slots, read(dtype), read(np.int64), INT64, read(dtype), read(_UINT32), read(dtype))
+
+
+@_kernel(_rule_arguments)
+def adam_rows(w, s0, s1, g, rows, width, h, counts, table):  # type: ignore[no-untyped-def]
+    """Adam whose corrections follow each row's own count of updates, this one included.
+
+    h[0], h[1]: scale, clip value. h[2]: rate. h[3], h[4]: b1, 1 - b1. h[5], h[6]: b2, 1 - b2. h[7]:
+    weight decay. ``table``: for each count from 1 on, up to where they stay the same, the factor of
+    the rate and the epsilon.
+    """
+    scale, limit, lr = h[0], h[1], h[2]
+    b1, c1, b2, c2, decay = h[3], h[4], h[5], h[6], h[2] * h[7]
+    most = table.size // 2
+    for r in range(rows.size):
+        if r + _AHEAD < rows.size:
+            ahead = rows[r + _AHEAD] * width
+            _prefetch_row(w, ahead, width)
+            _prefetch_row(s0, ahead, width)
+            _prefetch_row(s1, ahead, width)
+        entry = 2 * (min(np.int64(counts[rows[r]]), most) - 1)
+        alpha, eps = lr * table[entry], table[entry + 1]
+        lo, at = np.uint64(rows[r] * width), np.uint64(r * width)
+        for i in range(np.uint64(width)):
+            x = _clip(g[at + i] * scale, limit)
+            m = b1 * s0[lo + i] + c1 * x
+            v = b2 * s1[lo + i] + c2 * x * x
+            s0[lo + i] = m
+            s1[lo + i] = v
+            old = w[lo + i]
+            w[lo + i] = old - decay * old - alpha * m / (np.sqrt(v) + eps)
+
+
+@_kernel(_rule_arguments)
+def rowwise_adagrad(w, s0, s1, g, rows, width, h, counts, table):  # type: ignore[no-untyped-def]  # noqa: ARG001
+    """``a += mean(g*g); w -= lr * g / (sqrt(a) + eps)``; ``s0``: one ``a`` per row.
+
+    h[3]: eps. h[4]: 1 / width.
+    """
+    scale, limit, lr, eps = h[0], h[1], h[2], h[3]
+    for r in range(rows.size):
+        if r + _AHEAD < rows.size:
+            _prefetch_row(w, rows[r + _AHEAD] * width, width)
+            prefetch(s0, rows[r + _AHEAD])
+        lo, at = np.uint64(rows[r] * width), np.uint64(r * width)
+        total = scale * 0
+        for i in range(np.uint64(width)):
+            x = _clip(g[at + i] * scale, limit)
+            total += x * x
+        a = s0[rows[r]] + total * h[4]
+        s0[rows[r]] = a
+        rate = lr / (np.sqrt(a) + eps)
+        for i in range(np.uint64(width)):
+            w[lo + i] -= rate * _clip(g[at + i] * scale, limit)
+
+
+@_kernel(_rule_arguments)
+def group_ftrl(w, s0, s1, g, rows, width, h, counts, table):  # type: ignore[no-untyped-def]  # noqa: ARG001
+    """Accumulator s0, linear s1. h[3]: l1. h[4]: 2 * l2 + beta / lr. h[5]: group times root of
+    width.
+    """
+    scale, limit, lr, l1, l2, group = h[0], h[1], h[2], h[3], h[4], h[5]
+    for r in range(rows.size):
+        if r + _AHEAD < rows.size:
+            ahead = rows[r + _AHEAD] * width
+            _prefetch_row(w, ahead, width)
+            _prefetch_row(s0, ahead, width)
+            _prefetch_row(s1, ahead, width)
+        lo, at = np.uint64(rows[r] * width), np.uint64(r * width)
+        total = scale * 0
+        for i in range(np.uint64(width)):
+            x = _clip(g[at + i] * scale, limit)
+            n, old = s0[lo + i], w[lo + i]
+            new = n + x * x
+            z = s1[lo + i] + (x - (np.sqrt(new) - np.sqrt(n)) / lr * old)
+            s0[lo + i] = new
+            s1[lo + i] = z
+            shrunk = _clip(z, l1) - z
+            total += shrunk * shrunk
+        norm = np.sqrt(total)
+        keep = (norm - group) / norm if norm > group else total * 0
+        for i in range(np.uint64(width)):
+            z = s1[lo + i]
+            w[lo + i] = keep * (_clip(z, l1) - z) / (np.sqrt(s0[lo + i]) / lr + l2)
