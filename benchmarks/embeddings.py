@@ -22,12 +22,12 @@ from windlass.core.arrays.dtypes import Array
 from windlass.core.rules.initializers import Initializer
 from windlass.core.rules.update_rules import SGD, Adagrad, Adam, Ftrl, UpdateRule
 from windlass.engine.keyed.admission import Sightings
+from windlass.engine.keyed.definition import TableDefinition
 from windlass.engine.keyed.distinct import distinct
 from windlass.engine.keyed.hashing import mixed
 from windlass.engine.keyed.index import KeyIndex
 from windlass.engine.keyed.row_rules import GroupFtrl, RowwiseAdagrad
-from windlass.engine.keyed.table import KeyedTable, TableDefinition
-from windlass.engine.library import KEYED_KERNELS, ROW_KERNELS, library
+from windlass.engine.keyed.table import KeyedTable, prepare
 
 BATCH = 106_496  # ids of a step, as the sparse cases of benchmarks.step
 WIDTH = 16
@@ -42,13 +42,6 @@ _MAX_KEYS = 1 << 33
 def random_keys(rng: np.random.Generator, count: int) -> Array:
     """Any int64."""
     return rng.integers(-(2**63), 2**63 - 1, count)
-
-
-def load_kernels() -> None:
-    """All of them, so that no batch is timed while NumPy stands in."""
-    for name, dtypes in (KEYED_KERNELS | ROW_KERNELS).items():
-        for dtype in dtypes:
-            library.row_kernel(name, dtype)
 
 
 def median_s(part: Callable[[Array], object], draw: Callable[[], Array]) -> float:
@@ -219,7 +212,9 @@ def main() -> None:
     parser.add_argument("--check", action="store_true")
     parser.add_argument("--keys", type=float, default=1e7, help="the index grows to so many")
     arguments = parser.parse_args()
-    load_kernels()
+    for rule in RULES:
+        # So that no batch is timed while NumPy stands in.
+        prepare(TableDefinition("table", WIDTH, rule, ROWS))
     if arguments.check:
         print(f"{check()} arrays are those of NumPy")
         return

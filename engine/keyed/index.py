@@ -15,13 +15,14 @@ Large batches go through kernels. Until these are loaded, and without Numba, Num
 """
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
 
 from ...core.arrays.copying import split
 from ...core.arrays.dtypes import Array
-from ...core.errors import ShapeMismatchError
+from ...core.errors import LimitExceededError, ShapeMismatchError
 from ..arena import zeros
 from ..library import library
 from . import index_arrays
@@ -52,6 +53,23 @@ def as_keys(table: str, keys: Array) -> Array:
     return keys if keys.flags.c_contiguous and keys.flags.aligned else keys.copy()
 
 
+@contextmanager
+def reserving(table: str, what: str) -> Iterator[None]:
+    """Say what cannot be kept, if the process has no addresses for it.
+
+    Raises:
+        LimitExceededError: Instead of MemoryError.
+    """
+    try:
+        yield
+    except MemoryError:
+        raise LimitExceededError(
+            f"table {table!r}: this process has no addresses for {what}; lower max_rows, or raise "
+            "the limit of address space (ulimit -v, vm.overcommit_memory)",
+            table=table,
+        ) from None
+
+
 def at_least(memory: Array, count: int) -> Array:
     """The same memory if it has so many elements, else new memory of its dtype."""
     return memory if memory.size >= count else np.empty(count, memory.dtype)
@@ -69,6 +87,9 @@ class KeyIndex:
         name: The table's, for messages.
         max_keys: How many keys it is made for; more make it slower at growing, not wrong.
         secret: Two words that decide where keys lie; None: new random ones.
+
+    Raises:
+        LimitExceededError: There are no addresses for so many keys.
     """
 
     def __init__(self, name: str, max_keys: int, secret: Array | None = None) -> None:
@@ -81,7 +102,8 @@ class KeyIndex:
         self._levels = np.arange(count) / count  # a segment has first size * 2 ** level entries
         self._sizes = _sizes(self._levels)
         full = _enough(self._levels, np.full(count, -(-max_keys // count)))
-        self._segments = [_new_segment(size) for size in _sizes(full).tolist()]
+        with reserving(name, f"{max_keys} keys of its index"):
+            self._segments = [_new_segment(size) for size in _sizes(full).tolist()]
         self._addresses = np.array([_address(each) for each in self._segments], INT64)
         self._work = np.empty(0, INT64)  # kept: fresh memory costs more than the work in it
 

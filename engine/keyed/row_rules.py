@@ -278,6 +278,9 @@ _FORMULAS: dict[str, Callable[[RowStore, Array, Array, Sequence[Any], Array], No
 }
 
 
+RULE_KERNELS = frozenset(_FORMULAS)
+
+
 def warm_up(rule: UpdateRule, dtype: Any) -> None:
     """Load the rule's kernel, so that no push waits for it; without Numba, nothing."""
     try:

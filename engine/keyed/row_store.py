@@ -10,10 +10,9 @@ from collections.abc import Mapping
 import numpy as np
 
 from ...core.arrays.dtypes import Array, DType
-from ...core.errors import LimitExceededError
 from ..arena import zeros
 from ..library import library
-from .index import INT64
+from .index import INT64, reserving
 
 UINT32 = np.dtype(np.uint32)
 LAST_STEP = 2**32 - 3
@@ -54,7 +53,7 @@ class RowStore:
         self.max_rows = max_rows
         per_row = width + sum(elements for elements, _ in slots.values())
         self.row_bytes = per_row * dtype.itemsize + 24  # with key, count, step and free list
-        try:
+        with reserving(name, f"{max_rows} rows of {self.row_bytes} bytes"):
             self.values = zeros(max_rows * width, dtype).reshape(max_rows, width)
             self.slots = {
                 slot: zeros(max_rows * elements, dtype).reshape(max_rows, elements)
@@ -62,13 +61,6 @@ class RowStore:
             }
             self.keys, self._free = (zeros(max_rows, INT64) for _ in range(2))
             self.counts, self.last = (zeros(max_rows, UINT32) for _ in range(2))
-        except MemoryError:
-            raise LimitExceededError(
-                f"table {name!r}: this process has no addresses for {max_rows} rows of "
-                f"{self.row_bytes} bytes; lower max_rows, or raise the limit of address space "
-                "(ulimit -v, vm.overcommit_memory)",
-                table=name,
-            ) from None
         self.used = 0
         self._num_free = 0
 

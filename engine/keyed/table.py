@@ -8,101 +8,29 @@ value with which its row would begin.
 """
 
 from collections.abc import Iterator, Mapping
-from dataclasses import astuple, dataclass, field
-from typing import Literal
+from dataclasses import astuple
 
 import numpy as np
 import xxhash
 
-from ...core.arrays.dtypes import Array, DType
-from ...core.errors import ConfigurationError, LimitExceededError, ShapeMismatchError
-from ...core.rules.initializers import Initializer
-from ...core.rules.update_rules import UpdateRule
+from ...core.arrays.dtypes import Array
+from ...core.errors import LimitExceededError, ShapeMismatchError
+from .. import rows as row_functions
+from ..library import KEYED_KERNELS, library
 from ..rows import gather_rows, sum_duplicates
-from .admission import Admission, admitter
-from .clipping import Clipping
+from .admission import admitter
+from .definition import TableCounts, TableDefinition
 from .distinct import distinct
 from .draws import draws_of
-from .eviction import Order, least_used, unseen_since
+from .eviction import least_used, unseen_since
 from .index import INT64, KeyIndex, as_keys
 from .removals import Removals
-from .row_rules import RowUpdater, slots_of
+from .row_rules import RULE_KERNELS, RowUpdater, slots_of, warm_up
 from .row_store import BUSY, LAST_STEP, RowStore
 from .tiles import Tile, check_tile
 
-_DTYPES = (np.dtype(np.float32), np.dtype(np.float64))
 _EVICTED_AT_ONCE = 256  # this part of a full table at least: choosing reads all rows
 _CHECKS = 16  # per ``max_unseen_steps``, for the same reason
-_MAX_ROWS = 1 << 33
-
-
-@dataclass(frozen=True, slots=True)
-class TableDefinition:
-    """What a table is.
-
-    Attributes:
-        name: Part of the seed of its rows.
-        dim: Elements of a row.
-        rule: How rows are updated.
-        max_rows: How many rows there may be; see ``max_rows_of``.
-        initializer: How rows begin.
-        dtype: float32 or float64.
-        unknown: What a key without a row reads as: the value its row would begin with, or zeros.
-        admission: Which keys get a row; None: all.
-        max_unseen_steps: A row whose last push is more steps ago is evicted, within a sixteenth of
-            these steps; None: none is.
-        evicts: What goes when the table is full; None: nothing, and new keys are refused.
-        clipping: Of gradients, by norm.
-    """
-
-    name: str
-    dim: int
-    rule: UpdateRule
-    max_rows: int
-    initializer: Initializer = field(default_factory=lambda: Initializer("random_uniform"))
-    dtype: DType = _DTYPES[0]
-    unknown: Literal["initial", "zeros"] = "initial"
-    admission: Admission | None = None
-    max_unseen_steps: int | None = None
-    evicts: Order | None = None
-    clipping: Clipping = field(default_factory=Clipping)
-
-    def __post_init__(self) -> None:
-        self._check("dim", self.dim, 1, 1 << 20)
-        self._check("max_rows", self.max_rows, 1, _MAX_ROWS)
-        if self.max_unseen_steps is not None:
-            self._check("max_unseen_steps", self.max_unseen_steps, 1, LAST_STEP)
-        if self.dtype not in _DTYPES:
-            raise ConfigurationError(
-                f"table {self.name!r}: rows are {self.dtype}; they may be float32 or float64",
-                table=self.name,
-            )
-
-    def _check(self, what: str, value: int, least: int, most: int) -> None:
-        if not least <= value <= most:
-            raise ConfigurationError(
-                f"table {self.name!r}: {what} is {value}; it must be in [{least}, {most}]",
-                table=self.name,
-            )
-
-
-@dataclass(slots=True)
-class TableCounts:
-    """What happened to a table since it was made.
-
-    Attributes:
-        pushes: Pushes that were applied.
-        admitted: Rows that were made.
-        refused: Sightings of keys that were not admitted; their gradients were dropped.
-        full: Sightings of keys for which there was no room; their gradients were dropped.
-        evicted: Rows that were evicted.
-    """
-
-    pushes: int = 0
-    admitted: int = 0
-    refused: int = 0
-    full: int = 0
-    evicted: int = 0
 
 
 class KeyedTable:
@@ -152,8 +80,14 @@ class KeyedTable:
 
         Returns:
             ``out``.
+
+        Raises:
+            ShapeMismatchError: The keys are no vector of int64, or ``out`` has another shape or
+                dtype.
         """
         keys = as_keys(self.definition.name, keys)
+        if out is not None:
+            self._check_rows("out", out, keys.size)
         rows = self._index.find(keys)
         unknown = np.flatnonzero(rows < 0)
         rows[unknown] = 0
@@ -261,6 +195,8 @@ class KeyedTable:
     def load(self, tile: Tile) -> None:
         """Write rows as they were copied; a key that has a row gets the tile's.
 
+        They keep the steps of their last pushes, so they are no change since a mark.
+
         Raises:
             ShapeMismatchError: The rows do not fit. Nothing was changed.
             LimitExceededError: There is no room. Nothing was changed.
@@ -310,14 +246,9 @@ class KeyedTable:
     # -- inner ---------------------------------------------------------------------------------
 
     def _checked(self, keys: Array, gradients: Array, step: int) -> Array:
-        name, wanted = self.definition.name, (keys.size, self.definition.dim)
+        name = self.definition.name
         as_keys(name, keys)
-        if gradients.shape != wanted or gradients.dtype != self.definition.dtype:
-            raise ShapeMismatchError(
-                f"table {name!r}: gradients are {gradients.dtype}{list(gradients.shape)}, expected "
-                f"{self.definition.dtype}{list(wanted)}",
-                table=name,
-            )
+        self._check_rows("gradients", gradients, keys.size)
         if not 0 <= step <= LAST_STEP:
             raise LimitExceededError(
                 f"table {name!r}: step {step} is not in [0, {LAST_STEP}], which is what a row can "
@@ -326,6 +257,19 @@ class KeyedTable:
             )
         aligned = gradients.flags.c_contiguous and gradients.flags.aligned
         return gradients if aligned else gradients.copy()
+
+    def _check_rows(self, what: str, rows: Array, count: int) -> None:
+        name, dtype, wanted = (
+            self.definition.name,
+            self.definition.dtype,
+            [count, self.definition.dim],
+        )
+        if [*rows.shape] != wanted or rows.dtype != dtype:
+            raise ShapeMismatchError(
+                f"table {name!r}: {what} are {rows.dtype}{list(rows.shape)}, expected "
+                f"{dtype}{wanted}",
+                table=name,
+            )
 
     def _make(self, keys: Array, busy: Array) -> Array:
         """Rows for keys that have none, or -1 for those that get none."""
@@ -375,9 +319,13 @@ class KeyedTable:
         self.counts.evicted += rows.size
 
 
-def max_rows_of(budget_bytes: int, definition: TableDefinition) -> int:
-    """How many rows of a table fit into a budget, index included."""
-    slots = slots_of(definition.name, definition.rule, definition.dim)
-    elements = definition.dim + sum(count for count, _ in slots.values())
-    per_row = elements * definition.dtype.itemsize + 24 + 40
-    return max(1, budget_bytes // per_row)
+def prepare(definition: TableDefinition) -> None:
+    """Load the kernels that a table needs, and wait for them. Without Numba, nothing."""
+    try:
+        for name in KEYED_KERNELS.keys() - RULE_KERNELS:
+            for dtype in KEYED_KERNELS[name]:
+                library.row_kernel(name, dtype)
+    except ImportError:
+        return
+    warm_up(definition.rule, definition.dtype)
+    row_functions.prepare()

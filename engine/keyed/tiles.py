@@ -7,7 +7,9 @@ import numpy as np
 
 from ...core.arrays.dtypes import Array
 from ...core.errors import ShapeMismatchError
+from .distinct import distinct
 from .hashing import mixed, ps_of_keys
+from .row_store import LAST_STEP
 
 _U64 = np.uint64
 
@@ -72,6 +74,11 @@ def check_tile(table: str, tile: Tile, values: Array, slots: Mapping[str, Array]
                 f"expected {wanted[name].dtype}{list(expected)}",
                 table=table,
             )
+    if distinct(table, tile.keys)[0].size < count:
+        raise ShapeMismatchError(
+            f"table {table!r}: a tile of {count} keys has one of them twice; it is damaged",
+            table=table,
+        )
     for name, numbers in (("counts", tile.counts), ("last", tile.last)):
         if numbers.shape != (count,) or numbers.dtype != np.uint32:
             raise ShapeMismatchError(
@@ -79,3 +86,9 @@ def check_tile(table: str, tile: Tile, values: Array, slots: Mapping[str, Array]
                 f"expected uint32[{count}]",
                 table=table,
             )
+    if int(tile.last.max(initial=0)) > LAST_STEP:
+        raise ShapeMismatchError(
+            f"table {table!r}: a tile has the step {tile.last.max()}, the last possible one is "
+            f"{LAST_STEP}; it is damaged",
+            table=table,
+        )

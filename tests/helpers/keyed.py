@@ -8,7 +8,8 @@ import pytest
 from windlass.core.arrays.dtypes import Array
 from windlass.core.rules.initializers import Initializer
 from windlass.core.rules.update_rules import SGD, UpdateRule
-from windlass.engine.keyed.table import KeyedTable, TableDefinition
+from windlass.engine.keyed.definition import TableDefinition
+from windlass.engine.keyed.table import KeyedTable
 from windlass.engine.library import KEYED_KERNELS, ROW_KERNELS, library
 
 

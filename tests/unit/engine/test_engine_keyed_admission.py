@@ -59,6 +59,15 @@ def test_exact_counts_are_those_of_a_counter(pushes: list[list[int]]) -> None:
         assert keys_of(table) == sorted(key for key, count in seen.items() if count >= 3)
 
 
+def test_a_key_whose_row_was_evicted_is_counted_anew() -> None:
+    table = a_table(admission=Sightings(2))
+    for step in range(2):
+        push(table, as_keys(1), step)
+    assert table.evict(as_keys(1)) == 1
+    push(table, as_keys(1), 2)
+    assert len(table) == 0
+
+
 def test_a_sketch_admits_no_key_late_and_few_early() -> None:
     rng = np.random.default_rng(2)
     table = a_table(admission=SketchedSightings(4, counters=1 << 14), max_rows=10_000)

@@ -14,8 +14,10 @@ from windlass.core.errors import ConfigurationError, LimitExceededError, ShapeMi
 from windlass.core.rules.update_rules import SGD, Adagrad, Adam
 from windlass.engine.keyed import row_store
 from windlass.engine.keyed.clipping import Clipping
+from windlass.engine.keyed.definition import TableDefinition, max_rows_of
 from windlass.engine.keyed.row_store import LAST_STEP
-from windlass.engine.keyed.table import KeyedTable, TableDefinition, max_rows_of
+from windlass.engine.keyed.table import KeyedTable, prepare
+from windlass.engine.library import library
 
 
 @pytest.fixture(params=["kernel", "numpy"], autouse=True)
@@ -328,6 +330,26 @@ def test_a_tile_that_does_not_fit_changes_nothing() -> None:
         assert len(other) == 0
 
 
-def test_a_definition_says_what_a_table_is() -> None:
-    definition = TableDefinition("t", 4, SGD(), 10)
+def test_a_damaged_tile_is_refused() -> None:
+    table = trained()
+    (tile,) = table.tiles()
+    twice = np.array([0, 1, 0])
+    with pytest.raises(ShapeMismatchError, match="a tile of 3 keys has one of them twice"):
+        a_table(Adam()).load(tile.chosen(twice))
+    tile.last[2] = 2**32 - 1
+    with pytest.raises(ShapeMismatchError, match="a tile has the step 4294967295"):
+        a_table(Adam()).load(tile)
+
+
+def test_an_array_to_read_into_must_fit() -> None:
+    with pytest.raises(ShapeMismatchError, match=r"table 't': out are float32\[3, 4\], expected"):
+        a_table().read(as_keys(1, 2), np.empty((3, 4), np.float32))
+
+
+def test_what_a_table_needs_is_loaded_before_its_first_push(way: str) -> None:
+    definition = TableDefinition("t", 4, Adam(), 10)
+    prepare(definition)
+    if way == "kernel":
+        loaded = {each.name for each in library.loaded}
+        assert {"find_keys", "draw_rows", "adam_rows", "gather"} <= loaded
     assert KeyedTable(definition).definition is definition
