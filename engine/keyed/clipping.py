@@ -11,7 +11,7 @@ from ..library import library
 
 
 @dataclass(frozen=True, slots=True)
-class Clipping:
+class NormClipping:
     """How gradients are clipped; None: they are not.
 
     Attributes:

@@ -10,7 +10,7 @@ from ...core.errors import ConfigurationError
 from ...core.rules.initializers import Initializer
 from ...core.rules.update_rules import UpdateRule
 from .admission import Admission
-from .clipping import Clipping
+from .clipping import NormClipping
 from .eviction import Order
 from .row_rules import slots_of
 from .row_store import LAST_STEP
@@ -48,7 +48,7 @@ class TableDefinition:
     admission: Admission | None = None
     max_unseen_steps: int | None = None
     evicts: Order | None = None
-    clipping: Clipping = field(default_factory=Clipping)
+    clipping: NormClipping = field(default_factory=NormClipping)
 
     def __post_init__(self) -> None:
         self._check("dim", self.dim, 1, 1 << 20)

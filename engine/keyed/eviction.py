@@ -11,7 +11,7 @@ import numpy as np
 
 from ...core.arrays.dtypes import Array
 from ..library import library
-from .row_store import BUSY, UINT32, RowStore
+from .row_store import BUSY, FREE, UINT32, RowStore
 
 Order = Literal["least_recent", "least_frequent"]
 """What goes first: the rows whose last push is longest ago, or those with the fewest pushes."""
@@ -27,29 +27,21 @@ def least_used(store: RowStore, count: int, order: Order) -> Array:
 
     Rows that are marked as busy stay.
     """
-    last = store.last[: store.used]
-    rows = np.flatnonzero(last < BUSY)
-    if rows.size <= count:
-        return rows
-    by_step = last if rows.size == last.size else last[rows]
-    words = [by_step]
-    if order == "least_frequent":
-        counts = store.counts[: store.used]
-        words = [counts if rows.size == counts.size else counts[rows], by_step]
-    return np.sort(rows[_smallest(words, store.keys[rows], count)])
-
-
-def _smallest(words: list[Array], keys: Array, count: int) -> Array:
-    """Positions of the ``count`` smallest, by the first words, then the next, in the end by key."""
-    if not count:
+    last, counts = store.last[: store.used], store.counts[: store.used]
+    alike = last < BUSY
+    left = min(count, int(np.count_nonzero(alike)))
+    if not left:
         return np.empty(0, np.int64)
-    if not words:
-        return np.argpartition(keys, count - 1)[:count]
-    first, *others = words
-    bound = _kth_smallest(first, count - 1)
-    sure, alike = np.flatnonzero(first < bound), np.flatnonzero(first == bound)
-    rest = _smallest([each[alike] for each in others], keys[alike], count - sure.size)
-    return np.concatenate([sure, alike[rest]])
+    chosen = []
+    for column in [last] if order == "least_recent" else [counts, last]:
+        words = np.where(alike, column, UINT32.type(FREE))
+        bound = _kth_smallest(words, left - 1)
+        chosen.append(np.flatnonzero(words < bound))
+        left -= chosen[-1].size
+        alike &= column == bound
+    rows = np.flatnonzero(alike)
+    chosen.append(rows[np.argpartition(store.keys[rows], left - 1)[:left]])
+    return np.sort(np.concatenate(chosen))
 
 
 def _kth_smallest(words: Array, k: int) -> int:

@@ -13,6 +13,7 @@ from dataclasses import astuple
 import numpy as np
 import xxhash
 
+from ...core.arrays.buffers import BufferPools
 from ...core.arrays.dtypes import Array
 from ...core.errors import LimitExceededError, ShapeMismatchError
 from .. import rows as row_functions
@@ -29,7 +30,8 @@ from .row_rules import RULE_KERNELS, RowUpdater, slots_of, warm_up
 from .row_store import BUSY, LAST_STEP, RowStore
 from .tiles import Tile, check_tile
 
-_EVICTED_AT_ONCE = 256  # this part of a full table at least: choosing reads all rows
+_EVICTED_AT_ONCE = 64  # this part of a full table at least: choosing reads all rows
+_KEPT_BYTES = 64 << 20
 _CHECKS = 16  # per ``max_unseen_steps``, for the same reason
 
 
@@ -59,6 +61,8 @@ class KeyedTable:
         self._updater = RowUpdater(name, rule)
         self._removals = Removals(name, definition.max_rows)
         self._next_check = 0
+        # Of a push: fresh memory costs more than the work in it.
+        self._memory = BufferPools(sizes=8, most_bytes=_KEPT_BYTES)
         self.counts = TableCounts()
         self.step = 0
 
@@ -112,9 +116,10 @@ class KeyedTable:
             LimitExceededError: The step is beyond what a row can note. Nothing was changed.
         """
         gradients = self._checked(keys, gradients, step)
-        unique, inverse = distinct(self.definition.name, keys)
+        unique, inverse = distinct(self.definition.name, keys, self._memory)
         if unique.size < keys.size:
-            summed = np.empty((unique.size, self.definition.dim), self.definition.dtype)
+            shape = (unique.size, self.definition.dim)
+            summed = self._memory.take_array(shape, self.definition.dtype)
             gradients = sum_duplicates(gradients, inverse, summed)
         self.step = max(self.step, step)
         self.counts.pushes += 1

@@ -13,7 +13,7 @@ from windlass.core.arrays.dtypes import Array
 from windlass.core.errors import ConfigurationError, LimitExceededError, ShapeMismatchError
 from windlass.core.rules.update_rules import SGD, Adagrad, Adam
 from windlass.engine.keyed import row_store
-from windlass.engine.keyed.clipping import Clipping
+from windlass.engine.keyed.clipping import NormClipping
 from windlass.engine.keyed.definition import TableDefinition, max_rows_of
 from windlass.engine.keyed.row_store import LAST_STEP
 from windlass.engine.keyed.table import KeyedTable, prepare
@@ -137,7 +137,7 @@ def test_gradients_of_equal_keys_are_added_up_before_they_are_clipped() -> None:
 
 
 def test_rows_are_clipped_by_their_norms() -> None:
-    table = a_table(SGD(learning_rate=1.0), clipping=Clipping(row_norm=1.0))
+    table = a_table(SGD(learning_rate=1.0), clipping=NormClipping(row_norm=1.0))
     start = table.read(as_keys(1, 2))
     gradients = np.array([[3.0, 4.0, 0.0, 0.0], [0.1, 0.0, 0.0, 0.0]], np.float32)
     table.push(as_keys(1, 2), gradients, 0, scale=2.0)
@@ -146,7 +146,7 @@ def test_rows_are_clipped_by_their_norms() -> None:
 
 
 def test_all_rows_of_a_push_are_clipped_by_their_joint_norm() -> None:
-    table = a_table(SGD(learning_rate=1.0), clipping=Clipping(row_norm=4.0, table_norm=1.0))
+    table = a_table(SGD(learning_rate=1.0), clipping=NormClipping(row_norm=4.0, table_norm=1.0))
     start = table.read(as_keys(1, 2))
     gradients = np.array([[3.0, 0.0, 0.0, 0.0], [0.0, 8.0, 0.0, 0.0]], np.float32)
     table.push(as_keys(1, 2), gradients, 0)
@@ -158,7 +158,7 @@ def test_all_rows_of_a_push_are_clipped_by_their_joint_norm() -> None:
 @pytest.mark.parametrize("norm", [0.0, -1.0, float("inf"), float("nan")])
 def test_a_norm_that_means_nothing_is_refused(norm: float) -> None:
     with pytest.raises(ConfigurationError, match=r"row_norm is .*; it must be positive and finite"):
-        Clipping(row_norm=norm)
+        NormClipping(row_norm=norm)
 
 
 # -- mistakes --------------------------------------------------------------------------------
