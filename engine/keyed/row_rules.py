@@ -24,6 +24,7 @@ from .row_store import RowStore
 
 _LINE_BYTES = 64
 _MOST_CORRECTIONS = 1 << 22  # entries of Adam's table: 16 bytes each
+_CORRECTIONS_AT_ONCE = 1024  # 3 ms
 _LARGEST_BETA = 1 - math.log(1e6) / _MOST_CORRECTIONS
 
 
@@ -198,12 +199,12 @@ class RowUpdater:
         """Adam's factor of the rate, and epsilon, for counts from 1 to ``most`` at least."""
         if not isinstance(rule, Adam | AdamW):
             return self._corrections
-        if self._corrections.size < 2 * most:
-            enough = min(_where_corrections_end(rule), _MOST_CORRECTIONS)
-            size = min(enough, 1 << max(10, most.bit_length()))
-            if self._corrections.size < 2 * size:
-                pairs = [array_updates.adam_scalars(rule, 1.0, t) for t in range(1, size + 1)]
-                self._corrections = np.array(pairs).reshape(-1)
+        known = self._corrections.size // 2
+        enough = min(_where_corrections_end(rule), _MOST_CORRECTIONS)
+        if known < min(most, enough):
+            counts = range(known + 1, min(most + _CORRECTIONS_AT_ONCE, enough) + 1)
+            more = [array_updates.adam_scalars(rule, 1.0, t) for t in counts]
+            self._corrections = np.append(self._corrections, np.array(more))
         return self._corrections
 
 

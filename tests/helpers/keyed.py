@@ -51,3 +51,14 @@ def as_keys(*keys: int) -> Array:
 def ones(count: int, dim: int = 4) -> Array:
     """Gradients of one."""
     return np.ones((count, dim), np.float32)
+
+
+def with_a_history(table: KeyedTable) -> KeyedTable:
+    """The table, with rows made, updated, evicted and made again."""
+    rng = np.random.default_rng(9)
+    for step in range(30):
+        keys = rng.integers(-300, 300, 100)
+        table.push(keys, rng.standard_normal((100, 4), np.float32), step)
+        if step % 10 == 9:
+            table.evict(rng.integers(-300, 300, 50))
+    return table

@@ -20,7 +20,8 @@ from windlass.core.rules.update_rules import (
     Nadam,
     UpdateRule,
 )
-from windlass.engine.keyed.row_rules import GroupFtrl, RowwiseAdagrad
+from windlass.engine.array_updates import adam_scalars
+from windlass.engine.keyed.row_rules import GroupFtrl, RowUpdater, RowwiseAdagrad
 from windlass.engine.keyed.table import KeyedTable
 from windlass.engine.rules import apply_formula
 
@@ -151,6 +152,17 @@ def test_adam_goes_on_where_corrections_end() -> None:
         table.push(as_keys(1), ones(1), step)
     expected = reference(rule, start[0], [ones(1)[0]] * 100)
     np.testing.assert_allclose(table.read(as_keys(1))[0], expected, rtol=1e-5)
+
+
+def test_adams_corrections_are_computed_a_part_at_a_time() -> None:
+    rule = Adam(learning_rate=0.1, beta_2=0.999)
+    updater = RowUpdater("t", rule)
+    for most in (1, 1024, 1025, 1026, 5000, 10**6):
+        table = updater._table_of(rule, most).reshape(-1, 2)
+        # Where they end, 0.999 ** t is 1e-9.
+        assert min(most, 20_713) <= len(table) <= 20_713
+    for t in (1, 2, 1025, 5000, 20_713):
+        assert tuple(table[t - 1]) == adam_scalars(rule, 1.0, t)
 
 
 def test_a_group_lasso_makes_whole_rows_zero() -> None:

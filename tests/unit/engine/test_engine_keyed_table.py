@@ -1,5 +1,8 @@
 """A growing table does what a dict of rows does; what it holds follows from its pushes alone."""
 
+import os
+import subprocess
+import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -8,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from helpers.keyed import a_table, as_keys, ones, use_kernels, without_numba
+from helpers.keyed import a_table, as_keys, ones, use_kernels, with_a_history, without_numba
 from windlass.core.arrays.dtypes import Array
 from windlass.core.errors import ConfigurationError, LimitExceededError, ShapeMismatchError
 from windlass.core.rules.update_rules import SGD, Adagrad, Adam
@@ -215,16 +218,8 @@ def test_a_table_for_which_there_are_no_addresses_says_what_to_lower(
 # -- copies ----------------------------------------------------------------------------------
 
 
-def trained(**changes: Any) -> KeyedTable:
-    """A table with a history: rows made, updated, evicted and made again."""
-    rng = np.random.default_rng(9)
-    table = a_table(Adam(learning_rate=0.1), **changes)
-    for step in range(30):
-        keys = rng.integers(-300, 300, 100)
-        table.push(keys, rng.standard_normal((100, 4), np.float32), step)
-        if step % 10 == 9:
-            table.evict(rng.integers(-300, 300, 50))
-    return table
+def trained() -> KeyedTable:
+    return with_a_history(a_table(Adam(learning_rate=0.1)))
 
 
 def test_a_loaded_copy_has_the_same_digest_and_goes_on_alike() -> None:
@@ -344,6 +339,30 @@ def test_a_damaged_tile_is_refused() -> None:
 def test_an_array_to_read_into_must_fit() -> None:
     with pytest.raises(ShapeMismatchError, match=r"table 't': out are float32\[3, 4\], expected"):
         a_table().read(as_keys(1, 2), np.empty((3, 4), np.float32))
+
+
+_PROGRAM = """
+import sys
+sys.modules["numba"] = sys.modules["llvmlite"] = None
+import logging
+logging.disable()
+import numpy as np
+from helpers.keyed import a_table, with_a_history
+print(with_a_history(a_table()).digest())
+"""
+
+
+def test_a_process_without_numba_has_the_same_table_to_the_bit() -> None:
+    path = os.pathsep.join(filter(None, sys.path))
+    said = subprocess.run(
+        [sys.executable, "-c", _PROGRAM],
+        env={**os.environ, "PYTHONPATH": path},
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=True,
+    ).stdout
+    assert said.strip() == with_a_history(a_table()).digest()
 
 
 def test_what_a_table_needs_is_loaded_before_its_first_push(way: str) -> None:
